@@ -55,7 +55,7 @@ test-all: setup-all lint
 
 # From nothing: debootstrap's minbase, and the packages and kernels from this machine's mirrors.
 test-fresh: setup-test
-	@$(PYTHON) tests/setup/fresh_root.py 'make trace' 'make test'
+	@$(PYTHON) -m tests.setup.fresh_root 'make trace' 'make test'
 
 bench: setup
 	@$(PYTHON) bench/hit_cost.py

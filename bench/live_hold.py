@@ -4,7 +4,7 @@ time that all CPUs are stopped, by the guest's own clock.
     .venv/bin/python bench/live_hold.py [--priority]
 
 A guest of QEMU's has this machine's files, and in it kinst plants and unplants three times by
---live, with both CPUs busy (the check `many` of tests/vm/live_in_guest.py).  The same guest is
+--live, with both CPUs busy (the check `many` of tests/vm/live/live_in_guest.py).  The same guest is
 traced from outside, by --vm, at the functions of the kernel that the module calls for it.
 --priority: once it is up, nothing else runs on this machine's CPUs while the guest wants them; a
 guest's CPU that waits for the other one waits for the host, too.
@@ -25,7 +25,8 @@ from bench.budget import go_first
 from bench.guest import compile_programs
 from tools.live_guest import PROCESSOR, set_up
 
-SCRIPT = Path(__file__).resolve().parent.parent / "tests/vm/live_in_guest.py"
+CHECKOUT = Path(__file__).resolve().parent.parent
+SCRIPT = "-m tests.vm.live.live_in_guest"
 # The functions that do not let a CPU go: one writes, the other has all CPUs wait.
 FUNCTIONS = ("text_poke", "stop_machine_cpuslocked")
 CLAUSES = """
@@ -52,7 +53,7 @@ def main() -> None:
         made = compile_programs(["reads", "live_requests", "lateness"], folder)
         words = (sys.executable, SCRIPT, debug, 2000, *made, "many")
         line = f"{' '.join(map(str, words))} >{folder}/out 2>&1"
-        (folder / "script").write_text(f"{lines}{line}\n")
+        (folder / "script").write_text(f"{lines}cd {CHECKOUT}\n{line}\n")
         with kinst.boot(
             root="/", writable=[folder, cache], memory="3g", qemu_args=["-cpu", PROCESSOR]
         ) as machine:

@@ -115,9 +115,9 @@ if [ "$level" != basic ]; then
     # Mirrors may lack one for a day; the other tests are not to wait for it.
     kernel arm64 || say "without it the tests of arm64 fail"
     kernel riscv64 || say "without it the tests of riscv64 fail"
-    # For kinst's module, which tests/vm/test_live_module.py builds.
+    # For kinst's module, which tests/vm/live/test_live_module.py builds.
     PYTHONPATH=. $venv/bin/python setup/fetch_headers.py
-    # Of tests/vm/test_kernels.py, whose other kernels are fetched by `make test-all`.
+    # Of tests/vm/guests/test_kernels.py, whose other kernels are fetched by `make test-all`.
     kernel amd64 6.12
 fi
 if [ "$level" = all ]; then

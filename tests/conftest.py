@@ -16,6 +16,7 @@ from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
+from tests.cpu_times import CpuTimes
 from tools.newer_qemu import newer_qemu as fetch_newer_qemu
 
 _PROGRAMS = Path(__file__).with_name("programs")
@@ -45,6 +46,8 @@ settings.load_profile("kinst")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: minutes long; make test-all runs it, make test not")
+    if times := os.environ.get("KINST_TEST_TIMES"):
+        config.pluginmanager.register(CpuTimes(Path(times)))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailuresAtOnce(config))
 

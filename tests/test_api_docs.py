@@ -15,11 +15,8 @@ import pytest
 
 import kinst
 from kinst.events import Record
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "vm"))
-
-from stub_guest import stub_guest  # noqa: E402
+from tests import ROOT
+from tests.vm.stub_guest import stub_guest
 
 PAGE = (ROOT / "docs" / "api.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from contracts import missing
 
 import kinst
 from kinst import machines, providers, render, systems
@@ -24,6 +23,7 @@ from kinst.dlang.vocabulary.builtins import VARIABLES
 from kinst.image.elf import Elf, open_elf
 from kinst.isa import load as load_isa
 from kinst.isa import names as isas
+from tests.contracts import missing
 
 ROOT = Path(kinst.__file__).parent
 

@@ -20,10 +20,10 @@ from kinst.isa import load, names
 from kinst.kernels import fetch
 from kinst.session.program import compile_request
 from kinst.session.request import DUMP_STAGES
+from tests import ROOT
 from tools.decision_index import decisions, index
 from tools.record_terminal import PICTURES
 
-ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 COMMAND = (ROOT / "docs/kinst.1").read_text()
 PROVIDER = (ROOT / "docs/kinst.4").read_text()

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from kinst import __version__
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(ROOT.glob("docs/*.[1-9]"))
 DATA = f"kinst-{__version__}.data/data/share"
 

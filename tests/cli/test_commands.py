@@ -12,8 +12,9 @@ from kinst.cli import command
 from kinst.cli.commands import command as named
 from kinst.cli.commands import commands
 from kinst.cli.options import HELP
+from tests import ROOT
 
-MANUAL = (Path(__file__).resolve().parents[2] / "docs/kinst.1").read_text()
+MANUAL = (ROOT / "docs/kinst.1").read_text()
 FRAME = {"address": "0x1", "module": "vmlinux", "function": "vfs_read", "offset": 16}
 END = {"type": "end", "reason": "exit", "status": 0}
 

@@ -6,13 +6,13 @@ import ast
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
+from tests import ROOT
+
 pytest_plugins = ["pytester"]
 
-ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = """
     import pytest
     import kinst.api

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 
-from codegen_rig import REGISTERS, RIGS, Rig
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from kinst.core import layout as lay
 from kinst.core.dtypes import StringType
 from kinst.dlang import typed as t
 from kinst.dlang.api import Environment, compile_text
+from tests.codegen.codegen_rig import REGISTERS, RIGS, Rig
 
 REGS = {r.d_name: r.index for r in REGISTERS}
 STRSIZE = 64

@@ -6,8 +6,6 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from codegen_rig import REGISTERS, TargetRig, name_of, scratch
-from subroutines_rig import compiled
 
 from kinst.codegen import analysis
 from kinst.codegen.code_machine import CodeMachine, host_machine, parents_of
@@ -17,6 +15,8 @@ from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core.system import Access, Facts, Unwinder
 from kinst.dlang import typed
 from kinst.isa import load
+from tests.codegen.codegen_rig import REGISTERS, TargetRig, name_of, scratch
+from tests.codegen.subroutines_rig import compiled
 
 UNWINDER = Unwinder(0x1000, 32, ((0, ""), (8, "R_4"), (16, "R_7")), ())
 

@@ -6,7 +6,14 @@ import re
 from dataclasses import replace
 
 import pytest
-from codegen_rig import (
+
+from kinst.codegen.code_machine import CodeMachine
+from kinst.codegen.compile import compile_host
+from kinst.core.dtypes import UINT64
+from kinst.core.errors import KinstError
+from kinst.core.system import Access, UserMemory
+from kinst.dlang import typed as t
+from tests.codegen.codegen_rig import (
     BASE,
     BUILTINS,
     CURRENT_AT,
@@ -20,15 +27,8 @@ from codegen_rig import (
     scratch,
     trace,
 )
-from subroutines_rig import compiled
-from test_user_memory import READ
-
-from kinst.codegen.code_machine import CodeMachine
-from kinst.codegen.compile import compile_host
-from kinst.core.dtypes import UINT64
-from kinst.core.errors import KinstError
-from kinst.core.system import Access, UserMemory
-from kinst.dlang import typed as t
+from tests.codegen.helpers.test_memory_access import READ
+from tests.codegen.subroutines_rig import compiled
 
 both = pytest.mark.parametrize("kind", RIGS)
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pytest
-from codegen_rig import (
+
+from kinst.core import layout as lay
+from kinst.core.dtypes import StringType
+from kinst.core.errors import KinstError
+from kinst.dlang import typed as t
+from kinst.dlang.api import Environment, compile_text
+from tests.codegen.codegen_rig import (
     COMM,
     GS_BASE,
     NOW,
@@ -19,12 +25,6 @@ from codegen_rig import (
     name_of,
     scratch,
 )
-
-from kinst.core import layout as lay
-from kinst.core.dtypes import StringType
-from kinst.core.errors import KinstError
-from kinst.dlang import typed as t
-from kinst.dlang.api import Environment, compile_text
 
 both = pytest.mark.parametrize("rig", RIGS)
 REGS = {r.d_name: r.index for r in REGISTERS}

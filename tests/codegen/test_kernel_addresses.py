@@ -7,7 +7,15 @@ import struct
 from dataclasses import replace
 
 import pytest
-from codegen_rig import (
+
+from kinst.codegen.code_machine import CodeMachine
+from kinst.core.dtypes import CHAR, STRING, UINT64, PointerType
+from kinst.core.errors import KinstError
+from kinst.core.isa import PerCpu
+from kinst.core.layout import STATE_ERRORS
+from kinst.core.system import Access
+from kinst.dlang import typed as t
+from tests.codegen.codegen_rig import (
     BUILTINS,
     CPU_AT,
     GS_BASE,
@@ -18,14 +26,6 @@ from codegen_rig import (
     program,
     trace,
 )
-
-from kinst.codegen.code_machine import CodeMachine
-from kinst.core.dtypes import CHAR, STRING, UINT64, PointerType
-from kinst.core.errors import KinstError
-from kinst.core.isa import PerCpu
-from kinst.core.layout import STATE_ERRORS
-from kinst.core.system import Access
-from kinst.dlang import typed as t
 
 THREAD = GS_BASE + TASK_AT
 JIFFIES, MAX = 0xFFFF_FFFF_8246_8000, (1 << 64) - 1

@@ -8,10 +8,9 @@ import resource
 from dataclasses import replace
 from pathlib import Path
 
-from codegen_rig import TargetRig, program
-
 from kinst.codegen.compile import compile_functions
 from kinst.codegen.ssa import Function
+from tests.codegen.codegen_rig import TargetRig, program
 
 MOST = 3 << 20  # bytes for 150, of which LLVM's passes alone would keep 30 KB each
 

@@ -7,14 +7,14 @@ import random
 from collections.abc import Callable
 
 import pytest
-from codegen_rig import RIGS, SIZE, HostRig, Rig, TargetRig, scratch
-from subroutines_rig import REGS
 
 from kinst.core import layout as lay
 from kinst.core.dtypes import StringType
 from kinst.core.errors import KinstError
 from kinst.dlang import typed as t
 from kinst.dlang.api import Environment, compile_text
+from tests.codegen.codegen_rig import RIGS, SIZE, HostRig, Rig, TargetRig, scratch
+from tests.codegen.subroutines_rig import REGS
 
 both = pytest.mark.parametrize("kind", RIGS)
 STRSIZES = (9, 16, 17, 65, 111, 256)

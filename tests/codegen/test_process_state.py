@@ -10,7 +10,14 @@ from typing import Any, ClassVar
 
 import pytest
 import unicorn
-from codegen_rig import (
+from unicorn import x86_const as x86
+
+from kinst.codegen.code_machine import CodeMachine
+from kinst.core import layout as lay
+from kinst.core.dtypes import USER_WORDS
+from kinst.core.errors import KinstError
+from kinst.core.system import Access, ThreadTime, Unwinder, UserMemory, UserState
+from tests.codegen.codegen_rig import (
     CURRENT_AT,
     FRAME,
     GS_BASE,
@@ -24,14 +31,7 @@ from codegen_rig import (
     read_memory,
     scratch,
 )
-from subroutines_rig import compiled
-from unicorn import x86_const as x86
-
-from kinst.codegen.code_machine import CodeMachine
-from kinst.core import layout as lay
-from kinst.core.dtypes import USER_WORDS
-from kinst.core.errors import KinstError
-from kinst.core.system import Access, ThreadTime, Unwinder, UserMemory, UserState
+from tests.codegen.subroutines_rig import compiled
 
 READ, UNWIND = 0x7100000, 0x7200000
 TASK, MM = GS_BASE + TASK_AT, 0xFFFF_8880_0100_0000

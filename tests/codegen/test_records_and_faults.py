@@ -8,7 +8,14 @@ from dataclasses import replace
 from typing import ClassVar
 
 import pytest
-from codegen_rig import (
+
+from kinst.codegen.code_machine import CodeMachine
+from kinst.core import layout as lay
+from kinst.core.dtypes import CHAR, INT, STRING, UINT, UINT64, StringType
+from kinst.core.errors import KinstError
+from kinst.dlang import typed as t
+from kinst.dlang.typed import Format
+from tests.codegen.codegen_rig import (
     CFA_SLOT,
     CLOCK,
     COMM,
@@ -34,14 +41,7 @@ from codegen_rig import (
     string,
     trace,
 )
-from test_kernel_data import Counting
-
-from kinst.codegen.code_machine import CodeMachine
-from kinst.core import layout as lay
-from kinst.core.dtypes import CHAR, INT, STRING, UINT, UINT64, StringType
-from kinst.core.errors import KinstError
-from kinst.dlang import typed as t
-from kinst.dlang.typed import Format
+from tests.codegen.subroutines.test_kernel_objects import Counting
 
 both = pytest.mark.parametrize("rig", RIGS)
 BAD = 0x8123_4567_DEAD_D000  # no 63 bits say the same

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from codegen_rig import BASE, BUILTINS, CLOCK, NOFAULT, builtin, integer, program, scratch, string
-from codegen_rig import trace as trace_of
-
 from kinst.codegen.code_machine import target_machine
 from kinst.codegen.compile import compile_target
 from kinst.codegen.layout.program_layout import lay_out_program
@@ -14,6 +11,18 @@ from kinst.core.dtypes import STRING, UINT64
 from kinst.core.system import Access, Facts
 from kinst.dlang import typed as t
 from kinst.isa import load
+from tests.codegen.codegen_rig import (
+    BASE,
+    BUILTINS,
+    CLOCK,
+    NOFAULT,
+    builtin,
+    integer,
+    program,
+    scratch,
+    string,
+)
+from tests.codegen.codegen_rig import trace as trace_of
 
 THREAD = {
     name: Access(None, (0x10,), access.size, access.signed, access.string, thread=True)

@@ -5,9 +5,18 @@ from __future__ import annotations
 import struct
 from typing import ClassVar
 
-from codegen_rig import FRAME, REGISTERS, SLOTS, STACK, TargetRig, builtin, program, reg, trace
-
 from kinst.core import layout as lay
+from tests.codegen.codegen_rig import (
+    FRAME,
+    REGISTERS,
+    SLOTS,
+    STACK,
+    TargetRig,
+    builtin,
+    program,
+    reg,
+    trace,
+)
 
 PC_AT = 0x80  # in the saved registers, as the rig's machine has it
 FIRST, LAST = REGISTERS[0], REGISTERS[3]

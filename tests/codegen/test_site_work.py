@@ -7,8 +7,6 @@ import random
 from typing import Any
 
 import pytest
-from codegen_rig import name_of
-from test_records_inline import ISA, Inline
 
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.layout.program_layout import lay_out_program
@@ -20,6 +18,8 @@ from kinst.core.layout import ARGUMENT_CONSTANT
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
+from tests.codegen.codegen_rig import name_of
+from tests.codegen.test_site_records import ISA, Inline
 
 COUNTERS = 0x4000
 KNOWN = {register.d_name: register.index for register in ISA.registers}

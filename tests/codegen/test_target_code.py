@@ -9,21 +9,6 @@ import capstone
 import llvmlite.binding as llvm
 import pytest
 import unicorn
-from codegen_rig import (
-    BASE,
-    BUILTINS,
-    CLOCK,
-    NOFAULT,
-    SPAN,
-    STACK,
-    TargetRig,
-    builtin,
-    program,
-    reg,
-    scratch,
-    string,
-    trace,
-)
 
 from kinst.codegen import hooks
 from kinst.codegen.code_machine import target_machine
@@ -38,6 +23,21 @@ from kinst.core.system import Facts
 from kinst.dlang import typed as t
 from kinst.dlang.typed import AggFunction, Aggregation
 from kinst.isa import load as load_isa
+from tests.codegen.codegen_rig import (
+    BASE,
+    BUILTINS,
+    CLOCK,
+    NOFAULT,
+    SPAN,
+    STACK,
+    TargetRig,
+    builtin,
+    program,
+    reg,
+    scratch,
+    string,
+    trace,
+)
 
 COUNT = Aggregation("", 0, (), AggFunction("count"))
 FACTS = Facts(

@@ -11,7 +11,6 @@ from math import isqrt
 
 import numpy as np
 import pytest
-from consumer_world import World, aggregation, fields, get64, put64, table_layout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +32,7 @@ from kinst.core.dtypes import StringType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE
 from kinst.core.records import SLOT_BIAS, Field
 from kinst.dlang.typed import AggFunction
+from tests.consumer.world import World, aggregation, fields, get64, put64, table_layout
 
 SUM, MIN, MAX = AggFunction("sum"), AggFunction("min"), AggFunction("max")
 AVG, STDDEV = AggFunction("avg"), AggFunction("stddev")

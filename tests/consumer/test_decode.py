@@ -6,12 +6,12 @@ import struct
 
 import numpy as np
 import pytest
-from consumer_world import chunk, pad, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinst.consumer.decode import find_records, merge, rows_at
 from kinst.core.errors import TargetError
+from tests.consumer.world import chunk, pad, record
 
 
 def reference(data: bytes) -> list[int]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from consumer_world import READ, record
 
 from kinst.consumer.decode import merge
 from kinst.consumer.faults import FaultOrder, PlacedFault
 from kinst.consumer.rings import Chunk
 from kinst.events import Fault, Lost
+from tests.consumer.world import READ, record
 
 SIZE = len(record(0))
 

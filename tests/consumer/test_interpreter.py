@@ -6,19 +6,6 @@ import random
 import struct
 
 import pytest
-from consumer_world import (
-    READ,
-    SPAN,
-    World,
-    aggregation,
-    chunk,
-    const,
-    fields,
-    format_,
-    part,
-    record,
-    table_layout,
-)
 
 from kinst.consumer.decode import merge
 from kinst.consumer.faults import PlacedFault
@@ -40,6 +27,19 @@ from kinst.events import (
     Reopen,
     Shell,
     Truncate,
+)
+from tests.consumer.world import (
+    READ,
+    SPAN,
+    World,
+    aggregation,
+    chunk,
+    const,
+    fields,
+    format_,
+    part,
+    record,
+    table_layout,
 )
 
 

@@ -7,12 +7,12 @@ import struct
 
 import numpy as np
 import pytest
-from consumer_world import format_, part
 
 from kinst.consumer.printf import format_template
 from kinst.core import dtypes
 from kinst.core.dtypes import StackType, StringType
 from kinst.core.records import Field
+from tests.consumer.world import format_, part
 
 FRAMES = struct.pack("<3Q", 0x10, 0x20, 0)
 

@@ -7,7 +7,6 @@ import time
 from itertools import chain
 
 import pytest
-from consumer_world import get64, put64, scratch
 
 from kinst.consumer.messages import lost_events
 from kinst.consumer.rings import Bytes, Drainer, FaultEntry, Rings
@@ -23,6 +22,7 @@ from kinst.core.layout import (
     STATE_TAIL,
     STATE_TOLD,
 )
+from tests.consumer.world import get64, put64, scratch
 
 ROOM = 1 << 30  # for what waits
 

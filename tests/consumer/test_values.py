@@ -9,18 +9,6 @@ from dataclasses import dataclass
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from consumer_world import (
-    SPAN,
-    World,
-    aggregation,
-    chunk,
-    const,
-    fields,
-    format_,
-    part,
-    record,
-    table_layout,
-)
 from hypothesis import example, given
 
 from kinst.consumer.aggregations import Entry, KeyedTable
@@ -43,6 +31,18 @@ from kinst.core.records import Field
 from kinst.dlang.typed import AggFunction, Perform, Print, Printf, Trace
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import Batch, Bucket, Frame, Record, Stack
+from tests.consumer.world import (
+    SPAN,
+    World,
+    aggregation,
+    chunk,
+    const,
+    fields,
+    format_,
+    part,
+    record,
+    table_layout,
+)
 
 UCHAR = IntType(1, False, "unsigned char")
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import server
-from cases import Case, all_cases, tidy
+
+from tests import ROOT
+from tests.d import server
+from tests.d.cases import Case, all_cases, tidy
 
 SECONDS = 60.0  # of a run that hangs; a busy machine is slow
 CASES = all_cases()
@@ -49,10 +51,11 @@ class Server:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("server.py"))],
+            [sys.executable, "-m", "tests.d.server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            cwd=ROOT,
         )
 
     def run(self, argv: list[str], cwd: Path) -> int:
@@ -196,7 +199,7 @@ def test_the_suite_is_whole() -> None:
 
 def test_every_error_tag_has_a_program() -> None:
     """Each tag that the checker can raise is raised by a program here."""
-    source = Path(__file__).parents[2] / "kinst" / "dlang"
+    source = ROOT / "kinst/dlang"
     code = "\n".join(path.read_text() for path in source.rglob("*.py"))
     tags = set(re.findall(r'"(D_[A-Z_]+[A-Z])"', code)) - set(PREFIXES)
     expected = {t for c in CASES for line in c.err or () for t in re.findall(r"\[(D_\w+)\]", line)}

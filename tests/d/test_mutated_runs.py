@@ -1,6 +1,6 @@
 """Mutated programs, run to their end on this machine: what they record, count and print.
 
-tests/dlang/test_d_fuzz.py compiles them only. Run many, and see what goes wrong in which:
+tests/dlang/test_fuzz.py compiles them only. Run many, and see what goes wrong in which:
     KINST_FUZZ_COUNT=5000 python -m pytest -s -m slow tests/d/test_mutated_runs.py
 """
 
@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-import d_mutations
 import pytest
-from test_conformance import Server
+
+from tests.d.test_conformance import Server
+from tests.dlang import d_mutations
 
 SHOWN = ("-q", "-x quiet=0", "--json", "-F", "-q -x aggsortkey", "-x rawbytes")
 # Programs that may change this machine are left out, and those whose text asks for the kernel's.

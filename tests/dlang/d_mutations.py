@@ -2,7 +2,7 @@
 program or a DError, within 5 seconds of CPU time and without an allocation of 256 MiB.
 
 Run it for long, on all processors, and see what it finds:
-    python tests/dlang/d_mutations.py COUNT [SEED]
+    python -m tests.dlang.d_mutations COUNT [SEED]
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 import kinst
 from kinst.api import ProgramText
@@ -28,8 +27,8 @@ from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.source import to_text
 from kinst.dlang.syntax.unparse import unparse
 from kinst.providers import interfaces
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 LIMIT = 5.0  # seconds of CPU time that one text may take
 GROWTH = 256 << 10  # KiB by which one text may raise the most memory that the process ever had
 ENVIRONMENT = Environment(

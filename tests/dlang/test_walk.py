@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dhelp import compile_, tree, typed
-
 from kinst.dlang.api import parse_text
 from kinst.dlang.walk import children, expressions, find, replaced, walk
+from tests.dlang.dhelp import compile_, tree, typed
 
 TEXT = 'BEGIN /pid > 1/ { x = arg0 + 2; printf("%d %s", x, execname); @a[x] = sum(3); }'
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_machine import Call, FakeMachine
-from fake_tracing import trace
 
 from kinst.core.errors import KinstError, TargetError
+from tests.fake.fake_machine import Call, FakeMachine
+from tests.fake.fake_tracing import trace
 
 BROKEN = "the line is broken"
 WORKLOAD = [Call("leaf", (2, 1), 0), Call("leaf", (1, 2), 1)]

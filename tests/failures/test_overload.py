@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from fake_machine import Call, FakeMachine
-from fake_tracing import Traced, trace
 
 from kinst.consumer.rings import Rings
 from kinst.core.machine import Complaint
 from kinst.isa import load
 from kinst.session import deadman, run
+from tests.fake.fake_machine import Call, FakeMachine
+from tests.fake.fake_tracing import Traced, trace
 
 PROGRAM = 'kinst::work:0 { @ = count(); } END { printf("over\\n"); }'
 WORK = [Call("exercise", (n,), n % 2) for n in range(3)]

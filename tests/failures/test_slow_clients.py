@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from itertools import takewhile
 
 import pytest
-from fake_kernel_file import kernel_file
-from fake_machine import Call, FakeMachine
-from fake_tracing import found_by_name
 
 from kinst import api
 from kinst.core.probe import ProgramText
 from kinst.events import Arrived, Batch, End, Event, Lost
 from kinst.session.report import Report
 from kinst.session.request import Request
+from tests.fake.fake_kernel_file import kernel_file
+from tests.fake.fake_machine import Call, FakeMachine
+from tests.fake.fake_tracing import found_by_name
 
 WORK = [Call("exercise", (n,), n % 2) for n in range(6)]
 PROBE = "kinst::work:entry"

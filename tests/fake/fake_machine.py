@@ -18,8 +18,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import unicorn
-from fake_cpus import CPUS, Cpu, EmulationError, Entries, Memory, Page
-from fake_kernel_file import kernel_file
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
@@ -41,6 +39,8 @@ from kinst.image.elf_file import PT_LOAD
 from kinst.isa import load
 from kinst.machines.stub.memory import GuestMemory
 from kinst.machines.stub.scan import pointers_in, replace_in
+from tests.fake.fake_cpus import CPUS, Cpu, EmulationError, Entries, Memory, Page
+from tests.fake.fake_kernel_file import kernel_file
 
 PAGE, LEAF, MB = 4096, 2 << 20, 1 << 20
 TURN = 1000  # instructions that a CPU runs before the next one does

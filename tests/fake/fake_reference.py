@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
-from fake_machine import Call, FakeMachine
-from fake_system import OWN
-
 from kinst.core.probe import Function
+from tests.fake.fake_machine import Call, FakeMachine
+from tests.fake.fake_system import OWN
 
 # Bits of the flags that instructions set; the rest is the processor's state.
 FLAGS = {"eflags": 0x8D5, "cpsr": 0xF << 28, "sstatus": 0}

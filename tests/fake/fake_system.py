@@ -11,7 +11,6 @@ from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-from fake_machine import FakeMachine
 
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
@@ -20,6 +19,7 @@ from kinst.core.system import Access, Clock, Facts, LoadedModule, ModuleFrames, 
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.systems import FileRules
+from tests.fake.fake_machine import FakeMachine
 
 MODULE = "vmlinux"
 # struct task of kernel.c: offset and size of members.

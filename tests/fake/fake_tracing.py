@@ -10,10 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from fake_kernel_file import kernel_file
-from fake_machine import Call, FakeKind, FakeMachine
-from fake_system import FakeSystem, FakeSystemKind
-
 import kinst.systems
 from kinst import api
 from kinst.core.probe import ProgramText
@@ -23,6 +19,9 @@ from kinst.session import request as asking
 from kinst.session import run
 from kinst.session.report import Report
 from kinst.session.request import Request
+from tests.fake.fake_kernel_file import kernel_file
+from tests.fake.fake_machine import Call, FakeKind, FakeMachine
+from tests.fake.fake_system import FakeSystem, FakeSystemKind
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Searches for bytes that kinst cannot deal with, led by which lines of its code they reach:
 
     .venv/bin/python -m pip install '.[fuzzing]'
-    .venv/bin/python tests/fuzz/guided.py d_text|stub|debug_file [RUNS]
+    .venv/bin/python -m tests.fuzz.guided d_text|stub|debug_file [RUNS]
 
 It begins with the programs and files of the other tests, and with what is kept (corpora/); what
 leads to code that nothing else led to is kept at the end.  What fails is left in the working folder
@@ -16,16 +16,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "dlang"))
-sys.path.append(str(Path(__file__).parents[1] / "image"))
+from tests.dlang.d_mutations import seeds as programs
+from tests.fuzz.targets import TARGETS, corpus, keep
+from tests.fuzz.test_stubs import PIECES
+from tests.image.dwarf.test_damage import BUILDS
+from tests.image.dwarf_made import compiled
 
-from d_mutations import seeds as programs
-from dwarf_made import compiled
-from targets import TARGETS, corpus, keep
-from test_dwarf_damage import BUILDS
-from test_fuzz_stubs import PIECES
-
-HERE = Path(__file__).parent
 LONGEST = {"d_text": 600, "stub": 400, "debug_file": 40_000}  # bytes
 SECONDS = 20  # of one input
 
@@ -50,7 +46,7 @@ def search(name: str, runs: int) -> int:
         for number, data in enumerate([*kept, *seeds(name, Path(work))]):
             (found / f"seed-{number}").write_bytes(data)
         limits = [f"-max_len={LONGEST[name]}", f"-timeout={SECONDS}", "-rss_limit_mb=4096"]
-        command = [sys.executable, str(HERE / "guided_inside.py"), name, *limits]
+        command = [sys.executable, "-m", "tests.fuzz.guided_inside", name, *limits]
         status = subprocess.run([*command, f"-atheris_runs={runs}", str(found)]).returncode
         new = [path for path in found.iterdir() if not path.name.startswith("seed-")]
         keep(name, [*kept, *(path.read_bytes() for path in new)])

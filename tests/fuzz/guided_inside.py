@@ -7,11 +7,9 @@ from pathlib import Path
 
 import atheris
 
-HERE = Path(__file__).parent
-sys.path += [str(HERE), str(HERE.parent / "dlang"), str(HERE.parent / "image")]
 # numba compiles what is in scan; Atheris would change it before.
 with atheris.instrument_imports(include=["kinst"], exclude=["kinst.image.dwarf.scan"]):
-    from targets import TARGETS
+    from tests.fuzz.targets import TARGETS
 
 
 def main() -> None:

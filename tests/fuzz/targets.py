@@ -11,13 +11,12 @@ import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from d_mutations import compiles
-from test_dwarf_damage import use
-from test_fuzz_stubs import PlayedStub, converse, played
-
 from kinst.core.errors import KinstError, TargetError
 from kinst.dlang.syntax.source import to_text
 from kinst.wire.packets import frame
+from tests.dlang.d_mutations import compiles
+from tests.fuzz.test_stubs import PlayedStub, converse, played
+from tests.image.dwarf.test_damage import use
 
 HERE = Path(__file__).parent
 CORPORA = HERE / "corpora"

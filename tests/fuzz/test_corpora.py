@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from targets import TARGETS, corpus
+
+from tests.fuzz.targets import TARGETS, corpus
 
 
 @pytest.mark.parametrize("name", TARGETS)

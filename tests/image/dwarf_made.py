@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kinst.image.elf_file import open_file
+from tests import ROOT
 
-C = Path(__file__).parent.parent / "c"
+C = ROOT / "tests/c"
 COPIES = C / "copies.c"
 IDS = {1: "early", 2: "loop", 3: "outer", 4: "visible", 5: "rare"}
 CROSS = {

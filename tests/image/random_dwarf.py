@@ -7,9 +7,8 @@ import random
 import struct
 from dataclasses import dataclass, field
 
-from dwarf_asm import sleb, uleb
-
 from kinst.core.inline import FunctionDie, InlineCopy
+from tests.image.dwarf_asm import sleb, uleb
 
 # Tags and attributes, figures 7.3 and 7.5.
 UNIT, SUBPROGRAM, INLINED, BLOCK, VARIABLE = 0x11, 0x2E, 0x1D, 0x0B, 0x34

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from drawn_types import Declarations, said
 
 from kinst.core.dtypes import EnumType, StructType
 from kinst.core.errors import KinstError
 from kinst.image.btf import Btf, open_btf, parse_btf
 from kinst.image.btf_types import BtfTypes, open_types
 from kinst.image.elf import open_elf
+from tests.image.drawn_types import Declarations, said
 
 
 def encoded(folder: Path, name: str, source: str, *more: str) -> Path:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dwarf_made import compiled
 
 from kinst.core.errors import KinstError
 from kinst.image.dwarf import sections
 from kinst.image.elf_file import ElfFile, open_file
+from tests.image.dwarf_made import compiled
 
 HAS_ZSTD = importlib.util.find_spec("zstandard") is not None
 NAME = ".debug_info"

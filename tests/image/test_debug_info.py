@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dwarf_made import CROSS, compiled
 
 from kinst.core.errors import KinstError
 from kinst.image import debug_info, saved_arrays
@@ -17,6 +16,7 @@ from kinst.image.dwarf.sections import DebugSections, section_of
 from kinst.image.elf import open_elf
 from kinst.image.elf_file import open_file
 from kinst.image.loaded import LoadedImage, LoadedImages, MovedIndex, moved_by, running_index
+from tests.image.dwarf_made import CROSS, compiled
 
 SLIDE = 0x1_0000_0000
 

@@ -7,11 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from dwarf_made import compiled
 
 from kinst.core.errors import KinstError
 from kinst.image.debuglink import PIECE, debug_link, find_debug, mismatch
 from kinst.image.elf_file import ElfFile, open_file
+from tests.image.dwarf_made import compiled
 
 ID = "0123456789abcdef"
 

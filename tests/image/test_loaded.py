@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from dwarf_made import compiled
 
 from kinst.core.dtypes import EnumType
 from kinst.core.errors import KinstError
@@ -18,6 +17,7 @@ from kinst.image.debug_info import DebugFiles
 from kinst.image.elf_file import open_file
 from kinst.image.loaded import MASK, LoadedImage, LoadedImages, mover, running_index
 from kinst.image.type_files import FileTypes, Places
+from tests.image.dwarf_made import compiled
 
 MODULE = """
 .text; .space 100; .section .init.text,"ax"; .space 60; .data; .space 40; .bss; .space 24

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dwarf_made import CROSS, C
 
 from kinst.core.errors import KinstError
 from kinst.image.elf import Elf, open_elf
 from kinst.image.relocations import PlacedElf, placed, relocated
+from tests.image.dwarf_made import CROSS, C
 
 TOOLS = {"amd64": "", "arm64": "aarch64-linux-gnu-", "riscv64": "riscv64-linux-gnu-"}
 SOURCES = ("copies.c", "made")

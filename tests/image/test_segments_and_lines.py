@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from dwarf_made import CROSS, compiled
 
 from kinst.core.dtypes import IntType
 from kinst.core.errors import KinstError
@@ -17,6 +16,7 @@ from kinst.image.debug_info import DebugInfo
 from kinst.image.dwarf.cfi import InspectedFrame
 from kinst.image.elf_file import open_file
 from kinst.isa import load
+from tests.image.dwarf_made import CROSS, compiled
 
 HEADER = re.compile(r" +(\w+) +0x(\w+) 0x(\w+) 0x\w+ 0x(\w+) 0x(\w+) (.{3}) 0x\w+", re.MULTILINE)
 

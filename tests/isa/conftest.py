@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from emulated import Machine
-from kernel_text import Form, Text, find_vmlinux, kept_forms, read_text
 
 from kinst.core.isa import Isa
 from kinst.isa import load
+from tests.isa.emulated import Machine
+from tests.isa.kernel_text import Form, Text, find_vmlinux, kept_forms, read_text
 
 REPORT = pytest.StashKey[list[str]]()
 

@@ -6,10 +6,11 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import emulation
-from emulation import MASK, PAGE, Emulator, EmulatorError, Uc
 from unicorn import UC_ARCH_X86, UC_MEM_WRITE, UC_MODE_64
 from unicorn import x86_const as x
+
+from tests.isa import emulation
+from tests.isa.emulation import MASK, PAGE, Emulator, EmulatorError, Uc
 
 __all__ = ["PAGE", "EmulatorError", "Machine", "Outcome", "State"]
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from emulation import MASK, PAGE, TEXT_AT, Emulator, EmulatorError, Outcome, Uc
 from unicorn import UC_ARCH_ARM64, UC_HOOK_INTR, UC_MODE_ARM
 from unicorn import arm64_const as a
+
+from tests.isa.emulation import MASK, PAGE, TEXT_AT, Emulator, EmulatorError, Outcome, Uc
 
 __all__ = ["TEXT_AT", "EmulatorError", "Machine", "Outcome", "State"]
 

@@ -6,9 +6,10 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulation import MASK, PAGE, Emulator, EmulatorError, Outcome, Uc
 from unicorn import UC_ARCH_RISCV, UC_MODE_RISCV64
 from unicorn import riscv_const as r
+
+from tests.isa.emulation import MASK, PAGE, Emulator, EmulatorError, Outcome, Uc
 
 __all__ = ["PAGE", "EmulatorError", "Machine", "Outcome", "State"]
 

@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import unicorn
-from kernel_text import Text
 from unicorn import arm64_const, riscv_const, x86_const
 
 from kinst.core.columns import U64
 from kinst.core.paths import cache_folder
+from tests.isa.kernel_text import Text
 
 _SOURCE = Path(__file__).with_name("many_pairs.c")
 _UNICORN = Path(unicorn.__file__).parent

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from kernel_text import Text, extents
 
 from kinst.core.bodies import CountBody
 from kinst.core.columns import Bools, columns_of
@@ -21,6 +20,7 @@ from kinst.patch.patches import Patch
 from kinst.patch.plan import Plan, plan_sites
 from kinst.patch.runs import NO_RUNS, Run, Runs, find_runs, lines_of, runs_of
 from kinst.patch.wanted import Wanted
+from tests.isa.kernel_text import Text, extents
 
 
 @dataclass(frozen=True)

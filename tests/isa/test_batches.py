@@ -9,7 +9,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from kernel_text import find_vmlinux, read_text
 
 from kinst.core.bodies import Body, CallBody, CountBody
 from kinst.core.columns import FOLLOWING
@@ -18,6 +17,7 @@ from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.plan import Plan, plan_sites
 from kinst.patch.wanted import Wanted
+from tests.isa.kernel_text import find_vmlinux, read_text
 
 SITES = 20_000  # of each kernel
 SEED = random.randrange(1 << 30) if os.environ.get("KINST_RANDOM") else 13

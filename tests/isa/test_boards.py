@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from gnu_assembler import assembled
 
 from kinst.core.isa import Isa
 from kinst.isa import load, names
+from tests import ROOT
+from tests.isa.gnu_assembler import assembled
 
 MEGABYTE, GIGABYTE = 1 << 20, 1 << 30
-TOOLS = Path(__file__).parents[2] / "setup/tools.sh"  # the packages that a Debian is set up with
+TOOLS = ROOT / "setup/tools.sh"  # the packages that a Debian is set up with
 GDB_NAMES = {"amd64": "i386:x86-64", "arm64": "aarch64", "riscv64": "riscv:rv64"}
 COMPILERS = {"amd64": "gcc", "arm64": "aarch64-linux-gnu-gcc", "riscv64": "riscv64-linux-gnu-gcc"}
 

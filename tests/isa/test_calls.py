@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gnu_assembler import assembled
 
 from kinst.isa import load
+from tests.isa.gnu_assembler import assembled
 
 AT = 0xFFFF_8000_0810_0000
 # Forward and backward, then what is none: a jump, a call of something else, an indirect call; of

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import unicorn
-from gnu_assembler import assembled
 from unicorn import riscv_const, x86_const
 
 from kinst.isa import load
 from kinst.isa._plain import disassemble
 from kinst.isa.amd64.decode import PLAIN, split
 from kinst.isa.riscv64 import liveness
+from tests.isa.gnu_assembler import assembled
 
 STRIDE = 32
 TEXT = 0xFFFFFFFF_81000000

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import unicorn
-from gnu_assembler import assembled
 from unicorn import arm64_const, riscv_const, x86_const
 
 from kinst.core.displaced import OutOfReach
 from kinst.isa.amd64 import encode as amd64
 from kinst.isa.arm64 import encode as arm64
 from kinst.isa.riscv64 import encode as riscv64
+from tests.isa.gnu_assembler import assembled
 
 STRIDE = 64  # bytes from one instruction to the next in what is assembled
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
 import llvmlite.binding as llvm
 import pytest
-from gnu_assembler import assembled
 
 from kinst.core.board import Board
 from kinst.core.bodies import CallBody, CountBody
@@ -22,9 +20,8 @@ from kinst.core.isa import Isa
 from kinst.core.paging import Paging
 from kinst.core.probe import Function, Site
 from kinst.isa import load, names, of_machine
-
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-from contracts import missing
+from tests.contracts import missing
+from tests.isa.gnu_assembler import assembled
 
 AT = 0xFFFF_FFFF_8100_0000  # an address that kernels of all of them use
 SCRATCH = AT + (1 << 19)  # within reach of every direct branch

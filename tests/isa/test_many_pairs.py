@@ -16,15 +16,25 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from kernel_text import Text, extents, find_vmlinux, read_text
-from many_pairs import SCRATCH_SIZE, U32, Found, Pair, Pairs, Processor, amd64, arm64, riscv64
-from planned_functions import PlannedFunction, drawn_functions, plan_function
 
 from kinst.core.columns import U64
 from kinst.core.displaced import Refused
 from kinst.core.instruction import Instruction
 from kinst.core.isa import Isa
 from kinst.isa import load
+from tests.isa.kernel_text import Text, extents, find_vmlinux, read_text
+from tests.isa.many_pairs import (
+    SCRATCH_SIZE,
+    U32,
+    Found,
+    Pair,
+    Pairs,
+    Processor,
+    amd64,
+    arm64,
+    riscv64,
+)
+from tests.isa.planned_functions import PlannedFunction, drawn_functions, plan_function
 
 SEED = int(os.environ.get("KINST_SEED", "20"))
 MANY = int(os.environ.get("KINST_PAIRS", "10_000_000"))

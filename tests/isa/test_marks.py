@@ -10,7 +10,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from test_parts import vector
 
 from kinst.core.bodies import CountBody
 from kinst.core.columns import FLOW_KINDS, FOLLOWING, WIDTH, Batch, columns_of
@@ -21,6 +20,7 @@ from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.plan import plan_sites
 from kinst.patch.wanted import Wanted
+from tests.isa.test_parts import vector
 
 TEXT, SCRATCH = 0xFFFFFFFF_81000000, 0xFFFFFFFF_84000000
 SEED = 3

@@ -9,12 +9,12 @@ from pathlib import Path
 import capstone
 import pytest
 from capstone import x86
-from gnu_assembler import assembled
 
 from kinst.core.displaced import Relocated
 from kinst.isa import load
 from kinst.isa.amd64.decode import bare
 from kinst.isa.amd64.parse import LEGACY, VECTOR, parse
+from tests.isa.gnu_assembler import assembled
 
 TEXT = 0x1000
 PREFIXES = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gnu_assembler import assembled
 
 from kinst.isa._plain import PlainDisassembly, disassemble
 from kinst.isa.amd64.decode import PLAIN as AMD64
 from kinst.isa.arm64.decode import PLAIN as ARM64
 from kinst.isa.riscv64.decode import PLAIN as RISCV64
+from tests.isa.gnu_assembler import assembled
 
 TEXT = 0xFFFF_FFFF_8020_0000
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gnu_assembler import assembled
 
 from kinst.core.displaced import Refused, Relocated
 from kinst.isa import load
+from tests.isa.gnu_assembler import assembled
 
 STRIDE = 32
 TEXT = 0xFFFFFFFF_80000000

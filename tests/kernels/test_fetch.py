@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from fake_apt import Machine, installed
 
 from kinst.cli.options import parse
 from kinst.core.errors import KinstError
@@ -20,6 +19,7 @@ from kinst.core.paths import cache_folder
 from kinst.kernels.apt import narrow, parse_sources
 from kinst.kernels.fetch import Prepared, busybox, offered, prepare, prepared
 from kinst.session.request import find_files
+from tests.kernels.fake_apt import Machine, installed
 
 ONE_LINE = """\
 # deb http://commented.test/debian bookworm main

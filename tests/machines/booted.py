@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from second_boot import FIRST_SECONDS
-
 from kinst.core.isa import Isa
 from kinst.core.machine import CommandEnded, Gone, MachineEvent
 from kinst.isa import load
@@ -19,6 +17,7 @@ from kinst.machines.vm.initramfs import build
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import VmConfig
 from kinst.systems.linux.isafacts import facts_of
+from tests.second_boot import FIRST_SECONDS
 
 # Of whatever a guest is waited for: a hang takes this long, a busy machine is slow.
 SECONDS = 240.0

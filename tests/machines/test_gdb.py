@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from booted import ISA, SECONDS, is_gone, wait_for
 
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import MachineConfig, Stopped
@@ -17,6 +16,7 @@ from kinst.machines import load
 from kinst.machines.gdb import GdbStub
 from kinst.machines.vm.initramfs import build
 from kinst.systems.linux.amd64 import LINUX
+from tests.machines.booted import ISA, SECONDS, is_gone, wait_for
 
 pytestmark = pytest.mark.vm
 TERRITORY = LINUX.territory

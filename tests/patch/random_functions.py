@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from gnu_assembler import assembled
-from planned_functions import runs_in
-from small_functions import COUNTERS, PAGE, SCRATCH, TEXT, Cpu
 
 from kinst.core.bodies import Body, CallBody, CountBody
 from kinst.core.isa import Isa
@@ -25,6 +22,9 @@ from kinst.patch.patches import Patch
 from kinst.patch.plan import Plan, plan_sites
 from kinst.patch.runs import NO_RUNS, Runs
 from kinst.patch.wanted import Wanted
+from tests.isa.gnu_assembler import assembled
+from tests.isa.planned_functions import runs_in
+from tests.patch.small_functions import COUNTERS, PAGE, SCRATCH, TEXT, Cpu
 
 SLOT = 512  # bytes that the assembler leaves for each function, more than any is long
 VALUE = 0x5AFE_0123_4567_89AB  # the data of each function, straight behind it

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import unicorn
-from gnu_assembler import assembled
 from unicorn import arm64_const, riscv_const, x86_const
 
 from kinst.core.bodies import CountBody
@@ -22,6 +21,7 @@ from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.plan import Plan, plan_sites
 from kinst.patch.wanted import Wanted
+from tests.isa.gnu_assembler import assembled
 
 TEXT, SCRATCH, DATA, STACK, STOP = 0x100_0000, 0x140_0000, 0x180_0000, 0x1C0_0000, 0x200_0000
 COUNTERS = DATA + 0x1000

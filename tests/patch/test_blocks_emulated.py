@@ -10,17 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_functions import (
-    COUNTERS,
-    PAGE,
-    SCRATCH,
-    TEXT,
-    Cpu,
-    Planned,
-    entered_everywhere,
-    original,
-)
-from small_functions import planned as planned_chain
 
 from kinst.core.bodies import CallBody, CountBody
 from kinst.core.columns import columns_of
@@ -32,6 +21,17 @@ from kinst.patch.chains import find_chains
 from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan, plan_sites
 from kinst.patch.wanted import Wanted
+from tests.patch.small_functions import (
+    COUNTERS,
+    PAGE,
+    SCRATCH,
+    TEXT,
+    Cpu,
+    Planned,
+    entered_everywhere,
+    original,
+)
+from tests.patch.small_functions import planned as planned_chain
 
 ROOM = 400  # counters
 

@@ -10,17 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_functions import (
-    PAGE,
-    SCRATCH,
-    TEXT,
-    Planned,
-    entered_everywhere,
-    first_visits,
-    original,
-    planned,
-    planted,
-)
 
 from kinst.core.bodies import CountBody
 from kinst.core.columns import columns_of
@@ -31,6 +20,17 @@ from kinst.patch.chains import Chains, find_chains
 from kinst.patch.listing import list_plan
 from kinst.patch.plan import plan_sites
 from kinst.patch.wanted import Wanted
+from tests.patch.small_functions import (
+    PAGE,
+    SCRATCH,
+    TEXT,
+    Planned,
+    entered_everywhere,
+    first_visits,
+    original,
+    planned,
+    planted,
+)
 
 
 @pytest.fixture(params=["amd64", "arm64", "riscv64"])

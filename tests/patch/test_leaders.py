@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from gnu_assembler import assembled
 
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.leaders import Leaders
 from kinst.session.kernel import RunningKernel
+from tests.isa.gnu_assembler import assembled
 
 BASE = 0xFFFF_FFFF_8100_0000
 SHORT = "xor eax, eax\n" * 6 + "ret\n"

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from random_functions import SLOT, Material, material
-from small_functions import SCRATCH, TEXT
 
 import kinst.patch.plan
 from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody, Snippet
@@ -23,6 +21,8 @@ from kinst.patch.flows import flows_of
 from kinst.patch.plan import Hook, Plan, plan_hooks, plan_sites
 from kinst.patch.runs import Run, runs_of
 from kinst.patch.wanted import Wanted
+from tests.patch.random_functions import SLOT, Material, material
+from tests.patch.small_functions import SCRATCH, TEXT
 
 ISA = load("amd64")
 PAGE = 0x1000

@@ -9,9 +9,18 @@ from itertools import accumulate, pairwise, product
 from pathlib import Path
 
 import pytest
-from gnu_assembler import assembled
-from planned_functions import runs_in
-from small_functions import (
+
+from kinst.core.bodies import CountBody
+from kinst.core.probe import Function, Site
+from kinst.isa import load
+from kinst.patch.listing import list_plan
+from kinst.patch.patches import Patch
+from kinst.patch.plan import Plan, plan_sites, ways_back
+from kinst.patch.runs import Run, Runs, runs_of
+from kinst.patch.wanted import Wanted
+from tests.isa.gnu_assembler import assembled
+from tests.isa.planned_functions import runs_in
+from tests.patch.small_functions import (
     COUNTERS,
     DATA_BYTES,
     PAGE,
@@ -23,15 +32,6 @@ from small_functions import (
     first_visits,
     original,
 )
-
-from kinst.core.bodies import CountBody
-from kinst.core.probe import Function, Site
-from kinst.isa import load
-from kinst.patch.listing import list_plan
-from kinst.patch.patches import Patch
-from kinst.patch.plan import Plan, plan_sites, ways_back
-from kinst.patch.runs import Run, Runs, runs_of
-from kinst.patch.wanted import Wanted
 
 RUNS = {"amd64": 6, "riscv64": 7}
 ALONE = {"amd64": 12, "riscv64": 26}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from fake_kernel import ISA, FakeKernel
 
 from kinst.core.dtypes import CHAR, INT, INT64, DType, FunctionType, VoidType
 from kinst.core.errors import AbsentError, KinstError
@@ -11,6 +10,7 @@ from kinst.core.kernel import Argument, Found
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_NONE, ARGUMENT_SLOT, ARGUMENT_STACK
 from kinst.core.probe import ProbePattern
 from kinst.providers.fbt import PROVIDER, argument_types
+from tests.fake_kernel import ISA, FakeKernel
 
 NOP = "0f1f440000"
 KERNEL = FakeKernel(

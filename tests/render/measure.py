@@ -1,6 +1,6 @@
 """How long a million records take: run it by hand, it asserts nothing.
 
-.venv/bin/python PYTHONPATH=tests tests/render/measure.py
+.venv/bin/python -m tests.render.measure
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import threading
 import time
 
 import numpy as np
-from consumer_world import World, const, fields, format_, part, put64, scratch
 
 from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.core import dtypes
@@ -18,6 +17,7 @@ from kinst.core.errors import Span
 from kinst.core.layout import RECORD_HEADER, STATE_DROPS, STATE_HEAD, STATE_TAIL
 from kinst.dlang.typed import Printf
 from kinst.dlang.vocabulary.d_options import Options
+from tests.consumer.world import World, const, fields, format_, part, put64, scratch
 
 MILLION = 1_000_000
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from fake_kernel import FakeKernel
 
 from kinst.core.errors import DError
 from kinst.core.probe import ProbePattern
@@ -11,6 +10,7 @@ from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_programs, parse_option
 from kinst.providers import load_all
 from kinst.session.enable import enable, naming, wants_kernel
+from tests.fake_kernel import FakeKernel
 
 KERNEL = FakeKernel([("plain", 0x1000, ["0f1f440000", "c3"])])
 

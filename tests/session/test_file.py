@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,14 +19,12 @@ from pathlib import Path
 
 import pytest
 import unicorn
-from fake_kernel import evaluate
 from unicorn import x86_const as x86
 
 from kinst.cli.command import main
 from kinst.image.elf_file import PT_LOAD, open_file
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "image"))
-from dwarf_made import COPIES, compiled, marks, symbols, table
+from tests.fake_kernel import evaluate
+from tests.image.dwarf_made import COPIES, compiled, marks, symbols, table
 
 BUILDS = [
     (compiler, f"-O{level}", f"-gdwarf-{version}")

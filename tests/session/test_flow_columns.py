@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gnu_assembler import assembled
-from small_functions import SOURCES
 
 from kinst.core.columns import FLOW_KINDS
 from kinst.core.probe import Function
 from kinst.isa import load
 from kinst.session.kernel import RunningKernel
+from tests.isa.gnu_assembler import assembled
+from tests.patch.small_functions import SOURCES
 
 BASE = 0xFFFF_FFFF_8100_0000
 MORE = {  # a warning that is fatal, one that is not, thunks, an access that may fault

@@ -1,7 +1,7 @@
 """A new Debian 12 with nothing in it but debootstrap's minbase, what the README asks for and a
 copy of this checkout, and commands that run in it.
 
-    .venv/bin/python tests/setup/fresh_root.py [--kernels] COMMAND...
+    .venv/bin/python -m tests.setup.fresh_root [--kernels] COMMAND...
 
 Each COMMAND is a line for the shell, run in the checkout; one that fails ends it all.  --kernels
 shares the kernels in this machine's cache, which otherwise are fetched as on any new machine.
@@ -31,11 +31,11 @@ from pathlib import Path
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.kernels.apt import Apt, parse_sources
+from tests import ROOT
 
 SUITE = "bookworm"
 # What README.md asks of a machine before `make trace`.
 BEFOREHAND = "apt-get update -q && apt-get install -q -y --no-install-recommends make"
-CHECKOUT = Path(__file__).resolve().parents[2]
 HOST_NAMES = ("resolv.conf", "hosts", "nsswitch.conf")
 PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
@@ -135,9 +135,9 @@ class FreshRoot:
 
     def put_checkout(self, place: str, owner: str = "root") -> None:
         """A copy of this checkout, without what git ignores."""
-        ignored = [line.rstrip("/") for line in (CHECKOUT / ".gitignore").read_text().split()]
+        ignored = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split()]
         inside = self.folder / place.lstrip("/")
-        shutil.copytree(CHECKOUT, inside, ignore=shutil.ignore_patterns(".git", *ignored))
+        shutil.copytree(ROOT, inside, ignore=shutil.ignore_patterns(".git", *ignored))
         self.good(f"chown -R {owner}: {shlex.quote(place)}")
 
     def share_kernels(self, user: str = "root") -> None:

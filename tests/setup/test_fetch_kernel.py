@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests/kernels"))
-
-from fake_apt import Machine, installed  # noqa: E402
+from tests import ROOT
+from tests.kernels.fake_apt import Machine, installed
 
 SOURCES = "deb http://a.test/debian bookworm main\n"
 

@@ -13,10 +13,11 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from fresh_root import BEFOREHAND, FreshRoot, fresh_root
+
+from tests import ROOT
+from tests.setup.fresh_root import BEFOREHAND, FreshRoot, fresh_root
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,7 +26,6 @@ pytestmark = [
     ),
 ]
 
-ROOT = Path(__file__).resolve().parents[2]
 CHECKOUT = "/root/a checkout"
 USER = "somebody"
 USERS = f"/home/{USER}/a checkout"
@@ -77,7 +77,7 @@ def test_a_kernel_of_each_instruction_set_is_traced(root: FreshRoot, isa: str) -
 
 def test_what_tests_compare_with_is_there(root: FreshRoot) -> None:
     """These compile for three instruction sets and run every tool but QEMU."""
-    chosen = "tests/image tests/isa/test_riscv64_relocation.py tests/test_inlinecall.py"
+    chosen = "tests/image tests/isa/riscv64/test_relocate.py tests/cli/test_inlinecall.py"
     root.good(f".venv/bin/python -m pytest -q -m 'not slow' {chosen}", CHECKOUT)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from fake_kernel import FakeIndex, FakeKernel, copy_of
 
 from kinst.core.errors import DError
 from kinst.core.inline import FunctionDie
 from kinst.dlang.api import parse_text
 from kinst.dlang.syntax.unparse import unparse
 from kinst.sugar.expand import Sources, expand, has_sugar
+from tests.fake_kernel import FakeIndex, FakeKernel, copy_of
 
 # Named after the development report's and the paper's examples.
 KERNEL = FakeKernel(

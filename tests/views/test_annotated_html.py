@@ -6,9 +6,8 @@ import json
 import re
 from html.parser import HTMLParser
 
-from made_code import annotated
-
 from kinst.views.annotated_html import annotated_html
+from tests.views.made_code import annotated
 
 
 def data_of(page: str) -> list[dict[str, object]]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_code import annotated
 
 from kinst.views.annotated_html import annotated_html
+from tests.views.made_code import annotated
 
 CHROMIUM = shutil.which("chromium") or ""
 pytestmark = [

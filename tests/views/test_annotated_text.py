@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from made_code import annotated
-
 from kinst.views.annotated_text import Page, annotated_text, measured
 from kinst.views.annotation import SourceSpot, beginning, fits
+from tests.views.made_code import annotated
 
 BY_ADDRESS = """\
 made  fs/made.c:10  entered 10 times, 99 instructions ran in 4 of 4 blocks

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from made_code import BASE, STEP, made
 
 from kinst.core.code import OUTSIDE
 from kinst.core.errors import KinstError
 from kinst.events import Aggregation
 from kinst.views.counting import counted, plan_counting
+from tests.views.made_code import BASE, STEP, made
 
 # Two computed jumps to the same two blocks, which branch to the same two.
 CODE = made(

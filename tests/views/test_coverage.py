@@ -7,7 +7,6 @@ import re
 import struct
 
 import pytest
-from made_code import BASE, LOOP, STEP
 
 from kinst.core.probe import Function
 from kinst.core.source import CodeLine, InlinedCode, SourceFunction, TracedSite
@@ -18,6 +17,7 @@ from kinst.views.coverage_text import new_text, summary
 from kinst.views.drcov import DrcovModule, drcov, pieces_that_ran
 from kinst.views.flow import solve
 from kinst.views.lcov import lcov_text, read_lcov
+from tests.views.made_code import BASE, LOOP, STEP
 
 # Eight instructions of four bytes.  Line 10 of a.c, line 3 of b.h twice (two copies of an inline
 # function, the second of which has a gap), line 11 and line 12 of a.c; the last has no line.

@@ -10,13 +10,13 @@ from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
-from made_code import annotated, random_code
 
 from kinst.views.annotation import Annotation
 from kinst.views.flow import solve
 from kinst.views.flow_dot import flow_dot
 from kinst.views.flow_svg import flow_svg
 from kinst.views.graph_layout import GraphEdge, lay_out
+from tests.views.made_code import annotated, random_code
 
 SVG = "{http://www.w3.org/2000/svg}"
 

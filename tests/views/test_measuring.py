@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from made_code import BASE, placed_code
 
 from kinst.core.code import OUTSIDE
 from kinst.core.errors import KinstError
 from kinst.events import Aggregation, Bucket
 from kinst.views.measuring import MeasuringPlan
+from tests.views.made_code import BASE, placed_code
 
 CODE = placed_code()
 SITE = ("string", "string", "string")

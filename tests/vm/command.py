@@ -26,7 +26,7 @@ ALONE = ("-x", "plant=no-chain")
 SECONDS = 600.0
 TAKEN_DOWN = 10.0  # seconds
 # QEMU leaves one of some hundred guests standing in its boot: what kinst says then is of no test's
-# concern (tests/machines/test_vm.py has one of its own).
+# concern (tests/machines/vm/test_machine.py has one of its own).
 _AGAIN = re.compile(r"^kinst: the guest stands in its boot and is started again\n", re.M)
 # dmesg -r puts <priority> before each line: facility * 8 + level, 4 is warning, 0 the worst.
 _LOGGED = re.compile(r"^<(\d+)>(.*)$", re.M)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Row, counts, kinst, list_functions
-from isa_guest import ISAS, Guest
 
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
+from tests.vm.command import Row, counts, kinst, list_functions
+from tests.vm.isa_guest import ISAS, Guest
 
 READ_PATH = ("ksys_read", "vfs_read", "rw_verify_area", "__fdget_pos", "__fget_light")
 

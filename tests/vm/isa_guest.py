@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from command import ALONE, Result, Row, kinst, listed
-
 from kinst.kernels.fetch import Prepared
+from tests.vm.command import ALONE, Result, Row, kinst, listed
 
 ISAS = ("amd64", "arm64", "riscv64")
 

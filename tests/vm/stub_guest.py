@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import second_boot
-
 from kinst.kernels.fetch import Prepared
 from kinst.machines.vm.initramfs import build
+from tests import second_boot
 
 # A guest of its own: after each sleep it makes 10 reads and says so on the console.
 INIT = """#!/bin/busybox sh

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from host_processes import SECONDS, has_ended, wait_until_ended
 
 from kinst.core.errors import TargetError
 from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
+from tests.host_processes import SECONDS, has_ended, wait_until_ended
 
 PARENT = """
 import sys, time

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stub_double import Answer, StubDouble
 
 from kinst.core.errors import TargetError
 from kinst.wire.packets import StopReply, frame, parse_stop, unframe
 from kinst.wire.registers import RegisterFile, RegisterInfo, describe
 from kinst.wire.rsp import Rsp, connect
+from tests.wire.stub_double import Answer, StubDouble
 
 MODERN: dict[bytes, Answer] = {
     b"qSupported": b"PacketSize=100;QStartNoAckMode+;qXfer:features:read+;vContSupported+",

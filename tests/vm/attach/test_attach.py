@@ -1,0 +1,216 @@
+"""kinst on a virtual machine that somebody else has started: exact counts, and nothing left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kinst.kernels.fetch import Prepared
+from kinst.kernels.fetch import prepared as prepared_kernel
+from kinst.machines.attach.monitor import Monitor
+from tests.vm.attach.attach_guest import AttachGuest, attach_guest, guardians, wait_undone
+from tests.vm.command import Running, counts, kinst, listed
+
+pytestmark = pytest.mark.vm
+READS = 'kinst::vfs_read:0 /execname == "reads"/ { @[execname] = count(); }'
+BEGUN = 'tick-100ms { printf("begun\\n"); }'  # the first is behind planting
+
+
+@pytest.fixture(scope="module")
+def vm(
+    prepared: Prepared, reads: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AttachGuest]:
+    folder = tmp_path_factory.mktemp("attach")
+    with attach_guest("pc", prepared, reads, folder) as found:
+        yield found
+
+
+def options(vm: AttachGuest, *more: str) -> list[str]:
+    return ["--attach", str(vm.pid), "--kernel", str(vm.debug), "-q", *more]
+
+
+def begun(vm: AttachGuest, way: str, program: str = READS) -> Running:
+    """A trace that has been started.  It prints a line once its probes are planted."""
+    forced = () if way == "auto" else ("-x", f"plant={way}")
+    return Running(*options(vm, *forced, "-n", program, "-n", BEGUN), boots=False)
+
+
+def traced(vm: AttachGuest, way: str, program: str = READS) -> Running:
+    """A trace whose probes are planted."""
+    run = begun(vm, way, program)
+    run.until(lambda r: "begun" in r.out)
+    return run
+
+
+def kill_with_its_guardian(run: Running) -> None:
+    both = guardians(run.mark)
+    assert len(both) == 2, both
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # neither sees that the other is gone
+        for pid in both:
+            os.kill(pid, number)
+    run.process.wait()
+
+
+def mappings(vm: AttachGuest) -> int:
+    return len(Path(f"/proc/{vm.pid}/maps").read_text().splitlines())
+
+
+def open_files(vm: AttachGuest) -> int:
+    return len(os.listdir(f"/proc/{vm.pid}/fd"))
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("way", "calls"),
+    [("jump", 200_000), pytest.param("trap", 200_000, marks=SLOW),
+     pytest.param("stop", 50, marks=SLOW)],
+)  # fmt: skip
+def test_counts_are_exact_and_everything_is_given_back(
+    vm: AttachGuest, way: str, calls: int
+) -> None:
+    files = open_files(vm)
+    run = traced(vm, way)
+    vm.run(f"reads {calls}")
+    run.stop()
+    done = run.result().good()
+    assert counts(done.out)["reads",] == calls
+    assert open_files(vm) == files
+    assert not guardians(run.mark)
+
+
+@SLOW
+def test_the_guest_has_its_memory_back(vm: AttachGuest) -> None:
+    """Several attaches cost as much as one, which warms caches: neither guest nor QEMU leaks."""
+    first = traced(vm, "jump")
+    first.stop()
+    first.result().good()
+    free, maps = [], []
+    for _ in range(3):
+        run = traced(vm, "jump")
+        during = vm.free()
+        run.stop()
+        run.result().good()
+        free.append(vm.free())
+        maps.append(mappings(vm))
+        assert free[-1] - during > 32 * 1024, "scratch is the guest's own memory"
+    assert max(free) - min(free) < 4 * 1024, free
+    assert maps[0] == maps[-1], maps
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param("jump", marks=SLOW), pytest.param("trap", marks=SLOW), "stop"]
+)
+def test_killed_without_a_word(vm: AttachGuest, way: str) -> None:
+    run = traced(vm, way)
+    vm.run("reads 20")
+    run.stop(signal.SIGKILL)
+    vm.run("reads 20")
+    wait_undone(run.mark)
+    run = traced(vm, "jump")
+    vm.run("reads 30")
+    run.stop()
+    assert counts(run.result().good().out)["reads",] == 30
+
+
+@pytest.mark.parametrize("way", ["jump", pytest.param("trap", marks=SLOW)])
+def test_killed_together_with_its_guardian(vm: AttachGuest, way: str) -> None:
+    """The next start undoes it: by what is listed without a probe, and by the guest's memory."""
+    listing = options(vm, "-l", "-v", "-n", "kinst::vfs_read:0")
+    before, free = listed(kinst(*listing, boots=False).good().out), vm.free()
+    kill_with_its_guardian(traced(vm, way))
+    vm.run("reads 20")
+    assert vm.free() < free - 32 * 1024, "its memory is still lent"
+    done = kinst(*listing, boots=False).good()
+    assert "an earlier kinst was killed with its guardian" in done.err
+    assert "code are as they were" in done.err and "MB are given back" in done.err
+    assert listed(done.out) == before
+    assert abs(vm.free() - free) < 4 * 1024
+    again = kinst(*listing, boots=False).good()
+    assert "earlier kinst" not in again.err and listed(again.out) == before
+    run = traced(vm, "jump")
+    vm.run("reads 30")
+    run.stop()
+    assert counts(run.result().good().out)["reads",] == 30
+
+
+@SLOW
+def test_two_at_once(vm: AttachGuest) -> None:
+    first = traced(vm, "jump")
+    second = kinst(*options(vm, "-n", READS), boots=False)
+    assert second.status == 1
+    assert "another kinst" in second.err and len(second.err.strip().splitlines()) == 1
+    vm.run("reads 10")
+    first.stop()
+    assert counts(first.result().good().out)["reads",] == 10
+
+
+def test_what_is_no_machine(vm: AttachGuest) -> None:
+    program = ["--kernel", str(vm.debug), "-n", READS]
+    for named, said in (
+        (str(os.getpid()), "not QEMU"),
+        ("4194305", "no process"),
+        ("/nowhere/qmp", "no QMP socket"),
+    ):
+        done = kinst("--attach", named, *program, boots=False)
+        assert done.status == 1
+        assert said in done.err and len(done.err.strip().splitlines()) == 1, done.err
+
+
+@SLOW
+def test_a_monitor_is_enough(
+    prepared: Prepared, reads: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A stub is added over QMP, and is gone in the end, after kill -9 too; a paused guest is left
+    alone."""
+    folder = tmp_path_factory.mktemp("monitor")
+    line = ["-qmp", f"unix:{folder}/qmp,server=on,wait=off"]
+    with attach_guest("q35", prepared, reads, folder, line) as vm:
+        options = ["--attach", str(vm.monitor), "--kernel", str(vm.debug), "-q", "-n", READS]
+        for number in (signal.SIGINT, signal.SIGKILL, signal.SIGINT):
+            run = Running(*options, "-n", BEGUN, boots=False)
+            run.until(lambda r: "begun" in r.out)
+            vm.run("reads 1000")
+            run.stop(number)
+            if number == signal.SIGINT:
+                assert counts(run.result().good().out)["reads",] == 1000
+            wait_undone(run.mark)
+            with Monitor(str(vm.monitor)) as monitor:
+                assert monitor.stub() == ("", False)
+        with Monitor(str(vm.monitor)) as monitor:
+            monitor.execute("stop")
+        for named in (str(vm.monitor), str(vm.pid)):
+            done = kinst("--attach", named, *options[2:], boots=False)
+            assert done.status == 1
+            assert "paused" in done.err and len(done.err.strip().splitlines()) == 1
+        with Monitor(str(vm.monitor)) as monitor:
+            assert monitor.status() == "paused"
+            monitor.execute("cont")
+        vm.run("reads 10")
+
+
+@SLOW
+@pytest.mark.parametrize("isa", ["arm64", "riscv64"])
+def test_other_instruction_sets(
+    isa: str,
+    program_for: Callable[[str, str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    kernel = prepared_kernel(isa)
+    if kernel is None:
+        pytest.fail(f"no {isa} kernel is there: run `make setup-test`")
+    folder = tmp_path_factory.mktemp("other")
+    with attach_guest(isa, kernel, program_for("reads", isa), folder) as vm:
+        for way, calls in (("auto", 100_000), ("trap", 100_000), ("stop", 30)):
+            run = traced(vm, way)
+            vm.run(f"reads {calls}")
+            run.stop()
+            assert counts(run.result().good().out)["reads",] == calls
+        run = traced(vm, "auto")
+        run.stop(signal.SIGKILL)
+        vm.run("reads 20")

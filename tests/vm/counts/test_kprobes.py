@@ -1,0 +1,167 @@
+"""kinst beside the kernel's own kprobe events, in the same run, at the same instructions.
+
+The guest's command is a script that sets kprobe events up after kinst has planted, runs the
+workload, and prints what the kernel saw.  On top of kinst's jump a kprobe can be set at the very
+same instruction: to the kernel it is a jump that was there before.  On kinst's int3 it cannot (it
+would be two breakpoints at one address), so at such a site the kprobe goes to the instruction
+before it, which runs exactly as often: it falls through to the site, and nothing else goes there.
+Jump optimisation of kprobes is turned off, because it would put a five-byte jump of the kernel's
+over instructions that kinst has planted on.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.vm.command import Row, counts, guest_script, kinst
+from tests.vm.language.machine_code import branch_targets, only_compares, pairs, reaches
+
+pytestmark = pytest.mark.vm
+
+READS = 2000
+SETUP = """
+echo 0 > /proc/sys/debug/kprobes-optimization
+cd /sys/kernel/tracing || exit 1
+"""
+
+
+def choose(rows: list[Row], wanted: int) -> list[tuple[Row, Row]]:
+    """(site for kinst, instruction for the kprobe), jumps and traps in turn, in one function.
+
+    Not at offset 0: a kprobe there is turned into an ftrace one, which finds the nop gone.
+    """
+    jumps = [(row, row) for row in rows if row.offset > 0 and row.way == "jump"]
+    traps = [(b, a) for a, b in pairs(rows) if a.offset > 0 and b.way == "trap"]
+    # Where a kprobe stands kinst's int3 must not, and the other way round.
+    chosen: list[tuple[Row, Row]] = []
+    order = [one for both in zip(jumps, traps, strict=False) for one in both] + jumps + traps
+    for site, probe in order:
+        sites = [s for s, _ in chosen]
+        probes = [p for _, p in chosen]
+        if site in sites or site in probes or probe in probes or (probe in sites):
+            continue
+        trial = [*chosen, (site, probe)]
+        planted = [s for s, _ in trial]
+        if len(chosen) < wanted and all(reaches(rows, planted, p.offset) for _, p in trial):
+            chosen = trial
+    return chosen
+
+
+def test_counts_of_twenty_instructions_of_five_functions(
+    read_path: dict[str, list[Row]], reads: Path, tmp_path: Path
+) -> None:
+    """Counted for each process: kinst counts from before the script runs, the kprobes from
+    when they are set, but both see the whole life of the process that reads."""
+    chosen = [pair for rows in read_path.values() for pair in choose(rows, 4)]
+    assert len(chosen) >= 20 and len({s.function for s, _ in chosen}) >= 5
+    ways = [site.way for site, _ in chosen]
+    assert ways.count("jump") >= 5 and ways.count("trap") >= 5, ways
+    lines = [SETUP]
+    for k, (_, probe) in enumerate(chosen):
+        lines.append(f"echo 'p:k{k} {probe.function}+{probe.offset}' >> kprobe_events || exit 1")
+        lines.append(f"echo 'hist:keys=common_pid' > events/kprobes/k{k}/trigger || exit 1")
+    lines += [
+        "echo 1 > events/kprobes/enable", f"reads {READS} &", 'echo "pid $!"', "wait",
+        "echo 0 > events/kprobes/enable", "cat kprobe_profile",
+        "for k in events/kprobes/k*; do echo event ${k##*/}; cat $k/hist; done",
+    ]  # fmt: skip
+    script = guest_script(tmp_path, "kprobes.sh", "\n".join(lines))
+    program = ", ".join(site.name for site, _ in chosen)
+    done = kinst(
+        # In a chain nobody would come to the instruction itself, where the kernel's probe may be.
+        "-x", "plant=no-chain",
+        "-q", "-n", program + " { @[pid, probefunc, probename] = count(); }",
+        "-c", "kprobes.sh", copy=[reads, script],
+    ).good()  # fmt: skip
+    (pid,) = re.findall(r"^pid (\d+)$", done.guest, re.M)
+    profile = {
+        name: (int(hits), int(misses))
+        for name, hits, misses in re.findall(r"^ *(k\d+) +(\d+) +(\d+)$", done.guest, re.M)
+    }
+    assert len(profile) == len(chosen), done
+    found = counts(done.out)
+    total = 0
+    events = re.split(r"^event (k\d+)$", done.guest, flags=re.M)[1:]
+    for name, text in zip(events[::2], events[1::2], strict=True):
+        site, probe = chosen[int(name[1:])]
+        per_pid = dict(re.findall(r"common_pid: +(\d+) } hitcount: +(\d+)", text))
+        # The profile counts hits of all processes; that of its misses says none got lost.
+        hits, misses = profile[name]
+        assert misses == 0 and hits >= int(per_pid.get(pid, 0)), (name, text)
+        # kinst prints keys only of what was counted; so does the histogram.
+        ours = found.get((pid, site.function, str(site.offset)), 0)
+        assert ours == int(per_pid.get(pid, 0)), (site, probe, text, done.out)
+        total += ours > 0
+    # The comparison means something only where something ran: the entry code at least.
+    assert total >= 10, found
+
+
+REGISTERS = (
+    "rdi", "rsi", "rdx", "rcx", "rax", "rbx", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12",
+    "r13", "r14", "r15",
+)  # fmt: skip
+
+
+def fetch(register: str) -> str:
+    """A kprobe event's name of it."""
+    name = register if register[1].isdigit() else register[1:]
+    return f"{register}=%{name}:x64"
+
+
+def sites_to_compare(rows: list[Row]) -> dict[str, tuple[Row, Row]]:
+    """A jump site with the kprobe on it; a trap site with the kprobe on a comparison before it,
+    which leaves every register but the flags as the site finds them."""
+    jump = next((r, r) for r in rows if r.offset > 0 and r.way == "jump")
+    trap = next(
+        (b, a)
+        for a, b in pairs(rows)
+        if b.way == "trap" and a.offset > 0 and only_compares(a) and a not in jump
+        and b.offset not in branch_targets(rows) and reaches(rows, [jump[0], b], a.offset)
+    )  # fmt: skip
+    return {"jump": jump, "trap": trap}
+
+
+def test_registers_of_a_thousand_hits(
+    read_path: dict[str, list[Row]], read_function: str, reads: Path, tmp_path: Path
+) -> None:
+    """regs[] as kinst prints them equal the kprobe's arguments, hit by hit, in order.
+
+    For each hit the line says which site it was.  kinst's lines are sorted by their time stamp,
+    since the process may have changed its CPU, and each CPU's lines come on their own.
+    """
+    sites = sites_to_compare(read_path[read_function])
+    arguments = " ".join(fetch(r) for r in REGISTERS)
+    lines = [SETUP, "echo 4096 > buffer_size_kb"]
+    for way, (_, probe) in sites.items():
+        lines += [
+            f"echo 'p:{way} {probe.function}+{probe.offset} {arguments}' >> kprobe_events || exit 1"
+        ]
+    lines += [
+        "echo 1 > events/kprobes/enable", "reads 1000 &", 'echo "pid $!"', "wait",
+        "echo 0 > events/kprobes/enable", "cat trace",
+    ]  # fmt: skip
+    script = guest_script(tmp_path, "registers.sh", "\n".join(lines))
+    form = "%d %s %d " + " ".join(["%x"] * len(REGISTERS))
+    values = ", ".join(f"regs[R_{r.upper()}]" for r in REGISTERS)
+    program = ", ".join(site.name for site, _ in sites.values())
+    done = kinst(
+        "-x", "plant=no-chain",
+        "-q", "-n", f'{program} {{ printf("{form}\\n", timestamp, probename, pid, {values}); }}',
+        "-c", "registers.sh", copy=[reads, script],
+    ).good()  # fmt: skip
+    (pid,) = re.findall(r"^pid (\d+)$", done.guest, re.M)
+    ways = {str(site.offset): way for way, (site, _) in sites.items()}
+    ours = sorted((line.split() for line in done.out.splitlines() if line), key=lambda w: int(w[0]))
+    got = [(ways[w[1]], *(int(v, 16) for v in w[3:])) for w in ours if w[2] == pid]
+    lines = re.findall(rf"-{pid} +\[\d+\] .*? (jump|trap): \(\S+\) (.*)$", done.guest, re.M)
+    theirs = [
+        (way, *(int(word.partition("=")[2], 16) for word in text.split())) for way, text in lines
+    ]
+    assert len(theirs) == 2000
+    assert {one[0] for one in theirs} == {"jump", "trap"}
+    assert got == theirs
+    # read(2) was called with one byte: where the argument is still in rdx, it is 1.
+    assert {one[1 + REGISTERS.index("rdx")] for one in got if one[0] == "jump"} == {1}

@@ -1,0 +1,106 @@
+"""A reader that takes 2 KB of kinst's output every 0.3 s, while records come at full speed: the
+kernel's text is restored at once when tracing ends, kinst's memory is bounded, and all drops are
+told."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from bench.guest import compile_programs
+from tests.vm.command import KINST, MARK, marked
+
+pytestmark = pytest.mark.vm
+
+PROGRAM = (  # two clauses: what is dropped of one is all that it does
+    "kinst::vfs_read:0 { @ = count(); }"
+    'kinst::vfs_read:0 { printf("%d %s %d\\n", timestamp, execname, pid); }'
+)
+RESTORED = "kernel text is as before"
+PIECE, PAUSE = 2048, 0.3  # bytes, seconds
+TRACED = 5.0  # seconds
+SLOW_STILL = 2.0  # seconds after the text was restored
+MOST_MEMORY = 300 << 20  # bytes of kinst's own
+SECONDS = 60.0
+
+
+def own_memory(pid: int) -> int:
+    """Bytes that a process has to itself: not the guest's RAM, which is shared, nor files."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (kilobytes,) = re.findall(r"^RssAnon:\s+(\d+) kB", status, re.M)
+    return int(kilobytes) << 10
+
+
+class SlowReader(threading.Thread):
+    """Takes a piece of a pipe at a time, until it is told that there is no more need to."""
+
+    def __init__(self, pipe: int) -> None:
+        super().__init__(daemon=True)
+        self._pipe = pipe
+        self.hurry = threading.Event()
+        self.taken: list[bytes] = []
+
+    def run(self) -> None:
+        while piece := os.read(self._pipe, 1 << 20 if self.hurry.is_set() else PIECE):
+            self.taken.append(piece)
+            self.hurry.wait(PAUSE)
+
+
+def test_a_reader_that_takes_its_time(tmp_path: Path) -> None:
+    (reads,) = compile_programs(["reads"], tmp_path)
+    mark, said = uuid.uuid4().hex, tmp_path / "err"
+    words = ["-v", "-q", "-n", PROGRAM, "--copy", reads, "-c", "reads 1000000000"]
+    with said.open("wb") as err:
+        process = subprocess.Popen(
+            [str(KINST), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err,
+            env={**os.environ, MARK: mark},
+        )  # fmt: skip
+    assert process.stdout is not None
+    reader = SlowReader(process.stdout.fileno())
+    reader.start()
+    most = 0
+
+    def watch(seconds: float, until: str = "") -> float:
+        """Look at kinst's memory for so long, or until it says something; the seconds."""
+        nonlocal most
+        began = time.monotonic()
+        while time.monotonic() < began + seconds and not (until and until in said.read_text()):
+            assert process.poll() is None, said.read_text()
+            most = max(most, own_memory(process.pid))
+            time.sleep(0.01)
+        return time.monotonic() - began
+
+    try:
+        watch(SECONDS, "drops on CPU")
+        watch(TRACED)
+        process.send_signal(signal.SIGINT)
+        # Nobody has taken what waits by then: it is some megabytes.
+        took = watch(SECONDS, RESTORED)
+        assert RESTORED in said.read_text()
+        watch(SLOW_STILL)
+        assert sum(map(len, reader.taken)) < 1 << 20
+        reader.hurry.set()
+        assert process.wait(SECONDS) == 0
+        reader.join()
+    finally:
+        process.kill()
+        process.wait()
+    assert not marked(mark), "QEMU outlived kinst"
+    text = b"".join(reader.taken).decode()
+    records = len(re.findall(r"^\d+ \S+ \d+$", text, re.M))
+    (counted,) = re.findall(r"^\s+(\d+)$", text, re.M)
+    dropped = sum(map(int, re.findall(r"(\d+) drops on CPU", said.read_text())))
+    print(
+        f"SIGINT to unplanted {took:.2f} s; kinst's own memory {most >> 20} MB at most;"
+        f" {records} records, {dropped} dropped of {counted}"
+    )
+    assert dropped and records + dropped == int(counted)
+    assert most < MOST_MEMORY

@@ -1,0 +1,36 @@
+"""kinst -l needs no guest where one like it had booted: the names are those that a guest has."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kinst.cli.command import main
+from kinst.wire.process import Child
+from tests.vm.command import kinst
+
+pytestmark = pytest.mark.vm
+
+DESCRIPTIONS = "kinst::vfs_read:, fbt::ksys_*:, kinst::fdget_pos:entry, kinst::vfs_read:@467"
+
+
+def names(text: str) -> list[str]:
+    """Provider, module, function and name of each probe."""
+    rows = (re.fullmatch(r" *\d+ +(\w+) +(\w+) +(\S+) (\S+)\s*", line) for line in text.split("\n"))
+    return [":".join(row.groups()) for row in rows if row]
+
+
+def test_names_are_those_of_a_guest(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = names(kinst("-l", "-v", "-n", DESCRIPTIONS).good().out)  # this one starts a guest
+
+    def start(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(Child, "__init__", start)
+    assert main(["-l", "-n", DESCRIPTIONS]) == 0
+    found = names(capsys.readouterr().out)
+    assert found == live
+    assert len(found) > 150 and "fbt:vmlinux:ksys_read:return" in found
