@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from kinst.core.columns import Scanned
 from kinst.core.inline import FunctionDie, InlineCopy
 from kinst.core.instruction import Flow, Instruction
-from kinst.core.probe import Function
+from kinst.core.probe import Function, Gap
 from kinst.isa import load
 
 ISA = load("amd64")
@@ -91,6 +91,9 @@ class FakeKernel:
 
     def columns(self, functions: Sequence[Function]) -> Scanned:
         return ISA.scan([(f.address, self.code[f.address]) for f in functions])
+
+    def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
+        return []
 
     def flows(self, function: Function) -> Sequence[Flow]:
         found = []

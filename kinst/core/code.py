@@ -9,7 +9,7 @@ from functools import cached_property
 
 from kinst.core.inline import SourcePlace
 from kinst.core.instruction import Flow
-from kinst.core.probe import Function
+from kinst.core.probe import Function, Gap
 
 OUTSIDE = -1
 
@@ -75,12 +75,19 @@ class CodeBlock:
 
 @dataclass(frozen=True)
 class FunctionCode:
-    """parts: the function, then what the compiler moved away from it (NAME.cold).  blocks: by
-    address.  root: the block that the function is entered by."""
+    """The live code of a function and of its parts.
+
+    Attributes:
+        parts: the function, then what the compiler moved away from it (NAME.cold).
+        blocks: by address.
+        root: the block that the function is entered by.
+        gaps: bytes of the parts that are not decoded.
+    """
 
     parts: tuple[Function, ...]
     blocks: tuple[CodeBlock, ...]
     root: int
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def function(self) -> Function:

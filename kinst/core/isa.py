@@ -76,7 +76,13 @@ class Isa(Protocol):
     snippets: SnippetRegisters
 
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
-        """Instructions of code in order; stops at the first byte that does not decode."""
+        """Instructions of code in order; stops at the first byte from which the length of an
+        instruction is not known.  An instruction that is not known, but whose length is, is one
+        of them: flow() lets it go anywhere and displace() refuses it."""
+        ...
+
+    def undecoded(self, code: bytes) -> str:
+        """Why decode() finds no instruction at the start of `code`, which is not empty."""
         ...
 
     def flow(self, code: bytes, address: int) -> Flow:
@@ -170,7 +176,7 @@ class Isa(Protocol):
 
     def padding(self, code: bytes) -> int:
         """Bytes of whole instructions at the start of `code` that only fill room: compilers put
-        them behind code that does not go on."""
+        them behind code that does not go on, and decode() may leave them out there."""
         ...
 
     def leave_patch(self, at: int, to: int) -> bytes:

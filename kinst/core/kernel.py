@@ -10,7 +10,7 @@ from kinst.core.columns import U16, Flows, Scanned
 from kinst.core.errors import AbsentError
 from kinst.core.instruction import Flow, Instruction
 from kinst.core.isa import Isa
-from kinst.core.probe import Function, ProbeName, ProbePattern, Site
+from kinst.core.probe import Function, Gap, ProbeName, ProbePattern, Site
 from kinst.core.stability import ProviderStability
 
 
@@ -43,6 +43,11 @@ class Kernel(Protocol):
 
     def columns(self, functions: Sequence[Function]) -> Scanned:
         """The live instructions of many functions at once, as Isa.scan marks them."""
+        ...
+
+    def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
+        """The bytes of these functions that are in none of their instructions, except padding
+        and code that the kernel has unmapped.  In the order of the functions."""
         ...
 
     def flows(self, function: Function) -> Sequence[Flow]:

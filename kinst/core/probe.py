@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+MOST_GAPS = 3  # that are told one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,44 @@ class Site:
     @property
     def address(self) -> int:
         return self.function.address + self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes of a function that are neither instructions nor padding: nothing there can be traced.
+
+    Attributes:
+        function: the function, or the part of one, that holds them.
+        offset: of the first byte, from the function's start.
+        size: number of bytes.
+        reason: why no instruction was decoded at the first byte.
+    """
+
+    function: Function
+    offset: int
+    size: int
+    reason: str
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte after the gap."""
+        return self.offset + self.size
+
+    def __str__(self) -> str:
+        return f"{self.function.name}+{self.offset} to +{self.end} ({self.reason})"
+
+
+def gap_text(gap: Gap) -> str:
+    """What a listing shows in the place of instructions."""
+    return f"({gap.size} bytes that are not decoded: {gap.reason})"
+
+
+def gaps_told(gaps: Sequence[Gap]) -> str:
+    """Say in one clause which bytes are lost."""
+    told = "; ".join(map(str, gaps[:MOST_GAPS]))
+    more = f" and {len(gaps) - MOST_GAPS} more places" if len(gaps) > MOST_GAPS else ""
+    size = sum(gap.size for gap in gaps)
+    return f"{size} bytes are not decoded, and nothing there is traced: {told}{more}"
 
 
 @dataclass(frozen=True, slots=True)

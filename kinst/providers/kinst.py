@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 
 from kinst.core.columns import WIDTH
 from kinst.core.errors import AbsentError, KinstError
-from kinst.core.instruction import Instruction
 from kinst.core.kernel import Found, Kernel, no_function
 from kinst.core.probe import Function, ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of
@@ -39,9 +38,18 @@ def _found(function: Function, offset: int, code: bytes) -> Found:
     return Found(name, Site(function, offset, code))
 
 
-def _nearest(function: Function, instructions: Sequence[Instruction], offset: int) -> KinstError:
+def _nearest(function: Function, kernel: Kernel, offset: int) -> KinstError:
     """The error for an offset at which no instruction starts."""
+    instructions = kernel.instructions(function)
     offsets = [i.address - function.address for i in instructions]
+    gap = next((g for g in kernel.gaps([function]) if g.offset <= offset < g.end), None)
+    if gap is not None:
+        return KinstError(
+            f"{function.name}+{offset} is not decoded: {gap}",
+            f"the last instruction before it is +{max(o for o in offsets if o < gap.offset)}"
+            if offsets and offsets[0] < gap.offset
+            else "",
+        )
     if not offsets:
         return KinstError(f"{function.name} has no instructions that decode")
     end = offsets[-1] + instructions[-1].size
@@ -106,7 +114,7 @@ class KinstProvider:
             if exact:
                 yield _found(function, offset, exact[0].code)
             elif len(functions) == 1:
-                raise _nearest(function, instructions, offset)
+                raise _nearest(function, kernel, offset)
 
 
 def _all_of(functions: Sequence[Function], kernel: Kernel, glob: str) -> Iterator[Found]:

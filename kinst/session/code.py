@@ -9,7 +9,7 @@ from kinst.core.errors import KinstError
 from kinst.core.inline import SourcePlace
 from kinst.core.instruction import Flow
 from kinst.core.kernel import Kernel, no_function
-from kinst.core.probe import Function
+from kinst.core.probe import Function, gaps_told
 from kinst.image.loaded import LoadedImages
 from kinst.sugar.graph import Edge, Graph
 from kinst.sugar.inline import dead_ends_of
@@ -49,8 +49,10 @@ def _code_of(
     """parts: of one function, the main one first.  dead_ends: addresses of functions that never
     return."""
     graph = Graph(kernel, parts, (), (), dead_ends)
+    gaps = tuple(kernel.gaps(parts))
     if not graph.starts:
-        raise KinstError(f"{parts[0].name} has no instructions that decode")
+        hint = gaps_told(gaps) if gaps else ""
+        raise KinstError(f"{parts[0].name} has no instructions that decode", hint)
     found: dict[int, CodeInstruction] = {}
     for part in parts:
         instructions = kernel.instructions(part)
@@ -70,7 +72,7 @@ def _code_of(
         flow = inside[-1].flow
         computed = flow.destination if flow.kind == "indirect" and flow.fault is None else ""
         blocks.append(CodeBlock(inside, tuple(_edges(edges, flow)), computed))
-    return FunctionCode(tuple(parts), tuple(blocks), graph.root)
+    return FunctionCode(tuple(parts), tuple(blocks), graph.root, gaps)
 
 
 def _name(kernel: Kernel, address: int) -> str:

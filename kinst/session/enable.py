@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -21,7 +22,7 @@ from kinst.core.dtypes import INT, StackType, SymbolType
 from kinst.core.errors import AbsentError, DError, KinstError
 from kinst.core.isa import Isa
 from kinst.core.kernel import Found, Kernel, Provider, all_named
-from kinst.core.probe import Probe, ProbeName, ProbePattern
+from kinst.core.probe import Function, Probe, ProbeName, ProbePattern, gaps_told
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.walk import expressions, find
@@ -135,6 +136,8 @@ def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Ker
     if shifted := _shifted(pattern, providers):
         return shifted
     last = pattern.name
+    if pattern.function and kernel and (lost := kernel.gaps(_exactly(pattern, kernel))):
+        return gaps_told(lost)
     if last and not pattern.function and kernel and all_named(kernel, last):
         return f"{last} is a function: {last}:entry and {last}:return, or -f {last}"
     if pattern.provider in providers:
@@ -146,6 +149,15 @@ def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Ker
         others = f"providers are {', '.join(sorted(providers))}"
         return f"{others}{_ELSEWHERE.get(pattern.provider, '')}"
     return ", ".join(p.usage for p in providers.values() if p.needs_kernel)
+
+
+def _exactly(pattern: ProbePattern, kernel: Kernel) -> Sequence[Function]:
+    """The function, with its parts, that a description without globs names, or nothing."""
+    if any(c in pattern.function + pattern.module for c in "*?["):
+        return ()
+    with suppress(KinstError):
+        return [p for f in kernel.find(pattern.module, pattern.function) for p in kernel.parts(f)]
+    return ()
 
 
 def enable(

@@ -69,6 +69,8 @@ def expanded(
         found = [expand(program, sources, zero=zero) for program in programs]
         for note in dict.fromkeys(note for one in found for note in one.notes):
             report.detail(f"kinst: {note}")
+        for loss in dict.fromkeys(loss for one in found for loss in one.losses):
+            report.say(f"kinst: {loss}")
         programs = tuple(one.program for one in found)
         report.stage("inline functions")
     if any(map(has_locals, programs)):

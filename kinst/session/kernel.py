@@ -29,7 +29,7 @@ from kinst.core.displaced import Refused
 from kinst.core.errors import KinstError, UnmappedError
 from kinst.core.instruction import Flow, Instruction, JumpTable
 from kinst.core.isa import Isa
-from kinst.core.probe import Function, Site
+from kinst.core.probe import Function, Gap, Site
 from kinst.patch.flows import CALL, INDIRECT, JUMP, TRAP, flows_of
 
 MASK = (1 << 64) - 1
@@ -173,6 +173,32 @@ class RunningKernel:
                 self._columns[f.address] = scanned.columns.take(slice(low, high))
         found = [self._columns[f.address] for f in functions]
         return Scanned(joined(found), np.cumsum([0, *map(len, found)]))
+
+    def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
+        """See core.kernel.Kernel.gaps."""
+        found: list[Gap] = []
+        for function in functions:
+            size = len(self.code(function))
+            known = self._instructions.get(function.address)
+            if known is None:
+                columns = self.columns([function]).columns
+                spans = columns.size
+                if int(spans.sum()) < size:
+                    starts = (columns.address - np.uint64(function.address)).tolist()
+                    found += self._holes(function, list(zip(starts, spans.tolist(), strict=True)))
+            elif sum(one.size for one in known) < size:
+                rows = [(one.address - function.address, one.size) for one in known]
+                found += self._holes(function, rows)
+        return found
+
+    def _holes(self, function: Function, rows: Sequence[tuple[int, int]]) -> Iterator[Gap]:
+        """rows: offset and size of each instruction."""
+        code, at = self.code(function), 0
+        for start, size in (*rows, (len(code), 0)):
+            at += self.isa.padding(code[at:start])
+            if at < start:  # more than padding was left out
+                yield Gap(function, at, start - at, self.isa.undecoded(code[at:]))
+            at = start + size
 
     def flow_columns(self, functions: Sequence[Function]) -> tuple[Scanned, Flows]:
         """See core.kernel.LiveKernel.flow_columns."""

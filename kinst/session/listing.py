@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from kinst.core.columns import columns_of
 from kinst.core.instruction import Instruction
 from kinst.core.kernel import Kernel, LiveKernel, Provider
-from kinst.core.probe import Function, Probe, ProbeName
+from kinst.core.probe import Function, Gap, Probe, ProbeName
 from kinst.patch.chains import find_chains
 from kinst.providers import FIRST_ID, listed
 from kinst.session.values import EnabledSite, ListedProbe, Placement, ProbeStability
+
+
+def gaps_in(probes: Iterable[Probe], kernel: Kernel) -> Sequence[Gap]:
+    """The gaps of the functions that have probes after their first instruction."""
+    sites = (probe.site for probe in probes if probe.site is not None)
+    functions = {s.function.address: s.function for s in sites if s.offset > 0}
+    return kernel.gaps(list(functions.values()))
 
 
 def list_all(providers: Mapping[str, Provider]) -> list[ListedProbe]:
@@ -20,10 +28,28 @@ def list_all(providers: Mapping[str, Provider]) -> list[ListedProbe]:
     return [_row(Probe(FIRST_ID + k, f.name)) for k, f in enumerate(listed(providers))]
 
 
-def list_enabled(enabled: Sequence[EnabledSite]) -> list[ListedProbe]:
+def list_enabled(enabled: Sequence[EnabledSite], kernel: Kernel | None) -> list[ListedProbe]:
     """One for each probe, by name alone."""
     probes = {e.probe.id: e.probe for e in enabled}
-    return [_row(probe) for probe in probes.values()]
+    return _with_gaps([_row(probe) for probe in probes.values()], list(probes.values()), kernel)
+
+
+def _with_gaps(
+    rows: list[ListedProbe], probes: Sequence[Probe], kernel: Kernel | None
+) -> list[ListedProbe]:
+    """Each gap is told with the last listed instruction before it.  probes: those of the rows."""
+    gaps = gaps_in(probes, kernel) if kernel is not None else ()
+    for gap in gaps:
+        before = [
+            (probe.site.offset, k)
+            for k, probe in enumerate(probes)
+            if probe.site and probe.site.function == gap.function
+            and probe.site.offset < gap.offset
+        ]  # fmt: skip
+        if before:
+            _, last = max(before)
+            rows[last] = replace(rows[last], gaps=(*rows[last].gaps, gap))
+    return rows
 
 
 def list_planned(
@@ -66,7 +92,7 @@ def list_planned(
         linked = links.get(site.address)
         before = _named(linked, site.function, kernel) if linked is not None else ""
         rows.append(_row(e.probe, instruction, kind, way, reason, place, about, before))
-    return rows
+    return _with_gaps(rows, [e.probe for e in enabled], kernel)
 
 
 def _links(parts: Placement, kernel: LiveKernel) -> dict[int, int]:

@@ -22,11 +22,11 @@ from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.code import FunctionCode
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.held import EndedCode, left
-from kinst.core.kernel import Found
+from kinst.core.kernel import Found, Kernel
 from kinst.core.layout import LEAF
 from kinst.core.machine import Begun, Target, Terminal
 from kinst.core.paths import cache_folder
-from kinst.core.probe import Function, ProbeName, ProbePattern
+from kinst.core.probe import Function, ProbeName, ProbePattern, gaps_told
 from kinst.core.records import ProgramLayout
 from kinst.core.source import CodeImage, SourceFunction
 from kinst.core.system import System
@@ -53,7 +53,7 @@ from kinst.session.enable import (
 )
 from kinst.session.expand import expanded, source_of, wants_expansion
 from kinst.session.kernel import RunningKernel
-from kinst.session.listing import list_all, list_enabled, list_planned
+from kinst.session.listing import gaps_in, list_all, list_enabled, list_planned
 from kinst.session.modules import frames_finder, module_images
 from kinst.session.place import (
     ScratchPool,
@@ -340,6 +340,8 @@ class OpenMachine:
             most=most_probes(compiled, traced.cpus, room) if room else 0,
             on_full=partial(self._tell_full, room), given=given,
         )  # fmt: skip
+        if traced.kernel is not None and self._among is None:
+            self._tell_gaps(matched, traced.kernel)
         check_arguments(compiled.program, matched)
         check_cpu(compiled.options.cpu, traced.cpus)
         enabled = on_one_cpu(matched, compiled.options.cpu)
@@ -502,7 +504,7 @@ class OpenMachine:
 
     def list_names(self, program: EnabledProgram) -> list[ListedProbe]:
         """The probes of a program by name alone."""
-        return list_enabled(program.enabled)
+        return list_enabled(program.enabled, self.traced.kernel)
 
     def list_planned(self, program: EnabledProgram) -> list[ListedProbe]:
         """The probes of a program, each with its instruction and the way it would be planted."""
@@ -570,6 +572,12 @@ class OpenMachine:
             f" are left out (-x batch=10s goes over all of them; scratch={2 * own}m holds twice as"
             " many)"
         )
+
+    def _tell_gaps(self, enabled: Sequence[EnabledSite], kernel: Kernel) -> None:
+        """Say what of the functions that are traced does not decode."""
+        gaps = gaps_in((e.probe for e in enabled), kernel)
+        if gaps:
+            self.report.say(f"kinst: {gaps_told(gaps)}")
 
     def _tell_ways(self, compiled: Compiled, parts: Placement, memory: ScratchMemory) -> None:
         """Refuse when no site is left; otherwise say how many are left out, or stop the machine."""

@@ -16,7 +16,7 @@ from kinst.core.isa import Isa
 from kinst.core.kernel import Argument, LiveKernel, Timer
 from kinst.core.layout import Scratch
 from kinst.core.machine import Target
-from kinst.core.probe import Probe, ProbePattern, ProgramText, Site
+from kinst.core.probe import Gap, Probe, ProbePattern, ProgramText, Site
 from kinst.core.records import ProgramLayout
 from kinst.core.source import TracedSite
 from kinst.core.stability import Attributes
@@ -345,7 +345,8 @@ class ListedProbe:
     way: how the instruction would be planted (jump, run, gate, trap, stop), "refused", or "" where
     it was not asked or there is none.  reason: why it is refused, or planted in no better way.
     source: file:line, "" where it is not known.  chained: of the instructions from whose
-    trampolines control comes straight to this one's, the nearest (+OFFSET), or "".
+    trampolines control comes straight to this one's, the nearest (+OFFSET), or "".  gaps: what of
+    its function is not decoded, between this instruction and the next one that is listed.
     """
 
     id: int
@@ -362,6 +363,7 @@ class ListedProbe:
     source: str = ""
     stability: ProbeStability | None = None
     chained: str = ""
+    gaps: tuple[Gap, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.provider}:{self.module}:{self.function}:{self.name}"

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from kinst.core.errors import DError, KinstError
 from kinst.core.inline import DebugIndex, FunctionDie
 from kinst.core.kernel import Kernel
-from kinst.core.probe import Crossing, Function, ProbePattern
+from kinst.core.probe import Crossing, Function, Gap, ProbePattern, gaps_told
 from kinst.dlang.api import parse_text
 from kinst.dlang.syntax import tree
 from kinst.sugar.graph import Graph
@@ -47,10 +47,17 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A program after expansion.  notes: lines for the user."""
+    """A program after expansion.
+
+    Attributes:
+        program: without the descriptions that were replaced.
+        notes: lines for the user, for -v.
+        losses: lines for the user about what cannot be traced, always told.
+    """
 
     program: tree.Program
     notes: tuple[str, ...]
+    losses: tuple[str, ...] = ()
 
 
 def is_sugar(pattern: ProbePattern) -> bool:
@@ -74,7 +81,7 @@ def expand(program: tree.Program, sources: Sources, *, zero: bool = False) -> Ex
     items: list[tree.Item] = []
     for item in program.items:
         items += expander.clause(item) if isinstance(item, tree.Clause) else [item]
-    return Expansion(tree.Program(tuple(items)), tuple(expander.notes))
+    return Expansion(tree.Program(tuple(items)), tuple(expander.notes), tuple(expander.losses))
 
 
 # A plain description; the inline function that it stands for ("" for none); how many inline
@@ -128,6 +135,7 @@ class _Expander:
         self._index = sources.index
         self._known: dict[ProbePattern, _Meaning] = {}
         self.notes: list[str] = []
+        self.losses: list[str] = []
 
     def clause(self, clause: tree.Clause) -> list[tree.Clause]:
         """The clause, followed by the clauses for conditional sites.
@@ -248,10 +256,16 @@ class _Expander:
         several copies is listed for each."""
         graphs = graphs_of(regions, self._kernel)
         count = _Count(copies, empty)
+        gaps = {
+            parts: self._kernel.gaps(parts) for parts in {g.parts for g in graphs.values()}
+        }  # fmt: skip
         chosen: list[_Chosen] = []
         found: list[tuple[str, _Named]] = []
         for region in regions:
             graph = graphs.get(region.entry)
+            if graph is not None and _lost(region, gaps[graph.parts], pattern.name):
+                count.undecoded += region.copies
+                continue
             if graph is None or not graph.is_instruction(region.entry):
                 count.lost += region.copies
                 continue
@@ -280,7 +294,14 @@ class _Expander:
                 where = self._description(pattern, one.address)
                 if where is not None:
                     found.append((one.condition, (where, name, len(copy.region.within))))
-        self.notes.append(count.text(f"{PROVIDER}::{name}:{pattern.name}"))
+        said = f"{PROVIDER}::{name}:{pattern.name}"
+        self.notes.append(count.text(said))
+        if count.undecoded:
+            holes = [gap for some in gaps.values() for gap in some]
+            self.losses.append(
+                f"{said}: {count.undecoded} of {copies} inlined copies are left out:"
+                f" {gaps_told(holes)}"
+            )
         return found
 
     def _refused(self, chosen: Sequence[_Chosen]) -> Callable[[int], bool]:
@@ -338,6 +359,14 @@ def _in(function: Function, pattern: ProbePattern) -> bool:
     return not pattern.module or fnmatchcase(function.module, pattern.module)
 
 
+def _lost(region: CopyRegion, gaps: Sequence[Gap], name: str) -> bool:
+    """Whether bytes that are not decoded hide a copy, or where control leaves it."""
+    spans = [(g.function.address + g.offset, g.function.address + g.end) for g in gaps]
+    places = ((region.entry, region.entry + 1), *region.ranges)
+    hidden = any(low < end and start < high for low, high in spans for start, end in places)
+    return hidden or (name == "return" and bool(spans))
+
+
 def _part(address: int, parts: Sequence[Function]) -> int:
     return next((p.address for p in parts if p.address <= address < p.address + p.size), -1)
 
@@ -367,6 +396,7 @@ class _Count:
     around: int = 0
     endless: int = 0
     lost: int = 0
+    undecoded: int = 0
     refused: int = 0
     moved: int = 0
     elsewhere: int = 0
@@ -381,6 +411,7 @@ class _Count:
             (self.around, lambda n: f"{n} with code that is also reached around the entry"),
             (self.endless, lambda n: f"{n} never left"),
             (self.lost, lambda n: f"{n} outside of every function or rewritten, left out"),
+            (self.undecoded, lambda n: f"{n} in code that does not decode, left out"),
             (self.refused, lambda n: f"{n} whose entry cannot be planted, left out"),
             (self.moved, lambda n: f"{n} traced beside what cannot be planted"),
             (self.elsewhere, lambda n: f"{n} in other modules"),

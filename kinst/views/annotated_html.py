@@ -13,6 +13,7 @@ from importlib.resources import files
 from itertools import count
 from typing import Any
 
+from kinst.core.probe import gap_text
 from kinst.views.annotated_text import measured, per_cent
 from kinst.views.annotation import (
     AnnotatedInstruction,
@@ -67,7 +68,7 @@ class _Function:
             "entered": one.flow.entered,
             "ran": one.executed,
             "measure": one.measure_name,
-            "odd": list(one.flow.odd),
+            "odd": [*one.flow.odd, *map(gap_text, one.code.gaps)],
             "file": one.file,
             "files": list(self._files),
             "source": source,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from kinst.core.code import OUTSIDE
+from kinst.core.probe import Gap, gap_text
 from kinst.events import Bucket
 from kinst.views.annotation import (
     AnnotatedInstruction,
@@ -138,7 +139,10 @@ class _Text:
     def _by_address(self) -> Iterator[str]:
         within: tuple[InlinedAt, ...] = ()
         spot, block = None, 0
+        gaps = sorted(self._one.code.gaps, key=lambda gap: gap.function.address + gap.offset)
         for row in self._one.instructions:
+            while gaps and gaps[0].function.address + gaps[0].offset < row.instruction.address:
+                yield self._gap(gaps.pop(0))
             if row.block != block:
                 yield self._page.paint("never", self._rule(row.block))
             if row.within != within:
@@ -146,6 +150,14 @@ class _Text:
             fresh = row.block != block or row.within != within or row.spot != spot
             within, spot, block = row.within, row.spot, row.block
             yield self._row(row, len(row.within), self._line(row.spot) if fresh else "")
+        yield from map(self._gap, gaps)
+
+    def _gap(self, gap: Gap) -> str:
+        """The row of bytes that are not decoded."""
+        label = self._one.label(gap.function.address + gap.offset)
+        text = f"{'-':>{self._wide}} {'':>7}  "
+        text += f"{'':{self._measures}}  " if self._measures else ""
+        return self._page.paint("note", f"{text}{label:>{self._offsets}}  {gap_text(gap)}")
 
     def _rule(self, block: int) -> str:
         """Above a block: its number, and who leads to it from elsewhere."""
@@ -175,6 +187,7 @@ class _Text:
 
     def _by_source(self) -> Iterator[str]:
         yield from self._copy(self._one.lines, 0, self._one.file)
+        yield from map(self._gap, self._one.code.gaps)
 
     def _copy(self, copy: CopyNode, depth: int, own: str) -> Iterator[str]:
         files = {

@@ -11,7 +11,7 @@ from kinst.core.columns import Scanned, columns_of
 from kinst.core.errors import AbsentError, KinstError
 from kinst.core.instruction import Instruction
 from kinst.core.kernel import Timer
-from kinst.core.probe import Function, ProbePattern
+from kinst.core.probe import Function, Gap, ProbePattern
 from kinst.providers import load_all
 from kinst.providers.profile import timer_of
 from kinst.session.enable import wants_kernel
@@ -29,6 +29,9 @@ class FakeKernel:
 
     def instructions(self, function: Function) -> Sequence[Instruction]:
         return [Instruction(a, c, "?") for a, c in CODE]
+
+    def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
+        return []
 
     def columns(self, functions: Sequence[Function]) -> Scanned:
         assert list(functions) == [FUNCTION]

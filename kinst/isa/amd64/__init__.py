@@ -85,6 +85,7 @@ class Amd64:
     branches = staticmethod(targets.branches)
     snippet = staticmethod(_snippets.snippet)
     padding = staticmethod(decoder.padding)
+    undecoded = staticmethod(decoder.undecoded)
     stub = staticmethod(_inline.stub)
     counts_freely = staticmethod(marks.counts_freely)
 

@@ -95,6 +95,11 @@ def padding(code: bytes) -> int:
     return size
 
 
+def undecoded(code: bytes) -> str:
+    """See Isa.undecoded."""
+    return "no known instruction begins so, or the function ends inside one"
+
+
 def _unknown(code: bytes, at: int) -> bytes:
     """The bytes at `at` that are an instruction capstone does not know, or none."""
     return next((known for known in _UNKNOWN_TO_CAPSTONE if code.startswith(known, at)), b"")

@@ -104,6 +104,10 @@ class Arm64:
         """Not asked for: there are no runs."""
         return NO_COLUMNS.address, NO_COLUMNS.address
 
+    def undecoded(self, code: bytes) -> str:
+        """Only an instruction that is cut off is not decoded."""
+        return "the function ends inside an instruction"
+
     def padding(self, code: bytes) -> int:
         """Not asked for."""
         return 0

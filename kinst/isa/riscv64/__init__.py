@@ -111,6 +111,10 @@ class Riscv64:
         except OutOfReach:
             return None
 
+    def undecoded(self, code: bytes) -> str:
+        """The lowest bits do not tell a length, or there are fewer bytes than they tell."""
+        return "no instruction begins so, or the function ends inside one"
+
     def padding(self, code: bytes) -> int:
         """None: what looks like it in front of functions is ftrace's."""
         return 0

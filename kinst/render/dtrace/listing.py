@@ -12,7 +12,7 @@ from kinst.consumer.messages import (
     script_matched,
 )
 from kinst.consumer.stability import probe_report, program_report
-from kinst.core.probe import Probe, ProbeName, ProbePattern, ProgramText
+from kinst.core.probe import Probe, ProbeName, ProbePattern, ProgramText, gap_text
 from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
 
 
@@ -32,6 +32,11 @@ def _names(probes: Sequence[ListedProbe]) -> Iterator[str]:
         if probe.id != before:
             yield _name_row(probe)
         before = probe.id
+        yield from _gap_rows(probe)
+
+
+def _gap_rows(probe: ListedProbe) -> Iterator[str]:
+    return (f"\t{gap.function.name}+{gap.offset} {gap_text(gap)}" for gap in probe.gaps)
 
 
 def planned_rows(probes: Sequence[ListedProbe]) -> str:
@@ -54,6 +59,7 @@ def planned_rows(probes: Sequence[ListedProbe]) -> str:
             more += [probe.reason] if probe.reason and not refused else []
             if more:
                 lines.append(f"\t{'':<32} {'; '.join(more)}")
+        lines += _gap_rows(probe)
         if probe.stability is not None and not _alike(probe, following):
             lines.append(_probe_report(probe.stability).removesuffix("\n"))
     return "\n".join(lines) + "\n"
