@@ -103,12 +103,18 @@ class Aggregation:
     name: without the @.  function: count, sum, ... quantize, lquantize, llquantize.  keys: D types
     of the keys.  rows: by key (() where it has none), in the order in which dtrace(1) shows them;
     a number, or for distributions the buckets that have data, lowest first.
+
+    In the program's own words, "" and () where that is not known: expression: what is aggregated;
+    unit: of its values, "ns", "us", "ms" or "s"; key_names: the expressions of the keys.
     """
 
     name: str
     function: str
     keys: tuple[str, ...]
     rows: Mapping[Key, int | tuple[Bucket, ...]]
+    expression: str = field(default="", compare=False)
+    unit: str = field(default="", compare=False)
+    key_names: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

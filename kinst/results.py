@@ -23,7 +23,8 @@ class Table(dict[Key, int | tuple[Bucket, ...]]):
     dtrace(1) shows it.  A value is a number or, for quantize() and its like, the buckets that
     have data, lowest first.
 
-    name: without the @.  function: count, sum, ... quantize.  keys: D types of the keys.
+    name: without the @.  function: count, sum, ... quantize.  key_types: D types of the keys.
+    expression, unit, key_names: as of events.Aggregation.
     """
 
     def __init__(self, aggregation: Aggregation) -> None:
@@ -31,6 +32,17 @@ class Table(dict[Key, int | tuple[Bucket, ...]]):
         self.name = aggregation.name
         self.function = aggregation.function
         self.key_types = aggregation.keys
+        self.expression = aggregation.expression
+        self.unit = aggregation.unit
+        self.key_names = aggregation.key_names
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The same as an event."""
+        return Aggregation(
+            self.name, self.function, self.key_types, self, self.expression, self.unit,
+            self.key_names,
+        )  # fmt: skip
 
     def to_pandas(self) -> Any:
         """A DataFrame: a row for each key, or for each bucket of each key.

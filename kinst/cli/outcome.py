@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,22 +13,40 @@ from pathlib import Path
 from typing import TextIO
 
 from kinst.api import Machine, ProgramText, Report, Request, Trace
+from kinst.cli.ending import ending_text
 from kinst.cli.guard import UsageError, say, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import CommandLine
 from kinst.cli.progress import Progress
 from kinst.errors import KinstError
 from kinst.events import Aggregation, End, Event, Fault, Lost, Message, Output, Shell
-from kinst.views.saved import saved_aggregations
+from kinst.views.picture import Heading
+from kinst.views.saved import SavedTrace, saved_trace
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a trace has left.  status: as kinst's own would be.  program: its D text."""
+    """What a trace has left.
+
+    Attributes:
+        aggregations: as they were at its end.
+        status: as kinst's own would be.
+        program: its D text.
+        command: that was traced, or "".
+        kernel: the release of the kernel, or "".
+    """
 
     aggregations: Sequence[Aggregation]
     status: int
     program: str
+    command: str = ""
+    kernel: str = ""
+
+    def heading(self, title: str) -> Heading:
+        """What stands above a picture.  title: that the user gave, or ""."""
+        program = "\n".join(line.strip() for line in self.program.splitlines())
+        notes = [f"Linux {self.kernel}"] if self.kernel else []
+        return Heading(title or self.command or program, program, notes)
 
 
 def traced(
@@ -48,8 +67,10 @@ def traced(
         return None
     show = partial(write, sys.stdout if request.output not in ("", "-") else sys.stderr)
     with open_machine(request) as machine:
-        found, status = finished(trace_of(machine, request), interrupts, show, see)
-    return Outcome(found, status, "\n".join(one.text for one in request.programs))
+        found, status = finished(trace_of(machine, request), request, interrupts, show, see)
+        release = machine.release
+    program = "\n".join(one.text for one in request.programs)
+    return Outcome(found, status, program, request.command, release)
 
 
 def check_traces(request: Request) -> None:
@@ -83,12 +104,18 @@ def show_programs(request: Request) -> None:
 
 def finished(
     trace: Trace,
+    request: Request,
     interrupts: Interrupts,
     show: Callable[[str], None],
     see: Callable[[Event], None] | None = None,
 ) -> tuple[list[Aggregation], int]:
-    """A trace to its end: the aggregations as they are then, and its status.  show: told what the
-    command writes.  see: given each event.  Raises KinstError."""
+    """A trace to its end: the aggregations as they are then, and its status.
+
+    Args:
+        trace: of the request.
+        show: is told what the command writes.
+        see: is given each event.
+    """
     status = 0
     interrupts.end(trace)
     for event in trace.events():
@@ -103,12 +130,10 @@ def finished(
                 raise KinstError("system() has no place in a picture", "take it out")
             case End():
                 status = event.status
+                if ended := ending_text(event, request.timeout, request.command):
+                    say(ended)
     trace.close()
-    found = [
-        Aggregation(name, table.function, table.key_types, table)
-        for name, table in trace.aggregations().items()
-    ]
-    return found, status
+    return [table.aggregation for table in trace.aggregations().values()], status
 
 
 @contextmanager
@@ -122,10 +147,16 @@ def opened(path: str) -> Iterator[TextIO]:
         yield file
 
 
-def kept(path: str) -> tuple[Aggregation, ...]:
-    """The aggregations in a file that --json has made.  Raises KinstError."""
+def kept(path: str) -> SavedTrace:
+    """The trace in a file that --json has made.  Raises KinstError."""
     with opened(path) as file:
-        return saved_aggregations(file, path)
+        return saved_trace(file, path)
+
+
+def kept_outcome(path: str, saved: SavedTrace) -> Outcome:
+    """What that trace has left; files that do not say what was traced are called by their name."""
+    command = saved.command or ("" if saved.program else os.path.basename(path))
+    return Outcome(saved.aggregations, 0, saved.program, command, saved.kernel)
 
 
 def put(text: str, path: str) -> None:

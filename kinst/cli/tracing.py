@@ -6,7 +6,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ from typing import TextIO
 
 from kinst.api import Begun, Machine, Program, Report, Request, Trace, expand_request, list_kernels
 from kinst.cli.completion.prepare import prepare_names
+from kinst.cli.ending import ending_text
 from kinst.cli.guard import say, write
 from kinst.cli.options import CommandLine
 from kinst.cli.progress import Progress
@@ -47,21 +48,25 @@ def _emptying(out: TextIO) -> Callable[[], None] | None:
     return empty if regular else None
 
 
-def _follow(trace: Trace, format_: str, out: TextIO) -> int:
-    """Every event to the renderer; the exit status."""
+def _follow(trace: Trace, line: CommandLine, out: TextIO, traced: Mapping[str, str]) -> int:
+    """Every event to the renderer; the exit status.  traced: as of Destination."""
     destination = Destination(
         write=partial(write, out),
         say=say,
         console=partial(write, sys.stdout),
         shell=run_shell,
         truncate=_emptying(out),
+        traced=traced,
     )
-    status = 0
-    with closing(renderer(format_)(destination, trace.schema)) as shown:
+    status, ended = 0, ""
+    with closing(renderer(line.format)(destination, trace.schema)) as shown:
         for event in trace.events():
             shown.show(event)
             if isinstance(event, End):
                 status = event.status
+                ended = ending_text(event, line.request.timeout, line.request.command)
+    if ended:
+        say(ended)
     return status
 
 
@@ -126,7 +131,12 @@ def run(line: CommandLine, begins: Begins, out: TextIO, started: float, begun: B
         begins(trace)
         if terminal is not None:
             terminal.stop = trace.stop
-        status = _follow(trace, line.format, out)
+        traced = {
+            "program": "\n".join(one.text.strip() for one in request.programs),
+            "command": request.command,
+            "kernel": machine.release,
+        }
+        status = _follow(trace, line, out, traced)
     # Completion is for people; it makes what it needs where this has not.
     if sys.stdin.isatty() and sys.stderr.isatty():
         prepare_names(request)

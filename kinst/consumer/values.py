@@ -44,6 +44,7 @@ from kinst.core.dtypes import (
 )
 from kinst.core.layout import RECORD_CPU, RECORD_PROBE, RECORD_TIME
 from kinst.core.records import ClauseLayout, Field
+from kinst.core.units import scaled
 from kinst.dlang.typed import AggFunction, Clause, Perform, Print, Printf, Trace, is_signed
 from kinst.events import Aggregation, Batch, Bucket, Key, KeyPart, PlainValue, Record, Value
 
@@ -214,6 +215,8 @@ class BatchDecoder:
 
 # --- Aggregations ---------------------------------------------------------------------------
 
+_DISTRIBUTIONS = ("quantize", "lquantize", "llquantize")
+
 
 def bucket_bounds(function: AggFunction, buckets: int) -> list[tuple[int | None, int | None]]:
     """(low, high) of each bucket of a distribution: low <= value < high; None: no bound."""
@@ -239,7 +242,7 @@ def bucket_bounds(function: AggFunction, buckets: int) -> list[tuple[int | None,
 def aggregated(table: KeyedTable, data: Data) -> int | tuple[Bucket, ...]:
     """The value of one key, normalized as it is shown."""
     function = table.aggregation.function
-    if function.name not in ("quantize", "lquantize", "llquantize"):
+    if function.name not in _DISTRIBUTIONS:
         return scalar(function, data, table.normal)
     bounds = bucket_bounds(function, len(data))
     return tuple(
@@ -262,7 +265,12 @@ def aggregation_of(
         )
     aggregation = table.aggregation
     types = tuple(str(field.type) for field in table.keys)
-    return Aggregation(aggregation.name, aggregation.function.name, types, rows)
+    measure, function = aggregation.measure, aggregation.function.name
+    # Counts of a distribution are normalized, its values are not.
+    unit = measure.unit if function in _DISTRIBUTIONS else scaled(measure.unit, table.normal)
+    return Aggregation(
+        aggregation.name, function, types, rows, measure.expression, unit, measure.keys
+    )
 
 
 def _key_part(value: int | bytes, field: Field, frames: FrameFinder) -> KeyPart:

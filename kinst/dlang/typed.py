@@ -53,6 +53,21 @@ class AggFunction:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """What an aggregation measures, in the program's own words; "" and () where that is not known.
+
+    Attributes:
+        expression: the first argument of the aggregating function.
+        unit: of its values: "ns", "us", "ms" or "s".
+        keys: the expressions of the keys.
+    """
+
+    expression: str = ""
+    unit: str = ""
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Aggregation:
     """An aggregation variable; name without the "@" ("" for the anonymous one, printed "@")."""
 
@@ -61,6 +76,7 @@ class Aggregation:
     keys: tuple[DType, ...]
     function: AggFunction
     signed: bool = True  # of the aggregated value
+    measure: Measure = field(default=Measure(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

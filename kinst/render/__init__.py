@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
@@ -32,16 +32,24 @@ def _no_shell(command: str, capture: bool) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """write: takes data (standard output, or the file of -o).  say: takes one message for
-    people.  console: takes what the traced command writes, where that is not data.  shell: runs a
-    command of system(); with capture its output is returned, else it goes to the console.
-    truncate: empties the file that data goes to; None where it is not a file."""
+    """Where a renderer's text goes, and what it is about.
+
+    Attributes:
+        write: takes data (standard output, or the file of -o).
+        say: takes one message for people.
+        console: takes what the traced command writes, if that is not data.
+        shell: runs a command of system(); with capture its output is returned, else it goes to
+            the console.
+        truncate: empties the file that data goes to; None if it is not a file.
+        traced: "program", "command" and "kernel", as far as they are known.
+    """
 
     write: Callable[[str], None]
     say: Callable[[str], None]
     console: Callable[[str], None] = _nowhere
     shell: Callable[[str, bool], bytes] = _no_shell
     truncate: Callable[[], None] | None = None
+    traced: Mapping[str, str] = field(default_factory=dict)
 
 
 class Renderer(Protocol):

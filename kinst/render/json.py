@@ -164,6 +164,7 @@ class JsonLines:
     def __init__(self, destination: Destination, schema: Schema) -> None:
         self._write = destination.write
         self._shell = destination.shell
+        self._traced = {name: text for name, text in destination.traced.items() if text}
         self._schema = schema
         self._options = schema.options
         self._frames = FrameFinder(schema.names)
@@ -207,7 +208,7 @@ class JsonLines:
             case End():
                 self._output(b"", final=True)
                 error: dict[str, object] = {"error": event.error} if event.error else {}
-                self._line("end", reason=event.reason, status=event.status, **error)
+                self._line("end", reason=event.reason, status=event.status, **error, **self._traced)
 
     def close(self) -> None:
         """Nothing of it is open."""
@@ -237,9 +238,13 @@ class JsonLines:
             {"key": [_key(part) for part in key], "value": structured(value)}
             for key, value in made.rows.items()
         ]
+        known: dict[str, object] = {"expression": made.expression, "unit": made.unit}
+        known = {name: value for name, value in known.items() if value}
+        if made.key_names:
+            known["key_names"] = list(made.key_names)
         self._line(
             "aggregation", name=made.name, function=made.function, keys=list(made.keys),
-            final=final, rows=rows,
+            **known, final=final, rows=rows,
         )  # fmt: skip
 
     def _fault(self, event: Fault) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from kinst.core.dtypes import DType
@@ -24,6 +24,7 @@ from kinst.dlang.api import (
 )
 from kinst.dlang.check.actions import destructive_name, is_destructive
 from kinst.dlang.check.calls import destructive_calls
+from kinst.dlang.check.measures import measures_of
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary.d_options import OWN_NAMES, Options, parse_rate, parse_size
 from kinst.dlang.walk import expressions
@@ -123,7 +124,8 @@ def with_programs(
     where they are the same.  Raises DError."""
     if all(map(operator.is_, programs, before.programs)):
         return before
-    return _checked(request, programs, isa, before.types)
+    measures = {one.name: one.measure for one in before.program.aggregations}
+    return _checked(request, programs, isa, before.types, measures)
 
 
 def _check_destructive(program: typed.Program, options: Options) -> None:
@@ -165,7 +167,10 @@ def _checked(
     programs: tuple[tree.Program, ...],
     isa: Isa,
     types: TypeSource | None,
+    measures: Mapping[str, typed.Measure] = {},
 ) -> Compiled:
+    """measures: what the aggregations of the program measure as it was written, if `programs` are
+    not that any more."""
     options = _with_settings(Options(), request.settings)
     written = tuple((o.name, o.value) for o in combine(programs).options)
     options = _with_settings(_with_settings(options, written), request.settings)
@@ -178,6 +183,7 @@ def _checked(
         ustackframes=options.ustackframes,
         jstackframes=options.jstackframes,
         providers=interfaces(),
+        measures={**measures_of(combine(programs)), **measures},
     )
     ways = _local_type(types), _local_names(types)
     program = compile_programs([provisional(p, *ways) for p in programs], environment)

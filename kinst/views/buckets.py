@@ -1,4 +1,4 @@
-"""Distributions made ready to be drawn: their buckets as rows of one grid, and its labels."""
+"""Distributions made ready to be drawn: buckets as rows of one grid, and the names of keys."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from kinst.events import Aggregation, Bucket, Frame, Key, KeyPart, Stack
 
 FUNCTIONS = ("quantize", "lquantize", "llquantize")
 _MOST_FILLED = 200  # empty buckets in a row that are drawn as such
-_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 
 Bounds = tuple[int | None, int | None]
 
@@ -83,36 +81,6 @@ def _between(start: int, end: int, function: str, have: Sequence[Bounds]) -> lis
     if start < end:
         return [(made[0][0], end)]
     return made
-
-
-def number_text(value: int, function: str) -> str:
-    """Short: with a binary unit for quantize(), whose bounds are powers of two, else a decimal
-    one."""
-    base, units = (1024, _BINARY) if function == "quantize" else (1000, _DECIMAL)
-    unit, left = 0, value
-    while abs(left) >= base and left % base == 0 and unit < len(units) - 1:
-        unit, left = unit + 1, left // base
-    if unit == 0 and abs(value) >= 100_000:
-        while abs(value) >= 1000 ** (unit + 1) and unit < len(_DECIMAL) - 1:
-            unit += 1
-        return f"{value / 1000**unit:.3g}{_DECIMAL[unit]}"
-    return f"{left}{units[unit]}"
-
-
-def bounds_text(bounds: Bounds, function: str) -> str:
-    """Of one bucket, for its label."""
-    low, high = bounds
-    if low is None:
-        return "" if high is None else f"< {number_text(high, function)}"
-    return f"≥ {number_text(low, function)}" if high is None else number_text(low, function)
-
-
-def range_text(bounds: Bounds) -> str:
-    """Of one bucket, in full."""
-    low, high = bounds
-    if low is None:
-        return f"less than {high:,}" if high is not None else "any"
-    return f"{low:,} or more" if high is None else f"{low:,} to {high - 1:,}"
 
 
 def key_text(key: Key) -> str:

@@ -2,55 +2,58 @@
 else.
 
 A panel for each key, those with most values first.  In a histogram a bar is a bucket; in a heat map
-a column is a stretch of time, a row a bucket, and the darker a field, the more values.  What the
-mouse is over tells its figures.
+a column is a stretch of time, a row a bucket, and the more values a field has, the stronger it is.
+What the mouse is over tells its figures.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 
-from kinst.events import Bucket, Key
-from kinst.views.buckets import (
-    Bounds,
-    Snapshot,
-    bounds_text,
-    distribution,
-    grid,
-    key_text,
-    number_text,
-    range_text,
-)
+from kinst.events import Aggregation, Bucket, Key
+from kinst.views.buckets import Bounds, Snapshot, distribution, grid, key_text
+from kinst.views.picture import MARGIN, SHADES, STYLE, Heading, svg_document, text
+from kinst.views.scales import BucketScale, count_text, round_ticks, value_text
 
 WIDTH = 960
-LEFT, RIGHT, TOP = 84, 24, 56
-HEAD, FOOT = 26, 34  # of a panel
-BARS = 150  # pixels of the highest bar
+LEFT, RIGHT = 13.0, 97.0  # per cent of the width, between which the axis is
+WIDEST_BAR, WIDEST_COLUMN = 5.0, 2.5  # per cent
+BARS = 132  # pixels of the highest bar
 ROW = 14  # pixels of a heat map's bucket
+HEAD, FOOT = 44, 54  # pixels of a panel
 MOST_PANELS = 12
-_LABEL = 46  # pixels that a label below the axis needs
-# From light to dark; as dark as the logarithm of the count.
-_RAMP = ((255, 244, 214), (253, 187, 99), (228, 87, 46), (127, 20, 60), (45, 6, 58))
-_SHADES = 5  # in the legend
+WIDE_TICKS, NARROW_TICKS = 12, 5  # on a horizontal axis of full width
+_EVERYWHERE = (("wide", WIDE_TICKS), ("narrow", NARROW_TICKS))
+_STYLE = """\
+.cell { shape-rendering: crispEdges; }
+.axis { stroke: var(--axis); }
+.rule { stroke: var(--rule); }
+.bar { fill: var(--bar); }
+.bar:hover, .cell:hover { stroke: var(--ink); }
+""" + "".join(f".s{k} {{ fill: var(--s{k}); }}\n" for k in range(1, SHADES + 1))  # fmt: skip
+
+Rows = Mapping[Key, tuple[Bucket, ...]]
 
 
-def histogram_svg(snapshot: Snapshot, title: str) -> str:
+def histogram_svg(snapshot: Snapshot, heading: Heading) -> str:
     """The distribution of each key."""
     table = snapshot.table
     rows = {key: distribution(value) for key, value in table.rows.items()}
     bounds = grid([one for row in rows.values() for one in row], table.function)
-    panels, height = [], TOP
+    heading = replace(heading, notes=[*_notes(table, rows), *heading.notes])
+    panels, height = [], heading.height
     for key in _largest(rows):
-        panels.append(_bars(key, rows[key], bounds, table.function, height))
+        panels.append(_bars(key, rows[key], table, bounds, height))
         height += HEAD + BARS + FOOT
-    return _page(title, _note(rows), panels, height)
+    return svg_document(panels, heading, WIDTH, height, _STYLE)
 
 
-def heat_map_svg(snapshots: Sequence[Snapshot], title: str) -> str:
+def heat_map_svg(snapshots: Sequence[Snapshot], heading: Heading) -> str:
     """One distribution at several moments, each with what came since the one before."""
-    function = snapshots[0].table.function
+    table = snapshots[0].table
     columns = [
         {key: distribution(value) for key, value in one.table.rows.items()} for one in snapshots
     ]
@@ -58,24 +61,27 @@ def heat_map_svg(snapshots: Sequence[Snapshot], title: str) -> str:
     for column in columns:
         for key, row in column.items():
             whole[key] = (*whole.get(key, ()), *row)
-    edges, moments = _edges(snapshots)
+    time = _Time(snapshots)
     most = max((one.count for row in whole.values() for one in row), default=1)
-    panels, height = [], TOP + 24
+    heading = replace(heading, notes=[*_notes(table, whole), *heading.notes])
+    top = heading.height
+    panels, height = [_legend(most, top)], top + 30
     for key in _largest(whole):
         rows = [column.get(key, ()) for column in columns]
-        bounds = grid(whole[key], function)
-        panels.append(_fields(key, rows, bounds, function, height, edges, moments, most))
-        height += HEAD + ROW * max(len(bounds), 1) + FOOT
-    return _page(title, _note(whole), [_legend(most), *panels], height)
+        scale = _scale(table, grid(whole[key], table.function))
+        panels.append(_fields(key, rows, table, scale, height, time, most))
+        height += HEAD + ROW * max(len(scale.bounds), 1) + FOOT
+    return svg_document(panels, heading, WIDTH, height, _STYLE)
 
 
 def html_page(svg: str, title: str, program: str) -> str:
     """A page with the picture and the program that has made it."""
     drawn = svg.partition("?>\n")[2]
-    return _HTML.format(title=escape(title), svg=drawn, program=escape(program.strip()))
+    shown = f"<pre>{escape(program.strip())}</pre>\n" if program.strip() else ""
+    return _HTML.format(title=escape(title), style=STYLE, svg=drawn, program=shown)
 
 
-def _largest(rows: dict[Key, tuple[Bucket, ...]]) -> list[Key]:
+def _largest(rows: Rows) -> list[Key]:
     """The keys that get a panel."""
     return sorted(rows, key=lambda key: -_total(rows[key]))[:MOST_PANELS]
 
@@ -84,167 +90,224 @@ def _total(row: Sequence[Bucket]) -> int:
     return sum(one.count for one in row)
 
 
-def _note(rows: dict[Key, tuple[Bucket, ...]]) -> str:
-    values = f"{sum(map(_total, rows.values())):,} values"
+def _notes(table: Aggregation, rows: Rows) -> Iterator[str]:
+    yield f"n = {sum(map(_total, rows.values())):,}"
+    by = f" by {', '.join(table.key_names)}" if table.key_names else ""
+    yield f"{table.function}({table.expression}){by}" if table.expression else f"@{table.name}"
     more = len(rows) - MOST_PANELS
-    return f"{values}; {more} keys with fewer are not shown" if more > 0 else values
+    if more > 0:
+        yield f"{more} {'key' if more == 1 else 'keys'} with fewer values not shown"
+
+
+def _scale(table: Aggregation, bounds: Sequence[Bounds]) -> BucketScale:
+    return BucketScale(bounds, table.function, table.unit)
+
+
+def _heading(key: Key, row: Sequence[Bucket], scale: BucketScale, top: int) -> str:
+    """The name of a panel, how many values it has, and two of its quantiles."""
+    named = f'<tspan class="name">{escape(key_text(key))}</tspan>  ' if key else ""
+    figures = [f"n = {_total(row):,}"]
+    for part, name in ((0.5, "median"), (0.99, "99th percentile")):
+        bounds = _quantile(row, part)
+        if bounds is not None:
+            figures.append(f"{name} {scale.range_text(bounds)}")
+    whole = escape(" · ".join(figures))
+    short = escape(" · ".join(figures[:2]))
+    return (
+        f'<text class="key" x="{LEFT}%" y="{top + 18}" xml:space="preserve">{named}'
+        f'<tspan class="wide">{whole}</tspan><tspan class="narrow">{short}</tspan></text>'
+    )
+
+
+def _quantile(row: Sequence[Bucket], part: float) -> Bounds | None:
+    """The bucket in which this part of the values ends."""
+    counts: dict[Bounds, int] = {}
+    for one in row:
+        counts[one.low, one.high] = counts.get((one.low, one.high), 0) + one.count
+    left = part * sum(counts.values())
+    for bounds in sorted(counts, key=lambda b: (b[0] is not None, b[0] or 0)):
+        left -= counts[bounds]
+        if left <= 0:
+            return bounds
+    return None
+
+
+# --- Histograms -----------------------------------------------------------------------------
 
 
 def _bars(
-    key: Key, row: Sequence[Bucket], bounds: Sequence[Bounds], function: str, top: int
+    key: Key, row: Sequence[Bucket], table: Aggregation, bounds: Sequence[Bounds], top: int
 ) -> str:
     counts = {(one.low, one.high): one.count for one in row}
     highest, whole = max(counts.values(), default=1), max(_total(row), 1)
-    step = (WIDTH - LEFT - RIGHT) / max(len(bounds), 1)
-    floor = top + HEAD + BARS
-    made = [_heading(key, row, top), _axis(floor)]
-    for y, value in ((0, 0), (BARS / 2, highest / 2), (BARS, highest)):
-        text = number_text(round(value), "") if value == round(value) else ""
-        made.append(_text(LEFT - 6, floor - y + 4, text, "end"))
-        made.append(f'<line class="rule" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
-                    f'y1="{floor - y:.1f}" y2="{floor - y:.1f}"/>')  # fmt: skip
+    step = min((RIGHT - LEFT) / max(len(bounds), 1), WIDEST_BAR)
+    end = LEFT + step * len(bounds)
+    scale, floor = _scale(table, bounds), top + HEAD + BARS
+    made = [_heading(key, row, scale, top), text(f"{LEFT}%", top + 36, "count", kind="axis-name")]
+    for tick in _whole_ticks(highest):
+        y = floor - BARS * tick / highest
+        made.append(_level(y, end, "rule" if tick else "axis"))
+        made.append(text(f"{LEFT}%", y + 4, count_text(tick), anchor="end", kind="tick", dx=-8))
     for k, one in enumerate(bounds):
         count = counts.get(one, 0)
-        x = LEFT + k * step
         if count:
-            size = max(BARS * count / highest, 1)
-            tip = f"{range_text(one)}: {count:,} ({100 * count / whole:.1f}%)"
+            size = max(BARS * count / highest, 1.5)
+            tip = f"{scale.range_text(one)}: {count:,} ({100 * count / whole:.1f}%)"
             made.append(
-                f'<rect class="bar" x="{x + 0.5:.1f}" y="{floor - size:.1f}" '
-                f'width="{max(step - 1, 0.5):.1f}" height="{size:.1f}">'
+                f'<rect class="bar" x="{LEFT + (k + 0.05) * step:.3f}%" y="{floor - size:.1f}" '
+                f'width="{0.9 * step:.3f}%" height="{size:.1f}">'
                 f"<title>{escape(tip)}</title></rect>"
             )
-    made += _labels(bounds, function, step, floor)
+    made += _bucket_ticks(scale, step, floor)
+    made.append(text(f"{LEFT}%", floor + 38, _axis_name(table), kind="axis-name code"))
     return "\n".join(made)
 
 
-def _labels(bounds: Sequence[Bounds], function: str, step: float, floor: float) -> Iterator[str]:
-    """Below a histogram's bars, each where its bucket begins; as many as there is room for."""
-    every = max(1, math.ceil(_LABEL / step)) if bounds else 1
-    for k in range(0, len(bounds), every):
-        yield _text(LEFT + k * step, floor + 16, bounds_text(bounds[k], function), "middle")
-    last = bounds[-1][1] if bounds else None
-    if last is not None and (len(bounds) % every == 0 or every == 1):
-        yield _text(WIDTH - RIGHT, floor + 16, number_text(last, function), "middle")
+def _whole_ticks(highest: int) -> list[float]:
+    """Round counts from 0 on."""
+    return [tick for tick in round_ticks(0, highest, 6) if tick == int(tick)]
 
 
-def _edges(snapshots: Sequence[Snapshot]) -> tuple[list[float], list[str]]:
-    """(where columns begin and end, 0 to 1; labels of those places: seconds, or numbers)."""
-    times = [one.time_ns for one in snapshots if one.time_ns is not None]
-    count = len(snapshots)
-    if len(times) == count > 1 and times == sorted(set(times)):
-        # What the first snapshot has came in as long a time as what the second one has.
-        start = times[0] - (times[1] - times[0])
-        span = times[-1] - start
-        edges = [0.0, *((time - start) / span for time in times)]
-        return edges, [f"{edge * span / 1e9:.3g} s" for edge in edges]
-    return [k / count for k in range(count + 1)], [str(k) for k in range(count + 1)]
+def _bucket_ticks(scale: BucketScale, step: float, floor: float) -> Iterator[str]:
+    share = step * len(scale.bounds) / (RIGHT - LEFT)
+    for width, most in _EVERYWHERE:
+        for one in scale.ticks(max(round(most * share), 2)):
+            yield _tick(LEFT + one.at * step, floor, one.text, width)
+
+
+def _tick(x: float, floor: float, shown: str, width: str) -> str:
+    return (
+        f'<line class="axis {width}" x1="{x:.3f}%" x2="{x:.3f}%" y1="{floor}" y2="{floor + 4}"/>'
+        + text(f"{x:.3f}%", floor + 18, shown, anchor="middle", kind=f"tick {width}")
+    )
+
+
+def _level(y: float, end: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{LEFT}%" x2="{end:.3f}%" y1="{y:.1f}" y2="{y:.1f}"/>'
+
+
+def _axis_name(table: Aggregation) -> str:
+    return table.expression or "value"
+
+
+# --- Heat maps ------------------------------------------------------------------------------
+
+
+class _Time:
+    """The horizontal axis of heat maps: seconds, or numbers of prints if no time is known.
+
+    Attributes:
+        edges: where columns begin and end.
+        unit: of the edges.
+    """
+
+    def __init__(self, snapshots: Sequence[Snapshot]) -> None:
+        times = [one.time_ns for one in snapshots if one.time_ns is not None]
+        count = len(snapshots)
+        self.edges = [float(k) for k in range(count + 1)]
+        self.unit = ""
+        if len(times) == count > 1 and times == sorted(set(times)):
+            # What the first snapshot has came in as long a time as what the second one has.
+            start = times[0] - (times[1] - times[0])
+            self.edges = [0.0, *(float(time - start) for time in times)]
+            self.unit = "ns"
+        self._step = min((RIGHT - LEFT) / count, WIDEST_COLUMN)
+        self.end = LEFT + self._step * count
+
+    @property
+    def name(self) -> str:
+        return "time" if self.unit else "print"
+
+    def place(self, moment: float) -> float:
+        """Per cent of the width."""
+        return LEFT + (self.end - LEFT) * moment / self.edges[-1]
+
+    def text(self, moment: float) -> str:
+        return value_text(moment, self.unit)
+
+    def ticks(self, most: int) -> list[float]:
+        share = (self.end - LEFT) / (RIGHT - LEFT)
+        return round_ticks(0, self.edges[-1], max(round(most * share), 2))
 
 
 def _fields(
-    key: Key, columns: Sequence[Sequence[Bucket]], bounds: Sequence[Bounds], function: str,
-    top: int, edges: Sequence[float], moments: Sequence[str], most: int,
+    key: Key, columns: Sequence[Sequence[Bucket]], table: Aggregation, scale: BucketScale,
+    top: int, time: _Time, most: int,
 ) -> str:  # fmt: skip
-    inner = WIDTH - LEFT - RIGHT
-    floor = top + HEAD + ROW * max(len(bounds), 1)
-    made = [_heading(key, [one for row in columns for one in row], top), _axis(floor)]
-    rows = {one: k for k, one in enumerate(bounds)}
-    for k, row in enumerate(columns):
-        x, end = LEFT + edges[k] * inner, LEFT + edges[k + 1] * inner
-        for one in row:
+    high = ROW * max(len(scale.bounds), 1)
+    floor = top + HEAD + high
+    row = [one for column in columns for one in column]
+    name = text(f"{LEFT}%", top + 36, _axis_name(table), kind="axis-name code")
+    made = [_heading(key, row, scale, top), name]
+    for tick in scale.ticks(max(len(scale.bounds) // 2, 2)):
+        y = floor - ROW * tick.at
+        made.append(_level(y, time.end, "rule"))
+        made.append(text(f"{LEFT}%", y + 4, tick.text, anchor="end", kind="tick", dx=-8))
+    rows = {one: k for k, one in enumerate(scale.bounds)}
+    for k, column in enumerate(columns):
+        x, end = time.place(time.edges[k]), time.place(time.edges[k + 1])
+        moments = f"{time.text(time.edges[k])} to {time.text(time.edges[k + 1])}"
+        for one in column:
             if not one.count:
                 continue
-            where = rows[one.low, one.high]
-            tip = (
-                f"{moments[k]} to {moments[k + 1]}, {range_text((one.low, one.high))}: "
-                f"{one.count:,}"
-            )
+            bounds = one.low, one.high
+            tip = f"{moments}, {scale.range_text(bounds)}: {one.count:,}"
             made.append(
-                f'<rect x="{x:.2f}" y="{floor - ROW * (where + 1)}" '
-                f'width="{max(end - x, 0.5):.2f}" height="{ROW}" fill="{_shade(one.count, most)}">'
+                f'<rect class="cell s{_shade(one.count, most)}" x="{x:.3f}%" '
+                f'y="{floor - ROW * (rows[bounds] + 1)}" width="{end - x:.3f}%" height="{ROW}">'
                 f"<title>{escape(tip)}</title></rect>"
             )
-    for k, bound in enumerate(bounds):
-        made.append(_text(LEFT - 6, floor - ROW * k - 3, bounds_text(bound, function), "end"))
-    shown = -1e9
-    for edge, moment in zip(edges, moments, strict=True):
-        x = LEFT + edge * inner
-        if x - shown >= 1.5 * _LABEL:
-            made.append(_text(x, floor + 16, moment, "middle"))
-            shown = x
+    made.append(_level(floor, time.end, "axis"))
+    for width, most_ticks in _EVERYWHERE:
+        made += [
+            _tick(time.place(at), floor, time.text(at), width) for at in time.ticks(most_ticks)
+        ]
+    made.append(text(f"{LEFT}%", floor + 38, time.name, kind="axis-name"))
     return "\n".join(made)
 
 
-def _legend(most: int) -> str:
-    made, x = [], LEFT
-    for k in range(_SHADES):
-        count = round(math.exp(math.log1p(most) * (k + 1) / _SHADES)) - 1 or 1
-        made.append(f'<rect x="{x}" y="{TOP}" width="18" height="12" '
-                    f'fill="{_shade(count, most)}"/>')  # fmt: skip
-        made.append(_text(x + 22, TOP + 10, f"{count:,}", "start"))
-        x += 90
+def _legend(most: int, top: int) -> str:
+    """Which colour means how many values."""
+    made = [text(str(MARGIN), top + 14, "values in a field", kind="axis-name")]
+    counts = sorted({_least(k, most) for k in range(1, SHADES + 1)})
+    shades = sorted({_shade(count, most) for count in counts})
+    made.append(f'<svg x="{MARGIN}" y="{top}" overflow="visible"><g class="legend">')
+    x = 108
+    made.append(text(f"{x}", 14, count_text(1), anchor="end"))
+    for place, k in enumerate(shades):
+        left = x + 6 + 18 * place
+        made.append(f'<rect class="s{k}" x="{left}" y="4" width="18" height="12"/>')
+    if most > 1:
+        made.append(text(f"{x + 12 + 18 * len(shades)}", 14, f"{most:,}"))
+    made.append("</g></svg>")
     return "\n".join(made)
 
 
-def _shade(count: int, most: int) -> str:
-    place = math.log1p(count) / math.log1p(most) * (len(_RAMP) - 1)
-    k = min(int(place), len(_RAMP) - 2)
-    mixed = (round(a + (b - a) * (place - k)) for a, b in zip(_RAMP[k], _RAMP[k + 1], strict=True))
-    return "#" + "".join(f"{part:02x}" for part in mixed)
+def _least(shade: int, most: int) -> int:
+    """About the least count of a shade."""
+    return max(1, round(math.pow(most, (shade - 1) / (SHADES - 1))))
 
 
-def _heading(key: Key, row: Sequence[Bucket], top: int) -> str:
-    name = key_text(key)
-    text = f"{name}: {_total(row):,}" if name else f"{_total(row):,}"
-    return f'<text class="key" x="{LEFT}" y="{top + 16}">{escape(text)}</text>'
+def _shade(count: int, most: int) -> int:
+    """From 1 to SHADES, by the logarithm of the count."""
+    if most <= 1:
+        return SHADES // 2
+    return 1 + round((SHADES - 1) * math.log(count) / math.log(most))
 
 
-def _axis(floor: float) -> str:
-    return f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}"/>'
-
-
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _page(title: str, note: str, panels: Sequence[str], height: int) -> str:
-    return _SVG.format(
-        width=WIDTH, height=height + 8, title=escape(title), note=escape(note), left=LEFT,
-        panels="\n".join(panels),
-    )  # fmt: skip
-
-
-_SVG = """\
-<?xml version="1.0" encoding="UTF-8"?>
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" \
-height="{height}">
-<style>
-svg {{ background: #fff; }}
-text {{ font: 11px ui-monospace, monospace; fill: #444; }}
-.title {{ font-size: 15px; fill: #111; }}
-.key {{ font-size: 12px; font-weight: bold; fill: #111; }}
-.axis {{ stroke: #444; }}
-.rule {{ stroke: #ddd; }}
-.bar {{ fill: #c8502f; }}
-rect:hover {{ stroke: #111; }}
-</style>
-<rect width="100%" height="100%" fill="#fff" stroke="none"/>
-<text class="title" x="{left}" y="26">{title}</text>
-<text x="{left}" y="43">{note}</text>
-{panels}
-</svg>
-"""
 _HTML = """\
 <!doctype html>
 <html lang="en">
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
 <title>{title}</title>
 <style>
-body {{ margin: 1em auto; max-width: 1200px; font: 14px sans-serif; }}
-svg {{ width: 100%; height: auto; }}
-pre {{ background: #f4f4f4; padding: 1em; overflow: auto; }}
+{style}
+body {{ margin: 1em auto; max-width: 960px; padding: 0 8px; background: var(--paper);
+  color: var(--ink); font: 14px system-ui, sans-serif; }}
+svg.picture {{ width: 100%; }}
+pre {{ border: 1px solid var(--rule); border-radius: 4px; padding: 1em; overflow: auto; }}
 </style>
 {svg}
-<pre>{program}</pre>
-</html>
+{program}</html>
 """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kinst.core.errors import KinstError
@@ -13,42 +14,62 @@ from kinst.views.buckets import Snapshot
 _HINT = "kinst --json -o FILE makes one"
 
 
-def saved_aggregations(lines: Iterable[str], name: str) -> tuple[Aggregation, ...]:
-    """The aggregations of the last trace in a file of JSON lines, as they were at its end, or as
-    printa() printed them last.
+@dataclass(frozen=True, slots=True)
+class SavedTrace:
+    """The last trace in a file of JSON lines.
 
-    name: of the file.  Raises KinstError where it is not what --json prints."""
-    found = {one.table.name: one.table for one in saved_snapshots(lines, name)}
-    return tuple(found.values())
+    Attributes:
+        snapshots: each aggregation that was printed, in order, at the time of the record before it.
+        program: its D text, "" if the file does not say.
+        command: that it traced, or "".
+        kernel: the release of the kernel, or "".
+    """
+
+    snapshots: Sequence[Snapshot]
+    program: str = ""
+    command: str = ""
+    kernel: str = ""
+
+    @property
+    def aggregations(self) -> tuple[Aggregation, ...]:
+        """Each as it was at the end, or as printa() printed it last."""
+        return tuple({one.table.name: one.table for one in self.snapshots}.values())
 
 
-def saved_snapshots(lines: Iterable[str], name: str) -> list[Snapshot]:
-    """The same with each of printa()'s, in order, at the time of the record before it."""
+def saved_trace(lines: Iterable[str], name: str) -> SavedTrace:
+    """Read the last trace of a file that --json has made.
+
+    name: of the file.  Raises KinstError if it is not what --json prints."""
     found: list[Snapshot] = []
     time: int | None = None
-    over = False
+    end: Mapping[str, Any] = {}
     for number, line in enumerate(lines, 1):
         try:
             one = json.loads(line)
-            if over:
-                found, time, over = [], None, False
+            if end:
+                found, time, end = [], None, {}
             if one["type"] == "record":
                 time = one.get("time")
             if one["type"] == "aggregation":
                 found.append(Snapshot(time, _aggregation(one)))
-            over = one["type"] == "end"
+            if one["type"] == "end":
+                end = one
         except (ValueError, LookupError, TypeError, AttributeError):
             raise KinstError(
                 f"{name}:{number}: not a line that kinst --json prints", _HINT
             ) from None
-    if not over:
+    if not end:
         raise KinstError(f"{name}: not a whole trace: it has no line of type end", _HINT)
-    return found
+    traced = (end.get(member, "") for member in ("program", "command", "kernel"))
+    return SavedTrace(found, *map(str, traced))
 
 
 def _aggregation(line: Mapping[str, Any]) -> Aggregation:
     rows = {_key(row["key"]): _value(row["value"]) for row in line["rows"]}
-    return Aggregation(line["name"], line["function"], tuple(line["keys"]), rows)
+    return Aggregation(
+        line["name"], line["function"], tuple(line["keys"]), rows, line.get("expression", ""),
+        line.get("unit", ""), tuple(line.get("key_names", ())),
+    )  # fmt: skip
 
 
 def _key(parts: Iterable[Any]) -> Key:

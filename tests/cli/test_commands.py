@@ -68,7 +68,12 @@ def test_each_has_help_and_is_named_in_the_others(
          "kinst: annotate has a program of its own (--if and --by change it)"),
         (["annotate", "f", "--source", "/nosuch"], 1,
          "kinst: --source /nosuch: no such folder or archive"),
+        (["annotate", "f", "/nosuch"], 1,
+         "kinst: failed to open /nosuch: No such file or directory"),
+        (["annotate", "a.json", "b.json"], 2,
+         "kinst: one result at a time (kinst annotate FUNCTION... RESULT)"),
         (["annotate", "f", "--from", "/nosuch"], 1,
+         "kinst: --from RESULT is now an argument: kinst annotate FUNCTION... RESULT\n"
          "kinst: failed to open /nosuch: No such file or directory"),
         (["flame", "/nosuch"], 1, "kinst: failed to open /nosuch: No such file or directory"),
     ],

@@ -1,4 +1,5 @@
-"""Histograms and heat maps: the fields that are drawn are the values, each where its bucket is."""
+"""Histograms and heat maps: the fields that are drawn are the values, each where its bucket is, and
+the axes say what they are."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ import pytest
 from kinst.cli import command
 from kinst.errors import KinstError
 from kinst.events import Aggregation, Bucket
-from kinst.views.buckets import Snapshot, bounds_text, chosen, grid, number_text
+from kinst.views.buckets import Snapshot, chosen, grid
 from kinst.views.distributions import heat_map_svg, histogram_svg
+from kinst.views.picture import Heading
 
 SVG = "{http://www.w3.org/2000/svg}"
 TICKS = """int n;
@@ -30,7 +32,7 @@ def tips(svg: str) -> list[tuple[float, str]]:
     """(x, what the mouse is told) of each field."""
     root = ElementTree.fromstring(svg.encode())
     return [
-        (float(rect.get("x") or 0), rect[0].text or "")
+        (float((rect.get("x") or "0").rstrip("%")), rect[0].text or "")
         for rect in root.iter(f"{SVG}rect")
         if len(rect)
     ]
@@ -53,19 +55,12 @@ def test_empty_buckets_are_there() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("value", "function", "text"),
-    [(1023, "quantize", "1023"), (65536, "quantize", "64Ki"), (1 << 40, "quantize", "1Ti"),
-     (-131071, "quantize", "-131k"), (5000, "llquantize", "5k"), (1500, "lquantize", "1500"),
-     (123_456, "lquantize", "123k"), (0, "quantize", "0")],
-)  # fmt: skip
-def test_numbers_are_short(value: int, function: str, text: str) -> None:
-    assert number_text(value, function) == text
-
-
-def test_bounds_that_are_none() -> None:
-    assert bounds_text((None, 0), "lquantize") == "< 0"
-    assert bounds_text((100, None), "lquantize") == "≥ 100"
+def ticks(svg: str, width: str = "wide") -> list[str]:
+    """The labels of axes, in a picture of one width."""
+    root = ElementTree.fromstring(svg.encode())
+    hidden = {"wide": "narrow", "narrow": "wide"}[width]
+    kinds = [(one, (one.get("class") or "").split()) for one in root.iter(f"{SVG}text")]
+    return [one.text or "" for one, kind in kinds if "tick" in kind and hidden not in kind]
 
 
 def test_which_one_is_drawn() -> None:
@@ -83,14 +78,34 @@ def test_which_one_is_drawn() -> None:
 
 def test_a_histogram_has_every_bucket() -> None:
     rows = {("x & y",): buckets((4, 8, 3), (16, 32, 1)), ("z",): buckets((4, 8, 100))}
-    svg = histogram_svg(Snapshot(None, Aggregation("", "quantize", ("string",), rows)), "a < b")
+    table = Aggregation("", "quantize", ("string",), rows, "n + 1", "", ("execname",))
+    svg = histogram_svg(Snapshot(None, table), Heading("a < b", "BEGIN { @ = 1; }"))
     assert [tip for _, tip in tips(svg)] == [
         "4 to 7: 100 (100.0%)", "4 to 7: 3 (75.0%)", "16 to 31: 1 (25.0%)"
     ]  # fmt: skip
     left, first, second = (x for x, _ in tips(svg))
     assert left == first < second  # the panels have one scale
     text = "".join(ElementTree.fromstring(svg.encode()).itertext())
-    assert "a < b" in text and "x & y: 4" in text and "104 values" in text
+    assert "a < b" in text and "x & y  n = 4 · median 4 to 7" in text and "n = 104" in text
+    assert "quantize(n + 1) by execname" in text and "BEGIN { @ = 1; }" in text
+    assert ticks(svg)[:5] == ["0", "20", "40", "60", "80"]  # counts
+    assert "4" in ticks(svg) and "16" in ticks(svg)
+
+
+@pytest.mark.parametrize("width", ["wide", "narrow"])
+def test_a_histogram_of_nanoseconds_has_times_on_its_axis(width: str) -> None:
+    rows = {(): buckets(*((1 << k, 2 << k, k) for k in range(9, 30)))}
+    table = Aggregation("", "quantize", (), rows, "timestamp - self->t", "ns")
+    svg = histogram_svg(Snapshot(None, table), Heading(""))
+    times = [one for one in ticks(svg, width) if one.endswith("s")]
+    assert times == {
+        "wide": ["1 µs", "10 µs", "100 µs", "1 ms", "10 ms", "100 ms", "1 s"],
+        "narrow": ["1 µs", "1 ms", "1 s"],
+    }[width]  # fmt: skip
+    root = ElementTree.fromstring(svg.encode())
+    named = [one.text for one in root.iter(f"{SVG}text") if "axis-name" in (one.get("class") or "")]
+    assert named == ["count", "timestamp - self->t"]
+    assert "Mi" not in svg and "16.8 ms to 33.6 ms: 24" in svg
 
 
 def test_a_heat_map_has_a_column_for_each_moment() -> None:
@@ -99,10 +114,10 @@ def test_a_heat_map_has_a_column_for_each_moment() -> None:
         return Snapshot(round(seconds * 1e9), Aggregation("t", "quantize", (), rows))
 
     shots = [at(10, (1, 2, 5)), at(11, (1, 2, 1), (4, 8, 2)), at(12), at(14, (1, 2, 9))]
-    found = tips(heat_map_svg(shots, ""))
+    svg = heat_map_svg(shots, Heading("t"))
+    found = tips(svg)
     assert [tip for _, tip in found] == [
-        "0 s to 1 s, 1 to 1: 5", "1 s to 2 s, 1 to 1: 1", "1 s to 2 s, 4 to 7: 2",
-        "3 s to 5 s, 1 to 1: 9",
+        "0 to 1 s, 1: 5", "1 s to 2 s, 1: 1", "1 s to 2 s, 4 to 7: 2", "3 s to 5 s, 1: 9",
     ]  # fmt: skip
     x = [x for x, _ in found]
     assert x[1] == x[2] and (x[3] - x[0]) == pytest.approx(3 * (x[1] - x[0]), abs=0.1)
@@ -110,7 +125,7 @@ def test_a_heat_map_has_a_column_for_each_moment() -> None:
 
 def drawn(svg: str, key: str) -> int:
     """How many values a panel's fields have."""
-    panel = svg.split(f'">{key}: ')[1].split('class="key"')[0]
+    panel = svg.split(f">{key}</tspan>")[1].split('class="key"')[0]
     return sum(int(count.replace(",", "")) for count in re.findall(r": ([\d,]+)</title>", panel))
 
 
@@ -130,7 +145,7 @@ def test_the_command_makes_a_heat_map(tmp_path: Path) -> None:
     times = [json.loads(line) for line in kept.read_text().splitlines()]
     assert sum(line["type"] == "aggregation" and line["name"] == "t" for line in times) >= 3
     assert command.main(["plot", "-o", str(made), str(kept)]) == 0
-    assert drawn(made.read_text(), "c") == 40 and " s to " in made.read_text()
+    assert drawn(made.read_text(), "c") == 40 and " ms to " in made.read_text()
 
 
 def test_the_command_makes_a_histogram_in_a_page(tmp_path: Path) -> None:

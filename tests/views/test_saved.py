@@ -9,7 +9,7 @@ import pytest
 from kinst.errors import KinstError
 from kinst.events import Aggregation, Bucket, Frame, Stack
 from kinst.render.json import structured
-from kinst.views.saved import saved_aggregations
+from kinst.views.saved import saved_trace
 
 END = '{"type":"end","reason":"exit","status":0}'
 
@@ -33,7 +33,20 @@ TABLES = [
 
 def test_every_kind_of_key_and_value_comes_back() -> None:
     record = '{"type":"record","values":[]}'
-    assert list(saved_aggregations([record, *map(line_of, TABLES), END], "x")) == TABLES
+    saved = saved_trace([record, *map(line_of, TABLES), END], "x")
+    assert list(saved.aggregations) == TABLES
+    assert (saved.program, saved.command, saved.kernel) == ("", "", "")
+
+
+def test_what_was_traced_comes_back() -> None:
+    end = END.replace("}", ',"program":"BEGIN","command":"ls -l","kernel":"6.1.0"}')
+    line = line_of(TABLES[2]).replace(
+        '"final"', '"expression":"timestamp - t","unit":"ns","key_names":["a"],"final"'
+    )
+    saved = saved_trace([line, end], "x")
+    assert (saved.program, saved.command, saved.kernel) == ("BEGIN", "ls -l", "6.1.0")
+    (table,) = saved.aggregations
+    assert (table.expression, table.unit, table.key_names) == ("timestamp - t", "ns", ("a",))
 
 
 def test_the_last_trace_of_a_file_counts() -> None:
@@ -41,16 +54,16 @@ def test_the_last_trace_of_a_file_counts() -> None:
     new = Aggregation("n", "count", (), {(): 2})
     gone = Aggregation("gone", "count", (), {(): 2})
     lines = [line_of(old), line_of(gone), END, line_of(old), line_of(new), END]
-    assert saved_aggregations(lines, "x") == (new,)
+    assert saved_trace(lines, "x").aggregations == (new,)
 
 
 @pytest.mark.parametrize("wrong", ["", "{", "[]", "3", '{"type":"aggregation"}', '{"a":1}'])
 def test_other_files_are_told_by_their_line(wrong: str) -> None:
     with pytest.raises(KinstError, match=r"^x:2: not a line that kinst --json prints"):
-        saved_aggregations([line_of(TABLES[0]), wrong, END], "x")
+        saved_trace([line_of(TABLES[0]), wrong, END], "x")
 
 
 @pytest.mark.parametrize("lines", [[], [line_of(TABLES[0])]])
 def test_a_trace_that_was_cut_off_is_told(lines: list[str]) -> None:
     with pytest.raises(KinstError, match="not a whole trace"):
-        saved_aggregations(lines, "x")
+        saved_trace(lines, "x")

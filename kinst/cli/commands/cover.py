@@ -66,7 +66,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
             write(sys.stdout, plan.program)
             return 0
         trace = machine.trace(plan.program, request.command)
-        found, status = finished(trace, interrupts, partial(write, sys.stdout))
+        found, status = finished(trace, request, interrupts, partial(write, sys.stdout))
         sites = trace.sites
         counts = counts_by_address(sites, next((one for one in found if one.name == COUNT), None))
         flows = counted(plan, found, trace.left_out)

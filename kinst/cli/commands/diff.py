@@ -57,7 +57,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     if given and (len(given) != len(_SOURCES) or level != "line"):
         raise UsageError("--source-a and --source-b belong together, and to --level line")
     places = [place for name in given if (place := find_source(name, "")) is not None]
-    a, b = map(kept, files)
+    a, b = (kept(path).aggregations for path in files)
     lines = NUMBERS, NUMBERS
     if places:
         wanted = files_in([*a, *b])

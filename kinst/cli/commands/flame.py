@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
 from kinst.cli.guard import UsageError, say
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import parse
-from kinst.cli.outcome import Outcome, kept, put, traced
+from kinst.cli.outcome import kept, kept_outcome, put, traced
 from kinst.cli.own_options import own_options
 from kinst.views.flame import flame_svg
 from kinst.views.folded import fold, folded_text
@@ -50,7 +49,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         if outcome is None:
             return 0
     elif len(request.arguments) == 1:
-        outcome = Outcome(kept(request.arguments[0]), 0, os.path.basename(request.arguments[0]))
+        outcome = kept_outcome(request.arguments[0], kept(request.arguments[0]))
     else:
         raise UsageError("one result at a time", "kinst flame RESULT")
     stacks = fold(outcome.aggregations, own.get("--by", ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,12 +10,12 @@ from kinst.cli.added import made_by, tick_of, with_clauses
 from kinst.cli.guard import UsageError
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import CommandLine, parse
-from kinst.cli.outcome import opened, put, traced
+from kinst.cli.outcome import kept, kept_outcome, put, traced
 from kinst.cli.own_options import own_options
 from kinst.events import Batch, Event, Printed
 from kinst.views.buckets import FUNCTIONS, Snapshot, chosen
 from kinst.views.distributions import heat_map_svg, histogram_svg, html_page
-from kinst.views.saved import saved_snapshots
+from kinst.views.picture import Heading
 
 HELP = """\
 usage: kinst plot -o FILE [--every TIME] [--by NAME] [--title TEXT] [kinst's options]
@@ -24,6 +23,7 @@ usage: kinst plot -o FILE [--every TIME] [--by NAME] [--title TEXT] [kinst's opt
 
 Draw an aggregation made by quantize(), lquantize() or llquantize(), each key by itself: as a
 histogram; or, where the program prints it several times, as a heat map of what came in between.
+Values that come from timestamp have times along their axis.
 RESULT is a file that kinst --json has made.
 
   -o FILE       FILE.svg: the picture; FILE.html: a page with the picture and its program; "-" is
@@ -32,15 +32,15 @@ RESULT is a file that kinst --json has made.
                     tick-TIME { trace(timestamp); printa(@NAME); clear(@NAME); }
                 and the same for END, which makes a heat map
   --by NAME     the aggregation, where there are several
-  --title TEXT  above the picture
+  --title TEXT  above the picture, in place of the command or the program
   -d            show the D program, and end
 
-How long does vfs_read() take, in nanoseconds, and when?
-  kinst plot -o reads.svg --every 100ms -c 'find / -type f | xargs cat >/dev/null' \\
+How long does vfs_read() take, and when?
+  kinst plot -o reads.svg --every 100ms \\
+      -c 'wc /proc/*/maps; dd if=/dev/zero of=/dev/null bs=64k count=4000' \\
       -n 'fbt::vfs_read:entry { self->t = timestamp; }
           fbt::vfs_read:return /self->t/ { @[execname] = quantize(timestamp - self->t); }'
 """
-MOST_TITLE = 92
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
@@ -50,7 +50,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     request, by = line.request, own.get("--by", "")
     if not (request.output or request.show_program):
         raise UsageError("-o FILE is needed", "FILE.svg, FILE.html, or - for standard output")
-    status, program = 0, ""
+    status = 0
     if request.programs:
         if "--every" in own:
             line = _every(line, own["--every"], by)
@@ -58,27 +58,25 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         outcome = traced(line, "", interrupts, seen.see)
         if outcome is None:
             return 0
-        status, program = outcome.status, outcome.program
+        status = outcome.status
         found = seen.snapshots or [Snapshot(None, one) for one in outcome.aggregations]
     elif len(request.arguments) == 1:
         if "--every" in own:
             raise UsageError("--every is about what is traced now")
-        program = os.path.basename(request.arguments[0])
-        with opened(request.arguments[0]) as file:
-            found = saved_snapshots(file, request.arguments[0])
+        saved = kept(request.arguments[0])
+        outcome = kept_outcome(request.arguments[0], saved)
+        found = list(saved.snapshots)
     else:
         raise UsageError("no probes specified", "-n or -s names some, or kinst plot RESULT")
-    _draw(found, request.output, by, own.get("--title") or request.command or program, program)
+    _draw(found, request.output, by, outcome.heading(own.get("--title", "")))
     return status
 
 
-def _draw(found: Sequence[Snapshot], path: str, by: str, title: str, program: str) -> None:
+def _draw(found: Sequence[Snapshot], path: str, by: str, heading: Heading) -> None:
     name = chosen([(one.table.name, one.table.function) for one in found], by)
     mine = [one for one in found if one.table.name == name]
-    title = " ".join(title.split())
-    shown = title if len(title) <= MOST_TITLE else f"{title[: MOST_TITLE - 3]}..."
-    svg = heat_map_svg(mine, shown) if len(mine) > 1 else histogram_svg(mine[0], shown)
-    made = html_page(svg, shown, program) if path.endswith(".html") else svg
+    svg = heat_map_svg(mine, heading) if len(mine) > 1 else histogram_svg(mine[0], heading)
+    made = html_page(svg, heading.title, heading.program) if path.endswith(".html") else svg
     put(made, "" if path == "-" else path)
 
 

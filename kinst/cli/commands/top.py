@@ -17,7 +17,6 @@ from kinst.cli.outcome import check_traces, open_machine, show_programs, trace_o
 from kinst.cli.own_options import own_options
 from kinst.errors import KinstError
 from kinst.events import (
-    Aggregation,
     End,
     Event,
     Fault,
@@ -104,8 +103,8 @@ def _shown(line: CommandLine, screen: Screen, interrupts: Interrupts) -> int:
                     _see(event, screen, said)
                     if isinstance(event, End):
                         status = event.status
-                for name, table in trace.aggregations().items():
-                    screen.show(Aggregation(name, table.function, table.key_types, table))
+                for table in trace.aggregations().values():
+                    screen.show(table.aggregation)
         finally:
             for text in said:
                 say(text)

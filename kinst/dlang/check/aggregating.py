@@ -5,7 +5,7 @@ errors as in libdtrace's dt_cc.c).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kinst.core.dtypes import (
@@ -202,11 +202,12 @@ class Aggregations:
 
     define() is called for every aggregating statement. Only after the last one are the types of
     keys final, because integer keys of one aggregation may differ in size. complete: that point has
-    been reached.
+    been reached. measures: what they measure, by name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, measures: Mapping[str, typed.Measure]) -> None:
         self._found: dict[str, _Defined] = {}
+        self._measures = measures
         self.complete = False
 
     def define(self, name: str, keys: Sequence[typed.Expr], update: Update, span: Span) -> None:
@@ -263,7 +264,10 @@ class Aggregations:
         return self._typed(node.name, found)
 
     def _typed(self, name: str, found: _Defined) -> typed.Aggregation:
-        return typed.Aggregation(name, found.index, found.keys, found.function, found.signed)
+        return typed.Aggregation(
+            name, found.index, found.keys, found.function, found.signed,
+            self._measures.get(name, typed.Measure()),
+        )  # fmt: skip
 
     def all(self) -> tuple[typed.Aggregation, ...]:
         """All of them in the order of their indexes."""

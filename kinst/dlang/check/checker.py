@@ -13,6 +13,7 @@ from kinst.dlang.check.declarations import check_pragma, declare, declare_provid
 from kinst.dlang.check.expansions import define_inline, define_translator, refuse_whole
 from kinst.dlang.check.expressions import check as check_expression
 from kinst.dlang.check.library import use
+from kinst.dlang.check.measures import measures_of
 from kinst.dlang.check.scope import Environment, Scope
 from kinst.dlang.syntax import tree
 from kinst.dlang.types.conversions import is_scalar
@@ -29,7 +30,7 @@ def check(program: tree.Program, environment: Environment) -> typed.Program:
     aggregations are finished after the last clause, so that printa() may come before the clause
     that fills one.
     """
-    aggregations = Aggregations()
+    aggregations = Aggregations({**measures_of(program), **environment.measures})
     clauses, scope = _checked(program, aggregations, Scope(environment))
     aggregations.complete = True
     if any(v.keys != scope.keys.get(v.name, v.keys) for v in scope.variables.values()):

@@ -52,6 +52,8 @@ class Environment:
     traced kernel, None without one. stackframes, ustackframes, jstackframes: frames of stack(),
     ustack() and jstack() without a number. arguments: the types of args[] for a probe description;
     None if it means more than one probe. providers: what is known of each provider's probes.
+    measures: what each aggregation measures, by name, where that is known better than by this
+    program.
     """
 
     registers: Mapping[str, int] = field(default_factory=dict)
@@ -62,6 +64,7 @@ class Environment:
     jstackframes: int = 50
     arguments: Callable[[ProbePattern], Sequence[DType] | None] | None = None
     providers: Mapping[str, ProbeInterface] = field(default_factory=dict)
+    measures: Mapping[str, typed.Measure] = field(default_factory=dict)
 
 
 class Scope:

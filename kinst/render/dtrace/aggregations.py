@@ -19,7 +19,7 @@ from kinst.consumer.aggregations import (
 )
 from kinst.consumer.convert import Spec, Symbolise, Value, fixed, text
 from kinst.consumer.symbols import is_address_data
-from kinst.core.dtypes import StringType, StructType
+from kinst.core.dtypes import IntType, StringType, StructType
 from kinst.core.records import Field
 from kinst.dlang.typed import Format, FormatPart, is_signed
 from kinst.render.dtrace.clauses import (
@@ -44,6 +44,7 @@ from kinst.render.dtrace.distributions import (
 from kinst.render.dtrace.symbols import NO_SYMBOLS, SymbolText
 
 KEY_STRING_WIDTH = 50
+ADDRESS = "uintptr_t"  # D's type of caller and ucaller
 PACKED_WIDTH = 16  # of a key that is no integer, right-aligned, with agghist and aggpack
 
 
@@ -85,6 +86,8 @@ def _shown_key(value: Value, field: Field, options: AggOptions, *, narrow: bool 
             return f" {text(value):>{PACKED_WIDTH}}"
         return traced_string(value, KEY_STRING_WIDTH, False, raw)
     value &= (1 << 8 * field.size) - 1
+    if isinstance(field.type, IntType) and field.type.name == ADDRESS:
+        return options.names.address(value)
     if traced_signed(field.size) and value >> (8 * field.size - 1):
         value -= 1 << 8 * field.size
     return f" {value:{INTEGER_WIDTH[field.size]}d}"

@@ -35,6 +35,10 @@ class SymbolText:
         assert isinstance(type_, SymbolType)
         return f"  {self.symbol(value, type_):<{NAME_WIDTH}}"
 
+    def address(self, value: int) -> str:
+        """An integer that is an address, as the default layout of aggregations shows it."""
+        return f"  {shown(value, self.names.kernel(value)):<{NAME_WIDTH}}"
+
     def formatted(self, value: bytes, type_: DType, spec: Spec) -> str:
         """By a conversion of printa(): %k for stacks (a width after - is the indentation), %a
         and %A for symbols."""

@@ -392,3 +392,15 @@ def test_distributions_sort_by_their_weighted_sum() -> None:
     w = show([(agg, [Field(8, 16, STRING)])], entries)
     w.printa(format_(part("", "s"), part(" ")), [agg])
     assert w.text() == "below zeroes many large "
+
+
+def test_addresses_are_shown_by_name() -> None:
+    """@[caller] is where a kernel's code is, and no negative number."""
+    caller = dtypes.IntType(8, False, "uintptr_t")
+    agg = aggregation(0, "count", (caller, dtypes.INT64))
+    fields = [Field(8, 8, caller), Field(16, 8, dtypes.INT64)]
+    key = struct.pack("<Qq", 0xFFFFFFFFAD4E8F94, -1387378796)
+    w = show([(agg, fields)], [(0, key, [7])])
+    w.finish()
+    name, number, count = w.text().split()
+    assert (name, number, count) == ("m`f+0xffffffffad4e8f94", "-1387378796", "7")

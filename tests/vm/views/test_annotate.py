@@ -162,6 +162,11 @@ def test_the_command(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in result.read_text().splitlines()]
     table = next(row for row in rows if row.get("name") == "count")
     entered = next(row["value"] for row in table["rows"] if row["key"][2] == "0")
-    arguments = ["annotate", "vfs_read", "--from", str(result), "--dot"]
+    arguments = ["annotate", "vfs_read", str(result), "--dot"]
     done = subprocess.run([KINST, *arguments], capture_output=True, text=True, check=True)
     assert f"vfs_read: entered {entered} times" in done.stdout
+    # Without a name the functions are those of the result.
+    again = subprocess.run(
+        [KINST, "annotate", str(result), "--dot"], capture_output=True, text=True
+    )
+    assert again.stdout == done.stdout, again.stderr

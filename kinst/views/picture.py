@@ -1,0 +1,138 @@
+"""What all SVG pictures share: colours for light and dark, a heading, lengths that fit the window.
+
+Horizontal lengths are percentages and vertical ones pixels, so that a picture is as wide as its
+window and its letters keep their size.  What suits only one width has the class `wide` or
+`narrow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+NARROW = 640  # pixels of a window up to which a picture is narrow
+WIDE_LETTERS, NARROW_LETTERS = 138, 55  # of a line of 12 pixels' letters
+MARGIN = 16  # pixels
+# Colours, light and dark, by the name of a CSS variable.
+_COLOURS = {
+    "paper": ("#ffffff", "#17191c"),
+    "ink": ("#1d2126", "#e8eaed"),
+    "soft": ("#5c6570", "#a3abb5"),
+    "rule": ("#e3e6ea", "#30353b"),
+    "axis": ("#98a1ab", "#69727c"),
+    "bar": ("#2f6db5", "#6aa5e8"),
+    "s1": ("#fbe08d", "#3a1a52"),
+    "s2": ("#fbcb6b", "#5b1f63"),
+    "s3": ("#f8b154", "#84286a"),
+    "s4": ("#f19143", "#ab3566"),
+    "s5": ("#e36a3c", "#cf4a57"),
+    "s6": ("#cb4545", "#e86a47"),
+    "s7": ("#a52a52", "#f68f46"),
+    "s8": ("#741a58", "#fbb961"),
+    "s9": ("#420e4c", "#fde69b"),
+}
+SHADES = 9  # s1 to s9
+
+
+def palette() -> str:
+    """The colours as CSS variables."""
+    light, dark = (
+        " ".join(f"--{name}: {both[k]};" for name, both in _COLOURS.items()) for k in (0, 1)
+    )
+    return (
+        f":root {{ color-scheme: light dark; {light} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
+    )
+
+
+STYLE = (
+    palette()
+    + f"""\
+svg.picture {{ background: var(--paper); max-width: 100%; }}
+svg.picture text {{ font: 12px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif;
+  font-variant-numeric: tabular-nums; fill: var(--soft); }}
+svg.picture .title {{ font-size: 17px; font-weight: 600; fill: var(--ink); }}
+svg.picture .code {{ font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;
+  font-size: 11.5px; }}
+svg.picture .name {{ font-weight: 600; fill: var(--ink); }}
+.paper {{ fill: var(--paper); }}
+.narrow {{ display: none; }}
+@media (max-width: {NARROW}px) {{ .narrow {{ display: inline; }} .wide {{ display: none; }} }}
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What stands above a picture.
+
+    Attributes:
+        title: what was traced: a command, or what the user calls it.
+        program: D text, "" if it is not known.
+        notes: figures, such as how many values there are.
+    """
+
+    title: str
+    program: str = ""
+    notes: Sequence[str] = ()
+
+    @property
+    def height(self) -> int:
+        return 46 + 20 * bool(self._program) + 18 * bool(self.notes)
+
+    @property
+    def _program(self) -> str:
+        shown = " ".join(self.program.split())
+        return "" if shown == " ".join(self.title.split()) else shown
+
+    def svg(self) -> str:
+        """The lines, the whole of each as a tooltip."""
+        made, y = [_line("title", self.title, 28, 1.45)], 28
+        if self._program:
+            y += 20
+            made.append(_line("code", self._program, y, 1.06))
+        if self.notes:
+            y += 18
+            made.append(_line("note", " · ".join(self.notes), y, 0.95))
+        return "\n".join(made)
+
+
+def _line(kind: str, whole: str, y: int, size: float) -> str:
+    """A line, cut to fit.  size: of its letters, compared to a common one's."""
+    whole = " ".join(whole.split())
+    wide, narrow = (_cut(whole, round(most / size)) for most in (WIDE_LETTERS, NARROW_LETTERS))
+    both = [(wide, "")] if wide == narrow else [(wide, " wide"), (narrow, " narrow")]
+    return "".join(
+        f'<text class="{kind}{width}" x="{MARGIN}" y="{y}">'
+        f"<title>{escape(whole)}</title>{escape(shown)}</text>"
+        for shown, width in both
+    )
+
+
+def _cut(line: str, letters: int) -> str:
+    return line if len(line) <= letters else f"{line[: letters - 1].rstrip()}…"
+
+
+def text(
+    x: str, y: float, shown: str, *, anchor: str = "start", kind: str = "", dx: int = 0
+) -> str:
+    """x: with its unit, such as 12%."""
+    more = f' class="{kind}"' if kind else ""
+    more += f' dx="{dx}"' if dx else ""
+    return f'<text{more} x="{x}" y="{y:.1f}" text-anchor="{anchor}">{escape(shown)}</text>'
+
+
+def svg_document(
+    parts: Sequence[str], heading: Heading, width: int, height: int, style: str
+) -> str:
+    """A document that a browser shows by itself, as wide as its window and no wider than this."""
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" width="{width}" '
+        f'height="{height}">\n<title>{escape(heading.title)}</title>\n<style>\n{STYLE}'
+        f"@media (max-width: {width}px) {{ svg.picture {{ width: 100%; }} }}\n{style}</style>\n"
+        f'<rect class="paper" width="100%" height="100%"/>\n{heading.svg()}\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )

@@ -1,0 +1,169 @@
+"""Axes: round numbers along them, numbers with their unit, and their place among buckets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kinst.core.units import UNITS
+from kinst.views.buckets import Bounds
+
+_TIMES = ("ns", "µs", "ms", "s")
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+_STEPS = (1, 2, 5)  # of an axis, times a power of ten
+_DIGITS = 1e-9  # what rounding of floating-point numbers may add
+
+
+def round_ticks(low: float, high: float, most: int) -> list[float]:
+    """Return round numbers from low to high, at most so many: multiples of 1, 2 or 5 times a power
+    of ten."""
+    if high <= low:
+        return [low]
+    step = next(step for step in _round_steps((high - low) / max(most, 1))
+                if _multiples(low, high, step) <= most)  # fmt: skip
+    first = math.ceil(low / step - _DIGITS)
+    return [float((first + k) * step) for k in range(_multiples(low, high, step))]
+
+
+def _round_steps(least: float) -> Iterator[float]:
+    power = 10.0 ** math.floor(math.log10(least))
+    while True:
+        yield from (power * step for step in _STEPS)
+        power *= 10
+
+
+def _multiples(low: float, high: float, step: float) -> int:
+    return math.floor(high / step + _DIGITS) - math.ceil(low / step - _DIGITS) + 1
+
+
+def count_text(value: float) -> str:
+    """Return a short number without a unit: 950, 1.5k, 20M."""
+    return _with_prefix(value, 1000, _DECIMAL)
+
+
+def value_text(value: float, unit: str) -> str:
+    """Return a short number with its unit: 20 µs, 1.5 ms, 64k."""
+    if unit not in UNITS:
+        return count_text(value)
+    if not value:
+        return "0"
+    value, place = float(value), UNITS.index(unit)
+    while abs(value) >= 1000 * (1 - _DIGITS) and place < len(_TIMES) - 1:
+        value, place = value / 1000, place + 1
+    while 0 < abs(value) < 1 and place:
+        value, place = value * 1000, place - 1
+    return f"{_short(value)} {_TIMES[place]}"
+
+
+def _with_prefix(value: float, base: int, prefixes: Sequence[str]) -> str:
+    place, left = 0, float(value)
+    while abs(left) >= base and place < len(prefixes) - 1:
+        left, place = left / base, place + 1
+    return f"{_short(left)}{prefixes[place]}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """at: where, counted in buckets from the first one's low bound.  text: its label."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BucketScale:
+    """An axis along buckets, each as wide as every other.
+
+    Attributes:
+        bounds: of the buckets, ascending.
+        function: quantize, lquantize or llquantize.
+        unit: of the values, "" if it is not known.
+    """
+
+    bounds: Sequence[Bounds]
+    function: str
+    unit: str = ""
+
+    @property
+    def _binary(self) -> bool:
+        return self.function == "quantize" and self.unit not in UNITS
+
+    def text(self, value: float) -> str:
+        """A value of the axis, short."""
+        if self._binary and value == int(value) and abs(value) >= 1024:
+            return _with_prefix(value, 1024, _BINARY)
+        return value_text(value, self.unit)
+
+    def ticks(self, most: int) -> list[Tick]:
+        """Return at most so many ticks at round values, ascending, and one for each open bucket."""
+        opened = list(self._opened())
+        inner = [one for one in self.bounds if None not in one]
+        if not inner:
+            return opened
+        low, high = inner[0][0], inner[-1][1]
+        assert low is not None and high is not None
+        room = max(most - len(opened), 1)
+        values = self._values(low, high, room)
+        # An open bucket's label has the bound in it.
+        taken = {bound for one in self.bounds if None in one for bound in one}
+        plain = [Tick(self.place(value), self.text(value)) for value in values
+                 if value not in taken]  # fmt: skip
+        return sorted([*opened, *plain], key=lambda one: one.at)
+
+    def _opened(self) -> Iterator[Tick]:
+        for k, (low, high) in enumerate(self.bounds):
+            if low is None and high is not None:
+                yield Tick(k + 0.5, f"< {self.text(high)}")
+            elif high is None and low is not None:
+                yield Tick(k + 0.5, f"≥ {self.text(low)}")
+
+    def _values(self, low: int, high: int, most: int) -> list[float]:
+        if self.function == "lquantize":
+            return round_ticks(low, high, min(most, len(self.bounds) + 1))
+        finest: list[float] = []
+        for candidates in self._candidates(low, high):
+            if len(candidates) <= most:
+                return candidates
+            finest = candidates
+        return finest[:: math.ceil(len(finest) / most)]
+
+    def _candidates(self, low: int, high: int) -> Iterator[list[float]]:
+        """Round values on a logarithmic axis, the most first."""
+        base, sets = (2, ((1,),)) if self._binary else (10, ((1, 2, 5), (1,)))
+        top = max(abs(low), abs(high), 1)
+        powers = range(math.ceil(math.log(top, base)) + 1)
+        for multiples in sets:
+            yield self._within(low, high, (m * base**power for power in powers for m in multiples))
+        for step in (2, 5, 10) if self._binary else (3, 6):
+            yield self._within(low, high, (base**power for power in powers if power % step == 0))
+
+    def _within(self, low: int, high: int, values: Iterator[int]) -> list[float]:
+        both = sorted({0, *(sign * value for value in values for sign in (1, -1))})
+        return [float(value) for value in both if low <= value <= high]
+
+    def place(self, value: float) -> float:
+        """Return where a value is, counted in buckets."""
+        for k, (low, high) in enumerate(self.bounds):
+            if low is None or high is None or not low <= value <= high:
+                continue
+            if low > 0 and self.function != "lquantize":
+                return k + math.log(value / low) / math.log(high / low)
+            return k + (value - low) / (high - low)
+        return float(len(self.bounds)) if self.bounds else 0.0
+
+    def range_text(self, bounds: Bounds) -> str:
+        """One bucket in full, for people."""
+        low, high = bounds
+        if low is None:
+            return f"less than {self.text(high)}" if high is not None else "any"
+        if high is None:
+            return f"{self.text(low)} or more"
+        if self.unit in UNITS:
+            return f"{value_text(low, self.unit)} to {value_text(high, self.unit)}"
+        return f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}"
