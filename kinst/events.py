@@ -122,7 +122,8 @@ class Lost:
     """Data that was dropped.
 
     kind: record, aggregation, speculation, speculative (no room in it), nested (the CPU was in a
-    probe), error (in dtrace:::ERROR), message (of a fault), dynamic, dirty, rinsing (variables).
+    probe), error (in dtrace:::ERROR), message (of a fault), dynamic, dirty, rinsing (variables),
+    timer (a firing of tick-N or profile-N).
     cpu: None for host-run clauses, and where it is of no CPU.  text: dtrace(1)'s sentence.
     """
 

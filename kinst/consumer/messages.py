@@ -120,6 +120,16 @@ def lost_faults(count: int, slot: int, cpus: int) -> Lost:
     return Lost("message", count, slot if slot < cpus else None, text)
 
 
+def missed_firings(probe: Probe, count: int) -> Lost:
+    """Periods of a timer in which it was not fired."""
+    were = "was" if count == 1 else "were"
+    text = (
+        f"kinst: {_plural(count, 'firing')} of {probe.name} {were} missed:"
+        " it could not be fired so often"
+    )
+    return Lost("timer", count, None, text)
+
+
 def fault_event(entry: FaultEntry, probe: Probe, slot: int, cpus: int) -> Fault:
     """What dtrace says when an action faults."""
     kind, words = _FAULTS.get(entry.kind, ("unknown", "unknown fault"))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +15,7 @@ from kinst.consumer.aggregations import AggregationStore, CounterSums
 from kinst.consumer.dynvars import Cleaner
 from kinst.consumer.faults import PlacedFault
 from kinst.consumer.interpreter import Interpreter
-from kinst.consumer.messages import fault_event, lost_events, lost_faults
+from kinst.consumer.messages import fault_event, lost_events, lost_faults, missed_firings
 from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.consumer.schema import Schema
 from kinst.core.endings import HANG, status_when_gone
@@ -32,6 +30,7 @@ from kinst.events import (
     Closing,
     End,
     Event,
+    Lost,
     Message,
     Output,
     TracingOver,
@@ -43,6 +42,7 @@ from kinst.session.plant import Planted
 from kinst.session.plant_running import PlantedRunning
 from kinst.session.report import Report
 from kinst.session.symbols import names_of
+from kinst.session.timers import Timers
 from kinst.session.values import (
     Compiled,
     EnabledSite,
@@ -57,41 +57,12 @@ PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
 SLOW_SECONDS = 0.5  # at one event: that is a slow client
 FIRST_SECONDS = 0.02  # until the first record: whoever waits for it wants it now
 OUTPUT_SECONDS = 0.1  # how long the command's output waits at most
+MISSED_SECONDS = 1.0  # from one report of missed firings to the next
 BATCH = "batch"  # reason of End where another batch follows
 OVERLOAD = "overload"  # reason of End where the probes left the kernel no time
 UNRESPONSIVE = "kinst: processing aborted: Abort due to systemic unresponsiveness"  # dtrace(1)'s
 TIMED_OUT = 124  # status of a trace that cut its command off, as of timeout(1)
 SETTLE_SECONDS = 0.02  # for CPUs that were stopped in a clause to leave it
-
-
-@dataclass(slots=True)
-class Timers:
-    """Timer probes and when each is due next (host monotonic ns)."""
-
-    heap: list[tuple[int, int, EnabledSite]] = field(default_factory=list)
-
-    def start(self, enabled: tuple[EnabledSite, ...]) -> None:
-        now = time.monotonic_ns()
-        for e in enabled:
-            if e.timer is not None:
-                heapq.heappush(self.heap, (now + e.timer.period_ns, e.probe.id, e))
-
-    def due(self) -> EnabledSite | None:
-        """The next timer that is due, rescheduled; missed periods are not made up for."""
-        now = time.monotonic_ns()
-        if not self.heap or self.heap[0][0] > now:
-            return None
-        when, identifier, e = heapq.heappop(self.heap)
-        assert e.timer is not None
-        missed = (now - when) // e.timer.period_ns
-        heapq.heappush(self.heap, (when + (missed + 1) * e.timer.period_ns, identifier, e))
-        return e
-
-    def wait(self, longest: float) -> float:
-        """Seconds until the next timer, at most `longest`."""
-        if not self.heap:
-            return longest
-        return max(0.0, min(longest, (self.heap[0][0] - time.monotonic_ns()) / 1e9))
 
 
 class RunningTrace:
@@ -176,7 +147,8 @@ class RunningTrace:
             )  # fmt: skip
         elif traced.target is not None:
             self._planted = Planted(traced, traced.target)
-        self._timers = Timers()
+        self._ticks = Timers()  # fired in kinst
+        self._samplers = Timers()  # fired on each CPU, for which the machine is stopped
         self._first = True
         self._gone: Gone | None = None
         self._stop = False
@@ -270,6 +242,7 @@ class RunningTrace:
             set_active(self._view, self._placed.scratch, False)
             for chunks in self._drainer.stop():
                 yield from self._take(chunks)
+            yield from self._missed()
             yield from self._noted(self._interpreter.finish())
             yield from self._written()
             yield from self._complaints()
@@ -299,6 +272,7 @@ class RunningTrace:
         set_active(self._view, self._placed.scratch, False)
         for chunks in self._drainer.stop():
             yield from self._take(chunks)
+        yield from self._missed()
         yield from self._interpreter.pause()
         yield from self._written()
         yield from self._complaints()
@@ -345,11 +319,15 @@ class RunningTrace:
             if command:
                 self._target.start_command()
             self._resume()
-        self._timers.start(self._parts.host)
+        now = time.monotonic_ns()
+        for one in self._parts.host:
+            if one.timer is not None:
+                (self._samplers if one.timer.each_cpu else self._ticks).start([one], now)
         self._running = True
 
     def _loop(self) -> Generator[Event, None, str]:
         merge_at = time.monotonic() + self._interpreter.options.aggrate / 1e9
+        tell_at = time.monotonic() + MISSED_SECONDS
         while is_active(self._view):
             if self._stopping():
                 return "interrupted"
@@ -358,10 +336,12 @@ class RunningTrace:
             longest = min(left, FIRST_SECONDS if self._first else self._every())
             if self._drainer.behind:
                 longest = 0.0
-            if over := (yield from self._wait(self._timers.wait(longest))):
+            if over := (yield from self._wait(self._until_timer(longest))):
                 return over
-            while is_active(self._view) and (timer := self._timers.due()) is not None:
-                self._fire_timer(timer)
+            self._fire_due()
+            if time.monotonic() >= tell_at:
+                yield from self._missed()
+                tell_at = time.monotonic() + MISSED_SECONDS
             yield from self._take(self._drainer.batch())
             if self._interpreter.full:
                 return "full"
@@ -387,6 +367,35 @@ class RunningTrace:
         """Seconds for which records wait; setopt() may change it."""
         rate = self._interpreter.options.switchrate
         return PRINT_SECONDS if rate == Options().switchrate else rate / 1e9
+
+    def _until_timer(self, longest: float) -> float:
+        """Return the seconds until the next timer is due, at most `longest`."""
+        due = [at for timers in (self._ticks, self._samplers) if (at := timers.next()) is not None]
+        now = time.monotonic_ns()
+        return min([longest, *(max(0, at - now) / 1e9 for at in due)])
+
+    def _fire_due(self) -> None:
+        """Fire the timers that are due, each once.
+
+        What becomes due meanwhile waits until the loop has looked at the deadline, at signals, at
+        the command and at records.  After it was stopped for samples the machine runs for as long
+        as it stood, or a command would never end.
+        """
+        for timers, stops in ((self._ticks, False), (self._samplers, self._target is not None)):
+            began = time.monotonic_ns()
+            due = timers.due(began)
+            for _, enabled in due:
+                if is_active(self._view) and not self._stopping():
+                    self._fire_timer(enabled)
+            if due:
+                ended = time.monotonic_ns()
+                timers.fired(due, ended + (ended - began if stops else 0))
+
+    def _missed(self) -> Iterator[Lost]:
+        """The firings that timers have missed since this was last called."""
+        for timers in (self._ticks, self._samplers):
+            for probe, count in timers.take_missed():
+                yield missed_firings(probe, count)
 
     def _fire_timer(self, enabled: EnabledSite) -> None:
         assert enabled.timer is not None
@@ -460,8 +469,8 @@ class RunningTrace:
             yield Message(f"kinst: the traced kernel says: {one.text}", one.kind)
 
     def _written(self) -> Iterator[Output]:
-        """What the guest's command has written."""
-        while self._output:
+        """What the guest's command has written so far: it may write faster than a client reads."""
+        for _ in range(len(self._output)):
             yield Output(self._output.popleft())
 
     def _hit(self, event: Stopped) -> None:

@@ -1,0 +1,64 @@
+"""Timer probes: when each is due next, and how many firings each has missed."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from kinst.core.probe import Probe
+from kinst.session.values import EnabledSite
+
+DueTimer = tuple[int, EnabledSite]  # when it was due, the probe
+
+
+class Timers:
+    """Timer probes that one loop fires.
+
+    Times are ns of the caller's clock.  A period in which a timer could not be fired is counted,
+    not made up for: a loop that makes up for it may never end.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, EnabledSite]] = []
+        self._earliest = 0  # no timer is due before
+        self._missed: dict[Probe, int] = {}
+
+    def start(self, enabled: Iterable[EnabledSite], now: int) -> None:
+        """Let these probes be due one period from now."""
+        for one in enabled:
+            assert one.timer is not None
+            heapq.heappush(self._heap, (now + one.timer.period_ns, one.probe.id, one))
+
+    def due(self, now: int) -> list[DueTimer]:
+        """Take the timers that are due, each once, in the order of their times.
+
+        They are due again only after fired().
+        """
+        found: list[DueTimer] = []
+        while now >= self._earliest and self._heap and self._heap[0][0] <= now:
+            when, _, one = heapq.heappop(self._heap)
+            found.append((when, one))
+        return found
+
+    def fired(self, timers: Sequence[DueTimer], earliest: int) -> None:
+        """Schedule timers that due() gave out, and count their periods that end before `earliest`.
+
+        No timer is due before `earliest`.
+        """
+        self._earliest = earliest
+        for when, one in timers:
+            assert one.timer is not None
+            period = one.timer.period_ns
+            missed = max(0, -((when - earliest) // period) - 1)
+            if missed:
+                self._missed[one.probe] = self._missed.get(one.probe, 0) + missed
+            heapq.heappush(self._heap, (when + (missed + 1) * period, one.probe.id, one))
+
+    def next(self) -> int | None:
+        """Return when the next timer is due; None if there are no timers."""
+        return max(self._heap[0][0], self._earliest) if self._heap else None
+
+    def take_missed(self) -> list[tuple[Probe, int]]:
+        """Return how many firings each probe has missed since the last call."""
+        missed, self._missed = list(self._missed.items()), {}
+        return missed
