@@ -11,11 +11,11 @@ import time
 from collections import deque
 
 import pytest
-from fake_machine import Call, FakeMachine
-from fake_tracing import Traced, trace
 
 from kinst.core.machine import CommandEnded, MachineEvent
 from kinst.session import path, run
+from tests.fake.fake_machine import Call, FakeMachine
+from tests.fake.fake_tracing import Traced, trace
 
 STOP = 0.003  # seconds that a stop takes
 PERIOD = 1 / 997  # seconds of the probe below: less than that
