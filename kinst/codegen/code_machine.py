@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa, PerCpu, Register
 from kinst.core.layout import Scratch
@@ -70,6 +71,11 @@ class CodeMachine:
     preemption: int | None = None
     saved_registers: tuple[tuple[str, int], ...] = ()
     samples: bool = False
+    # As in Facts.
+    interrupt_masks: tuple[int, ...] = ()
+    pin: Access | None = None
+    # How the system encodes what D shows.
+    dialect: Dialect = UNKNOWN
 
     @property
     def keeps_time(self) -> bool:
@@ -89,8 +95,10 @@ def parents_of(facts: Facts | None) -> tuple[int, int]:
     return access.offsets[0], access.offsets[1]
 
 
-def target_machine(isa: Isa, facts: Facts, scratch: Scratch) -> CodeMachine:
-    """A CPU of the traced kernel.
+def target_machine(
+    isa: Isa, facts: Facts, scratch: Scratch, dialect: Dialect = UNKNOWN
+) -> CodeMachine:
+    """A CPU of the traced kernel.  dialect: its system's.
 
     Raises KinstError when the system does not know where the CPU's number is, or no read function
     that cannot fault: without them no clause can run in the target.
@@ -114,6 +122,7 @@ def target_machine(isa: Isa, facts: Facts, scratch: Scratch) -> CodeMachine:
         facts.unwinder, isa.llvm_options, facts.user, parents_of(facts), paths=facts.paths,
         user_state=facts.user_state, signature_bits=isa.signature_bits,
         preemption=facts.preemption, saved_registers=facts.saved_registers,
+        interrupt_masks=facts.interrupt_masks, pin=facts.pin, dialect=dialect,
     )  # fmt: skip
 
 
@@ -126,8 +135,10 @@ def host_machine(
     user: UserMemory | None = None,
     parents: tuple[int, int] = (0, 0),
     user_state: UserState | None = None,
+    interrupt_masks: tuple[int, ...] = (),
+    dialect: Dialect = UNKNOWN,
 ) -> CodeMachine:
-    """kinst's own process, for frames of `isa`.
+    """kinst's own process, for frames of `isa` and values of a system with this dialect.
 
     base: address of the scratch mapping here.  nofault_read: native address of a callback that
     reads the target's memory.  triple: of this process (llvm_process_triple()).
@@ -135,4 +146,5 @@ def host_machine(
     return CodeMachine(
         "host", triple, "", True, base, scratch, nofault_read, isa.registers, isa.frame_slots,
         isa.sp_slot, "ccc", user=user, parents=parents, user_state=user_state,
+        interrupt_masks=interrupt_masks, dialect=dialect,
     )  # fmt: skip

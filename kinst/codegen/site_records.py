@@ -76,7 +76,7 @@ def record_shapes(
 
 def _places(machine: CodeMachine) -> RecordPlaces | None:
     """None where this machine lacks one of them."""
-    cpu, busy = machine.builtins.get("cpu"), machine.builtins.get("interrupt")
+    cpu, busy = machine.builtins.get("cpu"), machine.pin
     scratch, clock = machine.scratch, machine.clock
     if cpu is None or busy is None or not machine.keeps_time:
         return None

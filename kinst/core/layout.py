@@ -117,7 +117,7 @@ CONTEXT_WALLTIMESTAMP = 9
 CONTEXT_CALLER = 10
 CONTEXT_ARGS = 11  # ten u64
 CONTEXT_EXECNAME = 21  # 32 bytes, NUL-terminated
-CONTEXT_INTERRUPT = 25  # the kernel's preemption count, see codegen/values/dynamic.py
+CONTEXT_INTERRUPT = 25  # builtins["interrupt"] of Facts
 CONTEXT_SLOTS = 26
 # Behind them: how many frames the host found on the stack, and as many words as the program's
 # longest stack() asks for: those frames, zeros behind.

@@ -7,7 +7,7 @@ kinst.systems, found from the kernel's image.  Addresses are virtual unless a na
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -119,33 +119,14 @@ class UserMemory:
     arg_end: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
-    """Where the kernel keeps what makes up the path of a file: offsets in its structures.
+class Paths(Protocol):
+    """Code of clauses that finds the paths of files: kinst.codegen.helpers.paths.PathCode says what
+    is asked of it."""
 
-    fs: in the thread, of the address of what has its current directory (pwd) and root, which are
-    pairs of addresses: of a mount's public part (mount) and of a directory entry (dentry).
-    parent, name, length, hashed, operations: in a directory entry (hashed is 0 when the file was
-    deleted); own_name: in its operations, of a function that makes the name up.
-    top: in the public part of a mount, of its topmost entry; public: of that part in the mount;
-    above, at: in the mount, of the mount that it is in, and of the entry where.
-    """
-
-    fs: int
-    pwd: int
-    root: int
-    mount: int
-    dentry: int
-    parent: int
-    name: int
-    length: int
-    hashed: int
-    operations: int
-    own_name: int
-    top: int
-    public: int
-    above: int
-    at: int
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest path, with its NUL."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,44 +220,52 @@ class Lender:
 class Facts:
     """What a system knows of the running kernel, once its place in memory is known.
 
-    slide: running address minus linked address.  builtins: D name to Access (cpu, pid, tid,
-    ppid, uid, gid, execname, curthread).  nofault_read: address of a C function
-    (dst, src, size) -> 0 or error that never oopses, or 0.  trap_hook: the C function that
-    a breakpoint reaches with a pointer to saved registers, whose program counter (address of
-    the byte after the breakpoint instruction) is at trap_pc_offset.  fault_hook: the C function
-    that looks up exception tables by address (first argument), or 0.  bug_hook: where not 0,
-    the C function that looks up a BUG or WARN trap by its address (first argument); it must be
-    hooked as fault_hook is, because such traps may then be planted.
-    per_cpu_bases: the per-CPU base register's value on each CPU, in CPU order.
-    thread_registers: for accesses that start from the current thread: registers by the stub's
-    names, of which the first that is there and not 0 has its address.
-    unwinder: None where the kernel has none that clauses can call.
-    paths: None where they are not known.
-    preemption: address of a word (u32) that is 0 or 1 while no thread loses its CPU in the kernel
-    where it does not ask for it; 0 where none ever does; None where that is not so.
-    saved_registers: (D name, offset) of registers as the kernel saves them when it is interrupted.
-    """
+    The defaults are what a system says that does not know."""
 
-    os: str
-    release: str
-    slide: int
-    cpus: int
-    builtins: Mapping[str, Access]
-    nofault_read: int
-    trap_hook: int
-    trap_pc_offset: int
-    trap_pc_delta: int
-    fault_hook: int
-    per_cpu_bases: tuple[int, ...]
-    clock: Clock | None
+    # The system's name and release, for messages.
+    os: str = ""
+    release: str = ""
+    # Running address minus linked address.
+    slide: int = 0
+    cpus: int = 1
+    # D name to how it is found: cpu, pid, tid, ppid, uid, gid, execname, curthread, errno; and
+    # interrupt, a word in which a CPU notes that it handles an interrupt (interrupt_masks).
+    builtins: Mapping[str, Access] = field(default_factory=dict)
+    # Address of a C function (dst, src, size) -> 0 or error that never faults, or 0.
+    nofault_read: int = 0
+    # The C function that a breakpoint reaches with a pointer to saved registers, or 0.  In those
+    # the program counter is at trap_pc_offset, so many bytes after the breakpoint instruction.
+    trap_hook: int = 0
+    trap_pc_offset: int = 0
+    trap_pc_delta: int = 0
+    # The C function that looks up exception tables by address (first argument), or 0.
+    fault_hook: int = 0
+    # The per-CPU base register's value on each CPU, in CPU order.
+    per_cpu_bases: tuple[int, ...] = ()
+    clock: Clock | None = None
+    # The C function that looks up a BUG or WARN trap by its address (first argument), or 0.  If it
+    # is not, it is hooked as fault_hook is, because such traps may then be planted.
     bug_hook: int = 0
     thread_time: ThreadTime | None = None
+    # None where the kernel has none that clauses can call.
     unwinder: Unwinder | None = None
+    # For accesses that start from the current thread: registers by the stub's names, of which the
+    # first that is there and not 0 has its address.
     thread_registers: tuple[str, ...] = ()
     user: UserMemory | None = None
+    # None where they are not known.
     paths: Paths | None = None
     user_state: UserState | None = None
+    # Bits of builtins["interrupt"], a level each: if any of a mask is set, the CPU handles an
+    # interrupt of that level, which is no part of the thread that it interrupted.
+    interrupt_masks: tuple[int, ...] = ()
+    # A counter of 4 bytes of each CPU: a thread that has raised it stays on that CPU, and others
+    # stay off it.  None where there is none.
+    pin: Access | None = None
+    # Address of a word (u32) that is 0 or 1 while no thread loses its CPU in the kernel unless it
+    # asks for it; 0 where none ever does; None where that is not so.
     preemption: int | None = None
+    # (D name, offset) of registers as the kernel saves them when it is interrupted.
     saved_registers: tuple[tuple[str, int], ...] = ()
 
 

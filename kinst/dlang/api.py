@@ -6,13 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kinst.core.dialect import Dialect
+from kinst.core.types import TypeSource
 from kinst.dlang import typed
 from kinst.dlang.check.checker import check
+from kinst.dlang.check.library import declared_types
 from kinst.dlang.check.scope import Environment
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.lexer import Macros
 from kinst.dlang.syntax.program_parser import Level, parse, parse_option
-from kinst.dlang.types.program_types import type_names
+from kinst.dlang.types.program_types import type_names as kernel_type_names
 
 __all__ = [
     "Environment",
@@ -55,6 +58,18 @@ def compile_programs(programs: Sequence[tree.Program], environment: Environment)
     return check(combine(programs), environment)
 
 
+def type_names(types: TypeSource | None, dialect: Callable[[], Dialect]) -> Callable[[str], bool]:
+    """A test whether the system's D libraries or the kernel have a type of this name, for the
+    parser."""
+    of_kernel = kernel_type_names(types)
+
+    def knows(name: str) -> bool:
+        of_library = any(name in declared_types(library) for library in dialect().libraries)
+        return of_library or (of_kernel is not None and of_kernel(name))
+
+    return knows
+
+
 def compile_text(
     text: str,
     file: str,
@@ -65,6 +80,6 @@ def compile_text(
 ) -> tuple[tree.Program, typed.Program]:
     """One text, parsed and checked. Raises DError, and nothing else, for any text."""
     environment = environment or Environment()
-    knows = type_names(environment.types)
+    knows = type_names(environment.types, environment.dialect)
     program = parse_text(text, file, macros, script=script, knows_type=knows)
     return program, check(program, environment)

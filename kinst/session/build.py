@@ -16,6 +16,7 @@ from kinst.codegen.site_records import ShapeOfRecord, record_shapes
 from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_keys, snippets_of
 from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody
 from kinst.core.columns import FOLLOWING, Batch, columns_of
+from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.held import EndedCode, held_in
 from kinst.core.isa import Isa
@@ -231,15 +232,16 @@ def build(
     placed: Placed,
     traced: TracedMachine,
     symbols: Mapping[tuple[str, str], int] | None = None,
+    dialect: Dialect = UNKNOWN,
     *,
     chained: bool = False,
     blocks: bool = False,
 ) -> PlantedImage:
     """Compile for host and target, and plan the patches.
 
-    symbols: running addresses by (module, name).  chained: trampolines lead straight into each
-    other where the ISA can do that.  blocks: instructions may share counters.  Raises
-    KinstError."""
+    symbols: running addresses by (module, name).  dialect: the system's part of D.  chained:
+    trampolines lead straight into each other where the ISA can do that.  blocks: instructions may
+    share counters.  Raises KinstError."""
     isa, scratch, base = traced.isa, placed.scratch, placed.memory.native
     rules = {}
     if traced.personality is not None and asks_caller(program):
@@ -250,13 +252,13 @@ def build(
     stopped = StoppedCpu()
     user = StoppedUser(traced.target, traced.facts, stopped)
     read_user = native.native_read(user.read)
+    facts = traced.facts or Facts()
     here = host_machine(
         isa, scratch, base, read.address, host_triple(), user.functions(read_user),
-        parents_of(traced.facts), traced.facts.user_state if traced.facts else None,
+        parents_of(traced.facts), facts.user_state, facts.interrupt_masks, dialect,
     )  # fmt: skip
-    paths = traced.facts.paths if traced.facts else None
     host = compile_host(
-        program, placed.layout, replace(here, symbols=symbols or {}, paths=paths),
+        program, placed.layout, replace(here, symbols=symbols or {}, paths=facts.paths),
         _entries((*parts.host, *(e for e, _ in parts.stopped))), parts.error.clauses,
         base + places.error_host,
     )  # fmt: skip
@@ -266,7 +268,7 @@ def build(
         )
     if traced.facts is None:
         raise KinstError("probes can be planted only in a kernel")
-    there = target_machine(isa, traced.facts, scratch)
+    there = target_machine(isa, traced.facts, scratch, dialect)
     there = replace(there, samples=bool(parts.sampled))
     first = scratch.address + places.planted + len(parts.planted) * places.size
     shapes: Mapping[tuple[Clauses, Arguments], ShapeOfRecord] = {}

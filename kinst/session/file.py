@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, partial
 
+from kinst.core.dialect import Dialect
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
@@ -99,9 +100,14 @@ def expand_request_in_file(request: Request, report: Report) -> str:
         return files.open(_debug_of(request, open_file(path), report).path)
 
     types = FileTypes(Places(lambda: debug().path, dict, files))
-    compiled = compile_request(request, isa, target_pid=0, types=types)
+    elf = cache(lambda: open_elf(path))
+
+    def dialect() -> Dialect:
+        return of_image(elf()).dialect()
+
+    compiled = compile_request(request, isa, target_pid=0, types=types, dialect=dialect)
     if wants_expansion(compiled):
-        image = FileImage(placed(open_elf(path)))
+        image = FileImage(placed(elf()))
         kernel = RunningKernel(image, image, isa)
         zero = request.zero or compiled.options.zdefs
 

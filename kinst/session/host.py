@@ -32,7 +32,7 @@ EXECNAME_SIZE = 32
 class FiringContext:
     """Built-in variables of one host-run firing; times in ns.
 
-    interrupt: the kernel's preemption count, see codegen/values/dynamic.py."""
+    interrupt: Facts.builtins["interrupt"]."""
 
     cpu: int = 0
     pid: int = 0

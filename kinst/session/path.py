@@ -20,6 +20,7 @@ from pathlib import Path
 from kinst.codegen.analysis import asks_caller
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.code import FunctionCode
+from kinst.core.dialect import Dialect
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.held import EndedCode, left
 from kinst.core.kernel import Found, Kernel
@@ -95,7 +96,7 @@ from kinst.session.values import (
     ScratchMemory,
     TracedMachine,
 )
-from kinst.systems import of_image
+from kinst.systems import of_host, of_image
 from kinst.wire.native import give_back
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
@@ -165,7 +166,9 @@ class OpenMachine:
 
     def compile(self, request: Request) -> Compiled:
         """The request's programs, parsed and checked.  Raises DError, KinstError."""
-        compiled = compile_request(request, self.isa, 0, self.types, self.report.say)
+        compiled = compile_request(
+            request, self.isa, 0, self.types, self.report.say, self.dialect
+        )  # fmt: skip
         check_stability(compiled, load_all())
         if not (request.zero or compiled.options.zdefs):
             check_descriptions(compiled.program, load_all())
@@ -174,6 +177,12 @@ class OpenMachine:
             batches.check_batches(compiled.program, wants)
         self.report.stage("compile D")
         return compiled
+
+    def dialect(self) -> Dialect:
+        """D's part of the traced system: of the kernel's file or, where kinst fetches that itself
+        or traces this very machine, of its own system."""
+        named = self.request.debug or self.request.kernel
+        return (of_image(self._image.elf) if named else of_host()).dialect()
 
     def needs_kernel(self, compiled: Compiled, *, fired: bool) -> bool:
         """Whether a program means probes or symbols of a kernel.  fired: it is to run."""
@@ -302,7 +311,9 @@ class OpenMachine:
             return compiled
         programs = compiled.programs
         if target_pid:
-            programs = parse_request(request, target_pid, compiled.types, before=programs)
+            programs = parse_request(
+                request, target_pid, compiled.types, before=programs, dialect=compiled.dialect
+            )  # fmt: skip
         self._check_system(compiled)
         if wants_expansion(compiled) or asks_caller(compiled.program):
             personality.find_frames_with(frames_finder(images, report.say))
@@ -476,7 +487,7 @@ class OpenMachine:
         symbols = running_addresses(compiled.program, compiled.types, traced)
         rules = compiled.plant
         image = build(
-            compiled.program, parts, placed, traced, symbols,
+            compiled.program, parts, placed, traced, symbols, compiled.dialect(),
             chained=rules.chains, blocks=rules.blocks,
         )  # fmt: skip
         for site, reason in image.sites.refused:

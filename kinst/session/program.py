@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from kinst.core.dialect import Dialect
 from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
@@ -36,6 +37,7 @@ from kinst.session.request import Request
 from kinst.session.sizes import TRAMPOLINES, fitted
 from kinst.session.values import Compiled
 from kinst.sugar.locals import provisional
+from kinst.systems import of_host
 
 GLOB = frozenset("*?[")
 COMMAND = "kinst"  # $0 where there is no script
@@ -57,19 +59,27 @@ def _with_settings(options: Options, settings: tuple[tuple[str, str], ...]) -> O
     return options
 
 
+def host_dialect() -> Dialect:
+    """The part of D of the system that kinst runs on."""
+    return of_host().dialect()
+
+
 def compile_request(
     request: Request,
     isa: Isa,
     target_pid: int,
     types: TypeSource | None = None,
     say: Callable[[str], None] | None = None,
+    dialect: Callable[[], Dialect] = host_dialect,
 ) -> Compiled:
     """Parse and check everything that -n, -P, -m, -f, -i and -s gave.
 
     target_pid: $target.  types: of the kernel to be traced.  say: gets what the C preprocessor
-    tells.  Raises DError with its place, KinstError for options.
+    tells.  dialect: the traced system's part of D.  Raises DError with its place, KinstError for
+    options.
     """
-    return _checked(request, parse_request(request, target_pid, types, say), isa, types)
+    programs = parse_request(request, target_pid, types, say, dialect=dialect)
+    return _checked(request, programs, isa, types, dialect)
 
 
 def parse_request(
@@ -78,6 +88,7 @@ def parse_request(
     types: TypeSource | None = None,
     say: Callable[[str], None] | None = None,
     before: tuple[tree.Program, ...] = (),
+    dialect: Callable[[], Dialect] = host_dialect,
 ) -> tuple[tree.Program, ...]:
     """The request's programs, in their order, parsed.
 
@@ -85,14 +96,14 @@ def parse_request(
     """
     options = _with_settings(Options(), request.settings)
     programs: list[tree.Program] = []
-    known = type_names(types)
+    known = type_names(types, dialect)
     part = len(request.programs) > 1
 
     def knows(name: str) -> bool:
         """Types of the kernel, and of the programs before."""
         own = any(t.name == name for p in programs for t in p.items
                   if isinstance(t, tree.TypeDeclaration))  # fmt: skip
-        return own or (known is not None and known(name))
+        return own or known(name)
 
     for ordinal, text in enumerate(request.programs, 1):
         if before and not (options.cpp or "$target" in text.text):
@@ -125,7 +136,7 @@ def with_programs(
     if all(map(operator.is_, programs, before.programs)):
         return before
     measures = {one.name: one.measure for one in before.program.aggregations}
-    return _checked(request, programs, isa, before.types, measures)
+    return _checked(request, programs, isa, before.types, before.dialect, measures)
 
 
 def _check_destructive(program: typed.Program, options: Options) -> None:
@@ -167,6 +178,7 @@ def _checked(
     programs: tuple[tree.Program, ...],
     isa: Isa,
     types: TypeSource | None,
+    dialect: Callable[[], Dialect],
     measures: Mapping[str, typed.Measure] = {},
 ) -> Compiled:
     """measures: what the aggregations of the program measure as it was written, if `programs` are
@@ -184,6 +196,7 @@ def _checked(
         jstackframes=options.jstackframes,
         providers=interfaces(),
         measures={**measures_of(combine(programs)), **measures},
+        dialect=dialect,
     )
     ways = _local_type(types), _local_names(types)
     program = compile_programs([provisional(p, *ways) for p in programs], environment)
@@ -198,5 +211,5 @@ def _checked(
     batch = parse_rate("batch", own["batch"]) / 1e9 if "batch" in own else 0
     return Compiled(
         tuple(texts), programs, program, options, plant_rules(own.get("plant", "")), room, types,
-        batch,
+        batch, dialect,
     )  # fmt: skip

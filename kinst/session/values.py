@@ -6,11 +6,12 @@ Request -> Files, TracedMachine -> Compiled -> EnabledSite -> ScratchMemory, Pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kinst.codegen.compile import HostCode, TargetCode
+from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.held import EndedCode
 from kinst.core.isa import Isa
 from kinst.core.kernel import Argument, LiveKernel, Timer
@@ -84,6 +85,8 @@ class Compiled:
     trampolines: int
     types: TypeSource | None = None
     batch: float = 0
+    # The traced system's part of D.
+    dialect: Callable[[], Dialect] = lambda: UNKNOWN
 
     @property
     def tree(self) -> tree.Program:

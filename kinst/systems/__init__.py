@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
 
+from kinst.core.dialect import Dialect
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
 from kinst.core.system import System, Territory
@@ -33,15 +34,20 @@ class FileRules(Protocol):
 
 
 class SystemKind(Protocol):
-    """What a file or folder of kinst.systems offers.
-
-    fallback: whether it is for kernels that no other one knows."""
+    """What a file or folder of kinst.systems offers."""
 
     name: str
+    # Whether it is for kernels that no other one knows.
     fallback: bool
+    # Whether kinst itself runs on it, where it also fetches kernels from.
+    hosts: bool
 
     def knows(self, elf: Elf) -> bool:
         """Whether the image is a kernel of this system."""
+        ...
+
+    def dialect(self) -> Dialect:
+        """The system's part of D."""
         ...
 
     def territory(self, isa: Isa) -> Territory | None:
@@ -74,3 +80,9 @@ def kinds() -> tuple[SystemKind, ...]:
 def of_image(elf: Elf) -> SystemKind:
     """The system whose kernel this is."""
     return next(kind for kind in kinds() if kind.fallback or kind.knows(elf))
+
+
+def of_host() -> SystemKind:
+    """The system that kinst runs on: that of BEGIN, END and timers without a kernel, and of kernels
+    that kinst fetches itself."""
+    return next(kind for kind in kinds() if kind.fallback or kind.hosts)

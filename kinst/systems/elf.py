@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
@@ -28,15 +29,15 @@ from kinst.systems import FileRules
 
 MASK = (1 << 64) - 1
 # What D has that only a system's own structures tell.
-UNKNOWN = {
+_LACKING = {
     **dict.fromkeys(
         ("caller", "curthread", "cwd", "errno", "execargs", "execname", "gid", "pid", "ppid",
          "root", "stackdepth", "tid", "ucaller", "uid", "ustackdepth", "vtimestamp", "uregs"),
         "{}",
     ),
     **dict.fromkeys(
-        ("copyin", "copyinstr", "copyinto", "copyout", "copyoutstr", "d_path", "progenyof",
-         "stack", "ustack"),
+        ("copyin", "copyinstr", "copyinto", "copyout", "copyoutstr", "d_path", "getmajor",
+         "getminor", "inet_ntop", "progenyof", "stack", "ustack"),
         "{}()",
     ),
     "self": "a thread-local variable",
@@ -299,9 +300,14 @@ class _Unknown:
 
     name = "elf"
     fallback = True
+    hosts = False
 
     def knows(self, elf: Elf) -> bool:
         return True
+
+    def dialect(self) -> Dialect:
+        """Nothing but D's own."""
+        return UNKNOWN
 
     def territory(self, isa: Isa) -> Territory | None:
         """Not known: memory is read as the CPUs see it."""
@@ -309,7 +315,7 @@ class _Unknown:
 
     def lacks(self, name: str, elf: Elf) -> str:
         """Where threads, processes and callers are is the system's to say."""
-        what = UNKNOWN.get(name, "").format(name)
+        what = _LACKING.get(name, "").format(name)
         return f"{what} needs a system that kinst knows: {elf.path} is of none" if what else ""
 
     def of_file(self, elf: Elf) -> FileRules:

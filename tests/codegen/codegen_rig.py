@@ -28,9 +28,11 @@ from kinst.core.records import ProgramLayout
 from kinst.core.system import Access, Clock, Paths
 from kinst.dlang import typed as t
 from kinst.dlang.typed import Aggregation
+from kinst.systems.linux.dialect import dialect
 from kinst.wire import native
 
 SPAN = Span("test", 1, 1)
+LINUX = dialect()
 BASE = 0xFFFFFFFF9FE00000
 SIZE = 2 << 20
 SLOTS = 20
@@ -260,7 +262,7 @@ class HostRig(Rig):
     def host_machine(self) -> CodeMachine:
         return CodeMachine(
             "host", host_triple(), "", True, self.base, self.scratch, self.callback.address,
-            REGISTERS, SLOTS, SP_SLOT, "ccc", paths=self.paths,
+            REGISTERS, SLOTS, SP_SLOT, "ccc", paths=self.paths, dialect=LINUX,
         )  # fmt: skip
 
     def start(self) -> None:
@@ -328,7 +330,8 @@ class TargetRig(Rig):
             BASE, self.scratch, NOFAULT, REGISTERS, SLOTS, SP_SLOT, "preserve_mostcc",
             PerCpu(256), BUILTINS, self.timestamp_asm, "={rax},~{rdx},~{flags}", CLOCK,
             0x80, 1, paths=self.paths, saved_registers=self.saved_registers,
-            samples=bool(self.saved_registers),
+            samples=bool(self.saved_registers), interrupt_masks=(1 << 8, 0xFF0000),
+            dialect=LINUX,
         )  # fmt: skip
 
     def start(self) -> None:

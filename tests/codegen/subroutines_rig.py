@@ -12,6 +12,7 @@ from kinst.core import layout as lay
 from kinst.core.dtypes import StringType
 from kinst.dlang import typed as t
 from kinst.dlang.api import Environment, compile_text
+from kinst.systems import of_host
 from tests.codegen.codegen_rig import REGISTERS, RIGS, Rig
 
 REGS = {r.d_name: r.index for r in REGISTERS}
@@ -26,7 +27,9 @@ ERRORS = "dtrace:::ERROR { trace(arg4); trace(arg5); }"
 
 
 def compiled(text: str) -> t.Program:
-    return compile_text(text, "test", environment=Environment(REGS, STRSIZE))[1]
+    return compile_text(
+        text, "test", environment=Environment(REGS, STRSIZE, dialect=of_host().dialect)
+    )[1]
 
 
 def expression(text: str) -> str:

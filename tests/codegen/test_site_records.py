@@ -94,10 +94,10 @@ class Inline(TargetRig):
     def target_machine(self) -> CodeMachine:
         busy = Access(BUSY_AT, (), 4)
         cpu = Access(CPU_AT, (), 4)
-        builtins = {**BUILTINS, "interrupt": busy, "cpu": cpu}
+        builtins = {**BUILTINS, "cpu": cpu}
         return replace(
-            super().target_machine(), builtins=builtins, reserves=True, registers=ISA.registers,
-            preemption=self.settled, clock=self.clock,
+            super().target_machine(), builtins=builtins, pin=busy, reserves=True,
+            registers=ISA.registers, preemption=self.settled, clock=self.clock,
             frame_slots=ISA.frame_slots, sp_slot=ISA.sp_slot,
         )  # fmt: skip
 
@@ -403,16 +403,21 @@ def test_machines_where_records_need_a_call(inline_machine: CodeMachine) -> None
     text = "kinst::f:0 { trace(cpu); }"
     builtins = dict(inline_machine.builtins)
     assert shapes(text, inline_machine) == 1
-    for name in ("cpu", "interrupt"):
+
+    def with_access(name: str, access: Access) -> CodeMachine:
+        if name == "pin":
+            return replace(inline_machine, pin=access)
+        return replace(inline_machine, builtins=builtins | {name: access})
+
+    for name in ("cpu", "pin"):
         for access in (Access(CPU_AT, (), 8), Access(CPU_AT, (8,), 4), Access(None, (), 4),
                        Access(1 << 31, (), 4), Access(-(1 << 31) - 1, (), 4)):  # fmt: skip
-            other = replace(inline_machine, builtins=builtins | {name: access})
-            assert shapes(text, other) == 0, access
+            assert shapes(text, with_access(name, access)) == 0, access
         for at in ((1 << 31) - 4, -(1 << 31)):
-            other = replace(inline_machine, builtins=builtins | {name: Access(at, (), 4)})
-            assert shapes(text, other) == 1, at
-        left = {key: access for key, access in builtins.items() if key != name}
-        assert shapes(text, replace(inline_machine, builtins=left)) == 0
+            assert shapes(text, with_access(name, Access(at, (), 4))) == 1, at
+    without_cpu = {key: access for key, access in builtins.items() if key != "cpu"}
+    assert shapes(text, replace(inline_machine, builtins=without_cpu)) == 0
+    assert shapes(text, replace(inline_machine, pin=None)) == 0
     places = inline_machine.scratch
     for changed, count in (
         ({"clock": None}, 0), ({"timestamp_asm": ""}, 0), ({"base": 1 << 40}, 0),

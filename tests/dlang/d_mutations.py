@@ -27,12 +27,16 @@ from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.source import to_text
 from kinst.dlang.syntax.unparse import unparse
 from kinst.providers import interfaces
+from kinst.systems import of_host
 from tests import ROOT
 
 LIMIT = 5.0  # seconds of CPU time that one text may take
 GROWTH = 256 << 10  # KiB by which one text may raise the most memory that the process ever had
 ENVIRONMENT = Environment(
-    {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20}, 256, providers=interfaces()
+    {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20},
+    256,
+    providers=interfaces(),
+    dialect=of_host().dialect,
 )
 MACROS = Macros(("k", "12", "name", "a b"), {"pid": 5, "target": 6}, defaultargs=True)
 _TOKEN = re.compile(r'[A-Za-z_]\w*|\d\w*|"[^"\n]*"|\s+|.', re.S)

@@ -10,9 +10,10 @@ from kinst.dlang import typed
 from kinst.dlang.api import Environment, Macros, compile_text
 from kinst.dlang.syntax import tree
 from kinst.providers import interfaces
+from kinst.systems import of_host
 
 REGISTERS = {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20}
-ENVIRONMENT = Environment(REGISTERS, 256, providers=interfaces())
+ENVIRONMENT = Environment(REGISTERS, 256, providers=interfaces(), dialect=of_host().dialect)
 
 
 def compile_(text: str, macros: Macros | None = None) -> typed.Program:

@@ -12,12 +12,16 @@ from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.d_options import NAMES
 from kinst.dlang.vocabulary.type_names import TYPEDEFS
 from kinst.providers import interfaces
+from kinst.systems import of_host
 from tests import ROOT
 
 TEXT = (ROOT / "docs/d.md").read_text()
 BLOCKS = re.findall(r"^```d(?: error (\w+))?\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 ENVIRONMENT = Environment(
-    {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RDX": 12}, 256, providers=interfaces()
+    {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RDX": 12},
+    256,
+    providers=interfaces(),
+    dialect=of_host().dialect,
 )
 
 

@@ -19,13 +19,14 @@ from kinst.dlang.syntax.source import to_text
 from kinst.dlang.syntax.unparse import unparse
 from kinst.dlang.vocabulary.d_options import NAMES, Options
 from kinst.providers import interfaces
+from kinst.systems import of_host
 from tests.dlang import d_mutations
 from tests.dlang.d_mutations import in_parallel, search
 from tests.dlang.syntax.test_parse import PRECEDENCE
 from tests.dlang.syntax.test_parse import PROGRAMS as GOOD
 from tests.dlang.test_errors import BODIES, PROGRAMS
 
-ENVIRONMENT = Environment({"R_RAX": 14}, 256, providers=interfaces())
+ENVIRONMENT = Environment({"R_RAX": 14}, 256, providers=interfaces(), dialect=of_host().dialect)
 # Without defaultargs a text that leaves $3 unused is refused before anything else is looked at.
 MACROS = Macros(("k", "12", "name", "a b"), {"pid": 5}, defaultargs=True)
 _WORDS = (

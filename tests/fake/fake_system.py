@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
 from kinst.core.probe import Function
@@ -86,6 +87,7 @@ class FakeSystem:
             fault_hook=kernel.address("find_fixup"),
             per_cpu_bases=machine.per_cpu_bases,
             clock=CLOCK,
+            interrupt_masks=(1 << 8, 0xFF0000),
             thread_registers=("tp",) if machine.isa.name == "riscv64" else (),
         )
         found = [Function(MODULE, n, *kernel.symbols[n]) for n in kernel.functions]
@@ -186,12 +188,16 @@ class FakeSystemKind:
 
     name = "fake"
     fallback = False
+    hosts = False
 
     def __init__(self, system: FakeSystem | None = None) -> None:
         self._system = system
 
     def knows(self, elf: Elf) -> bool:
         return elf.address("ex_table_start") is not None
+
+    def dialect(self) -> Dialect:
+        return UNKNOWN
 
     def territory(self, isa: Isa) -> Territory | None:
         return None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Unit, context_word, current_thread
 from kinst.codegen.helpers.branching import leave, loop, step
-from kinst.codegen.helpers.path_walk import kernel_path
+from kinst.codegen.helpers.paths import kernel_path
 from kinst.codegen.ssa import Function, Value, const
 from kinst.codegen.subroutines.arguments import Args, number, pointer, wide
+from kinst.core.dialect import DeviceNumbers, Piece
 from kinst.core.errors import KinstError
 from kinst.core.layout import CONTEXT_PID, CONTEXT_PPID
 
@@ -71,11 +74,26 @@ def d_path(firing: Firing, args: Args) -> Lowered:
 
 
 def getmajor(firing: Firing, args: Args) -> Lowered:
-    """The major number of Linux's dev_t (include/linux/kdev_t.h: 12 and 20 bits)."""
-    code = firing.code
-    return code.op("and", code.op("lshr", wide(firing, args[0]), 20), 0xFFF)
+    return _joined(firing, args, _devices(firing, "getmajor").major)
 
 
 def getminor(firing: Firing, args: Args) -> Lowered:
-    """The minor number of Linux's dev_t."""
-    return firing.code.op("and", wide(firing, args[0]), 0xFFFFF)
+    return _joined(firing, args, _devices(firing, "getminor").minor)
+
+
+def _devices(firing: Firing, name: str) -> DeviceNumbers:
+    found = firing.unit.machine.dialect.devices
+    if found is None:
+        raise KinstError(f"{name}() needs a system that kinst knows")
+    return found
+
+
+def _joined(firing: Firing, args: Args, pieces: Sequence[Piece]) -> Value:
+    """The pieces of the first argument, as one number."""
+    code, number, found = firing.code, wide(firing, args[0]), const(0)
+    for k, piece in enumerate(pieces):
+        bits = code.op("lshr", number, piece.shift) if piece.shift else number
+        bits = code.op("and", bits, piece.mask)
+        bits = code.op("shl", bits, piece.place) if piece.place else bits
+        found = code.op("or", found, bits) if k else bits
+    return found

@@ -9,6 +9,7 @@ from kinst.codegen.helpers.branching import both, byte_of, either, loop, put, st
 from kinst.codegen.helpers.memory_access import read
 from kinst.codegen.ssa import Function, Local, Value, const
 from kinst.codegen.subroutines.arguments import DOT, Args, fault_if_failed, number, pointer, wide
+from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_ILLOP
 
 INET_ROOM = 48  # INET6_ADDRSTRLEN is 46
@@ -114,9 +115,6 @@ def _write_inet6(unit: Unit, name: str) -> Function:
     return code
 
 
-AF_INET, AF_INET6 = 2, 10  # of Linux
-
-
 def _inet(name: str, size: int, address: Value, firing: Firing) -> Lowered:
     code = firing.code
     # Whoever reads the text may read up to its bound.
@@ -138,7 +136,10 @@ def inet_ntoa6(firing: Firing, args: Args) -> Lowered:
 def inet_ntop(firing: Firing, args: Args) -> Lowered:
     code = firing.code
     family, address = number(firing, args[0]), pointer(firing, args[1])
-    old, new = code.icmp("eq", family, AF_INET), code.icmp("eq", family, AF_INET6)
+    families = firing.unit.machine.dialect.families
+    if families is None:
+        raise KinstError("inet_ntop() needs a system that kinst knows")
+    old, new = (code.icmp("eq", family, one) for one in (families.inet, families.inet6))
     neither = code.op("xor", code.op("or", old, new), const(1, 1))
     firing.faults.add(code, neither, FAULT_ILLOP, family)
     yes, no, end = (code.fresh(n) for n in ("inet4", "inet6", "inet"))

@@ -1,4 +1,4 @@
-"""Paths as text: basename(), dirname() and cleanpath().  helpers/path_walk.py has the kernel's."""
+"""Paths as text: basename(), dirname() and cleanpath().  helpers/paths.py has the kernel's."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from kinst.codegen.firing import (
 )
 from kinst.codegen.helpers.branching import both, byte_in, least, leave, loop, most, step
 from kinst.codegen.helpers.memory_access import load_word, user_helper, user_of
-from kinst.codegen.helpers.path_walk import current_directory, root_directory
+from kinst.codegen.helpers.paths import current_directory, root_directory
 from kinst.codegen.layout.variable_places import bits_of
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.dtypes import DType

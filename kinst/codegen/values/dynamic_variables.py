@@ -38,12 +38,6 @@ def checked_index(
 # belong to the thread that it interrupts (DTRACE_TLS_THRKEY).
 _TID_SHIFT = 42
 
-# Parts of Linux's preemption count (include/linux/preempt.h): a soft interrupt's handler is
-# running; that of a hard interrupt or an NMI is.
-_SOFT_SHIFT = 8
-
-_HARD_MASK = 0xFF0000
-
 THREAD_PARTS = frozenset({"curthread", "tid", "interrupt"})  # built-ins that thread_key() reads
 
 
@@ -65,11 +59,18 @@ def thread_key(firing: Firing) -> Value:
 
     thread = word("curthread", CONTEXT_CURTHREAD)
     number = code.op("shl", word("tid", CONTEXT_TID), _TID_SHIFT)
-    counts = word("interrupt", CONTEXT_INTERRUPT)
-    soft = code.op("and", code.op("lshr", counts, _SOFT_SHIFT), 1)
-    hard = code.convert(code.icmp("ne", code.op("and", counts, _HARD_MASK), 0), 64, signed=False)
-    level = code.op("or", soft, code.op("shl", hard, 1))
-    return code.op("xor", code.op("xor", thread, number), level)
+    key = code.op("xor", thread, number)
+    if not machine.interrupt_masks:
+        return key
+    word_of_cpu, level = word("interrupt", CONTEXT_INTERRUPT), const(0)
+    for place, mask in enumerate(machine.interrupt_masks):
+        if mask & mask - 1:
+            handles = code.icmp("ne", code.op("and", word_of_cpu, mask), 0)
+            bit = code.convert(handles, 64, signed=False)
+        else:
+            bit = code.op("and", code.op("lshr", word_of_cpu, mask.bit_length() - 1), 1)
+        level = code.op("or", level, code.op("shl", bit, place)) if place else bit
+    return code.op("xor", key, level)
 
 
 def _thread(firing: Firing) -> Value:

@@ -88,9 +88,10 @@ def _is_null(expr: typed.Expr) -> bool:
     return is_zero(expr) and isinstance(expr.type, PointerType | IntType)
 
 
-def absent(name: str, span: Span) -> DError:
+def _absent(name: str, span: Span, scope: Scope) -> DError:
     """The error for a call of another kernel's subroutine."""
-    return DError(f"{name}( ) is not available: {ABSENT[name]}", span, "D_FUNC_UNDEF")
+    reason = scope.environment.dialect().absent.get(name, ABSENT[name])
+    return DError(f"{name}( ) is not available: {reason}", span, "D_FUNC_UNDEF")
 
 
 def destructive_calls(nodes: Sequence[typed.Expr]) -> list[str]:
@@ -154,7 +155,7 @@ def call(node: tree.Call, scope: Scope, check: Check) -> typed.Expr:
 def unknown_function(name: str, span: Span, scope: Scope) -> DError:
     """The error for a call of something that is no function of kinst's."""
     if name in ABSENT:
-        return absent(name, span)
+        return _absent(name, span, scope)
     if name in builtins.ACTIONS_NOT_YET:
         return DError(f"{name}( ) is not supported yet", span, "D_UNKNOWN")
     kind = builtins.kind_of(name)
@@ -228,7 +229,7 @@ def _stack_frames(node: tree.Call, scope: Scope, check: Check) -> int:
 
 def _user_frames(name: str, node: tree.Call, scope: Scope, check: Check) -> int:
     """The frames of ustack(); jstack() is the same with other defaults where no program helps to
-    name its frames (Dynamic Tracing Guide, "jstack()"), and on Linux none does."""
+    name its frames (Dynamic Tracing Guide, "jstack()"), and none does."""
     if not node.arguments:
         environment = scope.environment
         java = name == "jstack"

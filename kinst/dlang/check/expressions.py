@@ -50,7 +50,6 @@ from kinst.dlang.types.conversions import (
 )
 from kinst.dlang.types.operators import choose, load, move, need_definition, operate
 from kinst.dlang.vocabulary import builtins
-from kinst.dlang.vocabulary.constants import CONSTANTS, GUIDE_CONSTANTS
 from kinst.dlang.vocabulary.type_names import is_bool, typedef
 
 _BUILTIN_ARGUMENTS = 10  # arg0 to arg9
@@ -124,36 +123,38 @@ def _argument_type(pattern: ProbePattern, index: int, node: tree.Index, scope: S
 
 _ERRNO = "errno"
 
-_MOST_ERRNO = 4095  # MAX_ERRNO (include/linux/err.h)
-
 
 def _errno(span: Span, scope: Scope) -> typed.Expr:
-    """errno in a clause whose probes are all fbt::F:return. Raises DError D_IDENT_UNDEF.
+    """errno: the thread's, or, in a system that keeps none there, the negative result of the
+    function, in a clause whose probes are all returns. Raises DError D_IDENT_UNDEF.
 
-    Linux keeps no error number in a thread: functions return its negative. A function that returns
-    int may leave anything, or 0, in the upper half of the register.
+    A function that returns int may leave anything, or 0, in the upper half of the register.
     """
+    dialect = scope.environment.dialect()
+    most = dialect.most_error
+    if not most:
+        return typed.Builtin(builtins.VARIABLES[_ERRNO].type, span, _ERRNO)
     others = [p for p in scope.patterns if not _is_return(p, scope)]
     if others or not scope.patterns:
         where = f" at {others[0]}" if others else " outside of a probe clause"
         raise DError(
-            f"errno is not available{where}: Linux keeps none in the thread",
+            f"errno is not available{where}: {dialect.system} keeps none in the thread",
             span,
             "D_IDENT_UNDEF",
             "fbt::F:return has the error that F returns",
         )
     value = typed.Builtin(INT64, span, "arg1")
-    wide, narrow = -_MOST_ERRNO, (1 << 32) - _MOST_ERRNO
-    fails = logical("||", _is_error_from(value, wide), _is_error_from(value, narrow), span)
+    wide, narrow = (_is_error_from(value, start - most, most) for start in (0, 1 << 32))
+    fails = logical("||", wide, narrow, span)
     error = unary("-", cast(value, INT), INT, span)
     return typed.Conditional(INT, span, fails, error, constant(0, INT, span))
 
 
-def _is_error_from(value: typed.Expr, least: int) -> typed.Expr:
-    """Whether the value is one of the MAX_ERRNO numbers that start at least."""
+def _is_error_from(value: typed.Expr, least: int, count: int) -> typed.Expr:
+    """Whether the value is one of so many numbers that start at least."""
     span = value.span
     above = binary("-", cast(value, UINT64), constant(least, UINT64, span), UINT64, span)
-    return binary("<", above, constant(_MOST_ERRNO, UINT64, span), INT, span)
+    return binary("<", above, constant(count, UINT64, span), INT, span)
 
 
 def _is_return(pattern: ProbePattern, scope: Scope) -> bool:
@@ -296,8 +297,9 @@ def _name(node: tree.Name, scope: Scope) -> typed.Expr:
         return typed.Builtin(type_, node.span, node.name)
     if node.name in scope.environment.registers:
         return constant(scope.environment.registers[node.name], INT, node.span)
-    if node.name in CONSTANTS:
-        return constant(CONSTANTS[node.name], INT, node.span)
+    number = variables.constant_named(node.name, scope)
+    if number is not None:
+        return constant(number, INT, node.span)
     if node.name == "NULL":
         return constant(0, PointerType(VoidType()), node.span)
     scope.refuse_builtin(node.name, node.span, "scalar")
@@ -306,8 +308,6 @@ def _name(node: tree.Name, scope: Scope) -> typed.Expr:
     known = _enumerator(node, scope)
     if known is not None:
         return known
-    if node.name in GUIDE_CONSTANTS:
-        return constant(GUIDE_CONSTANTS[node.name], INT, node.span)
     raise scope.unknown(node.name, node.span)
 
 

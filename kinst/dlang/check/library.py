@@ -1,157 +1,147 @@
-"""kinst's own translators: the structures of the Dynamic Tracing Guide ("Translators", "proc
-Provider", "io Provider") that mean something in Linux, as D text.
+"""D libraries of the traced system: what a program uses of them is declared before it.
 
-A part is compiled only if a program uses one of its names, and a member's expression only if the
-member is used, because kernels differ. Members without a counterpart in Linux are declared but have
-no conversion (D_XLATE_NOCONV).
+A library is found by the names that it declares at the start of a line, and parsed only if a
+program uses one of them.  Of a library only what is used is declared, because kernels differ; for
+the same reason a translator's expression is checked only where its member is used.  Members without
+a counterpart in the system are declared and have no conversion (D_XLATE_NOCONV).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Sequence
 from functools import cache
 
+from kinst.core.dialect import Library
+from kinst.core.errors import DError
 from kinst.dlang.check.expansions import define_inline, define_translator
 from kinst.dlang.check.scope import Check, Scope
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.program_parser import parse
-from kinst.dlang.vocabulary.type_names import words
 from kinst.dlang.walk import walk
 
-_PSINFO = """
-typedef struct psinfo {
-    int pr_nlwp; pid_t pr_pid; pid_t pr_ppid; pid_t pr_pgid; pid_t pr_sid;
-    uid_t pr_uid; uid_t pr_euid; gid_t pr_gid; gid_t pr_egid; uintptr_t pr_addr; size_t pr_size;
-    string pr_fname; string pr_psargs;
-    int pr_ttydev; char pr_dmodel; int pr_argc; uintptr_t pr_argv; uintptr_t pr_envp;
-    int pr_taskid; int pr_projid; int pr_poolid; int pr_zoneid; int pr_contract; int pr_jailid;
-} psinfo_t;
-translator psinfo_t < struct task_struct *T > {
-    pr_nlwp = T->signal->nr_threads;
-    pr_pid = T->tgid;
-    pr_ppid = T->real_parent->tgid;
-    pr_pgid = T->signal->pids[PIDTYPE_PGID]->numbers[0].nr;
-    pr_sid = T->signal->pids[PIDTYPE_SID]->numbers[0].nr;
-    pr_uid = T->real_cred->uid.val;
-    pr_euid = T->real_cred->euid.val;
-    pr_gid = T->real_cred->gid.val;
-    pr_egid = T->real_cred->egid.val;
-    pr_addr = (uintptr_t)T->group_leader;
-    pr_size = T->mm == NULL ? 0 : T->mm->total_vm * 4;
-    pr_fname = T->group_leader->comm;
-    pr_psargs = T->group_leader == curthread->group_leader ? execargs :
-        stringof(T->group_leader->comm);
-};
-inline psinfo_t *curpsinfo = xlate < psinfo_t * > (curthread);
-"""
-
-# States and flags of include/linux/sched.h (__TASK_STOPPED | __TASK_TRACED, PF_KTHREAD); the
-# letters are those of SVR4's ps(1), the classes those of Linux's.
-_LWPSINFO = """
-inline int PR_STOPPED = 0x1;
-inline int PR_ASLEEP = 0x10;
-inline int PR_ISSYS = 0x1000;
-typedef struct lwpsinfo {
-    int pr_flag; id_t pr_lwpid; uintptr_t pr_addr; char pr_state; char pr_sname; char pr_nice;
-    int pr_pri; string pr_clname; string pr_name; processorid_t pr_onpro;
-    uintptr_t pr_wchan; char pr_stype; short pr_syscall; processorid_t pr_bindpro;
-    int pr_bindpset; int pr_lgrp;
-} lwpsinfo_t;
-translator lwpsinfo_t < struct task_struct *T > {
-    pr_flag = ((T->__state & 0xc) ? PR_STOPPED : 0) | (T->__state ? PR_ASLEEP : 0) |
-        ((T->flags & 0x200000) ? PR_ISSYS : 0);
-    pr_lwpid = T->pid;
-    pr_addr = (uintptr_t)T;
-    pr_state = T == curthread ? SONPROC : T->exit_state ? SZOMB : !T->__state ? SRUN :
-        (T->__state & 0xc) ? SSTOP : SSLEEP;
-    pr_sname = T == curthread ? 'O' : T->exit_state ? 'Z' : !T->__state ? 'R' :
-        (T->__state & 0xc) ? 'T' : 'S';
-    pr_nice = T->static_prio - 120;
-    pr_pri = T->prio;
-    pr_clname = T->policy == 0 ? "TS" : T->policy == 1 ? "FF" : T->policy == 2 ? "RR" :
-        T->policy == 3 ? "B" : T->policy == 5 ? "IDL" : T->policy == 6 ? "DLN" : "?";
-    pr_name = T->comm;
-    pr_onpro = T->thread_info.cpu;
-};
-inline lwpsinfo_t *curlwpsinfo = xlate < lwpsinfo_t * > (curthread);
-"""
-
-_CPUINFO = """
-typedef struct cpuinfo {
-    processorid_t cpu_id; psetid_t cpu_pset; chipid_t cpu_chip; lgrp_id_t cpu_lgrp;
-} cpuinfo_t;
-translator cpuinfo_t < int C > { cpu_id = C; };
-inline cpuinfo_t *curcpu = xlate < cpuinfo_t * > (cpu);
-"""
-
-# A path would take a loop over the directories above.
-_FILEINFO = """
-typedef struct fileinfo {
-    string fi_name; string fi_fs; off_t fi_offset; int fi_oflags;
-    string fi_dirname; string fi_pathname; string fi_mount;
-} fileinfo_t;
-translator fileinfo_t < struct file *F > {
-    fi_name = F == NULL ? "<none>" : stringof(F->f_path.dentry->d_name.name);
-    fi_fs = F == NULL ? "<none>" : stringof(F->f_inode->i_sb->s_type->name);
-    fi_offset = F == NULL ? 0 : F->f_pos;
-    fi_oflags = F == NULL ? 0 : F->f_flags;
-};
-inline fileinfo_t fds[int fd] = xlate < fileinfo_t > (
-    fd >= 0 && fd < curthread->files->fdt->max_fds ?
-    curthread->files->fdt->fd[fd] : (struct file *)0);
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """text: the D text. types: the typedefs that it declares. names: the names that call for it."""
-
-    text: str
-    types: frozenset[str]
-    names: frozenset[str]
-
-
-_PARTS = (
-    _Part(_PSINFO, words("psinfo_t"), words("psinfo_t psinfo curpsinfo")),
-    _Part(
-        _LWPSINFO,
-        words("lwpsinfo_t"),
-        words("lwpsinfo_t lwpsinfo curlwpsinfo PR_STOPPED PR_ASLEEP PR_ISSYS"),
-    ),
-    _Part(_CPUINFO, words("cpuinfo_t"), words("cpuinfo_t cpuinfo curcpu")),
-    _Part(
-        _FILEINFO,
-        words("fileinfo_t"),
-        words("fileinfo_t fileinfo fds"),
-    ),
+# Of lines' starts: typedefs, whose braces may hold others; inlines and tags; enumerations.
+_TYPEDEFS = re.compile(
+    r"^typedef\b[^;{]*(?:\{(?:[^{}]|\{[^{}]*\})*\}[^;{]*?)?\b(\w+)\s*;", re.MULTILINE
 )
+_NAMED = re.compile(
+    r"^inline\s[^=;\[]*?\b(\w+)\s*[\[=]|^(?:typedef\s+)?(?:struct|union|enum)\s+(\w+)\s*\{",
+    re.MULTILINE,
+)
+_ENUMERATORS = re.compile(r"^(?:typedef\s+)?enum\b[^{;]*\{([^}]*)\}", re.MULTILINE)
 
 
 @cache
-def _items(text: str) -> tuple[tree.Item, ...]:
-    program = parse(text + "BEGIN { }", "kinst's library")
+def declared_types(library: Library) -> frozenset[str]:
+    """Names of the typedefs of a library, without parsing it."""
+    return frozenset(_TYPEDEFS.findall(library.text))
+
+
+@cache
+def declared_names(library: Library) -> frozenset[str]:
+    """Names of the types, enumerators and inlines that a library declares, without parsing it."""
+    found = {name for row in _NAMED.findall(library.text) for name in row if name}
+    for body in _ENUMERATORS.findall(library.text):
+        found.update(part.partition("=")[0].strip() for part in body.split(","))
+    return declared_types(library) | found - {""}
+
+
+@cache
+def _items(library: Library) -> tuple[tree.Item, ...]:
+    """The library's declarations.  Raises DError for one that is not well formed."""
+    known = declared_types(library).__contains__
+    program = parse(library.text, library.name, part=True, knows_type=known)
     return tuple(item for item in program.items if not isinstance(item, tree.Clause))
 
 
-def _names(program: tree.Program) -> set[str]:
-    """Every name and every word of a type in a program."""
+@cache
+def _required(library: Library) -> tuple[str, ...]:
+    """Libraries that this one names in #pragma D depends_on."""
+    return tuple(
+        item.words[1]
+        for item in _items(library)
+        if isinstance(item, tree.Pragma) and item.words[0] == "library"
+    )
+
+
+def _defined(item: tree.Item) -> set[str]:
+    """Names of what an item declares; of a translator the names of the type that it makes."""
+    if isinstance(item, tree.Inline):
+        return {item.name}
+    if isinstance(item, tree.Translator):
+        return set(item.type.words)
+    if not isinstance(item, tree.TypeDeclaration):
+        return set()
+    body = item.type.body
+    values = {one.name for one in body.enumerators} if isinstance(body, tree.EnumBody) else set()
+    return {name for name in (item.name, body.tag if body else "", *values) if name}
+
+
+def _used(node: object) -> set[str]:
+    """Every name and every word of a type in a piece of the tree."""
     found: set[str] = set()
-    for node in walk(program):
-        if isinstance(node, tree.Name):
-            found.add(node.name)
-        elif isinstance(node, tree.TypeName):
-            found.update(node.words)
+    for one in walk(node):
+        if isinstance(one, tree.Name):
+            found.add(one.name)
+        elif isinstance(one, tree.TypeName):
+            found.update(one.words)
     return found
 
 
+def _in_order(libraries: Iterable[Library], known: Sequence[Library]) -> list[Library]:
+    """The libraries, each after those that it depends on.  Raises DError for a missing one."""
+    by_name = {library.name: library for library in known}
+    ordered: list[Library] = []
+    begun: set[str] = set()
+
+    def add(library: Library) -> None:
+        if library.name in begun:
+            return
+        begun.add(library.name)
+        for name in _required(library):
+            if name not in by_name:
+                span = _items(library)[0].span
+                message = f"library {library.name} requires library {name}"
+                raise DError(message, span, "D_PRAGMA_DEPEND")
+            add(by_name[name])
+        ordered.append(library)
+
+    for library in libraries:
+        add(library)
+    return ordered
+
+
+def _wanted(program: tree.Program, known: Sequence[Library]) -> tuple[set[int], set[str]]:
+    """(id() of each item that the program uses or that one of those uses, names of their files)."""
+    own = {name for item in program.items for name in _defined(item)
+           if isinstance(item, tree.TypeDeclaration | tree.Inline)}  # fmt: skip
+    pending, seen = _used(program) - own, set(own)
+    wanted: set[int] = set()
+    files: set[str] = set()
+    while pending:
+        seen |= pending
+        more: set[str] = set()
+        for library in known:
+            if not declared_names(library) & pending:
+                continue
+            files.add(library.name)
+            for item in _items(library):
+                names = _defined(item)
+                if names & pending and not names & own and id(item) not in wanted:
+                    wanted.add(id(item))
+                    more |= _used(item)
+        pending = more - seen
+    return wanted, files
+
+
 def use(program: tree.Program, scope: Scope, check: Check) -> None:
-    """Declare what the program uses of the library, except what it defines itself."""
-    used = _names(program)
-    own = {i.name for i in program.items if isinstance(i, tree.TypeDeclaration | tree.Inline)}
-    for part in _PARTS:
-        if not part.names & used or part.names & own:
-            continue
-        for item in _items(part.text):
+    """Declare what the program uses of the system's libraries, except what it defines itself."""
+    known = scope.environment.dialect().libraries
+    wanted, files = _wanted(program, known)
+    for library in _in_order([one for one in known if one.name in files], known):
+        for item in _items(library):
+            if id(item) not in wanted:
+                continue
             if isinstance(item, tree.TypeDeclaration):
                 scope.types.declare(item)
             elif isinstance(item, tree.Inline):

@@ -227,11 +227,12 @@ def symbol(name: str, span: Span, scope: Scope) -> typed.Expr:
 
 
 def current_thread(scope: Scope) -> DType:
-    """The type of curthread: struct task_struct * if the kernel's types are known."""
-    if scope.types.source is None:
+    """The type of curthread: a pointer to the system's structure if the kernel's types have it."""
+    tag = scope.environment.dialect().thread
+    if scope.types.source is None or not tag:
         return PointerType(VoidType())
     try:
-        found = scope.types.source.tagged("struct", "task_struct")
+        found = scope.types.source.tagged("struct", tag)
     except KinstError:
         found = None
     return PointerType(found if found is not None else VoidType())

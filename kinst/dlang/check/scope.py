@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
+from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.dtypes import DType, StructType
 from kinst.core.errors import DError, Span
 from kinst.core.probe import ProbeInterface, ProbePattern
@@ -14,6 +16,8 @@ from kinst.dlang import typed
 from kinst.dlang.syntax import tree
 from kinst.dlang.types.program_types import Types
 from kinst.dlang.vocabulary import builtins
+
+_CONSTANT = re.compile(r"[A-Z][A-Z0-9_]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +49,26 @@ Check = Callable[[tree.Expr, "Scope"], typed.Expr]
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the checker is told from outside.
+    """What the checker is told from outside."""
 
-    registers: names such as R_RAX, which are constants in D, and the index that each has in regs[].
-    strsize: bytes of a string without a bound of its own (the strsize option). types: those of the
-    traced kernel, None without one. stackframes, ustackframes, jstackframes: frames of stack(),
-    ustack() and jstack() without a number. arguments: the types of args[] for a probe description;
-    None if it means more than one probe. providers: what is known of each provider's probes.
-    measures: what each aggregation measures, by name, where that is known better than by this
-    program.
-    """
-
+    # Names such as R_RAX, which are constants in D, and the index that each has in regs[].
     registers: Mapping[str, int] = field(default_factory=dict)
+    # Bytes of a string without a bound of its own (the strsize option).
     strsize: int = 256
+    # Types of the traced kernel, None without one.
     types: TypeSource | None = None
+    # Frames of stack(), ustack() and jstack() without a number.
     stackframes: int = 20
     ustackframes: int = 100
     jstackframes: int = 50
+    # Types of args[] for a probe description; None if it means more than one probe.
     arguments: Callable[[ProbePattern], Sequence[DType] | None] | None = None
+    # What is known of each provider's probes.
     providers: Mapping[str, ProbeInterface] = field(default_factory=dict)
+    # What each aggregation measures, by name, where that is known better than by this program.
     measures: Mapping[str, typed.Measure] = field(default_factory=dict)
+    # The traced system's part of D, asked for when a program first needs it.
+    dialect: Callable[[], Dialect] = lambda: UNKNOWN
 
 
 class Scope:
@@ -81,7 +85,7 @@ class Scope:
         self, environment: Environment, keys: dict[str, tuple[DType, ...]] | None = None
     ) -> None:
         self.environment = environment
-        self.types = Types(environment.types, environment.strsize)
+        self.types = Types(environment.types, environment.strsize, self._structure)
         self.patterns: tuple[ProbePattern, ...] = ()  # of the clause being checked
         self.aggregations: frozenset[str] = frozenset()  # that some clause assigns
         self.variables: dict[str, typed.Variable] = {}
@@ -95,6 +99,10 @@ class Scope:
         self.expansions = 0
         self.keys: dict[str, tuple[DType, ...]] = keys or {}
         self._being_assigned: list[str] = []
+
+    def _structure(self, tag: str) -> StructType | None:
+        """A structure of the Guide's that the system has by this tag, or None."""
+        return self.environment.dialect().structures.get(tag)
 
     def resolve(self, name: tree.TypeName) -> DType:
         """The type that a TypeName means.  Raises DError D_DECL_*, D_UNKNOWN."""
@@ -141,9 +149,10 @@ class Scope:
                 f"{name} has not yet been declared or assigned", span, "D_VAR_UNDEF",
                 f"int64_t {name}; before the clauses declares it",
             )  # fmt: skip
-        if name in builtins.VARIABLES_ABSENT:
-            reason = builtins.VARIABLES_ABSENT[name]
-            return DError(f"{name} is not available: {reason}", span, "D_IDENT_UNDEF")
+        dialect = self.environment.dialect()
+        if name in builtins.VARIABLES_NOT_YET and name in dialect.absent:
+            message = f"{name} is not available: {dialect.absent[name]}"
+            return DError(message, span, "D_IDENT_UNDEF")
         if builtins.is_not_yet(name):
             return DError(f"{name} is not supported yet", span, "D_UNKNOWN")
         known = [
@@ -151,5 +160,7 @@ class Scope:
         ]  # fmt: skip
         near = get_close_matches(name[:80], known, 1)
         hint = f"did you mean {near[0]}?" if near else "variables begin with an assignment"
+        if not dialect.system and _CONSTANT.match(name):
+            hint = "a constant of a system needs one that kinst knows"
         message = f"failed to resolve {name[:80]}: Unknown variable name"
         return DError(message, span, "D_IDENT_UNDEF", hint)

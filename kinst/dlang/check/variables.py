@@ -84,6 +84,15 @@ def _root(node: tree.Expr) -> tuple[str, str] | None:
     return None
 
 
+def constant_named(name: str, scope: Scope) -> int | None:
+    """The value of a constant that every program knows, D's own or the system's; None for other
+    names."""
+    if name in CONSTANTS:
+        return CONSTANTS[name]
+    # Constants of systems are in capitals: others need not be looked up.
+    return scope.environment.dialect().constants.get(name) if name[:1].isupper() else None
+
+
 def _is_taken(name: str, scope: Scope) -> bool:
     """Whether a plain name means something that is not a variable."""
     return (
@@ -91,7 +100,7 @@ def _is_taken(name: str, scope: Scope) -> bool:
         or name in scope.environment.registers
         or name in scope.inlines
         or name in scope.bound
-        or (name in CONSTANTS and name not in scope.variables)
+        or (name not in scope.variables and constant_named(name, scope) is not None)
         or "`" in name
     )
 

@@ -30,7 +30,7 @@ from kinst.dlang import typed
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.tree import TypeName
 from kinst.dlang.types.conversions import is_declaration, size_of
-from kinst.dlang.vocabulary.constants import guide_structure
+from kinst.dlang.vocabulary.structures import GUIDE_STRUCTURES
 from kinst.dlang.vocabulary.type_names import (
     BASE_SIZES,
     BASE_WORDS,
@@ -124,9 +124,16 @@ class Types:
     """The type names of one program. Implements core.dtypes.MemberSource for those that it
     declares."""
 
-    def __init__(self, source: TypeSource | None, strsize: int = 256) -> None:
-        """strsize: bytes of a member of type string."""
+    def __init__(
+        self,
+        source: TypeSource | None,
+        strsize: int = 256,
+        structure: Callable[[str], StructType | None] = lambda tag: None,
+    ) -> None:
+        """strsize: bytes of a member of type string.  structure: the system's by their tags, for a
+        kernel without types."""
         self.source = source
+        self._of_system = structure
         self._strsize = strsize
         self.check: Check | None = None  # of constant expressions
         self._tags: dict[tuple[str, str], DType] = {}
@@ -236,9 +243,10 @@ class Types:
             found = self.source.tagged(kind, plain, module)
             if found is not None:
                 return found
-        known = None if module else guide_structure(kind, plain)
-        if known is not None:
-            return known
+        if kind == "struct" and not module:
+            known = GUIDE_STRUCTURES.get(plain) or self._of_system(plain)
+            if known is not None:
+                return known
         if module or kind == "enum":
             message = f"failed to resolve type {kind} {word[:80]}: Unknown type name"
             raise DError(message, span, "D_UNKNOWN")

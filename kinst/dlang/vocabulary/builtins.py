@@ -33,7 +33,7 @@ class BuiltinVariable:
 
 def _table() -> dict[str, BuiltinVariable]:
     everywhere, kernel = Where.EVERYWHERE, Where.KERNEL
-    # TASK_COMM_LEN of Linux (16) and the limits of dtrace(1)'s probe names, NUL included.
+    # Limits of a process's short name (PRFNSZ, procfs.h) and of dtrace(1)'s probe names, with NUL.
     execname, part, function = StringType(16), StringType(64), StringType(192)
     uint, pid = typedef("uint_t"), typedef("pid_t")
     rows: list[tuple[str, DType, Where, str]] = [
@@ -77,16 +77,6 @@ VARIABLES = _table()
 ARRAYS = frozenset({"args", "regs", "uregs"})
 
 ARRAYS_NOT_YET: frozenset[str] = frozenset()
-
-_NO_ZONES = "it names a part of another kernel's system; Linux has namespaces"
-
-# Variables of other systems, and why the traced one has none.
-VARIABLES_ABSENT = {
-    "ipl": "Linux has no interrupt priority levels",
-    "jailname": _NO_ZONES,
-    "jid": _NO_ZONES,
-    "zonename": _NO_ZONES,
-}
 
 VARIABLES_NOT_YET = words("inet ipl jid jailname locals zonename")
 

@@ -113,11 +113,12 @@ def _parsed(line: str) -> Prototype:
 
 PROTOTYPES = {p.name: p for p in map(_parsed, _TABLE.strip().splitlines())}
 
-_LOCKS = "the locks of Linux are not what it asks about"
+_LOCKS = "it asks about locks of illumos or FreeBSD"
 
-_STREAMS = "Linux has no STREAMS messages"
+_STREAMS = "it asks about STREAMS messages of illumos"
 
-# Subroutines of other kernels.
+# Subroutines that kinst has for no system; a system may say of them why it has none
+# (Dialect.absent).
 ABSENT = {
     "ddi_pathname": "it names devices of illumos",
     "getf": "it is for user-land tracing on illumos",

@@ -68,7 +68,8 @@ STRUCTURES = {
 
 TYPEDEFS = (frozenset(SCALARS) | STRUCTURES.keys()) - BASE_WORDS
 
-LIBRARY_TYPES = frozenset({"psinfo_t", "lwpsinfo_t", "cpuinfo_t", "fileinfo_t"})  # library.py
+# Types of the Guide's that systems define in their D libraries.
+LIBRARY_TYPES = frozenset({"psinfo_t", "lwpsinfo_t", "cpuinfo_t", "fileinfo_t"})
 
 TAGS = frozenset({"struct", "union", "enum"})
 

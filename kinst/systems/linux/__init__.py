@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
 from kinst.core.system import System, Territory
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.systems import FileRules
+from kinst.systems.linux.dialect import dialect
 from kinst.systems.linux.in_file import LinuxFile
 from kinst.systems.linux.isafacts import facts_of
 from kinst.systems.linux.system import attach
@@ -22,6 +25,8 @@ class _Linux:
 
     name = "linux"
     fallback = False
+    hosts = sys.platform == "linux"
+    dialect = staticmethod(dialect)
 
     def knows(self, elf: Elf) -> bool:
         """Whether this is a file of a Linux kernel, or of a module."""

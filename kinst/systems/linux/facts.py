@@ -69,9 +69,15 @@ def builtins(kernel: Kernel, btf: Btf) -> dict[str, Access]:
     }
 
 
+# Parts of the preemption count (include/linux/preempt.h): a soft interrupt's handler is running;
+# that of a hard interrupt or an NMI is.
+_SOFT_INTERRUPT = 1 << 8
+_HARD_INTERRUPT = 0xFF0000
+
+
 def preemption_count(kernel: Kernel, btf: Btf, thread: Access) -> Access | None:
-    """Where the kernel notes that it handles an interrupt (include/linux/preempt.h), which
-    thread-local variables ask for; None when it is not found.
+    """Where the kernel notes that it handles an interrupt, which thread-local variables ask for; a
+    thread that raises it stays on its CPU.  None if it is not found.
 
     thread: where the current thread's address is."""
     if kernel.has("pcpu_hot") and btf.has("pcpu_hot", "preempt_count"):
@@ -261,6 +267,8 @@ def gather(kernel: Kernel, btf: Btf, names: IsaFacts) -> Facts:
         user=user_memory(kernel, btf, found["curthread"]),
         paths=paths(btf),
         user_state=user_state(kernel, btf, names),
+        interrupt_masks=(_SOFT_INTERRUPT, _HARD_INTERRUPT) if "interrupt" in found else (),
+        pin=found.get("interrupt"),
         preemption=preemption(kernel),
         saved_registers=tuple((name, names.saved.offset(btf, name)) for name in names.saved.places),
     )

@@ -1,16 +1,235 @@
-"""What makes up the path of a file in Linux (fs/d_path.c has the walk that it is for)."""
+"""How Linux keeps paths of files, and the code of a clause that finds one.
+
+The walk is that of d_path() (fs/d_path.c), from the directory entry up to the process's root and
+across mounts.  It takes no lock, so it may see half of a concurrent rename; every read is checked.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
+
+from kinst.codegen.firing import TEMP_WORD, Firing, Unit, current_thread
+from kinst.codegen.helpers.branching import both, either, leave, loop, step, when
+from kinst.codegen.ssa import Function, Value, const
 from kinst.core.errors import KinstError
-from kinst.core.system import Paths
 from kinst.image.btf import Btf
 
+ROOM = 4096  # PATH_MAX
 
-def paths(btf: Btf) -> Paths | None:
-    """None when this kernel's structures are others."""
+LONGEST_NAME = 255  # NAME_MAX
+
+STEPS = 512  # entries and mounts on the way of one path, at most
+
+_SLASH = ord("/")
+
+_DELETED = b" (deleted)"
+
+
+@dataclass(frozen=True, slots=True)
+class LinuxPaths:
+    """Offsets in the kernel's structures.  Implements PathCode (codegen/helpers/paths.py)."""
+
+    # In the thread, of the address of what has its current directory (pwd) and its root, which are
+    # pairs of addresses: of a mount's public part (mount) and of a directory entry (dentry).
+    fs: int
+    pwd: int
+    root: int
+    mount: int
+    dentry: int
+    # In a directory entry.  hashed is 0 if the file was deleted.
+    parent: int
+    name: int
+    length: int
+    hashed: int
+    operations: int
+    # In an entry's operations, of a function that makes the name up.
+    own_name: int
+    # In the public part of a mount, of its topmost entry.
+    top: int
+    # In the mount: of its public part, of the mount that it is in, and of the entry where.
+    public: int
+    above: int
+    at: int
+
+    @property
+    def longest(self) -> int:
+        return ROOM
+
+    def current_place(self, firing: Firing) -> Value:
+        return self._place(firing, self.pwd)
+
+    def root_place(self, firing: Firing) -> Value:
+        return self._place(firing, self.root)
+
+    def write_path(self, unit: Unit, name: str) -> Function:
+        return _path(unit, name, self)
+
+    def _place(self, firing: Firing, offset: int) -> Value:
+        """Address of one of the thread's pairs of mount and entry; 0 where there is no thread."""
+        code = firing.code
+        words = (current_thread(firing), code.add(firing.temp(), TEMP_WORD))
+        write = partial(_file_system, offset=self.fs)
+        found = code.call(firing.unit.helper("file_system", write), words)
+        return code.select(code.icmp("eq", found, 0), const(0), code.add(found, offset))
+
+
+class _Walk:
+    """The function path(place, root, work, room), under construction (codegen/helpers/paths.py).
+
+    place, root: addresses of a pair of mount and directory entry; root 0 means the topmost one.
+    """
+
+    def __init__(self, unit: Unit, code: Function, paths: LinuxPaths) -> None:
+        self.unit, self.code, self.paths = unit, code, paths
+        self.place, self.root, self.work, self.room = code.params
+        self.mount, self.entry, self.steps, self.at, self.going = (code.local(64) for _ in range(5))
+
+    def read(self, to: Value, source: Value, size: Value) -> None:
+        code = self.code
+        failed = code.call_c(self.unit.machine.nofault_read, (to, source, size))
+        self.give_up(code.icmp("ne", failed, 0), source)
+
+    def give_up(self, bad: Value, address: Value) -> None:
+        code = self.code
+
+        def result() -> Value:
+            code.store(address, self.room)
+            return const(0)
+
+        leave(code, bad, result)
+
+    def word(self, base: Value, offset: int, size: int = 8) -> Value:
+        self.read(self.room, self.code.add(base, offset), const(size))
+        return self.code.convert(self.code.load(8 * size, self.room), 64, signed=False)
+
+    def push(self, byte: int) -> None:
+        step(self.code, self.at, -1)
+        self.code.store(const(byte, 8), self.code.op("add", self.work, self.code.get(self.at)))
+
+    def text(self) -> Value:
+        return self.code.op("add", self.work, self.code.get(self.at))
+
+    def begin(self) -> None:
+        """Handle files that are in no tree, which have no path, and deleted ones, whose path says
+        so."""
+        code, paths = self.code, self.paths
+        entry = code.get(self.entry)
+        top = self.word(code.get(self.mount), paths.top)
+        parent = self.word(entry, paths.parent)
+        operations = self.word(entry, paths.operations)
+
+        def look() -> None:
+            made_up = code.icmp("ne", self.word(operations, paths.own_name), 0)
+            tops = both(code, code.icmp("eq", entry, parent), code.icmp("eq", entry, top))
+            leave(code, both(code, made_up, code.op("xor", tops, const(1, 1))), self.text)
+
+        when(code, code.icmp("ne", operations, 0), look)
+        unhashed = code.icmp("eq", self.word(entry, paths.hashed), 0)
+
+        def say() -> None:
+            for byte in reversed(_DELETED):
+                self.push(byte)
+
+        when(code, both(code, unhashed, code.icmp("ne", entry, parent)), say)
+
+    def up(self) -> None:
+        """One step towards the root."""
+        code, paths = self.code, self.paths
+        mount, entry = code.get(self.mount), code.get(self.entry)
+        top, parent = self.word(mount, paths.top), self.word(entry, paths.parent)
+        step(code, self.steps)
+
+        def across() -> None:
+            whole = code.add(mount, -paths.public)
+            above = self.word(whole, paths.above)
+            when(code, code.icmp("eq", above, whole), self.stop, lambda: leave_mount(whole, above))
+
+        def leave_mount(whole: Value, above: Value) -> None:
+            code.set(self.entry, self.word(whole, paths.at))
+            code.set(self.mount, code.add(above, paths.public))
+
+        def named() -> None:
+            self.name(entry)
+            code.set(self.entry, parent)
+
+        alone = code.icmp("eq", entry, parent)
+        when(
+            code, code.icmp("eq", entry, top), across,
+            lambda: when(code, alone, self.stop, named),
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        self.code.set(self.going, const(0))
+
+    def name(self, entry: Value) -> None:
+        """Put a slash and the entry's name before the text so far."""
+        code, paths = self.code, self.paths
+        length = self.word(entry, paths.length, 4)
+        start = code.op("sub", code.get(self.at), length)
+        wild = code.icmp("ugt", length, LONGEST_NAME)
+        self.give_up(either(code, wild, code.icmp("slt", start, 1)), entry)
+        text = self.word(entry, paths.name)
+        code.set(self.at, start)
+        self.read(self.text(), text, length)
+        self.push(_SLASH)
+
+
+def _path(unit: Unit, name: str, paths: LinuxPaths) -> Function:
+    """path(place, root, work, room): see _Walk."""
+    code = unit.function(name, 4)
+    walk = _Walk(unit, code, paths)
+    end = const(ROOM - 1)
+    code.store(const(0, 8), code.op("add", walk.work, end))
+    code.set(walk.at, end)
+    leave(code, code.icmp("eq", walk.place, 0), walk.text)
+    code.set(walk.mount, walk.word(walk.place, paths.mount))
+    code.set(walk.entry, walk.word(walk.place, paths.dentry))
+    root_mount, root_entry = code.local(64), code.local(64)
+
+    def rooted() -> None:
+        code.set(root_mount, walk.word(walk.root, paths.mount))
+        code.set(root_entry, walk.word(walk.root, paths.dentry))
+
+    when(code, code.icmp("ne", walk.root, 0), rooted)
+    walk.begin()
+    code.set(walk.going, const(1))
+
+    def goes_on() -> Value:
+        other_mount = code.icmp("ne", code.get(walk.mount), code.get(root_mount))
+        other_entry = code.icmp("ne", code.get(walk.entry), code.get(root_entry))
+        fits = code.icmp("ult", code.get(walk.steps), STEPS)
+        below = both(code, code.icmp("ne", code.get(walk.going), 0), fits)
+        return both(code, below, either(code, other_mount, other_entry))
+
+    loop(code, goes_on, walk.up)
+    walk.give_up(code.icmp("uge", code.get(walk.steps), STEPS), code.get(walk.entry))
+    # "/" itself, deleted or not.
+    first = code.load(8, walk.text())
+    nothing = code.icmp("ne", first, _SLASH)
+    when(code, nothing, lambda: walk.push(_SLASH))
+    code.ret(walk.text())
+    return code
+
+
+def _file_system(unit: Unit, name: str, offset: int) -> Function:
+    """file_system(thread, room) -> address of the thread's view of the file system, or 0.
+
+    offset: of that address in a thread."""
+    code = unit.function(name, 2)
+    thread, room = code.params
+    leave(code, code.icmp("eq", thread, 0), const(0))
+    source = code.add(thread, offset)
+    failed = code.call_c(unit.machine.nofault_read, (room, source, const(8)))
+    leave(code, code.icmp("ne", failed, 0), const(0))
+    code.ret(code.load(64, room))
+    return code
+
+
+def paths(btf: Btf) -> LinuxPaths | None:
+    """Return the offsets; None if this kernel's structures are others."""
     try:
-        return Paths(
+        return LinuxPaths(
             fs=btf.offset("task_struct", "fs"),
             pwd=btf.offset("fs_struct", "pwd"),
             root=btf.offset("fs_struct", "root"),

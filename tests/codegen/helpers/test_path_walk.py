@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinst.core import layout as lay
-from kinst.core.system import Paths
+from kinst.systems.linux.paths import LinuxPaths
 from tests.codegen.codegen_rig import GS_BASE, TASK_AT, HostRig, Rig, TargetRig
 from tests.codegen.subroutines_rig import ERRORS, STRSIZE, compiled
 
-PATHS = Paths(
+PATHS = LinuxPaths(
     fs=0x40, pwd=0x28, root=0x18, mount=0, dentry=8, parent=0x18, name=0x28, length=0x24,
     hashed=0x10, operations=0x60, own_name=0x48, top=0, public=0x20, above=0x10, at=0x18,
 )  # fmt: skip

@@ -1,0 +1,95 @@
+"""Paths of files as the kernel knows them: cwd, root and d_path().
+
+How the kernel keeps them is the system's to know, which writes the code that finds them (PathCode).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Text, Unit
+from kinst.codegen.helpers.strings_in_memory import copy_text
+from kinst.codegen.ssa import Function, Value, const
+from kinst.core.errors import KinstError
+from kinst.core.layout import FAULT_BADADDR
+
+
+class PathCode(Protocol):
+    """What a system that knows its paths writes (Facts.paths).  A place is the address of what the
+    kernel keeps of a file's place; 0 is none."""
+
+    # Bytes of the longest path, with its NUL.
+    longest: int
+
+    def current_place(self, firing: Firing) -> Value:
+        """The place of the current directory; 0 where there is no thread."""
+        ...
+
+    def root_place(self, firing: Firing) -> Value:
+        """The place of the process's root; 0 where there is no thread."""
+        ...
+
+    def write_path(self, unit: Unit, name: str) -> Function:
+        """The function path(place, root, work, room): the address in work of the text of a place's
+        path from root, or 0, and then room holds the address that cannot be read.  root 0 means the
+        topmost one.  work: `longest` bytes."""
+        ...
+
+
+def path_code_of(unit: Unit) -> PathCode:
+    """Raises KinstError if it is not known how this kernel keeps paths."""
+    if unit.machine.paths is None:
+        raise KinstError("paths of files are not available: this kernel's structures are unknown")
+    return cast(PathCode, unit.machine.paths)
+
+
+def _text(firing: Firing, place: Value, root: Value) -> Text:
+    """The path as a string of at most strsize bytes."""
+    code = firing.code
+    size = firing.unit.layout.strsize
+    room = firing.text_room(size)
+    before = code.get(firing.arena())
+    paths = path_code_of(firing.unit)
+    work = firing.allocate(const(paths.longest))
+    word = code.add(firing.temp(), TEMP_WORD)
+    found = code.call(firing.unit.helper("path", paths.write_path), (place, root, work, word))
+    bad = code.icmp("eq", found, 0)
+    firing.faults.add(code, bad, FAULT_BADADDR, code.load(64, word))
+    copy_text(firing, Text(found, paths.longest), room, size)
+    code.set(firing.arena(), before)
+    return Text(room, size)
+
+
+def _nowhere(firing: Firing) -> Text | None:
+    """The value in BEGIN, END and timers of a program without a kernel, else None."""
+    if not firing.unit.machine.host or firing.unit.machine.paths is not None:
+        return None
+    room = firing.text_room(8)
+    firing.code.store(const(0), room)
+    return Text(room, 1)
+
+
+def current_directory(firing: Firing) -> Lowered:
+    """cwd, as the process sees it from its root; "" in BEGIN, END and timers."""
+    found = _nowhere(firing)
+    if found is None:
+        paths = path_code_of(firing.unit)
+        place = paths.current_place(firing)
+        found = _text(firing, place, paths.root_place(firing))
+    return found
+
+
+def root_directory(firing: Firing) -> Lowered:
+    """root: the path of the process's root from the topmost one."""
+    found = _nowhere(firing)
+    if found is None:
+        found = _text(firing, path_code_of(firing.unit).root_place(firing), const(0))
+    return found
+
+
+def kernel_path(firing: Firing, address: Value) -> Lowered:
+    """The path that the kernel's structure at this address means, from the process's root."""
+    code = firing.code
+    firing.faults.add(code, code.icmp("eq", address, 0), FAULT_BADADDR, address)
+    root = path_code_of(firing.unit).root_place(firing)
+    return _text(firing, address, root)

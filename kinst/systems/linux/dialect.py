@@ -1,0 +1,119 @@
+"""Linux's part of D: constants, structures, libraries and encodings.
+
+Values: errno(3), signal(7), open(2) and socket(2), which amd64, arm64 and riscv64 share.  dtrace(1)
+defines the constants in its libraries errno.d, signal.d, unistd.d, io.d, procfs.d and socket.d.
+Translators are in the folder d, which dialect() reads.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from kinst.core.dialect import AddressFamilies, DeviceNumbers, Dialect, Library, Piece
+from kinst.core.dtypes import ArrayType, IntType, Member, StructType
+
+_LIBRARIES = Path(__file__).with_name("d")
+
+# Numbered from 1; "-" is a number without a name.
+_ERRORS = """
+EPERM ENOENT ESRCH EINTR EIO ENXIO E2BIG ENOEXEC EBADF ECHILD EAGAIN ENOMEM EACCES EFAULT ENOTBLK
+EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR EINVAL ENFILE EMFILE ENOTTY ETXTBSY EFBIG ENOSPC ESPIPE
+EROFS EMLINK EPIPE EDOM ERANGE EDEADLK ENAMETOOLONG ENOLCK ENOSYS ENOTEMPTY ELOOP - ENOMSG EIDRM
+ECHRNG EL2NSYNC EL3HLT EL3RST ELNRNG EUNATCH ENOCSI EL2HLT EBADE EBADR EXFULL ENOANO EBADRQC
+EBADSLT - EBFONT ENOSTR ENODATA ETIME ENOSR ENONET ENOPKG EREMOTE ENOLINK EADV ESRMNT ECOMM EPROTO
+EMULTIHOP EDOTDOT EBADMSG EOVERFLOW ENOTUNIQ EBADFD EREMCHG ELIBACC ELIBBAD ELIBSCN ELIBMAX
+ELIBEXEC EILSEQ ERESTART ESTRPIPE EUSERS ENOTSOCK EDESTADDRREQ EMSGSIZE EPROTOTYPE ENOPROTOOPT
+EPROTONOSUPPORT ESOCKTNOSUPPORT EOPNOTSUPP EPFNOSUPPORT EAFNOSUPPORT EADDRINUSE EADDRNOTAVAIL
+ENETDOWN ENETUNREACH ENETRESET ECONNABORTED ECONNRESET ENOBUFS EISCONN ENOTCONN ESHUTDOWN
+ETOOMANYREFS ETIMEDOUT ECONNREFUSED EHOSTDOWN EHOSTUNREACH EALREADY EINPROGRESS ESTALE EUCLEAN
+ENOTNAM ENAVAIL EISNAM EREMOTEIO EDQUOT ENOMEDIUM EMEDIUMTYPE ECANCELED ENOKEY EKEYEXPIRED
+EKEYREVOKED EKEYREJECTED EOWNERDEAD ENOTRECOVERABLE ERFKILL EHWPOISON
+"""
+
+_SIGNALS = """
+SIGHUP SIGINT SIGQUIT SIGILL SIGTRAP SIGABRT SIGBUS SIGFPE SIGKILL SIGUSR1 SIGSEGV SIGUSR2 SIGPIPE
+SIGALRM SIGTERM SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGXCPU SIGXFSZ
+SIGVTALRM SIGPROF SIGWINCH SIGIO SIGPWR SIGSYS
+"""
+
+# How a child ended.
+_CHILDREN = "CLD_EXITED CLD_KILLED CLD_DUMPED CLD_TRAPPED CLD_STOPPED CLD_CONTINUED"
+
+_ALIASES = {
+    "EWOULDBLOCK": "EAGAIN", "EDEADLOCK": "EDEADLK", "ENOTSUP": "EOPNOTSUPP",
+    "SIGIOT": "SIGABRT", "SIGCLD": "SIGCHLD", "SIGPOLL": "SIGIO",
+}  # fmt: skip
+
+_FAMILIES = AddressFamilies(inet=2, inet6=10)  # include/linux/socket.h
+
+_OTHERS = {
+    # Flags of buffers, as io.d of DTrace for Linux has them.
+    "B_BUSY": 0x1, "B_DONE": 0x2, "B_ERROR": 0x4, "B_PAGEIO": 0x10, "B_PHYS": 0x20,
+    "B_READ": 0x40, "B_WRITE": 0x100, "B_ASYNC": 0x400,
+    "O_ACCMODE": 0o3, "O_RDONLY": 0, "O_WRONLY": 1, "O_RDWR": 2, "O_CREAT": 0o100,
+    "O_EXCL": 0o200, "O_NOCTTY": 0o400, "O_TRUNC": 0o1000, "O_APPEND": 0o2000,
+    "O_NONBLOCK": 0o4000, "O_NDELAY": 0o4000, "O_DSYNC": 0o10000, "O_SYNC": 0o4010000,
+    "O_RSYNC": 0o4010000,
+    "AF_UNIX": 1, "AF_INET": _FAMILIES.inet, "AF_INET6": _FAMILIES.inet6,
+    "SOCK_STREAM": 1, "SOCK_DGRAM": 2, "SOCK_RAW": 3,
+}  # fmt: skip
+
+_NO_ZONES = "it names a part of another kernel's system; Linux has namespaces"
+_NO_LOCKS = "the locks of Linux are not what it asks about"
+_NO_STREAMS = "Linux has no STREAMS messages"
+
+_ABSENT = {
+    "ipl": "Linux has no interrupt priority levels",
+    **dict.fromkeys(("jailname", "jid", "zonename"), _NO_ZONES),
+    **dict.fromkeys(("msgdsize", "msgsize"), _NO_STREAMS),
+    **dict.fromkeys(
+        (
+            "mutex_owned", "mutex_owner", "mutex_type_adaptive", "mutex_type_spin",
+            "rw_iswriter", "rw_read_held", "rw_write_held",
+            "sx_exclusive_held", "sx_isexclusive", "sx_shared_held",
+        ),
+        _NO_LOCKS,
+    ),
+}  # fmt: skip
+
+
+def _constants() -> dict[str, int]:
+    made = dict(_OTHERS)
+    for words in (_ERRORS, _SIGNALS, _CHILDREN):
+        made.update((word, n) for n, word in enumerate(words.split(), 1) if word != "-")
+    made.update((name, made[other]) for name, other in _ALIASES.items())
+    return made
+
+
+class _Members:
+    """Implements core.dtypes.MemberSource for struct in6_addr and the union that it consists of
+    (include/uapi/linux/in6.h)."""
+
+    def members(self, struct: StructType) -> tuple[Member, ...]:
+        if struct.kind == "struct":
+            return (Member("in6_u", StructType("union", "", 16, "in6_u", self), 0),)
+        return (_bytes("u6_addr8", 16), _bytes("u6_addr16", 8), _bytes("u6_addr32", 4))
+
+
+def _bytes(name: str, count: int) -> Member:
+    size = 16 // count
+    return Member(name, ArrayType(IntType(size, False, f"uint{8 * size}_t"), count), 0)
+
+
+@cache
+def dialect() -> Dialect:
+    """Return Linux's part of D."""
+    files = sorted(_LIBRARIES.glob("*.d"))
+    return Dialect(
+        system="Linux",
+        constants=_constants(),
+        structures={"in6_addr": StructType("struct", "in6_addr", 16, "in6_addr", _Members())},
+        thread="task_struct",
+        most_error=4095,  # MAX_ERRNO (include/linux/err.h)
+        absent=_ABSENT,
+        libraries=tuple(Library(path.name, path.read_text("utf-8")) for path in files),
+        # MAJOR() and MINOR() of a kernel's dev_t (include/linux/kdev_t.h): 12 and 20 bits.
+        devices=DeviceNumbers(major=(Piece(20, 0xFFF),), minor=(Piece(0, 0xFFFFF),)),
+        families=_FAMILIES,
+    )
