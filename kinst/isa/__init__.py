@@ -41,3 +41,35 @@ def of_machine(machine: int) -> Isa | None:
         if isa is not None and isa.elf_machine == machine:
             return isa
     return None
+
+
+def register_hint(isa: Isa, name: str) -> str:
+    """Return what to type for a register that D does not know by this name, or "".
+
+    name: as another tool spells it (rdx, %rdx, X2), or a register of another instruction set, of
+    which the one with the same argument of a function is named.
+    """
+    bare = name.removeprefix("R_").lstrip("%").upper()
+    if own := _named_register(isa, bare):
+        return f"in D: regs[{own}]"
+    for other in (load(one) for one in names() if one != isa.name):
+        found = _named_register(other, bare)
+        if not found:
+            continue
+        slot = next(r.slot for r in other.registers if r.d_name == found)
+        same = ""
+        if slot in other.argument_slots:
+            number = other.argument_slots.index(slot)
+            if number < len(isa.argument_slots):
+                at = isa.argument_slots[number]
+                here = next(r.d_name for r in isa.registers if r.slot == at)
+                same = f"; argument {number} of a function is in {here} here"
+        return f"{found} is a register of {other.name}, this kernel is {isa.name}{same}"
+    return ""
+
+
+def _named_register(isa: Isa, bare: str) -> str:
+    """Return the D name of a register by its upper-case name without R_, or ""."""
+    names_of = {one.gdb_name.upper(): one.d_name for one in reversed(isa.registers)}
+    names_of |= {one.d_name.removeprefix("R_"): one.d_name for one in isa.registers}
+    return names_of.get(bare, "")

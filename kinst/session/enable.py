@@ -13,20 +13,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 
 from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core.dtypes import INT, StackType, SymbolType
 from kinst.core.errors import AbsentError, DError, KinstError
 from kinst.core.isa import Isa
-from kinst.core.kernel import Found, Kernel, Provider, all_named
-from kinst.core.probe import Function, Probe, ProbeName, ProbePattern, gaps_told
+from kinst.core.kernel import Found, Kernel, Provider
+from kinst.core.probe import Probe, ProbeName, ProbePattern
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.walk import expressions, find
 from kinst.providers import FIRST_ID, listed
+from kinst.session.descriptions import naming, shifted
 from kinst.session.values import EnabledSite
 
 _THREAD_LOCAL = "self"  # how a system is asked for thread-local variables
@@ -48,20 +47,6 @@ def wants_kernel(
         if samples or not (found or pattern.id):
             return True
     return False
-
-
-def check_descriptions(program: typed.Program, providers: Mapping[str, Provider]) -> None:
-    """Raises DError for a description of which it is known before there is a kernel that it means
-    none of its probes."""
-    for clause in program.clauses:
-        for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
-            provider = providers.get(pattern.provider)
-            if provider is None or not provider.needs_kernel:
-                continue
-            try:
-                list(provider.match(pattern, None))
-            except AbsentError as error:
-                raise DError(error.message, span, "D_PDESC_ZERO", error.hint) from error
 
 
 def expand(
@@ -111,55 +96,6 @@ def check_arguments(program: typed.Program, enabled: Sequence[EnabledSite]) -> N
             raise DError(f"{expr.name} means nothing {what}", expr.span, "D_ARGS_NONE", hint)
 
 
-# Where else the probes of some of dtrace(1)'s providers are.
-_ELSEWHERE = {"syscall": "; a system call is a function, fbt::__*_sys_read:entry"}
-
-
-def _shifted(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
-    """A hint for kinst:vfs_read:19 and kinst:vfs_read, where fields are missing, so that what is
-    meant as a provider is none."""
-    if pattern.provider or pattern.id:
-        return ""
-    if pattern.module in providers:
-        meant = replace(pattern, provider=pattern.module, module="")
-    elif pattern.function in providers and not pattern.module:
-        meant = ProbePattern(pattern.function, "", pattern.name, "")
-    else:
-        return ""
-    return f"did you mean {meant}?"
-
-
-def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None) -> str:
-    """A hint for a description that means nothing: how probes are named."""
-    if pattern.id:
-        return "kinst -l lists those with numbers"
-    if shifted := _shifted(pattern, providers):
-        return shifted
-    last = pattern.name
-    if pattern.function and kernel and (lost := kernel.gaps(_exactly(pattern, kernel))):
-        return gaps_told(lost)
-    if last and not pattern.function and kernel and all_named(kernel, last):
-        return f"{last} is a function: {last}:entry and {last}:return, or -f {last}"
-    if pattern.provider in providers:
-        return providers[pattern.provider].usage
-    if pattern.provider:
-        near = get_close_matches(pattern.provider, providers, 1)
-        if near:
-            return f"did you mean {replace(pattern, provider=near[0])}?"
-        others = f"providers are {', '.join(sorted(providers))}"
-        return f"{others}{_ELSEWHERE.get(pattern.provider, '')}"
-    return ", ".join(p.usage for p in providers.values() if p.needs_kernel)
-
-
-def _exactly(pattern: ProbePattern, kernel: Kernel) -> Sequence[Function]:
-    """The function, with its parts, that a description without globs names, or nothing."""
-    if any(c in pattern.function + pattern.module for c in "*?["):
-        return ()
-    with suppress(KinstError):
-        return [p for f in kernel.find(pattern.module, pattern.function) for p in kernel.parts(f)]
-    return ()
-
-
 def enable(
     program: typed.Program,
     providers: Mapping[str, Provider],
@@ -190,7 +126,7 @@ def enable(
                 if absent and none:
                     continue
                 tag = "D_PDESC_ZERO" if none else "D_PDESC_INVAL"
-                hint = _shifted(pattern, providers) or error.hint
+                hint = shifted(pattern, providers) or error.hint
                 raise DError(error.message, span, tag, hint) from error
             if not (count or zero or named.full):
                 raise DError(

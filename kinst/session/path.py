@@ -41,13 +41,12 @@ from kinst.session import batches
 from kinst.session.build import build, fill, split, with_runs
 from kinst.session.code import codes_of, named_functions, no_place, places_of
 from kinst.session.counters import CounterBlocks
+from kinst.session.descriptions import check_descriptions, naming
 from kinst.session.enable import (
     check_arguments,
     check_cpu,
-    check_descriptions,
     check_system,
     enable,
-    naming,
     on_one_cpu,
     wants_kernel,
     with_conditions,

@@ -29,10 +29,12 @@ from kinst.dlang.check.measures import measures_of
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary.d_options import OWN_NAMES, Options, parse_rate, parse_size
 from kinst.dlang.walk import expressions
+from kinst.isa import register_hint
 from kinst.patch.ways import plant_rules
-from kinst.providers import interfaces
+from kinst.providers import interfaces, load_all
 from kinst.providers.fbt import argument_types
 from kinst.session.cpp import preprocess
+from kinst.session.descriptions import check_providers
 from kinst.session.request import Request
 from kinst.session.sizes import TRAMPOLINES, fitted
 from kinst.session.values import Compiled
@@ -79,7 +81,16 @@ def compile_request(
     options.
     """
     programs = parse_request(request, target_pid, types, say, dialect=dialect)
+    if not (request.zero or _options(request, programs).zdefs):
+        check_providers(programs, load_all())
     return _checked(request, programs, isa, types, dialect)
+
+
+def _options(request: Request, programs: tuple[tree.Program, ...]) -> Options:
+    """Return D's options: those of the programs, over which -x of the command line goes."""
+    options = _with_settings(Options(), request.settings)
+    written = tuple((o.name, o.value) for o in combine(programs).options)
+    return _with_settings(_with_settings(options, written), request.settings)
 
 
 def parse_request(
@@ -183,14 +194,13 @@ def _checked(
 ) -> Compiled:
     """measures: what the aggregations of the program measure as it was written, if `programs` are
     not that any more."""
-    options = _with_settings(Options(), request.settings)
-    written = tuple((o.name, o.value) for o in combine(programs).options)
-    options = _with_settings(_with_settings(options, written), request.settings)
+    options = _options(request, programs)
     environment = Environment(
         {r.d_name: r.index for r in isa.registers},
         options.strsize,
         types,
         arguments=partial(argument_types, types=types) if types is not None else None,
+        register_hint=partial(register_hint, isa),
         stackframes=options.stackframes,
         ustackframes=options.ustackframes,
         jstackframes=options.jstackframes,

@@ -9,7 +9,8 @@ from kinst.core.probe import ProbePattern
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_programs, parse_option
 from kinst.providers import load_all
-from kinst.session.enable import enable, naming, wants_kernel
+from kinst.session.descriptions import naming
+from kinst.session.enable import enable, wants_kernel
 from tests.fake_kernel import FakeKernel
 
 KERNEL = FakeKernel([("plain", 0x1000, ["0f1f440000", "c3"])])
@@ -47,7 +48,10 @@ def test_z_is_not_for_offsets_that_cannot_be() -> None:
         (ProbePattern("kinst", "", "plain", "foo"), "kinst::FUNCTION:OFFSET"),
         (ProbePattern("fbt", "", "", ""), "fbt::FUNCTION:entry"),
         (ProbePattern("profile", "", "", "tock-1s"), "tick-N"),
-        (ProbePattern("syscall", "", "read", "entry"), "providers are dtrace, fbt, kinst, profile"),
+        (
+            ProbePattern("absent", "", "read", "entry"),
+            f"providers are {', '.join(sorted(load_all()))}",
+        ),
         (ProbePattern("syscall", "", "read", "entry"), "fbt::__*_sys_read:entry"),
         (ProbePattern("", "vmlinux", "", ""), "fbt::FUNCTION:entry"),
         (ProbePattern(id=999), "kinst -l"),

@@ -14,7 +14,8 @@ from kinst.providers import load_all
 from kinst.providers.kinst import PROVIDER
 from kinst.render.dtrace.listing import probe_rows
 from kinst.session.code import codes_of, no_place
-from kinst.session.enable import expand, naming
+from kinst.session.descriptions import naming
+from kinst.session.enable import expand
 from kinst.session.kernel import RunningKernel
 from kinst.session.listing import list_enabled
 from kinst.session.values import EnabledSite

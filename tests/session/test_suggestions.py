@@ -9,7 +9,7 @@ from kinst.core.errors import DError
 from kinst.core.probe import ProbePattern
 from kinst.dlang.api import compile_text, parse_text
 from kinst.providers import load_all
-from kinst.session.enable import naming
+from kinst.session.descriptions import naming
 from kinst.sugar.locals import provisional
 
 
@@ -70,5 +70,5 @@ def test_descriptions_with_a_field_too_few_or_a_wrong_provider(
 
 
 def test_other_descriptions_are_told_how_probes_are_named() -> None:
-    found = naming(ProbePattern("syscall", "", "read", "entry"), load_all(), None)
+    found = naming(ProbePattern("absent", "", "read", "entry"), load_all(), None)
     assert found.startswith("providers are ") and "did you mean" not in found

@@ -33,6 +33,7 @@ from kinst.dlang.types.conversions import (
 )
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.builtins import SPECULATION
+from kinst.dlang.vocabulary.other_tracers import function_hint
 from kinst.dlang.vocabulary.subroutines import ABSENT, PROTOTYPES, Parameter
 
 
@@ -167,7 +168,7 @@ def unknown_function(name: str, span: Span, scope: Scope) -> DError:
     inlines = (one.name for one in scope.inlines.values() if one.parameters is not None)
     known = [*builtins.CALLABLE, *PROTOTYPES, "speculation", *inlines]
     near = get_close_matches(name[:80], known, 1, 0.7)
-    hint = f"did you mean {near[0]}()?" if near else ""
+    hint = function_hint(name) or (f"did you mean {near[0]}()?" if near else "")
     return DError(f"undefined function name: {name[:80]}", span, "D_FUNC_UNDEF", hint)
 
 

@@ -16,6 +16,7 @@ from kinst.dlang import typed
 from kinst.dlang.syntax import tree
 from kinst.dlang.types.program_types import Types
 from kinst.dlang.vocabulary import builtins
+from kinst.dlang.vocabulary.other_tracers import variable_hint
 
 _CONSTANT = re.compile(r"[A-Z][A-Z0-9_]+\Z")
 
@@ -47,6 +48,10 @@ class Translation(typed.Expr):
 Check = Callable[[tree.Expr, "Scope"], typed.Expr]
 
 
+def _no_hint(name: str) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """What the checker is told from outside."""
@@ -63,6 +68,9 @@ class Environment:
     jstackframes: int = 50
     # Types of args[] for a probe description; None if it means more than one probe.
     arguments: Callable[[ProbePattern], Sequence[DType] | None] | None = None
+    # What to type for a register that is spelt in another way, or is another instruction set's;
+    # "" for no register.
+    register_hint: Callable[[str], str] = _no_hint
     # What is known of each provider's probes.
     providers: Mapping[str, ProbeInterface] = field(default_factory=dict)
     # What each aggregation measures, by name, where that is known better than by this program.
@@ -159,8 +167,9 @@ class Scope:
             *self.variables, *self.inlines, *builtins.VARIABLES, *self.environment.registers,
         ]  # fmt: skip
         near = get_close_matches(name[:80], known, 1)
-        hint = f"did you mean {near[0]}?" if near else "variables begin with an assignment"
+        spelt = f"did you mean {near[0]}?" if near else "variables begin with an assignment"
         if not dialect.system and _CONSTANT.match(name):
-            hint = "a constant of a system needs one that kinst knows"
+            spelt = "a constant of a system needs one that kinst knows"
+        hint = variable_hint(name) or self.environment.register_hint(name) or spelt
         message = f"failed to resolve {name[:80]}: Unknown variable name"
         return DError(message, span, "D_IDENT_UNDEF", hint)

@@ -15,6 +15,7 @@ from kinst.dlang.syntax.source import (
     string_value,
     to_bytes,
 )
+from kinst.dlang.vocabulary.other_tracers import macro_hint
 
 _REFERENCE = re.compile(r"\$\$?([0-9]+|[a-zA-Z_][0-9a-zA-Z_]*)")
 
@@ -72,7 +73,7 @@ class MacroUse:
                 f"macro variable {reference[:40]} is not defined",
                 span,
                 "D_MACRO_UNDEF",
-                f"defined: {known}" if known else "",
+                macro_hint(name) or (f"defined: {known}" if known else ""),
             )
         return self.macros.variables[name]
 
@@ -119,6 +120,11 @@ _STRING = re.compile(r'"((?:[^"\\\n]|\\[^\n])*)"')
 _CHARACTER = re.compile(r"'((?:[^'\\\n]|\\[^\n])*)'")
 
 _DESCRIPTION = re.compile(r"[-$:a-zA-Z_.?*\\\[\]!@][-$:0-9a-zA-Z_.`?*\\\[\]!@]*")
+
+# Descriptions as other tools print and take them: FUNCTION+OFFSET, after which a kernel's traces
+# have /SIZE; and FILE:FUNCTION:LINE.
+_PLUS_OFFSET = re.compile(r"(?<=[0-9a-zA-Z_])\+(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:/0[xX][0-9a-fA-F]+)?")
+_IN_FILE = re.compile(r"(?:kinst)?:*[-0-9a-zA-Z_./]+\.[chS]:[0-9a-zA-Z_.@]+:[0-9]+")
 
 _OPERATORS = (
     "<<=", ">>=", "...",
@@ -207,8 +213,11 @@ class Lexer:
         if match := _INTEGER.match(text, at):
             token = self._token("int", at, match.end())
             return self._with_integer(token, read_integer(match.group(), token.span))
-        if match := _DESCRIPTION.match(text, at):
+        if match := _IN_FILE.match(text, at):
             return self._token("description", at, match.end())
+        if match := _DESCRIPTION.match(text, at):
+            offset = _PLUS_OFFSET.match(text, match.end())
+            return self._token("description", at, (offset or match).end())
         raise self._unexpected(at)
 
     def expression(self, at: int) -> Token:

@@ -22,6 +22,7 @@ from kinst.dlang.syntax.lexer import Lexer, Macros, MacroUse, Token
 from kinst.dlang.syntax.source import LINE_MARKER, Source, read_integer
 from kinst.dlang.syntax.tree import Option, Pragma
 from kinst.dlang.vocabulary.d_options import OWN_NAMES, Options
+from kinst.dlang.vocabulary.other_tracers import plain_description
 from kinst.dlang.vocabulary.type_names import words
 
 ERROR = "%error"
@@ -419,6 +420,8 @@ class _ProgramParser(DeclarationParser):
         text = self._use.expand(token.text, token.span)
         if text.isascii() and text.isdigit():
             return self._by_id(token, int(text) if len(text) < 12 else 1 << 32)
+        if self._level_of_text is Level.NAME:
+            text = plain_description(text)
         parts = text.split(":")
         level = self._level_of_text
         if len(parts) > level + 1:

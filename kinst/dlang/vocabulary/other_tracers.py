@@ -1,0 +1,166 @@
+"""Words of other tracers and debuggers, and what D has for them.
+
+People who know bpftrace, perf, ftrace, SystemTap or gdb type what their fingers know.  A name that
+D does not have is looked up here before its spelling is compared with D's names: `comm` is no
+misspelt `cpu`.  The tables only make hints of error messages.  Two forms of probe descriptions are
+taken as what they mean, FUNCTION+OFFSET and FILE:FUNCTION:LINE.  docs/coming-from.md shows these
+facts as a page.
+
+Sources: bpftrace's language reference (0.23), perf-probe(1), the kernel's Documentation/trace/
+kprobetrace.rst, SystemTap's tapset reference, gdb's manual ("Registers").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from kinst.core.probe import ProbePattern
+
+# Variables, without a $ that gdb's and perf's have: what to type instead.
+VARIABLES: Mapping[str, str] = MappingProxyType(
+    {
+        # bpftrace
+        "comm": "execname", "nsecs": "timestamp", "elapsed": "timestamp, less one kept in BEGIN",
+        "kstack": "stack()", "func": "probefunc", "probe": "probename, or probefunc",
+        "retval": "arg1, at fbt::FUNCTION:return", "curtask": "curthread", "rand": "rand()",
+        "username": "uid", "cpid": "$target", "sarg0": "arg6",
+        "sarg1": "arg7", "sarg2": "arg8",
+        # perf probe, ftrace
+        "stack": "stack()", "stack0": "arg6",
+        "arg10": "arg0 to arg9; locals->NAME has a function's variables",
+        # gdb
+        "bt": "stack()", "backtrace": "stack()",
+    }
+)  # fmt: skip
+
+# Functions: what to type instead.
+FUNCTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        # bpftrace
+        "hist": "quantize(VALUE)", "lhist": "lquantize(VALUE, LOW, HIGH, STEP)",
+        "tseries": "count() by a time as its key, printed by tick-1s", "stats": "avg(VALUE)",
+        "str": "stringof(POINTER) in the kernel, copyinstr(POINTER) in a process",
+        "kstr": "stringof(POINTER)", "buf": "tracemem(POINTER, SIZE)", "kstack": "stack()",
+        "ksym": "func(ADDRESS)", "kaddr": "&`NAME",
+        "reg": "regs[R_NAME]", "ntop": "inet_ntop(FAMILY, POINTER)",
+        "time": 'printf("%Y", walltimestamp)', "strftime": 'printf("%Y", walltimestamp)',
+        "nsecs": "timestamp", "zero": "clear(@NAME)", "delete": "NAME[KEY] = 0",
+        "path": "d_path(POINTER)",
+        "signal": "raise(NUMBER)", "kptr": "the pointer itself", "uptr": "copyin(POINTER, SIZE)",
+        "macaddr": "six bytes by printf()", "bswap": "htonl() and its like", "len": "strlen()",
+        "strncmp": "substr(STRING, 0, LENGTH) == STRING", "strcmp": "==, which compares strings",
+        "strcontains": "strstr()", "join": "printf()",
+        "println": "printf()", "has_key": "NAME[KEY] != 0",
+        # SystemTap
+        "log": "printf()", "pid": "pid", "tid": "tid", "ppid": "ppid", "uid": "uid", "cpu": "cpu",
+        "execname": "execname", "probefunc": "probefunc", "pp": "probename", "target": "$target",
+        "gettimeofday_ns": "walltimestamp", "gettimeofday_us": "walltimestamp / 1000",
+        "gettimeofday_ms": "walltimestamp / 1000000",
+        "gettimeofday_s": "walltimestamp / 1000000000",
+        "ktime_get_ns": "timestamp", "local_clock_ns": "timestamp", "get_cycles": "timestamp",
+        "print_backtrace": "stack()", "print_ubacktrace": "ustack()",
+        "kernel_string": "stringof(POINTER)", "user_string": "copyinstr(POINTER)",
+        "user_string_quoted": "copyinstr(POINTER)", "thread_indent": "-F, which indents",
+        "symname": "func(ADDRESS)", "register": "regs[R_NAME]", "u_register": "uregs[R_NAME]",
+        "task_current": "curthread", "isinstr": "strstr()", "sprintf": "printf()",
+        "kernel_int": "*(int *)POINTER", "kernel_long": "*(long *)POINTER", "tokenize": "strtok()",
+        "stringat": "STRING[INDEX]", "print_regs": "trace(regs[R_NAME])",
+    }
+)  # fmt: skip
+
+_TICKS = {"s": "s", "ms": "ms", "us": "us", "hz": "hz"}
+_PROBE_WORDS = frozenset({"kprobe", "k", "p", "kretprobe", "r"})
+_NAME = r"([\w.*?\[\]-]+)"
+_USERLAND = "kinst traces a kernel: kinst has no probes in programs"
+_TRACEPOINT = "kinst has no probes at tracepoints; a function near it has: kinst -l -f '*{}*'"
+
+
+def _ticks(match: re.Match[str]) -> str:
+    unit = _TICKS.get(match[1])
+    return f"in D: tick-{match[2]}{unit}" if unit else ""
+
+
+# Descriptions as they are written in other languages, whole: the hint, or what makes it.
+_PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (rf"(?:kprobe|k):(?:\w+:)?{_NAME}\+(\w+)", r"in D: kinst::\1:\2"),
+    (rf"(?:kprobe|k|fentry|kfunc|f):(?:\w+:)?{_NAME}", r"in D: fbt::\1:entry"),
+    (rf"(?:kretprobe|kr|fexit|kretfunc|fr):(?:\w+:)?{_NAME}", r"in D: fbt::\1:return"),
+    (rf"p:(?:\w+/)?(?:\w+:)?{_NAME}", r"in D: fbt::\1:entry"),
+    (rf"r:(?:\w+/)?(?:\w+:)?{_NAME}", r"in D: fbt::\1:return"),
+    (rf"(?:tracepoint|t|rawtracepoint|rt):(?:[\w*]+:)?{_NAME}", lambda m: _TRACEPOINT.format(m[1])),
+    (r"(?:interval|i):(\w+):(\d+)", _ticks),
+    (r"(?:profile|p):hz:(\d+)", r"in D: profile-\1"),
+    (r"(?:profile|p):(s|ms|us):(\d+)", r"in D: profile-\2\1"),
+    (r"(?:uprobe|uretprobe|usdt|u|ur|U|process|pid\d*|python|java|php|ruby|plockstat):.*",
+     _USERLAND),
+    (r"(?:software|hardware|watchpoint|asyncwatchpoint|iter|perf|bench):.*",
+     "kinst has no such probes; profile-97 samples, fbt and kinst name code"),
+    (r"(?:begin|end|Begin|End)", "BEGIN and END are in capitals"),
+    (r"syscall:.*",
+     "kinst has no syscall provider; a system call is a function, fbt::__*_sys_read:entry"),
+    (r"(?:sched|proc|io|ip|tcp|udp|udplite|sctp|fsinfo|vminfo|sysinfo|vfs|nfs\w*|lockstat|sdt|mib"
+     r"|cpc):.*",
+     "kinst has no such provider; fbt::FUNCTION:entry names the kernel's functions"),
+)  # fmt: skip
+# As kernels and other tools write places in code.
+_PLUS_OFFSET = re.compile(r"(?P<before>(?:[^:]*:)*)(?P<function>[^:+]+)\+(?P<offset>\w+)(?:/\w+)?")
+_IN_FILE = re.compile(
+    r"(?:kinst)?:*(?P<file>[-\w./]+\.[chS]):(?P<function>[\w.@]+):(?P<line>[0-9]+)"
+)
+_COMPILED = tuple((re.compile(form), hint) for form, hint in _PROBES)
+
+
+def probe_hint(pattern: ProbePattern) -> str:
+    """Return what to type in D for a probe description of another language, or ""."""
+    written = str(pattern).strip(":")
+    for form, hint in _COMPILED:
+        if match := form.fullmatch(written):
+            return match.expand(hint) if isinstance(hint, str) else hint(match)
+    return ""
+
+
+_REGISTER = re.compile(
+    r"(?:[re]?[abcd]x|[re]?[sd]i|[re]?[sbi]p|r[0-9]+|[xast][0-9]+|pc|lr|ra)", re.I
+)
+
+
+def macro_hint(name: str) -> str:
+    """Return what D has for $NAME of gdb, perf probe or ftrace, or ""."""
+    if name == "arg1":
+        return "in D: arg0, the first argument"
+    if re.fullmatch(r"arg[2-9]|arg10", name):
+        return f"in D: arg{int(name[3:]) - 1}, counted from 0"
+    if _REGISTER.fullmatch(name):
+        return f"in D: regs[R_{name.upper()}]"
+    return variable_hint(name)
+
+
+def plain_description(text: str) -> str:
+    """Return a probe description with FUNCTION+OFFSET and FILE:FUNCTION:LINE as D writes them.
+
+    text: without macros.  A kernel's own traces print FUNCTION+0xOFFSET/0xSIZE.
+    """
+    if match := _IN_FILE.fullmatch(text):
+        file = match["file"].rpartition("/")[2]
+        return f"kinst::{match['function']}:@{file}@{match['line']}"
+    if match := _PLUS_OFFSET.fullmatch(text):
+        *words, _ = match["before"].split(":")
+        if not set(words) - {"kinst", ""}:
+            return f"kinst::{match['function']}:{match['offset']}"
+        if words[:-1] in ([], ["kinst"], [""]) and words[-1] not in _PROBE_WORDS:
+            return f"kinst:{words[-1]}:{match['function']}:{match['offset']}"
+    return text
+
+
+def variable_hint(name: str) -> str:
+    """Return what D has for a variable of another language, or ""."""
+    meant = VARIABLES.get(name)
+    return f"in D: {meant}" if meant else ""
+
+
+def function_hint(name: str) -> str:
+    """Return what D has for a function of another language, or ""."""
+    meant = FUNCTIONS.get(name)
+    return f"in D: {meant}" if meant else ""
