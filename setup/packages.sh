@@ -81,13 +81,17 @@ install() {
     say "packages installed ($((SECONDS - started)) s)"
 }
 
-# Get what the tools of LEVEL (basic or test) need, and believe them when they have done their work
+# Get what the tools of LEVEL (basic, test or all) need, and believe them when they have done their work
 # once: the proof is kept, as that of KVM is, and holds as long as the tools stay the same.
 system_packages() {
     local key broken names tried='' tools=$basic_tools proofs=$cache/tools
     key=$(tools_key)
-    [ "$(cat "$proofs-test" 2>/dev/null)" != "$key" ] || return 0
-    if [ "$1" = test ]; then
+    [ "$(cat "$proofs-all" 2>/dev/null)" != "$key" ] || return 0
+    if [ "$1" = all ]; then
+        tools+=$test_tools$all_tools
+    elif [ "$(cat "$proofs-test" 2>/dev/null)" = "$key" ]; then
+        return 0
+    elif [ "$1" = test ]; then
         tools+=$test_tools
     elif [ "$(cat "$proofs-basic" 2>/dev/null)" = "$key" ]; then
         return 0

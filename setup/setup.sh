@@ -106,7 +106,7 @@ newer_qemu_key() {
 
 started=$SECONDS
 level=${1:-basic}
-system_packages "${level/all/test}"
+system_packages "$level"
 environment
 kernel $isa
 debug_index

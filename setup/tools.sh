@@ -36,6 +36,10 @@ zsh: zsh
 bash-completion: bash-completion
 debootstrap: debootstrap'
 
+# What slow tests compare kinst's tables of instructions with.
+all_tools='
+llvm-config-19: llvm-19-dev g++'
+
 # In Debian 12 it is QEMU's, since then it has a package of its own.  Neither is in PATH.
 virtiofsd_package=virtiofsd
 if grep -q bookworm /etc/os-release 2>/dev/null; then virtiofsd_package=qemu-system-common; fi
@@ -144,6 +148,10 @@ prove() {
             lcov --summary sample.info | grep '1 of 2 lines' && genhtml -q -o html sample.info &&
             [ -s html/index.html ]
         ;;
+    llvm-config-19)
+        echo '#include "llvm/MC/MCInst.h"' >with-llvm.cpp &&
+            g++ -c -o with-llvm.o with-llvm.cpp "$(llvm-config-19 --includedir | sed s,^,-I,)" -D__STDC_CONSTANT_MACROS -D__STDC_LIMIT_MACROS -D__STDC_FORMAT_MACROS
+        ;;
     dot) echo 'digraph { a -> b }' | dot -Tsvg | grep '</svg>' ;;
     debootstrap) debootstrap --version && wget --version ;;
     esac
@@ -209,6 +217,6 @@ tools_key() {
     while IFS=: read -r tool _; do
         paths+=("$(type -P "$tool" || true)")
         [ "$tool" != virtiofsd ] || paths+=("$(find_virtiofsd || true)")
-    done <<<"$basic_tools$test_tools"
+    done <<<"$basic_tools$test_tools$all_tools"
     stat -L -c '%n %i %s %Y' setup/tools.sh /var/lib/dpkg/status "${paths[@]}" 2>/dev/null || true
 }

@@ -140,7 +140,9 @@ class Graph:
             return (Edge(OUTSIDE),)
         if flow.kind == "indirect":
             elsewhere = self._elsewhere(flow.destination)
-            return (Edge(OUTSIDE, elsewhere, bool(elsewhere)),)
+            out = Edge(OUTSIDE, elsewhere, bool(elsewhere))
+            # An instruction that is not known may go on as well.
+            return (out, Edge(going, known=False)) if flow.falls_through else (out,)
         if flow.kind == "call" and (not self._returns(flow) or going == OUTSIDE):
             # Behind the last instruction of a function there is nothing to return to.
             return ()

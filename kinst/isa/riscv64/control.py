@@ -18,6 +18,8 @@ INDIRECT = Flow("indirect", falls_through=False)
 # The kernel steps over an ebreak where it means a warning (WARN).
 WARN = Flow("trap")
 TRAP = Flow("trap", falls_through=False)
+# Of an encoding that is not known: it may go on, or anywhere.
+ANYWHERE = Flow("indirect", falls_through=True)
 
 _TRAP_RETURNS = frozenset((0x10200073, 0x30200073, 0x70200073, 0x7B200073))  # s, m, mn, d
 _UNIMP = 0xC000_1073  # what assemblers write for `unimp`: a write to a read-only register
@@ -34,8 +36,10 @@ def register(number: int) -> str:
 def flow(code: bytes, address: int) -> Flow:
     """Where control goes from the one instruction `code` at `address`."""
     parsed = p.parse(code)
-    if parsed is None:
-        return NEXT
+    if parsed is None or parsed.kind == p.UNKNOWN:
+        return ANYWHERE
+    if parsed.kind == p.UNIMP:
+        return TRAP
     if parsed.kind == p.JAL:
         return Flow("call" if parsed.rd else "jump", bool(parsed.rd), address + parsed.imm & MASK)
     if parsed.kind == p.JALR:

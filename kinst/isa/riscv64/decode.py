@@ -1,6 +1,6 @@
-"""Decoding with capstone.  The length of an instruction is in its lowest bits, so one that this
-capstone does not know (Zbb, Zicbom, Svinval: alternatives of the kernel use them) is stepped
-over and told as its bits, as GNU as takes them (.insn)."""
+"""Decoding: the length of an instruction is in its lowest bits, and capstone has its text.  An
+instruction that this capstone does not know (Zbb, Zicbom, Svinval: alternatives of the kernel use
+them) is told as its bits, as GNU as takes them (.insn)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAIN = PlainDisassembly(CS_ARCH_RISCV, CS_MODE_RISCV64 | CS_MODE_RISCVC, 2)
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:
-    """Instructions of code in order; stops at the first bytes that cannot be one."""
+    """Yield the instructions of code in order; stop before one that is longer than 32 bits."""
     at = 0
     while at < len(code):
         start, whole = at, at + _CHUNK >= len(code)
@@ -30,8 +30,8 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
             code[at : at + _CHUNK], address + at
         ):
             offset = where - address
-            if not size_at(code, offset):
-                return  # zeros, which are defined to be no instruction
+            if size != size_at(code, offset):
+                return
             text = f"{mnemonic} {operands}" if operands else mnemonic
             yield Instruction(where, code[offset : offset + size], text)
             at = offset + size
@@ -50,7 +50,6 @@ def sizes_in(code: bytes) -> npt.NDArray[np.int64]:
     halves = np.frombuffer(code, "<u2", len(code) // 2)
     long = np.where(halves & 0x1F != 0x1F, 2, 0)
     steps = np.where(halves & 3 != 3, 1, long)  # of two bytes
-    steps[halves == 0] = 0
     known, found, at, end = steps.tolist(), list[int](), 0, len(halves)
     while at < end and (step := known[at]) and at + step <= end:
         found.append(2 * step)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from kinst.core.displaced import OutOfReach, Refused
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64 import parse as p
+from kinst.isa.riscv64.encodings import effect
 from kinst.isa.riscv64.relocate import move
 
 _PATCH = 8
@@ -80,16 +81,11 @@ def _finish(code: bytes, address: int, to: int, head: bytes) -> tuple[bytes, byt
 
 
 def _free(code: bytes) -> int:
-    """A temporary register that no instruction of code names, or 0.
-
-    Any five bits of an instruction where a register could be are taken for one.
-    """
-    named: set[int] = set()
-    at = 0
+    """Return a temporary register that no instruction of code reads or writes, or 0."""
+    used, at = 0, 0
     while at < len(code):
         size = p.size_at(code, at)
-        word = int.from_bytes(code[at : at + size], "little")
-        shifts = (2, 7) if size == 2 else (7, 15, 20, 27)
-        named |= {word >> shift & 31 for shift in shifts}
+        reads, writes = effect(int.from_bytes(code[at : at + size], "little"), size)
+        used |= reads | writes
         at += size
-    return next((register for register in e.TEMPORARIES if register not in named), 0)
+    return next((register for register in e.TEMPORARIES if not used >> register & 1), 0)

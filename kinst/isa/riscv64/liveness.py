@@ -10,9 +10,8 @@ tracer's call (toplev.cc, process_options: function_entry_patch_area_size): two 
 and a nop, which may become the jalr of that auipc at any time and then reads its register.  A
 called function reads its arguments; whether it keeps a temporary is not assumed either way.  One
 that a compiler has put last in a function, such as that of the stack protector, does not come back:
-there is nothing to come back to.  Jumps out of the function, and what is not known, read
-everything.  Source: RISC-V unprivileged specification, "RV32/64G Instruction Set Listings" and "RVC
-Instruction Set Listings".
+there is nothing to come back to.  Jumps out of the function read everything, and so does an
+instruction that is not known; what the others read and write is in encodings.py.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from kinst.core.instruction import Flow, Instruction
-from kinst.isa.riscv64.encode import A0, NOP, RA, SP, T0, TEMPORARIES
-
-ALL = (1 << 32) - 2
+from kinst.isa.riscv64 import encodings
+from kinst.isa.riscv64.encode import A0, NOP, RA, T0, TEMPORARIES
+from kinst.isa.riscv64.encodings import ALL
 
 
 def _bits(*registers: int) -> int:
@@ -40,11 +39,7 @@ _BITS_RA = _bits(RA)
 _CALLED = ALL & ~_TEMPORARIES  # what a function may read when it is called
 _RETURNED = ALL & ~(_CANDIDATES & ~_bits(A0, A0 + 1))  # and its caller, when it returns
 
-_WRITES = frozenset((0x03, 0x13, 0x17, 0x1B, 0x2F, 0x33, 0x37, 0x3B, 0x67, 0x6F, 0x73))
-_READS_RS1 = frozenset((0x03, 0x07, 0x0F, 0x13, 0x1B, 0x23, 0x27, 0x2F, 0x33, 0x3B, 0x63, 0x67))
-_READS_RS2 = frozenset((0x23, 0x2F, 0x33, 0x3B, 0x63))
-_AUIPC, _SYSTEM = 0x17, 0x73
-_ECALL = 0x73
+_AUIPC, _ECALL = 0x17, 0x73
 
 
 def spare(instructions: Sequence[Instruction], flows: Sequence[Flow]) -> list[int]:
@@ -139,62 +134,6 @@ def _ways(
 def _effect(code: bytes) -> tuple[int, int]:
     """(registers read, registers written), as bits."""
     word = int.from_bytes(code, "little")
-    return _full(word) if len(code) == 4 else _compressed(word)
-
-
-def _full(word: int) -> tuple[int, int]:
-    opcode, funct3 = word & 0x7F, word >> 12 & 7
-    rd, rs1, rs2 = word >> 7 & 31, word >> 15 & 31, word >> 20 & 31
-    if opcode == _SYSTEM:
-        if word == _ECALL:
-            return _ARGUMENTS, 0  # of the firmware, which keeps all but a0 and a1
-        if funct3 == 0:
-            return _bits(rs1, rs2), 0
-        # Immediate forms have a number in the place of rs1.
-        return (_bits(rs1) if funct3 < 4 else 0), _bits(rd)
-    if opcode not in _WRITES and opcode not in _READS_RS1:
-        return ALL, 0
-    reads = _bits(rs1) if opcode in _READS_RS1 else 0
-    reads |= _bits(rs2) if opcode in _READS_RS2 else 0
-    return reads, _bits(rd) if opcode in _WRITES else 0
-
-
-def _compressed(word: int) -> tuple[int, int]:
-    quadrant, funct3 = word & 3, word >> 13
-    rd, rs2 = word >> 7 & 31, word >> 2 & 31
-    high, low = 8 + (word >> 7 & 7), 8 + (word >> 2 & 7)
-    if quadrant == 0:
-        return _memory(funct3, high, low)
-    if quadrant == 1:
-        if funct3 in (0, 1):  # c.addi, c.addiw
-            return _bits(rd), _bits(rd)
-        if funct3 in (2, 3):  # c.li; c.lui, or c.addi16sp
-            return (_bits(SP) if funct3 == 3 and rd == SP else 0), _bits(rd)
-        if funct3 == 4:
-            both = word >> 10 & 3 == 3  # c.sub and its like; else c.srli, c.srai, c.andi
-            if both and word >> 12 & 1 and word >> 5 & 3 > 1:
-                return ALL, 0  # of an extension
-            return _bits(high, low if both else 0), _bits(high)
-        return (_bits(high) if funct3 in (6, 7) else 0), 0  # c.beqz, c.bnez; c.j
-    if funct3 == 0:  # c.slli
-        return _bits(rd), _bits(rd)
-    if funct3 in (2, 3):  # c.lwsp, c.ldsp
-        return _bits(SP), _bits(rd)
-    if funct3 == 4:
-        if not rs2:  # c.jr, c.jalr, c.ebreak
-            return _bits(rd), _bits(RA) if word >> 12 & 1 and rd else 0
-        add = word >> 12 & 1  # else c.mv
-        return _bits(rs2, rd if add else 0), _bits(rd)
-    if funct3 in (1, 5):  # of floating-point registers
-        return _bits(SP), 0
-    return _bits(SP, rs2), 0  # c.swsp, c.sdsp
-
-
-def _memory(funct3: int, base: int, other: int) -> tuple[int, int]:
-    if funct3 == 0:  # c.addi4spn
-        return _bits(SP), _bits(other)
-    if funct3 in (2, 3):  # c.lw, c.ld
-        return _bits(base), _bits(other)
-    if funct3 in (6, 7):  # c.sw, c.sd
-        return _bits(base, other), 0
-    return (_bits(base), 0) if funct3 in (1, 5) else (ALL, 0)
+    if word == _ECALL and len(code) == 4:
+        return _ARGUMENTS, 0  # of the firmware, which keeps all but a0 and a1
+    return encodings.effect(word, len(code))

@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from kinst.isa.riscv64 import encodings
 from kinst.isa.riscv64.encode import RA, X0, signed
 
 # Kinds.
 COPY = "copy"  # its effect does not depend on its address
 AUIPC, JAL, JALR, BRANCH = "auipc", "jal", "jalr", "branch"
 AMO, FENCE, SYSTEM, EBREAK = "amo", "fence", "system", "ebreak"
-UNKNOWN = "unknown"  # reserved, a vendor's own, or longer than 32 bits
+UNIMP = "unimp"  # c.unimp: two zero bytes, which are defined to be illegal
+UNKNOWN = "unknown"  # no row of encodings.py: reserved, a vendor's own, or newer than kinst
 
 _BY_OPCODE = {
     0x03: COPY, 0x07: COPY, 0x0F: FENCE, 0x13: COPY, 0x17: AUIPC, 0x1B: COPY, 0x23: COPY,
@@ -50,11 +52,11 @@ class Parsed:
 
 
 def size_at(code: bytes, at: int) -> int:
-    """Bytes of the instruction at code[at:], by its lowest bits; 0 when it is none: longer than
-    32 bits, cut short, or all zeros, which is defined to be illegal."""
+    """Return the bytes of the instruction at code[at:], by its lowest bits; 0 if it is cut short
+    or longer than 32 bits: the specification does not consider those lengths frozen."""
     low = int.from_bytes(code[at : at + 2], "little")
     size = 2 if low & 3 != 3 else 4 if low & 0x1F != 0x1F else 0
-    return size if low and at + size <= len(code) else 0
+    return size if at + size <= len(code) else 0
 
 
 @lru_cache(maxsize=1 << 15)
@@ -63,11 +65,13 @@ def parse(code: bytes) -> Parsed | None:
     if not code or size_at(code, 0) != len(code):
         return None
     word = int.from_bytes(code, "little")
+    if encodings.find(word, len(code)) is None:
+        return Parsed(UNKNOWN, word, len(code))
     return _compressed(word) if len(code) == 2 else _full(word)
 
 
 def _full(word: int) -> Parsed:
-    kind = _BY_OPCODE.get(word & 0x7F, UNKNOWN)
+    kind = _BY_OPCODE[word & 0x7F]
     rd, rs1, rs2 = word >> 7 & 31, word >> 15 & 31, word >> 20 & 31
     imm = 0
     if kind == AUIPC:
@@ -82,7 +86,6 @@ def _full(word: int) -> Parsed:
         )
     elif kind == JALR:
         imm = signed(word >> 20, 12)
-        kind = kind if word >> 12 & 7 == 0 else UNKNOWN
     elif kind == BRANCH:
         imm = signed(
             (word >> 31 & 1) << 12
@@ -91,7 +94,6 @@ def _full(word: int) -> Parsed:
             | (word >> 8 & 0xF) << 1,
             13,
         )
-        kind = kind if word >> 12 & 7 not in (2, 3) else UNKNOWN
     elif word == _EBREAK:
         kind = EBREAK
     return Parsed(kind, word, 4, rd, rs1, rs2, imm)
@@ -120,7 +122,5 @@ def _compressed(word: int) -> Parsed:
         link = word >> 12 & 1
         if rs1:
             return Parsed(JALR, word, 2, RA if link else X0, rs1)
-        return Parsed(EBREAK if link else UNKNOWN, word, 2)
-    elif quadrant == 0 and funct3 == 4 and word >> 10 & 7 > 3:
-        return Parsed(UNKNOWN, word, 2)
-    return Parsed(COPY, word, 2)
+        return Parsed(EBREAK, word, 2)
+    return Parsed(COPY if word else UNIMP, word, 2)

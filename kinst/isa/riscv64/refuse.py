@@ -23,8 +23,9 @@ drops a reservation of lr; the way back (relocate.py) overwrites the same.  Noth
 | wrs.nto, wrs.sto | refused: they wait on the reservation of the lr before them |
 | lr, sc, and what lies between them | refused: a trap, and the stores of a trampoline, end the reservation, and the loop around them would never end |
 | sret, mret | refused: they leave the kernel |
-| custom and reserved opcodes, more than 32 bits | refused: not known |
-| what does not decode | refused |
+| c.unimp (two zero bytes) | refused: it is a trap, or data |
+| every encoding that encodings.py does not name: reserved, a vendor's own, newer than kinst | refused: not known |
+| what does not decode: more than 32 bits | refused |
 
 For comparison: Linux's kprobes (arch/riscv/kernel/probes/decode-insn.c) refuse SYSTEM and FENCE
 instructions; FreeBSD's kinst (riscv/kinst_isa.c) refuses lr, sc and what is between, and sret.
@@ -47,7 +48,8 @@ _TRAP_STATE = frozenset((SEPC, _STVEC, _SSCRATCH, _SCAUSE, _STVAL))
 _WRS = frozenset((0x00D0_0073, 0x01D0_0073))  # wrs.nto, wrs.sto
 _TRAP_RETURNS = frozenset((0x10200073, 0x30200073, 0x70200073, 0x7B200073))  # s, m, mn, d
 
-_UNKNOWN = "its encoding is reserved, a vendor's own, or longer than 32 bits"
+_UNKNOWN = "its encoding is not one that kinst knows: reserved, a vendor's own, or newer"
+_UNIMP = "it is all zeros, which are defined to be an illegal instruction"
 _RESERVATION = "a trap or a store between lr and sc ends their reservation"
 _WAITS = "it waits on the reservation of the lr before it"
 _LEAVES = "it leaves the kernel"
@@ -75,6 +77,8 @@ def refusal(parsed: p.Parsed) -> str:
     """Why this instruction is not displaced, or ""."""
     if parsed.kind == p.UNKNOWN:
         return _UNKNOWN
+    if parsed.kind == p.UNIMP:
+        return _UNIMP
     if _atomic(parsed) in (p.LR, p.SC):
         return _RESERVATION
     if parsed.word in _WRS:

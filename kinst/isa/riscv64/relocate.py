@@ -51,6 +51,7 @@ _KEEP = ~(e.SIE | e.SPIE)
 _TARGET, _GOAL = "the branch's target", "where it goes on"
 _ARITHMETIC = (0x13, 0x1B, 0x33, 0x37, 0x3B)  # opcodes: OP-IMM, OP-IMM-32, OP, LUI, OP-32
 _INTEGER_MEMORY = (0x03, 0x23)  # LOAD, STORE
+_MOP_MASK, _MOP = 0xF8FF, 0x6081  # c.mop
 
 
 def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
@@ -154,6 +155,8 @@ def _plain(parsed: p.Parsed) -> bool:
         opcode = parsed.word & 0x7F
         return opcode in _ARITHMETIC or (opcode in _INTEGER_MEMORY and above)
     quadrant, funct3 = parsed.word & 3, parsed.word >> 13
+    if parsed.word & _MOP_MASK == _MOP:
+        return False  # c.sspush stores
     # c.addi4spn; c.addi to c.and; c.slli, c.mv, c.add and what has sp as its base.
     return (quadrant, funct3) == (0, 0) or quadrant == 1 or (quadrant == 2 and funct3 not in (1, 5))
 
