@@ -88,7 +88,7 @@ def plan(description: str, plant: str, isa: str) -> Planned:
             took, used = time.monotonic() - began, time.process_time() - cpu
         more = anonymous() - before
         return Planned(
-            description, plant, len(built.parts.planted), took, used, more, peak.megabytes
+            description, plant, len(built.placement.planted), took, used, more, peak.megabytes
         )
 
 

@@ -1,7 +1,7 @@
 """Guests that tests start by themselves, started again when they stand in their boot.
 
 QEMU leaves one of some hundred guests standing so; kinst starts such a guest again
-(kinst/session/target.py), and a test that boots one without kinst's session must do the same, or
+(kinst/session/machine.py), and a test that boots one without kinst's session must do the same, or
 it fails where nothing is wrong.
 """
 

@@ -18,7 +18,7 @@ from kinst.image.debug_info import DebugFiles
 from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load, names
 from kinst.kernels import fetch
-from kinst.session.program import compile_request
+from kinst.session.compile import compile_request
 from kinst.session.request import DUMP_STAGES
 from tests import ROOT
 from tools.decision_index import decisions, index

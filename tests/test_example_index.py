@@ -13,7 +13,7 @@ from kinst.image.debug_info import DebugFiles
 from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load
 from kinst.kernels import fetch
-from kinst.session.program import compile_request
+from kinst.session.compile import compile_request
 from tools.example_index import EXAMPLES, Script, index, read_script, scripts
 
 SCRIPTS = scripts()

@@ -1,9 +1,9 @@
 """The import rule of docs/architecture.md, computed from the source.
 
 Two graphs.  The first has every top-level folder, every root module and every file of session/ as
-a node: it has no circle and at most 8 floors, where a node's floor is one above the highest that
-it imports.  The second is that of each folder's own children (subfolders and files): no circles.
-Every import statement counts, whoever it is for: there is no list of exemptions, none stands
+a node: it has no circle, and the stages of the path import only earlier ones.  A node's floor is
+one above the highest that it imports.  The second is that of each folder's own children (subfolders
+and files): no circles.  Every import statement counts: there is no list of exemptions, none stands
 inside a function, and every file is part of a node.
 
     python -m pytest -s tests/test_layers.py    prints the floors
@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent / "kinst"
-MOST_FLOORS = 8
+STAGES = ("compile", "expand", "enable", "place", "plan", "apply", "run")  # of the path
 RANK = {
     "core": 0, "version": 0, "errors": 1, "events": 1, "dlang": 1, "isa": 1, "image": 1, "wire": 1,
     "providers": 2, "sugar": 2, "codegen": 2, "patch": 2, "consumer": 3, "kernels": 3,
@@ -127,28 +127,25 @@ def test_the_floors(capsys: pytest.CaptureFixture[str]) -> None:
             on_it = sorted(node for node, at in found.items() if at == floor)
             print(f"\n  floor {floor}: {', '.join(on_it)}", end="")
         print(f"\n  {len(found)} nodes, {sum(map(len, edges.values()))} edges, no circle", end=" ")
-    assert max(found.values()) <= MOST_FLOORS, highest(edges, found)
 
 
-def highest(edges: Graph, found: Mapping[str, int]) -> str:
-    """The way down from the topmost node, with the place of each import."""
-    node = max(found, key=lambda n: found[n])
-    steps = []
-    while edges.get(node):
-        below = max(edges[node], key=lambda n: found[n])
-        steps.append(f"{node} -> {below} ({edges[node][below]})")
-        node = below
-    return "\n".join(steps)
+def test_stages_import_only_earlier_ones() -> None:
+    """Directly or by way of others: what is made later in the path is not known earlier."""
+    edges = graph(files(), main_node)
 
+    def reached(node: str) -> set[str]:
+        found, waiting = set[str](), [node]
+        while waiting:
+            for below in edges.get(waiting.pop(), ()):
+                if below not in found:
+                    found.add(below)
+                    waiting.append(below)
+        return found
 
-def test_the_session_has_three_floors() -> None:
-    edges = {
-        node: {n: at for n, at in below.items() if n.startswith("session/")}
-        for node, below in graph(files(), main_node).items()
-        if node.startswith("session/")
-    }
-    found = floors(edges)
-    assert max(found.values()) <= 3, highest(edges, found)
+    for number, stage in enumerate(STAGES):
+        assert f"session/{stage}" in edges, f"there is no stage {stage}"
+        later = {f"session/{one}" for one in STAGES[number + 1 :]} & reached(f"session/{stage}")
+        assert not later, f"{stage} imports {', '.join(sorted(later))}"
 
 
 def folders() -> Iterator[Path]:

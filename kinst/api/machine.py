@@ -1,32 +1,67 @@
-"""A machine that stays open: its probes, programs for it, and their traces, one at a time."""
+"""A machine that stays open: its probes, programs for it, and their traces, one at a time.
+
+    compile -> [start] -> expand -> enable -> place -> plan -> apply and run
+
+Each is a stage of kinst/session, from one value to the next.  Machine keeps what another program
+needs again: the machine that has started, and its workspace.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pprint import pformat
 from typing import Self
 
+from kinst.api.command import GuestCommand
 from kinst.api.program import Program, Setting, Source, with_program
 from kinst.api.running_batches import ReadyBatch, RunningBatches
 from kinst.api.trace import Trace, stopped_after
 from kinst.core.code import FunctionCode
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import Begun, CommandEnded, Gone, Terminal
-from kinst.core.probe import ProbePattern, ProgramText
+from kinst.core.probe import Function, ProbePattern, ProgramText
 from kinst.core.source import CodeImage, SourceFunction
 from kinst.events import Fault, Lost, Message, Output, Record
 from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan
+from kinst.providers import load_all
 from kinst.results import CommandResult, Records, Result
-from kinst.session.path import OpenMachine
+from kinst.session import batches
+from kinst.session.code import codes_of, named_functions, no_place, places_of
+from kinst.session.compile import compile_program, needs_kernel
+from kinst.session.descriptions import wants_kernel
+from kinst.session.enable import check_system, enable_program
+from kinst.session.expand import expand, source_of
+from kinst.session.kernel_files import KernelFiles, isa_of, with_build
+from kinst.session.listing import list_all, list_names, list_on_host, list_planned
+from kinst.session.machine import start
+from kinst.session.place import choose_ways, place, place_on_host
+from kinst.session.plan import plan, plan_on_host
 from kinst.session.report import Report
 from kinst.session.request import DUMP_STAGES, Request
 from kinst.session.run import RunningTrace
-from kinst.session.values import BuiltProgram, ListedProbe, ProbeStability, ProgramStability
+from kinst.session.sizes import counters_room
+from kinst.session.source_functions import code_image, find_functions, source_functions
+from kinst.session.stability import description_stability, probe_stability, program_stability
+from kinst.session.tracee import HostAlone, PlantedMachine
+from kinst.session.values import (
+    Compiled,
+    EnabledProgram,
+    ListedProbe,
+    ProbeStability,
+    ProgramStability,
+    StartedMachine,
+    TracePlan,
+)
+from kinst.session.workspace import ROOM_FOR_CODE, ROOM_FOR_DATA, Workspace
+from kinst.wire.native import give_back
 
 COMMAND_SECONDS = 600.0
+MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 
 Say = Callable[[str], None]
 ShowProgress = Callable[[str, float | None], None]
@@ -38,6 +73,18 @@ def ignore(*_: object) -> None:
 
 def report_to(say: Say, progress: ShowProgress) -> Report:
     return Report(say=say, progress=progress, started=time.monotonic(), verbose=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A machine that has started: what it keeps between traces, and the command of its guest."""
+
+    workspace: Workspace
+    command: GuestCommand
+
+    @property
+    def machine(self) -> StartedMachine:
+        return self.workspace.machine
 
 
 class Machine:
@@ -54,15 +101,26 @@ class Machine:
         begun: Begun | None = None,
         terminal: Terminal | None = None,
     ) -> None:
-        """request: which machine, and what all of its programs have in common.  It is started
-        when it is first needed.  report: for the command, which tells how long stages take.
-        begun: what begin() made of the request.  terminal: that its commands have."""
+        """Make a machine, which is started when it is first needed.
+
+        Args:
+            request: which machine, and what all of its programs have in common.
+            report: for the command, which tells how long stages take.
+            begun: what begin() made of the request.
+            terminal: the terminal that its commands have.
+
+        Raises KinstError for an ISA that kinst does not know.
+        """
+        self._request = request = with_build(request)
+        self._report = report or report_to(on_message, on_progress)
+        self._isa = isa_of(request)
+        self._files = KernelFiles(request, self._isa, self._report)
         self._has_kernel = has_kernel
-        self._opened = OpenMachine(
-            request, report or report_to(on_message, on_progress), begun, terminal
-        )
+        self._begun = begun
+        self._terminal = terminal
+        self._output: deque[bytes] = deque()  # what the guest's command has written
+        self._started: Started | None = None
         self._trace: Trace | None = None
-        self._held = ""  # the command that has been prepared, and not started
         self._traces = 0  # that were made
         self._closed = False
 
@@ -81,28 +139,30 @@ class Machine:
             if self._trace is not None:
                 self._trace.close()
         finally:
-            self._opened.close()
+            if self._begun is not None:
+                self._begun.close()
+            started, self._started = self._started, None
+            if started is not None:
+                started.machine.target.close()
 
     @property
     def isa(self) -> str:
         """The name of its instruction set."""
-        return self._opened.isa.name
+        return self._isa.name
 
     @property
     def argument_registers(self) -> tuple[str, ...]:
         """Where C functions get their first arguments, as regs[] has them: R_RDI, R_RSI, ..."""
-        isa = self._opened.isa
-        names = {one.slot: one.d_name for one in reversed(isa.registers)}
-        return tuple(names[slot] for slot in isa.argument_slots)
+        names = {one.slot: one.d_name for one in reversed(self._isa.registers)}
+        return tuple(names[slot] for slot in self._isa.argument_slots)
 
     @property
     def release(self) -> str:
         """Its kernel's release, "" before it is started."""
-        facts = self._opened.traced.facts
-        return facts.release if facts else ""
+        return self._started.machine.facts.release if self._started is not None else ""
 
     def start(self, program: Program | None = None) -> None:
-        """Boot or connect now, where that has not been done.
+        """Boot or connect now, if that has not been done.
 
         program: one that there must be scratch memory for, and for no other; without it there is
         enough for some hundred traces with options of a usual size."""
@@ -112,11 +172,47 @@ class Machine:
                 "this machine has no kernel: it runs BEGIN, END and tick alone",
                 "kinst.boot() or kinst.attach()",
             )
-        self._opened.start(program.compiled if program else None)
+        self._start(program)
 
     def _check_open(self) -> None:
         if self._closed:
             raise KinstError("this machine is closed")
+
+    def _start(self, program: Program | None = None) -> Started:
+        """Return what has started, now or before."""
+        if self._started is not None:
+            return self._started
+        files, cpus = self._files, self._request.cpus
+        size = ROOM_FOR_DATA + ROOM_FOR_CODE
+        if program is not None:
+            compiled = program.compiled
+            self._check_system(compiled)
+            size = compiled.sizes.scratch(cpus, compiled.trampolines)
+        size += counters_room(cpus)
+        machine = start(
+            self._request, self._isa, files, size, self._output.append, self._begun,
+            self._terminal, self._report,
+        )  # fmt: skip
+        workspace = Workspace(machine, size, for_any=program is None)
+        self._started = Started(workspace, GuestCommand(machine.target))
+        return self._started
+
+    def _check_system(self, compiled: Compiled) -> None:
+        """Raises DError for what the kernel's system does not have."""
+        system, elf = self._files.system, self._files.image.elf
+        check_system(compiled.program, load_all(), lambda name: system.lacks(name, elf))
+
+    def _stand(self, compiled: Compiled) -> None:
+        """Stop a machine that has started, for what is read next."""
+        if self._started is not None:
+            self._started.workspace.stand(call_sites=compiled.plant.call_sites)
+
+    def _looked_at(self) -> StartedMachine:
+        """Return the machine, started and stopped, to be read."""
+        self._check_open()
+        workspace = self._start().workspace
+        workspace.stand()
+        return workspace.machine
 
     # Programs.
 
@@ -132,13 +228,16 @@ class Machine:
         options: as -x has them; True or None for one without a value.  arguments: $1, $2, ...
         Raises DError with the place of what is wrong, KinstError for options.
         """
-        request = with_program(self._opened.request, program, options, arguments)
+        request = with_program(self._request, program, options, arguments)
         return self.compile_request(request)
 
     def compile_request(self, request: Request) -> Program:
         """The same for a command line that was understood."""
         self._check_open()
-        return Program(request, self._opened.compile(request))
+        files = self._files
+        compiled = compile_program(request, self._isa, files.types, self._report.say, files.dialect)
+        self._report.stage("compile D")
+        return Program(request, compiled)
 
     def _compiled(
         self,
@@ -155,7 +254,7 @@ class Machine:
     def needs_kernel(self, program: Program, *, listed: bool = False) -> bool:
         """Whether the program names probes or symbols of a kernel.  listed: its probes are to be
         listed rather than to fire."""
-        return self._opened.needs_kernel(program.compiled, fired=not listed)
+        return needs_kernel(program.compiled, fired=not listed)
 
     def expand(self, program: Source | Program, command: str = "") -> Program:
         """The program with inline functions, source lines and local variables replaced by plain
@@ -167,31 +266,62 @@ class Machine:
         if found.expanded and found.command == command:
             return found
         if command or found.request.process or self.needs_kernel(found):
-            self.start(found if not self._roomy else None)
+            self.start(found)
         return self._expanded(found, command)
 
-    @property
-    def _roomy(self) -> bool:
-        return self._opened.traced.target is not None
-
     def _expanded(self, program: Program, command: str) -> Program:
-        opened = self._opened
+        started, request, compiled = self._started, program.request, program.compiled
+        if started is None:
+            return Program(request, compiled, True, command)
         try:
-            opened.stand(call_sites=program.compiled.plant.call_sites)
-            pid = self._prepare(command) if command else program.request.process
-            compiled = opened.expand(program.request, program.compiled, pid)
+            self._stand(compiled)
+            pid = started.command.prepare(command) if command else request.process
+            self._check_system(compiled)
+            compiled = expand(request, compiled, started.machine, self._report, pid)
         except BaseException:
-            self._drop_command()
+            started.command.drop()
             raise
-        return Program(program.request, compiled, True, command)
+        return Program(request, compiled, True, command)
 
-    def build(self, program: Source | Program) -> BuiltProgram:
-        """Everything that a trace of the program would write into the machine: nothing is written.
-        Raises DError for descriptions that mean nothing, KinstError where nothing can be planted.
+    def build(self, program: Source | Program) -> TracePlan:
+        """Plan all that a trace of the program would write into the machine: nothing is written.
+        Raises DError for descriptions that mean nothing, KinstError if nothing can be planted.
         """
-        expanded = self.expand(program)
-        self._opened.stand(call_sites=expanded.compiled.plant.call_sites)
-        return self._opened.build(self._opened.enable(expanded.request, expanded.compiled))
+        return self._planned(self.expand(program))
+
+    def _planned(
+        self, expanded: Program, among: Collection[int] | None = None, given: int = 0
+    ) -> TracePlan:
+        """Plan an expanded program.
+
+        Args:
+            among: addresses of the functions of a batch, None for all.
+            given: the last id that an earlier batch has given out.
+        """
+        started, compiled = self._started, expanded.compiled
+        if started is None:
+            enabled = self._enabled(expanded)
+            made = plan_on_host(place_on_host(enabled), self._isa)
+        else:
+            workspace = started.workspace
+            workspace.stand(among, call_sites=compiled.plant.call_sites)
+            enabled = self._enabled(expanded, given=given)
+            placed = place(enabled, workspace, self._report.say)
+            made = plan(placed, workspace.machine, workspace.ended)
+        for site, reason in made.sites.refused:
+            self._report.say(f"kinst: {site.function.name}+{site.offset} is left out: {reason}")
+        give_back()
+        self._report.stage("code and plan")
+        return made
+
+    def _enabled(self, program: Program, *, listed: bool = False, given: int = 0) -> EnabledProgram:
+        """Return the probes of an expanded program, see enable_program()."""
+        started = self._started
+        return enable_program(
+            program.compiled, started.machine if started is not None else None, self._isa,
+            self._report.say, zero=program.request.zero, listed=listed, given=given,
+            in_batches=started is not None and started.workspace.in_batches,
+        )  # fmt: skip
 
     def dump(self, program: Source | Program, stage: str) -> str:
         """The value after a stage of the path (DUMP_STAGES), as text."""
@@ -199,14 +329,14 @@ class Machine:
             compiled = self._compiled(program, None, ()).compiled
             value: object = compiled.tree if stage == "tree" else compiled.program
             return pformat(value, width=100)
-        built = self.build(program)
-        image, placed = built.image, built.placed
+        made = self.build(program)
+        placed = made.placed
         values = {
-            "probes": built.parts,
+            "probes": made.placement,
             "layout": (placed.scratch, placed.layout, placed.counters),
-            "ir": image.code.ir if image.code else image.host.ir,
-            "code": image.code,
-            "plan": "\n".join(self._plan_rows(image.hooks, image.sites)),
+            "ir": made.code.ir if made.code else made.host.ir,
+            "code": made.code,
+            "plan": "\n".join(self._plan_rows(made.hooks, made.sites)),
         }
         if stage not in values:
             raise KinstError(f"no such stage: {stage}", ", ".join(DUMP_STAGES))
@@ -214,25 +344,25 @@ class Machine:
         return value if isinstance(value, str) else pformat(value, width=100)
 
     def _plan_rows(self, *plans: Plan) -> Iterator[str]:
-        """Patches and trampolines as annotated assembly."""
-        traced = self._opened.traced
+        """Yield patches and trampolines as annotated assembly."""
+        started = self._started
 
         def name_of(address: int) -> str:
-            function = traced.kernel.at(address) if traced.kernel is not None else None
+            function = started.machine.kernel.at(address) if started is not None else None
             return f"{function.name}+{address - function.address}" if function else ""
 
-        for plan in plans:
-            yield from list_plan(plan, traced.isa, name_of)
+        for one in plans:
+            yield from list_plan(one, self._isa, name_of)
 
     def stability(self, program: Program) -> tuple[ProgramStability, ...]:
         """How stable the program's descriptions and statements are, for each of its texts."""
-        return self._opened.program_stability(program.compiled)
+        return program_stability(program.compiled, load_all())
 
     def description_stability(
         self, program: Program
     ) -> tuple[tuple[ProbePattern, ProbeStability], ...]:
         """How stable each probe description is, and the arguments there."""
-        return self._opened.description_stability(program.compiled)
+        return description_stability(program.compiled, load_all())
 
     # Probes.
 
@@ -242,28 +372,42 @@ class Machine:
         details: with each probe's instruction, the way it would be planted or the reason why it
         cannot be, its source line and its stability.  Raises DError, KinstError."""
         if not descriptions:
-            return self._opened.list_all()
+            return list_all(load_all())
         texts = [ProgramText("n", text, "<description>") for text in descriptions]
         return self.list_probes(self.compile(texts), details=details)
 
     def list_probes(self, program: Program, *, details: bool = True) -> list[ListedProbe]:
         """The probes of a program's descriptions, see probes()."""
         if not program.descriptions:
-            return self._opened.list_all()
+            return list_all(load_all())
         if self.needs_kernel(program, listed=True):
-            self.start(program if not self._roomy else None)
+            self.start(program)
             program = self._expanded(program, "")
-        self._opened.stand(call_sites=program.compiled.plant.call_sites)
-        found = self._opened.enable(program.request, program.compiled, listed=True)
-        return self._opened.list_planned(found) if details else self._opened.list_names(found)
+        self._stand(program.compiled)
+        enabled = self._enabled(program, listed=True)
+        if not details:
+            kernel = self._started.machine.kernel if self._started is not None else None
+            return list_names(enabled.enabled, kernel)
+        about = partial(probe_stability, providers=load_all(), types=program.compiled.types)
+        if self._started is None:
+            return list_on_host(enabled.enabled, about)
+        workspace = self._started.workspace
+        placement, machine = choose_ways(enabled, workspace), workspace.machine
+        source: Callable[[Function, int], str] = _no_source
+        if len(enabled.enabled) <= MOST_LINES:
+            source = source_of(machine.kernel, machine.images, self._report.say)
+        can_run = workspace.leaders is not None
+        return list_planned(placement, machine, source, about, can_run=can_run)
 
     def code(self, *functions: str) -> list[FunctionCode]:
         """The live instructions of functions, with their flow graphs and their source lines.
 
         functions: names, globs, or MODULE:NAME.  Raises KinstError for one that is not there."""
-        self.start()
-        self._opened.stand()
-        return self._opened.codes(functions)
+        machine = self._looked_at()
+        named = named_functions(machine.kernel, functions)
+        found = codes_of(machine.kernel, named, places_of(machine.images))
+        self._report.stage("code")
+        return found
 
     def functions(self, *patterns: str) -> list[SourceFunction]:
         """The functions that these patterns mean, with their source lines and inlined copies.
@@ -271,25 +415,36 @@ class Machine:
         A pattern: FUNCTION or a glob; MODULE: or MODULE:FUNCTION; a source file, a glob of files
         or a folder ("fs/read_write.c", "fs/*.c", "fs/ext4").  Raises KinstError for one that means
         none."""
-        self.start()
-        self._opened.stand()
-        return self._opened.functions(patterns)
+        machine = self._looked_at()
+        found = find_functions(patterns, machine.kernel, machine.images)
+        return source_functions(found, machine.images)
 
     def graphs(self, functions: Sequence[SourceFunction]) -> list[FunctionCode]:
         """The flow graphs of functions, each with the parts moved away from it; no source lines."""
-        return self._opened.graphs([one.function for one in functions])
+        kernel = self._start().machine.kernel
+        # Memory of init code may be anything by now, no instructions as well.
+        decoded = [
+            one.function
+            for one in functions
+            if any(map(kernel.instructions, kernel.parts(one.function)))
+        ]
+        found = codes_of(kernel, decoded, no_place)
+        self._report.stage("flow graphs")
+        return found
 
     def index_lines(self) -> None:
         """Make the index of the kernel's debug information, where there is none yet (seconds).
         Without it, frames of stacks have neither source lines nor inlined functions: a trace that
         runs does not wait for it."""
-        self._opened.index_lines()
+        if self._files.image.has_dwarf:
+            _ = self._files.image.index
 
     def code_image(self, module: str) -> CodeImage | None:
         """Where the code of a module lies, or with "vmlinux" the kernel's; None for one that is not
         loaded, or has no debug file."""
         self.start()
-        return self._opened.code_image(module)
+        image = self._start().machine.images.of(module)
+        return code_image(image) if image is not None else None
 
     # Traces.
 
@@ -308,9 +463,8 @@ class Machine:
         self._check_open()
         if self._trace is not None:
             raise KinstError("this machine is being traced", "close that trace first")
-        opened = self._opened
         if self._traces:
-            opened.report.begin()
+            self._report.begin()
         self._traces += 1
         found = self._compiled(program, options, arguments)
         if not found.descriptions:
@@ -320,11 +474,11 @@ class Machine:
             made = self._batches(expanded) if expanded.compiled.batch else self._ready(expanded)
             running = made if isinstance(made, RunningBatches) else made.running
             timeout = expanded.request.timeout
-            self._trace = Trace(running, made.built, command, self._trace_over, timeout)
+            self._trace = Trace(running, made.plan, command, self._trace_over, timeout)
         except BaseException:
             self._drop_command()
             raise
-        self._held = ""
+        self._give_command()
         return self._trace
 
     def _ready(
@@ -335,26 +489,33 @@ class Machine:
         *,
         more: bool = False,
     ) -> ReadyBatch:
-        """An expanded program with all that it writes, but for patches, written.  among: as of
-        OpenMachine.stand().  before, more: the batch before, and whether there is one behind."""
-        opened = self._opened
-        opened.stand(among, call_sites=expanded.compiled.plant.call_sites)
-        given = before.given if before is not None else 0
-        enabled = opened.enable(expanded.request, expanded.compiled, given=given)
-        built = opened.build(enabled)
-        opened.fill(built)
+        """Make a trace of an expanded program ready: all but the patches is written.
+
+        Args:
+            among: addresses of the functions of a batch, None for all.
+            before: the batch before.
+            more: whether another batch comes next.
+        """
+        made = self._planned(expanded, among, before.given if before is not None else 0)
+        if self._started is None:
+            running = RunningTrace(made, HostAlone(made, self._isa), self._report, self._output)
+            return ReadyBatch(running, made)
+        workspace = self._started.workspace
+        workspace.keep(made)
         running = RunningTrace(
-            built.compiled, built.parts, built.placed, built.image, opened.traced,
-            opened.report, opened.output,
+            made, PlantedMachine(made, workspace.machine), self._report, self._output,
             before=before.running if before is not None else None, more=more,
         )  # fmt: skip
-        return ReadyBatch(running, built)
+        return ReadyBatch(running, made)
 
     def _batches(self, expanded: Program) -> RunningBatches:
-        """The program's instructions, in batches."""
-        opened, command = self._opened, expanded.command
-        opened.stand(call_sites=expanded.compiled.plant.call_sites)
-        parts = opened.batches(expanded.compiled)
+        """Make a trace of a program's instructions ready, in batches."""
+        if self._started is None:
+            raise KinstError("there is nothing to plant in batches", "-x batch= needs a kernel")
+        self._stand(expanded.compiled)
+        machine, command = self._started.machine, expanded.command
+        wants = partial(wants_kernel, providers=load_all(), fired=False)
+        parts = batches.cut(expanded.compiled, machine.kernel, machine.system, wants)
 
         def ready(number: int, before: ReadyBatch | None) -> ReadyBatch:
             try:
@@ -364,15 +525,14 @@ class Machine:
             except BaseException:
                 self._drop_command()
                 raise
-            self._held = ""
+            self._give_command()
             return made
 
         def over(command_over: bool) -> None:
             if command and not command_over:
-                self._held = command
-                self._drop_command()
+                self._take_back_command()
 
-        return RunningBatches(len(parts), expanded.compiled.batch, ready, over, opened.report)
+        return RunningBatches(len(parts), expanded.compiled.batch, ready, over, self._report)
 
     def run(
         self,
@@ -421,52 +581,50 @@ class Machine:
         if self._trace is not None:
             raise KinstError("this machine is being traced", "close that trace first")
         self.start()
-        opened = self._opened
-        target = opened.traced.target
-        assert target is not None
-        opened.output.clear()
-        self._prepare(command)
+        started = self._start()
+        target, guest = started.machine.target, started.command
+        self._output.clear()
+        guest.prepare(command)
         try:
-            target.start_command()
-            target.resume()
+            guest.start()
             deadline = time.monotonic() + seconds
             while (left := deadline - time.monotonic()) > 0:
                 event = target.wait(left)
                 if isinstance(event, Gone):
                     raise TargetError(f"the guest is gone: {event.reason}", event.console)
                 if isinstance(event, CommandEnded):
-                    self._held = ""
-                    return CommandResult(b"".join(opened.output), event.status)
+                    guest.give()
+                    return CommandResult(b"".join(self._output), event.status)
             raise TargetError(f"`{command}` has not ended in {seconds:g} s")
         finally:
-            self._drop_command()
-            opened.output.clear()
+            guest.drop()
+            self._output.clear()
 
     # The guest's command.
 
-    def _prepare(self, command: str) -> int:
-        """Its process id; it does not run yet."""
-        target = self._opened.traced.target
-        assert target is not None
-        if self._held:
-            self._drop_command()
-        target.stop()
-        pid = target.prepare_command(command)
-        self._held = command
-        return pid
-
     def _drop_command(self) -> None:
         """End the command that was prepared and is not wanted any more."""
-        target = self._opened.traced.target
-        if self._held and target is not None:
-            self._held = ""
-            with suppress(TargetError):  # the guest ended: whoever needs it is told then
-                target.end_command()
+        if self._started is not None:
+            self._started.command.drop()
+
+    def _give_command(self) -> None:
+        """Leave the command that was prepared to the trace that is ready."""
+        if self._started is not None:
+            self._started.command.give()
+
+    def _take_back_command(self) -> None:
+        """End the command of a trace that is over."""
+        if self._started is not None:
+            self._started.command.take_back()
 
     def _trace_over(self, command_over: bool) -> None:
         """The trace has been undone."""
         self._trace = None
         if not command_over and not self._closed:
-            self._held = "the command"
-            self._drop_command()
-        self._opened.output.clear()
+            self._take_back_command()
+        self._output.clear()
+
+
+def _no_source(function: Function, address: int) -> str:
+    """No source lines."""
+    return ""

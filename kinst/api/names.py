@@ -20,8 +20,8 @@ from kinst.kernels.fetch import prepared
 from kinst.providers import interfaces, listed, load_all
 from kinst.session.file import FileImage
 from kinst.session.kernel import RunningKernel
+from kinst.session.kernel_files import isa_of_file, with_build
 from kinst.session.request import DEFAULT_ISA, Request
-from kinst.session.target import isa_of_file, with_build
 
 MODULES = "modules.dep"  # depmod's file: a module, its path first, on each line
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from kinst.events import Aggregation, End, Event, Message
 from kinst.session.report import Report
 from kinst.session.run import BATCH, RunningTrace
-from kinst.session.values import BuiltProgram
+from kinst.session.values import TracePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +17,12 @@ class ReadyBatch:
     """A batch that is ready to run, with what it plants."""
 
     running: RunningTrace
-    built: BuiltProgram
+    plan: TracePlan
 
     @property
     def given(self) -> int:
         """The last id that a probe of it has."""
-        return max((e.probe.id for e in self.built.matched), default=0)
+        return max((e.probe.id for e in self.plan.matched), default=0)
 
 
 # Makes a batch ready, given its number and the one before.
@@ -45,7 +45,7 @@ class RunningBatches:
         self._report = report
         self._stop = False
         self._now = first = ready(0, None)
-        self.built = first.built
+        self.plan = first.plan
         self.schema = first.running.schema  # in which the tables of all are
 
     def stop(self) -> None:
@@ -70,9 +70,9 @@ class RunningBatches:
                 self._now = self._ready(number, self._now)
                 if self._stop or (deadline is not None and time.monotonic() >= deadline):
                     self._now.running.stop()
-            running, built = self._now.running, self._now.built
-            planted += len(built.parts.planted)
-            left_out += len(built.left_out)
+            running, plan = self._now.running, self._now.plan
+            planted += len(plan.placement.planted)
+            left_out += len(plan.left_out)
             left = self._seconds
             if deadline is not None:
                 left = max(0.0, min(left, deadline - time.monotonic()))

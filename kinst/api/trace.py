@@ -24,7 +24,7 @@ from kinst.events import (
 from kinst.results import Table, tables_of
 from kinst.session.judge import Judge
 from kinst.session.run import RunningTrace
-from kinst.session.values import BuiltProgram
+from kinst.session.values import TracePlan
 
 # Reasons of End after which a command that still runs cannot be asked to end.
 _COMMAND_OVER = ("command", "panic", "hang", "gone")
@@ -43,7 +43,7 @@ class Trace:
     def __init__(
         self,
         running: RunningTrace | RunningBatches,
-        built: BuiltProgram,
+        plan: TracePlan,
         command: str,
         on_close: Callable[[bool], None],
         timeout: float | None = None,
@@ -51,12 +51,12 @@ class Trace:
         """on_close: called once it is undone, with whether the command is over.  timeout: seconds
         after which it ends, like one that was stopped."""
         self._running = running
-        self._built = built
+        self._plan = plan
         self._command = command
         self._on_close = on_close
         self._timeout = timeout
         self._events: Generator[Event, None, None] | None = None
-        self._judge = Judge(built.compiled.options.fail)
+        self._judge = Judge(plan.compiled.options.fail)
         self._over = False
         self._command_over = not command
         self.end: End | None = None
@@ -75,31 +75,31 @@ class Trace:
     @property
     def options(self) -> Options:
         """As compiled; a program may change some of them (OptionSet)."""
-        return self._built.compiled.options
+        return self._plan.compiled.options
 
     @property
     def matched(self) -> tuple[tuple[ProgramText, int], ...]:
         """For each text of the program how many probes its descriptions have matched; nothing for
         one that is planted in batches, as that is not known before."""
-        if self._built.compiled.batch:
+        if self._plan.compiled.batch:
             return ()
-        left = {e.probe.id for e in self._built.parts.running}
-        probes = {e.probe.id: e for e in self._built.matched if e.probe.id in left}
+        left = {e.probe.id for e in self._plan.placement.running}
+        probes = {e.probe.id: e for e in self._plan.matched if e.probe.id in left}
         return tuple(
             (text, sum(c in clauses for e in probes.values() for c in e.clauses))
-            for text, clauses in self._built.compiled.texts
+            for text, clauses in self._plan.compiled.texts
         )
 
     @property
     def left_out(self) -> dict[int, str]:
         """The instructions that its descriptions mean and that are not planted: address to the
         reason."""
-        return self._built.left_out
+        return self._plan.left_out
 
     @property
     def sites(self) -> list[TracedSite]:
         """The instructions that its probes are at, by address: each once, planted or refused."""
-        return self._built.traced_sites
+        return self._plan.traced_sites
 
     def events(self) -> Iterator[Event]:
         """Trace, in bulk.  After End, raises TargetError where the guest ended by itself."""

@@ -98,6 +98,11 @@ class TargetCode:
     ir: str
     samplers: tuple[int, ...] = ()
 
+    @property
+    def end(self) -> int:
+        """First address after it."""
+        return self.address + len(self.code)
+
     def entry(self, clauses: Entry) -> int:
         """Address of the entry for these clauses."""
         return self.address + self.entry_offsets[clauses]

@@ -9,7 +9,7 @@ from itertools import pairwise
 from kinst.core.layout import LEAF
 from kinst.core.machine import Target
 from kinst.session.sizes import counters_room
-from kinst.session.values import Counters, ScratchMemory, TracedMachine
+from kinst.session.values import Counters, ScratchMemory, StartedMachine
 
 REACH = 1 << 31  # of a signed 32-bit displacement
 STEP = 64 << 20
@@ -22,9 +22,14 @@ LINE = 64  # bytes of a cache line: blocks of different traces share none
 
 
 def share_counters(address: int, offset: int, block_size: int, room: int) -> Counters | None:
-    """One block for all CPUs, where the blocks of each CPU would be: for ISAs that add to
-    memory atomically.  address: of scratch; offset, room: of the place kept for it there.  None
-    without counters."""
+    """Return one block for all CPUs, where the blocks of each CPU would be: for ISAs that add to
+    memory atomically.  None without counters.
+
+    Args:
+        address: of scratch.
+        offset: of the room for counters there.
+        room: its bytes.
+    """
     if not block_size or block_size > room:
         return None
     return Counters(address + offset, (offset,))
@@ -75,21 +80,21 @@ def map_counters(
 class CounterBlocks:
     """The counter blocks of all traces of one machine.
 
-    The room behind scratch is mapped for the first that counts; of a machine that is planted in
-    while it runs, it has what is gathered there from memory that each CPU is lent.  Each trace has
-    blocks of its own there: a thread that was preempted in a counting trampoline may go on when its
-    trace has ended, and looks at nothing before it counts.  The room of a trace becomes another's
-    when nobody can be in its code any more (release()).
+    The room after scratch is mapped for the first trace that counts.  In a machine that is planted
+    while it runs, it receives what is gathered from memory that each CPU is lent.  Each trace has
+    blocks of its own: a thread that was preempted in a counting trampoline may go on after its
+    trace has ended, and counts without looking at anything.  A trace's room is used again once no
+    thread can be in its code (release()).
     """
 
-    def __init__(self, traced: TracedMachine) -> None:
-        self._traced = traced
+    def __init__(self, machine: StartedMachine) -> None:
+        self._machine = machine
         self._first: Counters | None = None  # offsets are from the start of all scratch
         self._used: list[tuple[int, int]] = []  # bytes [low, high) of each CPU's room, of traces
         self._limit = 0
 
     def place(self, memory: ScratchMemory, block_size: int, more: int = 0) -> Counters | None:
-        """Blocks of block_size bytes, and `more` where there is room; None where there can be
+        """Return blocks of block_size bytes, and `more` if there is room; None if there can be
         none."""
         if more and block_size:
             larger = self.place(memory, block_size + more)
@@ -106,7 +111,7 @@ class CounterBlocks:
         return Counters(self._first.displacement + at, offsets, block_size)
 
     def _free(self, size: int) -> int | None:
-        """Where in each CPU's room so many bytes are nobody's; None for nowhere."""
+        """Return where in each CPU's room so many bytes are free; None for nowhere."""
         at = 0
         for low, high in (*self._used, (self._limit, self._limit)):
             if at + size <= low:
@@ -119,7 +124,8 @@ class CounterBlocks:
         return self._first is None or self._free(size) is not None
 
     def keep(self, counters: Counters | None) -> tuple[int, int]:
-        """What was placed last is in use; the bytes of the room, for release()."""
+        """Keep what was placed last from being used again.  Returns the bytes [low, high) of each
+        CPU's room, for release()."""
         if counters is None or self._first is None:
             return 0, 0
         at = counters.displacement - self._first.displacement
@@ -128,7 +134,7 @@ class CounterBlocks:
         return own
 
     def release(self, own: tuple[int, int], view: memoryview) -> None:
-        """What keep() returned is nobody's any more.  view: of all scratch."""
+        """Free what keep() returned, and zero it.  view: of all scratch."""
         if self._first is None or own not in self._used:
             return
         self._used.remove(own)
@@ -137,26 +143,24 @@ class CounterBlocks:
             view[offset + low : offset + high] = bytes(high - low)
 
     def start_again(self) -> None:
-        """Nobody is in any trace's code any more, and all counters are zero."""
+        """Free all: no thread is in any trace's code any more, and all counters are zero."""
         self._used = []
 
     def _map(self, memory: ScratchMemory, block_size: int) -> None:
-        traced, room = self._traced, memory.counters_room
+        machine, room = self._machine, memory.counters_room
         offset = memory.counters_at
-        if traced.target is None or traced.facts is None:
-            return
-        if traced.isa.shared_counters:
+        if machine.isa.shared_counters:
             self._first = share_counters(memory.address - memory.offset, offset, block_size, room)
             self._limit = room
             return
-        bases = traced.facts.per_cpu_bases
-        if traced.target.planter is not None:
-            displacement, size = traced.target.planter.lend_counters(offset, room // len(bases))
+        bases = machine.facts.per_cpu_bases
+        if machine.target.planter is not None:
+            displacement, size = machine.target.planter.lend_counters(offset, room // len(bases))
             if size:
                 places = range(offset, offset + size * len(bases), size)
                 self._first, self._limit = Counters(displacement, tuple(places)), size
             return
-        self._first = map_counters(traced.target, bases, offset + room, block_size)
+        self._first = map_counters(machine.target, bases, offset + room, block_size)
         if self._first is not None:
             end = offset + mapped_size(bases, block_size) - max(self._first.offsets)
             self._limit = min([end, *(b - a for a, b in pairwise(sorted(bases)))])

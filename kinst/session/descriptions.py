@@ -1,4 +1,4 @@
-"""Probe descriptions that mean nothing: found before there is a kernel, and told with what to type.
+"""Probe descriptions: which probes they mean, and what to type instead of one that means none.
 
 Tested by tests/session/test_enable.py and tests/dlang/vocabulary/test_other_tracers.py.
 """
@@ -6,19 +6,64 @@ Tested by tests/session/test_enable.py and tests/dlang/vocabulary/test_other_tra
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 
 from kinst.core.errors import AbsentError, DError, KinstError
-from kinst.core.kernel import Kernel, Provider, all_named
-from kinst.core.probe import Function, ProbePattern, gaps_told
+from kinst.core.kernel import Found, Kernel, Provider, all_named
+from kinst.core.probe import Function, Gap, Probe, ProbePattern, gaps_told
 from kinst.dlang import typed
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary.other_tracers import probe_hint
+from kinst.providers import FIRST_ID, listed
 
 _GLOB = re.compile(r"[*?\[]")
+
+
+def wants_kernel(
+    patterns: Sequence[ProbePattern], providers: Mapping[str, Provider], *, fired: bool
+) -> bool:
+    """Whether any of these descriptions can mean a probe of a traced kernel or, if they are to be
+    fired, one that samples its CPUs (profile-N).  One that a provider without a kernel says it
+    cannot make does not."""
+    for pattern in patterns:
+        try:
+            found = expand(pattern, providers, None)
+        except AbsentError:
+            continue
+        samples = fired and any(one.timer is not None and one.timer.each_cpu for one in found)
+        if samples or not (found or pattern.id):
+            return True
+    return False
+
+
+def expand(
+    pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None
+) -> list[Found]:
+    """Return every probe that a description means, each once, in the providers' order.
+
+    An id means one of the probes that are there without being asked for, as -l numbers them."""
+    return list(matching(pattern, providers, kernel))
+
+
+def matching(
+    pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None
+) -> Iterator[Found]:
+    """Yield those probes one by one, as they are asked for."""
+    if pattern.id:
+        yield from listed(providers)[pattern.id - FIRST_ID : pattern.id - FIRST_ID + 1]
+        return
+    for provider in providers.values():
+        yield from provider.match(pattern, kernel)
+
+
+def gaps_in(probes: Iterable[Probe], kernel: Kernel) -> Sequence[Gap]:
+    """Return the gaps of the functions that have probes after their first instruction."""
+    sites = (probe.site for probe in probes if probe.site is not None)
+    functions = {s.function.address: s.function for s in sites if s.offset > 0}
+    return kernel.gaps(list(functions.values()))
 
 
 def check_providers(programs: Sequence[tree.Program], providers: Mapping[str, Provider]) -> None:
@@ -47,8 +92,7 @@ def check_providers(programs: Sequence[tree.Program], providers: Mapping[str, Pr
 
 
 def check_descriptions(program: typed.Program, providers: Mapping[str, Provider]) -> None:
-    """Raises DError for a description of which it is known before there is a kernel that it means
-    none of its probes."""
+    """Raise DError for a description that cannot match in any kernel."""
     for clause in program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
             provider = providers.get(pattern.provider)

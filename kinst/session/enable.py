@@ -1,4 +1,4 @@
-"""From clauses to probes: every description expanded, ids and epids given out.
+"""Stage: clauses to probes: every description expanded, ids and epids given out.
 
 -x cpu=N limits probes to one CPU (Dynamic Tracing Guide, "Options and Tunables").  dtrace(1) gives
 the other CPUs no buffer, so that clauses do not even begin there.  Here the probes of the traced
@@ -12,61 +12,26 @@ behind this stage knows clauses and no conditions.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core.dtypes import INT, StackType, SymbolType
 from kinst.core.errors import AbsentError, DError, KinstError
 from kinst.core.isa import Isa
 from kinst.core.kernel import Found, Kernel, Provider
-from kinst.core.probe import Probe, ProbeName, ProbePattern
+from kinst.core.probe import Probe, ProbeName, gaps_told
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.walk import expressions, find
-from kinst.providers import FIRST_ID, listed
-from kinst.session.descriptions import naming, shifted
-from kinst.session.values import EnabledSite
+from kinst.providers import FIRST_ID, listed, load_all
+from kinst.session.descriptions import gaps_in, matching, naming, shifted, wants_kernel
+from kinst.session.scratch import most_probes
+from kinst.session.values import Compiled, EnabledProgram, EnabledSite, StartedMachine
 
 _THREAD_LOCAL = "self"  # how a system is asked for thread-local variables
 _ARGUMENT = re.compile(r"arg[0-9]+\Z")
-
-
-def wants_kernel(
-    patterns: Sequence[ProbePattern], providers: Mapping[str, Provider], *, fired: bool
-) -> bool:
-    """Whether any of these descriptions can mean a probe of a traced kernel or, if they are to be
-    fired, one that samples its CPUs (profile-N).  One that a provider without a kernel says it
-    cannot make does not."""
-    for pattern in patterns:
-        try:
-            found = expand(pattern, providers, None)
-        except AbsentError:
-            continue
-        samples = fired and any(one.timer is not None and one.timer.each_cpu for one in found)
-        if samples or not (found or pattern.id):
-            return True
-    return False
-
-
-def expand(
-    pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None
-) -> list[Found]:
-    """Every probe that a description means, each once, in the providers' order.
-
-    An id means one of the probes that are there without being asked for, as -l numbers them."""
-    return list(_matching(pattern, providers, kernel))
-
-
-def _matching(
-    pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None
-) -> Iterator[Found]:
-    """The same one by one, as they are asked for."""
-    if pattern.id:
-        yield from listed(providers)[pattern.id - FIRST_ID : pattern.id - FIRST_ID + 1]
-        return
-    for provider in providers.values():
-        yield from provider.match(pattern, kernel)
 
 
 def check_arguments(program: typed.Program, enabled: Sequence[EnabledSite]) -> None:
@@ -120,7 +85,7 @@ def enable(
     for clause in program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
             try:
-                count = named.add(_matching(pattern, providers, kernel), clause.index)
+                count = named.add(matching(pattern, providers, kernel), clause.index)
             except KinstError as error:
                 none = isinstance(error, AbsentError)
                 if absent and none:
@@ -137,6 +102,71 @@ def enable(
                 )
             matched[clause.index] = matched.get(clause.index, 0) + count
     return named.enabled(), matched
+
+
+def enable_program(
+    compiled: Compiled,
+    machine: StartedMachine | None,
+    isa: Isa,
+    say: Callable[[str], None],
+    *,
+    zero: bool,
+    listed: bool = False,
+    in_batches: bool = False,
+    given: int = 0,
+) -> EnabledProgram:
+    """Return the probes that a program means.
+
+    Args:
+        machine: None if it means none of a kernel.
+        say: told if there are more instructions than the machine has memory for, and what of their
+            functions does not decode.
+        zero: a description may match nothing, as with -Z.
+        listed: the probes are to be listed rather than to fire.
+        in_batches: what a description means may be in another batch.
+        given: the last id that another batch has given out.
+
+    Raises DError for a description that means none.
+    """
+    providers = load_all()
+    absent = zero or compiled.options.zdefs or in_batches
+    kernel, cpus, room = (None, 1, 0)
+    if machine is not None:
+        kernel, cpus = machine.kernel, machine.cpus
+        room = 0 if listed else machine.target.most_scratch
+    matched, _ = enable(
+        compiled.program, providers, kernel, zero=absent or listed, absent=absent,
+        most=most_probes(compiled, cpus, room) if room else 0,
+        on_full=partial(_tell_full, say, room), given=given,
+    )  # fmt: skip
+    if kernel is not None and not in_batches:
+        gaps = gaps_in((e.probe for e in matched), kernel)
+        if gaps:
+            say(f"kinst: {gaps_told(gaps)}")
+    check_arguments(compiled.program, matched)
+    check_cpu(compiled.options.cpu, cpus)
+    enabled = on_one_cpu(matched, compiled.options.cpu)
+    program, enabled = with_conditions(compiled.program, enabled, isa)
+    if listed and not enabled:
+        first = compiled.patterns[0]
+        raise KinstError(
+            f"failed to match {first}: No probe matches description",
+            naming(first, providers, kernel),
+        )
+    if program is not compiled.program:
+        compiled = replace(compiled, program=program)
+    return EnabledProgram(compiled, enabled, matched)
+
+
+def _tell_full(say: Callable[[str], None], room: int, first: Found) -> None:
+    """Say that there are more instructions than the machine has memory for."""
+    site, own = first.site, room // 2**20
+    place = f"{site.function.name}+{site.offset}" if site else str(first.name)
+    say(
+        f"kinst: more instructions match than {own} MB of scratch hold: those from {place} on"
+        f" are left out (-x batch=10s goes over all of them; scratch={2 * own}m holds twice as"
+        " many)"
+    )
 
 
 class _Named:
@@ -269,6 +299,8 @@ def with_conditions(
                 clauses.append(_copy(clauses[index], conditions[e.condition], len(clauses)))
             own.append(copies[key])
         changed.append(replace(e, clauses=tuple(own), condition=""))
+    if len(clauses) == len(program.clauses):
+        return program, tuple(changed)
     return replace(program, clauses=tuple(clauses)), tuple(changed)
 
 

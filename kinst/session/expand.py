@@ -1,5 +1,6 @@
-"""The parts of D that debug information explains: kinst::F:entry and kinst::F:return of inline
-functions, source lines, and locals->NAME.  A program of them becomes one of plain clauses.
+"""Stage: the parts of D that debug information explains become plain clauses.
+
+They are kinst::F:entry and kinst::F:return of inline functions, source lines, and locals->NAME.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
+from kinst.codegen.analysis import asks_caller
 from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie
 from kinst.core.isa import Isa
@@ -24,9 +26,13 @@ from kinst.image.dwarf.lines import LineSpan
 from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.loaded import LoadedImage, LoadedImages, Move, running_index
 from kinst.providers import load_all
+from kinst.session.compile import parse_request, with_programs
+from kinst.session.machine import frames_finder
 from kinst.session.report import Report
-from kinst.session.values import Compiled
-from kinst.sugar.expand import Sources, expand, has_sugar
+from kinst.session.request import Request
+from kinst.session.values import Compiled, StartedMachine
+from kinst.sugar.expand import Sources, has_sugar
+from kinst.sugar.expand import expand as expand_inline
 from kinst.sugar.lines import Line, SourceFile, expand_lines, has_lines
 from kinst.sugar.locals import Place, expand_locals, has_locals
 
@@ -42,6 +48,32 @@ def wants_expansion(compiled: Compiled) -> bool:
     """Whether the program has anything that expanded() replaces."""
     program = compiled.tree
     return has_sugar(program) or has_lines(program) or has_locals(program)
+
+
+def expand(
+    request: Request,
+    compiled: Compiled,
+    machine: StartedMachine,
+    report: Report,
+    target_pid: int = 0,
+) -> Compiled:
+    """Replace $target by a process id, and inline functions, source lines and local variables by
+    plain clauses.  The changed program is checked once more.  Raises DError."""
+    system, images, programs = machine.system, machine.images, compiled.programs
+    if target_pid:
+        programs = parse_request(
+            request, target_pid, compiled.types, before=programs, dialect=compiled.dialect
+        )
+    wants = wants_expansion(compiled)
+    if wants or asks_caller(compiled.program):
+        system.find_frames_with(frames_finder(images, report.say))
+    if wants:
+        zero = request.zero or compiled.options.zdefs
+        programs = expanded(
+            programs, compiled.types, machine.kernel, images, system.frame_address, report,
+            zero=zero,
+        )  # fmt: skip
+    return with_programs(request, compiled, programs, machine.isa)
 
 
 def expanded(
@@ -66,7 +98,7 @@ def expanded(
         report.stage("source lines")
     if any(map(has_sugar, programs)):
         sources = Sources(kernel, running_index(images, report.say))
-        found = [expand(program, sources, zero=zero) for program in programs]
+        found = [expand_inline(program, sources, zero=zero) for program in programs]
         for note in dict.fromkeys(note for one in found for note in one.notes):
             report.detail(f"kinst: {note}")
         for loss in dict.fromkeys(loss for one in found for loss in one.losses):

@@ -21,12 +21,12 @@ from kinst.image.elf_file import ElfFile, open_file
 from kinst.image.loaded import LoadedImages, moved_by
 from kinst.image.relocations import placed
 from kinst.image.type_files import FileTypes, Places
+from kinst.session.compile import compile_request, with_programs
 from kinst.session.expand import expanded, wants_expansion
 from kinst.session.kernel import RunningKernel
-from kinst.session.program import compile_request, with_programs
+from kinst.session.kernel_files import isa_of_file
 from kinst.session.report import Report
 from kinst.session.request import Request
-from kinst.session.target import isa_of_file
 from kinst.systems import of_image
 
 

@@ -1,5 +1,8 @@
-"""Clauses that run in kinst's own process, those of BEGIN, END, timers and stop-planted probes, and
-what they are told: registers and the context after the frame."""
+"""Clauses that kinst's own process runs: BEGIN, END, timers, and those at stop-planted probes.
+
+They have the same code as in the target, compiled for this process.  Their built-ins are in a
+context after the frame.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,16 @@ from kinst.codegen.analysis import looks_at_user, most_frames, reads_stack
 from kinst.codegen.values.dynamic_variables import THREAD_PARTS
 from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core import layout
+from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Target
-from kinst.core.system import Clock, Facts
+from kinst.core.system import Access, Clock, Facts, UserMemory
 from kinst.dlang import typed
 from kinst.dlang.walk import expressions
-from kinst.session.stopped import MASK, kernel_cpu, read_access, thread_ns
-from kinst.session.values import EnabledSite, PlantedImage, TracedMachine
+from kinst.session.values import EnabledSite, HostSide, StartedMachine, StoppedCpu, TracePlan
 from kinst.wire import native
 
+MASK = (1 << 64) - 1
 EXECNAME_SIZE = 32
 
 
@@ -114,8 +118,8 @@ class HostClock:
         return (self._stopped_at or time.monotonic_ns()) + self._ahead
 
 
-def own_context(clock: HostClock, cpu: int = 0, arguments: tuple[int, ...] = ()) -> FiringContext:
-    """BEGIN, END and tick run in kinst itself, as they do in dtrace(1)."""
+def own_context(clock: HostClock, cpu: int) -> FiringContext:
+    """Return the built-ins of kinst itself, in which BEGIN, END and tick run, as in dtrace(1)."""
     return FiringContext(
         cpu=cpu,
         pid=os.getpid(),
@@ -126,7 +130,6 @@ def own_context(clock: HostClock, cpu: int = 0, arguments: tuple[int, ...] = ())
         timestamp=clock.now(),
         vtimestamp=time.process_time_ns(),
         walltimestamp=time.time_ns(),
-        arguments=arguments,
         execname=b"kinst",
     )
 
@@ -170,46 +173,84 @@ def stopped_context(
     )
 
 
-class HostRunner:
-    """Runs clauses in this process: BEGIN, END, timers, and stop-planted probes."""
+def host_side(machine: StartedMachine) -> HostSide:
+    """Return what host-run clauses reach in a machine."""
+    target, facts, stopped = machine.target, machine.facts, StoppedCpu()
 
-    def __init__(
-        self,
-        traced: TracedMachine,
-        built: PlantedImage,
-        scratch: int,
-        clock: HostClock,
-        program: typed.Program,
-    ) -> None:
-        """scratch: its native address."""
-        self._isa = traced.isa
-        self._target = traced.target
-        self._facts = traced.facts
-        self._personality = traced.personality
-        self._built = built
-        self._base = scratch
+    def read(address: int, size: int) -> bytes | None:
+        """None for what cannot be read."""
+        try:
+            return target.read(address, size)
+        except TargetError:
+            return None
+
+    def read_user(address: int, size: int) -> bytes | None:
+        """None for what cannot be read: no such address, or a kernel thread."""
+        if stopped.number < 0:
+            return None
+        try:
+            mm = facts.user.mm if facts.user else None
+            if mm and not read_access(target, facts, stopped.number, mm):
+                return None
+            return target.read_user(stopped.number, address, size)
+        except TargetError:
+            return None
+
+    reader, user = native.native_read(read_user), facts.user
+    told = UserMemory(reader.address, 0)
+    if user is not None:
+        told = UserMemory(reader.address, 0, user.mm, user.arg_start, user.arg_end)
+    return HostSide(native.native_read(read), reader, stopped, told)
+
+
+def no_host_side() -> HostSide:
+    """Return what host-run clauses reach without a machine: nothing."""
+
+    def read(_address: int, _size: int) -> bytes | None:
+        return None
+
+    return HostSide(native.native_read(read), native.native_read(read), StoppedCpu())
+
+
+class HostRunner:
+    """Runs clauses of kinst's own probes: BEGIN, END and timers."""
+
+    def __init__(self, isa: Isa, plan: TracePlan, clock: HostClock) -> None:
         self.clock = clock
-        self._frames = most_frames(program)
-        self._uses = cache(partial(uses, program))
-        self._reads_stack = cache(partial(reads_stack, program))
-        self._entries = {k: native.entry(a) for k, a in built.host.entries.items()}
+        self._isa = isa
+        self._base = plan.placed.memory.native
+        self._frames = most_frames(plan.compiled.program)
+        self._descriptors = plan.descriptors.offsets
+        self._entries = {k: native.entry(a) for k, a in plan.host.entries.items()}
 
     def _call(
         self, enabled: EnabledSite, registers: Mapping[int, int], context: FiringContext
     ) -> None:
         frame = pack(self._isa, registers, context, self._frames)
-        site = self._base + self._built.descriptors.offsets[enabled.key]
+        site = self._base + self._descriptors[enabled.key]
         self._entries[enabled.clauses](site, frame.ctypes.data)
 
-    def fire(self, enabled: EnabledSite, cpu: int = 0, arguments: tuple[int, ...] = ()) -> None:
-        """A probe of kinst's own process."""
-        self._call(enabled, {}, own_context(self.clock, cpu, arguments))
+    def fire(self, enabled: EnabledSite, cpu: int = 0) -> None:
+        """Run the clauses of a probe of kinst's own process."""
+        self._call(enabled, {}, own_context(self.clock, cpu))
+
+
+class StoppedRunner(HostRunner):
+    """Runs clauses for the CPUs of a stopped machine, too."""
+
+    def __init__(self, machine: StartedMachine, plan: TracePlan) -> None:
+        system, program = machine.system, plan.compiled.program
+        clock = None if machine.never_stands else system.clock()
+        super().__init__(machine.isa, plan, HostClock(clock))
+        self._target, self._facts, self._system = machine.target, machine.facts, system
+        self._rules, self._stopped = plan.rules, plan.host_side.stopped
+        self._uses = cache(partial(uses, program))
+        self._reads_stack = cache(partial(reads_stack, program))
 
     def _caller(self, enabled: EnabledSite, registers: Mapping[int, int]) -> int:
-        rule = self._built.rules.get(enabled.key)
+        rule = self._rules.get(enabled.key)
         if rule is None or not self._uses(enabled.clauses, "caller"):
             return 0
-        assert self._target is not None
         base = registers.get(rule.slot, 0)
         found = base
         if rule.return_offset != layout.RA_IN_SLOT:
@@ -218,19 +259,17 @@ class HostRunner:
         return found | self._isa.signature_bits if found >> 55 & 1 else found
 
     def sample(self, enabled: EnabledSite, cpu: int) -> None:
-        """profile-N on one CPU of the stopped machine, if the kernel uses it: arg0 is its program
-        counter in the kernel, else arg1 is the one in user mode."""
-        assert self._target is not None and self._facts is not None
+        """Run profile-N's clauses for one CPU, if the kernel uses it: arg0 is its program counter
+        in the kernel, else arg1 is the one in user mode."""
         number = kernel_cpu(self._target, self._facts, cpu)
-        if self._personality is None or number not in self._personality.online_cpus():
+        if number not in self._system.online_cpus():
             return
         place = next(r.gdb_name for r in self._isa.registers if r.slot == self._isa.pc_slot)
         pc = self._target.registers(cpu)[place]
         self.hit(enabled, cpu, (pc, 0) if pc >> 63 else (0, pc))
 
     def hit(self, enabled: EnabledSite, cpu: int, arguments: tuple[int, ...] = ()) -> None:
-        """A stop-planted probe; the machine stands at it."""
-        assert self._target is not None and self._facts is not None
+        """Run the clauses of a probe that a CPU stands at."""
         values = self._target.registers(cpu)
         registers = {
             r.slot: values[r.gdb_name] for r in self._isa.registers if r.gdb_name in values
@@ -244,14 +283,14 @@ class HostRunner:
             partial(self._uses, enabled.clauses),
         )
         stack: tuple[int, ...] = ()
-        if self._personality is not None and self._reads_stack(enabled.clauses):
+        if self._reads_stack(enabled.clauses):
             names = {
                 r.d_name: registers[r.slot] for r in self._isa.registers if r.slot in registers
             }
-            stack = self._personality.backtrace(registers[self._isa.pc_slot], names)
-        self._built.stopped.number = cpu
+            stack = self._system.backtrace(registers[self._isa.pc_slot], names)
+        self._stopped.number = cpu
         self._call(enabled, registers, replace(context, arguments=arguments, stack=stack))
-        self._built.stopped.number = -1
+        self._stopped.number = -1
 
 
 def uses(program: typed.Program, clauses: tuple[int, ...], name: str) -> bool:
@@ -264,3 +303,60 @@ def uses(program: typed.Program, clauses: tuple[int, ...], name: str) -> bool:
         for c in clauses
         for e in expressions(program.clauses[c])
     )
+
+
+def _thread(target: Target, facts: Facts, cpu: int) -> int:
+    """Address of the thread that a stopped CPU runs, where a register has it."""
+    registers = target.registers(cpu)
+    found = (registers.get(name, 0) for name in facts.thread_registers)
+    return next((value for value in found if value), 0)
+
+
+def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int | bytes:
+    """The value of a built-in of the traced kernel on one CPU; the machine is stopped.
+
+    Raises TargetError where memory is not mapped.
+    """
+    if access.thread:
+        pointer = _thread(target, facts, cpu)
+        if not access.offsets:
+            return pointer
+    elif access.per_cpu is None:
+        pointer = access.address
+    else:
+        where = facts.per_cpu_bases[cpu] + access.per_cpu
+        size = 8 if access.offsets else access.size
+        pointer = int.from_bytes(target.read(where & MASK, size), "little")
+        if not access.offsets:
+            return pointer
+    for offset in access.offsets[:-1]:
+        pointer = int.from_bytes(target.read(pointer + offset, 8), "little")
+    raw = target.read(pointer + access.offsets[-1], access.size)
+    return raw.split(b"\0")[0] if access.string else int.from_bytes(raw, "little")
+
+
+def kernel_cpu(target: Target, facts: Facts, cpu: int) -> int:
+    """What the kernel calls a stopped CPU of the machine: a kernel that finds the number by the
+    current thread may count from whichever CPU came up first."""
+    access = facts.builtins.get("cpu")
+    if access is None or not access.thread:
+        return cpu
+    try:
+        found = read_access(target, facts, cpu, access)
+    except TargetError:  # it is off, and its registers are of before it was on
+        return cpu
+    return found if isinstance(found, int) else cpu
+
+
+def thread_ns(target: Target, facts: Facts, cpu: int, now: int) -> int:
+    """vtimestamp of the thread on a stopped CPU, at `now` on timestamp's scale; 0 where the
+    kernel offers none."""
+    terms = facts.thread_time
+    if terms is None:
+        return 0
+    total: int = now + terms.offset_ns
+    for sign, accesses in ((1, terms.plus), (-1, terms.minus)):
+        for access in accesses:
+            value = read_access(target, facts, cpu, access)
+            total += sign * value if isinstance(value, int) else 0
+    return total

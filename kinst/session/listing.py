@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,26 +10,30 @@ import numpy as np
 from kinst.core.columns import columns_of
 from kinst.core.instruction import Instruction
 from kinst.core.kernel import Kernel, LiveKernel, Provider
-from kinst.core.probe import Function, Gap, Probe, ProbeName
+from kinst.core.probe import Function, Probe, ProbeName
 from kinst.patch.chains import find_chains
 from kinst.providers import FIRST_ID, listed
-from kinst.session.values import EnabledSite, ListedProbe, Placement, ProbeStability
+from kinst.session.descriptions import gaps_in
+from kinst.session.values import (
+    EnabledSite,
+    ListedProbe,
+    Placement,
+    ProbeStability,
+    StartedMachine,
+)
 
-
-def gaps_in(probes: Iterable[Probe], kernel: Kernel) -> Sequence[Gap]:
-    """The gaps of the functions that have probes after their first instruction."""
-    sites = (probe.site for probe in probes if probe.site is not None)
-    functions = {s.function.address: s.function for s in sites if s.offset > 0}
-    return kernel.gaps(list(functions.values()))
+# The stability of a probe, by its name; and file:line of an address in a function, or "".
+Stabilities = Callable[[ProbeName], ProbeStability]
+SourceLines = Callable[[Function, int], str]
 
 
 def list_all(providers: Mapping[str, Provider]) -> list[ListedProbe]:
-    """The probes that are there without being asked for."""
+    """List the probes that are there without being asked for."""
     return [_row(Probe(FIRST_ID + k, f.name)) for k, f in enumerate(listed(providers))]
 
 
-def list_enabled(enabled: Sequence[EnabledSite], kernel: Kernel | None) -> list[ListedProbe]:
-    """One for each probe, by name alone."""
+def list_names(enabled: Sequence[EnabledSite], kernel: Kernel | None) -> list[ListedProbe]:
+    """List each probe once, by name alone."""
     probes = {e.probe.id: e.probe for e in enabled}
     return _with_gaps([_row(probe) for probe in probes.values()], list(probes.values()), kernel)
 
@@ -37,7 +41,7 @@ def list_enabled(enabled: Sequence[EnabledSite], kernel: Kernel | None) -> list[
 def _with_gaps(
     rows: list[ListedProbe], probes: Sequence[Probe], kernel: Kernel | None
 ) -> list[ListedProbe]:
-    """Each gap is told with the last listed instruction before it.  probes: those of the rows."""
+    """Add each gap to the last listed instruction before it.  probes: those of the rows."""
     gaps = gaps_in(probes, kernel) if kernel is not None else ()
     for gap in gaps:
         before = [
@@ -52,54 +56,68 @@ def _with_gaps(
     return rows
 
 
-def list_planned(
-    enabled: Sequence[EnabledSite],
-    parts: Placement,
-    kernel: LiveKernel | None,
-    source: Callable[[Function, int], str],
-    stability: Callable[[ProbeName], ProbeStability],
-    *,
-    chained: bool,
-    no_run: str,
-) -> list[ListedProbe]:
-    """One for each probe and site, with its instruction and its way, and the reason against it or
-    against a better one.
+def list_on_host(enabled: Sequence[EnabledSite], stability: Stabilities) -> list[ListedProbe]:
+    """List probes that kinst's own process fires."""
+    return [_row(e.probe, stability=stability(e.probe.name)) for e in enabled]
 
-    source: function and address to file:line or "".  chained: trampolines lead into one another.
-    no_run: why a site that is planted by a trap is in no run."""
-    ways = {e.key: (c.way, c.reason) for e, c in (*parts.planted, *parts.stopped)}
-    in_runs = set(parts.runs.member.tolist())
-    for key, (way, reason) in ways.items():
-        if key[1] in in_runs:
-            ways[key] = "run", reason
-        elif key[1] in parts.gated:
-            ways[key] = "gate", reason
-        elif way == "trap" and reason and no_run:
-            ways[key] = way, f"{reason}, and {no_run}"
-    ways |= {e.key: ("refused", reason) for e, reason in parts.refused}
-    links = _links(parts, kernel) if chained and kernel is not None else {}
+
+def list_planned(
+    placement: Placement,
+    machine: StartedMachine,
+    source: SourceLines,
+    stability: Stabilities,
+    *,
+    can_run: bool,
+) -> list[ListedProbe]:
+    """List each probe at each site, with its instruction and how that would be planted, and the
+    reason against it or against a better way.
+
+    can_run: whether runs can be planted in this machine."""
+    kernel, plant = machine.kernel, placement.enabled.compiled.plant
+    ways = _ways(placement, can_run=can_run)
+    links = _links(placement, kernel) if plant.chains else {}
     rows = []
-    for e in enabled:
-        about = stability(e.probe.name)
-        site = e.probe.site
-        if site is None or kernel is None:
+    for e in placement.enabled.enabled:
+        about, site = stability(e.probe.name), e.probe.site
+        if site is None:
             rows.append(_row(e.probe, stability=about))
             continue
-        instruction = _instruction(kernel, e)
+        instruction = next(
+            i for i in kernel.instructions(site.function) if i.address == site.address
+        )
         way, reason = ways[e.key]
         place = source(site.function, instruction.address)
         kind = kernel.isa.flow(instruction.code, instruction.address).kind
         linked = links.get(site.address)
         before = _named(linked, site.function, kernel) if linked is not None else ""
         rows.append(_row(e.probe, instruction, kind, way, reason, place, about, before))
-    return _with_gaps(rows, [e.probe for e in enabled], kernel)
+    return _with_gaps(rows, [e.probe for e in placement.enabled.enabled], kernel)
 
 
-def _links(parts: Placement, kernel: LiveKernel) -> dict[int, int]:
-    """Address of each site that a chain leads to, to that of one from which it does: the one right
-    before it where that is so."""
-    planted = [e.probe.site for e, _ in parts.planted if e.probe.site is not None]
-    every = (*planted, *parts.unprobed, *parts.gates)
+def _ways(placement: Placement, *, can_run: bool) -> dict[tuple[int, int], tuple[str, str]]:
+    """How each site would be planted, and why in no better way, by EnabledSite.key."""
+    no_run = "runs are forbidden"
+    if placement.enabled.compiled.plant.runs:
+        here = "no run of neighbours is safe there"
+        no_run = here if can_run else "there are no runs on this machine"
+    in_runs = set(placement.runs.member.tolist())
+    ways = {}
+    for s in (*placement.planted, *placement.stopped):
+        way, reason, at = s.choice.way, s.choice.reason, s.site.address
+        if at in in_runs:
+            way = "run"
+        elif at in placement.gated:
+            way = "gate"
+        elif way == "trap" and reason:
+            reason = f"{reason}, and {no_run}"
+        ways[s.enabled.key] = way, reason
+    return ways | {s.enabled.key: ("refused", s.choice.reason) for s in placement.refused}
+
+
+def _links(placement: Placement, kernel: LiveKernel) -> dict[int, int]:
+    """Map each chained site to a predecessor in its chain, preferably the instruction directly
+    before it."""
+    every = (*(s.site for s in placement.planted), *placement.unprobed, *placement.gates)
     sites = list({site.address: site for site in every}.values())
     sites.sort(key=lambda site: site.address)
     columns = columns_of([s.address for s in sites], [s.code for s in sites])
@@ -137,9 +155,3 @@ def _row(
         probe.id, *probe.name.parts, address, code, text, kind, way, reason, source, stability,
         chained,
     )  # fmt: skip
-
-
-def _instruction(kernel: Kernel, enabled: EnabledSite) -> Instruction:
-    site = enabled.probe.site
-    assert site is not None
-    return next(i for i in kernel.instructions(site.function) if i.address == site.address)

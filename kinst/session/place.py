@@ -1,280 +1,289 @@
-"""Where everything lies in scratch for one program."""
+"""Stage: enabled probes to their sites, what runs them, and where everything lies."""
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from kinst.codegen.analysis import string_table
-from kinst.core.errors import KinstError, ScratchUsedUpError, TargetError
-from kinst.core.layout import LEAF, PAGE, STATE_SEQUENCE, Scratch, lay_out
-from kinst.core.machine import Target
+import numpy as np
+
+from kinst.codegen.layout.program_layout import lay_out_program
+from kinst.core.columns import FOLLOWING, Batch, columns_of
+from kinst.core.errors import KinstError
+from kinst.core.held import held_in
+from kinst.core.isa import Isa
+from kinst.core.kernel import Argument
+from kinst.core.layout import (
+    ARGUMENT_CONSTANT,
+    ARGUMENT_SLOT,
+    ARGUMENTS,
+    PAGE,
+    Scratch,
+    lay_out,
+)
+from kinst.core.probe import Probe, Site
 from kinst.core.records import ProgramLayout
-from kinst.dlang import typed
-from kinst.dlang.vocabulary.d_options import Options
+from kinst.core.system import System
 from kinst.patch.descriptors import descriptor_size
-from kinst.patch.ways import PlantingAbility
-from kinst.session.sizes import SITE_CODE, counters_room, data_needed, scratch_needed, sizes
+from kinst.patch.leaders import NO_ADDRESSES
+from kinst.patch.ways import LONGEST, Choice, PlantingAbility, choose, choose_movable
+from kinst.providers.dtrace import ERROR
+from kinst.session.scratch import TABLE_ROOM, own_memory
 from kinst.session.values import (
-    Compiled,
+    ChosenSite,
     Counters,
+    EnabledProgram,
     EnabledSite,
     Placed,
+    Placement,
     ScratchMemory,
-    TracedMachine,
+    StartedMachine,
 )
-from kinst.wire import native
+from kinst.session.workspace import COUNTER, Workspace
 
-NAMES_ROOM = 2 << 20  # bytes for the names of all functions of a kernel, and of offsets in them
-SPREAD = 2  # how much more one batch may need than another of as many bytes of code
-TABLE_ROOM = 128  # trap and fault tables: bytes for each site, both at their emptiest
+ERROR_ID = 3
+FEW_FUNCTIONS = 8  # for which memory is searched while runs are chosen
 
-
-class ScratchPool:
-    """The scratch of one machine, handed out to one trace after another.
-
-    A thread that was preempted in a trampoline, or that sleeps in a displaced access to user
-    memory, goes on there after its trace has ended.  So code is not overwritten until it is known
-    that nobody is in it (release()), and the header page and the CPUs' state pages, in which the
-    code of an ended trace finds that it is to do nothing (HEADER_ACTIVE, STATE_CLOSED), never are:
-    each trace's data begins behind those of the one before.  The rest of its data is emptied and
-    used again.
-
-        | heads of ended traces, data of the trace | code of all -> | free | counter blocks |
-
-    When the heads have taken the room for data, all begins anew where no code is in use any more
-    (start_again()), else in what is free.
-    """
-
-    def __init__(self, traced: TracedMachine, size: int, reserved: int, data: int) -> None:
-        """Map `size` bytes of scratch.  reserved: bytes at its start that no code is to be in, so
-        that they can serve every trace.  data: bytes there that need not be in reach of code.
-        The machine is stopped.
-
-        Raises TargetError when the target should have scratch and no place for it is found.
-        """
-        self._cpus = traced.cpus
-        self._data = reserved
-        self._address = _map(traced, traced.target, size, data) if traced.target else None
-        self.view = memoryview(b"")  # of all of it
-        if self._address is not None and traced.target is not None:
-            self.view = traced.target.scratch_view()[:size]
-        self._heads = 0  # where the next trace's header and state pages are to be
-        self._sequences: list[int] = []  # offsets of STATE_SEQUENCE of all CPUs in all traces
-        self._first_code = self._last_code = 0  # offsets of the code of ended traces; 0 for none
-        self._released: list[tuple[int, int]] = []  # offsets [low, high) of pieces between those
-        self._room = counters_room(traced.cpus)  # at its end, which is not handed out here
-        self._size = size - self._room
-
-    @property
-    def in_target(self) -> bool:
-        """Whether the machine has scratch memory."""
-        return self._address is not None
-
-    def take(self, compiled: Compiled, enabled: Sequence[EnabledSite]) -> ScratchMemory:
-        """Scratch for a program and its probes, with all its data zero.  Where the target has none
-        it is memory of this process.  Raises KinstError when there is not enough left."""
-        need = scratch_needed(compiled.options, compiled.program, self._cpus, compiled.trampolines)
-        if self._address is None:
-            own = memoryview(mmap.mmap(-1, need))
-            return ScratchMemory(own, 0, native.address_of(own), need)
-        data = self._data_of(compiled, enabled)
-        base, (code, end) = self._heads, self._most_room()
-        if self._first_code and base + data > self._first_code:
-            base, code = self._behind_all_code(data)
-            end = self._size
-        size = end - base
-        if size <= max(data, code - base):
-            raise ScratchUsedUpError(
-                f"the scratch memory of this machine is used up: {len(self.view)} bytes",
-                "boot it again, with more scratch",
-            )
-        if self._first_code:  # up to there an ended trace's data may be
-            native.discard(self.view[base : self._first_code])
-        view = self.view[base:]
-        return ScratchMemory(
-            view, self._address + base, native.address_of(view), size, self._room, base,
-            code - base, self._size,
-        )  # fmt: skip
-
-    def _most_room(self) -> tuple[int, int]:
-        """The offsets [low, high) of the largest piece that is free for code."""
-        behind = max(self._data, self._last_code), self._size
-        return max((behind, *self._released), key=lambda piece: piece[1] - piece[0])
-
-    def _data_of(self, compiled: Compiled, enabled: Sequence[EnabledSite]) -> int:
-        data = data_needed(compiled.options, compiled.program, self._cpus)
-        return data + _described(compiled.program, enabled) + PAGE - 1 & -PAGE
-
-    def is_short(self, compiled: Compiled, enabled: Sequence[EnabledSite]) -> bool:
-        """Whether code for these probes may not fit beside that of ended traces, or data beside
-        their heads."""
-        if not self._first_code:
-            return False
-        low, high = self._most_room()
-        crowded = self._heads + self._data_of(compiled, enabled) > self._first_code
-        return crowded or high - low < SITE_CODE * len(enabled)
-
-    def start_again(self) -> None:
-        """Nobody is in any trace's code any more: all of it is free."""
-        self._heads = self._first_code = self._last_code = 0
-        self._released = []
-        self._sequences = []
-
-    def _behind_all_code(self, data: int) -> tuple[int, int]:
-        """Where data, and code behind it, begin anew: there is no room left for data before the
-        code of the traces until now."""
-        start = self._heads = self._last_code
-        self._first_code = 0
-        self._released = []
-        several = self._size - start > self._data + data  # room for the data of others too
-        return start, start + (self._data if several else 0)
-
-    def keep(self, placed: Placed, code_end: int) -> None:
-        """What was taken last is in use, and its code not to be overwritten.
-
-        code_end: address behind the code."""
-        memory, scratch = placed.memory, placed.scratch
-        if not memory.address:
-            return
-        start = memory.offset + scratch.text
-        self._first_code = min(self._first_code or start, start)
-        end = memory.offset + code_end - memory.address
-        end = max(end, start) + PAGE - 1 & -PAGE
-        self._last_code = max(end, self._last_code)
-        own = [piece for piece in self._released if piece[0] <= start < piece[1]]
-        for low, high in own:
-            self._released.remove((low, high))
-            self._released += [part for part in ((low, start), (end, high)) if part[0] < part[1]]
-        self._heads = memory.offset + scratch.ring  # the first thing behind the state pages
-        states = (memory.offset + scratch.state_of(cpu) for cpu in range(scratch.cpus))
-        self._sequences += (state + STATE_SEQUENCE for state in states)
-
-    @property
-    def in_clause(self) -> bool:
-        """Whether a CPU is in a clause, of whichever trace."""
-        return any(self.view[at] & 1 for at in self._sequences)
-
-    def release(self, code: tuple[int, int]) -> None:
-        """Nobody is in the code at addresses [low, high) any more, nor will be; it was kept."""
-        assert self._address is not None
-        low, high = code[0] - self._address & -PAGE, code[1] - self._address + PAGE - 1 & -PAGE
-        if not self._first_code or low < self._first_code:
-            return  # data are there now, or may be
-        pieces = list[tuple[int, int]]()
-        for start, end in sorted([*self._released, (low, high)]):
-            if pieces and pieces[-1][1] == start:
-                start, _ = pieces.pop()
-            pieces.append((start, end))
-        self._released = pieces
+# Counter blocks of so many bytes, and of so many more if there is room; None if there are none.
+PlaceCounters = Callable[[int, int], Counters | None]
 
 
-def pool_size(compiled: Compiled, enabled: Sequence[EnabledSite], cpus: int) -> int:
-    """Bytes of a machine's scratch that is to serve these probes; a multiple of a leaf."""
-    own = compiled.options, compiled.program, cpus, compiled.trampolines, len(enabled)
-    described = _described(compiled.program, enabled) + LEAF - 1 & -LEAF
-    return scratch_needed(*own) + described + counters_room(cpus)
+def place(program: EnabledProgram, workspace: Workspace, say: Callable[[str], None]) -> Placed:
+    """Choose how each site is planted, and lay out the trace's scratch.
+
+    say: told how many sites are left out, or stop the machine.  Raises KinstError if no site can be
+    planted, or there is not enough scratch."""
+    placement = choose_ways(program, workspace)
+    if not workspace.in_batches:
+        _tell_ways(placement, say)
+
+    def counters(size: int, more: int) -> Counters | None:
+        return workspace.place_counters(placement.memory, size, more)
+
+    return _lay_out(placement, workspace.machine.cpus, counters)
 
 
-def data_reserved(compiled: Compiled, enabled: Sequence[EnabledSite], cpus: int) -> int:
-    """Bytes at the start of scratch that the data of these probes fits in, and that of as many
-    others."""
-    data = data_needed(compiled.options, compiled.program, cpus)
-    return data + SPREAD * _described(compiled.program, enabled) + LEAF - 1 & -LEAF
+def place_on_host(program: EnabledProgram) -> Placed:
+    """Place a program without a machine: kinst's own process fires all of its probes."""
+    memory = own_memory(program.compiled, 1)
+    placement = Placement(program, memory, program.enabled, _error_of(program.enabled))
+    return _lay_out(placement, 1, lambda _size, _more: None)
 
 
-def most_probes(compiled: Compiled, cpus: int, room: int) -> int:
-    """How many instructions fit into so many bytes of a machine's scratch."""
-    one = descriptor_size(len(compiled.program.aggregations)) + TABLE_ROOM + SITE_CODE
-    fixed = scratch_needed(compiled.options, compiled.program, cpus, 0) + counters_room(cpus)
-    strings = len(string_table(compiled.program)[1]) + NAMES_ROOM
-    return max((room - fixed - strings - 2 * LEAF) // one, 1)
+def choose_ways(program: EnabledProgram, workspace: Workspace) -> Placement:
+    """Take scratch for a program, and choose how each of its sites is planted.  The machine is
+    stopped."""
+    memory, machine = workspace.take(program), workspace.machine
+    plant = program.compiled.plant
+    placement = _split(program, memory, machine, _ability(machine, memory, plant.forced))
+    return _with_runs(placement, workspace, gates=plant.gates) if plant.runs else placement
 
 
-def _described(program: typed.Program, enabled: Sequence[EnabledSite]) -> int:
-    """Bytes that what is told of these probes takes, at most: strings, descriptors, trap tables."""
-    descriptors = (len(enabled) + 2) * descriptor_size(len(program.aggregations))
-    return _strings_size(program, enabled) + descriptors + TABLE_ROOM * len(enabled) + 8 * PAGE
-
-
-def _strings_size(program: typed.Program, enabled: Sequence[EnabledSite]) -> int:
-    probes = [e.probe.name for e in enabled]
-    names = {n.provider for n in probes} | {n.module for n in probes}
-    names |= {n.function for n in probes} | {n.name for n in probes}
-    return len(string_table(program)[1]) + sum(len(n.encode()) + 1 for n in names) + 64
-
-
-def _map(traced: TracedMachine, target: Target, size: int, data: int) -> int | None:
-    """Where scratch is mapped: in reach of the loaded modules too, where that can be.
-    data: bytes at its start that need not be in reach of code."""
-    low, high = traced.text
-    modules = traced.personality.modules() if traced.personality else ()
-    low = min((low, *(m.text[0] for m in modules)))
-    high = max((high, *(m.text[1] for m in modules)))
-    if (low, high) != traced.text:
-        with suppress(TargetError):
-            return target.map_scratch(size, traced.text, (low, high), data)
-    return target.map_scratch(size, traced.text, data=data)
-
-
-def planting_ability(traced: TracedMachine, memory: ScratchMemory, forced: str) -> PlantingAbility:
-    """What planting in this machine can rely on."""
-    facts = traced.facts
-    inside = facts is not None and bool(facts.nofault_read) and "cpu" in facts.builtins
-    code = memory.address + memory.size - PAGE  # behind the data: near the end of scratch
+def _ability(machine: StartedMachine, memory: ScratchMemory, forced: str) -> PlantingAbility:
+    """Return what planting in this machine can rely on."""
+    facts = machine.facts
+    inside = bool(facts.nofault_read) and "cpu" in facts.builtins
+    code = memory.address + memory.size - PAGE  # after the data: near the end of scratch
     return PlantingAbility(
         code if inside and memory.address else 0,
-        facts is not None and bool(facts.trap_hook),
-        facts is not None and bool(facts.fault_hook),
+        bool(facts.trap_hook),
+        bool(facts.fault_hook),
         forced,
-        not traced.never_stands,
+        not machine.never_stands,
     )
 
 
-def place_all(
-    traced: TracedMachine,
+def _error_of(enabled: Sequence[EnabledSite]) -> EnabledSite:
+    """Return dtrace:::ERROR, which is there even if no clause is attached to it."""
+    error = next((e for e in enabled if e.probe.name == ERROR), None)
+    return error or EnabledSite(Probe(ERROR_ID, ERROR), (), 0, None)
+
+
+def _split(
+    program: EnabledProgram,
     memory: ScratchMemory,
-    compiled: Compiled,
-    layout: ProgramLayout,
-    enabled: tuple[EnabledSite, ...],
-    counters: Counters | None,
-) -> Placed:
-    """Lay out scratch for these probes.  Raises KinstError when it is too small."""
+    machine: StartedMachine,
+    ability: PlantingAbility,
+) -> Placement:
+    """Choose how each site is planted; the host runs probes without a site."""
+    system, kernel, isa, enabled = machine.system, machine.kernel, machine.isa, program.enabled
+    sampled = tuple(
+        _sampled(e, isa)
+        for e in enabled
+        if machine.never_stands and e.timer is not None and e.timer.each_cpu
+    )
+    ids = {e.probe.id for e in sampled}
+    host = tuple(e for e in enabled if e.probe.site is None and e.probe.id not in ids)
+    sites = [(e, e.probe.site) for e in enabled if e.probe.site is not None]
+    planted, stopped, refused = [], [], []
+    reasons = system.site_refusals([(s.address, len(s.code)) for _, s in sites])
+    of_functions = {s.function.address: s.function for _, s in sites}
+    refusing = {at: system.refusals(f) for at, f in of_functions.items()}
+    bound = {at for at, f in of_functions.items() if kernel.hangs_together(f)}
+    prefixes = {
+        s.address: prefix
+        for _, s in sites
+        if s.function.address in bound and (prefix := kernel.rerun_prefix(s.function, s.address))
+    }
+    rerun = rerun_refusals(system, [(at - len(p), len(p)) for at, p in prefixes.items()])
+    kinds = _kinds([s for _, s in sites], machine, ability)
+    alike: dict[int, Choice] = {}  # by kind
+    for (e, site), reason, kind in zip(sites, reasons, kinds, strict=True):
+        function = site.function
+        why = refusing[function.address] or reason
+        if kind and not why and function.address not in bound:
+            known = alike.get(kind)
+            if known is None:
+                known = alike[kind] = choose_movable(site, isa, ability)
+            choice = known
+        else:
+            before = prefixes.get(site.address, b"")
+            why = why or kernel.unsafe(function, site.address)
+            why = why or rerun.get((site.address - len(before), len(before)), "")
+            fixup = system.has_fixup(site.address)
+            after = kernel.following(function, site.address + len(site.code), FOLLOWING)
+            choice = choose(site, after, isa, ability, why, fixup, before)
+        chosen = ChosenSite(e, site, choice)
+        if choice.way == "stop":
+            stopped.append(chosen)
+        elif choice.way:
+            planted.append(chosen)
+        else:
+            refused.append(chosen)
+    return Placement(
+        program, memory, host, _error_of(host), tuple(planted), tuple(stopped), tuple(refused),
+        sampled=sampled,
+    )  # fmt: skip
+
+
+def _sampled(enabled: EnabledSite, isa: Isa) -> EnabledSite:
+    """Return a probe of a sample, whose arg0 and arg1 lie after its frame (write_sampler())."""
+    places = (isa.frame_slots, isa.frame_slots + 1)
+    none = Argument(ARGUMENT_CONSTANT, 0)
+    own = tuple(Argument(ARGUMENT_SLOT, place) for place in places)
+    return replace(enabled, arguments=(*own, *(none,) * (ARGUMENTS - len(own))))
+
+
+def _with_runs(placement: Placement, workspace: Workspace, *, gates: bool) -> Placement:
+    """Choose runs for sites that would otherwise be traps, and gates where no run fits.
+
+    For few functions memory is searched now, while there is a choice of runs: most words that point
+    into a function are left over from interrupts, and stay for long."""
+    leaders, target = workspace.leaders, workspace.machine.target
+    if leaders is None:
+        return placement
+    sites = [(s.site, s.choice.way == "jump") for s in placement.planted]
+    stops = {s.site.address for s in placement.stopped}
+    live = NO_ADDRESSES
+    functions = {site.function for site, own in sites if not own}
+    if 0 < len(functions) <= FEW_FUNCTIONS and not target.abilities.reads_running:
+        low = min(function.address for function in functions)
+        high = max(function.address + function.size for function in functions)
+        live = held_in(target, low, high, workspace.ended)
+    found = leaders.runs(sites, stops, gates=gates, live=live)
+    return replace(
+        placement, runs=found.runs, unprobed=found.unprobed, dead_registers=found.dead_registers,
+        gates=found.gates, gated=found.gated,
+    )  # fmt: skip
+
+
+def _kinds(
+    sites: Sequence[Site], machine: StartedMachine, ability: PlantingAbility
+) -> Sequence[int]:
+    """Return a number for each instruction that is marked as displaceable to scratch: the same for
+    those of which choose_movable() says the same.  0 for instructions that are not marked."""
+    if not ability.scratch_address or ability.forced == "stop" or not sites:
+        return [0] * len(sites)
+    isa = machine.isa
+    columns = columns_of([s.address for s in sites], [s.code for s in sites])
+    columns.marks[:] = machine.kernel.marks(sites)
+    marked = np.flatnonzero(columns.marks)
+    none = np.zeros(len(marked), np.bool_)
+    batch = Batch(
+        columns.take(marked), np.zeros((len(marked), 0), np.int64), none.astype(np.uint8), none,
+        none, ability.scratch_address, ability.scratch_address,
+    )  # fmt: skip
+    movable = np.zeros(len(sites), np.bool_)
+    movable[marked] = isa.trampoline_sizes(batch) >= 0
+    if not ability.fault_hook:
+        movable &= [not machine.system.has_fixup(s.address) for s in sites]
+    scratch = np.full(len(sites), ability.scratch_address, np.uint64)
+    jump, _ = isa.jump_patches(columns, scratch)
+    longest = replace(columns, size=np.full(len(sites), LONGEST, np.uint8))
+    near, _ = isa.jump_patches(longest, scratch)
+    kinds = 1 + columns.size.astype(np.int64) + 32 * jump + 64 * near
+    found: list[int] = np.where(movable, kinds, 0).tolist()
+    return found
+
+
+def rerun_refusals(system: System, spans: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
+    """Return why code must not be run a second time, elsewhere, by (address, size), for code that
+    must not: the kernel changes an instruction there, or finds it by its address in a fault."""
+    there = [span for span in spans if span[1]]
+    found = {}
+    for (start, size), changed in zip(there, system.site_refusals(there), strict=True):
+        if changed:
+            found[start, size] = f"of what is to be run again before it: {changed}"
+        elif any(map(system.has_fixup, range(start, start + size))):
+            found[start, size] = "what is to be run again before it may fault on purpose"
+    return found
+
+
+def _tell_ways(placement: Placement, say: Callable[[str], None]) -> None:
+    """Say how many sites are left out, or stop the machine.  Raises KinstError if none is left."""
+    count = len(placement.refused)
+    if count:
+        if not placement.running:
+            first = placement.refused[0]
+            raise KinstError(
+                f"{first.site.function.name}+{first.site.offset} cannot be planted:"
+                f" {first.choice.reason}",
+                "kinst -l -v shows what can",
+            )
+        some = "1 instruction" if count == 1 else f"{count} instructions"
+        say(f"kinst: {some} cannot be planted and {'is' if count == 1 else 'are'}"
+            " left out (kinst -l -v says why)")  # fmt: skip
+    if placement.stopped and not placement.enabled.compiled.plant.forced:
+        number = len(placement.stopped)
+        without = " (no scratch memory there)" if not placement.memory.address else ""
+        say(
+            f"kinst: {number} probe{' is' if number == 1 else 's are'} stop-planted:"
+            f" the machine stops at each hit, for milliseconds{without}"
+        )
+
+
+def _lay_out(placement: Placement, cpus: int, counters: PlaceCounters) -> Placed:
+    """Lay out variables, records and aggregations, and the areas of scratch that hold them."""
+    compiled, running = placement.enabled.compiled, placement.running
+    layout = lay_out_program(
+        compiled.program, [(e.probe.name, e.probe.id, e.clauses) for e in running],
+        compiled.options.strsize, compiled.sizes.aggs, compiled.options.dynvarsize,
+    )  # fmt: skip
+    more = COUNTER * len(placement.planted) if compiled.plant.blocks else 0
+    blocks = counters(layout.counters_size, more)
+    scratch = lay_out_scratch(placement.enabled, placement.memory, cpus, layout, len(running))
+    return Placed(placement, scratch, layout, blocks)
+
+
+def lay_out_scratch(
+    program: EnabledProgram, memory: ScratchMemory, cpus: int, layout: ProgramLayout, probes: int
+) -> Scratch:
+    """Return the areas of scratch for so many probes.  Raises KinstError if it is too small."""
+    sizes = program.compiled.sizes
     try:
-        scratch = place(
-            memory.address, memory.size, traced.cpus, compiled.options, compiled.program, layout,
-            enabled, memory.text_from,
-        )  # fmt: skip
+        return lay_out(
+            memory.address,
+            memory.size,
+            cpus,
+            ring_size=sizes.ring,
+            agg_size=sizes.aggs,
+            globals_size=layout.globals_area,
+            strings_size=program.strings_size,
+            sites_size=(probes + 2) * descriptor_size(len(layout.constant_aggregations)),
+            traps_size=PAGE + TABLE_ROOM * probes,
+            temp_size=sizes.temp,
+            dynamic_size=sizes.dynamic,
+            text_from=memory.text_from,
+        )
     except ValueError as error:
         raise KinstError(str(error), "use a smaller bufsize or aggsize") from error
-    return Placed(memory, scratch, layout, counters)
-
-
-def place(
-    address: int,
-    size: int,
-    cpus: int,
-    options: Options,
-    program: typed.Program,
-    layout: ProgramLayout,
-    enabled: Sequence[EnabledSite],
-    text_from: int = 0,
-) -> Scratch:
-    """The areas of scratch for these probes.  Raises ValueError when it is too small."""
-    need = sizes(options, program)
-    descriptors = (len(enabled) + 2) * descriptor_size(len(layout.constant_aggregations))
-    return lay_out(
-        address,
-        size,
-        cpus,
-        ring_size=need.ring,
-        agg_size=need.aggs,
-        globals_size=layout.globals_area,
-        strings_size=_strings_size(program, enabled),
-        sites_size=descriptors,
-        traps_size=PAGE + TABLE_ROOM * len(enabled),
-        temp_size=need.temp,
-        dynamic_size=need.dynamic,
-        text_from=text_from,
-    )

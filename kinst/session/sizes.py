@@ -1,4 +1,4 @@
-"""How many bytes of scratch a program needs, before its probes are known."""
+"""Bytes of scratch that a program needs, before its probes are known."""
 
 from __future__ import annotations
 
@@ -21,25 +21,54 @@ LEAST_CODE = 4 << 20  # where each piece of scratch costs time: for all that is 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of the areas that do not depend on the probes."""
+    """Bytes of scratch that a program needs, whatever its probes are.
+
+    Attributes:
+        ring: of each CPU's ring of records.
+        aggs: of each of a CPU's two areas of aggregations.
+        temp: of a CPU's strings and clause-local variables.
+        dynamic: of dynamic variables.
+        variables: of global variables.
+        tables: of the tables that find the entries of aggregations.
+    """
 
     ring: int
     aggs: int
     temp: int
     dynamic: int
+    variables: int
+    tables: int
+
+    def data(self, cpus: int) -> int:
+        """Bytes at the start of scratch, at least, that hold no code (see lay_out())."""
+        each = self.ring + 2 * self.aggs + self.temp + PAGE
+        return (cpus + 1) * each + self.dynamic + self.variables + self.tables
+
+    def scratch(self, cpus: int, trampolines: int, probes: int = 0) -> int:
+        """Bytes of scratch, a multiple of a leaf.
+
+        Args:
+            trampolines: bytes for code, descriptors and tables.
+            probes: how many there are, once that is known: `trampolines` may be too little.
+        """
+        code = max(trampolines, SITE_CODE * probes)
+        return (self.data(cpus) + code + LEAF - 1) & -LEAF
 
 
-def sizes(options: Options, program: typed.Program) -> Sizes:
-    """ring: bufsize up to a power of two, so that positions wrap by a mask.  With the policies
-    fill and ring it is the consumer that keeps bufsize bytes, and nothing may be lost before."""
+def sizes_of(options: Options, program: typed.Program) -> Sizes:
+    """Return the sizes of a program's areas.
+
+    bufsize is rounded up to a power of two, so that positions wrap by a mask.  With the policies
+    fill and ring the consumer keeps bufsize bytes, and nothing may be lost before."""
     wanted = options.bufsize if options.bufpolicy == "switch" else max(options.bufsize, KEPT_RING)
     ring = 1 << max(12, (wanted - 1).bit_length())
     aggs = (options.aggsize + PAGE - 1) & -PAGE if program.aggregations else PAGE
-    clause_local = place_variables(program, options.strsize).clause_size
-    strings = max(TEMP, 16 * options.strsize) + clause_local
+    variables = place_variables(program, options.strsize)
+    strings = max(TEMP, 16 * options.strsize) + variables.clause_size
     temp = (strings + ARENA + options.strsize + PAGE - 1) & -PAGE
     dynamic = dynamic_size(program, options.strsize, options.dynvarsize)
-    return Sizes(ring, aggs, temp, dynamic)
+    tables = 8 * SLOTS * len(program.aggregations)
+    return Sizes(ring, aggs, temp, dynamic, variables.globals_size, tables)
 
 
 def fitted(options: Options, program: typed.Program, cpus: int) -> Options:
@@ -48,7 +77,7 @@ def fitted(options: Options, program: typed.Program, cpus: int) -> Options:
 
     Raises KinstError with bufresize=manual, and where other options take all of it."""
     share = MOST_DATA
-    while (wanted := data_needed(options, program, cpus)) > MOST_DATA:
+    while (wanted := sizes_of(options, program).data(cpus)) > MOST_DATA:
         if options.bufresize == "manual" or share <= PAGE:
             raise KinstError(
                 f"the buffers of {cpus} CPUs need {wanted} bytes, at most {MOST_DATA} can be had",
@@ -71,31 +100,12 @@ def _halved(size: int, most: int) -> int:
     return size
 
 
-def scratch_needed(
-    options: Options, program: typed.Program, cpus: int, trampolines: int, probes: int = 0
-) -> int:
-    """Bytes of scratch; a multiple of a 2 MB leaf.
-
-    trampolines: bytes for code, descriptors and tables.  probes: how many there are, as soon as
-    that is known, for which that may be too little."""
-    code = max(trampolines, SITE_CODE * probes)
-    return (data_needed(options, program, cpus) + code + LEAF - 1) & -LEAF
-
-
 def code_borrowed(trampolines: int, probes: int) -> int:
-    """Bytes of code, where scratch is borrowed piece by piece from a kernel that stands for each:
-    as much as the probes need, twice over, but where -x scratch says how much."""
+    """Bytes of code for a kernel from which scratch is borrowed piece by piece, each of which stops
+    it: twice what the probes need, unless -x scratch says how much."""
     if trampolines != TRAMPOLINES:
         return trampolines
     return min(TRAMPOLINES, LEAST_CODE + 2 * SITE_CODE * probes)
-
-
-def data_needed(options: Options, program: typed.Program, cpus: int) -> int:
-    """Bytes at the start of scratch, at least, that hold no code (see lay_out())."""
-    need = sizes(options, program)
-    fixed = (cpus + 1) * (need.ring + 2 * need.aggs + need.temp + PAGE)
-    variables = place_variables(program, options.strsize).globals_size
-    return fixed + need.dynamic + variables + 8 * SLOTS * len(program.aggregations)
 
 
 def counters_room(cpus: int) -> int:

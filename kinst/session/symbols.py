@@ -1,45 +1,42 @@
-"""Addresses to names, as dtrace(1) prints them: module`function+0x13, module`variable."""
+"""Addresses to names, as dtrace(1) prints them (module`function+0x13), and names to addresses."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from kinst.consumer.symbols import NO_NAMES, Names, Symbol
+import numpy as np
+import numpy.typing as npt
+
+from kinst.consumer.symbols import Names, Process, Symbol
 from kinst.core.errors import KinstError
 from kinst.core.inline import SourcePlace
 from kinst.core.system import System
-from kinst.session.user import user_names
-from kinst.session.values import TracedMachine
+from kinst.core.types import KERNEL, TypeSource
+from kinst.dlang import typed
+from kinst.dlang.walk import find
+from kinst.image.elf import STT_FUNC, open_elf
+from kinst.session.values import StartedMachine
+
+MASK = (1 << 64) - 1
 
 
-def _symbol(personality: System, address: int) -> Symbol | None:
-    """The function or the variable that holds an address of the kernel."""
-    function = personality.function_at(address)
-    if function is not None:
-        return Symbol(function.module, function.name, function.address)
-    variable = personality.variable_at(address)
-    return None if variable is None else Symbol(*variable)
-
-
-def names_of(traced: TracedMachine) -> Names:
-    """Names for recorded addresses."""
-    personality = traced.personality
-    if personality is None:
-        return NO_NAMES
-
+def names_of(machine: StartedMachine) -> Names:
+    """Return names for recorded addresses."""
+    system, images = machine.system, machine.images
     modules: dict[str, int] = {}
 
     def kernel(address: int) -> Symbol | None:
-        found = _symbol(personality, address)
+        found = _symbol(system, address)
         if found is None:
             return None
         return replace(found, base=modules.setdefault(found.module, found.start))
 
     def copies(address: int) -> list[str]:
-        """Of the kernel proper, when its index was made before: it is never made for this."""
-        image = traced.images.kernel if traced.images is not None else None
-        index = image.debug.made_index if image is not None else None
-        linked = image.back(address) if image is not None else None
+        """Of the kernel proper, if its index was made before: it is never made for this."""
+        index = images.kernel.debug.made_index
+        linked = images.kernel.back(address)
         if index is None or linked is None:
             return []
         return [c.function for c in index.copies_at(linked)]
@@ -47,8 +44,125 @@ def names_of(traced: TracedMachine) -> Names:
     def place(module: str, address: int) -> SourcePlace | None:
         """From indexes that were made before, too; damaged ones say nothing."""
         try:
-            return traced.images.place(module, address) if traced.images is not None else None
+            return images.place(module, address)
         except KinstError:
             return None
 
-    return Names(kernel, user_names(traced.programs), copies, place)
+    return Names(kernel, user_names(machine.programs), copies, place)
+
+
+def _symbol(system: System, address: int) -> Symbol | None:
+    """Return the function or the variable that holds an address of the kernel."""
+    function = system.function_at(address)
+    if function is not None:
+        return Symbol(function.module, function.name, function.address)
+    variable = system.variable_at(address)
+    return None if variable is None else Symbol(*variable)
+
+
+def symbols_in(program: typed.Program) -> set[tuple[str, str]]:
+    """Return (module, name) of the kernel's symbols that a program uses."""
+    return {(symbol.module, symbol.name) for symbol in find(program, typed.SymbolAddress)}
+
+
+def running_addresses(
+    program: typed.Program, types: TypeSource | None, machine: StartedMachine
+) -> dict[tuple[str, str], int]:
+    """Return where the symbols of a program are in the running kernel.
+
+    Raises KinstError for a symbol of a module that is not loaded.
+    """
+    found: dict[tuple[str, str], int] = {}
+    wanted = symbols_in(program)
+    if not wanted or types is None:
+        return found
+    slide = machine.facts.slide
+    loaded = {m.name: m for m in machine.system.modules()}
+    for module, name in sorted(wanted):
+        symbol = types.symbol(name, module)
+        if symbol is None:
+            continue
+        if module == KERNEL:
+            found[module, name] = symbol.address + slide & MASK
+            continue
+        sections = {s.name: s.address for s in loaded[module].sections} if module in loaded else {}
+        if symbol.section not in sections:
+            raise KinstError(
+                f"{module}`{name}: module {module} is not loaded", f"--module {module}"
+            )
+        found[module, name] = sections[symbol.section] + symbol.address
+    return found
+
+
+# Programs of the guest.
+
+
+@dataclass(frozen=True, slots=True)
+class GuestProgram:
+    """One program's file: its segments of code (start and end as linked, lowest first) and its
+    functions in order of their addresses."""
+
+    code: tuple[tuple[int, int], ...]
+    starts: npt.NDArray[np.uint64]
+    sizes: npt.NDArray[np.uint64]
+    names: tuple[str, ...]
+
+    def symbol(self, module: str, address: int, code_start: int) -> Symbol | None:
+        """What is at an address of a process; None outside of the program's own code."""
+        slide = code_start - self.code[0][0]
+        linked = address - slide
+        if not any(start <= linked < end for start, end in self.code):
+            return None
+        at = int(np.searchsorted(self.starts, np.uint64(linked), side="right")) - 1
+        if at >= 0:
+            start, size = int(self.starts[at]), int(self.sizes[at])
+            if linked < start + max(size, 1):
+                return Symbol(module, self.names[at], start + slide, code_start)
+        return Symbol(module, "", 0, code_start)
+
+
+def open_program(path: Path) -> GuestProgram | None:
+    """None for what is no program: a script, a damaged file."""
+    try:
+        elf = open_elf(path)
+        code = elf.code_segments
+    except KinstError:
+        return None
+    if not code:
+        return None
+    starts = np.zeros(0, np.uint64)
+    sizes, names = starts, ()
+    try:
+        symbols = elf.symbols
+    except KinstError:  # stripped
+        return GuestProgram(code, starts, sizes, names)
+    # Of several names for one address the global one, then the first in the alphabet.
+    functions = np.flatnonzero((symbols.kind == STT_FUNC) & (symbols.section != 0)).tolist()
+    rows = sorted(
+        (int(symbols.address[i]), symbols.binding[i] == 0, symbols.name_of(i), int(symbols.size[i]))
+        for i in functions
+    )
+    first = [row for k, row in enumerate(rows) if k == 0 or rows[k - 1][0] != row[0]]
+    return GuestProgram(
+        code,
+        np.array([row[0] for row in first], np.uint64),
+        np.array([row[3] for row in first], np.uint64),
+        tuple(row[2] for row in first),
+    )
+
+
+def user_names(programs: Mapping[str, Path]) -> Callable[[Process, int], Symbol | None]:
+    """A function from a process and an address in it to its symbol.  Files are opened when a
+    process that runs them is first asked about."""
+    opened: dict[str, GuestProgram | None] = {}
+
+    def symbol(process: Process, address: int) -> Symbol | None:
+        name = process.program
+        if name not in programs or not process.code_start:
+            return None
+        if name not in opened:
+            opened[name] = open_program(programs[name])
+        program = opened[name]
+        return None if program is None else program.symbol(name, address, process.code_start)
+
+    return symbol

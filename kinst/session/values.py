@@ -1,15 +1,16 @@
 """The frozen values that the stages of the path hand on, in the path's order.
 
-Request -> Files, TracedMachine -> Compiled -> EnabledSite -> ScratchMemory, Placement
-        -> Placed -> PlantedImage
+Request -> Compiled -> EnabledProgram -> Placement -> Placed -> TracePlan
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+from kinst.codegen.analysis import string_table
 from kinst.codegen.compile import HostCode, TargetCode
 from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.held import EndedCode
@@ -21,7 +22,7 @@ from kinst.core.probe import Gap, Probe, ProbePattern, ProgramText, Site
 from kinst.core.records import ProgramLayout
 from kinst.core.source import TracedSite
 from kinst.core.stability import Attributes
-from kinst.core.system import Facts, System
+from kinst.core.system import Facts, System, UserMemory
 from kinst.core.types import TypeSource
 from kinst.dlang import typed
 from kinst.dlang.api import combine
@@ -33,48 +34,59 @@ from kinst.patch.plan import Plan
 from kinst.patch.runs import NO_RUNS, Runs
 from kinst.patch.ways import Choice, PlantRules
 from kinst.providers.dtrace import BEGIN, END
+from kinst.session.sizes import Sizes, sizes_of
 from kinst.wire import native
+
+NAMES_SLACK = 64  # bytes: of ERROR's name, and the empty string
 
 
 @dataclass(frozen=True, slots=True)
-class TracedMachine:
-    """The traced machine; all but isa are there when a target is.
+class StartedMachine:
+    """A machine whose kernel is up and known.
 
-    text: lowest and highest address of the kernel's text.  images: the debug information of the
-    kernel and its modules.  programs: files of programs in the guest, by the names that they have
-    there.
+    Attributes:
+        target: the kernel as it can be read, written, stopped and resumed.
+        system: what is known of its operating system.
+        kernel: its functions and decoded instructions.
+        text: lowest and highest address of the kernel's text.
+        images: debug information of the kernel and its modules.
+        programs: files of programs in the guest, by their names there.
     """
 
     isa: Isa
-    target: Target | None = None
-    personality: System | None = None
-    kernel: LiveKernel | None = None
-    text: tuple[int, int] = (0, 0)
-    images: LoadedImages | None = None
+    target: Target
+    system: System
+    kernel: LiveKernel
+    text: tuple[int, int]
+    images: LoadedImages
     programs: Mapping[str, Path] = field(default_factory=dict)
 
     @property
-    def facts(self) -> Facts | None:
-        return self.personality.facts if self.personality else None
+    def facts(self) -> Facts:
+        return self.system.facts
 
     @property
     def cpus(self) -> int:
-        return self.personality.facts.cpus if self.personality else 1
+        return self.system.facts.cpus
 
     @property
     def never_stands(self) -> bool:
-        """Whether it is planted in while it runs, as the machine that kinst itself runs on is."""
-        return self.target is not None and self.target.planter is not None
+        """Whether it is planted while it runs, like the machine that kinst itself runs on."""
+        return self.target.planter is not None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Compiled:
-    """texts: as given, with the clauses of each: (text, indexes of its clauses).  programs:
-    their trees.
+    """The programs of a request, parsed and checked.
 
-    types: of the kernel, as the program was compiled with them.
-    plant: what -x plant= allows.  trampolines: bytes for code.  batch: seconds for which each batch
-    of instructions is traced, where they are planted one batch after another; else 0.
+    Attributes:
+        texts: each text as given, with the indexes of its clauses.
+        programs: the syntax tree of each text.
+        program: all of them, typed.
+        plant: what -x plant= allows.
+        trampolines: bytes for code.
+        types: of the kernel, as the program was compiled with them.
+        batch: seconds for which each batch of instructions is traced, 0 without batches.
     """
 
     texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
@@ -88,7 +100,7 @@ class Compiled:
     # The traced system's part of D.
     dialect: Callable[[], Dialect] = lambda: UNKNOWN
 
-    @property
+    @cached_property
     def tree(self) -> tree.Program:
         """All of them as one."""
         return combine(self.programs)
@@ -97,15 +109,27 @@ class Compiled:
     def patterns(self) -> list[ProbePattern]:
         return [p for clause in self.program.clauses for p in clause.patterns]
 
+    @cached_property
+    def sizes(self) -> Sizes:
+        """Bytes of scratch that it needs, whatever its probes are."""
+        return sizes_of(self.options, self.program)
+
+    @cached_property
+    def strings(self) -> bytes:
+        """Its string constants, as the strings area has them."""
+        return string_table(self.program)[1]
+
 
 @dataclass(frozen=True, slots=True)
 class EnabledSite:
     """A probe that clauses are attached to, at one of its sites, or at none (BEGIN, END, timers).
 
-    clauses: their indexes, in program order; one comes once for each of its descriptions that the
-    probe matches (libdtrace compiles a clause for each: dt_compile_clause()).  epid: of the first
-    of them; the others follow.
-    arguments, condition: as in core.kernel.Found.
+    Attributes:
+        clauses: their indexes, in program order.  A clause comes once for each of its descriptions
+            that the probe matches (libdtrace compiles a clause for each: dt_compile_clause()).
+        epid: of the first of them; the others follow.
+        arguments: see core.kernel.Found.
+        condition: see core.kernel.Found.
     """
 
     probe: Probe
@@ -120,28 +144,59 @@ class EnabledSite:
         """What no other EnabledSite has: a probe with several sites has one for each."""
         return self.probe.id, self.probe.site.address if self.probe.site else 0
 
+    @property
+    def work(self) -> tuple[tuple[int, ...], tuple[Argument, ...]]:
+        """What the code of a site depends on: its clauses and arguments."""
+        return self.clauses, self.arguments
+
 
 @dataclass(frozen=True, slots=True)
+class ChosenSite:
+    """An enabled probe at one of its sites, and how that is planted."""
+
+    enabled: EnabledSite
+    site: Site
+    choice: Choice
+
+
+@dataclass(frozen=True)
 class EnabledProgram:
     """A program with its probes.
 
-    compiled: with a copy of each clause for each condition under which it runs, which `enabled`
-    refers to.  matched: the probes by the clauses as they were written.
+    Attributes:
+        compiled: with a copy of each clause for each condition under which it runs, which
+            `enabled` refers to.
+        enabled: the probes, with those copies.
+        matched: the probes, with the clauses as they were written.
     """
 
     compiled: Compiled
     enabled: tuple[EnabledSite, ...]
     matched: tuple[EnabledSite, ...]
 
+    @cached_property
+    def strings_size(self) -> int:
+        """Bytes of the strings area, at most: string constants, and the names of all probes."""
+        probes = [e.probe.name for e in self.enabled]
+        names = {n.provider for n in probes} | {n.module for n in probes}
+        names |= {n.function for n in probes} | {n.name for n in probes}
+        own = sum(len(n.encode()) + 1 for n in names)
+        return len(self.compiled.strings) + own + NAMES_SLACK
+
 
 @dataclass(frozen=True, slots=True)
 class ScratchMemory:
-    """Scratch as kinst maps it.
+    """Scratch as kinst maps it.  A machine has one piece of scratch for all its traces.
 
-    address: in the target, 0 when the target has none (then only the host runs clauses).
-    native: of the mapping in this process.  size: bytes.  text_from: code must not be before this
-    offset in the view.  A machine has one run of scratch for all its traces: offset: of this in it;
-    counters_at, counters_room: of what is kept there for counter blocks.
+    Attributes:
+        view: from the start of this trace's scratch on.
+        address: in the target, 0 if the target has none (then only the host runs clauses).
+        native: address of the mapping in this process.
+        size: bytes.
+        counters_room: bytes that are kept for counter blocks.
+        offset: of this trace's scratch in the machine's.
+        text_from: offset in the view before which no code may lie.
+        counters_at: offset of the room for counter blocks in the machine's scratch.
     """
 
     view: memoryview
@@ -159,6 +214,8 @@ class Placement:
     """The enabled probes, by what runs them.
 
     Attributes:
+        enabled: the program, with all of its probes.
+        memory: the trace's scratch.
         host: those that kinst's own process fires.
         planted: those that a jump or a trap in the kernel fires.
         stopped: those at which the machine stops.
@@ -172,11 +229,13 @@ class Placement:
         sampled: those that a timer of the machine fires (profile-N in a machine that never stands).
     """
 
+    enabled: EnabledProgram
+    memory: ScratchMemory
     host: tuple[EnabledSite, ...]
-    planted: tuple[tuple[EnabledSite, Choice], ...]
-    stopped: tuple[tuple[EnabledSite, Choice], ...]
-    refused: tuple[tuple[EnabledSite, str], ...]
     error: EnabledSite
+    planted: tuple[ChosenSite, ...] = ()
+    stopped: tuple[ChosenSite, ...] = ()
+    refused: tuple[ChosenSite, ...] = ()
     runs: Runs = NO_RUNS
     unprobed: tuple[Site, ...] = ()
     dead_registers: Mapping[int, int] = field(default_factory=dict)
@@ -198,23 +257,24 @@ class Placement:
     @property
     def inside(self) -> tuple[EnabledSite, ...]:
         """Every probe that the machine fires by itself; their descriptors have this order."""
-        return (*(e for e, _ in self.planted), *self.sampled)
+        return (*(s.enabled for s in self.planted), *self.sampled)
 
     @property
     def running(self) -> tuple[EnabledSite, ...]:
         """Every probe that can fire: the host's, those of timers, and sites as they are planned."""
-        sites = (e for e, _ in (*self.planted, *self.stopped))
+        sites = (s.enabled for s in (*self.planted, *self.stopped))
         return (*self.host, *self.sampled, *sites)
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The second mapping of the counter blocks.
+    """Where counter blocks lie: those of each CPU, or one that all CPUs share.
 
-    displacement: from a CPU's per-CPU base to its block, or the address of a block that all
-    CPUs share.  offsets: of each CPU's block in scratch, in CPU order, or of the shared one.
-    size: bytes of a block; those behind what the program's layout has are for the counters of
-    blocks of instructions.
+    Attributes:
+        displacement: from a CPU's per-CPU base to its block, or the address of a shared block.
+        offsets: of each CPU's block in scratch, in CPU order, or of the shared one.
+        size: bytes of a block.  Those after the bytes of the program's layout are for the counters
+            of blocks of instructions.
     """
 
     displacement: int
@@ -224,23 +284,41 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where everything that clauses write lies."""
+    """A placement, and where everything that its clauses write lies.
 
-    memory: ScratchMemory
+    Attributes:
+        scratch: the areas of the trace's scratch.
+        layout: where variables, records and aggregations lie in those areas.
+        counters: None if the program has no counters, or they have no room.
+    """
+
+    placement: Placement
     scratch: Scratch
     layout: ProgramLayout
     counters: Counters | None
 
+    @property
+    def memory(self) -> ScratchMemory:
+        return self.placement.memory
+
+    @property
+    def compiled(self) -> Compiled:
+        return self.placement.enabled.compiled
+
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Where what is told of probes lies in scratch, and the bytes of it, once they are there.
+    """Descriptors of probes: where they lie in scratch, and their bytes.
 
-    planted: where the descriptors of planted probes begin, in their order, each `size` bytes, with
-    those of sampled ones behind them.
-    offsets: of each other probe's, by EnabledSite.key.  error_target, error_host: of
-    dtrace:::ERROR's.  data: (offset, bytes) of pieces of the sites area.  strings: of the strings
-    area."""
+    Attributes:
+        planted: offset of those of planted probes, in their order, followed by sampled ones.
+        size: bytes of each.
+        offsets: of each other probe's, by EnabledSite.key.
+        error_target: offset of dtrace:::ERROR's, for clauses that run in the target.
+        error_host: the same for clauses that run on the host.
+        data: (offset, bytes) of pieces of the sites area.
+        strings: bytes of the strings area.
+    """
 
     planted: int
     size: int
@@ -253,57 +331,81 @@ class Descriptors:
 
 @dataclass(slots=True)
 class StoppedCpu:
-    """The CPU that stands at a probe, -1 outside of stop-planted probes: whoever runs a clause
-    sets it, and what the clause reads user memory with looks at it."""
+    """The CPU that stands at a probe, -1 outside of stop-planted probes.  What runs a clause sets
+    it; a clause's reads of user memory use it."""
 
     number: int = -1
 
 
 @dataclass(frozen=True, slots=True)
-class PlantedImage:
-    """All that is to be written: descriptors, host code, and for planted probes target code,
-    the trap table and the patch plans (hooks first).
+class HostSide:
+    """What host-run clauses reach.  The native functions live as long as this does.
 
-    rules: how the caller is found, by EnabledSite.key.  read: what host code reads memory with,
-    kept alive here.  read_user: the same for the memory of the program that `stopped` runs.
-    ended: what has to be looked at when runs are planted.  samplers: of sampled probes, (period in
-    ns, address of its code).
+    Attributes:
+        read: reads the target's memory.
+        read_user: reads the memory of the process that the stopped CPU runs.
+        stopped: that CPU.
+        user: what host code is told of read_user; None without a machine.
     """
 
-    descriptors: Descriptors
-    host: HostCode
-    code: TargetCode | None
-    hooks: Plan
-    sites: Plan
-    traps: bytes | bytearray
-    rules: Mapping[tuple[int, int], FrameRule]
     read: native.NativeRead
     read_user: native.NativeRead
     stopped: StoppedCpu
-    ended: Sequence[EndedCode] = ()
-    samplers: Sequence[tuple[int, int]] = ()
+    user: UserMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltProgram:
-    """A program with everything that a trace of it writes into the machine."""
+class TracePlan:
+    """All that a trace writes into the machine.
 
-    compiled: Compiled
-    parts: Placement
+    Attributes:
+        placed: the probes, and where everything lies.
+        descriptors: of all probes.
+        host: code that kinst's own process runs.
+        host_side: what that code reaches.
+        code: for planted probes, code that the target runs; None without any.
+        hooks: patches of the kernel's own functions, and their trampolines.
+        sites: patches of the probes' sites, and their trampolines.
+        traps: the trap table.
+        rules: how the caller is found, by EnabledSite.key.
+        samplers: of sampled probes, (period in ns, address of its code).
+        ended: code of earlier traces, in which threads may still be.
+    """
+
     placed: Placed
-    image: PlantedImage
-    matched: tuple[EnabledSite, ...]
+    descriptors: Descriptors
+    host: HostCode
+    host_side: HostSide
+    code: TargetCode | None = None
+    hooks: Plan = field(default_factory=Plan)
+    sites: Plan = field(default_factory=Plan)
+    traps: bytes | bytearray = b""
+    rules: Mapping[tuple[int, int], FrameRule] = field(default_factory=dict)
+    samplers: Sequence[tuple[int, int]] = ()
+    ended: Sequence[EndedCode] = ()
+
+    @property
+    def placement(self) -> Placement:
+        return self.placed.placement
+
+    @property
+    def compiled(self) -> Compiled:
+        return self.placed.compiled
+
+    @property
+    def matched(self) -> tuple[EnabledSite, ...]:
+        """See EnabledProgram."""
+        return self.placement.enabled.matched
 
     @property
     def traced_sites(self) -> list[TracedSite]:
         """The instructions that its probes are at, by address: each once, planted or refused."""
-        parts = self.parts
-        planted = ((e.probe.site, "") for e, _ in (*parts.planted, *parts.stopped))
-        refused = ((e.probe.site, reason) for e, reason in parts.refused)
+        parts = self.placement
+        planted = ((s.site, "") for s in (*parts.planted, *parts.stopped))
+        refused = ((s.site, s.choice.reason) for s in parts.refused)
         found = {
             site.address: TracedSite(site.function, site.address, len(site.code), reason)
-            for site, reason in (*planted, *refused, *self.image.sites.refused)
-            if site is not None
+            for site, reason in (*planted, *refused, *self.sites.refused)
         }
         return [found[at] for at in sorted(found)]
 
@@ -314,10 +416,9 @@ class BuiltProgram:
 
     @property
     def code_end(self) -> int:
-        """The address behind its code in the machine, 0 where there is none."""
-        code = self.image.code
-        ends = (self.image.hooks.end, self.image.sites.end)
-        return 0 if code is None else max(code.address + len(code.code), *ends)
+        """First address after its code in the machine, 0 without any."""
+        code = self.code
+        return 0 if code is None else max(code.end, self.hooks.end, self.sites.end)
 
 
 @dataclass(frozen=True, slots=True)

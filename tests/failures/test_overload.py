@@ -10,7 +10,7 @@ import pytest
 from kinst.consumer.rings import Rings
 from kinst.core.machine import Complaint
 from kinst.isa import load
-from kinst.session import deadman, run
+from kinst.session import deadman, tracee
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_tracing import Traced, trace
 
@@ -21,7 +21,7 @@ LOCKUP = Complaint("hang", "watchdog: BUG: soft lockup - CPU#0 stuck for 22s!")
 
 def complaining(monkeypatch: pytest.MonkeyPatch, share: float, *options: str) -> Traced:
     """A trace in which the kernel complains, when that share of a CPU's time goes into probes."""
-    monkeypatch.setattr(run, "share_in_probes", lambda *_: share)
+    monkeypatch.setattr(tracee, "share_in_probes", lambda *_: share)
     machine = FakeMachine("amd64")
     before = machine.text
     machine.warnings.append(LOCKUP)

@@ -16,7 +16,7 @@ from kinst.core.probe import ProgramText
 from kinst.events import End
 from kinst.render import Destination, renderer
 from kinst.session import request as asking
-from kinst.session import run
+from kinst.session import tracee
 from kinst.session.report import Report
 from kinst.session.request import Request
 from tests.fake.fake_kernel_file import kernel_file
@@ -103,6 +103,6 @@ def found_by_name(
         mock.patch.object(asking, "kind_of", lambda _asked: kind),
         mock.patch.object(kinst.systems, "kinds", lambda: systems),
         # The fake machine runs while it is waited for: nobody leaves a clause in the meantime.
-        mock.patch.object(run, "SETTLE_SECONDS", 0.0),
+        mock.patch.object(tracee, "SETTLE_SECONDS", 0.0),
     ):
         yield

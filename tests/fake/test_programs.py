@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kinst.session import program as session_program
+from kinst.session import compile as compiling
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_reference import steps
 from tests.fake.fake_tracing import Traced, trace
@@ -244,13 +244,13 @@ def test_a_program_is_checked_twice_at_most(isa: str, monkeypatch: pytest.Monkey
     """As it was written, and once more after $target, inline functions and local variables have
     become what they mean."""
     checked: list[object] = []
-    plain = session_program.compile_programs
+    plain = compiling.compile_programs
 
     def counting(programs: Any, environment: Any) -> object:
         checked.append(programs)
         return plain(programs, environment)
 
-    monkeypatch.setattr(session_program, "compile_programs", counting)
+    monkeypatch.setattr(compiling, "compile_programs", counting)
     program = """
         kinst::mix:entry /pid != $target/ { @in = count(); }
         kinst::leaf:0 { @ = sum(locals->a); }"""

@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,8 +18,8 @@ from kinst.core.machine import Stopped
 from kinst.patch.patches import Patch, patches_of
 from kinst.patch.plan import Plan, PlannedRuns
 from kinst.patch.runs import Run
-from kinst.session import build, plant
-from kinst.session.values import TracedMachine
+from kinst.session import apply, place
+from kinst.session.apply import PlantedStopped
 from tests.fake.fake_machine import RAM, SCRATCH, STACKS, Call, FakeMachine
 from tests.fake.fake_reference import steps
 from tests.fake.fake_system import FakeSystem
@@ -39,20 +41,32 @@ def isa(request: pytest.FixtureRequest) -> str:
 def inside(isa: str) -> int:
     """An address inside of a run of work()'s loop."""
     found: list[Run] = []
-    real = plant.Planted.plant
+    real = PlantedStopped.plant
 
-    def spy(self: plant.Planted, hooks: object, plan: object, *rest: object) -> str:
-        found.extend(plan.runs)  # type: ignore[attr-defined]
-        return real(self, hooks, plan, *rest)  # type: ignore[arg-type]
+    def spy(self: PlantedStopped) -> str:
+        found.extend(self._plan.sites.runs)  # type: ignore[arg-type]
+        return real(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plant.Planted, "plant", spy)
+        patch.setattr(apply.PlantedStopped, "plant", spy)
         machine = FakeMachine(isa)
         trace(machine, PROGRAM, [])
     low, size = machine.kernel.symbols["work"]
     passed = {step.address for step in steps(isa, WORK, ["work"])}
     insides = [at for run in found for at in run.insides if low <= at < low + size]  # type: ignore[attr-defined]
     return next(at for at in insides if at in passed)
+
+
+def planted_in(machine: FakeMachine, plan: Plan, text: tuple[int, int]) -> PlantedStopped:
+    """A plan of patches alone, for a machine of which planting needs no more than this."""
+    whole = SimpleNamespace(
+        hooks=Plan(), sites=plan, ended=(), placement=SimpleNamespace(stopped=())
+    )
+    started = SimpleNamespace(
+        isa=machine.isa, target=machine, system=FakeSystem(machine), text=text,
+        facts=SimpleNamespace(trap_pc_delta=0),
+    )  # fmt: skip
+    return PlantedStopped(cast(Any, whole), cast(Any, started))
 
 
 def counts(traced: Traced) -> Counter[tuple[str, int]]:
@@ -84,13 +98,13 @@ def expected(isa: str) -> Counter[tuple[str, int]]:
 @pytest.fixture(autouse=True)
 def found_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is looked through only when the machine is planted."""
-    monkeypatch.setattr(build, "FEW_FUNCTIONS", 0)
+    monkeypatch.setattr(place, "FEW_FUNCTIONS", 0)
 
 
 def test_a_run_is_chosen_that_nobody_is_in(
     isa: str, inside: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "FEW_FUNCTIONS", 99)
+    monkeypatch.setattr(place, "FEW_FUNCTIONS", 99)
     machine = FakeMachine(isa)
     machine._ram.write(RAM + STACKS, inside.to_bytes(8, "little"))
     traced = trace(machine, PROGRAM, WORK)
@@ -145,7 +159,6 @@ def test_somebody_in_code_of_a_trace_that_has_ended(isa: str, inside: int, word:
     """It may lead back there; only those runs are left out to which it can."""
     machine = FakeMachine(isa)
     machine._ram.write(RAM + STACKS, word.to_bytes(8, "little"))
-    traced = TracedMachine(machine.isa, machine, text=(inside - 64, inside + 64))
     others = [Patch(at, b"\xe9" * 5, b"\x90" * 5) for at in (inside - 2, inside + 10)]
     runs = PlannedRuns(
         patches_of(others), np.array([inside, inside + 12], np.uint64), np.array([0, 1, 2]),
@@ -153,7 +166,8 @@ def test_somebody_in_code_of_a_trace_that_has_ended(isa: str, inside: int, word:
     )  # fmt: skip
     ended = EndedCode((0x7F_0000, 0x7F_1000), np.array([inside, inside + 99], np.uint64))
     other = EndedCode((0x7F_1000, 0x7F_2000), np.array([inside + 12], np.uint64))
-    entered = plant.Planted(traced, machine)._entered(runs, (ended, other))
+    planted = planted_in(machine, Plan(), (inside - 64, inside + 64))
+    entered = planted._entered(runs, (ended, other))
     assert entered.tolist() == [word == 0x7F_0008, word == 0x7F_1000]
 
 
@@ -237,8 +251,8 @@ def test_whoever_is_between_the_two_instructions_of_a_jump_is_moved() -> None:
         patches_of([]), np.array([0, 0]), np.array([goal], np.uint64),
     )  # fmt: skip
     text = (machine.address("text_start"), machine.address("text_end"))
-    planted = plant.Planted(TracedMachine(machine.isa, machine, text=text), machine)
-    assert not planted.plant(patches_of([]), Plan(runs=runs))
+    planted = planted_in(machine, Plan(runs=runs), text)
+    assert not planted.plant()
     assert machine.read(start, 8) == new
     machine.processors[1].set("pc", start + 4)
     places = (STACKS, STACKS + 8, STACKS + 16)

@@ -14,7 +14,7 @@ from kinst.core.kernel import Timer
 from kinst.core.probe import Function, Gap, ProbePattern
 from kinst.providers import load_all
 from kinst.providers.profile import timer_of
-from kinst.session.enable import wants_kernel
+from kinst.session.descriptions import wants_kernel
 
 FUNCTION = Function("vmlinux", "vm_fault", 0x1000, 10)
 CODE = [(0x1000, b"\x55"), (0x1001, b"\x48\x89\xe5"), (0x1004, b"\x41\x57"), (0x1006, b"\x90" * 4)]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kinst.core.errors import KinstError
+from kinst.session.kernel_files import with_build
 from kinst.session.request import Request
-from kinst.session.target import with_build
 
 BUILDS = [
     ("gcc", "amd64", "arch/x86/boot/bzImage"),

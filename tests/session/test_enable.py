@@ -9,8 +9,8 @@ from kinst.core.probe import ProbePattern
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_programs, parse_option
 from kinst.providers import load_all
-from kinst.session.descriptions import naming
-from kinst.session.enable import enable, wants_kernel
+from kinst.session.descriptions import naming, wants_kernel
+from kinst.session.enable import enable
 from tests.fake_kernel import FakeKernel
 
 KERNEL = FakeKernel([("plain", 0x1000, ["0f1f440000", "c3"])])

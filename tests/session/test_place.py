@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.codegen.site_work import counted_entries, exits_in
-from kinst.core.errors import ScratchUsedUpError
-from kinst.core.isa import Isa
+from kinst.core.errors import KinstError, ScratchUsedUpError
 from kinst.core.layout import LEAF, PAGE, STATE_CLOSED
 from kinst.core.machine import Target
 from kinst.core.probe import Function, Probe, ProbeName, Site
+from kinst.core.system import System
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.patch.ways import PlantRules
 from kinst.session.counters import map_counters
-from kinst.session.header import is_active, set_active
-from kinst.session.place import ScratchPool, data_reserved, place, place_all, pool_size
-from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
-from kinst.session.values import Compiled, EnabledSite, Placed, TracedMachine
+from kinst.session.place import lay_out_scratch
+from kinst.session.records import is_active, set_active
+from kinst.session.scratch import ScratchPool, data_reserved, pool_size
+from kinst.session.sizes import counters_room, sizes_of
+from kinst.session.values import (
+    Compiled,
+    EnabledProgram,
+    EnabledSite,
+    Placed,
+    Placement,
+    ScratchMemory,
+    StartedMachine,
+)
 
 FUNCTION = Function("vmlinux", "f", 0x1000, 64)
 
@@ -64,16 +75,17 @@ def test_exits_are_found() -> None:
 
 
 def test_areas_do_not_overlap() -> None:
-    _, program = compile_text("kinst::f:5 { @[pid] = count(); x = 1; }", "test")
-    probes = [enabled(5, (0,)), enabled(6, (0,))]
-    options = Options()
-    need = sizes(options, program)
+    tree, program = compile_text("kinst::f:5 { @[pid] = count(); x = 1; }", "test")
+    compiled = Compiled((), (tree,), program, Options(), PlantRules(), 1 << 20)
+    probes = (enabled(5, (0,)), enabled(6, (0,)))
+    enabled_program = EnabledProgram(compiled, probes, probes)
     layout = lay_out_program(
-        program, [(e.probe.name, e.probe.id, e.clauses) for e in probes], 256, need.aggs
+        program, [(e.probe.name, e.probe.id, e.clauses) for e in probes], 256, compiled.sizes.aggs
     )
-    size = scratch_needed(options, program, 2, 1 << 20)
+    size = compiled.sizes.scratch(2, 1 << 20)
     assert size % LEAF == 0
-    scratch = place(0xFFFF, size, 2, options, program, layout, probes)
+    memory = ScratchMemory(memoryview(b""), 0xFFFF, 0, size)
+    scratch = lay_out_scratch(enabled_program, memory, 2, layout, 2)
     areas = [
         (0, PAGE), (scratch.state, 3 * PAGE), (scratch.ring, 3 * scratch.ring_size),
         (scratch.aggs, 6 * scratch.agg_size), (scratch.temp, 3 * scratch.temp_size),
@@ -84,8 +96,8 @@ def test_areas_do_not_overlap() -> None:
     for (start, length), (following, _) in pairwise(areas):
         assert start + length <= following
     assert scratch.text < size
-    with pytest.raises(ValueError, match="too small"):
-        place(0xFFFF, LEAF, 2, options, program, layout, probes)
+    with pytest.raises(KinstError, match="too small"):
+        lay_out_scratch(enabled_program, replace(memory, size=LEAF), 2, layout, 2)
 
 
 class FakeTarget:
@@ -124,11 +136,11 @@ def test_counter_blocks_lie_at_one_displacement() -> None:
 def test_what_is_kept_by_the_consumer_has_room_until_it_takes_it() -> None:
     _, program = compile_text("BEGIN { }", "test")
     small = Options().with_option("bufsize", "1k")
-    assert sizes(small, program).ring == 4096
+    assert sizes_of(small, program).ring == 4096
     for policy in ("ring", "fill"):
-        assert sizes(small.with_option("bufpolicy", policy), program).ring >= 1 << 20
+        assert sizes_of(small.with_option("bufpolicy", policy), program).ring >= 1 << 20
     large = small.with_option("bufsize", "9m").with_option("bufpolicy", "ring")
-    assert sizes(large, program).ring == 16 << 20
+    assert sizes_of(large, program).ring == 16 << 20
 
 
 SMALL = Options(bufsize=4096, aggsize=4096)
@@ -154,20 +166,24 @@ def test_what_an_ended_trace_left_in_scratch_stays() -> None:
     tree, program = compile_text('kinst::f:5 { printf("%d", pid); }', "test")
     compiled = Compiled((), (tree,), program, SMALL, PlantRules(), 1 << 16)
     probes = (enabled(5, (0,)),)
-    traced = TracedMachine(cast(Isa, None), cast(Target, target))
-    data = data_reserved(compiled, probes, traced.cpus)
-    size = 2 * pool_size(compiled, probes, traced.cpus) + counters_room(traced.cpus)
-    pool = ScratchPool(traced, size, data, data)
+    whole = EnabledProgram(compiled, probes, probes)
+    system = SimpleNamespace(facts=SimpleNamespace(cpus=1), modules=tuple)
+    unused = cast(Any, None)
+    machine = StartedMachine(
+        unused, cast(Target, target), cast(System, system), unused, (0, 0), unused
+    )
+    data = data_reserved(whole, 1)
+    size = 2 * pool_size(whole, 1, compiled.trampolines) + counters_room(1)
+    pool = ScratchPool(machine, size, data, data)
     layout = lay_out_program(
-        program, [(e.probe.name, e.probe.id, e.clauses) for e in probes], 256,
-        sizes(compiled.options, program).aggs,
-    )  # fmt: skip
+        program, [(e.probe.name, e.probe.id, e.clauses) for e in probes], 256, compiled.sizes.aggs
+    )
     ended: list[Placed] = []
     with pytest.raises(ScratchUsedUpError):
         for number in range(10_000):
-            memory = pool.take(compiled, probes)
-            placed = place_all(traced, memory, compiled, layout, probes, None)
-            scratch = placed.scratch
+            memory = pool.take(whole)
+            scratch = lay_out_scratch(whole, memory, 1, layout, len(probes))
+            placed = Placed(Placement(whole, memory, (), probes[0]), scratch, layout, None)
             pool.keep(placed, memory.address + scratch.text + PAGE)
             set_active(memory.view, scratch, True)
             data_pages = range(scratch.ring, scratch.dynamic + scratch.dynamic_size, PAGE)
@@ -186,5 +202,5 @@ def test_what_an_ended_trace_left_in_scratch_stays() -> None:
             closed = scratch.state_of(slot) + STATE_CLOSED
             assert bytes(view[closed : closed + 4]) == b"\1\0\0\0"
     # Most traces need no new room for their data.
-    needed = data_needed(compiled.options, program, traced.cpus)
+    needed = compiled.sizes.data(1)
     assert len(ended) * needed > 4 * len(target.memory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,13 +16,23 @@ from kinst.core.isa import Isa
 from kinst.core.layout import LEAF, PAGE, STATE_SEQUENCE
 from kinst.core.machine import Target
 from kinst.core.probe import Function, Probe, ProbeName, Site
+from kinst.core.system import System
 from kinst.dlang.api import compile_text
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.patch.ways import PlantRules
 from kinst.session.counters import CounterBlocks
-from kinst.session.place import ScratchPool, data_reserved, place_all
-from kinst.session.sizes import SITE_CODE, counters_room, sizes
-from kinst.session.values import Compiled, EnabledSite, ScratchMemory, TracedMachine
+from kinst.session.place import lay_out_scratch
+from kinst.session.scratch import ScratchPool, data_reserved
+from kinst.session.sizes import SITE_CODE, counters_room
+from kinst.session.values import (
+    Compiled,
+    EnabledProgram,
+    EnabledSite,
+    Placed,
+    Placement,
+    ScratchMemory,
+    StartedMachine,
+)
 
 SCRATCH = 0xFFFFFFFF80000000
 NOWHERE = np.zeros(0, np.uint64)
@@ -76,6 +87,15 @@ def test_where_memory_cannot_be_looked_through_nothing_is_free() -> None:
     assert left(cast(Target, machine), CODE) == ()
 
 
+def started(machine: Machine, *, isa: object = None, cpus: int = 1) -> StartedMachine:
+    """A machine that has started, as far as its scratch needs it."""
+    system = SimpleNamespace(facts=SimpleNamespace(cpus=cpus), modules=tuple)
+    unused = cast(Any, None)
+    return StartedMachine(
+        cast(Isa, isa), cast(Target, machine), cast(System, system), unused, (0, 0), unused
+    )
+
+
 class Traces:
     """A pool, and traces with as many pages of code as they say."""
 
@@ -83,22 +103,25 @@ class Traces:
         """pages: that all of them have for code."""
         site = Site(Function("vmlinux", "f", 0x1000, 64), 0, b"\x90")
         probe = Probe(5, ProbeName("kinst", "vmlinux", "f", "0"), site)
-        self.probes = (EnabledSite(probe, (0,), 5, None),)
         tree, program = compile_text("kinst::f:0 { @ = count(); }", "test")
         options = Options(bufsize=4096, aggsize=4096)
-        self.compiled = Compiled((), (tree,), program, options, PlantRules(), 1 << 16)
-        self.traced = TracedMachine(cast(Isa, None), cast(Target, Machine()))
-        cpus = self.traced.cpus
-        data = data_reserved(self.compiled, self.probes, cpus)
-        self.pool = ScratchPool(self.traced, data + pages * PAGE + counters_room(cpus), data, data)
+        compiled = Compiled((), (tree,), program, options, PlantRules(), 1 << 16)
+        probes = (EnabledSite(probe, (0,), 5, None),)
+        self.program = EnabledProgram(compiled, probes, probes)
+        machine = started(Machine())
+        data = data_reserved(self.program, machine.cpus)
+        size = data + pages * PAGE + counters_room(machine.cpus)
+        self.pool = ScratchPool(machine, size, data, data)
         self.layout = lay_out_program(
-            program, [(probe.name, probe.id, (0,))], 256, sizes(options, program).aggs
+            program, [(probe.name, probe.id, (0,))], 256, compiled.sizes.aggs
         )
 
     def add(self, pages: int) -> tuple[int, int]:
         """A trace; where its code is, as pages of those for code."""
-        memory = self.pool.take(self.compiled, self.probes)
-        placed = place_all(self.traced, memory, self.compiled, self.layout, self.probes, None)
+        memory = self.pool.take(self.program)
+        scratch = lay_out_scratch(self.program, memory, 1, self.layout, 1)
+        placement = Placement(self.program, memory, (), self.program.enabled[0])
+        placed = Placed(placement, scratch, self.layout, None)
         start = memory.address + placed.scratch.text
         assert placed.scratch.text + pages * PAGE <= memory.size
         self.pool.keep(placed, start + pages * PAGE - 8)
@@ -108,7 +131,8 @@ class Traces:
         return (start - first) // PAGE, (start - first) // PAGE + pages
 
     def is_short(self, probes: int = 1) -> bool:
-        return self.pool.is_short(self.compiled, self.probes * probes)
+        more = replace(self.program, enabled=self.program.enabled * probes)
+        return self.pool.is_short(more)
 
     def release(self, pages: tuple[int, int]) -> None:
         low, high = pages
@@ -167,12 +191,7 @@ def test_a_cpu_in_a_clause_of_any_trace_is_seen() -> None:
 
 def test_counters_are_used_again_and_start_from_zero() -> None:
     machine = Machine()
-    isa, facts = SimpleNamespace(shared_counters=True), SimpleNamespace(cpus=2)
-    personality = SimpleNamespace(facts=facts)
-    traced = TracedMachine(
-        cast(Isa, isa), cast(Target, machine), cast(Any, personality), None, (0, 0)
-    )
-    blocks = CounterBlocks(traced)
+    blocks = CounterBlocks(started(machine, isa=SimpleNamespace(shared_counters=True), cpus=2))
     view = memoryview(bytearray(4 * LEAF))
     memory = ScratchMemory(view, SCRATCH, 0, LEAF, 512, 0, 0, LEAF)
     assert blocks.has_room(8)

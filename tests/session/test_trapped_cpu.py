@@ -15,8 +15,7 @@ from kinst.core.errors import TargetError
 from kinst.core.machine import Abilities
 from kinst.patch.patches import Patch, patches_of
 from kinst.patch.plan import Plan
-from kinst.session import plant
-from kinst.session.values import TracedMachine
+from kinst.session.apply import PlantedStopped
 
 TEXT, STACK = 0xFFFF_8000_0000_1000, 0xFFFF_8000_0010_0F80  # the stack ends with its page
 HOOK, SITE = TEXT + 0x100, TEXT + 0x40
@@ -91,18 +90,21 @@ def test_the_hook_stays_until_it_has_passed(
     isa: str, saved: str, delta: int, mode: dict[str, int], turns: int
 ) -> None:
     machine = Half(saved, turns, SITE + delta, mode)
-    personality = SimpleNamespace(
-        facts=SimpleNamespace(trap_pc_delta=delta), claims=lambda _: (), function_at=lambda _: None
-    )
-    traced = TracedMachine(
-        instruction_sets.load(isa),
-        cast(Any, machine),
-        cast(Any, personality),
+    started = SimpleNamespace(
+        isa=instruction_sets.load(isa),
+        target=machine,
+        system=SimpleNamespace(claims=lambda _: (), function_at=lambda _: None),
         text=(TEXT, TEXT + 0x400),
+        facts=SimpleNamespace(trap_pc_delta=delta),
     )
-    planted = plant.Planted(traced, cast(Any, machine))
-    plan = Plan(patches_of([Patch(SITE, NEW, OLD)]))
-    planted.plant(patches_of([Patch(HOOK, NEW, OLD)]), plan)
+    plan = SimpleNamespace(
+        hooks=Plan(patches_of([Patch(HOOK, NEW, OLD)])),
+        sites=Plan(patches_of([Patch(SITE, NEW, OLD)])),
+        placement=SimpleNamespace(stopped=()),
+        ended=(),
+    )
+    planted = PlantedStopped(cast(Any, plan), cast(Any, started))
+    planted.plant()
     assert machine.text[HOOK - TEXT :][:4] == machine.text[SITE - TEXT :][:4] == NEW
     assert "as before" in planted.unplant()
     assert machine.story == ["site", *["runs"] * turns, "hook"]

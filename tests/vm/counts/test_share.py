@@ -11,7 +11,7 @@ from kinst.core.probe import Site
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import open_elf
 from kinst.isa import load
-from kinst.session.build import rerun_refusals
+from kinst.session.place import rerun_refusals
 from kinst.systems.linux.isafacts import facts_of
 from kinst.systems.linux.system import attach
 from tests.machines.booted import boot

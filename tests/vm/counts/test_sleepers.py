@@ -47,8 +47,8 @@ CASES = [
 
 
 def text_of(machine: kinst.Machine) -> bytes:
-    traced = machine._opened.traced
-    assert traced.target is not None
+    assert machine._started is not None
+    traced = machine._started.machine
     low, high = traced.text
     traced.target.stop()
     try:

@@ -39,8 +39,8 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
         def broken_trace(machine: Machine, *given: object, **named: object) -> Trace:
             made = trace(machine, *given, **named)  # type: ignore[arg-type]
-            traced = machine._opened.traced
-            assert traced.target is not None and traced.kernel is not None
+            assert machine._started is not None
+            traced = machine._started.machine
             (function,) = traced.kernel.find("", name)
             traced.target.write_text([(function.address, code)])
             return made

@@ -419,7 +419,7 @@ def soaked() -> object:
 def unloaded() -> object:
     """Whether the module is there: while kinst is, and behind it."""
     alone()
-    isa = here()._opened.isa
+    isa = here()._isa
     unload()
     found = [LOADED.exists()]
     machine = LiveKernel(isa)

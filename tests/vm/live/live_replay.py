@@ -132,7 +132,8 @@ class Recorded:
 
 def recorded(here: kinst.Machine, program: str, command: str) -> Recorded:
     """What is asked of the module for a program that runs as long as a command."""
-    planter: Any = here._opened.traced.target  # what is recorded is below the library's surface
+    assert here._started is not None
+    planter: Any = here._started.machine.target  # what is recorded is below the library's surface
     device, found = planter._device, Recorded()
     real = {name: getattr(device, name) for name in ("seal", "plant", "unplant")}
 

@@ -1,4 +1,4 @@
-"""All programs of a command line, compiled into one."""
+"""Stage: the programs of a request, parsed and checked as one; needs no machine."""
 
 from __future__ import annotations
 
@@ -33,10 +33,13 @@ from kinst.isa import register_hint
 from kinst.patch.ways import plant_rules
 from kinst.providers import interfaces, load_all
 from kinst.providers.fbt import argument_types
+from kinst.session.batches import check_batches
 from kinst.session.cpp import preprocess
-from kinst.session.descriptions import check_providers
+from kinst.session.descriptions import check_descriptions, check_providers, wants_kernel
 from kinst.session.request import Request
 from kinst.session.sizes import TRAMPOLINES, fitted
+from kinst.session.stability import check_stability
+from kinst.session.symbols import symbols_in
 from kinst.session.values import Compiled
 from kinst.sugar.locals import provisional
 from kinst.systems import of_host
@@ -64,6 +67,39 @@ def _with_settings(options: Options, settings: tuple[tuple[str, str], ...]) -> O
 def host_dialect() -> Dialect:
     """The part of D of the system that kinst runs on."""
     return of_host().dialect()
+
+
+def compile_program(
+    request: Request,
+    isa: Isa,
+    types: TypeSource,
+    say: Callable[[str], None],
+    dialect: Callable[[], Dialect],
+) -> Compiled:
+    """Parse and check a request's programs, and all that is known before there is a kernel.
+
+    Args:
+        types: of the kernel to be traced.
+        say: gets what the C preprocessor tells.
+        dialect: the traced system's part of D.
+
+    Raises DError with its place, KinstError for options.
+    """
+    providers = load_all()
+    compiled = compile_request(request, isa, 0, types, say, dialect)
+    check_stability(compiled, providers)
+    if not (request.zero or compiled.options.zdefs):
+        check_descriptions(compiled.program, providers)
+    if compiled.batch:
+        wants = partial(wants_kernel, providers=providers, fired=True)
+        check_batches(compiled.program, wants)
+    return compiled
+
+
+def needs_kernel(compiled: Compiled, *, fired: bool) -> bool:
+    """Whether a program means probes or symbols of a kernel.  fired: it is to run."""
+    wanted = bool(symbols_in(compiled.program))
+    return wanted or wants_kernel(compiled.patterns, load_all(), fired=fired)
 
 
 def compile_request(

@@ -1,0 +1,436 @@
+"""Stage: a plan is written into the machine, and taken out again, whatever happens in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from kinst.core.columns import I64, U64, Bools, ragged
+from kinst.core.errors import KinstError, TargetError
+from kinst.core.held import EndedCode, around, with_ways_back, words_in
+from kinst.core.layout import HEADER_ACTIVE
+from kinst.core.machine import LivePatch, Planter
+from kinst.core.trapped import let_pass
+from kinst.patch.patches import NO_PATCHES, Patches
+from kinst.patch.plan import Plan, PlannedRuns
+from kinst.session.values import EnabledSite, StartedMachine, TracePlan
+
+BOOT_AGAIN = "the traced kernel should be booted again"
+MOST_PLACES = 5  # that one message names
+FEW = 1000  # patches that are read and written one by one
+JOINED = 64  # bytes of text between two patches that are written as they are, to write once
+
+
+class Planted(Protocol):
+    """A plan in a machine.
+
+    Attributes:
+        hidden: call sites that the kernel's own tracer is kept off for good, since it is in use.
+    """
+
+    hidden: int
+
+    def plant(self) -> str:
+        """Write the patches.  Returns which runs are planted as single sites, and why, in a
+        sentence; "" for none.
+
+        Raises KinstError, with nothing written, if the live text is not what was planned on."""
+        ...
+
+    def stopped_at(self, address: int) -> Sequence[EnabledSite]:
+        """Return the stop-planted probes at this address."""
+        ...
+
+    def unplant(self) -> str:
+        """Undo everything, and say how the text compares to what it was ("" without patches).
+
+        Raises TargetError that says what may remain in the kernel if it cannot be undone."""
+        ...
+
+
+def apply(plan: TracePlan, machine: StartedMachine) -> Planted:
+    """Write all but the patches, which plant() writes."""
+    fill(plan)
+    planter = machine.target.planter
+    if planter is not None:
+        return PlantedRunning(plan, machine, planter)
+    return PlantedStopped(plan, machine)
+
+
+def fill(plan: TracePlan) -> None:
+    """Write descriptors, code, trampolines and tables into scratch."""
+    view, scratch = plan.placed.memory.view, plan.placed.scratch
+
+    def put(offset: int, data: bytes | bytearray) -> None:
+        view[offset : offset + len(data)] = data
+
+    put(scratch.strings, plan.descriptors.strings)
+    for at, data in plan.descriptors.data:
+        put(at, data)
+    put(scratch.traps, plan.traps)
+    if plan.code is not None:
+        put(plan.code.address - scratch.address, plan.code.code)
+    for text in (plan.hooks.text, plan.sites.text, plan.sites.stubs):
+        if text:
+            put(text.address - scratch.address, text.block)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveText:
+    """The kernel's text at one moment: bytes from `address` on."""
+
+    address: int
+    data: bytes
+
+    def holds(self, patches: Patches) -> Bools:
+        """Which patches lie in it; modules lie outside of the kernel's own text."""
+        start = self.offsets(patches)
+        return (start >= 0) & (start + patches.size <= len(self.data))
+
+    def offsets(self, patches: Patches) -> I64:
+        """Where in it the patches lie."""
+        return (patches.address - np.uint64(self.address)).view(np.int64)
+
+
+NO_TEXT = LiveText(0, b"")
+
+
+def compared(before: LiveText, after: LiveText) -> str:
+    """Say how the kernel's text compares to what it was."""
+    size = len(before.data)
+    if before.data == after.data:
+        return f"kernel text is as before ({size} bytes compared)"
+    pairs = np.frombuffer(before.data, np.uint8) != np.frombuffer(after.data, np.uint8)
+    where = np.flatnonzero(pairs)
+    return (
+        f"the kernel itself changed {len(where)} of {size} bytes of its text meanwhile, "
+        f"the first at {before.address + int(where[0]):#x}; kinst's patches are all undone"
+    )
+
+
+def _read_text(machine: StartedMachine) -> LiveText:
+    low, high = machine.text
+    return LiveText(low, machine.target.read(low, high - low))
+
+
+class PlantedStopped:
+    """A plan in a machine that stops to be planted.
+
+    If the machine can be read while it runs, all of its text is read then; while it is stopped only
+    the text around a few patches is read."""
+
+    def __init__(self, plan: TracePlan, machine: StartedMachine) -> None:
+        self._plan = plan
+        self._machine = machine
+        self._target = machine.target
+        self._before = NO_TEXT
+        self._brief = machine.target.abilities.reads_running  # it is to stand for a short time
+        self._patches = NO_PATCHES
+        self._hooks = NO_PATCHES
+        self._exits = NO_PATCHES
+        self._steps: dict[int, int] = {}  # into jumps of two instructions: to where they lead
+        self._claimed: Sequence[tuple[int, bytes]] = ()
+        self._unloaded = ""  # what became of patches in modules
+        self._stops: dict[int, list[EnabledSite]] = {}
+        self.hidden = 0
+
+    def _text_for(self, patches: Patches) -> LiveText:
+        """Return the text now.  For a few patches in a machine that is to stand for a short time
+        return none: those are read one by one, like those in modules."""
+        return NO_TEXT if self._brief and len(patches) <= FEW else _read_text(self._machine)
+
+    def _differs(self, text: LiveText, patches: Patches, expected: bytes) -> Bools:
+        """Return at which patches the bytes are not the expected ones (laid out as Patches.new and
+        old are)."""
+        inside = text.holds(patches)
+        there = patches.take(np.flatnonzero(inside))
+        size = there.size
+        now = np.frombuffer(text.data, np.uint8)[ragged(text.offsets(there), size)]
+        wanted = np.frombuffer(expected, np.uint8)[ragged(patches.start[:-1][inside], size)]
+        wrong = np.zeros(len(patches), np.bool_)
+        wrong[np.flatnonzero(inside)[np.repeat(np.arange(len(there)), size)[now != wanted]]] = True
+        for k in np.flatnonzero(~inside).tolist():
+            low, high = patches.start[k : k + 2].tolist()
+            at = int(patches.address[k])
+            wrong[k] = self._target.read(at, high - low) != expected[low:high]
+        return wrong
+
+    def _writes(self, text: LiveText, patches: Patches, data: bytes) -> list[tuple[int, bytes]]:
+        """Return writes of data (laid out as Patches.new and old are) at the places of patches: few
+        and large, with the bytes of `text` between near ones."""
+        inside = text.holds(patches)
+        there = patches.take(np.flatnonzero(inside))
+        start, size = text.offsets(there), there.size
+        new = np.frombuffer(text.data, np.uint8).copy()
+        new[ragged(start, size)] = np.frombuffer(data, np.uint8)[
+            ragged(patches.start[:-1][inside], size)
+        ]
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], (start + size)[order]
+        apart = np.flatnonzero(start[1:] - end[:-1] > JOINED)
+        firsts = start[np.concatenate([[0], apart + 1]).astype(np.int64)[: len(start)]]
+        lasts = end[np.concatenate([apart, [len(end) - 1]]).astype(np.int64)[: len(end)]]
+        writes = [
+            (text.address + low, new[low:high].tobytes())
+            for low, high in zip(firsts.tolist(), lasts.tolist(), strict=True)
+        ]
+        for k in np.flatnonzero(~inside).tolist():
+            low, high = patches.start[k : k + 2].tolist()
+            writes.append((int(patches.address[k]), data[low:high]))
+        return writes
+
+    def plant(self) -> str:
+        """Stop the machine, and write the patches of hooks and sites, and the breakpoints."""
+        plan, machine = self._plan, self._machine
+        if self._brief:
+            self._before = _read_text(machine)
+        self._target.stop()
+        told = self._write_patches(plan.hooks.patches, plan.sites, plan.ended)
+        for stopped in plan.placement.stopped:
+            self._insert_stop(stopped.enabled, stopped.site.address)
+        return told
+
+    def _write_patches(self, hooks: Patches, plan: Plan, ended: Sequence[EndedCode]) -> str:
+        runs = plan.runs
+        entered = self._entered(runs, ended)
+        sites = plan.patches + _of_runs(runs, entered)
+        patches = hooks + sites
+        if not patches:
+            return ""
+        text = self._text_for(patches)
+        if not self._brief:
+            self._before = text
+        changed = np.flatnonzero(self._differs(text, patches, patches.old))
+        if len(changed):
+            at = int(patches.address[changed[0]])
+            raise KinstError(
+                f"the kernel changed its text at {at:#x} while the plan was made", "run kinst again"
+            )
+        over = _insides(runs, ~entered)
+        system = self._machine.system
+        self._claimed = system.claims([*patches.address.tolist(), *over.tolist()])
+        self._target.write_text(self._claimed)
+        self._patches, self._hooks, self._exits = sites, hooks, plan.exits
+        self._steps = self._steps_of(runs, entered)
+        self._target.write_text(self._writes(text, patches, patches.new))
+        return self._told(runs, entered)
+
+    def _entered(self, runs: PlannedRuns, ended: Sequence[EndedCode]) -> Bools:
+        """Return which runs a program counter or a possible return address points into."""
+        insides = runs.insides
+        if not len(insides):
+            return np.zeros(len(runs), np.bool_)
+        starts = runs.patches.address
+        ranges = [(int(starts.min()), int(max(insides.max(), starts.max())) + 16)]
+        ranges += around(ended)
+        held = words_in(self._target, ranges)
+        if held is None:
+            return np.ones(len(runs), np.bool_)
+        # A thread may be there, or in code that leads back there.
+        held = with_ways_back(held, ended)
+        wrong = np.isin(insides, held)
+        before = np.concatenate([[0], np.cumsum(wrong)])
+        entered: Bools = before[runs.inside_at[1:]] > before[runs.inside_at[:-1]]
+        step = self._machine.isa.RUN_STEP
+        # What is at a jump's second instruction when it is taken out must have come by the first.
+        return entered | np.isin(starts + np.uint64(step), held) if step else entered
+
+    def _steps_of(self, runs: PlannedRuns, entered: Bools) -> dict[int, int]:
+        """Map the second instruction of each jump that has one to where the jump leads.  No word of
+        memory was that address before, inside of a run: one that is when the jumps are taken out is
+        the program counter of a thread that had come so far."""
+        step = self._machine.isa.RUN_STEP
+        if not step:
+            return {}
+        starts, goals = runs.patches.address[~entered], runs.goal[~entered]
+        return dict(zip((starts + np.uint64(step)).tolist(), goals.tolist(), strict=True))
+
+    def _told(self, runs: PlannedRuns, entered: Bools) -> str:
+        found = np.flatnonzero(entered)
+        if not len(found):
+            return ""
+        some = runs.patches.address[found[:MOST_PLACES]].tolist()
+        more = ", ..." if len(found) > MOST_PLACES else ""
+        return (
+            f"{len(found)} of {len(runs)} runs are planted one by one, because a program counter or"
+            f" a word of memory points into them: {', '.join(map(self._place, some))}{more}"
+        )
+
+    def _place(self, address: int) -> str:
+        function = self._machine.system.function_at(address)
+        return f"{function.name}+{address - function.address}" if function else f"{address:#x}"
+
+    def _insert_stop(self, enabled: EnabledSite, address: int) -> None:
+        """Insert the breakpoint of a stop-planted probe."""
+        there = self._stops.setdefault(address, [])
+        if not there:
+            self._target.insert_breakpoint(address)
+        there.append(enabled)
+
+    def stopped_at(self, address: int) -> Sequence[EnabledSite]:
+        return self._stops.get(address, ())
+
+    def unplant(self) -> str:
+        """Stop the machine, and undo everything.
+
+        What fails is tried once more, whatever was raised: no memory, a second Ctrl-C.  An error
+        other than TargetError is raised after all is undone."""
+        torn: BaseException | None = None
+        try:
+            return self._undo()
+        except TargetError:
+            pass
+        except BaseException as error:
+            torn = error
+        try:
+            told = self._undo()
+            if torn is not None:
+                raise torn
+            return told
+        except TargetError as error:
+            remains = self._remains()
+            hint = error.hint or (BOOT_AGAIN if remains else "")
+            raise TargetError(f"{error.message}{remains}", hint) from error
+
+    def _remains(self) -> str:
+        """Say what of kinst may be left in the kernel, for the end of a message; "" for nothing."""
+        hooks = self._hooks.address.tolist()
+        places = [*self._patches.address.tolist(), *hooks, *self._stops]
+        if not places:
+            return ""
+        number = "1 site" if len(places) == 1 else f"{len(places)} sites"
+        return f"; {number} may still be planted in the kernel, the first at {min(places):#x}"
+
+    def _undo(self) -> str:
+        self._target.stop()
+        for address in list(self._stops):
+            self._target.remove_breakpoint(address)
+            del self._stops[address]
+        if self._patches:
+            self._unloaded = self._restore_sites()
+        if self._hooks:
+            self._hooks = self._restore(self._hooks, NO_TEXT)
+            _need_none(self._hooks)
+        if self._claimed:
+            released = self._machine.system.releases(self._claimed)
+            self._target.write_text(released)
+            self.hidden = len(self._claimed) - len(released)
+        self._claimed = ()
+        if not self._before.data:
+            return ""
+        if self._brief:
+            self._target.resume()
+        return compared(self._before, _read_text(self._machine)) + self._unloaded
+
+    def _restore_sites(self) -> str:
+        """Write the sites' original bytes back, and say what became of patches that are not there.
+        Afterwards no CPU is on its way to a hook."""
+        patches = self._patches
+        here = patches.take(np.flatnonzero(self._still_there(patches)))
+        if self._steps:
+            self._target.move(self._steps)
+        self._patches = self._restore(here, self._text_for(here))
+        self._target.write_text([(p.address, p.new) for p in self._exits])
+        _need_none(self._patches)
+        if self._hooks:
+            isa, delta = self._machine.isa, self._machine.facts.trap_pc_delta
+            let_pass(self._target, self._target.read, isa, patches.address, delta)
+        gone = len(patches) - len(here)
+        return f"; {gone} patches went with a module that was unloaded" if gone else ""
+
+    def _restore(self, patches: Patches, text: LiveText) -> Patches:
+        """Write original bytes back.  Returns the patches that are there all the same."""
+        self._target.write_text(self._writes(text, patches, patches.old))
+        after = self._text_for(patches) if text.data else text
+        return patches.take(np.flatnonzero(self._differs(after, patches, patches.old)))
+
+    def _still_there(self, patches: Patches) -> Bools:
+        """Return which patches are still there: not those in a module that was unloaded since,
+        where kinst must not write."""
+        there = self._before.holds(patches)
+        for k in np.flatnonzero(~there).tolist():
+            patch = patches[k]
+            with suppress(TargetError):
+                there[k] = self._target.read(patch.address, len(patch.new)) == patch.new
+        return there
+
+
+class PlantedRunning:
+    """A plan in a machine that never stands: patches are handed over, all or none, with the bytes
+    that must be there, and taken out by what put them in."""
+
+    def __init__(self, plan: TracePlan, machine: StartedMachine, planter: Planter) -> None:
+        self._plan = plan
+        self._machine = machine
+        self._planter = planter
+        self._before = NO_TEXT
+        self._in = False  # the text
+        self.hidden = 0  # the kernel's own locks keep its tracer off
+
+    def plant(self) -> str:
+        """Write the sites' patches, and start the timers of samples.  There are no hooks.  The
+        machine sees to it that no thread is in the middle of a run."""
+        plan, code, samplers = self._plan.sites, self._plan.code, self._plan.samplers
+        self._before = _read_text(self._machine)
+        runs = plan.runs.patches
+        if code is None or not (plan.patches or runs or samplers):
+            return ""
+        # The machine writes under the kernel's locks; claims() names the function of a call site
+        # that is in use.
+        over = (plan.patches.address, runs.address, plan.runs.insides)
+        self._machine.system.claims(np.concatenate(over).tolist())
+        patches = [LivePatch(p.address, p.old, p.new) for p in plan.patches]
+        patches += [LivePatch(p.address, p.old, p.new, several=True) for p in runs]
+        hook = code.address + code.trap_hook if len(plan.traps) else 0
+        self._in = True
+        area = code.address, max(code.end, plan.end)
+        exits = [LivePatch(p.address, p.old, p.new) for p in plan.exits]
+        active = self._plan.placed.scratch.address + HEADER_ACTIVE
+        self._planter.plant(patches, hook, area, active, exits, samplers)
+        return ""
+
+    def stopped_at(self, address: int) -> Sequence[EnabledSite]:
+        """Return none: it never stops."""
+        return ()
+
+    def unplant(self) -> str:
+        """Take everything out."""
+        if not self._in:
+            return ""
+        try:
+            left = self._planter.restore()
+        except TargetError:
+            left = self._planter.restore()
+        self._in = False
+        if left:
+            sites = "1 site" if left == 1 else f"{left} sites"
+            raise TargetError(
+                f"{sites} could not be restored: a kprobe has been put there meanwhile",
+                "they are restored when it is taken off",
+            )
+        with suppress(TargetError):
+            return compared(self._before, _read_text(self._machine))
+        return ""
+
+
+def _need_none(left: Patches) -> None:
+    if left:
+        raise TargetError(f"{len(left)} patches could not be undone", BOOT_AGAIN)
+
+
+def _insides(runs: PlannedRuns, which: Bools) -> U64:
+    """Return the instructions that the jumps of some runs lie over, but not at."""
+    count = np.diff(runs.inside_at)[which]
+    return runs.insides[ragged(runs.inside_at[:-1][which], count)]
+
+
+def _of_runs(runs: PlannedRuns, entered: Bools) -> Patches:
+    """Return one patch for each run or, if it is entered, those of its sites."""
+    first, last = runs.instead_at[:-1][entered], runs.instead_at[1:][entered]
+    return runs.patches.take(np.flatnonzero(~entered)) + runs.instead.take(
+        ragged(first, last - first)
+    )

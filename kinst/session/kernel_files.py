@@ -1,0 +1,141 @@
+"""The files of the kernel that a request means: found, fetched and opened when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+
+from kinst.core.dialect import Dialect
+from kinst.core.errors import KinstError
+from kinst.core.isa import Isa
+from kinst.core.paths import cache_folder
+from kinst.core.types import TypeSource
+from kinst.image.debug_info import DebugFiles, DebugInfo
+from kinst.image.elf_file import open_file
+from kinst.image.type_files import FileTypes, Places
+from kinst.isa import load as load_isa
+from kinst.isa import of_machine
+from kinst.kernels.fetch_modules import module_debug
+from kinst.kernels.kmod import module_name
+from kinst.session.report import Report
+from kinst.session.request import DEFAULT_ISA, Files, Request, find_files
+from kinst.systems import SystemKind, of_host, of_image
+
+
+class KernelFiles:
+    """The files of one kernel.
+
+    Attributes:
+        debug: opens files with debug information, each once.
+        types: of the kernel and its modules; no file is looked for before one is asked for.
+    """
+
+    def __init__(self, request: Request, isa: Isa, report: Report) -> None:
+        self._request = request
+        self._isa = isa
+        self._progress = report.progress
+        indexing = partial(report.progress, "indexing debug information")
+        self.debug = DebugFiles(cache_folder(), indexing)
+        self.types: TypeSource = FileTypes(
+            Places(lambda: self.found.debug, self._modules, self.debug, self._module_debug)
+        )
+
+    @cached_property
+    def found(self) -> Files:
+        """What to boot, or to read symbols from.  Raises KinstError."""
+        return find_files(self._request, self._progress)
+
+    @cached_property
+    def image(self) -> DebugInfo:
+        """The kernel's file with symbols."""
+        return self.debug.open(self.found.debug)
+
+    @cached_property
+    def system(self) -> SystemKind:
+        """The operating system that the kernel's file is of."""
+        return of_image(self.image.elf)
+
+    def dialect(self) -> Dialect:
+        """D's part of the traced system: of the kernel's file or, if kinst fetches that itself or
+        traces this very machine, of its own system."""
+        named = self._request.debug or self._request.kernel
+        return (self.system if named else of_host()).dialect()
+
+    @cached_property
+    def folders(self) -> Sequence[Path]:
+        """Where debug files of modules are looked for: --debug DIR, and Debian's, fetched on first
+        use.  Raises KinstError if they cannot be fetched."""
+        files, folders = self.found, list(self.found.folders)
+        if files.ready is not None and files.modules:
+            name = self._isa.name
+            folders.append(module_debug(name, files.ready, files.modules, self._progress))
+        return folders
+
+    def _modules(self) -> Mapping[str, Path]:
+        """The files of --module, or their debug files, by name."""
+        found = {module_name(path): path for path in self.found.modules}
+        return {name: find_file(name, self.found.folders) or path for name, path in found.items()}
+
+    def _module_debug(self, name: str) -> Path | None:
+        return find_file(name, self.folders)
+
+
+def find_file(name: str, folders: Sequence[Path]) -> Path | None:
+    """The debug file of a module in any of these folders (searched below them)."""
+    for folder in folders:
+        for suffix in ("*.ko.debug", "*.ko"):
+            for file in sorted(folder.rglob(suffix)):
+                if module_name(Path(file.name.removesuffix(".debug"))) == name:
+                    return file
+    return None
+
+
+def with_build(request: Request) -> Request:
+    """A request whose kernel and debug file are those of --build, or its debug file alone for a
+    kernel that runs already.  Raises KinstError where they are not in that folder, or of another
+    ISA than --vm's."""
+    if not request.build:
+        return request
+    folder = Path(request.build)
+    if not folder.is_dir():
+        raise KinstError(f"--build {folder}: no such folder")
+    debug = folder / "vmlinux"
+    if not debug.is_file():
+        raise KinstError(f"--build {folder}: there is no vmlinux in it", "make it first")
+    if not request.machine.abilities.boots:
+        folders = (*request.debug_folders, str(folder))
+        return replace(request, debug=str(debug), debug_folders=folders)
+    isa = isa_of_file(str(debug))
+    if request.vm and request.vm != isa.name:
+        raise KinstError(f"--build {folder}: a kernel for {isa.name}, and --vm={request.vm}")
+    kernel = folder / isa.board.BOOT_IMAGE
+    if not kernel.is_file():
+        raise KinstError(f"--build {folder}: there is no {isa.board.BOOT_IMAGE} in it",
+                         f"make {kernel.name}")  # fmt: skip
+    folders = (*request.debug_folders, str(folder)) if request.modules else request.debug_folders
+    return replace(
+        request, vm=isa.name, kernel=str(kernel), debug=str(debug), debug_folders=folders
+    )
+
+
+def isa_of(request: Request) -> Isa:
+    """The ISA of the machine: --vm's or, where somebody else started it, that of the kernel's file;
+    else amd64.
+
+    Raises KinstError for one that kinst does not know, and for a file that is not there.
+    """
+    file = request.debug or request.kernel
+    if file and not request.machine.abilities.boots:
+        return isa_of_file(file)
+    return load_isa(request.vm or DEFAULT_ISA)
+
+
+def isa_of_file(path: str) -> Isa:
+    """The instruction set of an ELF file.  Raises KinstError for one that kinst does not know."""
+    machine = open_file(path).machine
+    isa = of_machine(machine)
+    if isa is None:
+        raise KinstError(f"{path}: made for ELF machine {machine}, which kinst does not know")
+    return isa

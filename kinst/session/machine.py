@@ -1,0 +1,146 @@
+"""Starting the machine that a request means, and finding out what kernel runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import Isa
+from kinst.core.machine import Begun, Target, Terminal
+from kinst.core.system import LoadedModule, ModuleFrames, System
+from kinst.image.elf_file import build_id_in
+from kinst.image.loaded import LoadedImage, LoadedImages, moved_by, mover
+from kinst.session.kernel import RunningKernel
+from kinst.session.kernel_files import KernelFiles, find_file
+from kinst.session.report import Report
+from kinst.session.request import Files, Request, machine_config
+from kinst.session.values import StartedMachine
+
+NAME_KEPT = 31  # bytes of a program's name that are recorded
+BUILD_ID_NOTE = ".note.gnu.build-id"
+NOTE_SIZE = 36  # of a 20-byte build-id
+
+
+def start(
+    request: Request,
+    isa: Isa,
+    files: KernelFiles,
+    scratch: int,
+    on_output: Callable[[bytes], None],
+    begun: Begun | None,
+    terminal: Terminal | None,
+    report: Report,
+) -> StartedMachine:
+    """Boot the machine or connect to it, stop it when its kernel is up, and find out about that.
+
+    Args:
+        scratch: bytes to set aside.
+        on_output: gets what the guest's command prints.
+        begun: what begin() has started.
+        terminal: the terminal of the guest's command.
+
+    Raises TargetError if it does not come up, KinstError if the image is another kernel's.
+    """
+    config = replace(
+        machine_config(request, isa, files.found, scratch),
+        territory=files.system.territory(isa),
+        image=str(files.found.debug),
+        begun=begun,
+        terminal=terminal,
+    )
+    target = request.machine.open(config, on_output)
+    try:
+        report.stage("start")
+        system = files.system.attach(target, files.image, target.bring_up(report.say))
+        target.settle(system.page_tables, system.heartbeat, system.lender)
+        report.stage("boot")
+        kernel = RunningKernel(target, system, isa, inlines=files.image.has_dwarf)
+        images = _images(target, system, files, report.say)
+        programs = _programs_of(request, files.found)
+        return StartedMachine(isa, target, system, kernel, system.text, images, programs)
+    except BaseException:
+        target.close()
+        raise
+
+
+def _programs_of(request: Request, files: Files) -> dict[str, Path]:
+    """Return the programs in a guest that kinst made, by the name of their file there."""
+    if request.initrd or files.busybox is None:
+        return {}
+    copies = {Path(name).name: Path(name) for name in request.copies}
+    return {name[:NAME_KEPT]: path for name, path in {"busybox": files.busybox, **copies}.items()}
+
+
+# Debug information of the kernel and its modules.
+
+
+def _images(
+    target: Target, system: System, files: KernelFiles, say: Callable[[str], None]
+) -> LoadedImages:
+    """Return the images of the kernel and of its modules, each looked for when first asked for,
+    and used only if its build-id is that of the loaded module.  say: told why there is none."""
+
+    @cache
+    def folders() -> Sequence[Path]:
+        try:
+            return files.folders
+        except KinstError as error:
+            say(f"kinst: debug files of modules: {error}")
+            return files.found.folders
+
+    def find(name: str) -> LoadedImage | None:
+        module = next((m for m in system.modules() if m.name == name), None)
+        if module is None:
+            return None
+        file = find_file(name, folders())
+        if file is None:
+            say(
+                f"kinst: module {name} has no debug file: its inline functions, source"
+                " lines and callers are skipped"
+            )
+            return None
+        try:
+            found = files.debug.open(file, name, files.image)
+            running = loaded_build_id(target, module)
+            if running != found.elf.build_id:
+                say(
+                    f"kinst: {file} (build-id {found.elf.build_id or 'none'}) is not that of the"
+                    f" loaded module {name} (build-id {running or 'not found'}): skipped"
+                )
+                return None
+            return LoadedImage(found, *mover(found.elf, module))
+        except KinstError as error:
+            say(f"kinst: module {name} is skipped: {error}")
+            return None
+
+    kernel = moved_by(files.image, system.facts.slide)
+    return LoadedImages(kernel, find, lambda: [module.name for module in system.modules()])
+
+
+def loaded_build_id(target: Target, module: LoadedModule) -> str:
+    """The build-id of the module as it lies in memory, or ""."""
+    for section in module.sections:
+        if section.name == BUILD_ID_NOTE:
+            return build_id_in(target.read(section.address, NOTE_SIZE))
+    return ""
+
+
+def frames_finder(
+    images: LoadedImages, say: Callable[[str], None]
+) -> Callable[[LoadedModule], ModuleFrames | None]:
+    """Finds the call frame information of a loaded module in its debug file.  say: told why it
+    cannot be read."""
+
+    def find(module: LoadedModule) -> ModuleFrames | None:
+        image = images.of(module.name)
+        try:
+            cfi = image.debug.cfi if image is not None else None
+        except KinstError as error:
+            say(f"kinst: no callers in module {module.name}: {error}")
+            return None
+        return ModuleFrames(cfi.rule, image.back) if image is not None and cfi is not None else None
+
+    return find

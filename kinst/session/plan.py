@@ -1,0 +1,288 @@
+"""Stage: placed probes to machine code and patches; nothing is written yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kinst.codegen.analysis import asks_caller
+from kinst.codegen.code_machine import CodeMachine, host_machine, parents_of, target_machine
+from kinst.codegen.compile import HostCode, TargetCode, compile_host, compile_target, host_triple
+from kinst.codegen.hooks import build_trap_table
+from kinst.codegen.site_records import ShapeOfRecord, record_shapes
+from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_keys, snippets_of
+from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody
+from kinst.core.columns import FOLLOWING
+from kinst.core.held import EndedCode
+from kinst.core.isa import Isa
+from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK
+from kinst.core.system import HOOK_BYTES, System
+from kinst.patch.blocks import BlockRules
+from kinst.patch.descriptors import (
+    FrameRule,
+    Strings,
+    descriptor_size,
+    descriptors_of,
+)
+from kinst.patch.plan import Hook, plan_hooks, plan_sites
+from kinst.patch.wanted import Wanted
+from kinst.session.host import host_side, no_host_side
+from kinst.session.symbols import running_addresses
+from kinst.session.values import (
+    Descriptors,
+    EnabledSite,
+    Placed,
+    StartedMachine,
+    TracePlan,
+)
+
+FrameRules = Mapping[tuple[int, int], FrameRule]  # how the caller is found, by EnabledSite.key
+Shapes = Mapping[tuple[Clauses, Arguments], ShapeOfRecord]
+
+
+def plan(placed: Placed, machine: StartedMachine, ended: Sequence[EndedCode] = ()) -> TracePlan:
+    """Compile the clauses for host and target, and plan the patches.
+
+    ended: code of earlier traces, in which threads may still be.  Raises KinstError."""
+    compiled, parts, scratch = placed.compiled, placed.placement, placed.scratch
+    program, isa, facts = compiled.program, machine.isa, machine.facts
+    dialect = compiled.dialect()
+    symbols = running_addresses(program, compiled.types, machine)
+    rules: FrameRules = {}
+    if asks_caller(program):
+        rules = frame_rules(isa, machine.system, parts.running)
+    places = _descriptor_places(placed)
+    side = host_side(machine)
+    here = host_machine(
+        isa, scratch, placed.memory.native, side.read.address, host_triple(), side.user,
+        parents_of(facts), facts.user_state, facts.interrupt_masks, dialect,
+    )  # fmt: skip
+    here = replace(here, symbols=symbols, paths=facts.paths)
+    host = _compile_host(placed, places, here)
+    if not parts.inside:
+        return TracePlan(
+            placed, _describe(placed, places, rules), host, side, rules=rules, ended=ended
+        )
+    there = replace(
+        target_machine(isa, facts, scratch, dialect), samples=bool(parts.sampled), symbols=symbols
+    )
+    shapes: Shapes = {}
+    if not _exits(placed):
+        own = (s.enabled.work for s in parts.planted)
+        shapes = record_shapes(program, placed.layout, own, there, isa)
+    first = scratch.address + places.planted + len(parts.planted) * places.size
+    code = compile_target(
+        program, placed.layout, replace(there, reserves=bool(shapes)),
+        _entries(parts.inside), parts.error.clauses,
+        scratch.address + places.error_target, scratch.address + scratch.text,
+        [(e.clauses, first + k * places.size) for k, e in enumerate(parts.sampled)],
+    )  # fmt: skip
+    hooks = plan_hooks(_hooks(placed, code, machine), isa, code.end)
+    wanted = _wanted(placed, there, machine, code, places, rules, shapes)
+    sites = plan_sites(
+        wanted, isa, hooks.end, scratch.address + scratch.size,
+        chained=compiled.plant.chains, runs=parts.runs,
+        blocks=_block_rules(wanted, placed, machine.system) if compiled.plant.blocks else None,
+        spare=parts.dead_registers,
+    )  # fmt: skip
+    traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
+    counted_only = not parts.sampled and all(
+        isinstance(body, CountBody) for work in wanted for body in work.bodies
+    )
+    periods = [e.timer.period_ns for e in parts.sampled if e.timer is not None]
+    return TracePlan(
+        placed, _describe(placed, places, rules, counted_only=counted_only), host, side, code,
+        hooks, sites, traps, rules, tuple(zip(periods, code.samplers, strict=True)), ended,
+    )  # fmt: skip
+
+
+def plan_on_host(placed: Placed, isa: Isa) -> TracePlan:
+    """Compile clauses that run without a machine."""
+    places, side = _descriptor_places(placed), no_host_side()
+    here = host_machine(
+        isa, placed.scratch, placed.memory.native, side.read.address, host_triple(),
+        dialect=placed.compiled.dialect(),
+    )  # fmt: skip
+    host = _compile_host(placed, places, here)
+    return TracePlan(placed, _describe(placed, places, {}), host, side)
+
+
+def _compile_host(placed: Placed, places: Descriptors, machine: CodeMachine) -> HostCode:
+    """Compile the clauses that kinst's own process runs."""
+    parts = placed.placement
+    return compile_host(
+        placed.compiled.program, placed.layout, machine,
+        _entries((*parts.host, *(s.enabled for s in parts.stopped))), parts.error.clauses,
+        placed.memory.native + places.error_host,
+    )  # fmt: skip
+
+
+def frame_rules(isa: Isa, system: System, enabled: Sequence[EnabledSite]) -> FrameRules:
+    """Return how the caller is found at each site that has a rule."""
+    slots = {r.d_name: r.slot for r in isa.registers}
+    found = {}
+    for e in enabled:
+        if e.probe.site is not None:
+            rule = system.frame_rule(e.probe.site.address)
+            if rule is not None and rule[0] in slots:
+                found[e.key] = FrameRule(slots[rule[0]], rule[1], rule[2])
+    return found
+
+
+def _entries(enabled: Sequence[EnabledSite]) -> tuple[tuple[int, ...], ...]:
+    return tuple(dict.fromkeys(e.clauses for e in enabled))
+
+
+def _block_rules(wanted: Sequence[Wanted], placed: Placed, system: System) -> BlockRules | None:
+    """Return the counters that blocks of instructions may use; None for none."""
+    counters = placed.counters
+    if counters is None:
+        return None
+    own = placed.layout.counters_size
+    places = (work.site.address for work in wanted)
+    faulting = {at for at in places if system.has_fixup(at) or system.is_bug(at)}
+    room = (counters.size - own) // 8
+    return BlockRules(counters.displacement + own, room, faulting) if room else None
+
+
+def _hooks(placed: Placed, code: TargetCode, machine: StartedMachine) -> list[Hook]:
+    """Return the kernel functions to detour: its breakpoint handler if there are traps, its search
+    of exception tables if a planted instruction may fault on purpose, and its search of BUG and
+    WARN traps if one of those is planted.  A machine that is planted while it runs brings
+    breakpoints to kinst's code by itself."""
+    facts, kernel, system, parts = machine.facts, machine.kernel, machine.system, placed.placement
+    hooks = []
+    if not machine.never_stands and any(s.choice.way == "trap" for s in parts.planted):
+        live = kernel.live(facts.trap_hook, HOOK_BYTES)
+        hooks.append(Hook(facts.trap_hook, live, code.address + code.trap_hook, False))
+    places = [s.site.address for s in parts.planted]
+    for function, used in (
+        (facts.fault_hook, system.has_fixup),
+        (facts.bug_hook, system.is_bug),
+    ):
+        if function and any(used(place) for place in places):
+            live = kernel.live(function, HOOK_BYTES)
+            hooks.append(Hook(function, live, code.address + code.fault_hook, True))
+    return hooks
+
+
+def _wanted(
+    placed: Placed,
+    there: CodeMachine,
+    machine: StartedMachine,
+    code: TargetCode,
+    descriptors: Descriptors,
+    rules: FrameRules,
+    shapes: Shapes,
+) -> list[Wanted]:
+    """Return the work at every planted site: for each of its probes a call of its clauses, or
+    counting or a record alone.
+
+    A program that exits from a planted clause calls everywhere, so that nothing is counted
+    after its exit().  there: the CPUs that run the code."""
+    program, layout, parts = placed.compiled.program, placed.layout, placed.placement
+    kernel, scratch, isa = machine.kernel, placed.scratch, machine.isa
+    counters = placed.counters
+    base = None if counters is None or _exits(placed) else counters.displacement
+    snippets = snippets_of(
+        program, layout, base, (s.enabled.work for s in parts.planted), there, isa
+    )
+    every = [*(s.site for s in parts.planted), *parts.unprobed, *parts.gates]
+    marks = kernel.marks(every).tolist()
+    wanted: list[Wanted] = []
+    place: dict[int, int] = {}  # of sites that several probes may have, in `wanted`
+    addresses = np.array([s.site.address for s in parts.planted], np.uint64)
+    several = len(np.unique(addresses)) < len(addresses)
+    known: dict[object, tuple[Body, ...] | None] = {}  # of probes that count the same
+    keys = own_keys(program, layout)
+    for k, chosen in enumerate(parts.planted):
+        e, site, choice = chosen.enabled, chosen.site, chosen.choice
+        own = e.work
+        bodies: tuple[Body, ...] | None = None
+        if base is not None:
+            same = (own, keys(e.probe.id, e.clauses))
+            if same not in known:
+                known[same] = counted(program, layout, e.probe.id, *own, base, snippets)
+            bodies = known[same]
+        if bodies is None:
+            slots, rule = code.slots[e.clauses], rules.get(e.key)
+            slots |= argument_slots(isa, e, code.arguments[e.clauses])
+            if e.clauses in code.caller and rule is not None:
+                slots |= {rule.slot}
+            argument = scratch.address + descriptors.planted + k * descriptors.size
+            guard, index = snippets.guard(*own), snippets.index(*own)
+            call = CallBody(code.entry(e.clauses), argument, slots, guard)
+            sure = guard is not None or program.clauses[e.clauses[0]].predicate is None
+            shape = shapes.get(own)
+            if shape is not None and sure:
+                bodies = (shape.body(e.probe.id, call, guard),)
+            elif index is not None and sure:
+                bodies = (IndexedBody(index, call, guard),)
+            else:
+                bodies = (call,)
+        address = site.address
+        if several and address in place:
+            before = wanted[place[address]]
+            wanted[place[address]] = replace(before, bodies=(*before.bodies, *bodies))
+            continue
+        following = kernel.following(site.function, address + len(site.code), FOLLOWING)
+        if several:
+            place[address] = len(wanted)
+        wanted.append(Wanted(site, choice.way, bodies, following, choice.rerun_prefix, marks[k]))
+    unprobed = [*((site, "") for site in parts.unprobed), *((site, "gate") for site in parts.gates)]
+    for k, (site, way) in enumerate(unprobed, len(parts.planted)):
+        following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
+        wanted.append(Wanted(site, way, (), following, b"", marks[k]))
+    return wanted
+
+
+def _exits(placed: Placed) -> bool:
+    """Whether a planted clause may exit()."""
+    inside = frozenset(c for e in placed.placement.inside for c in e.clauses)
+    return exits_in(placed.compiled.program, inside)
+
+
+def argument_slots(isa: Isa, enabled: EnabledSite, numbers: frozenset[int]) -> frozenset[int]:
+    """Return the frame slots that hold these arguments of a probe, or lead to them."""
+    read = [a for n, a in enumerate(enabled.arguments) if n in numbers]
+    stack = {isa.sp_slot for a in read if a.kind == ARGUMENT_STACK}
+    return frozenset(stack | {a.value for a in read if a.kind == ARGUMENT_SLOT})
+
+
+def _descriptor_places(placed: Placed) -> Descriptors:
+    """Return where descriptors lie: of probes that the target fires, of those that the host fires,
+    and of dtrace:::ERROR for clauses in the target and on the host."""
+    parts, sites = placed.placement, placed.scratch.sites
+    size = descriptor_size(len(placed.layout.constant_aggregations))
+    others = [*parts.host, *(s.enabled for s in parts.stopped)]
+    first = sites + len(parts.inside) * size
+    end = first + len(others) * size
+    offsets = {e.key: first + k * size for k, e in enumerate(others)}
+    return Descriptors(sites, size, offsets, end, end + size)
+
+
+def _describe(
+    placed: Placed, places: Descriptors, rules: FrameRules, *, counted_only: bool = False
+) -> Descriptors:
+    """Return the descriptors with their bytes.
+
+    counted_only: the planted probes are only counted, and no clause reads their descriptors."""
+    parts, layout, scratch = placed.placement, placed.layout, placed.scratch
+    strings = Strings(placed.compiled.strings)
+    others = [*parts.host, *(s.enabled for s in parts.stopped)]
+    constant = layout.constant_aggregations
+    inside, host = parts.inside, placed.memory.native
+    entry, data, at = layout.site_keys.get, [], places.planted + len(inside) * places.size
+    for some, where, base in (
+        ([] if counted_only else inside, places.planted, scratch.address),
+        (others, at, host),
+        ([parts.error], places.error_target, scratch.address),
+        ([parts.error], places.error_host, host),
+    ):
+        keys = [tuple([entry((e.probe.id, k), 0) for k in constant]) for e in some if constant]
+        known = {k: rules[e.key] for k, e in enumerate(some if rules else ()) if e.key in rules}
+        told = descriptors_of(some, base + scratch.strings, strings, places.size, keys, known)
+        data.append((where, told))
+    return replace(places, data=tuple(data), strings=strings.data)

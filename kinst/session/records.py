@@ -1,0 +1,251 @@
+"""From scratch memory to events: rings, faults, aggregations, and what a trace has lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.consumer.aggregations import AggregationStore, CounterSums
+from kinst.consumer.dynvars import Cleaner
+from kinst.consumer.faults import PlacedFault
+from kinst.consumer.interpreter import Interpreter
+from kinst.consumer.messages import fault_event, lost_events, lost_faults
+from kinst.consumer.rings import Chunk, Drainer, Rings
+from kinst.consumer.schema import Schema
+from kinst.consumer.symbols import Names
+from kinst.core.layout import (
+    HEADER_ACTIVE,
+    HEADER_NSPEC,
+    HEADER_SPECSIZE,
+    STATE_CLOSED,
+    Scratch,
+)
+from kinst.core.probe import Probe
+from kinst.dlang.vocabulary.d_options import Options
+from kinst.events import Aggregation, Arrived, Closing, Event
+from kinst.session.report import Report
+from kinst.session.values import Placed, TracePlan
+
+SLOW_SECONDS = 0.5  # at one event: that is a slow client
+PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
+FIRST_SECONDS = 0.02  # until the first record, which a user waits for
+
+
+def set_speculations(view: memoryview, count: int, size: int) -> None:
+    """Set how many speculations there are, and the bytes of each on one CPU."""
+    view[HEADER_NSPEC : HEADER_NSPEC + 8] = count.to_bytes(8, "little")
+    view[HEADER_SPECSIZE : HEADER_SPECSIZE + 8] = size.to_bytes(8, "little")
+
+
+def set_active(view: memoryview, scratch: Scratch, active: bool) -> None:
+    """Let in-target clauses run, or not."""
+    for slot in range(scratch.cpus + 1):
+        at = scratch.state_of(slot) + STATE_CLOSED
+        view[at : at + 4] = int(not active).to_bytes(4, "little")
+    view[HEADER_ACTIVE : HEADER_ACTIVE + 8] = int(active).to_bytes(8, "little")
+
+
+def is_active(view: memoryview) -> bool:
+    """False before the start and after an exit()."""
+    return view[HEADER_ACTIVE] == 1
+
+
+class Records:
+    """The records, faults and aggregations of one trace.
+
+    Attributes:
+        schema: what records mean, for renderers.
+        first: whether no record has arrived yet.
+    """
+
+    def __init__(
+        self,
+        plan: TracePlan,
+        names: Names,
+        report: Report,
+        before: Records | None,
+        gather: Callable[[], None] | None,
+        besides: Callable[[], None],
+    ) -> None:
+        """Begin to read what a plan's clauses will write.
+
+        Args:
+            names: names of recorded addresses.
+            before: those of the batch before, which has the same program.
+            gather: brings counters up to date, if they are copies.
+            besides: called again and again by the thread that reads the rings.
+        """
+        placed, parts, compiled = plan.placed, plan.placement, plan.compiled
+        options = compiled.options
+        self.first = True
+        self._report = report
+        self._view, self._scratch = placed.memory.view, placed.scratch
+        self._epids = {e.epid + k: e.probe for e in parts.running for k in range(len(e.clauses))}
+        self._error = parts.error.probe
+        self._rings = Rings(self._view, self._scratch)
+        cleaner = Cleaner(self._view, self._scratch, placed.layout.dynamic, options.cleanrate)
+        self._drainer = Drainer(self._rings, options.queuesize, besides=(cleaner.clean, besides))
+        self._store: AggregationStore = AggregationStore(
+            self._view,
+            self._scratch,
+            compiled.program,
+            placed.layout,
+            _counters(placed),
+            names,
+            _sums(plan),
+            before._store if before is not None else None,
+            gather,
+        )
+        # The first batch's schema is for all: only the host's probes make records.
+        shown = parts.running if before is None else parts.host
+        self._probes: dict[int, Probe] = {} if before is None else before._probes
+        self._probes |= {e.probe.id: e.probe for e in (*shown, parts.error)}
+        self.schema = Schema(
+            compiled.program, placed.layout, self._probes, self._store.tables, options, names
+        )
+        self._interpreter = Interpreter(self.schema, self._store)
+        if before is not None:
+            self._interpreter.options = before._interpreter.options
+        set_speculations(self._view, options.nspec, options.specsize)
+
+    # Clauses run, or not.
+
+    def activate(self, active: bool) -> None:
+        """Let clauses run, or not."""
+        set_active(self._view, self._scratch, active)
+
+    @property
+    def active(self) -> bool:
+        """False before the start and after an exit()."""
+        return is_active(self._view)
+
+    # What the program has asked for.
+
+    @property
+    def options(self) -> Options:
+        """As they are now: a program may change some."""
+        return self._interpreter.options
+
+    @property
+    def exit_status(self) -> int | None:
+        """That of exit(), None without one."""
+        return self._interpreter.exit_status
+
+    @property
+    def full(self) -> bool:
+        """Whether a buffer with the policy fill is full."""
+        return self._interpreter.full
+
+    @property
+    def wait(self) -> float:
+        """Seconds for which records may wait."""
+        if self._drainer.behind:
+            return 0.0
+        if self.first:
+            return FIRST_SECONDS
+        rate = self._interpreter.options.switchrate
+        return PRINT_SECONDS if rate == Options().switchrate else rate / 1e9
+
+    # Records to events.
+
+    def start(self) -> None:
+        """Begin to read the rings."""
+        self._drainer.start()
+
+    def arrived(self) -> Iterator[Event]:
+        """Events of the records that have arrived."""
+        yield from self._take(self._drainer.batch())
+
+    def rest(self) -> Iterator[Event]:
+        """Events of the records that are left, once no clause runs."""
+        for chunks in self._drainer.stop():
+            yield from self._take(chunks)
+
+    def finish(self) -> Iterator[Event]:
+        """What is told at the end of a trace."""
+        yield from self._noted(self._interpreter.finish())
+
+    def pause(self) -> Generator[Event, None, None]:
+        """What is told at the end of a batch that another one follows."""
+        yield from self._interpreter.pause()
+
+    def end(self) -> None:
+        """End the thread that reads the rings.  Safe to call twice."""
+        self._drainer.end()
+
+    def merge(self) -> None:
+        """Add what was counted so far to the tables: those of many keys are emptied before they
+        are full."""
+        self._store.snapshot()
+
+    def aggregations(self) -> tuple[Aggregation, ...]:
+        """All aggregations as they were merged last."""
+        return self._interpreter.aggregations()
+
+    def _take(self, chunks: list[Chunk]) -> Iterator[Event]:
+        """What was lost first, then records and faults: the order of dtrace_work().  What is lost
+        while a slow client is at them is told in between."""
+        cpus = self._scratch.cpus
+        yield from lost_events(self._rings.lost(), cpus)
+        faults = [one for slot in range(self._rings.slots) for one in self._faults(slot)]
+        for event in self._noted(self._interpreter.take(chunks, faults)):
+            given = time.monotonic()
+            yield event
+            if time.monotonic() - given > SLOW_SECONDS:
+                yield from lost_events(self._rings.lost(), cpus)
+
+    def _noted(self, events: Iterable[Event]) -> Iterator[Event]:
+        """The events; the time until the first records is told when they have been dealt with."""
+        arrived = False
+        for event in events:
+            if isinstance(event, Closing) and self.first:
+                self._tell_first(arrived)
+            arrived = arrived or isinstance(event, Arrived)
+            yield event
+        if arrived and self.first:
+            self._tell_first(arrived)
+
+    def _tell_first(self, arrived: bool) -> None:
+        self.first = False
+        if arrived:
+            self._report.stage("first record")
+        self._report.tell_stages()
+
+    def _faults(self, slot: int) -> list[PlacedFault]:
+        """A CPU's faults since the last time; those that came too fast are counted."""
+        entries, more = self._rings.faults(slot)
+        cpus, faults = self._scratch.cpus, []
+        for one in entries:
+            probe = self._epids.get(one.epid, self._error)
+            event = fault_event(one, probe, slot, cpus)
+            faults.append(PlacedFault(slot, one.head, one.time, event))
+        if more:
+            lost = lost_faults(more, slot, cpus)
+            # All may have been written over: then it is told before the records that are there.
+            head, when = (faults[0].head, faults[0].time) if faults else (0, 0)
+            faults.insert(0, PlacedFault(slot, head, when, lost))
+        return faults
+
+
+def _sums(plan: TracePlan) -> CounterSums:
+    """What the counters of blocks of instructions add to the others."""
+    counters, sums = plan.placed.counters, plan.sites.sums
+    base = counters.displacement if counters is not None else 0
+    first = np.uint64(base & (1 << 64) - 1)
+    source, target = (
+        (place.view(np.uint64) - first).view(np.int64) >> 3 for place in (sums.source, sums.target)
+    )
+    return CounterSums(source, target, sums.weight)
+
+
+def _counters(placed: Placed) -> list[npt.NDArray[np.uint64]]:
+    """The counter blocks, as words."""
+    if placed.counters is None:
+        return []
+    view = placed.memory.view
+    words = np.frombuffer(view, np.uint64, len(view) // 8)
+    size = placed.counters.size // 8
+    return [words[at // 8 : at // 8 + size] for at in placed.counters.offsets]

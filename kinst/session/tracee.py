@@ -1,0 +1,193 @@
+"""What a trace runs on: a planted machine, or kinst's own process alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from kinst.consumer.symbols import NO_NAMES, Names
+from kinst.core.errors import GoneError, TargetError
+from kinst.core.isa import Isa
+from kinst.core.machine import Complaint, Gone, MachineEvent, Stopped
+from kinst.session.apply import apply, fill
+from kinst.session.deadman import share_in_probes
+from kinst.session.host import HostClock, HostRunner, StoppedRunner
+from kinst.session.report import Report
+from kinst.session.symbols import names_of
+from kinst.session.values import EnabledSite, StartedMachine, TracePlan
+
+SETTLE_SECONDS = 0.02  # for CPUs that were stopped in a clause to leave it
+
+IsActive = Callable[[], bool]  # whether clauses run
+
+
+class Tracee(Protocol):
+    """What a trace runs on.
+
+    Attributes:
+        names: names of recorded addresses.
+        gather: brings counters up to date, if they are copies.
+    """
+
+    names: Names
+
+    @property
+    def gather(self) -> Callable[[], None] | None: ...
+
+    def plant(self, command: str) -> str:
+        """Write the patches, start the guest's command, and let the machine run.  Returns what
+        became of runs, see Planted.plant(); raises KinstError if nothing is planted."""
+        ...
+
+    def fire(self, enabled: EnabledSite, is_active: IsActive) -> None:
+        """Run the clauses of a probe of kinst's own; of profile-N for each CPU."""
+        ...
+
+    def hit(self, event: Stopped, is_active: IsActive) -> None:
+        """Run the clauses of the probes that the machine has stopped at, and let it run."""
+        ...
+
+    def wait(self, seconds: float) -> MachineEvent | None:
+        """Let time pass, at most so many seconds, until the machine reports something."""
+        ...
+
+    def last_words(self) -> MachineEvent | None:
+        """Return what a machine reports that turns clauses off by itself."""
+        ...
+
+    def complaints(self) -> list[Complaint]:
+        """Return what the kernel has complained of since last asked."""
+        ...
+
+    def share_in_probes(self) -> float:
+        """Return how much of its time, 0 to 1, the CPU that is most in probes is there."""
+        ...
+
+    def restore(self, gone: Gone | None, report: Report) -> TargetError | None:
+        """Restore the kernel's text, unless the machine is gone.  Returns what went wrong."""
+        ...
+
+
+class HostAlone:
+    """No machine: BEGIN, END and timers run in kinst's own process."""
+
+    names = NO_NAMES
+    gather = None
+
+    def __init__(self, plan: TracePlan, isa: Isa) -> None:
+        fill(plan)
+        self._runner = HostRunner(isa, plan, HostClock(None))
+
+    def plant(self, command: str) -> str:
+        return ""
+
+    def fire(self, enabled: EnabledSite, is_active: IsActive) -> None:
+        self._runner.fire(enabled)
+
+    def hit(self, event: Stopped, is_active: IsActive) -> None:
+        """Nothing stops."""
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def last_words(self) -> None:
+        return None
+
+    def complaints(self) -> list[Complaint]:
+        return []
+
+    def share_in_probes(self) -> float:
+        return 0.0
+
+    def restore(self, gone: Gone | None, report: Report) -> None:
+        return None
+
+
+class PlantedMachine:
+    """A machine, its kernel, and the clauses that the host runs for it."""
+
+    def __init__(self, plan: TracePlan, machine: StartedMachine) -> None:
+        """Write all but the patches.  The machine is stopped."""
+        self._machine = machine
+        self._target = machine.target
+        self._runner = StoppedRunner(machine, plan)
+        self._planted = apply(plan, machine)
+        scratch = plan.placed.scratch
+        self._code = scratch.address + scratch.text, scratch.address + scratch.size
+        self.names = names_of(machine)
+
+    @property
+    def gather(self) -> Callable[[], None] | None:
+        planter = self._target.planter
+        return None if planter is None else planter.gather
+
+    def plant(self, command: str) -> str:
+        told = self._planted.plant()
+        if command:
+            self._target.start_command()
+        self._resume()
+        return told
+
+    def _resume(self) -> None:
+        self._runner.clock.resumed()
+        self._target.resume()
+
+    def fire(self, enabled: EnabledSite, is_active: IsActive) -> None:
+        if enabled.timer is None or not enabled.timer.each_cpu:
+            self._runner.fire(enabled)
+            return
+        self._target.stop()
+        self._runner.clock.stopped()
+        for cpu in range(self._target.cpus):
+            if is_active():
+                self._runner.sample(enabled, cpu)
+        self._resume()
+
+    def hit(self, event: Stopped, is_active: IsActive) -> None:
+        self._runner.clock.stopped()
+        probes = self._planted.stopped_at(event.pc)
+        if probes:
+            for enabled in probes:
+                if is_active():
+                    self._runner.hit(enabled, event.cpu)
+            self._target.step_over(event.cpu, event.pc)
+        self._resume()
+
+    def wait(self, seconds: float) -> MachineEvent | None:
+        return self._target.wait(seconds)
+
+    def last_words(self) -> MachineEvent | None:
+        return None if self._target.planter is None else self._target.wait(0.0)
+
+    def complaints(self) -> list[Complaint]:
+        return self._target.take_warnings()
+
+    def share_in_probes(self) -> float:
+        self._runner.clock.stopped()
+        try:
+            return share_in_probes(self._target, self._machine.isa, *self._code)
+        finally:
+            self._runner.clock.resumed()
+
+    def restore(self, gone: Gone | None, report: Report) -> TargetError | None:
+        if gone is not None:
+            console = f"; its last lines:\n{gone.console}" if gone.console else ""
+            still_there = self._target.planter is not None
+            over = "the trace is over" if still_there else "the guest is gone"
+            return GoneError(f"{over}: {gone.reason}{console}", gone.kind)
+        try:
+            told = self._planted.unplant()
+            self._target.resume()
+            if told:
+                report.detail(f"kinst: {told}")
+            if self._planted.hidden and not self._target.abilities.boots:
+                report.say(
+                    f"kinst: warning: ftrace is in use: until that kernel boots again it leaves"
+                    f" {self._planted.hidden} functions alone that were planted, and tracers or"
+                    " livepatches put on them meanwhile have no effect"
+                )
+            time.sleep(SETTLE_SECONDS)
+        except TargetError as error:
+            return error
+        return None
