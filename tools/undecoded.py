@@ -16,8 +16,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from kinst.session.target import isa_of_file
-
 from kinst.core.displaced import Refused
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function, Gap
@@ -25,6 +23,7 @@ from kinst.image.elf import open_elf
 from kinst.image.relocations import placed
 from kinst.session.file import FileImage
 from kinst.session.kernel import RunningKernel
+from kinst.session.kernel_files import isa_of_file
 
 MOST = 20  # gaps that are listed of each kernel
 NEAR = 1 << 24  # where a copy would lie, from the instruction

@@ -14,10 +14,9 @@ from kinst.providers import load_all
 from kinst.providers.kinst import PROVIDER
 from kinst.render.dtrace.listing import probe_rows
 from kinst.session.code import codes_of, no_place
-from kinst.session.descriptions import naming
-from kinst.session.enable import expand
+from kinst.session.descriptions import expand, naming
 from kinst.session.kernel import RunningKernel
-from kinst.session.listing import list_enabled
+from kinst.session.listing import list_names
 from kinst.session.values import EnabledSite
 from kinst.views.annotated_text import Page, annotated_text
 from kinst.views.annotation import Annotation
@@ -124,7 +123,7 @@ def test_a_list_shows_the_gap_after_the_last_instruction_before_it() -> None:
     enabled = [
         EnabledSite(Probe(k + 1, one.name, one.site), (), 0, None) for k, one in enumerate(found)
     ]
-    lines = probe_rows(list_enabled(enabled, kernel)).splitlines()
+    lines = probe_rows(list_names(enabled, kernel)).splitlines()
     assert [line.split()[-1] for line in lines[1:3]] == ["0", "1"]
     assert lines[3].startswith("\tf+3 (5 bytes that are not decoded: ")
 
