@@ -12,8 +12,9 @@ from collections import deque
 
 import pytest
 
+from kinst.api import machine as machines
 from kinst.core.machine import CommandEnded, MachineEvent
-from kinst.session import path, run
+from kinst.session import tracee
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_tracing import Traced, trace
 
@@ -126,14 +127,14 @@ def test_a_tick_that_takes_longer_than_its_period_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without a machine that stops: the clause itself is slow."""
-    real, began = run.HostRunner.fire, time.monotonic()
+    real, began = tracee.HostRunner.fire, time.monotonic()
 
-    def slow(self: run.HostRunner, *arguments: object) -> None:
+    def slow(self: tracee.HostRunner, *arguments: object) -> None:
         assert time.monotonic() < began + PATIENCE, "the trace does not end"
         time.sleep(STOP)
         real(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(run.HostRunner, "fire", slow)
+    monkeypatch.setattr(tracee.HostRunner, "fire", slow)
     machine = SlowMachine()
     done = ended(machine, "tick-1ms { @ = count(); }", timeout=0.5)
     assert int(done.lines[0]) > 10
@@ -154,6 +155,6 @@ class Endless(deque[bytes]):
 
 
 def test_output_that_never_ends_does_not_hold_up_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(path, "deque", Endless)
+    monkeypatch.setattr(machines, "deque", Endless)
     done = ended(SlowMachine(), "tick-10ms /n++ == 3/ { exit(5); }")
     assert done.status == 5
