@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent / "kinst"
 STAGES = ("compile", "expand", "enable", "place", "plan", "apply", "run")  # of the path
 RANK = {
     "core": 0, "version": 0, "errors": 1, "events": 1, "dlang": 1, "isa": 1, "image": 1, "wire": 1,
-    "providers": 2, "sugar": 2, "codegen": 2, "patch": 2, "consumer": 3, "kernels": 3,
+    "providers": 2, "codegen": 2, "patch": 2, "sugar": 3, "consumer": 3, "kernels": 3,
     "systems": 3, "machines": 3, "inlines": 3, "results": 3, "session": 4, "api": 5, "render": 5,
     "views": 5, "cli": 6, "kinst": 6,
 }  # fmt: skip

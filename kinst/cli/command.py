@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +28,6 @@ D_VERSION = "1.13"
 # Objects until Python looks for cycles again: the millions of instructions of a whole kernel are
 # in none, and to look through them took a third of the time.
 COLLECT = 200_000
-_KERNEL = re.compile(r"\b(kinst|fbt):")  # a probe of the kernel
 
 
 def started_at() -> float:
@@ -58,18 +56,9 @@ def _all(name: str) -> Any:
     return getattr(import_module("kinst.cli.tracing"), name)
 
 
-def _wants_guest(request: Request) -> bool:
-    """Whether a guest is needed for sure, or nearly so, before the program is understood."""
-    if request.compile_only or request.dump or request.of_file:
-        return False
-    return bool(request.command or request.shell) or any(
-        _KERNEL.search(one.text) for one in request.programs
-    )
-
-
 def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
     """Begin with the guest, if there is to be one: it starts while the rest of kinst is loaded."""
-    path, begun = line.request.output, begin(line.request) if _wants_guest(line.request) else None
+    path, begun = line.request.output, begin(line.request)
     run: Callable[[TextIO], int] = partial(
         _all("run"), line, interrupts.end, started=started_at(), begun=begun
     )

@@ -13,8 +13,8 @@ from kinst.codegen.site_work import Arguments, Clauses
 from kinst.core.bodies import CallBody, RecordBody, RecordField, RecordPlaces, Snippet
 from kinst.core.dtypes import IntType, PointerType
 from kinst.core.isa import Isa
-from kinst.core.kernel import Argument
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT, PAGE
+from kinst.core.probe import Argument
 from kinst.core.records import Field, ProgramLayout
 from kinst.dlang import typed
 from kinst.dlang.walk import expressions

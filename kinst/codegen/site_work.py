@@ -11,7 +11,7 @@ from kinst.codegen.layout.aggregation_tables import literal_keys
 from kinst.codegen.snippets import PureCode, compile_snippets, guard_code, index_code
 from kinst.core.bodies import CountBody, Snippet
 from kinst.core.isa import Isa
-from kinst.core.kernel import Argument
+from kinst.core.probe import Argument
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
 

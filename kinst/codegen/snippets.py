@@ -31,8 +31,8 @@ from kinst.codegen.ssa import Function, Value, const
 from kinst.core.bodies import Snippet
 from kinst.core.dtypes import IntType, PointerType, StringType
 from kinst.core.isa import Isa
-from kinst.core.kernel import Argument
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT
+from kinst.core.probe import Argument
 from kinst.core.records import AggregationLayout
 from kinst.dlang import typed
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kinst.core.columns import U16, Flows, Scanned
+from kinst.core.dtypes import DType
 from kinst.core.errors import AbsentError
 from kinst.core.instruction import Flow, Instruction
 from kinst.core.isa import Isa
-from kinst.core.probe import Function, Gap, ProbeName, ProbePattern, Site
-from kinst.core.stability import ProviderStability
+from kinst.core.probe import Argument, Function, Gap, ProbeInterface, ProbeName, ProbePattern, Site
+from kinst.core.stability import ANY, ProviderStability
+from kinst.core.system import SystemCall
+from kinst.core.types import TypeSource
 
 
 class Kernel(Protocol):
@@ -72,6 +75,10 @@ class Kernel(Protocol):
 
     def dead_ends(self) -> Sequence[str]:
         """Names of functions that never return to their caller."""
+        ...
+
+    def system_calls(self) -> Sequence[SystemCall]:
+        """The kernel's system calls, by name; none if its system does not know them."""
         ...
 
     def parts(self, function: Function) -> Sequence[Function]:
@@ -147,15 +154,6 @@ class Timer:
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
-    """What argN is at a site: kind is ARGUMENT_* of core/layout.py; value: its slot, its
-    value, or bytes above the stack pointer."""
-
-    kind: int
-    value: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
     """A probe that a description means, before it has an id; one with several sites comes
     once for each.
@@ -172,14 +170,27 @@ class Found:
 
 
 class Provider(Protocol):
+    """What a file of kinst.providers offers, as a class of its own; what it does not say is as
+    here."""
+
     name: str
-    stability: ProviderStability
-    needs_kernel: bool  # its probes are instructions of a traced kernel
-    usage: str  # for people: how its probes are named
+    # For people: how its probes are named.
+    usage: str
+    stability: ProviderStability = ANY
+    # Whether its probes are instructions of a traced kernel.
+    needs_kernel: bool = True
+    # What D has to know of its probes.
+    interface: ProbeInterface = ProbeInterface()
 
     def listed(self) -> Sequence[Found]:
         """The probes that exist without being asked for (for -l with nothing named)."""
-        ...
+        return ()
+
+    def argument_types(self, pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
+        """The types of args[] at the probe that a description means; None if it means none of this
+        provider's, or several, or they have no types.  Raises KinstError if the kernel's types do
+        not tell."""
+        return None
 
     def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Iterable[Found]:
         """The probes that pattern means; KinstError where it names what cannot be.  They may be

@@ -102,6 +102,9 @@ ARGUMENT_SLOT = 1  # frame[value]
 ARGUMENT_CONSTANT = 2  # value
 ARGUMENT_STACK = 3  # the u64 at the stack pointer + value
 ARGUMENT_NONE = 4  # not there: reading it is an illegal operation
+ARGUMENT_POINTED = 5  # the u64 at frame[slot] + offset; value: offset << 8 | slot
+POINTED_SLOT = 0xFF  # the slot's bits
+POINTED_SHIFT = 8
 
 # Context of host-run clauses: the frame (Isa.frame_slots u64) is followed by these u64.
 CONTEXT_CPU = 0

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from kinst.core.layout import ARGUMENT_POINTED, POINTED_SHIFT
+
 MOST_GAPS = 3  # that are told one by one
 
 
@@ -150,19 +152,38 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ProbeInterface:
-    """What D has to know of a provider's probes.
+    """What D has to know of a provider's probes."""
 
-    plain: names of probes without a function and without arguments. redeclared: those of them that
-    a program may declare again. all_plain: none of the provider's probes has arguments. returns:
-    names of the probes at which a function's result is arg1. by_offset: each instruction of a
-    function is one, named by its offset, and inline functions have entry and return.
-    """
-
+    # Names of probes without a function and without arguments.
     plain: tuple[str, ...] = ()
+    # Those of them that a program may declare again.
     redeclared: tuple[str, ...] = ()
+    # None of the provider's probes has arguments.
     all_plain: bool = False
+    # Names of the probes at which a function's result is arg1.
     returns: tuple[str, ...] = ()
+    # Each instruction of a function is one, named by its offset, and inline functions have entry
+    # and return.
     by_offset: bool = False
+    # Each function that is not inline has entry and return.
+    of_functions: bool = False
+    # Its entry and return are those of system calls (dtrace -F shows them as => and <=).
+    system_calls: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What argN is at a site."""
+
+    # ARGUMENT_* of core/layout.py.
+    kind: int
+    # Its slot, its value, bytes above the stack pointer, or what pointed_at() returns.
+    value: int = 0
+
+
+def pointed_at(slot: int, offset: int) -> Argument:
+    """The 8 bytes at an offset from the address in a slot."""
+    return Argument(ARGUMENT_POINTED, offset << POINTED_SHIFT | slot)
 
 
 @dataclass(frozen=True, slots=True)

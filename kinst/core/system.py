@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kinst.core.probe import Function
+from kinst.core.probe import Argument, Function
 
 HOOK_BYTES = 32  # live bytes of a hooked function that a detour may displace
 
@@ -326,6 +326,26 @@ class Code(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class SystemCall:
+    """A system call as the kernel has it."""
+
+    # As programs know it: read.
+    name: str
+    # The function that each call of it enters, and returns from with its result.
+    function: Function
+    # The program's arguments, when that function is entered.
+    arguments: tuple[Argument, ...]
+
+
+class SystemCalls(Protocol):
+    """Where system calls are."""
+
+    def system_calls(self) -> Sequence[SystemCall]:
+        """All of them, by name; none if that is not known."""
+        ...
+
+
 class Refusals(Protocol):
     """What must not be planted, and what is special about instructions that may be."""
 
@@ -441,7 +461,7 @@ class Modules(Protocol):
         ...
 
 
-class System(Symbols, Code, Refusals, Claims, Unwinding, Modules, Protocol):
+class System(Symbols, Code, SystemCalls, Refusals, Claims, Unwinding, Modules, Protocol):
     """All that must be known of one running kernel.
 
     facts: accessors for built-ins, hooks, the unwinder.  text: [start, end) of the kernel's own

@@ -8,7 +8,6 @@ from typing import Protocol
 
 import numpy as np
 
-from kinst.core.kernel import Argument
 from kinst.core.layout import (
     ARGUMENT_HOST,
     ARGUMENT_NONE,
@@ -23,7 +22,7 @@ from kinst.core.layout import (
     SITE_PROVIDER,
     SITE_RA_OFFSET,
 )
-from kinst.core.probe import Probe
+from kinst.core.probe import Argument, Probe
 
 NO_SLOT = 0xFFFFFFFF
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinst.core.kernel import Found, Kernel
+from kinst.core.kernel import Found, Kernel, Provider
 from kinst.core.probe import ProbeInterface, ProbeName, ProbePattern
 from kinst.core.stability import stability_of
 
@@ -13,7 +13,7 @@ END = ProbeName("dtrace", "", "", "END")
 ERROR = ProbeName("dtrace", "", "", "ERROR")
 
 
-class DTraceProvider:
+class DTraceProvider(Provider):
     """The three probes that are always there, in the order that gives them ids 1, 2 and 3."""
 
     name = "dtrace"
@@ -22,6 +22,7 @@ class DTraceProvider:
         "Stable/Stable/Common", "Stable/Stable/Common",
     )  # fmt: skip
     needs_kernel = False
+    interface = ProbeInterface(("BEGIN", "END", "ERROR"), ("BEGIN", "END"))
     usage = "BEGIN, END and ERROR"
 
     def listed(self) -> Sequence[Found]:
@@ -32,4 +33,3 @@ class DTraceProvider:
 
 
 PROVIDER = DTraceProvider()
-INTERFACE = ProbeInterface(("BEGIN", "END", "ERROR"), ("BEGIN", "END"))

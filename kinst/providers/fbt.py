@@ -20,7 +20,7 @@ from kinst.core.dtypes import INT, DType, VoidType
 from kinst.core.errors import KinstError
 from kinst.core.instruction import Flow, Instruction
 from kinst.core.isa import Isa
-from kinst.core.kernel import Argument, Found, Kernel, no_function
+from kinst.core.kernel import Found, Kernel, Provider, no_function
 from kinst.core.layout import (
     ARGUMENT_CONSTANT,
     ARGUMENT_NONE,
@@ -28,7 +28,7 @@ from kinst.core.layout import (
     ARGUMENT_STACK,
     ARGUMENTS,
 )
-from kinst.core.probe import Function, ProbeInterface, ProbeName, ProbePattern, Site
+from kinst.core.probe import Argument, Function, ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of
 from kinst.core.types import TypeSource
 
@@ -118,24 +118,7 @@ def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) ->
     return flow.condition if taken else flow.otherwise
 
 
-def argument_types(pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
-    """The types of args[]: a function's parameters, or the offset and its result.
-
-    None when the description is not that of one function's entry or return.  Raises KinstError
-    where the kernel's types have no such function."""
-    name = pattern.function.split("@")[0]
-    plain = name and not any(c in pattern.function + pattern.module for c in "*?[")
-    if pattern.provider not in ("", "fbt") or not plain or pattern.name not in NAMES:
-        return None
-    found = types.function(name, pattern.module)
-    if found is None:
-        raise KinstError(f"the kernel's types have no function {name}")
-    if pattern.name == "entry":
-        return found.parameters
-    return (INT,) if isinstance(found.result, VoidType) else (INT, found.result)
-
-
-class FbtProvider:
+class FbtProvider(Provider):
     """Functions of the running kernel, by its symbols and live text."""
 
     name = "fbt"
@@ -143,11 +126,21 @@ class FbtProvider:
         "Evolving/Evolving/Common", "Private/Private/Unknown", "Private/Private/ISA",
         "Evolving/Evolving/Common", "Private/Private/ISA",
     )  # fmt: skip
-    needs_kernel = True
+    interface = ProbeInterface(returns=("return",), of_functions=True)
     usage = "fbt::FUNCTION:entry and fbt::FUNCTION:return name functions, fbt:::entry all"
 
-    def listed(self) -> Sequence[Found]:
-        return []
+    def argument_types(self, pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
+        """A function's parameters, or the offset and its result."""
+        name = pattern.function.split("@")[0]
+        plain = name and not any(c in pattern.function + pattern.module for c in "*?[")
+        if pattern.provider not in ("", self.name) or not plain or pattern.name not in NAMES:
+            return None
+        found = types.function(name, pattern.module)
+        if found is None:
+            raise KinstError(f"the kernel's types have no function {name}")
+        if pattern.name == "entry":
+            return found.parameters
+        return (INT,) if isinstance(found.result, VoidType) else (INT, found.result)
 
     def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Sequence[Found]:
         if pattern.provider not in ("", self.name) or kernel is None or str(pattern) == ":::":
@@ -188,4 +181,3 @@ class FbtProvider:
 
 
 PROVIDER = FbtProvider()
-INTERFACE = ProbeInterface(returns=("return",))

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from kinst.core.columns import WIDTH
 from kinst.core.errors import AbsentError, KinstError
-from kinst.core.kernel import Found, Kernel, no_function
+from kinst.core.kernel import Found, Kernel, Provider, no_function
 from kinst.core.probe import Function, ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of
 
@@ -66,7 +66,7 @@ def _nearest(function: Function, kernel: Kernel, offset: int) -> KinstError:
     )
 
 
-class KinstProvider:
+class KinstProvider(Provider):
     """Instructions of functions, found in the live text of the running kernel."""
 
     name = "kinst"
@@ -74,11 +74,8 @@ class KinstProvider:
         "Evolving/Evolving/Common", "Private/Private/Unknown", "Private/Private/ISA",
         "Evolving/Evolving/Common", "Private/Private/ISA",
     )  # fmt: skip
-    needs_kernel = True
+    interface = ProbeInterface(all_plain=True, by_offset=True)
     usage = "kinst::FUNCTION: names all instructions, kinst::FUNCTION:OFFSET one"
-
-    def listed(self) -> Sequence[Found]:
-        return []
 
     def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Iterable[Found]:
         if pattern.provider != self.name:
@@ -136,4 +133,3 @@ def _all_of(functions: Sequence[Function], kernel: Kernel, glob: str) -> Iterato
 
 
 PROVIDER = KinstProvider()
-INTERFACE = ProbeInterface(all_plain=True, by_offset=True)

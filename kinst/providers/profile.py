@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from kinst.core.errors import AbsentError
-from kinst.core.kernel import Found, Kernel, Timer
+from kinst.core.kernel import Found, Kernel, Provider, Timer
 from kinst.core.probe import ProbeName, ProbePattern
 from kinst.core.stability import stability_of
 
@@ -52,7 +52,7 @@ def timer_of(name: str) -> Timer | None:
     return Timer(period, kind == "profile")
 
 
-class ProfileProvider:
+class ProfileProvider(Provider):
     """Time-based probes, one for each distinct name."""
 
     name = "profile"

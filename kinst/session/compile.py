@@ -31,8 +31,7 @@ from kinst.dlang.vocabulary.d_options import OWN_NAMES, Options, parse_rate, par
 from kinst.dlang.walk import expressions
 from kinst.isa import register_hint
 from kinst.patch.ways import plant_rules
-from kinst.providers import interfaces, load_all
-from kinst.providers.fbt import argument_types
+from kinst.providers import argument_types, interfaces, load_all
 from kinst.session.batches import check_batches
 from kinst.session.cpp import preprocess
 from kinst.session.descriptions import check_descriptions, check_providers, wants_kernel

@@ -122,7 +122,7 @@ def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Ker
     """A hint for a description that means nothing: how probes are named."""
     if pattern.id:
         return "kinst -l lists those with numbers"
-    if meant := probe_hint(pattern):
+    if pattern.provider not in providers and (meant := probe_hint(pattern)):
         return meant
     if meant := shifted(pattern, providers):
         return meant

@@ -13,6 +13,7 @@ from pathlib import Path
 from kinst.codegen.analysis import asks_caller
 from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie
+from kinst.core.instruction import Instruction
 from kinst.core.isa import Isa
 from kinst.core.kernel import Kernel, no_function
 from kinst.core.locals import Local
@@ -25,7 +26,7 @@ from kinst.image.dwarf.expressions import NotHereError
 from kinst.image.dwarf.lines import LineSpan
 from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.loaded import LoadedImage, LoadedImages, Move, running_index
-from kinst.providers import load_all
+from kinst.providers import load_all, of_instructions
 from kinst.session.compile import parse_request, with_programs
 from kinst.session.machine import frames_finder
 from kinst.session.report import Report
@@ -190,7 +191,7 @@ class SourceLines:
             function = self._kernel.at(address)
             # What only the boot ran is not there any more.
             if function is not None and self._kernel.beginning(function):
-                pattern = ProbePattern("kinst", function.module, function.name)
+                pattern = ProbePattern(of_instructions(), function.module, function.name)
                 found.setdefault(function.address, pattern)
         return list(found.values())
 
@@ -219,8 +220,7 @@ class SourceLines:
                 continue
             for one in self._kernel.instructions(function):
                 if 0 <= one.address - address < span.high - span.low:
-                    offset = str(one.address - function.address)
-                    patterns[ProbePattern("kinst", function.module, function.name, offset)] = None
+                    patterns[_instruction(function, one)] = None
         if not patterns:
             near = sorted(sorted(has, key=lambda n: abs(n - file.number))[:NEAR])
             raise KinstError(
@@ -243,9 +243,13 @@ class SourceLines:
             for instruction in self._kernel.instructions(function):
                 at = instruction.address
                 if any(low is not None and 0 <= at - low < size for low, size in moved):
-                    offset = str(instruction.address - function.address)
-                    found.append(ProbePattern("kinst", function.module, function.name, offset))
+                    found.append(_instruction(function, instruction))
         return found
+
+
+def _instruction(function: Function, one: Instruction) -> ProbePattern:
+    offset = str(one.address - function.address)
+    return ProbePattern(of_instructions(), function.module, function.name, offset)
 
 
 def source_of(

@@ -13,6 +13,7 @@ from kinst.core.dialect import Dialect
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
+from kinst.core.system import SystemCall
 from kinst.dlang.syntax.unparse import unparse
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.debuglink import find_debug, mismatch
@@ -66,6 +67,10 @@ class FileImage:
 
     def fixup(self, address: int) -> int | None:
         return self._rules.fixup(address)
+
+    def system_calls(self) -> Sequence[SystemCall]:
+        """None: those of a kernel are known when it runs."""
+        return ()
 
     def dead_ends(self) -> Sequence[str]:
         return self._rules.dead_ends()

@@ -30,6 +30,7 @@ from kinst.core.errors import KinstError, UnmappedError
 from kinst.core.instruction import Flow, Instruction, JumpTable
 from kinst.core.isa import Isa
 from kinst.core.probe import Function, Gap, Site
+from kinst.core.system import SystemCall
 from kinst.patch.flows import CALL, INDIRECT, JUMP, TRAP, flows_of
 
 MASK = (1 << 64) - 1
@@ -66,15 +67,16 @@ class Names(Protocol):
     def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]: ...
     def is_fatal(self, address: int) -> bool: ...
     def dead_ends(self) -> Sequence[str]: ...
+    def system_calls(self) -> Sequence[SystemCall]: ...
 
 
 class RunningKernel:
-    """Implements core.kernel.Kernel over a target and its personality; answers are cached."""
+    """Implements core.kernel.Kernel over a target and its system; answers are cached."""
 
     def __init__(
         self,
         target: Data,
-        personality: Names,
+        system: Names,
         isa: Isa,
         among: Collection[int] | None = None,
         *,
@@ -85,7 +87,7 @@ class RunningKernel:
         self._among = among
         self._inlines = inlines
         self._target = target
-        self._personality = personality
+        self._system = system
         self.isa = isa
         self._instructions: dict[int, Sequence[Instruction]] = {}
         self._code: dict[int, bytes] = {}
@@ -109,13 +111,13 @@ class RunningKernel:
         in_module = re.compile(translate(module)).match if module else lambda _: True
         if _GLOB.search(function):
             same_name: dict[str, list[Function]] = {}
-            for found in self._personality.glob(function):
+            for found in self._system.glob(function):
                 if in_module(found.module):
                     same_name.setdefault(found.name, []).append(found)
             return [f for same in same_name.values() for f in _numbered(same)]
         ordinal = _ORDINAL.match(function)
         plain = ordinal.group(1) if ordinal else function
-        same = [f for f in self._personality.lookup(plain) if in_module(f.module)]
+        same = [f for f in self._system.lookup(plain) if in_module(f.module)]
         if ordinal:
             return [f for f in _numbered(same) if f.name == function]
         if len(same) > 1:
@@ -132,7 +134,7 @@ class RunningKernel:
     def suggest(self, function: str) -> str:
         """See core.kernel.Kernel.suggest."""
         spread = range(len(function) - SUGGESTION_SPREAD, len(function) + SUGGESTION_SPREAD + 1)
-        names = {f.name for f in self._personality.functions()}
+        names = {f.name for f in self._system.functions()}
         # What gcc makes of a function: NAME.isra.0, NAME.constprop.0, NAME.part.0.
         made = sorted(n for n in names if n.startswith(f"{function}.") and not n.endswith(".cold"))
         if made:
@@ -212,10 +214,10 @@ class RunningKernel:
                 if flow is not None:
                     kind[k], falls[k] = FLOW_KINDS.index(flow.kind), flow.falls_through
                     target[k] = flow.target or 0
-        fixup = self._personality.fixup
+        fixup = self._system.fixup
         fault[:] = [fixup(at) is not None for at in columns.address.tolist()]
         for k in np.flatnonzero((kind == TRAP) & falls & ~fault).tolist():
-            falls[k] = not self._personality.is_fatal(int(columns.address[k]))
+            falls[k] = not self._system.is_fatal(int(columns.address[k]))
         thunks = np.array(sorted(self._thunks), np.uint64)
         for k in np.flatnonzero((kind == JUMP) & np.isin(target, thunks) & ~fault).tolist():
             flow = self._thunks[int(target[k])]
@@ -260,7 +262,7 @@ class RunningKernel:
             start = run[0].address
             end = max(f.address + f.size for f in run)
             with suppress(UnmappedError):
-                code = self._personality.code(start, end - start)
+                code = self._system.code(start, end - start)
                 for f in run:
                     self._code[f.address] = code[f.address - start :][: f.size]
 
@@ -269,7 +271,7 @@ class RunningKernel:
         known = self._code.get(function.address)
         if known is None:
             try:
-                known = self._personality.code(function.address, function.size)
+                known = self._system.code(function.address, function.size)
             except UnmappedError:
                 known = b""
             self._code[function.address] = known
@@ -294,10 +296,10 @@ class RunningKernel:
         return self.isa.joined(before, one) or flow
 
     def _seen_through(self, flow: Flow, address: int) -> Flow:
-        fixup = self._personality.fixup(address)
+        fixup = self._system.fixup(address)
         if fixup is not None:
             return replace(flow, fault=fixup)
-        if flow.kind == "trap" and flow.falls_through and self._personality.is_fatal(address):
+        if flow.kind == "trap" and flow.falls_through and self._system.is_fatal(address):
             return replace(flow, falls_through=False)
         if flow.kind == "jump" and flow.target in self._thunks:
             return self._thunks[flow.target]
@@ -308,7 +310,7 @@ class RunningKernel:
         """Address to what a jump there is really."""
         found: dict[int, Flow] = {}
         for pattern in self.isa.thunks:
-            for function in self._personality.glob(pattern):
+            for function in self._system.glob(pattern):
                 flow = self.isa.thunk(function.name)
                 if flow is not None:
                     found[function.address] = flow
@@ -370,11 +372,11 @@ class RunningKernel:
         return found
 
     def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """See core.kernel.Kernel.refused: by the personality, or by the ISA."""
-        reasons = self._personality.site_refusals(sites)
+        """See core.kernel.Kernel.refused: by the system, or by the ISA."""
+        reasons = self._system.site_refusals(sites)
         before = [(start := self._rerun_starts.get(a, a), a - start) for a, _ in sites]
         spans = [span for span in before if span[1]]
-        changed = self._personality.site_refusals(spans)
+        changed = self._system.site_refusals(spans)
         rerun = {span for span, reason in zip(spans, changed, strict=True) if reason}
         return [
             bool(reason or address in self._unsafe or span in rerun)
@@ -385,15 +387,15 @@ class RunningKernel:
 
     def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         """See core.kernel.Kernel.left."""
-        return self._personality.left(sites)
+        return self._system.left(sites)
 
     def _faults(self, address: int, size: int) -> bool:
         """Whether any of this code may fault on purpose."""
-        return any(self._personality.fixup(a) is not None for a in range(address, address + size))
+        return any(self._system.fixup(a) is not None for a in range(address, address + size))
 
     def _stays(self, address: int, size: int) -> bool:
         """Whether the ISA cannot displace the instruction, to a place that branches reach."""
-        code = self._personality.code(address, size)
+        code = self._system.code(address, size)
         return isinstance(self.isa.displace(code, address, address - REACHED & MASK), Refused)
 
     def forget(self, functions: Iterable[Function]) -> None:
@@ -427,14 +429,18 @@ class RunningKernel:
 
     def dead_ends(self) -> Sequence[str]:
         """See core.kernel.Kernel.dead_ends."""
-        return self._personality.dead_ends()
+        return self._system.dead_ends()
+
+    def system_calls(self) -> Sequence[SystemCall]:
+        """See core.kernel.Kernel.system_calls."""
+        return self._system.system_calls()
 
     def parts(self, function: Function) -> Sequence[Function]:
         """See core.kernel.Kernel.parts."""
         known = self._parts.get(function.address)
         if known is None:
             stem, cold, _ = function.name.partition(COLD)
-            mains = _numbered(self._personality.lookup(stem)) if cold else []
+            mains = _numbered(self._system.lookup(stem)) if cold else []
             candidates = [self._moved(main) for main in mains]
             known = next(
                 (c for c in candidates if function.address in [p.address for p in c]), None
@@ -461,20 +467,18 @@ class RunningKernel:
 
     def at(self, address: int) -> Function | None:
         """See core.kernel.Kernel.at."""
-        function = self._personality.function_at(address)
+        function = self._system.function_at(address)
         if function is None:
             return None
         if function.address not in self._at:
-            same = [
-                f for f in self._personality.lookup(function.name) if f.module == function.module
-            ]
+            same = [f for f in self._system.lookup(function.name) if f.module == function.module]
             for one in _numbered(same):
                 self._at[one.address] = one
         return self._at.get(function.address, function)
 
     def live(self, address: int, size: int) -> bytes:
         """Bytes of kernel text as they are now."""
-        return self._personality.code(address, size)
+        return self._system.code(address, size)
 
     def rerun_prefix(self, function: Function, address: int) -> bytes:
         """See core.kernel.LiveKernel.rerun_prefix."""

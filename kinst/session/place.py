@@ -12,7 +12,6 @@ from kinst.core.columns import FOLLOWING, Batch, columns_of
 from kinst.core.errors import KinstError
 from kinst.core.held import held_in
 from kinst.core.isa import Isa
-from kinst.core.kernel import Argument
 from kinst.core.layout import (
     ARGUMENT_CONSTANT,
     ARGUMENT_SLOT,
@@ -21,7 +20,7 @@ from kinst.core.layout import (
     Scratch,
     lay_out,
 )
-from kinst.core.probe import Probe, Site
+from kinst.core.probe import Argument, Probe, Site
 from kinst.core.records import ProgramLayout
 from kinst.core.system import System
 from kinst.patch.descriptors import descriptor_size

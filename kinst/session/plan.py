@@ -17,7 +17,7 @@ from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody
 from kinst.core.columns import FOLLOWING
 from kinst.core.held import EndedCode
 from kinst.core.isa import Isa
-from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK
+from kinst.core.layout import ARGUMENT_POINTED, ARGUMENT_SLOT, ARGUMENT_STACK, POINTED_SLOT
 from kinst.core.system import HOOK_BYTES, System
 from kinst.patch.blocks import BlockRules
 from kinst.patch.descriptors import (
@@ -248,7 +248,8 @@ def argument_slots(isa: Isa, enabled: EnabledSite, numbers: frozenset[int]) -> f
     """Return the frame slots that hold these arguments of a probe, or lead to them."""
     read = [a for n, a in enumerate(enabled.arguments) if n in numbers]
     stack = {isa.sp_slot for a in read if a.kind == ARGUMENT_STACK}
-    return frozenset(stack | {a.value for a in read if a.kind == ARGUMENT_SLOT})
+    pointers = {a.value & POINTED_SLOT for a in read if a.kind == ARGUMENT_POINTED}
+    return frozenset(stack | pointers | {a.value for a in read if a.kind == ARGUMENT_SLOT})
 
 
 def _descriptor_places(placed: Placed) -> Descriptors:

@@ -24,6 +24,7 @@ from kinst.kernels.fetch import Prepared
 from kinst.machines import kind_of
 from kinst.machines.vm import initramfs
 from kinst.machines.vm.files import MODULES as DRIVERS
+from kinst.providers import names_kernel_probe
 
 DEFAULT_ISA = "amd64"
 MOST_CPUS = 255  # of QEMU's machines
@@ -145,9 +146,20 @@ def parse_memory(value: str) -> int:
     return size
 
 
+def _wants_guest(request: Request) -> bool:
+    """Whether a guest is needed for sure, or nearly so."""
+    if request.compile_only or request.dump or request.of_file:
+        return False
+    return request.runs_command or any(names_kernel_probe(one.text) for one in request.programs)
+
+
 def begin(request: Request) -> Begun | None:
-    """Start what can be started of the request's machine now, where all files are there; None where
-    that is nothing.  What is wrong with the request is for open_target() to say."""
+    """Start what can be started of the request's machine, before its program is understood.
+
+    Return None if nothing can be started yet, or if no guest may be needed; open_target() reports
+    errors in the request."""
+    if not _wants_guest(request):
+        return None
     if not request.machine.abilities.boots or request.kernel or request.initrd or request.build:
         return None
     try:

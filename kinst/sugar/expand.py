@@ -19,6 +19,7 @@ from kinst.core.kernel import Kernel
 from kinst.core.probe import Crossing, Function, Gap, ProbePattern, gaps_told
 from kinst.dlang.api import parse_text
 from kinst.dlang.syntax import tree
+from kinst.providers import of_functions, of_instructions
 from kinst.sugar.graph import Graph
 from kinst.sugar.inline import (
     CopyExit,
@@ -31,7 +32,6 @@ from kinst.sugar.inline import (
     stay,
 )
 
-PROVIDER = "kinst"
 NAMES = ("entry", "return")
 MOST_NAMES = 64  # functions that one glob may mean
 _GLOB = frozenset("*?[")
@@ -62,7 +62,9 @@ class Expansion:
 
 def is_sugar(pattern: ProbePattern) -> bool:
     """Whether a description is kinst::F:entry or kinst::F:return."""
-    return pattern.provider == PROVIDER and bool(pattern.function) and pattern.name in NAMES
+    return (
+        pattern.provider == of_instructions() and bool(pattern.function) and pattern.name in NAMES
+    )
 
 
 def has_sugar(program: tree.Program) -> bool:
@@ -218,7 +220,9 @@ class _Expander:
             sites = self._sites(pattern, name, found.regions, found.empty, len(copies))
             always = [p for condition, p in sites if not condition]
             sometimes = [(condition, p) for condition, p in sites if condition]
-        always += [(ProbePattern("fbt", pattern.module, f.name, pattern.name), "", 0) for f in own]
+        always += [
+            (ProbePattern(of_functions(), pattern.module, f.name, pattern.name), "", 0) for f in own
+        ]
         if alone and not always and not sometimes:
             said = self.notes[-1] if found.regions else f"{found.empty} without code"
             raise self._nothing(pattern, functions, len(copies), said.partition(": ")[2] or said)
@@ -294,7 +298,7 @@ class _Expander:
                 where = self._description(pattern, one.address)
                 if where is not None:
                     found.append((one.condition, (where, name, len(copy.region.within))))
-        said = f"{PROVIDER}::{name}:{pattern.name}"
+        said = f"{of_instructions()}::{name}:{pattern.name}"
         self.notes.append(count.text(said))
         if count.undecoded:
             holes = [gap for some in gaps.values() for gap in some]
@@ -329,7 +333,7 @@ class _Expander:
             return None
         module = pattern.module or ("" if function.module == "vmlinux" else function.module)
         offset = str(address - function.address)
-        return ProbePattern(PROVIDER, module, function.name, offset)
+        return ProbePattern(of_instructions(), module, function.name, offset)
 
     def _nothing(
         self, pattern: ProbePattern, functions: Sequence[FunctionDie], copies: int, said: str

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from kinst.core.errors import DError, KinstError
 from kinst.core.probe import ProbePattern
 from kinst.dlang.syntax import tree
+from kinst.providers import of_instructions
 
-PROVIDER = "kinst"
 _NAME = re.compile(r"@(?:(.+)@)?([0-9]+)\Z")
 _FILE = re.compile(r"([\w.+-]+\.(?:c|h|S|rs|cc|cpp))(?:@([0-9]+))?\Z")
 
@@ -47,9 +47,9 @@ def file_of(pattern: ProbePattern) -> SourceFile | None:
     """What a description of a file or of its line means, or None for any other."""
     module, function, name = pattern.module, pattern.function, pattern.name
     # With three fields the first is taken for the module.
-    if not pattern.provider and module == PROVIDER and not function:
+    if not pattern.provider and module == of_instructions() and not function:
         module = ""
-    elif pattern.provider != PROVIDER:
+    elif pattern.provider != of_instructions():
         return None
     match = _FILE.match(function or name)
     if match is None or (not function and not match[2]):
@@ -65,7 +65,7 @@ def line_of(pattern: ProbePattern) -> Line | None:
     match = _NAME.match(pattern.name)
     if file_of(pattern) is not None:
         return None
-    if pattern.provider != PROVIDER or not pattern.function or match is None:
+    if pattern.provider != of_instructions() or not pattern.function or match is None:
         return None
     return Line(pattern.module, pattern.function, match[1] or "", int(match[2]))
 

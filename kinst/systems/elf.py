@@ -8,17 +8,15 @@ system's to say.  Nothing is written into such a kernel: its probes are stop-pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
+from kinst.core.basic_system import BasicSystem
 from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
 from kinst.core.probe import Function
-from kinst.core.system import Clock, Facts, Lender, LoadedModule, ModuleFrames, System, Territory
+from kinst.core.system import Facts, System, Territory
 from kinst.core.types import KERNEL
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
@@ -135,8 +133,10 @@ def _locate(
     return 0, False
 
 
-class ElfKernel:
-    """The System protocol (core/system.py) by a file alone."""
+class ElfKernel(BasicSystem):
+    """The System protocol (core/system.py) by a file alone.
+
+    A system that knows more derives from it."""
 
     def __init__(self, target: Target, image: DebugInfo, bearings: Bearings) -> None:
         """Raises KinstError when the machine runs another kernel, and for a file without code or
@@ -149,44 +149,12 @@ class ElfKernel:
         self._slide, self._is_loaded = _locate(target, elf, self._file, linked.all, bearings)
         self._functions = FunctionTable(elf, self._slide, KERNEL) if self._slide else linked
         self._variables = VariableTable(elf, self._slide)
-        self.facts = Facts(
-            os="",
-            release="",
-            slide=self._slide,
-            cpus=target.cpus,
-            builtins={},
-            nofault_read=0,
-            trap_hook=0,
-            trap_pc_offset=0,
-            trap_pc_delta=0,
-            fault_hook=0,
-            per_cpu_bases=(),
-            clock=None,
-        )
+        self.facts = Facts(slide=self._slide, cpus=target.cpus)
 
     @property
     def text(self) -> tuple[int, int]:
         low, high = self._file.range
         return low + self._slide & MASK, high + self._slide & MASK
-
-    @property
-    def page_tables(self) -> int | None:
-        """Not known."""
-        return None
-
-    @property
-    def heartbeat(self) -> int | None:
-        """Not known."""
-        return None
-
-    @property
-    def lender(self) -> Lender | None:
-        """Not known."""
-        return None
-
-    def clock(self) -> Clock | None:
-        """Not known: timestamp is the host's time while the machine runs."""
-        return None
 
     def functions(self) -> Sequence[Function]:
         return self._functions.all
@@ -210,72 +178,10 @@ class ElfKernel:
             return self._target.read(address, size)
         return self._file.read(address - self._slide & MASK, size)
 
-    def refusals(self, function: Function) -> str:
-        """Nothing is: a debugger's breakpoint changes no code of the kernel."""
-        return ""
-
-    def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
-        return [""] * len(sites)
-
-    def has_fixup(self, address: int) -> bool:
-        return False
-
-    def fixup(self, address: int) -> int | None:
-        return None
-
-    def landings(self) -> npt.NDArray[np.uint64]:
-        """Not known: nothing is written into its code."""
-        return np.zeros(0, np.uint64)
-
-    def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """As far as anybody knows."""
-        return [True] * len(sites)
-
-    def leaving_call_sites(self) -> ElfKernel:
-        """Nobody is known to have any."""
-        return self
-
-    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        return [False] * len(sites)
-
-    def is_bug(self, address: int) -> bool:
-        return False
-
-    def is_fatal(self, address: int) -> bool:
-        """It may go on behind a trap, as far as anybody knows."""
-        return False
-
-    def dead_ends(self) -> Sequence[str]:
-        """Not known; a way too many only makes an inline copy end earlier."""
-        return ()
-
-    def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
-        return ()
-
-    def releases(self, claimed: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
-        return ()
-
-    def frame_rule(self, address: int) -> tuple[str, int, int] | None:
-        """Not asked for: `caller` is refused."""
-        return None
-
     def frame_address(self, address: int) -> tuple[str, int] | None:
         """By the file's call frame information."""
         registers = self._target.isa.dwarf_registers
         return self._image.frame_address(address - self._slide & MASK, registers)
-
-    def online_cpus(self) -> Sequence[int]:
-        return range(self.facts.cpus)
-
-    def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
-        """Where it stands; stack() is refused."""
-        return (pc,)
-
-    def modules(self) -> Sequence[LoadedModule]:
-        return ()
-
-    def find_frames_with(self, find: Callable[[LoadedModule], ModuleFrames | None]) -> None:
-        """There are no modules."""
 
 
 class PlainFile:
@@ -295,12 +201,16 @@ class PlainFile:
         return ()
 
 
-class _Unknown:
-    """The SystemKind protocol (kinst/systems/__init__.py)."""
+class ElfKind:
+    """The SystemKind protocol (kinst/systems/__init__.py) for any ELF file.
+
+    A system that knows more derives from it."""
 
     name = "elf"
     fallback = True
     hosts = False
+    # Names of _LACKING that the system knows all the same.
+    knows_of: frozenset[str] = frozenset()
 
     def knows(self, elf: Elf) -> bool:
         return True
@@ -310,13 +220,17 @@ class _Unknown:
         return UNKNOWN
 
     def territory(self, isa: Isa) -> Territory | None:
-        """Not known: memory is read as the CPUs see it."""
+        """None: memory is read as the CPUs see it."""
         return None
 
     def lacks(self, name: str, elf: Elf) -> str:
         """Where threads, processes and callers are is the system's to say."""
         what = _LACKING.get(name, "").format(name)
-        return f"{what} needs a system that kinst knows: {elf.path} is of none" if what else ""
+        if not what or name in self.knows_of:
+            return ""
+        if self.fallback:
+            return f"{what} needs a system that kinst knows: {elf.path} is of none"
+        return f"{what} is not known of the system {self.name}"
 
     def of_file(self, elf: Elf) -> FileRules:
         return PlainFile(elf)
@@ -325,4 +239,4 @@ class _Unknown:
         return ElfKernel(target, image, bearings)
 
 
-SYSTEM = _Unknown()
+SYSTEM = ElfKind()

@@ -13,6 +13,7 @@ from kinst.codegen.code_machine import CodeMachine
 from kinst.core import layout as lay
 from kinst.core.dtypes import CHAR, INT, STRING, UINT, UINT64, StringType
 from kinst.core.errors import KinstError
+from kinst.core.probe import pointed_at
 from kinst.dlang import typed as t
 from kinst.dlang.typed import Format
 from tests.codegen.codegen_rig import (
@@ -328,20 +329,21 @@ def test_arguments_on_each_machine() -> None:
 def test_arguments_are_where_the_descriptor_says(rig: type[Rig]) -> None:
     stack = STACK + 0x3800
     run = rig(
-        program(*([trace(builtin(f"arg{i}"))] for i in (0, 1, 2, 3, 4))),
-        {1: (0, 1, 2, 3, 4)},
+        program(*([trace(builtin(f"arg{i}"))] for i in range(8))),
+        {1: tuple(range(8))},
         memory={stack: struct.pack("<3Q", 7, 8, 9)},
         arguments=[
             (lay.ARGUMENT_SLOT, 4), (lay.ARGUMENT_CONSTANT, -5), (lay.ARGUMENT_STACK, 16),
             (lay.ARGUMENT_NONE, 0), (lay.ARGUMENT_STACK, 1 << 20),
+            *((a.kind, a.value) for a in (pointed_at(5, 8), pointed_at(5, -8), pointed_at(4, 0))),
         ],
     )  # fmt: skip
     by_slot = {r.slot: r.index for r in REGISTERS}
-    run.fire(1, {by_slot[4]: 44, by_slot[SP_SLOT]: stack})
+    run.fire(1, {by_slot[4]: 44, by_slot[5]: stack + 8, by_slot[SP_SLOT]: stack})
     got = [(r.clause, u64(r.data)) for r in run.records(run.slot)]
-    assert got == [(0, 44), (1, (1 << 64) - 5), (2, 9)]
+    assert got == [(0, 44), (1, (1 << 64) - 5), (2, 9), (5, 9), (6, 7)]
     # What is not there is an error, and the clauses after it still run.
-    assert run.state(lay.STATE_ERRORS, run.slot) == 2
+    assert run.state(lay.STATE_ERRORS, run.slot) == 3
     assert run.state(lay.STATE_FAULT + 16, run.slot) == lay.FAULT_BADADDR
 
 

@@ -13,8 +13,8 @@ from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.codegen.site_work import Snippets, counted, counted_entries, own_keys, snippets_of
 from kinst.codegen.snippets import compile_snippets, guard_code
 from kinst.core.bodies import Snippet
-from kinst.core.kernel import Argument
 from kinst.core.layout import ARGUMENT_CONSTANT
+from kinst.core.probe import Argument
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text

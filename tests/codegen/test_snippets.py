@@ -21,9 +21,8 @@ from kinst.codegen.snippets import PureCode, compile_snippets, guard_code, index
 from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody, Snippet
 from kinst.core.displaced import Relocated
 from kinst.core.isa import Isa
-from kinst.core.kernel import Argument
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT, lay_out
-from kinst.core.probe import Function, Site
+from kinst.core.probe import Argument, Function, Site
 from kinst.core.records import AggregationLayout, Field
 from kinst.core.system import Access
 from kinst.dlang.api import Environment, compile_text

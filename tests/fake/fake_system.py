@@ -4,7 +4,7 @@ instructions that may fault, functions not to touch."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from fnmatch import translate
 from typing import cast
@@ -12,11 +12,12 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.basic_system import BasicSystem
 from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
 from kinst.core.probe import Function
-from kinst.core.system import Access, Clock, Facts, LoadedModule, ModuleFrames, System, Territory
+from kinst.core.system import Access, Clock, Facts, System, Territory
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.systems import FileRules
@@ -55,16 +56,12 @@ def builtins(isa: str) -> dict[str, Access]:
     }
 
 
-class FakeSystem:
+class FakeSystem(BasicSystem):
     """The System protocol (kinst/core/system.py).
 
     forbidden: functions that are refused, to the reason.  call_sites: (address, size) of what its
     own tracer may write.  traps, nofault: whether the kernel has
     a trap handler that can be hooked, and a read that cannot fault."""
-
-    page_tables = None
-    heartbeat = None
-    lender = None
 
     def __init__(self, machine: FakeMachine, *, traps: bool = True, nofault: bool = True) -> None:
         self._machine = machine
@@ -72,7 +69,7 @@ class FakeSystem:
         self.call_sites: set[tuple[int, int]] = set()
         self._leaves = False
         kernel = machine.kernel
-        self.text = (kernel.address("text_start"), kernel.address("text_end"))
+        self._text = (kernel.address("text_start"), kernel.address("text_end"))
         offset, delta = TRAP_PC[machine.isa.name]
         self.facts = Facts(
             os="fake",
@@ -97,11 +94,12 @@ class FakeSystem:
         words = [int.from_bytes(table[i : i + 8], "little") for i in range(0, len(table), 8)]
         self._fixups = dict(zip(words[::2], words[1::2], strict=True))
 
+    @property
+    def text(self) -> tuple[int, int]:
+        return self._text
+
     def clock(self) -> Clock:
         return CLOCK
-
-    def online_cpus(self) -> Sequence[int]:
-        return range(self._machine.cpus)
 
     def functions(self) -> Sequence[Function]:
         return self._functions
@@ -116,9 +114,6 @@ class FakeSystem:
     def function_at(self, address: int) -> Function | None:
         inside = (f for f in self._functions if f.address <= address < f.address + f.size)
         return next(inside, None)
-
-    def variable_at(self, address: int) -> tuple[str, str, int] | None:
-        return None
 
     def refusals(self, function: Function) -> str:
         if function.name in OWN:
@@ -139,9 +134,6 @@ class FakeSystem:
     def code(self, address: int, size: int) -> bytes:
         return self._machine.read(address, size)
 
-    def has_fixup(self, address: int) -> bool:
-        return address in self._fixups
-
     def fixup(self, address: int) -> int | None:
         return self._fixups.get(address)
 
@@ -150,36 +142,6 @@ class FakeSystem:
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         return self.left(sites)
-
-    def is_bug(self, address: int) -> bool:
-        return False
-
-    def is_fatal(self, address: int) -> bool:
-        return False
-
-    def dead_ends(self) -> Sequence[str]:
-        return ()
-
-    def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
-        return []
-
-    def releases(self, claimed: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
-        return []
-
-    def frame_rule(self, address: int) -> tuple[str, int, int] | None:
-        return None
-
-    def frame_address(self, address: int) -> tuple[str, int] | None:
-        return None
-
-    def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
-        return (pc,)
-
-    def modules(self) -> Sequence[LoadedModule]:
-        return ()
-
-    def find_frames_with(self, find: Callable[[LoadedModule], ModuleFrames | None]) -> None:
-        """There are no modules."""
 
 
 class FakeSystemKind:

@@ -9,7 +9,6 @@ import pytest
 
 from kinst.core.bodies import CallBody, CountBody
 from kinst.core.errors import KinstError
-from kinst.core.kernel import Argument
 from kinst.core.layout import (
     ARGUMENT_HOST,
     ARGUMENT_NONE,
@@ -24,7 +23,7 @@ from kinst.core.layout import (
     SITE_PROVIDER,
     SITE_RA_OFFSET,
 )
-from kinst.core.probe import Function, Probe, ProbeName, Site
+from kinst.core.probe import Argument, Function, Probe, ProbeName, Site
 from kinst.isa import load
 from kinst.patch.descriptors import FrameRule, Strings, descriptor_size, descriptors_of
 from kinst.patch.plan import Hook, plan_hooks, plan_sites

@@ -6,10 +6,10 @@ import pytest
 
 from kinst.core.dtypes import CHAR, INT, INT64, DType, FunctionType, VoidType
 from kinst.core.errors import AbsentError, KinstError
-from kinst.core.kernel import Argument, Found
+from kinst.core.kernel import Found
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_NONE, ARGUMENT_SLOT, ARGUMENT_STACK
-from kinst.core.probe import ProbePattern
-from kinst.providers.fbt import PROVIDER, argument_types
+from kinst.core.probe import Argument, ProbePattern
+from kinst.providers.fbt import PROVIDER
 from tests.fake_kernel import ISA, FakeKernel
 
 NOP = "0f1f440000"
@@ -150,7 +150,7 @@ def test_types_of_arguments() -> None:
 
     def types(function: str, name: str, provider: str = "fbt", module: str = "") -> object:
         pattern = ProbePattern(provider, module, function, name)
-        return argument_types(pattern, Types())  # type: ignore[arg-type]
+        return PROVIDER.argument_types(pattern, Types())  # type: ignore[arg-type]
 
     assert types("gives", "entry") == (CHAR, INT)
     assert types("gives@2", "entry") == (CHAR, INT)

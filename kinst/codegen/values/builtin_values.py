@@ -24,6 +24,7 @@ from kinst.core.errors import KinstError
 from kinst.core.layout import (
     ARGUMENT_CONSTANT,
     ARGUMENT_HOST,
+    ARGUMENT_POINTED,
     ARGUMENT_SLOT,
     ARGUMENT_STACK,
     ARGUMENTS,
@@ -42,6 +43,8 @@ from kinst.core.layout import (
     CONTEXT_WALLTIMESTAMP,
     FAULT_BADADDR,
     FAULT_ILLOP,
+    POINTED_SHIFT,
+    POINTED_SLOT,
     RA_IN_SLOT,
     SITE_ARGUMENTS,
     SITE_CFA_OFFSET,
@@ -272,6 +275,11 @@ def _argument(firing: Firing, number: int) -> Value:
     others = when(ARGUMENT_STACK)
     stack = code.load(64, code.add(firing.frame, 8 * machine.sp_slot))
     done(load_word(firing, code.op("add", stack, value), 64), others)
+    others = when(ARGUMENT_POINTED)
+    slot = code.op("and", value, POINTED_SLOT)
+    pointer = code.load(64, code.op("add", firing.frame, code.op("shl", slot, 3)))
+    place = code.op("add", pointer, code.op("ashr", value, POINTED_SHIFT))
+    done(load_word(firing, place, 64), others)
     if machine.host:
         others = when(ARGUMENT_HOST)
         done(code.load(64, context_word(firing, CONTEXT_ARGS + number)), others)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from kinst.core.probe import Crossing, Probe
 from kinst.dlang.typed import Clause
+from kinst.providers import interfaces
 
 HEADER = f"{'CPU':>3} {'FUNCTION':<41}\n"
 _STEP = 2
@@ -53,7 +54,8 @@ class FlowIndent:
             if flow == kind and other is not None and other != this and other[0] == probe.id:
                 flow = "" if self._crossing(probe, other[1]) == crossing else flow
         indent = self._indents.get(cpu, 0)
-        system_call = probe.name.provider == "syscall"
+        interface = interfaces().get(probe.name.provider)
+        system_call = interface is not None and interface.system_calls
         if flow == "return":
             indent = max(0, indent - _STEP)
             shown = (" <= " if system_call else " <- ") + crossing.function

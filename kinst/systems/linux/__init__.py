@@ -49,7 +49,10 @@ class _Linux:
         """Raises KinstError when the image is another kernel's, or has no types."""
         arch, hooks = facts_of(target.isa.name), target.abilities.writes_code
         notified = target.planter is not None
-        return attach(target, image, bearings.text, arch, hook_bugs=hooks, notified=notified)
+        return attach(
+            target, image, bearings.text, arch, hook_bugs=hooks, notified=notified,
+            argument_slots=target.isa.argument_slots,
+        )  # fmt: skip
 
 
 SYSTEM = _Linux()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.system import Territory
-from kinst.systems.linux.isafacts import CallSite, IsaFacts
+from kinst.systems.linux.isafacts import CallNames, CallSite, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
 # Where its text can be: __START_KERNEL_map up to the modules (Documentation/arch/x86/x86_64/
@@ -38,4 +38,7 @@ LINUX = IsaFacts(
     # nopl 0(%rax,%rax,1); before 5.13 the nop of the processor's choice, on some 66 66 66 66 90.
     call_sites=(CallSite((bytes.fromhex("0f1f440000"), bytes.fromhex("6666666690"))),),
     label_size=0,
+    system_calls=(CallNames(
+        "__x64_sys_", tuple((name, 0) for name in ("di", "si", "dx", "r10", "r8", "r9"))
+    ),),
 )  # fmt: skip

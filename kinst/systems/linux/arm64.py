@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.system import Territory
-from kinst.systems.linux.isafacts import CallSite, FrameChain, IsaFacts
+from kinst.systems.linux.isafacts import CallNames, CallSite, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
 # Where modules, the image and vmalloc's areas are, with 48-bit addresses; the fixmap is above
@@ -34,4 +34,5 @@ LINUX = IsaFacts(
     chain=FrameChain("R_SP", "R_FP", 0, 8, "", 0xFFFF << 48),
     link="R_LR",
     frame_registers={29: "R_FP", 30: "R_LR", 31: "R_SP"},
+    system_calls=(CallNames("__arm64_sys_", tuple(("regs", 8 * n) for n in range(6))),),
 )  # fmt: skip

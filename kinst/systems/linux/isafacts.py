@@ -64,6 +64,16 @@ class CallSite:
 
 
 @dataclass(frozen=True, slots=True)
+class CallNames:
+    """Functions of system calls: a prefix before the call's name, and the members of the pt_regs
+    that is their argument, with bytes after their start, which are the program's arguments; without
+    members these are the function's own (arch/*/include/asm/syscall_wrapper.h)."""
+
+    prefix: str
+    members: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class IsaFacts:
     """Linux on one ISA.
 
@@ -80,6 +90,7 @@ class IsaFacts:
     thread_registers: as in Facts.
     link: D name of the register that holds the return address when a function is entered.
     frame_registers: D names, by DWARF number, of the registers from which a caller is found.
+    system_calls: how their functions are named and find their arguments, the newest kernels first.
     """
 
     territory: Territory
@@ -96,6 +107,7 @@ class IsaFacts:
     chain: FrameChain | None = None
     link: str = ""
     frame_registers: Mapping[int, str] = field(default_factory=dict)
+    system_calls: tuple[CallNames, ...] = ()
 
 
 def facts_of(isa: str) -> IsaFacts:

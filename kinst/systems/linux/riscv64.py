@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.system import Territory
-from kinst.systems.linux.isafacts import CallSite, FrameChain, IsaFacts
+from kinst.systems.linux.isafacts import CallNames, CallSite, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
 # Where the image can be (Documentation/arch/riscv/vm-layout.rst): the last 2 GB, of which the
@@ -50,4 +50,9 @@ LINUX = IsaFacts(
     chain=FrameChain("R_SP", "R_S0", -16, -8, "R_RA", 0),
     link="R_RA",
     frame_registers={1: "R_RA", 2: "R_SP", 8: "R_S0"},
+    # Since 6.6 by way of pt_regs; before that functions of C.
+    system_calls=(
+        CallNames("__riscv_sys_", tuple((n, 0) for n in ("orig_a0", "a1", "a2", "a3", "a4", "a5"))),
+        CallNames("sys_", ()),
+    ),
 )  # fmt: skip

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
-from kinst.core.system import Clock, Facts, Lender
+from kinst.core.system import Clock, Facts, Lender, SystemCall
 from kinst.image.btf import Btf, open_btf
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
@@ -37,6 +37,7 @@ from kinst.systems.linux.lending import lender
 from kinst.systems.linux.memory import MASK, Kernel, Memory
 from kinst.systems.linux.modules import Module, ModuleRules, Modules
 from kinst.systems.linux.refusals import Refusals
+from kinst.systems.linux.system_calls import system_calls
 from kinst.systems.linux.tables import KernelTables
 from kinst.systems.linux.untouchable import NEVER_RETURN
 
@@ -63,10 +64,13 @@ class Linux:
         image: DebugInfo,
         *,
         notified: bool = False,
+        argument_slots: Sequence[int] = (),
     ) -> None:
+        """argument_slots: of the registers that a C function gets its arguments in (Isa)."""
         self.facts = facts
         self._btf = btf
         self._arch = arch
+        self._argument_slots = argument_slots
         self._kernel = kernel
         self._tables = KernelTables(kernel.elf, arch.label_size)
         self.table = FunctionTable(kernel.elf, kernel.slide, MODULE, PADDING)
@@ -143,6 +147,14 @@ class Linux:
         """(module, name, start) of the variable of the kernel proper that holds an address."""
         found = self._variables.at(address)
         return None if found is None else (MODULE, *found)
+
+    def system_calls(self) -> Sequence[SystemCall]:
+        """See core/system.py."""
+        return self._system_calls
+
+    @cached_property
+    def _system_calls(self) -> Sequence[SystemCall]:
+        return system_calls(self.table, self._btf, self._arch.system_calls, self._argument_slots)
 
     def refusals(self, function: Function) -> str:
         """Why no instruction of this function may be planted, or ""."""
@@ -360,6 +372,7 @@ def attach(
     cache: Path | None = None,
     hook_bugs: bool = False,
     notified: bool = False,
+    argument_slots: Sequence[int] = (),
 ) -> Linux:
     """Attach to a running Linux kernel.
 
@@ -367,7 +380,8 @@ def attach(
     its first code (KASLR); None: where it was linked.  arch: of its ISA.  cache: the folder for
     saved indexes; kinst's own when None.  hook_bugs: the caller promises to hook facts.bug_hook,
     and BUG and WARN traps may be planted; without it they are refused.  notified: nothing is
-    hooked, and breakpoints reach kinst by a die notifier.  Raises KinstError when the file is
+    hooked, and breakpoints reach kinst by a die notifier.  argument_slots: of the registers that a
+    C function gets its arguments in.  Raises KinstError when the file is
     another kernel's, or has no symbols or BTF.
     """
     elf = image.elf
@@ -386,4 +400,6 @@ def attach(
         facts = replace(facts, bug_hook=0)
     if notified:
         facts = replace(facts, fault_hook=0)
-    return Linux(kernel, btf, facts, arch, image, notified=notified)
+    return Linux(
+        kernel, btf, facts, arch, image, notified=notified, argument_slots=argument_slots
+    )  # fmt: skip

@@ -36,8 +36,8 @@ from kinst.core.dtypes import (
     SymbolType,
 )
 from kinst.core.errors import KinstError, Span
-from kinst.core.kernel import Argument
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT
+from kinst.core.probe import Argument
 from kinst.core.records import Field
 from kinst.dlang import typed
 from kinst.dlang.api import compile_text

@@ -1,0 +1,103 @@
+"""A system of which little is known: the answers of core.system.System that are true of any kernel.
+
+A system derives from it and says what it knows beyond; what it does not say is refused, with its
+reason, or taken for the worst case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.probe import Function
+from kinst.core.system import Clock, Facts, Lender, LoadedModule, ModuleFrames, System, SystemCall
+
+
+class BasicSystem(System):
+    """functions(), lookup(), glob(), function_at(), code() and text are for the system to say."""
+
+    facts: Facts
+
+    @property
+    def page_tables(self) -> int | None:
+        return None
+
+    @property
+    def heartbeat(self) -> int | None:
+        return None
+
+    @property
+    def lender(self) -> Lender | None:
+        return None
+
+    def clock(self) -> Clock | None:
+        """None: timestamp is the host's time while the machine runs."""
+        return None
+
+    def online_cpus(self) -> Sequence[int]:
+        return range(self.facts.cpus)
+
+    def variable_at(self, address: int) -> tuple[str, str, int] | None:
+        return None
+
+    def system_calls(self) -> Sequence[SystemCall]:
+        return ()
+
+    def refusals(self, function: Function) -> str:
+        return ""
+
+    def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
+        return [""] * len(sites)
+
+    def has_fixup(self, address: int) -> bool:
+        return self.fixup(address) is not None
+
+    def fixup(self, address: int) -> int | None:
+        return None
+
+    def landings(self) -> npt.NDArray[np.uint64]:
+        return np.zeros(0, np.uint64)
+
+    def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """True: it may."""
+        return [True] * len(sites)
+
+    def leaving_call_sites(self) -> System:
+        return self
+
+    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        return [False] * len(sites)
+
+    def is_bug(self, address: int) -> bool:
+        return False
+
+    def is_fatal(self, address: int) -> bool:
+        """False: control may go on after a trap."""
+        return False
+
+    def dead_ends(self) -> Sequence[str]:
+        """None: a way too many only makes an inline copy end earlier."""
+        return ()
+
+    def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
+        return ()
+
+    def releases(self, claimed: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
+        return ()
+
+    def frame_rule(self, address: int) -> tuple[str, int, int] | None:
+        return None
+
+    def frame_address(self, address: int) -> tuple[str, int] | None:
+        return None
+
+    def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
+        return (pc,)
+
+    def modules(self) -> Sequence[LoadedModule]:
+        return ()
+
+    def find_frames_with(self, find: Callable[[LoadedModule], ModuleFrames | None]) -> None:
+        """There are no modules."""

@@ -1,0 +1,47 @@
+"""Linux's system calls: the function of each, and where its arguments are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinst.core.errors import KinstError
+from kinst.core.layout import ARGUMENT_SLOT
+from kinst.core.probe import Argument, pointed_at
+from kinst.core.system import SystemCall
+from kinst.image.btf import Btf
+from kinst.image.functions import FunctionTable
+from kinst.systems.linux.isafacts import CallNames
+from kinst.systems.linux.ptregs import PT_REGS
+
+_MOST_ARGUMENTS = 6
+_NONE = "ni_syscall"  # that of numbers without a call
+
+
+def system_calls(
+    table: FunctionTable, btf: Btf, layouts: Sequence[CallNames], slots: Sequence[int]
+) -> list[SystemCall]:
+    """Return them by name: those of the first layout that the kernel has any of.
+
+    slots: of the registers that a C function gets its arguments in."""
+    for layout in layouts:
+        functions = table.glob(f"{layout.prefix}*")
+        if not functions:
+            continue
+        arguments = _arguments(btf, layout, slots)
+        found = {f.name.removeprefix(layout.prefix): f for f in functions}
+        return [
+            SystemCall(name, found[name], arguments)
+            for name in sorted(found)
+            if name.isidentifier() and name != _NONE
+        ]
+    return []
+
+
+def _arguments(btf: Btf, layout: CallNames, slots: Sequence[int]) -> tuple[Argument, ...]:
+    if not layout.members:
+        return tuple(Argument(ARGUMENT_SLOT, slot) for slot in slots[:_MOST_ARGUMENTS])
+    try:
+        offsets = [btf.offset(PT_REGS, name) + after for name, after in layout.members]
+    except KinstError:  # the kernel's structure is another one
+        return ()
+    return tuple(pointed_at(slots[0], offset) for offset in offsets)
