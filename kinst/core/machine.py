@@ -53,6 +53,17 @@ MachineEvent = Stopped | Gone | CommandEnded
 
 
 @dataclass(frozen=True, slots=True)
+class CodeTable:
+    """A table in which a machine finds code that it has translated.
+
+    entries: how many there are, of one piece of code each.  entry: that of each address.
+    """
+
+    entries: int
+    entry: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
 class Abilities:
     """What a kind of machine can do.
 
@@ -60,12 +71,14 @@ class Abilities:
     into the kernel.  runs_commands: a command can be run beside the trace (-c).  reads_running:
     memory is read while the machine runs, which is to stand still as little as can be: bring_up()
     leaves it running, what asks for a stop stops it for as long as it takes, and stop() is for what
-    must stay as it is in between."""
+    must stay as it is in between.  code_table: where it finds code that it has
+    translated; None if a processor runs code as it is, or that is not known."""
 
     boots: bool = False
     writes_code: bool = False
     runs_commands: bool = False
     reads_running: bool = False
+    code_table: CodeTable | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ byte the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import overload
 
 import numpy as np
@@ -33,7 +34,9 @@ from kinst.core.columns import (
 from kinst.core.displaced import Onward, Refused, Relocated
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
+from kinst.core.machine import CodeTable
 from kinst.core.probe import Site
+from kinst.patch.apart import Apart, fits
 from kinst.patch.blocks import NO_SUMS, BlockRules, Blocks, BlockSums, arrange, signed
 from kinst.patch.chains import Chains, find_chains, leads_of, no_chains, reached_sites
 from kinst.patch.patches import (
@@ -205,12 +208,16 @@ def plan_sites(
     runs: Runs = NO_RUNS,
     blocks: BlockRules | None = None,
     spare: Mapping[int, int] = NO_SPARE,
+    table: CodeTable | None = None,
+    near: Sequence[int] = (),
 ) -> Plan:
     """Lay out trampolines from `start` on; raises KinstError when `limit` is passed.
 
     chained: trampolines lead straight into those of the instructions that come next.  runs: of
     chained sites; all of their members are in `wanted`.  blocks: sites that are only counted may
-    share counters, where they are chained.  spare: Isa.spare of instructions by their addresses."""
+    share counters, where they are chained.  spare: Isa.spare of instructions by their addresses.
+    table: in which the machine finds code, as of Abilities.  near: addresses at which it finds
+    code when sites are hit, besides the sites and where those lead."""
     refused: list[tuple[Site, str]] = []
     read = _read_by(wanted)
     spare = {at: free & ~read for at, free in spare.items() if free & ~read}
@@ -223,7 +230,8 @@ def plan_sites(
         if blocks is not None and chains:
             free = isa.counts_freely(sites, [work.following for work in wanted])
             counted = arrange(wanted, chains, free, blocks, runs.start)
-        layout = _Layout(counted.wanted, sites, isa, chains, _aligned(start), limit, spare)
+        apart = _apart(sites, isa, table, near)
+        layout = _Layout(counted.wanted, sites, isa, chains, _aligned(start), limit, spare, apart)
         if not layout.settle() or (runs and not chained):
             chained = False
             wanted, runs = [work for work in wanted if work.way in _ASKED], NO_RUNS
@@ -275,6 +283,18 @@ def plan_sites(
         counted.sums,
         _branches(sites, isa, chains),
     )
+
+
+def _apart(
+    sites: Columns, isa: Isa, table: CodeTable | None, near: Sequence[int]
+) -> Callable[[], Apart] | None:
+    """Makes the places for one layout; None where trampolines may lie as close as they can."""
+    if table is None or not fits(table, len(sites), 2 * len(sites) + len(near)):
+        return None
+    target = leads_of(sites, isa).target
+    own = [sites.address, sites.after, target[target > 0], np.array(near, np.uint64)]
+    taken = np.unique(np.concatenate(own))
+    return partial(Apart, table, taken, ALIGN)
 
 
 def _branches(sites: Columns, isa: Isa, chains: Chains) -> U64:
@@ -368,8 +388,9 @@ class _Layout:
         start: int,
         limit: int,
         spare: Mapping[int, int],
+        apart: Callable[[], Apart] | None,
     ) -> None:
-        self._spare = spare
+        self._spare, self._apart = spare, apart
         self._wanted, self._sites, self._isa, self._chains = wanted, sites, isa, chains
         self._start, self._limit = start, limit
         self.end = self._behind = start  # of all, of the trampolines
@@ -416,10 +437,11 @@ class _Layout:
     def _lay_out(self, before: U64 | None) -> None:
         """One round.  before: where trampolines lay in the one before, None for the first."""
         joined = [False, *self._chains.falls_into.tolist()]
+        next_place = self._apart().place if self._apart is not None else _aligned
         at, places = self._start, []
         for k, size in enumerate(self._size.tolist()):
             if not joined[k]:
-                at = (at + ALIGN - 1) & -ALIGN
+                at = next_place(at)
             if size < 0:
                 made = self._one(k, at, before)
                 if made is None:
@@ -428,6 +450,10 @@ class _Layout:
                 size = len(made.code)
             places.append(at)
             at += size
+            if at > self._limit and self._apart is not None:
+                self._apart = None  # closer together they may fit
+                self._lay_out(before)
+                return
             if at > self._limit:
                 raise KinstError(
                     f"{len(self._wanted)} probes need more memory than there is for trampolines",

@@ -17,8 +17,11 @@ from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody
 from kinst.core.columns import FOLLOWING
 from kinst.core.held import EndedCode
 from kinst.core.isa import Isa
+from kinst.core.kernel import LiveKernel
 from kinst.core.layout import ARGUMENT_POINTED, ARGUMENT_SLOT, ARGUMENT_STACK, POINTED_SLOT
+from kinst.core.machine import CodeTable
 from kinst.core.system import HOOK_BYTES, System
+from kinst.patch.apart import fits
 from kinst.patch.blocks import BlockRules
 from kinst.patch.descriptors import (
     FrameRule,
@@ -37,6 +40,8 @@ from kinst.session.values import (
     StartedMachine,
     TracePlan,
 )
+
+FEW_FUNCTIONS = 8  # whose calls are looked at before trampolines are placed
 
 FrameRules = Mapping[tuple[int, int], FrameRule]  # how the caller is found, by EnabledSite.key
 Shapes = Mapping[tuple[Clauses, Arguments], ShapeOfRecord]
@@ -81,11 +86,13 @@ def plan(placed: Placed, machine: StartedMachine, ended: Sequence[EndedCode] = (
     )  # fmt: skip
     hooks = plan_hooks(_hooks(placed, code, machine), isa, code.end)
     wanted = _wanted(placed, there, machine, code, places, rules, shapes)
+    table = machine.target.abilities.code_table
     sites = plan_sites(
         wanted, isa, hooks.end, scratch.address + scratch.size,
         chained=compiled.plant.chains, runs=parts.runs,
         blocks=_block_rules(wanted, placed, machine.system) if compiled.plant.blocks else None,
         spare=parts.dead_registers,
+        table=table, near=_near(wanted, machine.kernel, table),
     )  # fmt: skip
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
     counted_only = not parts.sampled and all(
@@ -133,6 +140,21 @@ def frame_rules(isa: Isa, system: System, enabled: Sequence[EnabledSite]) -> Fra
 
 def _entries(enabled: Sequence[EnabledSite]) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(e.clauses for e in enabled))
+
+
+def _near(wanted: Sequence[Wanted], kernel: LiveKernel, table: CodeTable | None) -> Sequence[int]:
+    """Addresses at which control comes from another page, near few sites: the functions of the
+    sites, what those call, and where the calls return.  Of many functions only their own."""
+    if table is None or not fits(table, len(wanted), 0):
+        return ()
+    functions = {work.site.function.address: work.site.function for work in wanted}
+    near = set(functions)
+    for function in functions.values() if len(functions) <= FEW_FUNCTIONS else ():
+        flows = zip(kernel.instructions(function), kernel.flows(function), strict=True)
+        for one, flow in flows:
+            if flow.kind == "call":
+                near |= {one.end, flow.target or one.end}
+    return sorted(near)
 
 
 def _block_rules(wanted: Sequence[Wanted], placed: Placed, system: System) -> BlockRules | None:

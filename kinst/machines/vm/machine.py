@@ -6,11 +6,13 @@ import math
 import select
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Abilities, Bearings, Complaint, Gone, MachineEvent, Stopped, Terminal
 from kinst.core.system import Lender, Territory
+from kinst.machines.stub.jump_cache import JUMP_CACHE
 from kinst.machines.vm.files import in_surroundings
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
 from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
@@ -51,6 +53,8 @@ class Vm(Guest):
         Raises TargetError when QEMU or a file is missing, or memory.
         """
         super().__init__(isa, config, territory, on_output, begun)
+        if config.accel == "tcg":
+            self.abilities = replace(self.abilities, code_table=JUMP_CACHE)
         self._terminal = terminal
         self._init_is_ready = False
         self._shares_mounted = False

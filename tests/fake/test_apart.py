@@ -1,0 +1,52 @@
+"""A machine that translates code: trampolines give way to the code around the sites, and count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kinst.core.columns import I64, U64
+from kinst.core.machine import CodeTable
+from kinst.patch.plan import Plan
+from kinst.session import plant
+from tests.fake.fake_machine import Call, FakeMachine
+from tests.fake.fake_tracing import trace
+
+PROGRAM = "kinst::exercise:0 { @ = count(); }"
+WORK = [Call("exercise", (n,), n % 2) for n in range(6)]
+NEAR = 1 << 21
+
+
+@pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
+def test_a_trampoline_gives_way_to_where_calls_return(
+    isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[Plan] = []
+    real = plant.Planted.plant
+
+    def spy(self: plant.Planted, hooks: object, plan: Plan, *rest: object) -> str:
+        plans.append(plan)
+        return real(self, hooks, plan, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plant.Planted, "plant", spy)
+    machine = FakeMachine(isa)
+    start, size = machine.kernel.symbols["exercise"]
+    function = machine.isa.decode(machine.read(start, size), start)
+    call = next(one for one in function if machine.isa.flow(one.code, one.address).kind == "call")
+    close = trace(machine, PROGRAM, WORK)
+    place, _ = plans[-1].text[0]
+
+    def entry(addresses: U64) -> I64:
+        """The first place for a trampoline meets where the first call returns."""
+        scratch = addresses - np.uint64(place & -NEAR) < NEAR
+        origin = np.where(scratch, np.uint64(place), np.uint64(call.end))
+        return ((addresses - origin) % np.uint64(4096)).astype(np.int64)
+
+    machine = FakeMachine(isa)
+    machine.abilities = replace(machine.abilities, code_table=CodeTable(4096, entry))
+    apart = trace(machine, PROGRAM, WORK)
+    at, _ = plans[-1].text[0]
+    assert place < at < place + 4096
+    assert apart.out == close.out != ""
