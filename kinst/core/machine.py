@@ -54,9 +54,11 @@ MachineEvent = Stopped | Gone | CommandEnded
 
 @dataclass(frozen=True, slots=True)
 class CodeTable:
-    """A table in which a machine finds code that it has translated.
+    """A direct-mapped table in which a machine finds code that it has translated.
 
-    entries: how many there are, of one piece of code each.  entry: that of each address.
+    Attributes:
+        entries: how many entries the table has; each holds one piece of code.
+        entry: maps addresses to the numbers of their entries.
     """
 
     entries: int
@@ -71,8 +73,8 @@ class Abilities:
     into the kernel.  runs_commands: a command can be run beside the trace (-c).  reads_running:
     memory is read while the machine runs, which is to stand still as little as can be: bring_up()
     leaves it running, what asks for a stop stops it for as long as it takes, and stop() is for what
-    must stay as it is in between.  code_table: where it finds code that it has
-    translated; None if a processor runs code as it is, or that is not known."""
+    must stay as it is in between.  code_table: where it finds code that it has translated; None
+    if a processor runs code as it is, or if that is not known."""
 
     boots: bool = False
     writes_code: bool = False

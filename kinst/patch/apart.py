@@ -1,13 +1,12 @@
-"""Places for trampolines that a machine with a table of code addresses finds as quickly as it can.
+"""Where trampolines lie on a machine that finds translated code in a small table.
 
-An emulator finds translated code in a small table by a hash of its address (CodeTable).  A
-trampoline whose entry in that table is also that of a block that runs with it costs a slow look-up
-at every hit, and another one for that block.  So each of a few trampolines is put at the next
-address whose entry is free: it differs from those of the other trampolines, of the sites, of where
-trampolines lead, and of the code near the sites that is known to be looked up.
+An emulator finds translated code by a hash of its address (CodeTable).  Two pieces of code that
+have one entry evict each other: if both run at a hit, each hit pays two slow look-ups.  So kinst
+puts each of a few trampolines at the next address whose entry is free: not in use by another
+trampoline, by a site, by an address that a trampoline leads to, or by code near the sites.
 
-Not known here: what else runs when a site is hit, as the callers of its function.  Of many sites
-the table would be full, and trampolines lie as close as they can.
+kinst does not know what else runs when a site is hit, such as the callers of its function.  The
+trampolines of many sites would fill the table, so they lie as close together as they can.
 """
 
 from __future__ import annotations
@@ -23,10 +22,16 @@ _SHARE = 4  # a table may be filled to one part in so many
 
 
 class Apart:
-    """Hands out places, each with an entry of its own."""
+    """Choose places, each with an entry of its own."""
 
     def __init__(self, table: CodeTable, taken: U64, align: int) -> None:
-        """taken: addresses whose entries are in use.  align: of places, in bytes."""
+        """Begin with the entries of `taken` in use.
+
+        Args:
+            table: of the machine.
+            taken: addresses of code that runs at hits.
+            align: of places, in bytes.
+        """
         self._table = table
         self._align = align
         self._used = set(table.entry(taken).tolist())
@@ -34,8 +39,8 @@ class Apart:
         self._window: list[int] = []
 
     def place(self, at: int) -> int:
-        """The first place from `at` on whose entry is free, which it is not from now on; the
-        first place of all if there is none near."""
+        """Take the first place from `at` on whose entry is free, or the first place of all if no
+        entry near is free."""
         first = at + self._align - 1 & -self._align
         for where in range(first, first + _FURTHEST * _WINDOW, self._align):
             entry = self._entry(where)
@@ -54,5 +59,5 @@ class Apart:
 
 
 def fits(table: CodeTable, trampolines: int, taken: int) -> bool:
-    """Whether so few trampolines can be put apart from each other, and from so many addresses."""
+    """Whether the table has room for so many trampolines and addresses in use."""
     return trampolines + taken <= table.entries // _SHARE

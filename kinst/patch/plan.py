@@ -288,7 +288,8 @@ def plan_sites(
 def _apart(
     sites: Columns, isa: Isa, table: CodeTable | None, near: Sequence[int]
 ) -> Callable[[], Apart] | None:
-    """Makes the places for one layout; None where trampolines may lie as close as they can."""
+    """Return a function that starts choosing places anew, for one layout; None if trampolines may
+    lie as close together as they can."""
     if table is None or not fits(table, len(sites), 2 * len(sites) + len(near)):
         return None
     target = leads_of(sites, isa).target

@@ -143,8 +143,8 @@ def _entries(enabled: Sequence[EnabledSite]) -> tuple[tuple[int, ...], ...]:
 
 
 def _near(wanted: Sequence[Wanted], kernel: LiveKernel, table: CodeTable | None) -> Sequence[int]:
-    """Addresses at which control comes from another page, near few sites: the functions of the
-    sites, what those call, and where the calls return.  Of many functions only their own."""
+    """Return addresses near few sites that control comes to from other pages: the entries of the
+    sites' functions and, for few functions, what those call and where the calls return."""
     if table is None or not fits(table, len(wanted), 0):
         return ()
     functions = {work.site.function.address: work.site.function for work in wanted}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kinst.core.columns import I64, U64
 from kinst.core.machine import CodeTable
-from kinst.patch.plan import Plan
-from kinst.session import plant
+from kinst.patch.plan import Plan, plan_sites
+from kinst.session import plan as session_plan
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_tracing import trace
 
@@ -24,13 +25,12 @@ def test_a_trampoline_gives_way_to_where_calls_return(
     isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans: list[Plan] = []
-    real = plant.Planted.plant
 
-    def spy(self: plant.Planted, hooks: object, plan: Plan, *rest: object) -> str:
-        plans.append(plan)
-        return real(self, hooks, plan, *rest)  # type: ignore[arg-type]
+    def spy(*args: Any, **settings: Any) -> Plan:
+        plans.append(plan_sites(*args, **settings))
+        return plans[-1]
 
-    monkeypatch.setattr(plant.Planted, "plant", spy)
+    monkeypatch.setattr(session_plan, "plan_sites", spy)
     machine = FakeMachine(isa)
     start, size = machine.kernel.symbols["exercise"]
     function = machine.isa.decode(machine.read(start, size), start)
