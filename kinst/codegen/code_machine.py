@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.errors import KinstError
-from kinst.core.isa import Isa, PerCpu, Register
+from kinst.core.isa import Isa, Register
 from kinst.core.layout import Scratch
 from kinst.core.system import (
     Access,
     Clock,
     Facts,
     Paths,
+    PerCpu,
     ThreadTime,
     Unwinder,
     UserMemory,
@@ -116,7 +117,7 @@ def target_machine(
     return CodeMachine(
         f"{isa.name} target", isa.triple, isa.cpu_features, False, scratch.address, scratch,
         facts.nofault_read, isa.registers, isa.frame_slots, isa.sp_slot, isa.convention,
-        isa.per_cpu, facts.builtins, isa.timestamp_asm,
+        facts.per_cpu, facts.builtins, isa.timestamp_asm,
         getattr(isa, "timestamp_constraints", "=r"), facts.clock and facts.clock.from_zero(),
         facts.trap_pc_offset, facts.trap_pc_delta, facts.thread_time,
         facts.unwinder, isa.llvm_options, facts.user, parents_of(facts), paths=facts.paths,

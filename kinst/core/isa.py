@@ -28,19 +28,6 @@ class Register:
     gdb_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class PerCpu:
-    """How target code of this ISA reaches per-CPU data: an LLVM address space whose zero is
-    this CPU's base (x86: 256 is %gs), or what Function.asm() of codegen reads the base by:
-    inline assembly or, where LLVM's parser is out of reach, a register (%tpidr_el1).
-    thread_asm: the same for the current thread's address, where kernels keep it in a register.
-    """
-
-    address_space: int | None
-    base_asm: str = ""
-    thread_asm: str = ""
-
-
 class Isa(Protocol):
     """One instruction set.  All methods are pure; addresses are virtual, in the target."""
 
@@ -55,7 +42,6 @@ class Isa(Protocol):
     sp_slot: int
     flags_slot: int
     breakpoint: bytes
-    per_cpu: PerCpu
     convention: str  # LLVM calling convention of the entries that trampolines call
     llvm_options: tuple[str, ...]  # of LLVM's command line, for this ISA's code generator
     shared_counters: bool  # CountBody's counters are one block for all CPUs, added to atomically

@@ -34,6 +34,19 @@ class Territory:
 
 
 @dataclass(frozen=True, slots=True)
+class PerCpu:
+    """How code in the kernel reaches the data of its CPU, and the current thread."""
+
+    # An LLVM address space whose zero is this CPU's data (x86: 256 is %gs), or None.
+    address_space: int | None
+    # What Function.asm() of codegen reads the data's address by, without an address space: inline
+    # assembly, or a register where LLVM's parser is out of reach (%tpidr_el1).
+    base_asm: str = ""
+    # The same for the current thread's address, if the kernel keeps it in a register.
+    thread_asm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
     """How in-target code finds a built-in's value, as data.
 
@@ -41,7 +54,7 @@ class Access:
     None), then add the first offset and load a pointer, and so on; the last offset is where
     the value lies: `size` bytes, or, with string True, at most `size` bytes of text.
     direct: the per-CPU load itself is the value (offsets empty).
-    thread: start from the current thread's address, which the ISA keeps in a register
+    thread: start from the current thread's address, which the kernel keeps in a register
     (PerCpu.thread_asm), in place of a load; per_cpu is None then.
     """
 
@@ -243,6 +256,8 @@ class Facts:
     # The per-CPU base register's value on each CPU, in CPU order.
     per_cpu_bases: tuple[int, ...] = ()
     clock: Clock | None = None
+    # How code reaches what builtins start from; None where it cannot.
+    per_cpu: PerCpu | None = None
     # The C function that looks up a BUG or WARN trap by its address (first argument), or 0.  If it
     # is not, it is hooked as fault_hook is, because such traps may then be planted.
     bug_hook: int = 0

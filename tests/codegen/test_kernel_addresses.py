@@ -11,9 +11,8 @@ import pytest
 from kinst.codegen.code_machine import CodeMachine
 from kinst.core.dtypes import CHAR, STRING, UINT64, PointerType
 from kinst.core.errors import KinstError
-from kinst.core.isa import PerCpu
 from kinst.core.layout import STATE_ERRORS
-from kinst.core.system import Access
+from kinst.core.system import Access, PerCpu
 from kinst.dlang import typed as t
 from tests.codegen.codegen_rig import (
     BUILTINS,

@@ -8,7 +8,7 @@ from kinst.codegen.code_machine import target_machine
 from kinst.codegen.compile import compile_target
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.dtypes import STRING, UINT64
-from kinst.core.system import Access, Facts
+from kinst.core.system import Access, Facts, PerCpu
 from kinst.dlang import typed as t
 from kinst.isa import load
 from tests.codegen.codegen_rig import (
@@ -28,7 +28,9 @@ THREAD = {
     name: Access(None, (0x10,), access.size, access.signed, access.string, thread=True)
     for name, access in BUILTINS.items()
 } | {"curthread": Access(None, (), 8, thread=True)}
-FACTS = Facts("Linux", "test", 0, 2, THREAD, NOFAULT, 0, 0, 0, 0, (), CLOCK)
+FACTS = Facts(
+    "Linux", "test", 0, 2, THREAD, NOFAULT, 0, 0, 0, 0, (), CLOCK, PerCpu(None, "", "%tp")
+)
 # 64-bit constants that LLVM would rather load from a section of their own.
 VALUES = (0x123456789ABCDEF0, 0x8080808080808080, 11400714819323198485)
 

@@ -28,6 +28,7 @@ from kinst.core.system import Access
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.typed import Aggregate
 from kinst.isa import load
+from kinst.systems.linux.isafacts import facts_of
 from tests.isa.gnu_assembler import assembled
 
 PAGE = 0x1000
@@ -71,7 +72,8 @@ _PROCESSORS: dict[str, tuple[Any, Any, Any, str, tuple[str, ...], str]] = {
 
 
 def code_machine(isa: Isa) -> CodeMachine:
-    by_register = isa.per_cpu.address_space is None
+    per_cpu = facts_of(isa.name).per_cpu
+    by_register = per_cpu.address_space is None
     start = Access(None if by_register else 0x40, (), 8, thread=by_register)
 
     def inside(*offsets: int, size: int = 4, signed: bool = True, string: bool = False) -> Access:
@@ -85,7 +87,7 @@ def code_machine(isa: Isa) -> CodeMachine:
     scratch = lay_out(SCRATCH, 1 << 20, 1, **areas, sites_size=PAGE, traps_size=PAGE)
     return CodeMachine(
         isa.name, isa.triple, isa.cpu_features, False, SCRATCH, scratch, 0, isa.registers,
-        isa.frame_slots, isa.sp_slot, isa.convention, isa.per_cpu, builtins,
+        isa.frame_slots, isa.sp_slot, isa.convention, per_cpu, builtins,
         llvm_options=isa.llvm_options,
     )  # fmt: skip
 

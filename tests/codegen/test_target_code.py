@@ -19,7 +19,7 @@ from kinst.core import layout as lay
 from kinst.core.columns import Pairs
 from kinst.core.dtypes import UINT64
 from kinst.core.errors import KinstError
-from kinst.core.system import Facts
+from kinst.core.system import Facts, PerCpu
 from kinst.dlang import typed as t
 from kinst.dlang.typed import AggFunction, Aggregation
 from kinst.isa import load as load_isa
@@ -41,7 +41,7 @@ from tests.codegen.codegen_rig import (
 
 COUNT = Aggregation("", 0, (), AggFunction("count"))
 FACTS = Facts(
-    "Linux", "6.1", 0, 2, BUILTINS, NOFAULT, 0, 0x80, 1, 0, (0, 0), CLOCK
+    "Linux", "6.1", 0, 2, BUILTINS, NOFAULT, 0, 0x80, 1, 0, (0, 0), CLOCK, PerCpu(256)
 )  # fmt: skip
 
 

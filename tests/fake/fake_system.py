@@ -17,7 +17,7 @@ from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
 from kinst.core.probe import Function
-from kinst.core.system import Access, Clock, Facts, System, Territory
+from kinst.core.system import Access, Clock, Facts, PerCpu, System, Territory
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.systems import FileRules
@@ -32,6 +32,11 @@ CURRENT, CPU_NUMBER = 0, 8
 # Functions that a hit itself runs through.
 OWN = ("break_entry", "fault_entry", "handle_break", "find_fixup", "read_nofault", "save", "leave")
 CLOCK = Clock(0, 0, 1 << 10, 10, 1_000_000_000, 5_000_000)
+PER_CPU = {
+    "amd64": PerCpu(256),
+    "arm64": PerCpu(None, "%tpidr_el1"),
+    "riscv64": PerCpu(None, "", "%tp"),
+}
 TRAP_PC = {"amd64": (8 * 16, 1), "arm64": (8 * 31, 0), "riscv64": (0, 0)}  # offset, delta
 
 
@@ -82,6 +87,7 @@ class FakeSystem(BasicSystem):
             trap_pc_offset=offset,
             trap_pc_delta=delta,
             fault_hook=kernel.address("find_fixup"),
+            per_cpu=PER_CPU[machine.isa.name],
             per_cpu_bases=machine.per_cpu_bases,
             clock=CLOCK,
             interrupt_masks=(1 << 8, 0xFF0000),

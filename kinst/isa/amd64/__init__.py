@@ -8,7 +8,7 @@ from kinst.core.board import Board
 from kinst.core.bodies import Body
 from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
 from kinst.core.instruction import Flow, Instruction
-from kinst.core.isa import PerCpu, Register
+from kinst.core.isa import Register
 from kinst.core.paging import Paging
 from kinst.core.probe import Site
 from kinst.isa.amd64 import batch, control, encode, marks, relocate, tables, targets, trampoline
@@ -41,7 +41,6 @@ class Amd64:
     sp_slot = regs.SP_SLOT
     flags_slot = regs.FLAGS_SLOT
     breakpoint = encode.INT3
-    per_cpu = PerCpu(256)  # LLVM's X86 address space 256 is relative to gs
     convention = "preserve_mostcc"
     llvm_options: tuple[str, ...] = ()
     shared_counters = False

@@ -10,7 +10,7 @@ from kinst.core.bodies import Body
 from kinst.core.columns import I64, NO_COLUMNS, U8, U64, Bools, Columns, Scanned
 from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
 from kinst.core.instruction import Flow, Instruction
-from kinst.core.isa import PerCpu, Register
+from kinst.core.isa import Register
 from kinst.core.paging import Paging
 from kinst.core.probe import Site
 from kinst.isa.arm64 import board as _board
@@ -42,7 +42,6 @@ class Arm64:
     sp_slot = regs.SP_SLOT
     flags_slot = regs.PSTATE_SLOT
     breakpoint = encode.BREAKPOINT
-    per_cpu = PerCpu(None, "%tpidr_el1", "%sp_el0")  # Linux: asm/percpu.h, asm/current.h
     convention = "preserve_mostcc"
     llvm_options: tuple[str, ...] = ()
     shared_counters = True

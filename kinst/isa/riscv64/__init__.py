@@ -10,7 +10,7 @@ from kinst.core.bodies import Body
 from kinst.core.columns import I64, U8, U64, Bools, Columns, Scanned
 from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
 from kinst.core.instruction import Flow, Instruction
-from kinst.core.isa import PerCpu, Register
+from kinst.core.isa import Register
 from kinst.core.paging import Paging
 from kinst.core.probe import Site
 from kinst.isa.riscv64 import board as _board
@@ -47,7 +47,6 @@ class Riscv64:
     sp_slot = regs.SP_SLOT
     flags_slot = regs.STATUS_SLOT
     breakpoint = encode.C_EBREAK
-    per_cpu = PerCpu(None, "", "%tp")  # Linux keeps the current thread in tp
     convention = "ccc"
     # Constants are made by instructions, not loaded from a section of their own.
     llvm_options: tuple[str, ...] = ("-riscv-max-build-ints-cost=99",)

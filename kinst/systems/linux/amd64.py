@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinst.core.system import Territory
+from kinst.core.system import PerCpu, Territory
 from kinst.systems.linux.isafacts import CallNames, CallSite, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
@@ -34,6 +34,7 @@ LINUX = IsaFacts(
     pc="ip",
     pc_delta=1,
     clocksources=("tsc", "tsc-early"),
+    per_cpu=PerCpu(256),  # gs
     page_tables="init_top_pgt",
     # nopl 0(%rax,%rax,1); before 5.13 the nop of the processor's choice, on some 66 66 66 66 90.
     call_sites=(CallSite((bytes.fromhex("0f1f440000"), bytes.fromhex("6666666690"))),),

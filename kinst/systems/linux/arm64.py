@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinst.core.system import Territory
+from kinst.core.system import PerCpu, Territory
 from kinst.systems.linux.isafacts import CallNames, CallSite, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
@@ -29,6 +29,7 @@ LINUX = IsaFacts(
     pc="pc",
     pc_delta=0,
     clocksources=("arch_sys_counter",),
+    per_cpu=PerCpu(None, "%tpidr_el1", "%sp_el0"),  # asm/percpu.h, asm/current.h
     page_tables="swapper_pg_dir",
     call_sites=(CallSite((bytes.fromhex("1f2003d5"),), before=4),),
     chain=FrameChain("R_SP", "R_FP", 0, 8, "", 0xFFFF << 48),

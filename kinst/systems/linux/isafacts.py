@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kinst.core.errors import KinstError
-from kinst.core.system import Territory
+from kinst.core.system import PerCpu, Territory
 from kinst.systems.linux.ptregs import SavedRegisters
 
 
@@ -86,6 +86,7 @@ class IsaFacts:
     clocksources: those whose cycles are the ones of the ISA's timestamp instruction.
     page_tables: the top level of the page tables that map the kernel in every context.
     call_sites: of ftrace, in the layouts that there are: a running kernel's code says which is its.
+    per_cpu: how code reaches a CPU's data, and the current thread.
     label_size: bytes of a jump label; 0: 2 or 5, as its first byte tells.
     thread_registers: as in Facts.
     link: D name of the register that holds the return address when a function is entered.
@@ -102,6 +103,7 @@ class IsaFacts:
     clocksources: tuple[str, ...]
     page_tables: str
     call_sites: tuple[CallSite, ...]
+    per_cpu: PerCpu
     label_size: int = 4
     thread_registers: tuple[str, ...] = ()
     chain: FrameChain | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinst.core.system import Territory
+from kinst.core.system import PerCpu, Territory
 from kinst.systems.linux.isafacts import CallNames, CallSite, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
@@ -42,6 +42,7 @@ LINUX = IsaFacts(
     pc="epc",
     pc_delta=0,
     clocksources=("riscv_clocksource",),
+    per_cpu=PerCpu(None, "", "%tp"),
     page_tables="swapper_pg_dir",
     # Two nops for auipc and jalr; since 6.16 boot writes the auipc, and the record is the jalr's.
     call_sites=(CallSite((_NOP * 2,)), CallSite((_NOP,), head=_upper_half)),

@@ -19,6 +19,7 @@ from kinst.core.dtypes import INT, INT64, UINT64, PointerType
 from kinst.core.system import Access, Facts
 from kinst.dlang import typed as t
 from kinst.isa import load
+from kinst.systems.linux.isafacts import facts_of
 from tests.codegen.codegen_rig import (
     BASE,
     BUILTINS,
@@ -561,7 +562,9 @@ def test_a_key_is_read_behind_its_tag(isa_name: str, barrier: str) -> None:
     made = program([t.Evaluate(SPAN, t.KeyedRead(INT, SPAN, ARRAY, (reg(1), reg(2))))],
                    variables=(SELF, ARRAY))  # fmt: skip
     layout = lay_out_program(made, [], 64, places.agg_size)
-    facts = Facts("Linux", "test", 0, 2, THREAD, NOFAULT, 0, 0, 0, 0, (), CLOCK)
+    facts = Facts(
+        "Linux", "test", 0, 2, THREAD, NOFAULT, 0, 0, 0, 0, (), CLOCK, facts_of(isa_name).per_cpu
+    )
     code = compile_target(
         made, layout, target_machine(isa, facts, places), [(0,)], (), BASE + places.sites,
         BASE + places.text,
@@ -583,7 +586,9 @@ def test_atomics_are_instructions(isa_name: str, atomics: tuple[str, ...]) -> No
     made = program(*clauses(), variables=(SELF, ARRAY))
     layout = lay_out_program(made, [], 64, places.agg_size)
     found = THREAD if isa_name == "riscv64" else BUILTINS
-    facts = Facts("Linux", "test", 0, 2, found, NOFAULT, 0, 0, 0, 0, (), CLOCK)
+    facts = Facts(
+        "Linux", "test", 0, 2, found, NOFAULT, 0, 0, 0, 0, (), CLOCK, facts_of(isa_name).per_cpu
+    )
     code = compile_target(
         made, layout, target_machine(isa, facts, places), [(0, 1, 2, 3, 4)], (),
         BASE + places.sites, BASE + places.text,
