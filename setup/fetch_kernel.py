@@ -20,6 +20,7 @@ from kinst.isa import load
 from kinst.kernels.apt import PassingError
 from kinst.kernels.fetch import Prepared, Progress, prepare, prepared
 from kinst.machines.vm.kvm import prove, verdict
+from kinst.systems import of_host
 
 _EVERY = 5.0  # seconds between two lines where there is no terminal
 PAUSES = (5.0, 20.0)  # seconds before another attempt
@@ -28,9 +29,9 @@ Fetched = TypeVar("Fetched")
 
 def _prove_kvm(isa: str, kernel: Prepared) -> None:
     """Find out once for each boot of this host whether KVM works; kinst then uses it."""
-    board = load(isa).board
-    if verdict(cache_folder(), board) is None:
-        prove(cache_folder(), board, kernel.kernel)
+    board, boot = load(isa).board, of_host().boot(load(isa))
+    if boot is not None and verdict(cache_folder(), board) is None:
+        prove(cache_folder(), board, kernel.kernel, boot)
 
 
 def _fetch(

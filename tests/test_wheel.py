@@ -47,7 +47,7 @@ def below(folder: str) -> set[str]:
 def test_the_package_is_whole(wheel: zipfile.ZipFile) -> None:
     names = {name for name in wheel.namelist() if name.startswith("kinst/")}
     assert names == below("kinst")
-    assert "kinst/machines/vm/guest_init.sh" in names
+    assert "kinst/systems/linux/guest/guest_init.sh" in names
     assert not [name for name in wheel.namelist() if name.startswith(("tests", "bench", "setup"))]
 
 

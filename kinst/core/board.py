@@ -12,7 +12,6 @@ class Board(Protocol):
     QEMU: str  # the program
     PACKAGE: str  # of Debian, that has it
     MACHINE: str
-    BOOT_IMAGE: str  # what QEMU boots, in the folder in which a kernel was built
     CPU: str  # which cpu_for() answers for most kernels; "" for QEMU's own choice
     HOST_MACHINES: tuple[str, ...]  # os.uname().machine of hosts that could run it with KVM
     SERIAL: tuple[str, ...]  # -device of console, output and control; "" for the machine's own
@@ -21,10 +20,6 @@ class Board(Protocol):
     # one that has a name.
     TIMERS: tuple[tuple[str, int], ...]
     CARD_SLOT: str  # -device into which a card is put while it runs; "" where kernels take none
-    CONSOLE: str  # what the kernel calls the first serial port,
-    PORTS: tuple[str, str]  # and the other two
-    PARAMETERS: str  # of the kernel's command line, in guests of kinst's own
-    MODULES_APPEND: str  # of the command line, when modules are loaded
     PC: str  # the stub's name of the program counter
     SP: str  # and of the stack pointer
     LINK: str  # of the register that holds a function's return address; "" where its stack does
@@ -46,8 +41,4 @@ class Board(Protocol):
 
     def memory_map(self, size: int) -> tuple[tuple[int, int, int], ...]:
         """(physical address, offset in the backing file, bytes) of RAM of `size` bytes."""
-        ...
-
-    def memory_limit(self, end: int) -> str:
-        """Kernel parameter that makes it leave physical memory from `end` on alone."""
         ...

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.boot import Boot
 from kinst.core.isa import Isa
 from kinst.core.system import Lender, Territory
 
@@ -134,10 +135,10 @@ class MachineConfig:
     is a file or the bytes of an archive.  control: whether kinst's own init is in it.  modules:
     whether it loads kernel modules.  append: more of the kernel's command line.  arguments: more
     for the program that runs the machine.  cpus, memory (bytes): 0 for as much as is usual.
-    scratch: bytes to set aside, at least.  territory: of the system that it runs; None where none
-    is known.  image: the file with its symbols, for messages.  cache: folder of what is known of
-    this host.  root: the folder that its commands have as their root, of which they change nothing.
-    writable: folders that they may write to.  cold: boot it, whatever is kept of
+    scratch: bytes to set aside, at least.  territory, boot: of the system that it runs; None where
+    none is known.  image: the file with its symbols, for messages.  cache: folder of what is known
+    of this host.  root: the folder that its commands have as their root, of which they change
+    nothing.  writable: folders that they may write to.  cold: boot it, whatever is kept of
     earlier ones.  begun: what begin() made of this but for scratch, territory and image.  terminal:
     that its commands have.  beside: kinst's init is not process 1, but beside the user's own.
     looked_at: nothing is to run or to be written: its memory is read, and what is kept of a machine
@@ -164,6 +165,7 @@ class MachineConfig:
     process: int = 0
     scratch: int = 0
     territory: Territory | None = None
+    boot: Boot | None = None
     image: str = ""
     cache: Path | None = None
     root: Path | None = None

@@ -110,10 +110,14 @@ def with_build(request: Request) -> Request:
     isa = isa_of_file(str(debug))
     if request.vm and request.vm != isa.name:
         raise KinstError(f"--build {folder}: a kernel for {isa.name}, and --vm={request.vm}")
-    kernel = folder / isa.board.BOOT_IMAGE
+    boot = of_host().boot(isa)
+    if boot is None:
+        raise KinstError(f"--build {folder}: a kernel of a system that kinst does not boot")
+    kernel = folder / boot.image
     if not kernel.is_file():
-        raise KinstError(f"--build {folder}: there is no {isa.board.BOOT_IMAGE} in it",
-                         f"make {kernel.name}")  # fmt: skip
+        raise KinstError(
+            f"--build {folder}: there is no {boot.image} in it", f"make {kernel.name}"
+        )  # fmt: skip
     folders = (*request.debug_folders, str(folder)) if request.modules else request.debug_folders
     return replace(
         request, vm=isa.name, kernel=str(kernel), debug=str(debug), debug_folders=folders

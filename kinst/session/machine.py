@@ -45,7 +45,7 @@ def start(
     Raises TargetError if it does not come up, KinstError if the image is another kernel's.
     """
     config = replace(
-        machine_config(request, isa, files.found, scratch),
+        machine_config(request, isa, files.found, scratch, files.system.boot(isa)),
         territory=files.system.territory(isa),
         image=str(files.found.debug),
         begun=begun,

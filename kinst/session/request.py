@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from kinst.core.boot import Boot
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.layout import LEAF
@@ -22,9 +23,9 @@ from kinst.isa import load as load_isa
 from kinst.kernels import fetch, running
 from kinst.kernels.fetch import Prepared
 from kinst.machines import kind_of
-from kinst.machines.vm import initramfs
 from kinst.machines.vm.files import MODULES as DRIVERS
 from kinst.providers import names_kernel_probe
+from kinst.systems import of_host
 
 DEFAULT_ISA = "amd64"
 MOST_CPUS = 255  # of QEMU's machines
@@ -167,26 +168,33 @@ def begin(request: Request) -> Begun | None:
         if fetch.prepared(name, request.release) is None:
             return None
         files = find_files(request, lambda what, part: None)
-        return request.machine.begin(machine_config(request, load_isa(name), files, 0))
+        isa = load_isa(name)
+        boot = of_host().boot(isa)
+        return request.machine.begin(machine_config(request, isa, files, 0, boot))
     except KinstError:
         return None
 
 
-def machine_config(request: Request, isa: Isa, files: Files, scratch: int) -> MachineConfig:
-    """The machine, as far as the request says it.  scratch: bytes to set aside.  Raises
-    KinstError."""
+def machine_config(
+    request: Request, isa: Isa, files: Files, scratch: int, boot: Boot | None
+) -> MachineConfig:
+    """The machine, as far as the request says it.
+
+    scratch: bytes to set aside.  boot: how the kernel's system is started.  Raises KinstError."""
+    boots = request.machine.abilities.boots
     return MachineConfig(
         isa,
         address=request.address,
         stub=request.gdb,
         kernel=files.kernel,
-        initrd=_initrd(request, files, isa) if request.machine.abilities.boots else None,
+        initrd=_initrd(request, files, isa, boot) if boots and boot else None,
+        boot=boot,
         control=not request.initrd or request.runs_command,
         beside=bool(request.initrd),
         looked_at=request.names_alone,
         process=request.process,
         modules=bool(files.modules),
-        append=guest_append(request),
+        append=guest_append(request, boot),
         arguments=request.qemu_args,
         cpus=request.cpu_count,
         memory=request.memory,
@@ -198,14 +206,12 @@ def machine_config(request: Request, isa: Isa, files: Files, scratch: int) -> Ma
     )
 
 
-def guest_append(request: Request) -> str:
+def guest_append(request: Request, boot: Boot | None) -> str:
     """More of the kernel's command line: with an initrd of the user's and something to run, kinst's
-    helper is started first, and told which init is to follow."""
-    if not (request.initrd and request.runs_command):
+    helper is started first."""
+    if boot is None or not (request.initrd and request.runs_command):
         return request.append
-    given = [word for word in request.append.split() if word.startswith("rdinit=")]
-    following = given[-1].removeprefix("rdinit=") if given else "/init"
-    return f"{request.append} rdinit={initramfs.BESIDE} kinst_init={following}".strip()
+    return boot.files.starting_beside(request.append)
 
 
 def find_files(request: Request, progress: Callable[[str, float | None], None]) -> Files:
@@ -251,14 +257,14 @@ def _modules(request: Request, folder: Path) -> tuple[tuple[Path, ...], tuple[Pa
     return _resolve(folder, request.modules), _resolve(folder, wanted, absent=True)
 
 
-def _initrd(request: Request, files: Files, isa: Isa) -> Path | bytes:
+def _initrd(request: Request, files: Files, isa: Isa, boot: Boot) -> Path | bytes:
     if request.initrd and not request.runs_command:
         return Path(request.initrd)
     if request.root:
         import_module("kinst.session.copies").check_root(Path(request.root), isa)
     assert files.busybox is not None
     if request.initrd:
-        return initramfs.beside(Path(request.initrd).read_bytes(), files.busybox)
+        return boot.files.beside(Path(request.initrd).read_bytes(), files.busybox)
     copies = {}
     for name in request.copies:
         path = Path(name)
@@ -268,7 +274,7 @@ def _initrd(request: Request, files: Files, isa: Isa) -> Path | bytes:
         import_module("kinst.session.copies").check_copy(path, isa, beside)
         copies[f"/bin/{path.name}"] = path
     modules = [*files.drivers, *(m for m in files.modules if m not in files.drivers)]
-    return initramfs.build(files.busybox, copies, modules)
+    return boot.files.build(files.busybox, copies, modules)
 
 
 def _resolve(folder: Path, names: Sequence[str], *, absent: bool = False) -> tuple[Path, ...]:

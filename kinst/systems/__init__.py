@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
 
+from kinst.core.boot import Boot
 from kinst.core.dialect import Dialect
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
@@ -52,6 +53,10 @@ class SystemKind(Protocol):
 
     def territory(self, isa: Isa) -> Territory | None:
         """Where such a kernel keeps itself; None where that is not known."""
+        ...
+
+    def boot(self, isa: Isa) -> Boot | None:
+        """How such a kernel is started in a virtual machine; None where kinst starts none."""
         ...
 
     def lacks(self, name: str, elf: Elf) -> str:

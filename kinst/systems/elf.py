@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kinst.core.basic_system import BasicSystem
+from kinst.core.boot import Boot
 from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
@@ -221,6 +222,9 @@ class ElfKind:
 
     def territory(self, isa: Isa) -> Territory | None:
         """None: memory is read as the CPUs see it."""
+        return None
+
+    def boot(self, isa: Isa) -> Boot | None:
         return None
 
     def lacks(self, name: str, elf: Elf) -> str:

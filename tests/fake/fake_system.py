@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.basic_system import BasicSystem
+from kinst.core.boot import Boot
 from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
@@ -168,6 +169,9 @@ class FakeSystemKind:
         return UNKNOWN
 
     def territory(self, isa: Isa) -> Territory | None:
+        return None
+
+    def boot(self, isa: Isa) -> Boot | None:
         return None
 
     def lacks(self, name: str, elf: Elf) -> str:

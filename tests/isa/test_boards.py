@@ -16,6 +16,7 @@ from kinst.core.isa import Isa
 from kinst.isa import load, names
 from tests import ROOT
 from tests.isa.gnu_assembler import assembled
+from tests.machines.booted import boot_of
 
 MEGABYTE, GIGABYTE = 1 << 20, 1 << 30
 TOOLS = ROOT / "setup/tools.sh"  # the packages that a Debian is set up with
@@ -143,7 +144,9 @@ def test_ports_are_named_as_linux_names_uarts(isa: Isa) -> None:
     own = "ttyAMA" if "dev: pl011" in told else "ttyS"
     kinds = [(device and "ttyS") or own for device in isa.board.SERIAL]
     names = [f"{kind}{kinds[:n].count(kind)}" for n, kind in enumerate(kinds)]
-    assert [isa.board.CONSOLE, *isa.board.PORTS] == names
+    line = boot_of(isa).command_line(1 << 30, 1 << 30, "", own=True)
+    told = dict(word.split("=", 1) for word in line.split() if "=" in word)
+    assert [told[name] for name in ("console", "kinst_output", "kinst_control")] == names
 
 
 @pytest.mark.parametrize("bits", range(64))
@@ -175,11 +178,16 @@ def test_memory_that_a_kernel_is_told_to_leave_alone() -> None:
     """mem=: Documentation/admin-guide/kernel-parameters.txt.  Of amd64 an address, of the others a
     size, from where RAM begins."""
     end = 0xC000_0000
-    assert load("amd64").board.memory_limit(end) == f"mem={end}"
+
+    def limit(name: str, start: int) -> str:
+        line = boot_of(load(name)).command_line(end, end - start, "", own=False)
+        return next(word for word in line.split() if word.startswith("mem="))
+
+    assert limit("amd64", 0) == f"mem={end}"
     for name in ("arm64", "riscv64"):
         board = load(name).board
         ((start, _, _),) = board.memory_map(4 * GIGABYTE)
-        assert board.memory_limit(end) == f"mem={end - start}"
+        assert limit(name, start) == f"mem={end - start}"
 
 
 # What of registers a function may not change, by the compiler: one whose every register is changed

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kinst.core.boot import Boot
 from kinst.core.isa import Isa
 from kinst.core.machine import CommandEnded, Gone, MachineEvent
 from kinst.isa import load
 from kinst.kernels.fetch import Prepared
-from kinst.machines.vm.initramfs import build
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import VmConfig
+from kinst.systems import of_host
+from kinst.systems.linux.guest.initramfs import build
 from kinst.systems.linux.isafacts import facts_of
 from tests.second_boot import FIRST_SECONDS
 
@@ -49,6 +51,13 @@ class Guest:
         return int(line.split()[0], 16)
 
 
+def boot_of(isa: Isa) -> Boot:
+    """How Linux is started on an ISA."""
+    boot = of_host().boot(isa)
+    assert boot is not None
+    return boot
+
+
 def boot(
     prepared: Prepared, programs: dict[str, Path] | None = None, *, isa: Isa = ISA, **config: Any
 ) -> Guest:
@@ -57,7 +66,9 @@ def boot(
     initrd = build(prepared.busybox, files)
     output = bytearray()
     territory = facts_of(isa.name).territory
-    vm = Vm(isa, VmConfig(prepared.kernel, initrd, **config), territory, output.extend)
+    vm = Vm(
+        isa, VmConfig(prepared.kernel, boot_of(isa), initrd, **config), territory, output.extend
+    )
     try:
         if not vm.boots(FIRST_SECONDS):
             vm.start_again()

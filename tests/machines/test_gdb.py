@@ -14,8 +14,8 @@ from kinst.core.machine import MachineConfig, Stopped
 from kinst.kernels.fetch import Prepared
 from kinst.machines import load
 from kinst.machines.gdb import GdbStub
-from kinst.machines.vm.initramfs import build
 from kinst.systems.linux.amd64 import LINUX
+from kinst.systems.linux.guest.initramfs import build
 from tests.machines.booted import ISA, SECONDS, is_gone, wait_for
 
 pytestmark = pytest.mark.vm

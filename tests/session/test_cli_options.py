@@ -9,7 +9,9 @@ import pytest
 from kinst.cli.guard import UsageError
 from kinst.cli.options import parse
 from kinst.core.errors import KinstError
+from kinst.isa import load
 from kinst.session.request import guest_append
+from kinst.systems import of_host
 
 
 def test_clustered_and_interleaved() -> None:
@@ -59,7 +61,7 @@ def test_a_helper_beside_the_users_init() -> None:
         ([*own, "--shell", "--append", "rdinit=/a rdinit=/b"], f"rdinit=/a rdinit=/b{beside}/b"),
         (["-c", "ls", "--append", "quiet"], "quiet"),
     ):
-        assert guest_append(parse(words).request) == expected
+        assert guest_append(parse(words).request, of_host().boot(load("amd64"))) == expected
 
 
 @pytest.mark.parametrize(

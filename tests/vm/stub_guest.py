@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kinst.kernels.fetch import Prepared
-from kinst.machines.vm.initramfs import build
+from kinst.systems.linux.guest.initramfs import build
 from tests import second_boot
 
 # A guest of its own: after each sleep it makes 10 reads and says so on the console.

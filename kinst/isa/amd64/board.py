@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# What is said to the kernel when modules are loaded into it.
-MODULES_APPEND = ""
 QEMU = "qemu-system-x86_64"
 PACKAGE = "qemu-system-x86"
 MACHINE = "q35"
-BOOT_IMAGE = "arch/x86/boot/bzImage"
 CPU = ""  # QEMU's own choice
 # os.uname().machine of hosts that could run it with KVM.
 HOST_MACHINES: tuple[str, ...] = ("x86_64", "AMD64")
 
-# Interrupt lines of ttyS0 to ttyS2 differ on purpose: isa-serial's defaults are shared.
+# Interrupt lines differ on purpose: isa-serial's defaults are shared.
 SERIAL: tuple[str, ...] = (
     "isa-serial,index=0,iobase=0x3f8,irq=4",
     "isa-serial,index=1,iobase=0x2f8,irq=3",
@@ -25,12 +22,6 @@ SERIAL: tuple[str, ...] = (
 )
 TIMERS: tuple[tuple[str, int], ...] = ()
 CARD_SLOT = "pcie-root-port"
-CONSOLE = "ttyS0"
-PORTS = ("ttyS1", "ttyS2")  # what the guest calls the other two: output and control
-# All CPUs of a QEMU have one cycle counter, which the kernel cannot know: told so, it keeps time
-# by it.  And a busy host may be late with the ticks by which the kernel looks whether its timer
-# works at all: it would panic ("IO-APIC + timer doesn't work!", seen once).
-PARAMETERS = "tsc=reliable no_timer_check"
 
 PC = "rip"
 SP = "rsp"
@@ -79,8 +70,3 @@ def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
         return ((0, 0, size),)
     low = 0x8000_0000
     return ((0, 0, low), (_FOUR_GB, low, size - low))
-
-
-def memory_limit(end: int) -> str:
-    """Kernel parameter that makes it leave physical memory from `end` on alone."""
-    return f"mem={end}"

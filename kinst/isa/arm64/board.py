@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# What is said to the kernel when modules are loaded into it: with KASLR they lie anywhere within
-# 2 GB of its image, and no branch from one place reaches both.
-MODULES_APPEND = "nokaslr"
 QEMU = "qemu-system-aarch64"
 PACKAGE = "qemu-system-arm"
 MACHINE = "virt"
-BOOT_IMAGE = "arch/arm64/boot/Image"
 CPU = "cortex-a57"  # starts its kernel at EL1; newer ones cost TCG pointer authentication
 _CPU_OF_16K = "neoverse-n1"  # the other one has pages of 4 and 64 KB only
 _IMAGE_MAGIC = b"ARM\x64"  # Linux, Documentation/arch/arm64/booting.rst: at 56; flags at 24
@@ -26,12 +22,6 @@ HOST_MACHINES: tuple[str, ...] = ("aarch64",)
 SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
 TIMERS: tuple[tuple[str, int], ...] = ()
 CARD_SLOT = "pcie-root-port"
-CONSOLE = "ttyAMA0"
-PORTS = ("ttyS0", "ttyS1")  # what the guest calls the other two: output and control
-# Where the kernel unmaps itself from user mode (KPTI), which it does with KASLR on this processor,
-# every system call changes address spaces twice; QEMU then forgets all translations, and a read(2)
-# takes 15 us, not 1.5.
-PARAMETERS = "kpti=off"
 
 PC = "pc"
 SP = "sp"
@@ -74,8 +64,3 @@ def is_lost(registers: Mapping[str, int]) -> bool:
 def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
     """(physical address, offset in the backing file, bytes) of virt's RAM of `size` bytes."""
     return ((_RAM, 0, size),)
-
-
-def memory_limit(end: int) -> str:
-    """Kernel parameter that makes it leave physical memory from `end` on alone."""
-    return f"mem={end - _RAM}"

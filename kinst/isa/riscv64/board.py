@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# What is said to the kernel when modules are loaded into it.
-MODULES_APPEND = ""
 QEMU = "qemu-system-riscv64"
 PACKAGE = "qemu-system-misc"
 MACHINE = "virt"
-BOOT_IMAGE = "arch/riscv/boot/Image"
 CPU = ""  # QEMU's own choice
 # os.uname().machine of hosts that could run it with KVM.
 HOST_MACHINES: tuple[str, ...] = ("riscv64",)
@@ -23,11 +20,7 @@ SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
 # stimecmp (Sstc), which OpenSBI writes where a kernel leaves that to it.  QEMU numbers CSRs in a
 # row, and names those that a CPU has before it starts: this one is not there yet.
 TIMERS: tuple[tuple[str, int], ...] = (("sstatus", 0x14D - 0x100),)
-CARD_SLOT = ""  # Debian's kernels have no PCI hot-plug
-CONSOLE = "ttyS0"
-PORTS = ("ttyS1", "ttyS2")  # what the guest calls the other two: output and control
-PARAMETERS = ""
-
+CARD_SLOT = ""  # kernels for these boards are built without PCI hot-plug
 PC = "pc"
 SP = "sp"
 LINK = "ra"
@@ -87,11 +80,3 @@ def is_lost(registers: Mapping[str, int]) -> bool:
 def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
     """(physical address, offset in the backing file, bytes) of virt's RAM of `size` bytes."""
     return ((_RAM, 0, size),)
-
-
-def memory_limit(end: int) -> str:
-    """Kernel parameter that makes it leave physical memory from `end` on alone.
-
-    Linux counts from the start of RAM.
-    """
-    return f"mem={end - _RAM}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from kinst.core.boot import Boot
 from kinst.core.errors import TargetError
 from kinst.core.machine import MachineConfig, Target
 from kinst.machines.vm.cpus import cpus_of
@@ -33,7 +34,9 @@ class _Booted:
         at."""
         if config.looked_at:
             return None
-        return begin(_wanted(config, config.kernel), config.isa.board) if config.kernel else None
+        if config.kernel is None or config.boot is None:
+            return None
+        return begin(_wanted(config, config.kernel, config.boot), config.isa.board)
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
@@ -45,12 +48,12 @@ class _Booted:
         could not tell when that is up."""
         if config.kernel is None:
             raise TargetError("there is no kernel to boot")
-        if config.territory is None:
+        if config.territory is None or config.boot is None:
             raise TargetError(
                 f"{config.image}: not the vmlinux of a system that kinst knows; it boots no other",
                 "start the machine yourself, with -gdb, and use --gdb",
             )
-        wanted = _wanted(config, config.kernel)
+        wanted = _wanted(config, config.kernel, config.boot)
         warm = warm_start(wanted, config.isa.board) if config.looked_at else None
         if warm is not None and warm.is_there:
             with suppress(TargetError):  # it is damaged: a guest that boots makes it anew
@@ -61,12 +64,13 @@ class _Booted:
         return Vm(config.isa, wanted, config.territory, on_output, begun, config.terminal)
 
 
-def _wanted(config: MachineConfig, kernel: Path) -> VmConfig:
+def _wanted(config: MachineConfig, kernel: Path, boot: Boot) -> VmConfig:
     """What to boot."""
     board = config.isa.board
-    modules = board.MODULES_APPEND if config.modules else ""
+    modules = boot.modules if config.modules else ""
     return VmConfig(
         kernel=kernel,
+        boot=boot,
         initrd=config.initrd,
         control=config.control,
         append=f"{modules} {config.append}".strip(),

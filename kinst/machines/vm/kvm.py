@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from kinst.core.board import Board
+from kinst.core.boot import Boot
 from kinst.core.errors import TargetError
 from kinst.machines.vm.qemu import MEGABYTE, Qemu, VmConfig
 from kinst.wire.process import boot_id, find_program
@@ -37,13 +38,13 @@ def verdict(cache: Path, board: Board) -> bool | None:
     return bool(works) if key == _key(board) else None
 
 
-def prove(cache: Path, board: Board, kernel: Path, deadline: float = 8.0) -> bool:
-    """Boot kernel under KVM and remember in the cache folder whether it comes up.
+def prove(cache: Path, board: Board, kernel: Path, boot: Boot, deadline: float = 8.0) -> bool:
+    """Boot a kernel of this kind under KVM and remember in the cache folder whether it comes up.
 
     deadline: seconds for the whole boot.  Costs nothing where there is no KVM.  Raises
     TargetError only when QEMU or the kernel is missing.
     """
-    works = _opens(board) and _boots(board, kernel, deadline)
+    works = _opens(board) and _boots(board, kernel, boot, deadline)
     cache.mkdir(parents=True, exist_ok=True)
     file = _file(cache, board)
     part = file.with_suffix(f".{os.getpid()}")
@@ -75,9 +76,9 @@ def _opens(board: Board) -> bool:
     return True
 
 
-def _boots(board: Board, kernel: Path, deadline: float) -> bool:
+def _boots(board: Board, kernel: Path, boot: Boot, deadline: float) -> bool:
     config = VmConfig(
-        kernel, control=False, memory=256 * MEGABYTE, scratch=2 * MEGABYTE, accel="kvm"
+        kernel, boot, control=False, memory=256 * MEGABYTE, scratch=2 * MEGABYTE, accel="kvm"
     )
     end = time.monotonic() + deadline
     qemu = Qemu(config, board)

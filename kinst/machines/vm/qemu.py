@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kinst.core.board import Board
+from kinst.core.boot import Boot
 from kinst.core.errors import GoneError, TargetError
 from kinst.core.machine import CommandEnded, Gone
 from kinst.machines.vm.console import Console
@@ -40,14 +41,16 @@ _ALSO_USED = 64 * MEGABYTE  # of scratch, of which most stays empty
 class VmConfig:
     """What to boot.
 
-    kernel: bzImage or the like.  initrd: a file or the bytes of an archive.  control: whether
-    kinst's own init is in it.  cpus: as many as the guest may ever have.  memory, scratch: bytes.
+    kernel: the image of boot, by which it is started.  initrd: a file or the bytes of an archive.
+    control: whether kinst's own init is in it.  cpus: as many as the guest may ever have.  memory,
+    scratch: bytes.
     accel: "tcg" or "kvm".  shares: folders of the host.  surroundings: of the commands, where one
     of these is their root.  states: folder for what is kept of guests that have booted; None for
     none.
     """
 
     kernel: Path
+    boot: Boot
     initrd: Path | bytes | None = None
     control: bool = True
     append: str = ""
@@ -154,24 +157,10 @@ def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -
 def _boot(config: VmConfig, board: Board) -> list[str]:
     """The kernel and its command line; the initrd is told behind it."""
     layout, _, _ = place(board, config.memory, config.scratch)
-    limit = board.memory_limit(layout.end)
-    # panic=-1: reboot at once, which -no-reboot turns into QEMU's exit.
-    own = _own(board) if config.control else ""
-    append = f"console={board.CONSOLE} panic=-1 {limit} {own}{config.append}".strip()
+    start = board.memory_map(config.memory)[0][0]
+    end, size = layout.end, layout.end - start
+    append = config.boot.command_line(end, size, config.append, own=config.control)
     return ["-kernel", str(config.kernel), "-append", append]
-
-
-def _own(board: Board) -> str:
-    """Kernel parameters for kinst's own init.
-
-    The self-tests of the kernel's ciphers are a fifth of its boot under TCG; a guest of the
-    user's own boots as it would elsewhere.  What the kernel does not know it hands to init as
-    variables.
-    """
-    output, control = board.PORTS
-    ports = f"kinst_output={output} kinst_control={control}"
-    tuned = f"cryptomgr.notests random.trust_cpu=on {board.PARAMETERS}".strip()
-    return f"{tuned} {ports} "
 
 
 class Qemu:
@@ -198,7 +187,7 @@ class Qemu:
         self._board = board
         self._on_output = on_output
         self.layout, self._size, self._map = place(board, config.memory, config.scratch)
-        self.console = Console()
+        self.console = Console(config.boot.signs)
         self._control_partial = b""
         self._messages = b""
         self._control: deque[str] = deque()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import Any
 
+from kinst.core.boot import Boot
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
 from kinst.core.system import System, Territory
@@ -11,13 +14,17 @@ from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.systems import FileRules
 from kinst.systems.linux.dialect import dialect
-from kinst.systems.linux.in_file import LinuxFile
 from kinst.systems.linux.isafacts import facts_of
-from kinst.systems.linux.system import attach
 
 # Sections that only a vmlinux or a module has; symbols of a vmlinux' version line and notes.
 _SECTIONS = ("__ksymtab", ".gnu.linkonce.this_module")
 _SYMBOLS = ("linux_banner", "__start_notes")
+
+
+def _module(name: str) -> Any:
+    """A module of this package; those with all that must be known of a kernel are loaded when there
+    is one."""
+    return import_module(f"kinst.systems.linux.{name}")
 
 
 class _Linux:
@@ -37,22 +44,28 @@ class _Linux:
         """Raises KinstError for an ISA without Linux."""
         return facts_of(isa.name).territory
 
+    def boot(self, isa: Isa) -> Boot | None:
+        """Raises KinstError for an ISA without Linux."""
+        return facts_of(isa.name).boot
+
     def lacks(self, name: str, elf: Elf) -> str:
         """Nothing: what a kernel was built without, its facts tell."""
         return ""
 
     def of_file(self, elf: Elf) -> FileRules:
         """By its tables."""
-        return LinuxFile(elf)
+        rules: FileRules = _module("in_file").LinuxFile(elf)
+        return rules
 
     def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
         """Raises KinstError when the image is another kernel's, or has no types."""
         arch, hooks = facts_of(target.isa.name), target.abilities.writes_code
         notified = target.planter is not None
-        return attach(
+        system: System = _module("system").attach(
             target, image, bearings.text, arch, hook_bugs=hooks, notified=notified,
             argument_slots=target.isa.argument_slots,
         )  # fmt: skip
+        return system
 
 
 SYSTEM = _Linux()

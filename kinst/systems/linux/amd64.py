@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.system import PerCpu, Territory
+from kinst.systems.linux.guest.boot import boot
 from kinst.systems.linux.isafacts import CallNames, CallSite, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
@@ -42,4 +43,12 @@ LINUX = IsaFacts(
     system_calls=(CallNames(
         "__x64_sys_", tuple((name, 0) for name in ("di", "si", "dx", "r10", "r8", "r9"))
     ),),
+    boot=boot(
+        image="arch/x86/boot/bzImage", console="ttyS0", ports=("ttyS1", "ttyS2"),
+        limit="mem={end}",
+        # All CPUs of a QEMU have one cycle counter, which the kernel cannot know: told so, it keeps
+        # time by it.  And a busy host may be late with the ticks by which the kernel looks whether
+        # its timer works at all: it would panic ("IO-APIC + timer doesn't work!", seen once).
+        parameters="tsc=reliable no_timer_check",
+    ),
 )  # fmt: skip

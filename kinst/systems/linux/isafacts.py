@@ -11,6 +11,7 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from kinst.core.boot import Boot
 from kinst.core.errors import KinstError
 from kinst.core.system import PerCpu, Territory
 from kinst.systems.linux.ptregs import SavedRegisters
@@ -91,6 +92,7 @@ class IsaFacts:
     thread_registers: as in Facts.
     link: D name of the register that holds the return address when a function is entered.
     frame_registers: D names, by DWARF number, of the registers from which a caller is found.
+    boot: how it is started in a virtual machine; None where kinst starts none.
     system_calls: how their functions are named and find their arguments, the newest kernels first.
     """
 
@@ -110,6 +112,7 @@ class IsaFacts:
     link: str = ""
     frame_registers: Mapping[int, str] = field(default_factory=dict)
     system_calls: tuple[CallNames, ...] = ()
+    boot: Boot | None = None
 
 
 def facts_of(isa: str) -> IsaFacts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.system import PerCpu, Territory
+from kinst.systems.linux.guest.boot import boot
 from kinst.systems.linux.isafacts import CallNames, CallSite, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
@@ -55,5 +56,9 @@ LINUX = IsaFacts(
     system_calls=(
         CallNames("__riscv_sys_", tuple((n, 0) for n in ("orig_a0", "a1", "a2", "a3", "a4", "a5"))),
         CallNames("sys_", ()),
+    ),
+    boot=boot(
+        image="arch/riscv/boot/Image", console="ttyS0", ports=("ttyS1", "ttyS2"),
+        limit="mem={size}",
     ),
 )  # fmt: skip

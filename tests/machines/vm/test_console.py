@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinst.machines.vm.console import Console
+from kinst.systems.linux.guest.boot import SIGNS
 
 QUIET = [f"[    1.{k:06}] quiet line {k}" for k in range(50)]
 # As die() and its callers print them: arch/x86/kernel/dumpstack.c, arch/arm64/kernel/traps.c,
@@ -31,7 +32,7 @@ TROUBLE = [
 
 
 def console(*lines: str) -> Console:
-    made = Console()
+    made = Console(SIGNS)
     data = "".join(f"{line}\r\n" for line in lines).encode()
     for at in range(0, len(data), 7):  # cut anywhere
         made.take(data[at : at + 7])

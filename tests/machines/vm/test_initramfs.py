@@ -15,7 +15,7 @@ import pytest
 
 from kinst.core.errors import KinstError
 from kinst.kernels.fetch import Prepared
-from kinst.machines.vm.initramfs import build
+from kinst.systems.linux.guest.initramfs import build
 from tests import second_boot
 
 

@@ -19,16 +19,17 @@ from kinst.isa.arm64 import board as arm64_machine
 from kinst.kernels.fetch import Prepared
 from kinst.machines.vm import kvm
 from kinst.machines.vm.cpus import cpus_of
-from kinst.machines.vm.initramfs import build
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import MEGABYTE, VmConfig
 from kinst.systems.linux.amd64 import LINUX
+from kinst.systems.linux.guest.initramfs import build
 from tests import ROOT
 from tests.host_processes import wait_until_ended
-from tests.machines.booted import ISA, SECONDS, Guest, boot, is_gone, wait_for
+from tests.machines.booted import ISA, SECONDS, Guest, boot, boot_of, is_gone, wait_for
 
 pytestmark = pytest.mark.vm
 CALLS = 20000
+BOOT = boot_of(ISA)
 TERRITORY = LINUX.territory
 
 
@@ -301,7 +302,9 @@ def test_an_initrd_of_the_users(prepared: Prepared, tmp_path: Path, append: str)
     """Ready when its init runs, also when the kernel says nothing; and a RAM that q35 splits."""
     initrd = tmp_path / "initrd"
     initrd.write_bytes(build(prepared.busybox, {}))
-    config = VmConfig(prepared.kernel, initrd, control=False, append=append, memory=3072 * MEGABYTE)
+    config = VmConfig(
+        prepared.kernel, BOOT, initrd, control=False, append=append, memory=3072 * MEGABYTE
+    )
     vm = Vm(ISA, config, TERRITORY)
     try:
         vm.wait_ready(SECONDS)
@@ -333,7 +336,7 @@ from tests.machines.booted import ISA
 from kinst.machines.vm.qemu import VmConfig
 from kinst.machines.vm.machine import Vm
 from kinst.systems.linux.amd64 import LINUX
-vm = Vm(ISA, VmConfig(Path(sys.argv[1]), control=False), LINUX.territory)
+vm = Vm(ISA, VmConfig(Path(sys.argv[1]), LINUX.boot, control=False), LINUX.territory)
 print(vm.qemu.pid, flush=True)
 sys.stdin.read()
 """
@@ -366,7 +369,9 @@ def test_a_guest_that_does_not_boot_is_started_again(
     """One that stands in its boot, and one that cannot boot any more, which is not waited for;
     here the first is made to stand, and the second is said to be so."""
     output = bytearray()
-    vm = Vm(ISA, VmConfig(prepared.kernel, build(prepared.busybox, {})), TERRITORY, output.extend)
+    vm = Vm(
+        ISA, VmConfig(prepared.kernel, BOOT, build(prepared.busybox, {})), TERRITORY, output.extend
+    )
     try:
         first = vm.qemu.pid
         os.kill(first, signal.SIGSTOP)
@@ -387,33 +392,33 @@ def test_a_guest_that_does_not_boot_is_started_again(
 
 def test_what_cannot_start_is_said(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TargetError, match="/no/kernel: no such kernel"):
-        Vm(ISA, VmConfig(Path("/no/kernel")), TERRITORY)
+        Vm(ISA, VmConfig(Path("/no/kernel"), BOOT), TERRITORY)
     with pytest.raises(TargetError, match="no room"):
-        Vm(ISA, VmConfig(prepared.kernel, memory=1 << 50), TERRITORY)
-    config = VmConfig(prepared.kernel, control=False, qemu_args=("-no-such-option",))
+        Vm(ISA, VmConfig(prepared.kernel, BOOT, memory=1 << 50), TERRITORY)
+    config = VmConfig(prepared.kernel, BOOT, control=False, qemu_args=("-no-such-option",))
     vm = Vm(ISA, config, TERRITORY)
     with pytest.raises(TargetError, match=r"status 1: -no-such-option: invalid option"):
         vm.wait_ready(SECONDS)
     vm.close()
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(TargetError, match="qemu-system-x86_64 not found"):
-        Vm(ISA, VmConfig(prepared.kernel), TERRITORY)
+        Vm(ISA, VmConfig(prepared.kernel, BOOT), TERRITORY)
 
 
 def test_kvm_is_used_only_when_proved(prepared: Prepared, tmp_path: Path) -> None:
     assert kvm.verdict(tmp_path, machine) is None
     assert kvm.accelerator(tmp_path, machine) == "tcg"
-    works = kvm.prove(tmp_path, machine, prepared.kernel, 4.0)
+    works = kvm.prove(tmp_path, machine, prepared.kernel, BOOT, 4.0)
     assert kvm.verdict(tmp_path, machine) is works
     assert kvm.accelerator(tmp_path, machine) == ("kvm" if works else "tcg")
     if works:
-        config = VmConfig(prepared.kernel, build(prepared.busybox, {}), accel="kvm")
+        config = VmConfig(prepared.kernel, BOOT, build(prepared.busybox, {}), accel="kvm")
         vm = Vm(ISA, config, TERRITORY)
         vm.wait_ready(SECONDS)
         vm.close()
     # Another instruction set's QEMU has a verdict of its own.
     if os.uname().machine not in arm64_machine.HOST_MACHINES:
-        assert not kvm.prove(tmp_path, arm64_machine, prepared.kernel)
+        assert not kvm.prove(tmp_path, arm64_machine, prepared.kernel, BOOT)
     assert kvm.verdict(tmp_path, machine) is works
     file = tmp_path / "kvm-qemu-system-x86_64.json"
     file.write_text(file.read_text().replace('key": "', 'key": "another '))
@@ -426,7 +431,7 @@ def test_cpus_and_scratch_are_as_the_machine_has_them(prepared: Prepared) -> Non
     arguments = ("-smp", "3")
     initrd = build(prepared.busybox, {})
     config = VmConfig(
-        prepared.kernel, initrd, qemu_args=arguments, cpus=cpus_of(arguments), scratch=size
+        prepared.kernel, BOOT, initrd, qemu_args=arguments, cpus=cpus_of(arguments), scratch=size
     )
     vm = Vm(ISA, config, TERRITORY)
     try:

@@ -17,16 +17,16 @@ from kinst.isa import load
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
 from kinst.machines.vm.files import shares
-from kinst.machines.vm.initramfs import build
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import MEGABYTE, VmConfig
 from kinst.machines.vm.warm import warm_start
+from kinst.systems.linux.guest.initramfs import build
 from kinst.systems.linux.isafacts import facts_of
-from tests.machines.booted import ISA, SECONDS, Guest
+from tests.machines.booted import ISA, SECONDS, Guest, boot_of
 
 
 def config_of(prepared: Prepared, folder: Path) -> VmConfig:
-    return VmConfig(prepared.kernel, build(prepared.busybox, {}), states=folder)
+    return VmConfig(prepared.kernel, boot_of(ISA), build(prepared.busybox, {}), states=folder)
 
 
 def key(config: VmConfig, isa: Isa = ISA) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.kmod import resolve
-from kinst.machines.vm.initramfs import build
+from kinst.systems.linux.guest.initramfs import build
 from tests import second_boot
 
 INIT = """#!/bin/busybox sh

@@ -17,10 +17,11 @@ from kinst.image.elf import open_elf
 from kinst.image.orc import open_orc
 from kinst.isa import load
 from kinst.kernels.fetch import Prepared
-from kinst.machines.vm import initramfs
 from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
 from kinst.session.expand import call_convention
+from kinst.systems.linux.guest import initramfs
 from tests.gdb_rig import Gdb, Pair, gdb_with, reached
+from tests.machines.booted import boot_of
 
 SECONDS = 120.0
 MARKER = "begin_new_exec"  # each round of the workload starts programs
@@ -43,7 +44,9 @@ def gdb_in_guest(kernel: Prepared, workload: Path, seconds: int, isa: str) -> It
     """A guest that runs the workload while gdb lets it."""
     archive = initramfs.build(kernel.busybox, {"/bin/workload": workload})
     output: list[bytes] = []
-    config = VmConfig(kernel=kernel.kernel, initrd=archive, append="nokaslr")
+    config = VmConfig(
+        kernel=kernel.kernel, boot=boot_of(load(isa)), initrd=archive, append="nokaslr"
+    )
     qemu = Qemu(config, load(isa).board, output.append)
     try:
         qemu.wait_for(lambda: qemu.control_line("ready") is not None, SECONDS, "booted")

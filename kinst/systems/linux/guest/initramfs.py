@@ -79,6 +79,24 @@ def build(busybox: Path, files: Mapping[str, Path], modules: Sequence[Path] = ()
     return _newc([*_directories(contents), *_devices(), *contents.values()])
 
 
+class Initramfs:
+    """Implements core.boot.GuestFiles."""
+
+    def build(
+        self, busybox: Path, files: Mapping[str, Path], modules: Sequence[Path] = ()
+    ) -> bytes:
+        return build(busybox, files, modules)
+
+    def beside(self, initrd: bytes, busybox: Path) -> bytes:
+        return beside(initrd, busybox)
+
+    def starting_beside(self, append: str) -> str:
+        """Kinst's helper is started first, and told which init is to follow."""
+        given = [word for word in append.split() if word.startswith("rdinit=")]
+        following = given[-1].removeprefix("rdinit=") if given else "/init"
+        return f"{append} rdinit={BESIDE} kinst_init={following}".strip()
+
+
 def beside(initrd: bytes, busybox: Path) -> bytes:
     """An archive of the user's, packed or not, with kinst's helper behind it: the kernel unpacks
     both, one over the other.  Its init is at BESIDE.  Raises KinstError when busybox cannot be

@@ -1,0 +1,59 @@
+"""How Linux is started in QEMU, and what its console says."""
+
+from __future__ import annotations
+
+import re
+
+from kinst.core.boot import Boot, ConsoleSigns
+from kinst.systems.linux.guest.initramfs import Initramfs
+
+SIGNS = ConsoleSigns(
+    panic=re.compile(r"Kernel panic - not syncing: .*"),
+    trouble=re.compile(
+        # A CPU or a task that makes no progress (kernel/watchdog.c, rcu/tree_stall.h, hung_task.c).
+        r"(?P<hang>(?:watchdog: )?BUG: soft lockup.*|.*hard LOCKUP.*|BUG: workqueue lockup.*|"
+        r".*rcu.* (?:detected|self-detected) (?:expedited )?stalls?\b.*|.*hung_task: .*|"
+        r"INFO: task .* blocked for more than .*)|"
+        r"(?P<oops>BUG: .*|Oops: .*|general protection fault.*|PANIC: .*|"
+        # What die() of an architecture says, whatever it died of: "int3: 0000 [#1] SMP".
+        r"\w[\w: -]*: [0-9a-f]{4,16} \[#\d+\].*|\w[\w -]* \[#\d+\])|"
+        # Of WARN() (with the place first since 6.19) and of lockdep and its like.
+        r"(?P<warn>WARNING: (?:CPU: |\S+:\d+ at |possible |suspicious |inconsistent |bad |held |"
+        r"lock held |Nested ).*)"
+    ),
+    first_program=re.compile(r"Run \S+ as init process"),
+    # 6.1 goes back to it for ever, 7.3 takes it for a fault.
+    lost_breakpoint="Oops: int3: 0000",
+)
+
+
+def boot(
+    image: str,
+    console: str,
+    ports: tuple[str, str],
+    limit: str,
+    parameters: str = "",
+    modules: str = "",
+) -> Boot:
+    """Return how Linux boots on one ISA.
+
+    Args:
+        image: what make leaves for boot loaders, in the folder of the build.
+        console: the kernel's name of the first serial port.
+        ports: its names of the other two: output and control.
+        limit: the parameter that keeps it in its memory.
+        parameters: what guests of kinst's own need besides.
+        modules: what they need if modules are loaded.
+    """
+    # The self-tests of the kernel's ciphers are a fifth of its boot under TCG; a guest of the
+    # user's own boots as it would elsewhere.  Init gets what the kernel does not know as variables.
+    tuned = f"cryptomgr.notests random.trust_cpu=on {parameters}".strip()
+    return Boot(
+        image,
+        # panic=-1: reboot at once, which -no-reboot turns into QEMU's exit.
+        f"console={console} panic=-1 {limit}",
+        f"{tuned} kinst_output={ports[0]} kinst_control={ports[1]}",
+        modules,
+        SIGNS,
+        Initramfs(),
+    )
