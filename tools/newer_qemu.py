@@ -35,8 +35,10 @@ _PT_INTERP = 3
 _PROGRAM_HEADERS = 32  # offset of e_phoff in an ELF64 file header; e_phentsize is at 54
 _SCRIPT = """\
 #!/bin/sh
-LD_LIBRARY_PATH='{libraries}' exec '{program}' "$@"
+LD_LIBRARY_PATH='{libraries}' exec '{program}' {firmware} "$@"
 """
+# Debian's QEMU looks for its firmware in the system's own folders, whose is of another version.
+_FIRMWARE = ("usr/share/qemu", "usr/share/seabios")
 
 
 def _place() -> Path:
@@ -137,7 +139,11 @@ def _make_scripts(tree: Path, place: Path) -> None:
         target = (tree / loader.removeprefix(f"{place}/")).resolve()
         script = tree / "bin" / name
         libraries = place / target.parent.relative_to(tree.resolve())
-        script.write_text(_SCRIPT.format(libraries=libraries, program=place / "usr/bin" / name))
+        firmware = " ".join(f"-L '{place / folder}'" for folder in _FIRMWARE)
+        text = _SCRIPT.format(
+            libraries=libraries, program=place / "usr/bin" / name, firmware=firmware
+        )
+        script.write_text(text)
         script.chmod(0o755)
 
 

@@ -12,6 +12,7 @@ A node is a run of instructions that control enters only at the first.  The rule
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from kinst.core.kernel import Kernel
 from kinst.core.probe import Function
 
 OUTSIDE = -1
+_NOP = re.compile(r"(c\.|data16 )?nop\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Graph:
         for part in parts:
             for one, flow in zip(kernel.instructions(part), kernel.flows(part), strict=True):
                 instructions[one.address] = (one.end, flow)
-                if kernel.isa.is_nop(one.code):
+                if _NOP.match(one.text):
                     self._padding.add(one.address)
         self._addresses = sorted(instructions)
         self._flows = instructions

@@ -49,7 +49,11 @@ _FIXED = (
     (0xFFFFFF7F, 0xD503245F, LANDING),  # bti c, bti jc
     (0xFFFFFFFF, 0xD503249F, LANDING),  # bti j
 )
-_BY_REGISTER = {p.BR: INDIRECT, p.BLR: CALL, p.RET: RETURN}
+_BY_KIND = {
+    p.BR: INDIRECT, p.BLR: CALL, p.RET: RETURN, p.RET_NEAR: RETURN,
+    # It may go on, or anywhere.
+    p.UNKNOWN: Flow("indirect", falls_through=True),
+}  # fmt: skip
 
 
 def flow(code: bytes, address: int) -> Flow:
@@ -73,8 +77,8 @@ def flow(code: bytes, address: int) -> Flow:
         return _branch(parsed, f"{value} == 0", f"{value} != 0", bool(parsed.word & 1 << 24))
     if kind == p.BR and not parsed.authenticated:
         return Flow("indirect", False, destination=_register(parsed.register))
-    if kind in _BY_REGISTER:
-        return _BY_REGISTER[kind]
+    if kind in _BY_KIND:
+        return _BY_KIND[kind]
     return next((f for mask, value, f in _FIXED if parsed.word & mask == value), NEXT)
 
 

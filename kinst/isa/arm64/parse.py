@@ -13,7 +13,17 @@ from kinst.isa.arm64.encode import MASK
 B, BL, B_COND, CB, TB, ADR, ADRP, LITERAL, BR, BLR, RET = (
     "b", "bl", "b.cond", "cb", "tb", "adr", "adrp", "literal", "br", "blr", "ret",
 )  # fmt: skip
+RET_NEAR = "ret near"  # retaasppc, retabsppc: authenticate by an address near their own
+UNKNOWN = "unknown"  # of the group that branches are in, and no encoding that kinst knows
 PLAIN = ""
+# (mask, word under it) of what is no branch in "Branches, exception generating and system
+# instructions": exceptions (svc to dcps), and hints, barriers, PSTATE, sys, mrs, msr and their
+# 128-bit forms.
+_STRAIGHT = (
+    (0xFF000000, 0xD4000000),
+    (0xFF800000, 0xD5000000),
+)
+_IN_GROUP = 0x1C000000, 0x14000000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +69,35 @@ def parse(code: bytes, address: int) -> Parsed:
         return Parsed(w, LITERAL, near(w >> 5, 19), low)
     if w & 0xFE000000 == 0xD6000000:
         return _register_branch(w)
+    if w & 0xFFC0001F == 0x5500001F:
+        return Parsed(w, RET_NEAR)
+    mask, group = _IN_GROUP
+    if w & mask == group and all(w & mask != value for mask, value in _STRAIGHT):
+        return Parsed(w, UNKNOWN)
     return Parsed(w)
 
 
+# (mask, word under it, kind) of branches to registers; of others with a kind the register is 5 bits
+# from bit 5 on.
+_REGISTER_BRANCHES = (
+    (0xFFFFFC1F, 0xD61F0000, BR),
+    (0xFFFFFC1F, 0xD63F0000, BLR),
+    (0xFFFFFC1F, 0xD65F0000, RET),
+    (0xFFFFF81F, 0xD61F081F, BR),  # braaz, brabz
+    (0xFFFFF81F, 0xD63F081F, BLR),
+    (0xFFFFFBFF, 0xD65F0BFF, RET),  # retaa, retab
+    (0xFFFFFBE0, 0xD65F0BE0, RET),  # retaasppcr, retabsppcr
+    (0xFFFFF800, 0xD71F0800, BR),  # braa, brab
+    (0xFFFFF800, 0xD73F0800, BLR),
+    (0xFFFFFBFF, 0xD69F0BFF, PLAIN),  # eretaa, eretab
+    (0xFFFFFFFF, 0xD69F03E0, PLAIN),  # eret
+    (0xFFFFFFFF, 0xD6BF03E0, PLAIN),  # drps
+)
+
+
 def _register_branch(w: int) -> Parsed:
-    """br, blr, ret and their authenticating forms; what else is there (eret) is PLAIN."""
-    operation = w >> 21 & 7  # opc, without the bit that says "authenticate by a register"
-    pointer_auth = w >> 11 & 1
-    if operation > 2 or w >> 16 & 0x1F != 0x1F or w >> 12 & 0xF:
-        return Parsed(w)
-    kind = (BR, BLR, RET)[operation]
-    return Parsed(w, kind, 0, w >> 5 & 0x1F, bool(pointer_auth))
+    """Parse br, blr, ret and their authenticating forms; eret and drps are PLAIN."""
+    for mask, value, kind in _REGISTER_BRANCHES:
+        if w & mask == value:
+            return Parsed(w, kind, 0, w >> 5 & 0x1F, bool(w >> 11 & 1)) if kind else Parsed(w)
+    return Parsed(w, UNKNOWN)

@@ -58,6 +58,8 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
     if len(code) != e.SIZE or not text_of(code, address):
         return Refused(UNKNOWN)
     parsed = p.parse(code, address)
+    if parsed.kind == p.UNKNOWN:
+        return Refused(UNKNOWN)
     reason = refusal(parsed.word)
     if reason:
         return Refused(reason)

@@ -143,6 +143,12 @@ def targets(addresses: Sequence[int], words: npt.NDArray[np.uint32]) -> frozense
     return frozenset(one.target for one in parsed if one.kind in kinds)
 
 
+def targets_known(addresses: Sequence[int], words: npt.NDArray[np.uint32]) -> bool:
+    """Whether every direct branch of these instructions is one whose target is known."""
+    suspects = np.flatnonzero(words & 0x1C000000 == 0x14000000).tolist()
+    return all(_parsed(int(words[k]), addresses[k]).kind != p.UNKNOWN for k in suspects)
+
+
 def cannot(words: Mapping[int, int], load: int, site: int, goals: Collection[int]) -> str:
     """Why the instructions from the load-exclusive at `load` on cannot be run again before the one
     at `site`, or "".  words: address to encoding of the function; goals: its targets()."""

@@ -3,8 +3,8 @@
 A load-exclusive marks memory that a store-exclusive then writes only if nothing happened
 between: another exclusive access, an exception.  A probe's work between the two is such a
 thing, and a loop around them would never end (DDI 0487, B2.9 "Synchronization and
-semaphores").  wfe also waits for the mark of a load-exclusive to be lost.  What is between can be
-planted where the sequence can be run again after the probe's work (rerun.py); elsewhere not.
+semaphores").  wfe and wfet also wait for the mark of a load-exclusive to be lost.  What is between
+can be planted where the sequence can be run again after the probe's work (rerun.py); elsewhere not.
 
 The load-exclusive itself can be planted: the probe's work comes before its displaced copy, and
 between the copy and what follows there is one direct branch, which the manual allows.  A debugger
@@ -32,20 +32,28 @@ _EXCLUSIVE = "it is between a load-exclusive and its store-exclusive"
 _STEPPED = "a debugger's stop behind a load-exclusive makes its store-exclusive fail"
 _PREFIX = "movprfx and the instruction after it must stay together"
 _DATA = "it is data that the function loads"
+_SIGNS = "after pacm, addresses are signed with the instruction's own"
+_UNKNOWN = "an instruction that kinst does not know may lead in between"
 
 _LONGEST = 32  # instructions from a load-exclusive to its end: Linux's longest have 10
 _WFE = 0xD503205F
+_WFET = 0xD5031000  # and a register
+_PACM = 0xD50324FF
 _CLREX = 0xD503305F
 _SEVL = 0xD50320BF  # the wfe after it does not wait
-_TOP_EXCLUSIVE = 0x08  # of the last byte's lower six bits, of loads and stores exclusive
+# Of the last byte's lower six bits: loads and stores exclusive, or (bit 0) those that act as
+# unprivileged (FEAT_LSUI).
+_TOP_EXCLUSIVE, _TOP_MASK = 0x08, 0x3E
 _PLAIN, _LOAD, _END, _SETS_EVENT = range(4)
 
 
 def _exclusive(word: int) -> int:
-    """_LOAD, _END (store-exclusive, clrex, wfe), _SETS_EVENT or _PLAIN."""
+    """_LOAD, _END (store-exclusive, clrex, wfe, wfet), _SETS_EVENT or _PLAIN."""
+    if word & 0xBFA00000 == 0x89000000:  # ldtxr, ldatxr, sttxr, stltxr
+        return _LOAD if word & 1 << 22 else _END
     if word & 0x3F800000 == 0x08000000 and (not word & 1 << 21 or word >> 31):
         return _LOAD if word & 1 << 22 else _END
-    if word == _WFE or word & 0xFFFFF0FF == _CLREX:
+    if word == _WFE or word & ~0x1F == _WFET or word & 0xFFFFF0FF == _CLREX:
         return _END
     return _SETS_EVENT if word == _SEVL else _PLAIN
 
@@ -53,8 +61,8 @@ def _exclusive(word: int) -> int:
 def hangs_together(code: bytes) -> bool:
     """See Isa.hangs_together."""
     words = np.frombuffer(code[: len(code) & -SIZE], "<u4")
-    exclusive = words & 0x3F000000 == _TOP_EXCLUSIVE << 24
-    return bool((exclusive | _prefixes(words) | _literals(words)).any())
+    exclusive = words & _TOP_MASK << 24 == _TOP_EXCLUSIVE << 24
+    return bool((exclusive | _prefixes(words) | _literals(words) | (words == _PACM)).any())
 
 
 def _prefixes(words: U32) -> Bools:
@@ -76,6 +84,8 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
     for address, (_, why) in _sequences(addresses, words.tobytes()).items():
         if why:
             found[address] = f"{_EXCLUSIVE}, and {why}"
+    for k in np.flatnonzero(words == _PACM).tolist():
+        found |= {addresses[k]: _SIGNS, addresses[k] + SIZE: _SIGNS}
     prefixes = _prefixes(words)
     for k in np.flatnonzero(prefixes | _literals(words)).tolist():
         address, word = addresses[k], int(words[k])
@@ -108,17 +118,18 @@ def _sequences(addresses: tuple[int, ...], code: bytes) -> Mapping[int, tuple[in
     """Address of what a load-exclusive's mark is lost at, to (address of that load-exclusive, why
     it cannot be run again, or "")."""
     encoded = np.frombuffer(code, "<u4")
-    exclusive = np.flatnonzero(encoded & 0x3F000000 == _TOP_EXCLUSIVE << 24).tolist()
+    exclusive = np.flatnonzero(encoded & _TOP_MASK << 24 == _TOP_EXCLUSIVE << 24).tolist()
     loads = [addresses[k] for k in exclusive if _exclusive(int(encoded[k])) == _LOAD]
     if not loads:
         return {}
     words = dict(zip(addresses, encoded.tolist(), strict=True))
     goals = rerun.targets(addresses, encoded)
+    unknown = "" if rerun.targets_known(addresses, encoded) else _UNKNOWN
     found: dict[int, tuple[int, str]] = {}
     for load in loads:
         for held in _held(words, load):
             if held not in found or found[held][1]:
-                found[held] = load, rerun.cannot(words, load, held, goals)
+                found[held] = load, unknown or rerun.cannot(words, load, held, goals)
     return found
 
 
@@ -155,8 +166,10 @@ def _held(words: Mapping[int, int], load: int) -> set[int]:
 def _next(words: Mapping[int, int], at: int) -> list[int]:
     """Where control can go to within the function."""
     parsed = p.parse(words[at].to_bytes(SIZE, "little"), at)
-    if parsed.kind in (p.BR, p.RET, p.BL, p.BLR):
+    if parsed.kind in (p.BR, p.RET, p.RET_NEAR, p.BL, p.BLR):
         return []
+    if parsed.kind == p.UNKNOWN:
+        return [to for to in words if abs(to - at) <= _LONGEST * SIZE]
     if parsed.kind == p.B:
         return [parsed.target]
     if parsed.kind in (p.B_COND, p.CB, p.TB):

@@ -87,7 +87,7 @@ def _written(register: int, before: int, words: Mapping[int, int]) -> int:
     """The last instruction before, in order of addresses, that may write a register; or 0."""
     address = before - SIZE
     while (word := words.get(address)) is not None:
-        if word & 31 == register and not _is_branch(word, address):
+        if register in _may_write(word) and not _is_branch(word, address):
             return address
         address -= SIZE
     return 0
@@ -110,9 +110,17 @@ def _count(load: int, index: int, words: Mapping[int, int]) -> int:
             # cmp wI, #imm12
             if word & 0xFFC0001F == 0x71000000 | ZR and word >> 5 & 31 == index:
                 return (word >> 10 & 0xFFF) + 1
-            if word & 31 == index and not _is_branch(word, address):
+            if index in _may_write(word) and not _is_branch(word, address):
                 break  # the index is perhaps another before
     return 0
+
+
+def _may_write(word: int) -> tuple[int, ...]:
+    """Registers that an instruction may write: loads and stores (C4.1) may write any that they
+    name, by loading two or by changing their base; others their first operand."""
+    if word & 0x0A000000 == 0x08000000:
+        return word & 31, word >> 5 & 31, word >> 10 & 31, word >> 16 & 31
+    return (word & 31,)
 
 
 def _is_branch(word: int, address: int) -> bool:
