@@ -21,7 +21,7 @@ from kinst.core.paths import cache_folder
 from kinst.core.probe import Function, Gap
 from kinst.image.elf import open_elf
 from kinst.image.relocations import placed
-from kinst.session.file import FileImage
+from kinst.session.file_image import FileImage
 from kinst.session.kernel import RunningKernel
 from kinst.session.kernel_files import isa_of_file
 

@@ -31,11 +31,19 @@ from kinst.patch.plan import Plan
 from kinst.providers import load_all
 from kinst.results import CommandResult, Records, Result
 from kinst.session import batches
-from kinst.session.code import codes_of, named_functions, no_place, places_of
 from kinst.session.compile import compile_program, needs_kernel
 from kinst.session.descriptions import wants_kernel
 from kinst.session.enable import check_system, enable_program
 from kinst.session.expand import expand, source_of
+from kinst.session.functions import (
+    code_image,
+    codes_of,
+    find_functions,
+    named_functions,
+    no_place,
+    places_of,
+    source_functions,
+)
 from kinst.session.kernel_files import KernelFiles, isa_of, with_build
 from kinst.session.listing import list_all, list_names, list_on_host, list_planned
 from kinst.session.machine import start
@@ -45,7 +53,6 @@ from kinst.session.report import Report
 from kinst.session.request import DUMP_STAGES, Request
 from kinst.session.run import RunningTrace
 from kinst.session.sizes import counters_room
-from kinst.session.source_functions import code_image, find_functions, source_functions
 from kinst.session.stability import description_stability, probe_stability, program_stability
 from kinst.session.tracee import HostAlone, PlantedMachine
 from kinst.session.values import (

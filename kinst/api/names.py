@@ -18,7 +18,7 @@ from kinst.image.elf_file import SHF_EXECINSTR
 from kinst.isa import load
 from kinst.kernels.fetch import prepared
 from kinst.providers import interfaces, listed, load_all
-from kinst.session.file import FileImage
+from kinst.session.file_image import FileImage
 from kinst.session.kernel import RunningKernel
 from kinst.session.kernel_files import isa_of_file, with_build
 from kinst.session.request import DEFAULT_ISA, Request

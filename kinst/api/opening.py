@@ -11,7 +11,7 @@ from kinst.api.program import PathLike, Setting, Source, with_program
 from kinst.core.errors import KinstError
 from kinst.kernels.fetch import Offered, offered
 from kinst.kernels.releases import names_release
-from kinst.session.file import expand_request_in_file
+from kinst.session.file_image import expand_request_in_file
 from kinst.session.request import Files, Request, find_files, parse_cpus, parse_memory
 
 

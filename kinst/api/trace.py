@@ -22,7 +22,7 @@ from kinst.events import (
     flattened,
 )
 from kinst.results import Table, tables_of
-from kinst.session.judge import Judge
+from kinst.session.fail_option import FailOption
 from kinst.session.run import RunningTrace
 from kinst.session.values import TracePlan
 
@@ -56,7 +56,7 @@ class Trace:
         self._on_close = on_close
         self._timeout = timeout
         self._events: Generator[Event, None, None] | None = None
-        self._judge = Judge(plan.compiled.options.fail)
+        self._fail = FailOption(plan.compiled.options.fail)
         self._over = False
         self._command_over = not command
         self.end: End | None = None
@@ -109,13 +109,13 @@ class Trace:
             self._events = self._running.events(self._command, self._timeout)
         for event in self._events:
             if isinstance(event, End):
-                status, why = self._judge.verdict(event)
+                status, why = self._fail.verdict(event)
                 if why:
                     yield Message(why)
                 self.end = event = replace(event, status=status)
                 self._command_over = self._command_over or event.reason in _COMMAND_OVER
             else:
-                self._judge.see(event)
+                self._fail.see(event)
             yield event
 
     def __iter__(self) -> Iterator[PlainEvent]:

@@ -15,9 +15,9 @@ from contextlib import suppress
 import numpy as np
 
 from kinst.core.errors import TargetError
-from kinst.core.held import EndedCode, is_held
 from kinst.core.isa import Isa
 from kinst.core.machine import Target
+from kinst.core.return_addresses import EndedCode, is_entered
 from kinst.core.system import Threads
 
 Read = Callable[[int, int], bytes]
@@ -45,11 +45,11 @@ def _values_in_use(read: Read, threads: Threads, cpus: Sequence[OnCpu]) -> Itera
             yield from _words(read, start, end)
 
 
-def left_by_stacks(
+def unused_by_stacks(
     target: Target, isa: Isa, threads: Threads, ended: Sequence[EndedCode]
 ) -> tuple[EndedCode, ...]:
-    """The code of ended traces that no thread is in any more; none where that cannot be told.  The
-    machine stands.  left() of held.py needs to know less of the system, and finds less."""
+    """Return the code of ended traces that no thread is in any more; none if that is not known.
+    Stopped.  unused() of return_addresses.py needs to know less of the system, and finds less."""
     every = [target.registers(cpu) for cpu in range(target.cpus)]
     in_kernel = [each for each in every if not isa.paging.in_user_mode(each)]
     cpus = [(each.values(), each[isa.board.SP]) for each in in_kernel]
@@ -57,8 +57,8 @@ def left_by_stacks(
         used = set(_values_in_use(target.read, threads, cpus))
     except TargetError:
         return ()
-    held = np.array(sorted(value for value in used if 0 <= value < 1 << 64), np.uint64)
-    return tuple(one for one in ended if not is_held(one, held))
+    live = np.array(sorted(value for value in used if 0 <= value < 1 << 64), np.uint64)
+    return tuple(one for one in ended if not is_entered(one, live))
 
 
 class _Fields:

@@ -11,9 +11,9 @@ import numpy as np
 
 from kinst.core.columns import I64, U64, Bools, ragged
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.held import EndedCode, around, with_ways_back, words_in
 from kinst.core.layout import HEADER_ACTIVE
 from kinst.core.machine import LivePatch, Planter
+from kinst.core.return_addresses import EndedCode, around, pointers_into, with_ways_back
 from kinst.core.trapped import let_pass
 from kinst.patch.patches import NO_PATCHES, Patches
 from kinst.patch.plan import Plan, PlannedRuns
@@ -227,17 +227,17 @@ class PlantedStopped:
         starts = runs.patches.address
         ranges = [(int(starts.min()), int(max(insides.max(), starts.max())) + 16)]
         ranges += around(ended)
-        held = words_in(self._target, ranges)
-        if held is None:
+        live = pointers_into(self._target, ranges)
+        if live is None:
             return np.ones(len(runs), np.bool_)
         # A thread may be there, or in code that leads back there.
-        held = with_ways_back(held, ended)
-        wrong = np.isin(insides, held)
+        live = with_ways_back(live, ended)
+        wrong = np.isin(insides, live)
         before = np.concatenate([[0], np.cumsum(wrong)])
         entered: Bools = before[runs.inside_at[1:]] > before[runs.inside_at[:-1]]
         step = self._machine.isa.RUN_STEP
         # What is at a jump's second instruction when it is taken out must have come by the first.
-        return entered | np.isin(starts + np.uint64(step), held) if step else entered
+        return entered | np.isin(starts + np.uint64(step), live) if step else entered
 
     def _steps_of(self, runs: PlannedRuns, entered: Bools) -> dict[int, int]:
         """Map the second instruction of each jump that has one to where the jump leads.  No word of

@@ -10,7 +10,6 @@ import numpy as np
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.columns import FOLLOWING, Batch, columns_of
 from kinst.core.errors import KinstError
-from kinst.core.held import held_in
 from kinst.core.isa import Isa
 from kinst.core.layout import (
     ARGUMENT_CONSTANT,
@@ -22,6 +21,7 @@ from kinst.core.layout import (
 )
 from kinst.core.probe import Argument, Probe, Site
 from kinst.core.records import ProgramLayout
+from kinst.core.return_addresses import live_addresses_in
 from kinst.core.system import System
 from kinst.patch.descriptors import descriptor_size
 from kinst.patch.leaders import NO_ADDRESSES
@@ -178,7 +178,7 @@ def _with_runs(placement: Placement, workspace: Workspace, *, gates: bool) -> Pl
     if 0 < len(functions) <= FEW_FUNCTIONS and not target.abilities.reads_running:
         low = min(function.address for function in functions)
         high = max(function.address + function.size for function in functions)
-        live = held_in(target, low, high, workspace.ended)
+        live = live_addresses_in(target, low, high, workspace.ended)
     found = leaders.runs(sites, stops, gates=gates, live=live)
     return replace(
         placement, runs=found.runs, unprobed=found.unprobed, dead_registers=found.dead_registers,

@@ -15,11 +15,11 @@ from kinst.codegen.site_records import ShapeOfRecord, record_shapes
 from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_keys, snippets_of
 from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody
 from kinst.core.columns import FOLLOWING
-from kinst.core.held import EndedCode
 from kinst.core.isa import Isa
 from kinst.core.kernel import LiveKernel
 from kinst.core.layout import ARGUMENT_POINTED, ARGUMENT_SLOT, ARGUMENT_STACK, POINTED_SLOT
 from kinst.core.machine import CodeTable
+from kinst.core.return_addresses import EndedCode
 from kinst.core.system import HOOK_BYTES, System
 from kinst.patch.apart import fits
 from kinst.patch.blocks import BlockRules
@@ -31,7 +31,7 @@ from kinst.patch.descriptors import (
 )
 from kinst.patch.plan import Hook, plan_hooks, plan_sites
 from kinst.patch.wanted import Wanted
-from kinst.session.host import host_side, no_host_side
+from kinst.session.host_clauses import host_side, no_host_side
 from kinst.session.symbols import running_addresses
 from kinst.session.values import (
     Descriptors,

@@ -261,7 +261,7 @@ def _initrd(request: Request, files: Files, isa: Isa, boot: Boot) -> Path | byte
     if request.initrd and not request.runs_command:
         return Path(request.initrd)
     if request.root:
-        import_module("kinst.session.copies").check_root(Path(request.root), isa)
+        import_module("kinst.session.guest_files").check_root(Path(request.root), isa)
     assert files.busybox is not None
     if request.initrd:
         return boot.files.beside(Path(request.initrd).read_bytes(), files.busybox)
@@ -271,7 +271,7 @@ def _initrd(request: Request, files: Files, isa: Isa, boot: Boot) -> Path | byte
         if not path.is_file():
             raise KinstError(f"--copy {name}: no such file")
         beside = [Path(other).name for other in request.copies]
-        import_module("kinst.session.copies").check_copy(path, isa, beside)
+        import_module("kinst.session.guest_files").check_copy(path, isa, beside)
         copies[f"/bin/{path.name}"] = path
     modules = [*files.drivers, *(m for m in files.modules if m not in files.drivers)]
     return boot.files.build(files.busybox, copies, modules)

@@ -14,11 +14,10 @@ from kinst.core.endings import HANG, status_when_gone
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import CommandEnded, Gone, MachineEvent, Stopped
 from kinst.events import Aggregation, End, Event, Lost, Message, Output, TracingOver
-from kinst.session.deadman import SHARE
 from kinst.session.records import Records
 from kinst.session.report import Report
 from kinst.session.timers import Timers
-from kinst.session.tracee import Tracee
+from kinst.session.tracee import SHARE, Tracee
 from kinst.session.values import EnabledSite, TracePlan
 
 OUTPUT_PIECES = 64  # of what the guest's command writes, that wait for the client

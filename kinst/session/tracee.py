@@ -9,15 +9,20 @@ from typing import Protocol
 from kinst.consumer.symbols import NO_NAMES, Names
 from kinst.core.errors import GoneError, TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import Complaint, Gone, MachineEvent, Stopped
+from kinst.core.machine import Complaint, Gone, MachineEvent, Stopped, Target
 from kinst.session.apply import apply, fill
-from kinst.session.deadman import share_in_probes
-from kinst.session.host import HostClock, HostRunner, StoppedRunner
+from kinst.session.host_clauses import HostClock, HostRunner, StoppedRunner
 from kinst.session.report import Report
 from kinst.session.symbols import names_of
 from kinst.session.values import EnabledSite, StartedMachine, TracePlan
 
 SETTLE_SECONDS = 0.02  # for CPUs that were stopped in a clause to leave it
+
+# Samples of where CPUs are, and the seconds between two.
+SAMPLES, APART = 40, 0.01
+# Of the samples of one CPU, those in probes that are too many.  Around each of them is what the
+# kernel does at a breakpoint, so far less than half is much.
+SHARE = 0.1
 
 IsActive = Callable[[], bool]  # whether clauses run
 
@@ -191,3 +196,20 @@ class PlantedMachine:
         except TargetError as error:
             return error
         return None
+
+
+def share_in_probes(target: Target, isa: Isa, low: int, high: int) -> float:
+    """Return how much of its time, 0 to 1, the CPU that is most in kinst's code at [low, high) is
+    there.  The machine runs, and is stopped for each sample.
+
+    dtrace(1) has a timer for this, its deadman.  Here the kernel says that it makes no progress (a
+    soft lockup, a stall of RCU, a task that hangs), and kinst looks where its CPUs are: a kernel
+    that is stuck in code of its own is not helped by unplanting."""
+    seen = [0] * target.cpus
+    for _ in range(SAMPLES):
+        target.stop()
+        for cpu in range(target.cpus):
+            seen[cpu] += low <= target.registers(cpu)[isa.board.PC] < high
+        target.resume()
+        time.sleep(APART)
+    return max(seen) / SAMPLES

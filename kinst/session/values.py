@@ -13,13 +13,13 @@ from pathlib import Path
 from kinst.codegen.analysis import string_table
 from kinst.codegen.compile import HostCode, TargetCode
 from kinst.core.dialect import UNKNOWN, Dialect
-from kinst.core.held import EndedCode
 from kinst.core.isa import Isa
 from kinst.core.kernel import LiveKernel, Timer
 from kinst.core.layout import Scratch
 from kinst.core.machine import Target
 from kinst.core.probe import Argument, Gap, Probe, ProbePattern, ProgramText, Site
 from kinst.core.records import ProgramLayout
+from kinst.core.return_addresses import EndedCode
 from kinst.core.source import TracedSite
 from kinst.core.stability import Attributes
 from kinst.core.system import Facts, System, UserMemory

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 
 from kinst.core.errors import TargetError
-from kinst.core.held import EndedCode, left
 from kinst.core.layout import LEAF
-from kinst.core.threads_inside import left_by_stacks
+from kinst.core.return_addresses import EndedCode, unused
+from kinst.core.threads_inside import unused_by_stacks
 from kinst.patch.leaders import Leaders
 from kinst.patch.plan import ways_back
 from kinst.session.counters import CounterBlocks
@@ -178,12 +178,12 @@ class Workspace:
             return
         if machine.isa.signature_bits and pool.in_clause:
             return  # a function that it calls may have signed the address to which it returns
-        self._release(pool, left(target, self.ended))
+        self._release(pool, unused(target, self.ended))
         if short():
             # Words are left over from interrupts in all of it, as on many CPUs.
             lender = machine.system.lender
             if lender is not None:
-                free = left_by_stacks(target, machine.isa, lender.threads, self.ended)
+                free = unused_by_stacks(target, machine.isa, lender.threads, self.ended)
                 self._release(pool, free)
         if short() and not self.ended:
             pool.start_again()

@@ -104,7 +104,7 @@ def test_what_is_a_thread_s_own(text: str, own: bool) -> None:
 
 def test_what_a_thread_is_told_by() -> None:
     """Exactly what the code of a thread-local variable asks the kernel for: on the host it is not
-    there unless it was announced (session/host.py)."""
+    there unless it was announced (session/host_clauses.py)."""
     asked = set[str]()
 
     class Noting(dict[str, Access]):

@@ -10,7 +10,7 @@ import pytest
 from kinst.consumer.rings import Rings
 from kinst.core.machine import Complaint
 from kinst.isa import load
-from kinst.session import deadman, tracee
+from kinst.session import tracee
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_tracing import Traced, trace
 
@@ -67,7 +67,7 @@ class Cpus:
 
     def __init__(self, *places: int) -> None:
         self.running = True
-        self._places: Iterator[int] = iter(places * deadman.SAMPLES)
+        self._places: Iterator[int] = iter(places * tracee.SAMPLES)
 
     def stop(self) -> None:
         assert self.running
@@ -83,8 +83,8 @@ class Cpus:
 
 
 def test_the_share_is_of_the_cpu_that_is_there_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadman, "APART", 0.0)
+    monkeypatch.setattr(tracee, "APART", 0.0)
     target = Cpus(0x1000, 0x1FFF, 0x2000, 0xFFF)
-    found = deadman.share_in_probes(target, load("amd64"), 0x1000, 0x2000)  # type: ignore[arg-type]
+    found = tracee.share_in_probes(target, load("amd64"), 0x1000, 0x2000)  # type: ignore[arg-type]
     assert found == 0.5
     assert target.running

@@ -13,8 +13,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from kinst.core.held import EndedCode
 from kinst.core.machine import Stopped
+from kinst.core.return_addresses import EndedCode
 from kinst.patch.patches import Patch, patches_of
 from kinst.patch.plan import Plan, PlannedRuns
 from kinst.patch.runs import Run

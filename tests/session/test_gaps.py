@@ -13,8 +13,8 @@ from kinst.isa import load
 from kinst.providers import load_all
 from kinst.providers.kinst import PROVIDER
 from kinst.render.dtrace.listing import probe_rows
-from kinst.session.code import codes_of, no_place
 from kinst.session.descriptions import expand, naming
+from kinst.session.functions import codes_of, no_place
 from kinst.session.kernel import RunningKernel
 from kinst.session.listing import list_names
 from kinst.session.values import EnabledSite

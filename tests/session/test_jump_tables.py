@@ -14,7 +14,7 @@ import pytest
 from kinst.image.elf import open_elf
 from kinst.image.relocations import placed
 from kinst.isa import load
-from kinst.session.file import FileImage
+from kinst.session.file_image import FileImage
 from kinst.session.kernel import RunningKernel
 
 TOOLS = {

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from kinst.codegen.layout.program_layout import lay_out_program
-from kinst.core.held import EndedCode, left
 from kinst.core.isa import Isa
 from kinst.core.layout import LEAF, PAGE, STATE_SEQUENCE
 from kinst.core.machine import Target
 from kinst.core.probe import Function, Probe, ProbeName, Site
+from kinst.core.return_addresses import EndedCode, unused
 from kinst.core.system import System
 from kinst.dlang.api import compile_text
 from kinst.dlang.vocabulary.d_options import Options
@@ -77,14 +77,14 @@ class Machine:
 )
 def test_who_is_in_code_keeps_it(where: str, address: int, held: tuple[int, ...]) -> None:
     machine = Machine([address]) if where == "words" else Machine([], [0, address])
-    found = left(cast(Target, machine), CODE)
+    found = unused(cast(Target, machine), CODE)
     assert found == tuple(one for k, one in enumerate(CODE) if k not in held)
 
 
 def test_where_memory_cannot_be_looked_through_nothing_is_free() -> None:
     machine = Machine()
     machine.pointers = lambda ranges: None  # type: ignore[method-assign]
-    assert left(cast(Target, machine), CODE) == ()
+    assert unused(cast(Target, machine), CODE) == ()
 
 
 def started(machine: Machine, *, isa: object = None, cpus: int = 1) -> StartedMachine:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from kinst.core.errors import TargetError
-from kinst.core.held import EndedCode
+from kinst.core.return_addresses import EndedCode
 from kinst.core.system import Threads
-from kinst.core.threads_inside import left_by_stacks, threads_inside
+from kinst.core.threads_inside import threads_inside, unused_by_stacks
 from kinst.isa import load
 from kinst.machines.attach import find
 from kinst.machines.attach.calls import NotMadeError
@@ -289,7 +289,7 @@ def test_whose_code_nobody_is_in() -> None:
     target = SimpleNamespace(read=guest.read, cpus=1, registers=lambda number: cpu)
 
     def left() -> list[EndedCode]:
-        return list(left_by_stacks(target, isa, THREADS, ended))  # type: ignore[arg-type]
+        return list(unused_by_stacks(target, isa, THREADS, ended))  # type: ignore[arg-type]
 
     assert left() == ended
     guest.word(0x4800 + 0x308, 0xFFFF_0010)

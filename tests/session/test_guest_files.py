@@ -10,7 +10,7 @@ import pytest
 
 from kinst.core.errors import KinstError
 from kinst.isa import load
-from kinst.session.copies import check_copy, check_root
+from kinst.session.guest_files import check_copy, check_root
 
 AMD64 = load("amd64")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinst.session.source_functions import matcher
+from kinst.session.functions import matcher
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from kinst.core.endings import DROPS, ERRORS, HANG, OOPS, PANIC, STATUS_OF, WARN
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.errors import GoneError
 from kinst.events import End, Lost, Message, Output
-from kinst.session.judge import Judge
+from kinst.session.fail_option import FailOption
 
 FAULT = "BEGIN { @ = count(); trace(*(int *)8); } tick-20ms { exit(3); }"
 LOST = Lost("record", 5, 0, "5 drops")
@@ -26,7 +26,7 @@ def test_the_documented_numbers() -> None:
                          ("drops,warn", 113), ("hang,errors", 0)],
 )  # fmt: skip
 def test_the_worst_that_was_asked_for_counts(fail: str, status: int) -> None:
-    judge = Judge(Options().with_option("fail", fail).fail if fail else "")
+    judge = FailOption(Options().with_option("fail", fail).fail if fail else "")
     seen = (LOST, Output(b"Oops: "), Message("said", "oops"), Message("said", "warn"), Message("x"))
     for event in seen:
         judge.see(event)
@@ -36,7 +36,7 @@ def test_the_worst_that_was_asked_for_counts(fail: str, status: int) -> None:
 
 
 def test_what_ended_the_trace_counts_more() -> None:
-    judge = Judge("drops")
+    judge = FailOption("drops")
     judge.see(LOST)
     assert judge.verdict(End("panic", PANIC, "the guest is gone")) == (PANIC, "")
     assert judge.verdict(End("exit", 7))[0] == DROPS

@@ -16,12 +16,11 @@ _SEEN = {
 }
 
 
-class Judge:
-    """Sees the events of a trace, and says what its status is.
-
-    fail: the value of the option, see vocabulary/d_options.py."""
+class FailOption:
+    """Watches the events of a trace for what -x fail names, and says what its status is."""
 
     def __init__(self, fail: str) -> None:
+        """fail: the value of the option, see vocabulary/d_options.py."""
         self._wanted = [word for word in fail.split(",") if word]
         self._seen: Counter[str] = Counter()
 
@@ -35,7 +34,7 @@ class Judge:
                 self._seen[event.kind] += 1
 
     def verdict(self, end: End) -> tuple[int, str]:
-        """(the exit status, why it is another than End's own, "" where it is not).
+        """Return the exit status, and why it is not End's own, "" if it is.
 
         A trace that ended with an error, or with the guest, has that as its status."""
         found = next((word for word in self._wanted if self._seen[word]), "")

@@ -59,7 +59,7 @@ REGISTERS = {
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes of this module's files are of no use to anyone later."""
     monkeypatch.setattr(
-        "kinst.session.file.cache_folder", lambda: tmp_path_factory.getbasetemp() / "indexes"
+        "kinst.session.file_image.cache_folder", lambda: tmp_path_factory.getbasetemp() / "indexes"
     )
 
 
