@@ -54,7 +54,8 @@ def test_a_guest_that_is_gone(kind: str, status: int) -> None:
 def test_the_command(words: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> None:
     """A clause that faults; exit() has its own status where fail has none."""
     assert command.main(["-q", *words, "-n", FAULT]) == status
-    said = capsys.readouterr().err.splitlines()
+    lines = capsys.readouterr().err.splitlines()
+    said = [line for line in lines if " were missed" not in line]  # on a slow machine
     assert len(said) == (2 if status == 114 else 1)
     if status == 114:
         assert said[1] == "kinst: exit status 114: an action failed (fail=errors)"
