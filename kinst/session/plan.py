@@ -150,8 +150,8 @@ def _near(wanted: Sequence[Wanted], kernel: LiveKernel, table: CodeTable | None)
     functions = {work.site.function.address: work.site.function for work in wanted}
     near = set(functions)
     for function in functions.values() if len(functions) <= FEW_FUNCTIONS else ():
-        flows = zip(kernel.instructions(function), kernel.flows(function), strict=True)
-        for one, flow in flows:
+        for one in kernel.instructions(function):
+            flow = kernel.isa.flow(one.code, one.address)
             if flow.kind == "call":
                 near |= {one.end, flow.target or one.end}
     return sorted(near)

@@ -2,8 +2,12 @@
  * times, or getppid(2).  Prints: "rounds CALLS ns NS NS ..." with the mean time of one call in each round in ns.
  * Short rounds are for busy machines: one of them fits between two interruptions.
  *
+ * rounds CALLS ROUNDS paired: as many getuid(2) before and after the read(2) of each round.  Prints: "paired CALLS
+ * ns NS times T T ..." with the least mean time of one getuid, and how many of them one read took in each round, or
+ * 0 if those before and after differ.  A processor that runs at half its speed for a while changes no such number.
+ *
  * rounds serve: leave a process behind, on one CPU, that does so whenever
- * rounds ask CALLS ROUNDS [getppid]: is called, which prints what it found.  All such rounds are one
+ * rounds ask CALLS ROUNDS [getppid|paired]: is called, which prints what it found.  All such rounds are one
  * process's, with the same stacks and the same addresses, so that they can be compared: in an
  * emulator, what meets what in its tables of addresses is decided anew by each exec. */
 #define _GNU_SOURCE
@@ -21,12 +25,13 @@
 
 #define SHARED "/tmp/rounds.shared"
 #define MOST 4096 /* rounds of one request */
+#define ALIKE 1.08 /* times another pace: the same one */
 
 struct request {
     pid_t server, client;
     long calls, rounds;
-    int getppid_only, failed;
-    double took[MOST];
+    int getppid_only, paired, failed;
+    double took[MOST], least; /* least: ns of a getuid(2) */
 };
 
 static double now_ns(void)
@@ -36,10 +41,20 @@ static double now_ns(void)
     return t.tv_sec * 1e9 + t.tv_nsec;
 }
 
+static double getuid_ns(long calls)
+{
+    double start = now_ns();
+    for (long i = 0; i < calls; i++)
+        syscall(SYS_getuid);
+    return (now_ns() - start) / calls;
+}
+
 static int run(int fd, struct request *request)
 {
     char byte;
+    request->least = 1e18;
     for (long r = 0; r < request->rounds; r++) {
+        double before = request->paired ? getuid_ns(request->calls) : 0;
         double start = now_ns();
         for (long i = 0; i < request->calls; i++) {
             if (request->getppid_only)
@@ -48,6 +63,11 @@ static int run(int fd, struct request *request)
                 return 1;
         }
         request->took[r] = (now_ns() - start) / request->calls;
+        if (request->paired) {
+            double after = getuid_ns(request->calls), mean = (before + after) / 2;
+            request->least = mean < request->least ? mean : request->least;
+            request->took[r] = before < ALIKE * after && after < ALIKE * before ? request->took[r] / mean : 0;
+        }
     }
     return 0;
 }
@@ -90,7 +110,7 @@ static int serve(int fd, const sigset_t *wake)
 
 int main(int argc, char **argv)
 {
-    const char *usage = "usage: rounds [ask] CALLS ROUNDS [getppid], rounds serve (and /dev/zero must open)\n";
+    const char *usage = "usage: rounds [ask] CALLS ROUNDS [getppid|paired], rounds serve (and /dev/zero must open)\n";
     int fd = open("/dev/zero", O_RDONLY), asks = argc > 1 && !strcmp(argv[1], "ask"), signal;
     sigset_t wake;
     sigemptyset(&wake);
@@ -106,7 +126,8 @@ int main(int argc, char **argv)
     }
     request->calls = argc > 1 ? strtol(argv[1], NULL, 0) : 0;
     request->rounds = argc > 2 ? strtol(argv[2], NULL, 0) : 1;
-    request->getppid_only = argc > 3;
+    request->paired = argc > 3 && !strcmp(argv[3], "paired");
+    request->getppid_only = argc > 3 && !request->paired;
     if (request->calls <= 0 || request->rounds <= 0 || request->rounds > MOST || fd < 0) {
         fputs(usage, stderr);
         return 2;
@@ -125,9 +146,12 @@ int main(int argc, char **argv)
         fprintf(stderr, "rounds: read failed\n");
         return 1;
     }
-    printf("rounds %ld ns", request->calls);
+    if (request->paired)
+        printf("paired %ld ns %.1f times", request->calls, request->least);
+    else
+        printf("rounds %ld ns", request->calls);
     for (long r = 0; r < request->rounds; r++)
-        printf(" %.1f", request->took[r]);
+        printf(request->paired ? " %.4f" : " %.1f", request->took[r]);
     printf("\n");
     return 0;
 }
