@@ -8,16 +8,24 @@ ifneq ($(shell test -w . && echo yes),yes)
 export RUFF_NO_CACHE := true
 export MYPY_CACHE_DIR := /dev/null
 PYTEST += -p no:cacheprovider
+else
+# Each of the thousand Python processes of a run would compile all of kinst anew.
+unexport PYTHONDONTWRITEBYTECODE
 endif
+# What make test runs, and what make test-all runs besides.
+FIRST := 'not slow and not full and (not vm or main_job)'
+REST := 'not slow and (full or drawn or vm and not main_job)'
 
-.PHONY: help setup setup-test setup-all trace test test-unit test-all test-fresh lint bench lock clean
+.PHONY: help setup setup-test setup-all trace test test-unit test-all test-rest test-release \
+	test-fresh lint bench lock clean
 
 help:
 	@echo 'make trace      set up if need be, then trace a real kernel in a VM, twice'
 	@echo 'make setup      packages, .venv with kinst in it, the kernel to trace (once, 310 MB)'
-	@echo 'make test       lint and all tests but the slow ones (some 20 minutes)'
+	@echo 'make test       lint, unit tests, the main job in a VM (10 minutes, 650 MB once)'
 	@echo 'make test-unit  only the tests that boot no kernel'
-	@echo 'make test-all   lint and every test, with new random seeds'
+	@echo 'make test-all   lint and every test but the slow ones, as CI runs them (2 GB once)'
+	@echo 'make test-release  every test, the slow ones too, with new random seeds (hours)'
 	@echo 'make test-fresh make trace and make test in a new Debian 12 (root, 7 GB, an hour)'
 	@echo 'make lint       ruff and mypy --strict'
 	@echo 'make bench      what a probe costs, beside what its peers cost'
@@ -30,7 +38,7 @@ setup:
 setup-test:
 	@setup/setup.sh test
 
-# And what only slow tests need: a QEMU that is newer than Debian 12's.
+# And the other kernels, machines and tools that make test does without.
 setup-all:
 	@setup/setup.sh all
 
@@ -44,14 +52,21 @@ lint: setup
 	@$(PYTHON) -m mypy --strict kinst setup bench tools
 
 test: setup-test lint
-	@$(PYTEST) -m 'not slow'
+	@$(PYTEST) -m $(FIRST)
 
 test-unit: setup-test
-	@$(PYTEST) -m 'not slow and not vm'
+	@$(PYTEST) -m 'not slow and not full and not vm'
+
+test-all: setup-all lint
+	@KINST_TEST_ALL=1 $(PYTEST) -m 'not slow'
+
+# What make test-all runs and make test does not, or not with as many examples.
+test-rest: setup-all
+	@KINST_TEST_ALL=1 $(PYTEST) -m $(REST)
 
 # With examples and seeds that are new each time.
-test-all: setup-all lint
-	@KINST_RANDOM=1 $(PYTEST)
+test-release: setup-all lint
+	@KINST_TEST_ALL=1 KINST_RANDOM=1 $(PYTEST)
 
 # From nothing: debootstrap's minbase, and the packages and kernels from this machine's mirrors.
 test-fresh: setup-test

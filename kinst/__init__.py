@@ -6,6 +6,8 @@
 
 docs/api.md has it all.  What is named here is loaded when it is first used, so that the commands
 that need none of it start at once.
+
+Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ The classes fall into three groups: data (Record, Aggregation, Lost, Fault, Mess
 what only a client can do (Shell, Reopen, Truncate, OptionSet), and marks that a format may need
 (Arrived, TracingOver, Closing).  Records come in bulk, as a Batch, and aggregations as a Printed;
 `flattened()` turns both into single values.
+
+Tested by tests/consumer/test_interpreter.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The part of the library that needs no machine.  With the file's index present it imports nothing
 but the standard library and numpy, and answers in a tenth of a second.
+
+Tested by tests/cli/test_inlinecall.py.
 """
 
 from __future__ import annotations

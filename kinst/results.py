@@ -1,4 +1,7 @@
-"""What a trace leaves behind, as plain Python values, and as pandas' where that is installed."""
+"""What a trace leaves behind, as plain Python values, and as pandas' where that is installed.
+
+Tested by tests/test_api_docs.py and tests/views/test_verdicts.py.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What `make setup` does: system packages, .venv, kinst in it, the kernel.  Each step is skipped
-# in milliseconds when it is done already.  `setup.sh test` also gets what only tests need,
-# `setup.sh all` what only the slow ones do.
+# in milliseconds when it is done already.  `setup.sh test` also gets what `make test` needs,
+# `setup.sh all` what all tests do.
 # Where HOME is not set, it is what the system says of this user.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -111,16 +111,14 @@ environment
 kernel $isa
 debug_index
 # The other kernels that kinst can boot are fetched when they are first used, and for tests.
-if [ "$level" != basic ]; then
+if [ "$level" = all ]; then
     # Mirrors may lack one for a day; the other tests are not to wait for it.
     kernel arm64 || say "without it the tests of arm64 fail"
     kernel riscv64 || say "without it the tests of riscv64 fail"
     # For kinst's module, which tests/vm/live/test_live_module.py builds.
     PYTHONPATH=. $venv/bin/python setup/fetch_headers.py
-    # Of tests/vm/guests/test_kernels.py, whose other kernels are fetched by `make test-all`.
+    # Of tests/vm/guests/test_kernels.py, whose other kernels are fetched by `make test-release`.
     kernel amd64 6.12
-fi
-if [ "$level" = all ]; then
     newer_qemu || say "without it the tests of CPUs that are newer than this QEMU fail"
 fi
 took=$((SECONDS - started))

@@ -9,20 +9,13 @@ gdb: gdb
 qemu-system-x86_64: qemu-system-x86
 python: python3-venv'
 
-# What tests compile guests' programs with, and what they compare kinst with.
+# What the tests of `make test` compile programs with, and what they compare kinst with.
 test_tools='
 cpp: cpp
 readelf: binutils
-clang: clang
 dwz: dwz
-gdb-multiarch: gdb-multiarch
-libdw: libdw-dev libelf-dev
-llvm-dwarfdump: llvm
-pahole: pahole llvm
 aarch64-linux-gnu-gcc: gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 riscv64-linux-gnu-gcc: gcc-riscv64-linux-gnu libc6-dev-riscv64-cross
-qemu-system-aarch64: qemu-system-arm
-qemu-system-riscv64: qemu-system-misc
 virtiofsd: virtiofsd_package
 pgrep: procps
 man: man-db
@@ -30,14 +23,21 @@ jq: jq
 xz: xz-utils
 zstd: zstd
 lz4: lz4
+zsh: zsh
+bash-completion: bash-completion'
+
+# What the other tests compare it with, and the machines that they boot.
+all_tools='
+clang: clang
+gdb-multiarch: gdb-multiarch
+libdw: libdw-dev libelf-dev
+llvm-dwarfdump: llvm
+pahole: pahole llvm
+qemu-system-aarch64: qemu-system-arm
+qemu-system-riscv64: qemu-system-misc
 lcov: lcov
 dot: graphviz
-zsh: zsh
-bash-completion: bash-completion
-debootstrap: debootstrap'
-
-# What slow tests compare kinst's tables of instructions with.
-all_tools='
+debootstrap: debootstrap
 llvm-config-19: llvm-19-dev g++'
 
 # In Debian 12 it is QEMU's, since then it has a package of its own.  Neither is in PATH.

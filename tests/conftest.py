@@ -17,6 +17,7 @@ from kinst.core.paths import cache_folder
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
 from tests.cpu_times import CpuTimes
+from tests.tiers import EVERYTHING
 from tools.newer_qemu import newer_qemu as fetch_newer_qemu
 
 _PROGRAMS = Path(__file__).with_name("programs")
@@ -34,22 +35,35 @@ if _found:
 
 
 # What make test says of a change is about that change: its examples are the same each time, and a
-# busy machine fails none of them.  make test-all draws new ones.
+# busy machine fails none of them.  make test-release draws new ones.
 settings.register_profile(
     "kinst",
     deadline=None,
     derandomize=not os.environ.get("KINST_RANDOM"),
+    max_examples=100 if EVERYTHING else 25,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("kinst")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: minutes long; make test-all runs it, make test not")
+    config.addinivalue_line("markers", "vm: boots a real kernel in QEMU")
+    config.addinivalue_line("markers", "main_job: boots one, and make test runs it")
+    config.addinivalue_line("markers", "full: make test-all runs it, make test does not")
+    config.addinivalue_line("markers", "drawn: draws examples, more of them in make test-all")
+    config.addinivalue_line("markers", "slow: minutes long; make test-release alone runs it")
     if times := os.environ.get("KINST_TEST_TIMES"):
         config.pluginmanager.register(CpuTimes(Path(times)))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailuresAtOnce(config))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what hypothesis draws examples for, before -m chooses."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.drawn)
 
 
 class FailuresAtOnce:

@@ -186,7 +186,17 @@ def test_every_page_has_examples() -> None:
     assert len(commands(PROVIDER)) >= 1
 
 
-@pytest.mark.parametrize("words", EXAMPLES, ids=lambda words: " ".join(words)[:60])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(
+            words,
+            marks=pytest.mark.full if {f"--vm={isa}" for isa in names()} & {*words} else (),
+            id=" ".join(words)[:60],
+        )
+        for words in EXAMPLES
+    ],
+)
 def test_examples_compile(words: list[str]) -> None:
     """Each command shown is understood, and its D compiles for its ISA."""
     if words[0] in named():

@@ -8,6 +8,8 @@ A Machine stays open for as many traces as there are, one at a time; several mac
 at once.  A trace plants its probes when its first event is asked for, and unplants them when it is
 over, closed, or left by an exception.  Nothing here prints, sets a signal handler or ends the
 process: what people should be told goes to on_message.
+
+Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.
 """
 
 from __future__ import annotations

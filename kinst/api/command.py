@@ -1,4 +1,7 @@
-"""The guest's command: prepared before a trace, started with it, ended when it is not wanted."""
+"""The guest's command: prepared before a trace, started with it, ended when it is not wanted.
+
+Tested by tests/d, through the command.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@
 
 Each is a stage of kinst/session, from one value to the next.  Machine keeps what another program
 needs again: the machine that has started, and its workspace.
+
+Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.
 """
 
 from __future__ import annotations

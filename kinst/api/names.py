@@ -1,4 +1,7 @@
-"""The names of a kernel and the words of D, for people who are typing: without a machine."""
+"""The names of a kernel and the words of D, for people who are typing: without a machine.
+
+Tested by tests/cli/test_completion.py.
+"""
 
 from __future__ import annotations
 

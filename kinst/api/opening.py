@@ -1,5 +1,8 @@
 """boot(), attach(), live() and host(), which make machines, and what needs none: files, and what a
-program means in one."""
+program means in one.
+
+Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.
+"""
 
 from __future__ import annotations
 

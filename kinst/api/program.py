@@ -1,4 +1,7 @@
-"""A D program for a machine: what it may be given as, and what compiling it makes."""
+"""A D program for a machine: what it may be given as, and what compiling it makes.
+
+Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.
+"""
 
 from __future__ import annotations
 

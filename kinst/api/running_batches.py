@@ -1,4 +1,7 @@
-"""A program's instructions in batches (-x batch=TIME): one trace after another, seen as one."""
+"""A program's instructions in batches (-x batch=TIME): one trace after another, seen as one.
+
+Tested by tests/fake/test_batches.py.
+"""
 
 from __future__ import annotations
 

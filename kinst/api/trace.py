@@ -1,4 +1,7 @@
-"""A program on its way through a machine: its events, and what it has found so far."""
+"""A program on its way through a machine: its events, and what it has found so far.
+
+Tested by tests/session/test_trace_events.py and tests/fake.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Clauses that a command adds to a program: those that print its aggregations every so often."""
+"""Clauses that a command adds to a program: those that print its aggregations every so often.
+
+Tested by tests/cli/test_commands.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Exit status: 0 success, 1 an error, 2 a wrong command line, what exit() said or, without exit(), the
 status of the command of -c.
+
+Tested by tests/d, through the command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What the kinst and inlinecall commands do about errors: one line, and an exit status."""
+"""What the kinst and inlinecall commands do about errors: one line, and an exit status.
+
+Tested by tests/cli/test_standard_files.py.
+"""
 
 from __future__ import annotations
 

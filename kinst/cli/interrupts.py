@@ -1,4 +1,7 @@
-"""Signals that end a trace, or kinst."""
+"""Signals that end a trace, or kinst.
+
+Tested by tests/vm/endings/test_signals.py and tests/vm/endings/test_endings.py.
+"""
 
 from __future__ import annotations
 

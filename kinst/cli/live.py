@@ -1,4 +1,7 @@
-"""A table on the whole terminal, and the keys that are pressed; for kinst top."""
+"""A table on the whole terminal, and the keys that are pressed; for kinst top.
+
+Tested by tests/cli/test_top_terminal.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The command line: dtrace(1)'s options where they make sense here, and kinst's own long ones."""
+"""The command line: dtrace(1)'s options where they make sense here, and kinst's own long ones.
+
+Tested by tests/session/test_cli_options.py and tests/cli/test_help.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A whole trace for a command that shows what came of it, not each record."""
+"""A whole trace for a command that shows what came of it, not each record.
+
+Tested by tests/cli/test_testing.py.
+"""
 
 from __future__ import annotations
 

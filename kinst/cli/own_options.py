@@ -1,4 +1,7 @@
-"""Options of a command that has a name, taken out of what kinst itself knows."""
+"""Options of a command that has a name, taken out of what kinst itself knows.
+
+Tested by tests/cli/test_commands.py.
+"""
 
 from __future__ import annotations
 

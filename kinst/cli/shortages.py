@@ -1,4 +1,7 @@
-"""What the system has run out of, where that is why something failed: said in one line."""
+"""What the system has run out of, where that is why something failed: said in one line.
+
+Tested by tests/vm/endings/test_starved.py.
+"""
 
 from __future__ import annotations
 

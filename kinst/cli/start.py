@@ -1,5 +1,8 @@
 """Where the command kinst begins: what a shell asks while somebody types is answered without the
-rest."""
+rest.
+
+Tested by tests/cli/test_completion_shells.py.
+"""
 
 from __future__ import annotations
 

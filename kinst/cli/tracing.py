@@ -1,4 +1,7 @@
-"""The command's work, when it is known what it is: a trace, a listing, what the compiler makes."""
+"""The command's work, when it is known what it is: a trace, a listing, what the compiler makes.
+
+Tested by tests/d, through the command.
+"""
 
 from __future__ import annotations
 

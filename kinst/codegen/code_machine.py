@@ -1,4 +1,7 @@
-"""The machine that generated code runs on: a CPU of the traced kernel, or kinst's own process."""
+"""The machine that generated code runs on: a CPU of the traced kernel, or kinst's own process.
+
+Tested by tests/codegen.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Typed trees to machine code, for the target and for the host."""
+"""Typed trees to machine code, for the target and for the host.
+
+Tested by tests/codegen.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Entries, the functions that a trampoline calls when its probe fires, and the clauses in them."""
+"""Entries, the functions that a trampoline calls when its probe fires, and the clauses in them.
+
+Tested by tests/codegen/test_target_code.py and tests/codegen/test_samplers.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """One firing of a probe, from the point of view of the code generator: where the CPU's memory is,
 where faults go, how the kernel's own data are read.
+
+Tested by tests/codegen/test_records_and_faults.py.
 """
 
 from __future__ import annotations

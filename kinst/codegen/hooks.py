@@ -5,6 +5,8 @@ Both look an address up in a hash table in the traps area of scratch. The area s
 directory of two tables, traps and then copies; for each it has the u64 address of the entries, the
 u64 number of entries minus one, and a u64 shift. An entry is (u64 address, u64 value); address 0
 marks a free one. An area of zeros is a valid, empty directory.
+
+Tested by tests/codegen/test_target_code.py.
 """
 
 from __future__ import annotations

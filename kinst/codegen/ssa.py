@@ -3,6 +3,8 @@
 It writes text because llvmlite.ir has no atomic access through opaque pointers, no string
 attributes and no types that a checker can see. Every address is an i64; it becomes a pointer only
 here (LLVM Language Reference: "inttoptr", "Atomic Memory Ordering").
+
+Tested by tests/codegen.
 """
 
 from __future__ import annotations

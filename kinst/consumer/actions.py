@@ -1,4 +1,7 @@
-"""Which actions of a clause only show data, and which do something when their record arrives."""
+"""Which actions of a clause only show data, and which do something when their record arrives.
+
+Tested by tests/consumer/test_interpreter.py.
+"""
 
 from __future__ import annotations
 

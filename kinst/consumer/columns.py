@@ -1,6 +1,8 @@
 """One field of many records, as a Python list: integers, bytes, strings.
 
 Rows are an (n, size) matrix of bytes, one record (or entry of an aggregation) in each.
+
+Tested by tests/consumer/test_values.py and tests/consumer/test_interpreter.py.
 """
 
 from __future__ import annotations

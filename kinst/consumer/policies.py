@@ -1,5 +1,8 @@
 """bufpolicy fill and ring: records are kept while tracing, and printed when it is over (Dynamic
-Tracing Guide, "Buffers and Buffering")."""
+Tracing Guide, "Buffers and Buffering").
+
+Tested by tests/consumer/test_speculations.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What must be known of a program to understand its records."""
+"""What must be known of a program to understand its records.
+
+Tested by tests/consumer/test_interpreter.py.
+"""
 
 from __future__ import annotations
 

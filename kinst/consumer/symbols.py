@@ -1,4 +1,7 @@
-"""Names for recorded addresses: of stack(), ustack(), sym(), func(), mod(), uaddr() and so on."""
+"""Names for recorded addresses: of stack(), ustack(), sym(), func(), mod(), uaddr() and so on.
+
+Tested by tests/render/dtrace/test_symbols.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A system derives from it and says what it knows beyond; what it does not say is refused, with its
 reason, or taken for the worst case.
+
+Tested by tests/test_contracts.py and tests/fake.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What QEMU is asked for to run a kernel of an ISA, and what its GDB stub calls things."""
+"""What QEMU is asked for to run a kernel of an ISA, and what its GDB stub calls things.
+
+Tested by tests/isa/test_isa_contract.py and tests/isa/test_boards.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """What is done at one site: the kinds of work, and how a site's is divided between what is done in
-line and what needs a frame and a call."""
+line and what needs a frame and a call.
+
+Tested by tests/codegen/test_snippets.py and tests/isa.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How a system's kernel is started in a virtual machine of kinst's, as values for machines/vm."""
+"""How a system's kernel is started in a virtual machine of kinst's, as values for machines/vm.
+
+Tested by tests/machines/vm/test_machine.py and tests/test_contracts.py.
+"""
 
 from __future__ import annotations
 

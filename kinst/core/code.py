@@ -1,5 +1,8 @@
 """A function of the running kernel as it stands in memory: instructions, blocks, and the edges
-between them."""
+between them.
+
+Tested by tests/views/test_flow.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 An object for each of 300,000 instructions takes seconds to make and hundreds of megabytes to
 keep; columns of the same take neither.
+
+Tested by tests/isa/test_marks.py and tests/patch/test_patches.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@ shows.
 
 Each system offers one (SystemKind.dialect in kinst/systems); the front end and the code generator
 get it as a value.  The defaults are those of a system of which nothing is known.
+
+Tested by tests/dlang/check/test_library.py.
 """
 
 from __future__ import annotations

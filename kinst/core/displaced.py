@@ -1,4 +1,7 @@
-"""What a displaced instruction becomes, and where control goes on behind it."""
+"""What a displaced instruction becomes, and where control goes on behind it.
+
+Tested by tests/isa.
+"""
 
 from __future__ import annotations
 

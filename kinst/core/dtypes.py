@@ -6,6 +6,8 @@ Guide, "Types, Operators, and Expressions").
 Qualifiers (const, volatile, restrict) and the names of typedefs mean nothing to the compiler
 and are kept for messages and print() only: in IntType.name, and elsewhere in `alias`, which does
 not take part in comparisons.
+
+Tested by tests/dlang/types and tests/image/test_types.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 
 They lie above what commands end with and below what timeout(1) and the shell keep (124 to 127, and
 128 and more for signals), where `git bisect run` takes each for "bad".
+
+Tested by tests/session/test_fail_option.py.
 """
 
 from __future__ import annotations

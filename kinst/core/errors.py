@@ -2,6 +2,8 @@
 
 Everything that a user can cause is raised as a KinstError (or a subclass) and printed by
 kinst/cli alone; any other exception that reaches it is a defect of kinst.
+
+Tested by tests/d, by programs that are wrong.
 """
 
 from __future__ import annotations

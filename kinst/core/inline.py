@@ -4,6 +4,8 @@ Addresses are as linked (running address = linked + slide).  Terms are DWARF's (
 section 3.3.8): an abstract instance is the function as written; a concrete inlined instance
 (DW_TAG_inlined_subroutine) is a copy of it in another function; an out-of-line instance is
 the function's own code.
+
+Tested by tests/image/dwarf/scan and tests/sugar.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""An instruction as it is decoded: where it is, and where control goes from it."""
+"""An instruction as it is decoded: where it is, and where control goes from it.
+
+Tested by tests/isa/test_isa_contract.py.
+"""
 
 from __future__ import annotations
 

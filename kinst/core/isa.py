@@ -1,4 +1,7 @@
-"""What every ISA answers; codegen, patch and the targets ask only through this protocol."""
+"""What every ISA answers; codegen, patch and the targets ask only through this protocol.
+
+Tested by tests/isa/test_isa_contract.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The running kernel as providers see it: functions by name, live instructions."""
+"""The running kernel as providers see it: functions by name, live instructions.
+
+Tested by tests/providers and tests/test_contracts.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Which of Debian's kernels is fetched for an ISA when none is named: a value in
-kinst.isa.NAME.debian."""
+kinst.isa.NAME.debian.
+
+Tested by tests/kernels/test_fetch.py.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ here are from its start.  All integers are little-endian.
     globals, strings, site descriptors, trap table, dynamic variables, text
 
 CPU slot n_cpus (one past the target's last) belongs to code that kinst runs on the host.
+
+Tested by tests/codegen/layout/test_layout.py.
 """
 
 from __future__ import annotations

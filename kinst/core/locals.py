@@ -2,6 +2,8 @@
 
 Addresses and values are given as D expressions over regs[] (u64), so that a clause can compute
 them where its probe fires (DWARF 5, section 2.6).
+
+Tested by tests/sugar/test_locals.py.
 """
 
 from __future__ import annotations

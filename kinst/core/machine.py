@@ -1,5 +1,8 @@
 """Machines, the ways to reach a kernel, and the target, that kernel.  Addresses are virtual unless
-a name says physical."""
+a name says physical.
+
+Tested by tests/test_contracts.py and tests/fake.
+"""
 
 from __future__ import annotations
 

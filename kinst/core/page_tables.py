@@ -3,6 +3,8 @@ which kinst maps leaves of 2 MB.  Levels are counted from the last one up (1: pa
 a page, of 4 KB (2 MB are an entry of level 2) or more (2 MB are many entries of level 1).
 
 Everything is a function of `read_physical(address, size) -> bytes`; nothing is kept.
+
+Tested by tests/machines/stub/test_memory.py and tests/isa/amd64/test_paging.py.
 """
 
 from __future__ import annotations

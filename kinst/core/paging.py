@@ -1,4 +1,7 @@
-"""What every ISA answers of its page tables (core/page_tables.py walks them)."""
+"""What every ISA answers of its page tables (core/page_tables.py walks them).
+
+Tested by tests/isa/test_isa_contract.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where kinst keeps things on the host."""
+"""Where kinst keeps things on the host.
+
+Tested by tests/kernels/test_fetch.py.
+"""
 
 from __future__ import annotations
 

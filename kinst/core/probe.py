@@ -1,4 +1,7 @@
-"""Images, functions, sites and probes: the nouns of design.md."""
+"""Images, functions, sites and probes: the nouns of design.md.
+
+Tested by tests/providers.
+"""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ Data, all u64/i64: count: n.  sum: total.  min, max: value.  avg: n, total.  std
 sum of squares low, high (128 bits).  quantize: 127 buckets, index 63 is value 0, 63+k is
 2^(k-1), 63-k is -2^(k-1).  lquantize: below, levels..., above.  llquantize: below, buckets...,
 above, as DTrace numbers them.
+
+Tested by tests/consumer/test_values.py and tests/codegen/layout/test_layout.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ A thread in a piece of code has its address, as a program counter or as where a 
 a register of the CPU that it runs on or, if it sleeps or was interrupted, in an aligned word of
 memory.  So no thread is in code to which no such word points.  The opposite does not hold: most
 words are left over from interrupts.
+
+Tested by tests/fake/test_runs.py and tests/machines/attach/test_parts.py.
 """
 
 from __future__ import annotations

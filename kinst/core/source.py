@@ -1,4 +1,7 @@
-"""Functions of a running machine as their source has them: lines, and what is inlined where."""
+"""Functions of a running machine as their source has them: lines, and what is inlined where.
+
+Tested by tests/views/test_coverage.py.
+"""
 
 from __future__ import annotations
 

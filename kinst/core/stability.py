@@ -3,6 +3,8 @@ next (Dynamic Tracing Guide, "Stability").
 
 What the attributes of a provider's probes are is said by the provider; they are compared and
 reported only (-v), nothing depends on them.
+
+Tested by tests/consumer/test_stability.py.
 """
 
 from __future__ import annotations

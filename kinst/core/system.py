@@ -2,6 +2,8 @@
 
 Each small protocol is one question; System is all of them.  A system is one file or folder of
 kinst.systems, found from the kernel's image.  Addresses are virtual unless a name says physical.
+
+Tested by tests/test_contracts.py.
 """
 
 from __future__ import annotations

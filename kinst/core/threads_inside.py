@@ -4,6 +4,8 @@ A probe's code may be left at any moment (an interrupt, a fault of a displaced a
 memory), for as long as the thread is not scheduled: what it goes on with lies on its stack.  Once
 nothing leads there any more, threads only leave; so when no CPU and no stack points inside, in a
 machine that stands, nothing will.  Of each stack only the part in use counts: below are left-overs.
+
+Tested by tests/machines/attach/test_parts.py.
 """
 
 from __future__ import annotations

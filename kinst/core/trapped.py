@@ -1,5 +1,8 @@
 """CPUs between a breakpoint of kinst's and the hook in the kernel's handler: while one is there the
-hook must stay, or the kernel meets a breakpoint that is nobody's, and dies of it."""
+hook must stay, or the kernel meets a breakpoint that is nobody's, and dies of it.
+
+Tested by tests/session/test_trapped_cpu.py and tests/machines/attach/test_guardian.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Where the types of the traced kernel come from: the protocol between the files that know
-them (image) and the D compiler."""
+them (image) and the D compiler.
+
+Tested by tests/image/test_type_files.py.
+"""
 
 from __future__ import annotations
 

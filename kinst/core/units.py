@@ -1,4 +1,7 @@
-"""Units of time that values of a D program have: nanoseconds, and thousands of them."""
+"""Units of time that values of a D program have: nanoseconds, and thousands of them.
+
+Tested by tests/dlang/test_measures.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What an ISA answers that marks no instructions: all trampolines are made one by one."""
+"""What an ISA answers that marks no instructions: all trampolines are made one by one.
+
+Tested by tests/isa/test_marks.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Files of the cache: there whole, or not at all, whoever else reads and writes them."""
+"""Files of the cache: there whole, or not at all, whoever else reads and writes them.
+
+Tested by tests/fuzz/test_caches.py.
+"""
 
 from __future__ import annotations
 

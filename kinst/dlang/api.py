@@ -1,5 +1,7 @@
 """The front end in three calls: parse_text() or parse_option() for each -n, -s, ...; then
 compile_programs() for all of them together. compile_text() does both for one text.
+
+Tested by tests/dlang and tests/d.
 """
 
 from __future__ import annotations

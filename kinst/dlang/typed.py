@@ -5,7 +5,10 @@ converts by itself: both operands of a Binary have the same type (shifts excepte
 result of comparisons and logical operators is INT (Dynamic Tracing Guide, ch. 2).  Strings are
 never cast: types that differ only in StringType.size are the same here.  Expressions whose
 operands are all integer constants are folded to one IntConst.  No tree is higher than
-walk.MAX_HEIGHT, so that recursion over it is safe."""
+walk.MAX_HEIGHT, so that recursion over it is safe.
+
+Tested by tests/dlang/test_walk.py.
+"""
 
 from __future__ import annotations
 

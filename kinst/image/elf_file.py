@@ -7,6 +7,8 @@ needs sections stays here.
 
 Format: System V ABI, chapter 4 (ELF header, sections) and 5 (program headers, notes).  Only 64-bit
 little-endian files are opened: that is what every ISA of kinst runs.
+
+Tested by tests/image/test_elf.py and tests/image/test_segments_and_lines.py.
 """
 
 from __future__ import annotations

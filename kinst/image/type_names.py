@@ -1,4 +1,7 @@
-"""Names of types as D spells them: of base types, typedefs and qualified types."""
+"""Names of types as D spells them: of base types, typedefs and qualified types.
+
+Tested by tests/image/test_types.py.
+"""
 
 from __future__ import annotations
 

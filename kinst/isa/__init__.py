@@ -2,6 +2,8 @@
 
 An instruction set is a module (or package) of this package that has a value `ISA`: it is
 found by its name, so adding one is adding one file.
+
+Tested by tests/isa/test_isa_contract.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """Disassembly for people who are still typing: capstone alone, without the rest of an instruction
 set, which takes longer to load than they wait.
 
-What each instruction set has to say about it is its decoder's PLAIN."""
+What each instruction set has to say about it is its decoder's PLAIN.
+
+Tested by tests/isa/test_plain_text.py.
+"""
 
 from __future__ import annotations
 

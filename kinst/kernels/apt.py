@@ -2,6 +2,8 @@
 
 Sources are read from the machine's (sources.list(5), both formats), narrowed to Debian itself
 and, where the machine runs another release than is wanted, renamed to the wanted one.
+
+Tested by tests/kernels/test_fetch.py.
 """
 
 from __future__ import annotations

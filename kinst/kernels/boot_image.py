@@ -2,6 +2,8 @@
 
 Format: Documentation/arch/x86/boot.rst, "The Real-Mode Kernel Header".  The payload is compressed,
 and 4 bytes follow it with its size when it is not (scripts/Makefile.lib, "size_append").
+
+Tested by tests/kernels/test_without_debug.py.
 """
 
 from __future__ import annotations

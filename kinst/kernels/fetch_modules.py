@@ -1,4 +1,7 @@
-"""Debug files of kernel modules, one by one: they are 1.2 GB together and few are asked for."""
+"""Debug files of kernel modules, one by one: they are 1.2 GB together and few are asked for.
+
+Tested by tests/kernels/test_fetch.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Files of the kernel that kinst itself runs on, where they are installed."""
+"""Files of the kernel that kinst itself runs on, where they are installed.
+
+Tested by tests/machines/live/test_parts.py.
+"""
 
 from __future__ import annotations
 

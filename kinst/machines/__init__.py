@@ -2,6 +2,8 @@
 
 Each offers a value MACHINE (MachineKind of core/machine.py) and is found by its name: adding a kind
 of machine is adding one file.
+
+Tested by tests/test_contracts.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Site descriptors: what a clause is told of the probe that fired (core/layout.py SITE_*)."""
+"""Site descriptors: what a clause is told of the probe that fired (core/layout.py SITE_*).
+
+Tested by tests/patch/test_ways.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where control goes from many instructions, as columns of what Isa.flow() says of one."""
+"""Where control goes from many instructions, as columns of what Isa.flow() says of one.
+
+Tested by tests/patch/test_gates.py and tests/patch/test_lines_of_runs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """A plan as annotated assembly (--dump plan): each site's patch, its trampoline, and where that
-leads."""
+leads.
+
+Tested by tests/patch/test_chains.py.
+"""
 
 from __future__ import annotations
 

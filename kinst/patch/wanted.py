@@ -1,4 +1,7 @@
-"""What is to be planted."""
+"""What is to be planted.
+
+Tested by tests/patch/test_plan.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rank 2: one file for each provider; a provider is found by its file's name."""
+"""Rank 2: one file for each provider; a provider is found by its file's name.
+
+Tested by tests/providers/test_providers.py.
+"""
 
 from __future__ import annotations
 

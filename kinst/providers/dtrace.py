@@ -1,4 +1,7 @@
-"""The dtrace provider: BEGIN, END and ERROR (Dynamic Tracing Guide, ch. 17)."""
+"""The dtrace provider: BEGIN, END and ERROR (Dynamic Tracing Guide, ch. 17).
+
+Tested by tests/providers/test_providers.py and tests/d/providers.cases.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 kinst::<function>: means every instruction, kinst::<function>:<offset> the one at that offset,
 in bytes from the function's first.  Functions may be globs.  Nothing is matched unless both the
 provider and a function are named, so that `-l -P kinst` and `:::` list nothing.
+
+Tested by tests/providers/test_providers.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Created on demand from the name; the listing shows the ones that dtrace(1) makes beforehand.
 A number without a suffix is a rate in hertz.
+
+Tested by tests/providers/test_providers.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A module or package NAME here offers RENDERER, a class that is made with (destination, schema):
 where to write, and what the records mean.  It shows one event after another.  LINES, if there, says
 whether it shows the source lines of frames.
+
+Tested by tests/test_contracts.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Stage: a plan is written into the machine, and taken out again, whatever happens in between."""
+"""Stage: a plan is written into the machine, and taken out again, whatever happens in between.
+
+Tested by tests/fake/test_runs.py and tests/session/test_trapped_cpu.py.
+"""
 
 from __future__ import annotations
 

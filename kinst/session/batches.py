@@ -5,6 +5,8 @@ millions, where a hundred thousand take seconds and a few megabytes of scratch. 
 a program is traced with one part of the functions after another; its aggregations go on through
 all of them (consumer.aggregations).  Nothing else does: each part has scratch of its own, and the
 records of one mean nothing in the next.  So clauses at instructions may only aggregate.
+
+Tested by tests/fake/test_batches.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Stage: the programs of a request, parsed and checked as one; needs no machine."""
+"""Stage: the programs of a request, parsed and checked as one; needs no machine.
+
+Tested by tests/session/test_compile_once.py.
+"""
 
 from __future__ import annotations
 

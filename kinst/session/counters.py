@@ -1,4 +1,7 @@
-"""The counter blocks: one for each CPU, in reach of its per-CPU base register."""
+"""The counter blocks: one for each CPU, in reach of its per-CPU base register.
+
+Tested by tests/session/test_place.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""-C: D scripts go through the host's C preprocessor first (dtrace(1), "-C")."""
+"""-C: D scripts go through the host's C preprocessor first (dtrace(1), "-C").
+
+Tested by tests/d/scripting.cases.
+"""
 
 from __future__ import annotations
 

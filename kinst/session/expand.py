@@ -1,6 +1,8 @@
 """Stage: the parts of D that debug information explains become plain clauses.
 
 They are kinst::F:entry and kinst::F:return of inline functions, source lines, and locals->NAME.
+
+Tested by tests/image/dwarf/test_locals.py and tests/fake.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 They have the same code as in the target, compiled for this process.  Their built-ins are in a
 context after the frame.
+
+Tested by tests/d, whose programs run there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The files of the kernel that a request means: found, fetched and opened when first needed."""
+"""The files of the kernel that a request means: found, fetched and opened when first needed.
+
+Tested by tests/session/test_build_folder.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The probes that a description means, as a list shows them."""
+"""The probes that a description means, as a list shows them.
+
+Tested by tests/session/test_gaps.py and tests/vm/counts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Starting the machine that a request means, and finding out what kernel runs there."""
+"""Starting the machine that a request means, and finding out what kernel runs there.
+
+Tested by tests/fake, through the whole path.
+"""
 
 from __future__ import annotations
 

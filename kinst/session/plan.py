@@ -1,4 +1,7 @@
-"""Stage: placed probes to machine code and patches; nothing is written yet."""
+"""Stage: placed probes to machine code and patches; nothing is written yet.
+
+Tested by tests/fake, through the whole path.
+"""
 
 from __future__ import annotations
 

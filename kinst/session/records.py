@@ -1,4 +1,7 @@
-"""From scratch memory to events: rings, faults, aggregations, and what a trace has lost."""
+"""From scratch memory to events: rings, faults, aggregations, and what a trace has lost.
+
+Tested by tests/session/test_place.py.
+"""
 
 from __future__ import annotations
 

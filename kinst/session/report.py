@@ -1,4 +1,7 @@
-"""What a session tells besides events: messages, progress, and how long each stage took."""
+"""What a session tells besides events: messages, progress, and how long each stage took.
+
+Tested by tests/cli/test_progress.py and tests/failures.
+"""
 
 from __future__ import annotations
 

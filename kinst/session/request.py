@@ -2,6 +2,8 @@
 
 A guest takes a third of a second to go on from where another had booted, and so does loading the
 rest of kinst: with begin() both happen at once.  So this module imports little.
+
+Tested by tests/session/test_cli_options.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Stage: the running trace: hits of stop-planted probes, timers, records, and the end."""
+"""Stage: the running trace: hits of stop-planted probes, timers, records, and the end.
+
+Tested by tests/fake, through the whole path.
+"""
 
 from __future__ import annotations
 

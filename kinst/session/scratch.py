@@ -1,4 +1,7 @@
-"""Scratch memory of a machine, handed out to one trace after another."""
+"""Scratch memory of a machine, handed out to one trace after another.
+
+Tested by tests/session/test_reused_scratch.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Bytes of scratch that a program needs, before its probes are known."""
+"""Bytes of scratch that a program needs, before its probes are known.
+
+Tested by tests/session/test_place.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How stable a program and its probes are, as dtrace(1) tells with -v."""
+"""How stable a program and its probes are, as dtrace(1) tells with -v.
+
+Tested by tests/d/stability.cases.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Addresses to names, as dtrace(1) prints them (module`function+0x13), and names to addresses."""
+"""Addresses to names, as dtrace(1) prints them (module`function+0x13), and names to addresses.
+
+Tested by tests/fake and tests/vm/language/test_stacks.py.
+"""
 
 from __future__ import annotations
 

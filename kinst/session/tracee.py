@@ -1,4 +1,7 @@
-"""What a trace runs on: a planted machine, or kinst's own process alone."""
+"""What a trace runs on: a planted machine, or kinst's own process alone.
+
+Tested by tests/failures and tests/fake.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The frozen values that the stages of the path hand on, in the path's order.
 
 Request -> Compiled -> EnabledProgram -> Placement -> Placed -> TracePlan
+
+Tested by tests/fake, through the whole path.
 """
 
 from __future__ import annotations

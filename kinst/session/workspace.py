@@ -1,4 +1,7 @@
-"""What a machine keeps from one trace to the next: scratch, counters, ended code, decoded text."""
+"""What a machine keeps from one trace to the next: scratch, counters, ended code, decoded text.
+
+Tested by tests/fake, through the whole path.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ A node is a run of instructions that control enters only at the first.  The rule
   another predecessor.  One edge too many makes a copy smaller; a missing one would put its entry in
   the wrong place.
 - An instruction that may fault on purpose also leads to its fix-up code, for the same reason.
+
+Tested by tests/sugar/test_inline.py.
 """
 
 from __future__ import annotations

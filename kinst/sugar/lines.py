@@ -7,6 +7,8 @@ kinst::FILE: means every instruction of the functions that a file declares, and 
 those of one of its lines, wherever the compiler has put them; kinst:::FILE@LINE and
 kinst::FILE:@LINE are the same.  FILE is the name without folders here, for a slash begins a
 predicate.
+
+Tested by tests/session/test_source_files.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""print(locals): all variables that an instruction's functions have, each printed by itself."""
+"""print(locals): all variables that an instruction's functions have, each printed by itself.
+
+Tested by tests/sugar/test_locals.py and tests/vm/language/test_locals.py.
+"""
 
 from __future__ import annotations
 

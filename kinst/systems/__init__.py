@@ -2,6 +2,8 @@
 
 Each offers a value SYSTEM (SystemKind, below).  A system is found from the kernel's image, never
 chosen by name: adding one is adding one file.
+
+Tested by tests/test_contracts.py.
 """
 
 from __future__ import annotations

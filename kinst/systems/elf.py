@@ -4,6 +4,8 @@ name.
 There are functions, instructions, registers, arguments, source lines, inline functions, local
 variables and types; there is no thread, no process and no caller, because where those are is the
 system's to say.  Nothing is written into such a kernel: its probes are stop-planted.
+
+Tested by tests/vm/other_systems and tests/test_contracts.py.
 """
 
 from __future__ import annotations

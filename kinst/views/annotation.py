@@ -3,6 +3,8 @@
 Source lines are a tree: under each line is what was inlined there, with lines of its own.  A line's
 count is that of its most frequent instruction; its share is its part of all instructions that ran
 in the function, with what is inlined there.
+
+Tested by tests/views/test_annotated_text.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Distributions made ready to be drawn: buckets as rows of one grid, and the names of keys."""
+"""Distributions made ready to be drawn: buckets as rows of one grid, and the names of keys.
+
+Tested by tests/views/test_distributions.py.
+"""
 
 from __future__ import annotations
 

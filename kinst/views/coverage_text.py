@@ -1,4 +1,7 @@
-"""Coverage as text: a summary, and what one run has reached that another has not."""
+"""Coverage as text: a summary, and what one run has reached that another has not.
+
+Tested by tests/views/test_coverage.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """drcov, DynamoRIO's format for coverage, version 2: what disassemblers show (Lighthouse and its
 like).  A table of modules as text, then the code that ran, as 8 bytes for each piece.
+
+Tested by tests/views/test_coverage.py.
 """
 
 from __future__ import annotations

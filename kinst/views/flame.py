@@ -3,6 +3,8 @@
 A box for each frame that stacks have in common, as wide as what was seen in it; who called whom
 goes upwards.  A click makes a box the whole width, the mouse tells figures, Ctrl-F (or /) marks
 what a regular expression matches.  Without scripts it is still the picture.
+
+Tested by tests/views/test_folded.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Flow graphs in graphviz's language: boxes as hot as their blocks, lines as thick as edges."""
+"""Flow graphs in graphviz's language: boxes as hot as their blocks, lines as thick as edges.
+
+Tested by tests/views/test_flow_graphs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A flow graph as SVG: a box is as high as its part of what ran, a line as thick as its count."""
+"""A flow graph as SVG: a box is as high as its part of what ran, a line as thick as its count.
+
+Tested by tests/views/test_flow_graphs.py.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ By Sugiyama's steps: edges that lead back are turned round, boxes get layers bel
 them, edges over several layers get a bend in each, layers are put in an order with few crossings,
 and boxes are moved toward what they are joined to, the heavier the edge the more.  The same graph
 always looks the same.
+
+Tested by tests/views/test_flow_graphs.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 What genhtml, lcov, editors and CI services take: a section for each source file, from SF: to
 end_of_record, with its functions (FN, FNDA), branches (BRDA) and lines (DA).
+
+Tested by tests/views/test_coverage.py.
 """
 
 from __future__ import annotations

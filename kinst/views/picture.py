@@ -3,6 +3,8 @@
 Horizontal lengths are percentages and vertical ones pixels, so that a picture is as wide as its
 window and its letters keep their size.  What suits only one width has the class `wide` or
 `narrow`.
+
+Tested by tests/views/test_distributions.py.
 """
 
 from __future__ import annotations

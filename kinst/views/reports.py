@@ -1,4 +1,7 @@
-"""Results of test files as TAP (testanything.org, version 13 and 14) and as JUnit's XML."""
+"""Results of test files as TAP (testanything.org, version 13 and 14) and as JUnit's XML.
+
+Tested by tests/cli/test_testing.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Loading a module into the kernel that kinst runs on, and taking it out."""
+"""Loading a module into the kernel that kinst runs on, and taking it out.
+
+Tested by tests/machines/live/test_parts.py and tests/vm/live.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """A name that one process at a time has on this machine, and that ends with the last process that
-keeps it: a socket in the abstract name space (unix(7))."""
+keeps it: a socket in the abstract name space (unix(7)).
+
+Tested by tests/wire/test_companion.py.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,10 @@
 zeros.
 
 mmap.mmap cannot be closed while a view of it is left, and keeps the file open until then; a driver
-that waits for its last user would wait for Python's collector."""
+that waits for its last user would wait for Python's collector.
+
+Tested by tests/wire/test_process.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Calls between Python and native code in this process: clauses that run on the host.
 
 Nothing here knows what the code does.
+
+Tested by tests/codegen, which runs code in this process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Another process of this machine: its memory, its mappings and what it was started with.
 
 Source: proc(5), process_vm_readv(2).  Nothing here changes the process but write().
+
+Tested by tests/wire/test_ptrace.py.
 """
 
 from __future__ import annotations

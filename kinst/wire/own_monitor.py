@@ -2,6 +2,8 @@
 
 Source: QEMU's documentation, "QMP Reference Manual" (getfd, migrate, migrate-incoming,
 migrate-set-capabilities).
+
+Tested by tests/machines/vm/test_machine.py.
 """
 
 from __future__ import annotations

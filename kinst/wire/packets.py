@@ -2,6 +2,8 @@
 
 Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol": "Overview" (escapes, runs,
 checksums) and "Stop Reply Packets".
+
+Tested by tests/fuzz/test_stubs.py and tests/wire/test_rsp.py.
 """
 
 from __future__ import annotations

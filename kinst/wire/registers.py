@@ -3,6 +3,8 @@
 Source: "Debugging with GDB", appendix "Target Descriptions": registers come in the order of
 the features; regnum, where given, restarts the numbering; the g packet holds them in order of
 number, each of bitsize/8 bytes.
+
+Tested by tests/wire/test_rsp.py.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ as a signal's handler would have it: `ret` leads to rt_sigreturn(2), which puts 
 
 Source: the kernel's arch/x86/include/asm/sigframe.h and include/uapi/asm/sigcontext.h (struct
 rt_sigframe, sigcontext_64, _fpx_sw_bytes), arch/x86/kernel/fpu/signal.c for what it checks.
+
+Tested by tests/machines/attach/test_guardian.py and tests/vm/attach.
 """
 
 from __future__ import annotations

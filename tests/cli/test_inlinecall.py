@@ -16,7 +16,11 @@ from tests.image.dwarf_made import COPIES, CROSS, compiled, marks, symbols, tabl
 
 COMMAND = Path(sys.executable).with_name("inlinecall")
 BUILDS = [
-    (compiler, f"-O{level}", f"-gdwarf-{version}")
+    pytest.param(
+        (compiler, f"-O{level}", f"-gdwarf-{version}"),
+        marks=pytest.mark.full if compiler == "clang" else (),
+        id=f"{compiler} -O{level} -gdwarf-{version}",
+    )
     for compiler in ("gcc", "clang")
     for level in (1, 2, 3)
     for version in (4, 5)
@@ -84,7 +88,7 @@ def check(capsys: pytest.CaptureFixture[str], path: Path) -> None:
             assert holders or name != function
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=" ".join)
+@pytest.mark.parametrize("build", BUILDS)
 def test_the_table(
     build: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,7 +244,7 @@ int g(struct s *p) { return sum(p); }
 """
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.full)])
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("linked", [True, False])
 def test_types_in_sections_of_their_own(

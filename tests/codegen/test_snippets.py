@@ -30,6 +30,7 @@ from kinst.dlang.typed import Aggregate
 from kinst.isa import load
 from kinst.systems.linux.isafacts import facts_of
 from tests.isa.gnu_assembler import assembled
+from tests.tiers import ISAS
 
 PAGE = 0x1000
 TEXT, SCRATCH, DATA, STACK = 0x100_0000, 0x140_0000, 0x180_0000, 0x1C0_0000
@@ -266,7 +267,7 @@ def guard(text: str, isa: Isa, arguments: Sequence[Argument] = ()) -> PureCode |
     return guard_code(conditions, arguments, code_machine(isa), isa, "guard")
 
 
-@pytest.fixture(params=["amd64", "arm64", "riscv64"])
+@pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> Isa:
     return load(request.param)
 

@@ -13,8 +13,17 @@ import os
 import signal
 import sys
 import time
+from importlib import import_module
 
+import kinst
 from kinst.cli import command as cli
+
+
+def prepare() -> None:
+    """Load all of kinst and have LLVM compile a program, which every fork then has done."""
+    import_module("kinst.cli.tracing")  # the command's own import is inside of main()
+    with kinst.host() as machine:
+        machine.run("BEGIN { exit(0); }")
 
 
 def child(request: dict[str, object]) -> None:
@@ -61,6 +70,7 @@ def run(request: dict[str, object]) -> dict[str, object]:
 
 
 def main() -> None:
+    prepare()
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)
 

@@ -12,6 +12,7 @@ import pytest
 from kinst.core.errors import KinstError, TargetError
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_tracing import trace
+from tests.tiers import ISAS
 
 BROKEN = "the line is broken"
 WORKLOAD = [Call("leaf", (2, 1), 0), Call("leaf", (1, 2), 1)]
@@ -56,7 +57,6 @@ def outcome(isa: str, way: str, fails: Callable[[int], bool]) -> tuple[list[str]
     return failing.calls, machine.text == before and not machine.breakpoints, said
 
 
-ISAS = ("amd64", "arm64", "riscv64")
 WAYS = ("auto", "trap", "stop", "no-run")  # auto: by jumps and runs
 SLOW = pytest.mark.slow
 # What undoes and tells knows no ISA: of the others some are there to be sure of that.

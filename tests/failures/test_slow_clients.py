@@ -18,6 +18,7 @@ from kinst.session.request import Request
 from tests.fake.fake_kernel_file import kernel_file
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_tracing import found_by_name
+from tests.tiers import ISAS
 
 WORK = [Call("exercise", (n,), n % 2) for n in range(6)]
 PROBE = "kinst::work:entry"
@@ -54,7 +55,7 @@ def until_records(events: Iterator[Event]) -> list[Event]:
     return found
 
 
-@pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     ("why", "program", "reason"),
     [

@@ -14,13 +14,14 @@ from kinst.patch.plan import Plan, plan_sites
 from kinst.session import plan as session_plan
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_tracing import trace
+from tests.tiers import ISAS
 
 PROGRAM = "kinst::exercise:0 { @ = count(); }"
 WORK = [Call("exercise", (n,), n % 2) for n in range(6)]
 NEAR = 1 << 21
 
 
-@pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
+@pytest.mark.parametrize("isa", ISAS)
 def test_a_trampoline_gives_way_to_where_calls_return(
     isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

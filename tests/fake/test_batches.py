@@ -13,8 +13,8 @@ from kinst.session import batches
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_reference import steps
 from tests.fake.fake_tracing import Traced, trace
+from tests.tiers import ISAS
 
-ISAS = ("amd64", "arm64", "riscv64")
 FUNCTIONS = ("leaf", "work", "fibonacci", "choose", "exercise")
 SITES = ", ".join(f"kinst::{name}:" for name in FUNCTIONS)
 TOLD = re.compile(r"kinst: (\d+) instructions were planted, in (\d+) batches")

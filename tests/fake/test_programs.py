@@ -12,9 +12,10 @@ from kinst.session import compile as compiling
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_reference import steps
 from tests.fake.fake_tracing import Traced, trace
+from tests.tiers import ISAS
 
 WAYS = ("auto", "trap", "stop")
-pytestmark = pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
+pytestmark = pytest.mark.parametrize("isa", ISAS)
 both = pytest.mark.parametrize("way", WAYS)
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_reference import compared, functions, steps
 from tests.fake.fake_tracing import trace
+from tests.tiers import ISAS
 
-ISAS = ("amd64", "arm64", "riscv64")
 WAYS = ("auto", "no-chain", "trap", "stop")
 WORKLOAD = (Call("exercise", (3,), 0), Call("exercise", (13,), 1))
 # The same functions, fewer times: a hit that stops the machine takes a millisecond.

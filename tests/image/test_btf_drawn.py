@@ -18,6 +18,8 @@ from kinst.image.btf_types import BtfTypes, open_types
 from kinst.image.elf import open_elf
 from tests.image.drawn_types import Declarations, said
 
+pytestmark = pytest.mark.full  # pahole
+
 
 def encoded(folder: Path, name: str, source: str, *more: str) -> Path:
     """The file of a C text, with its .BTF by pahole."""

@@ -195,7 +195,9 @@ long used(void) { return counter.b + after; }
 @pytest.mark.parametrize(
     "flags", [["-gdwarf-4"], ["-gdwarf-5"], ["-gdwarf-5", "-O2"]], ids=" ".join
 )
-@pytest.mark.parametrize("compiler", [*CROSS.values(), "clang"])
+@pytest.mark.parametrize(
+    "compiler", [*CROSS.values(), pytest.param("clang", marks=pytest.mark.full)]
+)
 def test_thread_local_variables_of_what_is_not_linked(
     compiler: str, flags: list[str], tmp_path: Path
 ) -> None:

@@ -82,7 +82,7 @@ def check_lines(path: Path) -> int:
     return len(found)
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.full)])
 @pytest.mark.parametrize("version", [2, 3, 4, 5])
 @pytest.mark.parametrize("level", ["-O0", "-O2"])
 def test_lines_are_objdumps(compiler: str, version: int, level: str, tmp_path: Path) -> None:

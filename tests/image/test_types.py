@@ -14,8 +14,10 @@ from kinst.image.debug_info import DebugInfo
 from kinst.image.dwarf.types import DwarfTypes
 from kinst.image.elf import open_elf
 from kinst.image.type_names import base_name
+from kinst.isa import names
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
+from tests.tiers import of_kernels
 
 SOURCE = """
 #include <stddef.h>
@@ -141,11 +143,11 @@ def test_plain_char_is_text_whatever_its_sign(tmp_path: Path, option: str) -> No
     assert len(arrays) == 5 and text == {"plain", "named", "small"}
 
 
-@pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
+@pytest.mark.parametrize("isa", of_kernels(names()))
 def test_text_in_btf(isa: str) -> None:
     """char is unsigned on arm64 and riscv64 (their ABIs)."""
     kernel = prepared_kernel(isa)
-    assert kernel is not None, f"no {isa} kernel is there: run `make setup-test`"
+    assert kernel is not None, f"no {isa} kernel is there: run `make setup-all`"
     btf = open_types(open_elf(kernel.debug), "vmlinux", None, cache_folder())
     assert isinstance(btf, BtfTypes)
     members = [("task_struct", "comm", True), ("dentry", "d_iname", False)]

@@ -14,10 +14,11 @@ from kinst.core.bodies import Body, CallBody, CountBody
 from kinst.core.columns import FOLLOWING
 from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
-from kinst.isa import load
+from kinst.isa import load, names
 from kinst.patch.plan import Plan, plan_sites
 from kinst.patch.wanted import Wanted
 from tests.isa.kernel_text import find_vmlinux, read_text
+from tests.tiers import of_kernels
 
 SITES = 20_000  # of each kernel
 SEED = random.randrange(1 << 30) if os.environ.get("KINST_RANDOM") else 13
@@ -74,7 +75,7 @@ def values(plan: Plan) -> list[object]:
             list(plan.sites), plan.chained.tolist()]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["amd64", "arm64", "riscv64"])
+@pytest.mark.parametrize("name", of_kernels(names()))
 def test_marks_are_of_what_is_near(name: str) -> None:
     """An instruction is marked by itself as it is in its function."""
     isa = load(name)
@@ -85,7 +86,7 @@ def test_marks_are_of_what_is_near(name: str) -> None:
     assert alone.columns.marks[first].tolist() == [w.marks for w in some], f"seed {SEED}"
 
 
-@pytest.mark.parametrize("name", ["amd64", "arm64", "riscv64"])
+@pytest.mark.parametrize("name", of_kernels(names()))
 def test_made_at_once_and_one_by_one(name: str) -> None:
     isa = load(name)
     wanted, scratch = drawn(isa, random.Random(SEED))

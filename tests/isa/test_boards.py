@@ -18,6 +18,8 @@ from tests import ROOT
 from tests.isa.gnu_assembler import assembled
 from tests.machines.booted import boot_of
 
+pytestmark = pytest.mark.full  # QEMU of every instruction set, gdb-multiarch
+
 MEGABYTE, GIGABYTE = 1 << 20, 1 << 30
 TOOLS = ROOT / "setup/tools.sh"  # the packages that a Debian is set up with
 GDB_NAMES = {"amd64": "i386:x86-64", "arm64": "aarch64", "riscv64": "riscv:rv64"}

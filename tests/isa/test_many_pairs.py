@@ -35,6 +35,7 @@ from tests.isa.many_pairs import (
     riscv64,
 )
 from tests.isa.planned_functions import PlannedFunction, drawn_functions, plan_function
+from tests.tiers import of_kernels
 
 SEED = int(os.environ.get("KINST_SEED", "20"))
 MANY = int(os.environ.get("KINST_PAIRS", "10_000_000"))
@@ -111,7 +112,7 @@ class Kernel:
         return self.world.whole.scratch + SCRATCH_SIZE - 4096
 
 
-@pytest.fixture(scope="module", params=list(WORLDS))
+@pytest.fixture(scope="module", params=of_kernels(WORLDS))
 def kernel(request: pytest.FixtureRequest) -> Kernel:
     name = str(request.param)
     return Kernel(load(name), read_text(find_vmlinux(name)), WORLDS[name]())

@@ -21,6 +21,7 @@ from kinst.isa import load
 from kinst.patch.plan import plan_sites
 from kinst.patch.wanted import Wanted
 from tests.isa.test_parts import vector
+from tests.tiers import ISAS
 
 TEXT, SCRATCH = 0xFFFFFFFF_81000000, 0xFFFFFFFF_84000000
 SEED = 3
@@ -68,7 +69,7 @@ def drawn(name: str) -> list[tuple[Instruction, bytes, int]]:
     return [(*row, marks) for row, marks in zip(pieces, first.marks.tolist(), strict=True)]
 
 
-@pytest.fixture(params=["amd64", "arm64", "riscv64"])
+@pytest.fixture(params=ISAS)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

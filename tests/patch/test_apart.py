@@ -20,6 +20,7 @@ from tests.machines.stub.test_jump_cache import entry_in_qemu
 from tests.patch.random_functions import Material, material
 from tests.patch.small_functions import SCRATCH
 from tests.patch.test_plan import contents, end_of, every_site
+from tests.tiers import ISAS
 
 PAGE = 0x1000
 ALIGN = 16
@@ -30,7 +31,7 @@ def drawn(name: str, folder: Path) -> Material:
     return material(name, 12, 3, folder)
 
 
-@pytest.fixture(params=["amd64", "arm64", "riscv64"])
+@pytest.fixture(params=ISAS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Material:
     return drawn(request.param, tmp_path_factory.getbasetemp())
 

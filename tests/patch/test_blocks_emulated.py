@@ -32,6 +32,7 @@ from tests.patch.small_functions import (
     original,
 )
 from tests.patch.small_functions import planned as planned_chain
+from tests.tiers import ISAS
 
 ROOM = 400  # counters
 
@@ -60,7 +61,7 @@ def planned(name: str, folder: Path, faulting: Collection[int] = ()) -> Blocked:
     return Blocked(made, plan, base)
 
 
-@pytest.fixture(params=["amd64", "arm64", "riscv64"])
+@pytest.fixture(params=ISAS)
 def blocked(request: pytest.FixtureRequest, tmp_path: Path) -> Blocked:
     return planned(request.param, tmp_path)
 

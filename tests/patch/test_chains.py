@@ -31,9 +31,10 @@ from tests.patch.small_functions import (
     planned,
     planted,
 )
+from tests.tiers import ISAS
 
 
-@pytest.fixture(params=["amd64", "arm64", "riscv64"])
+@pytest.fixture(params=ISAS)
 def chained(request: pytest.FixtureRequest, tmp_path: Path) -> Planned:
     return planned(request.param, tmp_path, True)
 
@@ -172,7 +173,7 @@ def test_a_plan_as_assembly() -> None:
     assert rows[-2].endswith("-> trampoline of f+0") and rows[-1].endswith("-> f+6")
 
 
-@pytest.mark.parametrize("name", ["amd64", "arm64", "riscv64"])
+@pytest.mark.parametrize("name", ISAS)
 def test_the_order_of_what_is_wanted_does_not_matter(name: str, tmp_path: Path) -> None:
     made = planned(name, tmp_path, True)
     other = plan_sites(made.wanted[::-1], made.isa, SCRATCH, SCRATCH + 8 * PAGE, chained=True)

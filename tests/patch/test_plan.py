@@ -23,6 +23,7 @@ from kinst.patch.runs import Run, runs_of
 from kinst.patch.wanted import Wanted
 from tests.patch.random_functions import SLOT, Material, material
 from tests.patch.small_functions import SCRATCH, TEXT
+from tests.tiers import ISAS
 
 ISA = load("amd64")
 PAGE = 0x1000
@@ -33,7 +34,7 @@ def drawn(name: str, folder: Path) -> Material:
     return material(name, 12, 3, folder)
 
 
-@pytest.fixture(params=["amd64", "arm64", "riscv64"])
+@pytest.fixture(params=ISAS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Material:
     return drawn(request.param, tmp_path_factory.getbasetemp())
 

@@ -16,6 +16,7 @@ from kinst.patch.listing import list_plan
 from kinst.patch.plan import ways_back
 from tests.patch.random_functions import Material, Trial, material, random_trial
 from tests.patch.small_functions import TEXT, Cpu, first_visits
+from tests.tiers import ISAS
 
 SEED = random.randrange(1 << 30) if os.environ.get("KINST_RANDOM") else 1
 PARTS, PART = 4, 6  # functions of each ISA
@@ -36,7 +37,7 @@ def part(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-@pytest.fixture(params=["amd64", "arm64", "riscv64"])
+@pytest.fixture(params=ISAS)
 def trials(request: pytest.FixtureRequest, folder: Path, part: int) -> list[Trial]:
     made, rng = drawn(str(request.param), folder), random.Random(SEED + part)
     return [random_trial(made, part * PART + k, rng) for k in range(PART)]

@@ -16,6 +16,7 @@ from kinst.isa import load
 from kinst.session.kernel import RunningKernel
 from tests.isa.gnu_assembler import assembled
 from tests.patch.small_functions import SOURCES
+from tests.tiers import ISAS
 
 BASE = 0xFFFF_FFFF_8100_0000
 MORE = {  # a warning that is fatal, one that is not, thunks, an access that may fault
@@ -64,7 +65,7 @@ class Kernel:
         return [""] * len(sites)
 
 
-@pytest.mark.parametrize("name", ["amd64", "arm64", "riscv64"])
+@pytest.mark.parametrize("name", ISAS)
 def test_columns_say_the_same(name: str, tmp_path: Path) -> None:
     isa = load(name)
     first = assembled(name, SOURCES[name], tmp_path)

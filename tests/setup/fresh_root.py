@@ -144,7 +144,7 @@ class FreshRoot:
         """Show the machine's fetched kernels in the cache of a user."""
         kernels = cache_folder() / "kernels"
         if not kernels.is_dir():
-            raise KinstError("this machine has no kernels to share", "make setup-test fetches them")
+            raise KinstError("this machine has no kernels to share", "make setup-all fetches them")
         cache = f"{_home(user)}/.cache"
         self.good(f"install -d -o {user} -g {user} {cache} {cache}/kinst")
         self.shared.append((str(kernels), f"{cache}/kinst/kernels"))

@@ -1,6 +1,6 @@
 """A new Debian 12 (debootstrap's minbase) in which the README's two commands are to work.
 
-One root for all: `make setup-test` runs in it, in a checkout whose path has a space; then what
+One root for all: `make setup-all` runs in it, in a checkout whose path has a space; then what
 users may have otherwise is tried there, and each package that set-up names is taken away once.
 The kernels are this machine's, so that little but packages is fetched.  Minutes long, and only for
 root; `make test-fresh` runs all tests in such a root, from nothing.
@@ -18,6 +18,7 @@ import pytest
 
 from tests import ROOT
 from tests.setup.fresh_root import BEFOREHAND, FreshRoot, fresh_root
+from tests.tiers import ISAS
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,7 +37,7 @@ COUNT = ".venv/bin/kinst -q -n 'kinst::vfs_read:0 {{ @ = count(); }}' -c 'wc -c 
 
 def packages() -> list[str]:
     """Every package that set-up names."""
-    script = '. setup/tools.sh; echo "$basic_tools$test_tools" | cut -s -d: -f2'
+    script = '. setup/tools.sh; echo "$basic_tools$test_tools$all_tools" | cut -s -d: -f2'
     done = subprocess.run(
         ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -49,15 +50,15 @@ def is_installed(root: FreshRoot, package: str) -> bool:
 
 @pytest.fixture(scope="module")
 def root() -> Iterator[FreshRoot]:
-    """The root, in which `make setup-test` was run by root, and `make setup` by a user."""
+    """The root, in which `make setup-all` was run by root, and `make setup` by a user."""
     with fresh_root() as made:
         made.share_kernels()
         made.put_checkout(CHECKOUT)
         made.good(f"useradd --create-home {USER}")
-        made.good("make setup-test", CHECKOUT, DEBIAN_FRONTEND="noninteractive")
+        made.good("make setup-all", CHECKOUT, DEBIAN_FRONTEND="noninteractive")
         made.share_kernels(USER)
         made.put_checkout(USERS, USER)
-        made.good("make setup-test", USERS, USER)
+        made.good("make setup-all", USERS, USER)
         yield made
 
 
@@ -66,11 +67,11 @@ def test_readme_says_what_is_needed_beforehand() -> None:
 
 
 def test_everything_is_there_and_set_up_has_no_more_to_do(root: FreshRoot) -> None:
-    assert root.good("setup/setup.sh test", CHECKOUT) == ""
+    assert root.good("setup/setup.sh all", CHECKOUT) == ""
     assert [name for name in packages() if not is_installed(root, name)] == []
 
 
-@pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
+@pytest.mark.parametrize("isa", ISAS)
 def test_a_kernel_of_each_instruction_set_is_traced(root: FreshRoot, isa: str) -> None:
     assert root.good(COUNT.format(f"--vm={isa}"), CHECKOUT).split()[-1].isdecimal()
 
@@ -111,10 +112,10 @@ def test_a_package_that_was_removed_is_named_and_got_again(root: FreshRoot, pack
     root.good(f"dpkg --remove --force-depends {package} {FILES_IN.get(package, '')}")
     # An environment of Python's goes on without what made it.
     again = "rm -rf .venv/bin/python* && " if package == "python3-venv" else ""
-    done = root.run(f"{again}setup/setup.sh test", USERS, USER)
+    done = root.run(f"{again}setup/setup.sh all", USERS, USER)
     assert done.returncode == 1
     named = [line for line in done.stdout.splitlines() if "does not work" in line]
     assert named and all(package in line.split(":")[-1].split() for line in named), done.stdout
-    said = root.good(f"{again}setup/setup.sh test", CHECKOUT)
+    said = root.good(f"{again}setup/setup.sh all", CHECKOUT)
     assert said.splitlines()[0].startswith("setup: installing packages:")
     assert is_installed(root, package)

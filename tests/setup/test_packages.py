@@ -231,7 +231,7 @@ def test_where_the_proof_cannot_be_kept_it_is_made_again(machine: Machine) -> No
 
 
 def every_tool() -> Collection[str]:
-    script = '. setup/tools.sh; echo "$basic_tools$test_tools"'
+    script = '. setup/tools.sh; echo "$basic_tools$test_tools$all_tools"'
     shown = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
     return [line.partition(":")[0] for line in shown.stdout.splitlines() if line]
 

@@ -89,7 +89,8 @@ def test_dot() -> None:
     assert '\\l77 ns\\l"' in text
 
 
-@pytest.mark.skipif(not shutil.which("dot"), reason="make setup-test installs graphviz")
+@pytest.mark.full
+@pytest.mark.skipif(not shutil.which("dot"), reason="make setup-all installs graphviz")
 @pytest.mark.parametrize("seed", range(3))
 def test_graphviz_reads_it(seed: int) -> None:
     code = random_code(random.Random(seed))

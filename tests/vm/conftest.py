@@ -10,8 +10,9 @@ import pytest
 
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
+from tests.tiers import ISAS
 from tests.vm.command import Row, counts, kinst, list_functions
-from tests.vm.isa_guest import ISAS, Guest
+from tests.vm.isa_guest import Guest
 
 READ_PATH = ("ksys_read", "vfs_read", "rw_verify_area", "__fdget_pos", "__fget_light")
 
@@ -45,5 +46,5 @@ def guest(request: pytest.FixtureRequest, program_for: Callable[[str, str], Path
     """A guest of each instruction set."""
     kernel = prepared_kernel(request.param)
     if kernel is None:
-        pytest.fail(f"no {request.param} kernel is there: run `make setup-test`")
+        pytest.fail(f"no {request.param} kernel is there: run `make setup-all`")
     return Guest(request.param, kernel, program_for)

@@ -12,8 +12,6 @@ from pathlib import Path
 from kinst.kernels.fetch import Prepared
 from tests.vm.command import ALONE, Result, Row, kinst, listed
 
-ISAS = ("amd64", "arm64", "riscv64")
-
 
 @dataclass(frozen=True)
 class Guest:

@@ -1,6 +1,9 @@
 """The words that kinst takes as its first: a file for each, found by its name.
 
-A module NAME here has HELP, and run(words, interrupts) -> exit status."""
+A module NAME here has HELP, and run(words, interrupts) -> exit status.
+
+Tested by tests/cli/test_commands.py.
+"""
 
 from __future__ import annotations
 

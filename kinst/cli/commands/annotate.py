@@ -1,4 +1,7 @@
-"""kinst annotate: functions' source and instructions, with how often each ran."""
+"""kinst annotate: functions' source and instructions, with how often each ran.
+
+Tested by tests/vm/views/test_annotate.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""kinst cover: coverage of the running kernel's code, as LCOV's format and as a summary."""
+"""kinst cover: coverage of the running kernel's code, as LCOV's format and as a summary.
+
+Tested by tests/vm/views/test_cover.py.
+"""
 
 from __future__ import annotations
 

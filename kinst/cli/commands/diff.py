@@ -1,4 +1,7 @@
-"""kinst diff: what differs between two results."""
+"""kinst diff: what differs between two results.
+
+Tested by tests/views/test_differences.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""kinst flame: a flame graph of stacks, traced now or kept before."""
+"""kinst flame: a flame graph of stacks, traced now or kept before.
+
+Tested by tests/views/test_folded.py and tests/vm/views/test_flame.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""kinst plot: histograms of distributions, and heat maps of how they change."""
+"""kinst plot: histograms of distributions, and heat maps of how they change.
+
+Tested by tests/views/test_distributions.py.
+"""
 
 from __future__ import annotations
 

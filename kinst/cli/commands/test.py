@@ -1,4 +1,7 @@
-"""kinst test: D programs with assertions, as TAP and JUnit's XML."""
+"""kinst test: D programs with assertions, as TAP and JUnit's XML.
+
+Tested by tests/cli/test_testing.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""kinst top: an aggregation as a live table."""
+"""kinst top: an aggregation as a live table.
+
+Tested by tests/cli/test_top_terminal.py.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@
 The first line is `files` or `folders`, for the shell to complete those by itself, or `words`, and
 then come those, one on each line.  zsh gets, before them, a line with the number of characters of
 CURRENT that they come behind, and each one's meaning behind a tab.
+
+Tested by tests/cli/test_completion.py and tests/cli/test_completion_shells.py.
 """
 
 from __future__ import annotations

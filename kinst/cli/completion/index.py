@@ -7,6 +7,8 @@ sum of all behind it; then a line for each function, in order of their bytes:
 
 KIND: f is a function, i one that is inlined only, b both.  OFFSET: of its code in the file.  SIZE
 and ADDRESS: of its code, as linked; all three are 0 for i.
+
+Tested by tests/cli/test_completion.py and tests/fuzz/test_caches.py.
 """
 
 from __future__ import annotations

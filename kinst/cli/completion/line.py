@@ -1,4 +1,7 @@
-"""A command line up to the cursor as words, by the shell's rules for quotes."""
+"""A command line up to the cursor as words, by the shell's rules for quotes.
+
+Tested by tests/cli/test_completion.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where completion keeps what it reads, and what that was made of."""
+"""Where completion keeps what it reads, and what that was made of.
+
+Tested by tests/cli/test_completion.py.
+"""
 
 from __future__ import annotations
 

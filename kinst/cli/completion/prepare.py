@@ -1,6 +1,9 @@
 """What completion reads: made of the tables that kinst itself goes by, kept in the cache folder.
 
-This is all of kinst, and takes a second or two; see kinst.cli.completion."""
+This is all of kinst, and takes a second or two; see kinst.cli.completion.
+
+Tested by tests/cli/test_completion.py and tests/fuzz/test_caches.py.
+"""
 
 from __future__ import annotations
 

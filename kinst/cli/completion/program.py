@@ -1,7 +1,10 @@
 """Where in a D program the cursor is: in a probe description, or in an expression.
 
 A program that is being written is no program yet, so this is no parser: it follows strings,
-comments and braces, and nothing else."""
+comments and braces, and nothing else.
+
+Tested by tests/cli/test_completion.py.
+"""
 
 from __future__ import annotations
 

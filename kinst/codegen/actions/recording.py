@@ -1,5 +1,8 @@
 """Records in a CPU's ring: reserved, filled in, committed (core/layout.py RECORD_*); and
-chill()."""
+chill().
+
+Tested by tests/codegen/test_records_and_faults.py.
+"""
 
 from __future__ import annotations
 

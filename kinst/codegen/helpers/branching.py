@@ -1,4 +1,7 @@
-"""Loops and conditions for helper functions, and access to the bytes of bounded strings."""
+"""Loops and conditions for helper functions, and access to the bytes of bounded strings.
+
+Tested by tests/codegen/values/test_lowering.py.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ From then on the word is never changed, so whoever finds its own word there, at 
 CPU, interrupted or not, knows the counter; and the counter is changed by one instruction that
 takes this CPU's place from the per-CPU base.  A key whose slot belongs to another one goes on
 being counted in the usual way.  The consumer adds the two up.
+
+Tested by tests/codegen/actions/test_aggregation_updates.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Strings in memory: loaded from the kernel or from the current process, copied, compared."""
+"""Strings in memory: loaded from the kernel or from the current process, copied, compared.
+
+Tested by tests/codegen/subroutines/test_subroutines.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The tables of aggregations: how many buckets an aggregating function has (Dynamic Tracing Guide,
 ch. 9), which keys are known before the trace, how many entries fit.
+
+Tested by tests/codegen/layout/test_layout.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The layout of a whole program: records, aggregation tables, variables."""
+"""The layout of a whole program: records, aggregation tables, variables.
+
+Tested by tests/codegen/layout/test_layout.py.
+"""
 
 from __future__ import annotations
 

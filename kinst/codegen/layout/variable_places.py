@@ -1,5 +1,7 @@
 """The places of D's variables (global ones, clause-local ones that need memory, dynamic ones), and
 the sizes and alignments of stored values.
+
+Tested by tests/codegen/layout/test_layout.py.
 """
 
 from __future__ import annotations

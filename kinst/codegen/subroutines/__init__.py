@@ -7,6 +7,8 @@ arguments in order.  A string that it returns may be NULL.
 Where a subroutine ends in one of DTrace's faults, so does the clause: a string that is NULL is
 an invalid address, text that does not fit is want of scratch space, a bad base is an illegal
 operation (uts/common/dtrace/dtrace.c, dtrace_dif_subr()).
+
+Tested by tests/codegen/subroutines/test_subroutines.py.
 """
 
 from __future__ import annotations

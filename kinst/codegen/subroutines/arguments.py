@@ -1,4 +1,7 @@
-"""What subroutines share: their arguments as words, and room for their results."""
+"""What subroutines share: their arguments as words, and room for their results.
+
+Tested by tests/codegen/subroutines/test_subroutines.py.
+"""
 
 from __future__ import annotations
 

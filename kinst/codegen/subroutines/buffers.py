@@ -1,5 +1,7 @@
 """Bytes in memory: of the clause (alloca, memref), of the kernel (bcopy, memstr), of the traced
 process (copyin, copyout and the like).
+
+Tested by tests/codegen/subroutines/test_subroutines.py.
 """
 
 from __future__ import annotations

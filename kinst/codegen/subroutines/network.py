@@ -1,4 +1,7 @@
-"""Network addresses and byte order: inet_ntoa(), inet_ntop(), htons() and the like."""
+"""Network addresses and byte order: inet_ntoa(), inet_ntop(), htons() and the like.
+
+Tested by tests/codegen/subroutines/test_subroutines.py.
+"""
 
 from __future__ import annotations
 

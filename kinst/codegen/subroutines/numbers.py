@@ -1,4 +1,7 @@
-"""Numbers: lltostr(), strtoll() and rand()."""
+"""Numbers: lltostr(), strtoll() and rand().
+
+Tested by tests/codegen/subroutines/test_subroutines.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Paths as text: basename(), dirname() and cleanpath().  helpers/paths.py has the kernel's."""
+"""Paths as text: basename(), dirname() and cleanpath().  helpers/paths.py has the kernel's.
+
+Tested by tests/codegen/subroutines/test_subroutines.py and tests/codegen/helpers.
+"""
 
 from __future__ import annotations
 

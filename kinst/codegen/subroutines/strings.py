@@ -3,6 +3,8 @@
 A string is given by its address and its bound, and ends at a NUL or at the bound. Every loop ends
 at a bound; a destination of `size` bytes always gets its NUL. The results are those of
 dtrace_dif_subr() in illumos and FreeBSD (uts/common/dtrace/dtrace.c).
+
+Tested by tests/codegen/subroutines/test_subroutines.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Built-in variables: read from the site's descriptor, the frame, per-CPU data, the clock, or, on
 the host, the context.
+
+Tested by tests/codegen/test_records_and_faults.py and tests/codegen/test_process_state.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Dynamic variables: thread-local ones and associative arrays (helpers/dynamic_tables.py has their
 tables).
+
+Tested by tests/codegen/helpers/test_dynamic_tables.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The kernel's stack is walked by the kernel's own unwinder (core/system.py Unwind
 registers that the trampoline saved; on the host, kinst has walked it before and put it behind the
 context (CONTEXT_STACK). The user's stack is walked by frame pointers, from the registers saved when
 the thread entered the kernel.
+
+Tested by tests/codegen/test_process_state.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Aggregations: @name[keys] = function(arguments), what the whole program says of each one, and the
 actions on them: clear(), trunc(), normalize(), printa() (Dynamic Tracing Guide, "Aggregations";
 errors as in libdtrace's dt_cc.c).
+
+Tested by tests/dlang/check/test_actions.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The checker: a syntax tree becomes a typed tree."""
+"""The checker: a syntax tree becomes a typed tree.
+
+Tested by tests/dlang/test_errors.py and tests/d.
+"""
 
 from __future__ import annotations
 

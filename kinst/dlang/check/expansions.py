@@ -3,6 +3,8 @@
 
 A member of a translation is the translator's expression for it with the parameter bound, just as an
 inline is its expression with the arguments bound.
+
+Tested by tests/dlang/check/test_translators.py.
 """
 
 from __future__ import annotations

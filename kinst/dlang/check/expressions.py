@@ -2,6 +2,8 @@
 
 check() turns a tree.Expr into a typed.Expr. Every DError has libdtrace's tag and, up to line
 breaks, its words.
+
+Tested by tests/dlang/types/test_conversions.py and tests/d.
 """
 
 from __future__ import annotations

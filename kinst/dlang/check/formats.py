@@ -1,7 +1,10 @@
 """printf() and printa() formats: parsed, and checked against their arguments as libdtrace's
 dt_printf.c does (Dynamic Tracing Guide, "Output Formatting").
 
-Length modifiers (h, l, ll, L) are ignored: the argument's type decides."""
+Length modifiers (h, l, ll, L) are ignored: the argument's type decides.
+
+Tested by tests/dlang/check/test_actions.py and tests/dlang/test_edges.py.
+"""
 
 from __future__ import annotations
 

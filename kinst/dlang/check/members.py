@@ -3,6 +3,8 @@ addresses.
 
 Every DError has libdtrace's tag and, up to line breaks, its words. A char array is a string where
 its value is used (dt_node_is_string); any other array is a pointer to its first element.
+
+Tested by tests/dlang/check/test_declarations.py.
 """
 
 from __future__ import annotations

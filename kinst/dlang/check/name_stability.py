@@ -1,5 +1,7 @@
 """The stability of a clause: that of the least stable name it uses (Dynamic Tracing Guide,
 "Stability"; libdtrace's dt_open.c for the names).
+
+Tested by tests/d/stability.cases.
 """
 
 from __future__ import annotations

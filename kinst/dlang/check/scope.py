@@ -1,4 +1,7 @@
-"""The state of the checker on its way through a program: the names and types known so far."""
+"""The state of the checker on its way through a program: the names and types known so far.
+
+Tested by tests/dlang/check/test_variables.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Declarations: variables, typedefs, structures, inlines and translators at the outer level."""
+"""Declarations: variables, typedefs, structures, inlines and translators at the outer level.
+
+Tested by tests/dlang/syntax/test_parse.py.
+"""
 
 from __future__ import annotations
 

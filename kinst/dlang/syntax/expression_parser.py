@@ -2,6 +2,8 @@
 
 Each level of nesting takes two Python frames, and no tree is higher than MAX_DEPTH, so that later
 stages may simply recurse.
+
+Tested by tests/dlang/syntax/test_parse.py.
 """
 
 from __future__ import annotations

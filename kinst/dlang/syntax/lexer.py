@@ -1,4 +1,7 @@
-"""Tokens of D, and the macros $1, $target and the like (Dynamic Tracing Guide, "Scripting")."""
+"""Tokens of D, and the macros $1, $target and the like (Dynamic Tracing Guide, "Scripting").
+
+Tested by tests/dlang/syntax/test_parse.py.
+"""
 
 from __future__ import annotations
 

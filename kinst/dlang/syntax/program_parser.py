@@ -5,6 +5,8 @@ libdtrace (dt_sugar.c). this->%condition_N says where control is: 1 in the first
 other one, and 0, with which every firing begins, if the if has not been reached. this->%error is 1
 while one of the parts runs, so that a fault in it skips the parts behind it. No name of D contains
 a %.
+
+Tested by tests/dlang/syntax/test_parse.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """D text: the source with its spans, and the literals in it (Dynamic Tracing Guide, "Types,
 Operators, and Expressions").
+
+Tested by tests/dlang/syntax/test_parse.py.
 """
 
 from __future__ import annotations

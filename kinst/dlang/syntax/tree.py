@@ -2,6 +2,8 @@
 
 Parentheses are not kept; unparse.py puts them back where precedence needs them. Macros have been
 replaced. No expression is nested deeper than type_parser.MAX_DEPTH.
+
+Tested by tests/dlang/syntax/test_parse.py.
 """
 
 from __future__ import annotations

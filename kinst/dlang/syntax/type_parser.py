@@ -1,5 +1,8 @@
 """Types as C writes them: specifiers, declarators, bodies of structures and enumerations (K&R
-A8; Dynamic Tracing Guide, "Structs and Unions")."""
+A8; Dynamic Tracing Guide, "Structs and Unions").
+
+Tested by tests/dlang/syntax/test_parse.py.
+"""
 
 from __future__ import annotations
 

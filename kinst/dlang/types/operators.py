@@ -1,6 +1,9 @@
 """Operators on typed expressions: types found, conversions made explicit, constants folded.
 
-Every DError has libdtrace's tag and, up to line breaks, its words."""
+Every DError has libdtrace's tag and, up to line breaks, its words.
+
+Tested by tests/dlang/types/test_conversions.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Declared structures are laid out by the C ABI for LP64: System V psABI, "Aggregates and Unions",
 "Bit-Fields" (the same on all of kinst's ISAs). Errors are libdtrace's (dt_decl.c).
+
+Tested by tests/dlang/check/test_declarations.py.
 """
 
 from __future__ import annotations

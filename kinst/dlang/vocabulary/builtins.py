@@ -3,6 +3,8 @@ it does not have yet.
 
 Types are those of dtrace(1) (Dynamic Tracing Guide, "Built-in Variables"); a string with a bound of
 its own carries it, in bytes with the NUL.
+
+Tested by tests/dlang/test_docs.py and tests/d/builtins.cases.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Structures that the Dynamic Tracing Guide's programs use and a kernel may not have."""
+"""Structures that the Dynamic Tracing Guide's programs use and a kernel may not have.
+
+Tested by tests/dlang/check/test_library.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 To add one, add its row here and a function of its name to a module of codegen/subroutines/.
 Prototypes are libdtrace's (dt_open.c's table of globals; Dynamic Tracing Guide, "Actions and
 Subroutines"). Subroutines of other kernels are refused with a reason.
+
+Tested by tests/dlang/check/test_calls.py.
 """
 
 from __future__ import annotations

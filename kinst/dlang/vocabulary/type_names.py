@@ -1,4 +1,7 @@
-"""The names of D's scalar types (Dynamic Tracing Guide, "Data Types and Sizes", LP64)."""
+"""The names of D's scalar types (Dynamic Tracing Guide, "Data Types and Sizes", LP64).
+
+Tested by tests/dlang/test_docs.py.
+"""
 
 from __future__ import annotations
 

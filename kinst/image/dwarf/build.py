@@ -1,6 +1,8 @@
 """Builds the index of a file's debug information: scan, join, sort.
 
 Imported by index.py, when an index is missing; numba is imported only here and from here.
+
+Tested by tests/image/dwarf/test_index.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Numbers of DWARF data, one after another, in plain Python; and the paths of source files.
 
 For what is read lazily; the scan of all of .debug_info is compiled (scan/read.py).
+
+Tested by tests/image/dwarf/test_dies.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The debug sections of an ELF file as bytes: mapped, unpacked, relocated.
 
 Format: System V ABI, chapter 4 (compressed sections).
+
+Tested by tests/image/test_compressed_sections.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""amd64 (x86-64): see the modules of this package; ISA is what kinst.isa.load() gives."""
+"""amd64 (x86-64): see the modules of this package; ISA is what kinst.isa.load() gives.
+
+Tested by tests/isa/test_isa_contract.py.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@
 
 No size hangs on where a trampoline lies, so what reaches is looked at once, for all the memory that
 they may lie in.
+
+Tested by tests/isa/test_batches.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What QEMU is asked for to run an amd64 kernel, and what its GDB stub calls things.
 
 Source: QEMU manual, "System emulation", i440fx/q35; hw/i386/pc_q35 for the memory layout.
+
+Tested by tests/isa/test_boards.py.
 """
 
 from __future__ import annotations

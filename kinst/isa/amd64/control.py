@@ -1,5 +1,8 @@
 """Where control goes from one amd64 instruction.  Source: Intel SDM volume 2 (Jcc, JMP, LOOP,
-RET, appendix A's opcode maps) and volume 1, 3.4.3 (EFLAGS)."""
+RET, appendix A's opcode maps) and volume 1, 3.4.3 (EFLAGS).
+
+Tested by tests/isa/test_control.py and tests/isa/test_control_flow.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Machine code that trampolines are made of.  Source: Intel SDM volume 2."""
+"""Machine code that trampolines are made of.  Source: Intel SDM volume 2.
+
+Tested by tests/isa/test_encodings.py.
+"""
 
 from __future__ import annotations
 

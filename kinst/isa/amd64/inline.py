@@ -14,6 +14,8 @@ snippets read (registers, the current thread) is the same before and after.
 Flags are saved by lahf, which knows all but OF, and seto: popf is slow everywhere and ends QEMU's
 translation block.  They stay in ax, unless a snippet uses rax: then they are on the stack.
 Guards are asked by jrcxz, which leaves flags alone.
+
+Tested by tests/codegen/test_snippets.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Marked are those that are displaced in one of a few plain ways; what is refused, what has a
 prefix that changes how far it reaches, and whatever is rare is left to the methods for one
 instruction.  Source: Intel SDM volume 2, chapter 2 and appendix A.
+
+Tested by tests/isa/test_marks.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Only what relocation needs is found here; whether the bytes are an instruction at all, and how
 long it is, is the disassembler's word.  Source: Intel SDM volume 2, chapter 2 ("Instruction
 format") and appendix A (opcode maps).
+
+Tested by tests/isa/test_parts.py.
 """
 
 from __future__ import annotations

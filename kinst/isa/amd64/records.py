@@ -13,6 +13,8 @@
 What cannot be done goes the usual way.  Lowering does not reschedule: what a tick asked for within
 these nanoseconds is done at the kernel's next occasion.  cmpxchg has no lock prefix: other
 CPUs do not write there.
+
+Tested by tests/isa/test_batches.py.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ it (its memory, its per-CPU base) is not there when it runs.
 
 For comparison: Linux's kprobes refuse far jumps, int3, iret and what sets ss (arch/x86/kernel/
 kprobes/core.c); FreeBSD's kinst refuses sti, popf and jrcxz (kinst_isa.c).
+
+Tested by tests/isa/test_refused.py.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Found are direct branches, and addresses that instructions make or push: those of the real
 instructions all, and some that are none.  Source: Intel SDM volume 2 (Jcc, JMP, CALL, LOOP, LEA,
 and section 2.2.1.3, "Displacement": 32 bits are sign-extended, also as immediates).
+
+Tested by tests/isa/test_what_leads_where.py.
 """
 
 from __future__ import annotations

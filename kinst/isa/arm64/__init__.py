@@ -1,4 +1,7 @@
-"""arm64 (AArch64): see the modules of this package; ISA is what kinst.isa.load() gives."""
+"""arm64 (AArch64): see the modules of this package; ISA is what kinst.isa.load() gives.
+
+Tested by tests/isa/test_isa_contract.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Source: QEMU manual, "System emulation", "'virt' generic virtual platform"; hw/arm/virt.c for
 the memory layout.
+
+Tested by tests/isa/test_boards.py.
 """
 
 from __future__ import annotations

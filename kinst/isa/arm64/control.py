@@ -1,5 +1,8 @@
 """Where control goes from one AArch64 instruction.  Source: Arm Architecture Reference Manual
-(DDI 0487), C1.2.4 "Condition code" and C6."""
+(DDI 0487), C1.2.4 "Condition code" and C6.
+
+Tested by tests/isa/test_control.py and tests/isa/test_control_flow.py.
+"""
 
 from __future__ import annotations
 

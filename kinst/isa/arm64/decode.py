@@ -1,4 +1,7 @@
-"""Decoding with capstone, without its slow operand details."""
+"""Decoding with capstone, without its slow operand details.
+
+Tested by tests/isa/test_isa_contract.py and tests/isa/test_plain_text.py.
+"""
 
 from __future__ import annotations
 

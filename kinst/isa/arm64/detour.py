@@ -3,6 +3,8 @@
 The function's first instruction makes way for a branch to a stub.  The stub keeps the argument
 registers, calls the hook, and goes on with the displaced instruction.  At a function's start
 x9 to x17 hold nothing that counts.
+
+Tested by tests/isa/arm64/test_trampoline.py.
 """
 
 from __future__ import annotations

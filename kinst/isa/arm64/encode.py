@@ -2,6 +2,8 @@
 
 Source: Arm Architecture Reference Manual (DDI 0487), C6 "A64 Base Instruction Descriptions".
 All functions give the bytes of one instruction or of a few; addresses are virtual.
+
+Tested by tests/isa/test_encodings.py.
 """
 
 from __future__ import annotations

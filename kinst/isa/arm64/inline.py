@@ -10,6 +10,8 @@ flags, unless a snippet sets them: then they are saved with the registers.
     ask      snippet; away to `call` if its word says so
     restore, and on to the displaced instruction
     call:    restore, and the calls in their frame
+
+Tested by tests/codegen/test_snippets.py.
 """
 
 from __future__ import annotations

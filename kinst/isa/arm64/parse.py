@@ -1,6 +1,8 @@
 """What one AArch64 instruction refers to and where it may go, by its encoding.
 
 Source: Arm Architecture Reference Manual (DDI 0487), C4.1 "A64 instruction set encoding".
+
+Tested by tests/isa/test_parts.py.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ probe's work needs or changes (the exception registers, the per-CPU base) is not
 
 For comparison: Linux's kprobes refuse exception generation, eret, most of msr and mrs and hints,
 exclusives and what is between them (arch/arm64/kernel/probes/decode-insn.c).
+
+Tested by tests/isa/test_refused.py.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ can be planted where the sequence can be run again after the probe's work (rerun
 The load-exclusive itself can be planted: the probe's work comes before its displaced copy, and
 between the copy and what follows there is one direct branch, which the manual allows.  A debugger
 that steps over it goes through an exception, though, which loses the mark.
+
+Tested by tests/isa/arm64/test_rerun.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""riscv64 (RV64GC): see the modules of this package; ISA is what kinst.isa.load() gives."""
+"""riscv64 (RV64GC): see the modules of this package; ISA is what kinst.isa.load() gives.
+
+Tested by tests/isa/test_isa_contract.py.
+"""
 
 from __future__ import annotations
 

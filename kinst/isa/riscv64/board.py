@@ -2,6 +2,8 @@
 
 Source: QEMU manual, "'virt' Generic Virtual Platform"; hw/riscv/virt for the memory layout;
 RISC-V privileged specification, 4.1 (supervisor CSRs); gdb's RISC-V features.
+
+Tested by tests/isa/test_boards.py.
 """
 
 from __future__ import annotations

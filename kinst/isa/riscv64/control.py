@@ -1,5 +1,8 @@
 """Where control goes from one riscv64 instruction.  Source: RISC-V unprivileged specification,
-"Control Transfer Instructions", and privileged specification, "Trap-Return Instructions"."""
+"Control Transfer Instructions", and privileged specification, "Trap-Return Instructions".
+
+Tested by tests/isa/test_control.py and tests/isa/test_control_flow.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """Decoding: the length of an instruction is in its lowest bits, and capstone has its text.  An
 instruction that this capstone does not know (Zbb, Zicbom, Svinval: alternatives of the kernel use
-them) is told as its bits, as GNU as takes them (.insn)."""
+them) is told as its bits, as GNU as takes them (.insn).
+
+Tested by tests/isa/test_isa_contract.py and tests/isa/test_plain_text.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 The first instructions of the function, eight bytes or more, make way for a jump through t1 to a
 stub.  At a function's start the temporaries t0 to t6 hold nothing: the way to the stub spoils
 one, and the way back another, one that the displaced instructions do not name.
+
+Tested by tests/isa/riscv64/test_trampoline.py.
 """
 
 from __future__ import annotations

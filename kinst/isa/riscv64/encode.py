@@ -1,5 +1,7 @@
 """Encodings of what kinst writes.  Source: RISC-V unprivileged specification (RV64I base, "M",
 "A", "C", Zicsr), chapters "RV32/64G Instruction Set Listings" and "RVC Instruction Set Listings".
+
+Tested by tests/isa/test_encodings.py.
 """
 
 from __future__ import annotations

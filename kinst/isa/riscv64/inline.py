@@ -8,6 +8,8 @@ would take the kernel's table of them, and two more loads.  Interrupts stay as t
     ask      snippet; away to `call` if its word says so
     restore; `end`; on to the displaced instruction
     call:    restore, and the calls in their frame
+
+Tested by tests/codegen/test_snippets.py.
 """
 
 from __future__ import annotations

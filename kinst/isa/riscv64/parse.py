@@ -2,6 +2,8 @@
 
 Source: RISC-V unprivileged specification, "Base Instruction Formats", "RVC Instruction Set
 Listings", "RV32/64G Instruction Set Listings" (the map of major opcodes).
+
+Tested by tests/isa/test_parts.py.
 """
 
 from __future__ import annotations

@@ -29,6 +29,8 @@ drops a reservation of lr; the way back (relocate.py) overwrites the same.  Noth
 
 For comparison: Linux's kprobes (arch/riscv/kernel/probes/decode-insn.c) refuse SYSTEM and FENCE
 instructions; FreeBSD's kinst (riscv/kinst_isa.c) refuses lr, sc and what is between, and sret.
+
+Tested by tests/isa/test_refused.py.
 """  # noqa: E501
 
 from __future__ import annotations

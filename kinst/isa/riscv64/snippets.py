@@ -1,4 +1,7 @@
-"""Snippets (core/bodies.py): what LLVM is told of their registers, and what they touch."""
+"""Snippets (core/bodies.py): what LLVM is told of their registers, and what they touch.
+
+Tested by tests/codegen/test_snippets.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Compilers make the address of a table by auipc (lui, in programs at low addresses) and addi, not
 always side by side.  GCC's tables for switch have 32-bit distances from the table itself
 (riscv.md, casesi: CASE_VECTOR_PC_RELATIVE); arrays of labels have whole addresses.
+
+Tested by tests/isa/riscv64/test_words.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Found are direct branches, and addresses that two neighbouring instructions make: those of the real
 instructions all, and some that are none.  Source: RISC-V unprivileged specification, "Control
 Transfer Instructions" and "RVC Instruction Set Listings".
+
+Tested by tests/isa/test_what_leads_where.py.
 """
 
 from __future__ import annotations

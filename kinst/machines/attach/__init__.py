@@ -1,5 +1,8 @@
 """A virtual machine that somebody else runs on this host: QEMU's process, its GDB stub and its
-memory.  MACHINE is found by name."""
+memory.  MACHINE is found by name.
+
+Tested by tests/machines/attach and tests/vm/attach.
+"""
 
 from __future__ import annotations
 

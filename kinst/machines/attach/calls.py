@@ -10,6 +10,8 @@ new beginning with the stub, and the wait goes on.  Should nobody be left who wa
 killed), a thread whose return address is on its stack comes home by itself: the function that it
 was to enter has failed, as its caller sees it.  With the return address in a register there is no
 such way, and the thread lands where there is nothing to go on with.
+
+Tested by tests/machines/attach/test_parts.py.
 """
 
 from __future__ import annotations

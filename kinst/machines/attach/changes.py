@@ -1,4 +1,7 @@
-"""What kinst has changed in an attached machine, byte by byte: the guardian's memory of it."""
+"""What kinst has changed in an attached machine, byte by byte: the guardian's memory of it.
+
+Tested by tests/machines/attach/test_guardian.py and tests/machines/attach/test_journal.py.
+"""
 
 from __future__ import annotations
 

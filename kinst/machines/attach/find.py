@@ -1,6 +1,8 @@
 """Which process a virtual machine is, and where its GDB stub listens.
 
 Source: QEMU's manual, "Invocation": -gdb, -s, -qmp, -chardev, -mon.
+
+Tested by tests/machines/attach/test_parts.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 It comes in pieces of the kernel's largest size, each as good for page tables' leaves of 2 MB.
 In QEMU the pieces are replaced, where they are, by memory that kinst maps as well.
+
+Tested by tests/machines/attach/test_journal.py and tests/machines/attach/test_parts.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """The attached machine: a QEMU that somebody else has started, with scratch memory borrowed from
-its guest.  It runs on while it is looked at."""
+its guest.  It runs on while it is looked at.
+
+Tested by tests/vm/attach/test_attach.py.
+"""
 
 from __future__ import annotations
 

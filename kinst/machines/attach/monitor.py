@@ -2,6 +2,8 @@
 stub listens.
 
 Source: QEMU's documentation, "QMP Reference Manual" and "QEMU Monitor" (gdbserver).
+
+Tested by tests/wire/test_qmp.py.
 """
 
 from __future__ import annotations

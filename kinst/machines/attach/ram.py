@@ -2,6 +2,8 @@
 
 RAM is looked for by its contents: pages around the kernel's text, read through the stub, must be
 where RAM would have them in one range of the process' writable memory, and in no other.
+
+Tested by tests/machines/attach/test_parts.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The machine that kinst itself runs on.  MACHINE is found by name."""
+"""The machine that kinst itself runs on.  MACHINE is found by name.
+
+Tested by tests/machines/live/test_parts.py and tests/vm/live.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """What a trace of the machine that kinst runs on ends with: the -c command, a process that waits
-until it may begin, or the process of -p, which runs already."""
+until it may begin, or the process of -p, which runs already.
+
+Tested by tests/machines/live/test_parts.py.
+"""
 
 from __future__ import annotations
 

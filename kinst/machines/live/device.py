@@ -1,6 +1,8 @@
 """/dev/kinst: what kinst asks of its module.
 
 module/kinst.h has the structures and their meaning; VERSION changes with them.
+
+Tested by tests/machines/live/test_parts.py.
 """
 
 from __future__ import annotations

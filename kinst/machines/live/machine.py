@@ -1,7 +1,10 @@
 """The kernel that kinst itself runs on, by way of kinst's module.
 
 It never stands still: sites are planted while it runs, by the kernel's own means, and what needs a
-machine that stands is refused (docs/live.md)."""
+machine that stands is refused (docs/live.md).
+
+Tested by tests/vm/live/test_live.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The module for the kernel that runs: built once for each release, or by DKMS, which signs it too;
-loaded, and taken out."""
+loaded, and taken out.
+
+Tested by tests/machines/live/test_parts.py.
+"""
 
 from __future__ import annotations
 

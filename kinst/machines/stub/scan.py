@@ -1,4 +1,7 @@
-"""Looking for addresses in a machine's memory: what saved program counters are among."""
+"""Looking for addresses in a machine's memory: what saved program counters are among.
+
+Tested by tests/machines/attach/test_parts.py and tests/vm/other_systems.
+"""
 
 from __future__ import annotations
 

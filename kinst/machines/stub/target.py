@@ -1,5 +1,8 @@
 """What targets have in common whose CPUs are reached by a GDB stub and nothing else, in a machine
-that is somebody else's, and their kinds (core/machine.py has the protocols)."""
+that is somebody else's, and their kinds (core/machine.py has the protocols).
+
+Tested by tests/machines/test_gdb.py and tests/vm/other_systems.
+"""
 
 from __future__ import annotations
 

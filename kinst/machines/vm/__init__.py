@@ -1,4 +1,7 @@
-"""A kernel that kinst boots in QEMU: started, watched, traced, ended.  MACHINE is found by name."""
+"""A kernel that kinst boots in QEMU: started, watched, traced, ended.  MACHINE is found by name.
+
+Tested by tests/vm.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A guest of QEMU: its memory and its CPUs, by QEMU's gdb stub and the file of its RAM."""
+"""A guest of QEMU: its memory and its CPUs, by QEMU's gdb stub and the file of its RAM.
+
+Tested by tests/machines/vm/test_machine.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A listing of probes reads the kernel's memory and does nothing else.  The guest in which the same
 probes would be planted goes on from this very state, so what is there is what is said of it here.
+
+Tested by tests/vm/language/test_names_without_guest.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 proof is a boot: the kernel is started without a file system, and KVM works when it comes as
 far as to panic for want of one.  The verdict holds until the host is booted anew or QEMU
 changes; asking for it costs a file read.
+
+Tested by tests/machines/vm/test_machine.py.
 """
 
 from __future__ import annotations

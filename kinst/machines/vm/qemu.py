@@ -6,6 +6,8 @@ shared memory, the stub and the serial ports are socket pairs.  Nothing has a fi
 There are three serial ports: the kernel's console, what the guest's command prints, and the
 conversation with kinst's init (guest_init.sh), in lines.  What the guest calls them, and how
 QEMU is asked for them, the ISA's Board says.
+
+Tested by tests/machines/vm/test_machine.py.
 """
 
 from __future__ import annotations

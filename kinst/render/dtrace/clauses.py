@@ -2,6 +2,8 @@
 
 A clause has a template for each stretch of its actions between those that act (events.Batch.part),
 so that a block of records of one clause is formatted by a handful of bulk operations.
+
+Tested by tests/render/dtrace/test_renderer.py.
 """
 
 from __future__ import annotations

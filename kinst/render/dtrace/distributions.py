@@ -2,6 +2,8 @@
 
 Facts from the Dynamic Tracing Guide, "Aggregations", and libdtrace (dt_print_quantize(),
 dt_print_quantline(), dt_print_packed()), from where also the widths are.
+
+Tested by tests/render/dtrace/test_aggregations.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Where text goes: the first destination, or the file of the last freopen()."""
+"""Where text goes: the first destination, or the file of the last freopen().
+
+Tested by tests/render/dtrace/test_renderer.py.
+"""
 
 from __future__ import annotations
 

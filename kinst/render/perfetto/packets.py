@@ -2,6 +2,8 @@
 
 Sources: protos/perfetto/trace/ in Perfetto's source: trace_packet.proto, track_event/*.proto; the
 encoding: https://protobuf.dev/programming-guides/encoding.
+
+Tested by tests/render/perfetto/test_timeline.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Events to a trace of Perfetto's, written at the end: what is a slice is known only then."""
+"""Events to a trace of Perfetto's, written at the end: what is a slice is known only then.
+
+Tested by tests/render/perfetto/test_timeline.py.
+"""
 
 from __future__ import annotations
 

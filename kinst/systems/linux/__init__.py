@@ -1,4 +1,7 @@
-"""Linux.  SYSTEM is found by name; what depends on the instruction set is in a file of its name."""
+"""Linux.  SYSTEM is found by name; what depends on the instruction set is in a file of its name.
+
+Tested by tests/test_contracts.py and tests/systems/linux.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """stack() of stop-planted probes: unwound here, as the kernel's own unwinder does it: by its
-tables, or by frame pointers where it has none."""
+tables, or by frame pointers where it has none.
+
+Tested by tests/systems/linux/test_system.py and tests/vm.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Values: errno(3), signal(7), open(2) and socket(2), which amd64, arm64 and riscv64 share.  dtrace(1)
 defines the constants in its libraries errno.d, signal.d, unistd.d, io.d, procfs.d and socket.d.
 Translators are in the folder d, which dialect() reads.
+
+Tested by tests/dlang/check/test_library.py.
 """
 
 from __future__ import annotations

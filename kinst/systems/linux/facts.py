@@ -2,6 +2,8 @@
 
 Sources: the kernel's include/linux/sched.h, include/linux/timekeeper_internal.h and
 arch/x86/kernel/tsc.c for the meaning; where members lie comes from the kernel's own BTF.
+
+Tested by tests/systems/linux/test_clock.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 From ORC where the kernel has it; else from call frame information: the kernel's is in its file, a
 module's in its debug file, which the caller of find_with() looks for.  In call frame information
 the return address may still be in its register: then its place is RA_IN_SLOT.
+
+Tested by tests/systems/linux/test_system.py and tests/vm.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ The flag may be taken back only when ftrace has no user at all: a user that came
 record was disabled was not counted in it, and ftrace would stop itself with a warning when it
 finds nothing to uncount.  Otherwise the flag stays, which only makes that function unknown to
 ftrace until the kernel is booted again.
+
+Tested by tests/systems/linux/test_system.py and tests/vm.
 """
 
 from __future__ import annotations

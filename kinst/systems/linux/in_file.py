@@ -1,4 +1,7 @@
-"""What Linux' own tables tell of a vmlinux or a module's file before it runs."""
+"""What Linux' own tables tell of a vmlinux or a module's file before it runs.
+
+Tested by tests/systems/linux/test_system.py and tests/vm.
+"""
 
 from __future__ import annotations
 

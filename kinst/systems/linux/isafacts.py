@@ -2,6 +2,8 @@
 
 Sources: the kernel's arch/*/kernel/traps.c, entry*.S, ftrace.c, jump_label.c and
 include/asm/ftrace.h; checked on the running kernels of Debian 12 (6.1) and 13 (6.12).
+
+Tested by tests/systems/linux/test_system.py and tests/vm.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Sources: include/linux/gfp.h and gfp_types.h, mm/page_alloc.c (free_pages), mm/vmalloc.c
 (vunmap_range); include/linux/sched.h and sched/signal.h for the lists of threads.
+
+Tested by tests/systems/linux/test_system.py and tests/vm.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Reading the running kernel's memory, and addressing it by symbol."""
+"""Reading the running kernel's memory, and addressing it by symbol.
+
+Tested by tests/systems/linux/test_modules.py.
+"""
 
 from __future__ import annotations
 

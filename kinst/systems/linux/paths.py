@@ -2,6 +2,8 @@
 
 The walk is that of d_path() (fs/d_path.c), from the directory entry up to the process's root and
 across mounts.  It takes no lock, so it may see half of a concurrent rename; every read is checked.
+
+Tested by tests/codegen/helpers.
 """
 
 from __future__ import annotations

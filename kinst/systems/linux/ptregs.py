@@ -1,6 +1,8 @@
 """struct pt_regs: where Linux saves registers, by instruction set (arch/*/include/asm/ptrace.h).
 
 Names of D to (member, bytes behind it).  Where a member lies says the kernel's BTF.
+
+Tested by tests/systems/linux/test_system.py and tests/vm.
 """
 
 from __future__ import annotations

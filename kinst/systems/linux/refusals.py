@@ -5,6 +5,8 @@ paravirtual calls, retpolines and return thunks were rewritten once before the f
 ran, so their live bytes are planted like any other.  Lock prefixes are rewritten only when a
 kernel that booted with one CPU gets a second one, and then only where the byte is still the
 one that boot put there: under a patch the kernel leaves it alone.
+
+Tested by tests/systems/linux/test_system.py and tests/vm.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Linux on riscv64 (arch/riscv)."""
+"""Linux on riscv64 (arch/riscv).
+
+Tested by tests/systems/linux/test_system.py and tests/vm.
+"""
 
 from __future__ import annotations
 

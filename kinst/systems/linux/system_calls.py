@@ -1,4 +1,7 @@
-"""Linux's system calls: the function of each, and where its arguments are."""
+"""Linux's system calls: the function of each, and where its arguments are.
+
+Tested by tests/vm/language/test_examples.py.
+"""
 
 from __future__ import annotations
 

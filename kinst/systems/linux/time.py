@@ -4,6 +4,8 @@ A thread's sum_exec_runtime is brought up to date when it is switched out and at
 came since is the run queue's task clock minus exec_start, and what came since the run queue's
 clock was read is now minus that clock, in the scheduler's nanoseconds (kernel/sched/core.c
 update_rq_clock(), kernel/sched/fair.c update_curr(); for the meaning).
+
+Tested by tests/systems/linux/test_system.py and tests/vm.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ CONFIG_ARCH_STACKWALK) walks from a struct pt_regs, with the architecture's unwi
 frame pointers on arm64 (arch/arm64/kernel/stacktrace.c) and riscv64.  The kernel itself calls it
 from NMI and breakpoint handlers; it takes no lock, and reads memory only inside the stacks of
 the current CPU and thread.
+
+Tested by tests/systems/linux/test_system.py and tests/vm.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Where Linux keeps the user mode of a thread, and what its process runs."""
+"""Where Linux keeps the user mode of a thread, and what its process runs.
+
+Tested by tests/systems/linux/test_system.py and tests/vm.
+"""
 
 from __future__ import annotations
 

@@ -130,7 +130,10 @@ def line_of(text: str) -> int:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-@pytest.mark.parametrize("name", sorted(COMPILERS))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.full if "clang" in n else ()) for n in sorted(COMPILERS)],
+)
 def test_every_compiler(name: str, version: int, tmp_path: Path) -> None:
     for level, frames in itertools.product(("-O0", "-O2"), ("", "-fno-asynchronous-unwind-tables")):
         compiler = COMPILERS[name]

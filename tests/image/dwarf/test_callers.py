@@ -260,6 +260,7 @@ def test_what_is_elsewhere(tmp_path: Path) -> None:
     assert program.locals.names_in("asks") == ["own", "elsewhere"]
 
 
+@pytest.mark.full
 def test_an_indirect_call_at_the_end(tmp_path: Path) -> None:
     """clang describes it, and that it is not known where it leads."""
     text = OPEN.replace("return sum;", "return other(sum);").replace("ALONE static", "ALONE")

@@ -297,6 +297,7 @@ def test_what_was_passed(isa: str, frame: str, tmp_path: Path) -> None:
     assert by_caller > 100, run.outcomes
 
 
+@pytest.mark.full
 def test_registers_that_clang_has_restored(tmp_path: Path) -> None:
     """Its call frame information has them in memory to the function's end: at the last pops that
     memory is below the stack pointer, and what was there is not known."""

@@ -50,12 +50,18 @@ def rows_of(vmlinux: Path) -> Iterator[Row]:
             yield int(words[0], 16), end, rule[1], int(rule[2]), back
 
 
-@pytest.mark.parametrize("isa", ["arm64", pytest.param("riscv64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "isa",
+    [
+        pytest.param("arm64", marks=pytest.mark.full),
+        pytest.param("riscv64", marks=pytest.mark.slow),
+    ],
+)
 def test_rules_are_readelfs(isa: str) -> None:
     """At the first and the last byte of rows drawn at random, and of every kind of row."""
     kernel = prepared_kernel(isa)
     if kernel is None:
-        pytest.fail(f"no {isa} kernel is there: run `make setup-test`")
+        pytest.fail(f"no {isa} kernel is there: run `make setup-all`")
     cfi = open_cfi(open_elf(kernel.debug))
     assert cfi is not None and len(cfi) > 40_000
     rows = [row for row in rows_of(kernel.debug) if row[0] < row[1]]

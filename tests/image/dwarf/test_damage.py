@@ -26,6 +26,7 @@ from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import open_elf
 from kinst.image.elf_file import open_file
 from tests.image.dwarf_made import compiled
+from tests.tiers import EVERYTHING
 
 SECONDS = 5.0
 DRAW_ANEW = bool(os.environ.get("KINST_RANDOM"))  # make test-all
@@ -106,7 +107,9 @@ def use(path: Path) -> None:
 def survive(tmp_path: Path, count: int, seed: int) -> None:
     chance = random.Random(seed)
     bases = [
-        compiled(tmp_path, *flags, name=f"base{number}") for number, flags in enumerate(BUILDS)
+        compiled(tmp_path, *flags, name=f"base{number}")
+        for number, flags in enumerate(BUILDS)
+        if EVERYTHING or flags[0] != "clang"
     ]
     contents = [(path.read_bytes(), debug_bytes(path)) for path in bases]
     for path in bases:

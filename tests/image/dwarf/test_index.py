@@ -26,6 +26,8 @@ from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
 from tests.image.dwarf_made import COPIES, CROSS, C, compiled
 
+pytestmark = pytest.mark.full  # libdw, llvm-dwarfdump
+
 Ranges = tuple[tuple[int, int], ...]
 
 
@@ -117,7 +119,7 @@ def test_200_inline_functions_of_other_kernels(
     """The same of the kernels of other instruction sets: the names, and of some every copy."""
     ready = prepared_kernel(isa)
     if ready is None:
-        pytest.fail(f"no {isa} kernel is there: run `make setup-test`")
+        pytest.fail(f"no {isa} kernel is there: run `make setup-all`")
     index, theirs = open_index(ready.debug, tmp_path), libdw(ready.debug)
     names = index.inline_names()
     assert set(names) == set(theirs) and len(names) > 10_000

@@ -79,7 +79,10 @@ def said(program: Path, functions: Sequence[str] = FUNCTIONS) -> list[Pair]:
 
 CASES = [
     *itertools.product(["gcc"], ["-O0", "-O1", "-O2", "-O3"], [4, 5]),
-    *itertools.product(["clang"], ["-O0", "-O2"], [4, 5]),
+    *(
+        pytest.param("clang", level, version, marks=pytest.mark.full)
+        for level, version in itertools.product(["-O0", "-O2"], [4, 5])
+    ),
 ]
 
 

@@ -21,6 +21,8 @@ from kinst.isa import load
 from tests.isa.emulated_arm64 import SCRATCH, EmulatorError, Machine, Outcome, State, random_state
 from tests.isa.kernel_text import Text, find_vmlinux, read_text
 
+pytestmark = pytest.mark.full  # the arm64 kernel
+
 ATTEMPTS = 10
 NUMBER = re.compile(r"#?-?0x[0-9a-f]+|#-?\d+")
 REGISTER = re.compile(r"\b([wxbhsdqv])\d+\b")

@@ -41,6 +41,8 @@ from tests.isa.emulated_arm64 import NAMES, SCRATCH, TEXT_AT, Machine, random_st
 from tests.isa.gnu_assembler import assembled
 from tests.isa.kernel_text import Text, find_vmlinux, read_text
 
+pytestmark = pytest.mark.full  # the arm64 kernel
+
 EACH = 2  # sequences of one form
 
 

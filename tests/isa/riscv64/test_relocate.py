@@ -31,6 +31,8 @@ from tests.isa.gnu_assembler import assembled
 from tests.isa.kernel_text import Form, Text, extents, find_vmlinux, read_text
 from tests.isa.riscv64.forms import Forms, riscv64_forms
 
+pytestmark = pytest.mark.full  # the riscv64 kernel
+
 DEAD = 512  # bytes below the stack pointer that a trampoline may use
 # Never the same twice; or needing a device, a mode or an extension that the emulator lacks.
 NOT_EMULATED = re.compile(

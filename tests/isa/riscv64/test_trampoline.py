@@ -19,6 +19,8 @@ from tests.isa.emulated_riscv64 import SCRATCH, SIE, EmulatorError, Machine, Sta
 from tests.isa.gnu_assembler import assembled
 from tests.isa.kernel_text import Text, extents, find_vmlinux, read_text
 
+pytestmark = pytest.mark.full  # the riscv64 kernel
+
 RECORD = 0xFFFF_FFD5_0000_0000
 COUNTER = SCRATCH + 0x10_0000
 CALLEE = SCRATCH + 0x18_0000

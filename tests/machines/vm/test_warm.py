@@ -101,7 +101,7 @@ def test_a_guest_goes_on_from_where_another_had_booted(isa: str, tmp_path: Path)
     """The first boots; the second and third, at once, go on from there; the fourth finds a damaged
     state and boots; the fifth goes on from the fourth's."""
     kernel, machine = prepared_kernel(isa), load(isa)
-    assert kernel is not None, f"no {isa} kernel is there: run `make setup-test`"
+    assert kernel is not None, f"no {isa} kernel is there: run `make setup-all`"
     config = config_of(kernel, tmp_path)
     said: list[str] = []
     found = []

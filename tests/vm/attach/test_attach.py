@@ -203,7 +203,7 @@ def test_other_instruction_sets(
 ) -> None:
     kernel = prepared_kernel(isa)
     if kernel is None:
-        pytest.fail(f"no {isa} kernel is there: run `make setup-test`")
+        pytest.fail(f"no {isa} kernel is there: run `make setup-all`")
     folder = tmp_path_factory.mktemp("other")
     with attach_guest(isa, kernel, program_for("reads", isa), folder) as vm:
         for way, calls in (("auto", 100_000), ("trap", 100_000), ("stop", 30)):

@@ -47,7 +47,7 @@ def vm(
     isa = KINDS[kind]
     kernel = prepared_kernel(isa)
     if kernel is None:
-        pytest.fail(f"no {isa} kernel is there: run `make setup-test`")
+        pytest.fail(f"no {isa} kernel is there: run `make setup-all`")
     programs = [program_for(name, isa) for name in ("reads", "rounds", "moments")]
     folder = tmp_path_factory.mktemp(kind)
     stub = ["-s"] if _is_free(1234) else []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import ISAS
 from tests.vm.command import guest_script, kinst, listed, warnings
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
@@ -33,7 +34,7 @@ dmesg -r | tail -200
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
+@pytest.mark.parametrize("isa", ISAS)
 def test_tracers_of_the_kernel_beside(
     isa: str, way: str, program_for: object, tmp_path: Path
 ) -> None:
@@ -60,7 +61,7 @@ def test_tracers_of_the_kernel_beside(
     assert not warnings(done.guest), done.guest
 
 
-@pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
+@pytest.mark.parametrize("isa", ISAS)
 def test_call_sites_are_refused_and_entries_are_behind_them(isa: str) -> None:
     every, entry = "kinst::vfs_read:", "fbt::vfs_read:entry"
     rows = listed(kinst(f"--vm={isa}", *LEAVE, "-lvn", every).good().out)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.guest import Guest, compile_programs
+from tests.tiers import ISAS
 from tests.vm.counts.site_counts import compare, present
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
@@ -61,7 +62,7 @@ def test_faults_and_signals(isa: str, append: str, cold: bool, tmp_path: Path) -
         guest.close()
 
 
-@pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
+@pytest.mark.parametrize("isa", ISAS)
 def test_a_module(isa: str, tmp_path: Path) -> None:
     copies = compile_programs(["packets"], tmp_path, isa)
     guest = Guest(copies, isa, modules=["dummy"], seconds=600.0)

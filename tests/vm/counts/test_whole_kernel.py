@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from bench.guest import compile_programs
+from tests.tiers import ISAS
 from tests.vm.command import guest_script, kinst
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
@@ -41,7 +42,7 @@ echo ==batch
 """
 
 
-@pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
+@pytest.mark.parametrize("isa", ISAS)
 def test_the_kernel_does_not_notice(isa: str, tmp_path: Path) -> None:
     programs = compile_programs(["workload", "variety", "sleepers", "getppid"], tmp_path, isa)
     script = guest_script(tmp_path, "whole.sh", SCRIPT)

@@ -20,8 +20,9 @@ import pytest
 from kinst.core.paths import cache_folder
 from kinst.image.dwarf.index import Index, open_index
 from kinst.image.elf import STT_FUNC, open_elf
+from tests.tiers import ISAS
 from tests.vm.command import ALONE, guest_script, kinst, listed
-from tests.vm.isa_guest import ISAS, Guest
+from tests.vm.isa_guest import Guest
 from tests.vm.language.test_inline import WORK, in_flight, tables
 
 pytestmark = pytest.mark.vm

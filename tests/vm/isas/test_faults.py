@@ -32,7 +32,7 @@ REFUSED = ("nofault", "nmi", "highpage", "page_mc", "notrace", "nocache", "inato
 def symbols(isa: str) -> list[str]:
     """Functions that the kernel has once."""
     kernel = prepared_kernel(isa)
-    assert kernel is not None, "run `make setup-test`"
+    assert kernel is not None, "run `make setup-all`"
     shown = subprocess.run(
         ["nm", str(kernel.debug)], capture_output=True, text=True, check=True
     ).stdout

@@ -133,7 +133,7 @@ def test_values_at_entry(isa: str, tmp_path: Path, data: Path) -> None:
     """What kinst computes from the callers is what the register was when the function was
     entered, at instructions where nothing else has the value any more."""
     kernel = prepared_kernel(isa)
-    assert kernel is not None, f"no {isa} kernel is there: run `make setup-test`"
+    assert kernel is not None, f"no {isa} kernel is there: run `make setup-all`"
     known, wanted = KinstLocals(kernel, isa), 0
     names = {register.slot: register.d_name for register in known.isa.registers}
     text = ["ERROR { @errors[arg4] = count(); }"]
@@ -171,7 +171,7 @@ def test_values_at_entry(isa: str, tmp_path: Path, data: Path) -> None:
 @pytest.mark.slow
 def test_other_instruction_sets(isa: str, tmp_path: Path, data: Path) -> None:
     if prepared_kernel(isa) is None:
-        pytest.fail(f"no {isa} kernel is there: run `make setup-test`")
+        pytest.fail(f"no {isa} kernel is there: run `make setup-all`")
     done = kinst(
         f"--vm={isa}", "-q", "-s", script(tmp_path, ENTRY), "-c", COMMAND, copy=[data]
     ).good()  # fmt: skip

@@ -2,6 +2,8 @@
 
 A table becomes arrays: for each abbreviation its attributes in order, and a shorter program to
 step over an entry: what is of fixed size is one addition, and only what varies is read.
+
+Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
 
 from __future__ import annotations

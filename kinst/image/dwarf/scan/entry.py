@@ -2,6 +2,8 @@
 
 Values are as they stand there (w[VALUE + slot], class at w[CLASS + slot]); the functions at the
 end say what they mean, once the unit's bases are known.
+
+Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
 # ruff: noqa: SIM109 (membership in a tuple compiles to a loop)
 

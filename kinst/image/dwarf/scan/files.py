@@ -1,4 +1,7 @@
-"""Compiled reading of the file names of line tables (DWARF 5, section 6.2.4)."""
+"""Compiled reading of the file names of line tables (DWARF 5, section 6.2.4).
+
+Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
+"""
 
 from __future__ import annotations
 

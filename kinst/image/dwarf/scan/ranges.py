@@ -1,4 +1,7 @@
-"""Compiled reading of range lists (DWARF 4, section 2.17.3; DWARF 5, section 2.17.3)."""
+"""Compiled reading of range lists (DWARF 4, section 2.17.3; DWARF 5, section 2.17.3).
+
+Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
+"""
 # ruff: noqa: SIM109 (membership in a tuple compiles to a loop)
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Every function of the scan checks that what it reads lies inside its section, and returns a
 negative position (minus one of TROUBLE's numbers) where it does not.  Positions and addresses
 are int64; addresses are the bit patterns of unsigned ones.
+
+Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
 
 from __future__ import annotations

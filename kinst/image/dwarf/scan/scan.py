@@ -1,4 +1,7 @@
-"""The compiled scan of .debug_info: functions, inlined copies, types, variables into rows."""
+"""The compiled scan of .debug_info: functions, inlined copies, types, variables into rows.
+
+Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
+"""
 # ruff: noqa: SIM109 (membership in a tuple compiles to a loop)
 
 from __future__ import annotations

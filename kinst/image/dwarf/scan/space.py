@@ -5,6 +5,8 @@ one array of int64 that holds all its tables.  (Every array that a compiled func
 costs numba compile time, so tables are places in one array instead of arrays of their own.)
 The array starts with a head of counts and of where each table lies; rows are named by where
 they start.
+
+Tested by tests/image/dwarf/scan/test_limits.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Compiled reading of unit headers, unit entries and the file names of line tables.
 
 DWARF 5, sections 7.5.1 (unit headers), 3.1.1 (unit entries), 6.2.4 (line tables' headers).
+
+Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
 # ruff: noqa: SIM109 (membership in a tuple compiles to a loop)
 

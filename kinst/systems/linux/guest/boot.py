@@ -1,4 +1,7 @@
-"""How Linux is started in QEMU, and what its console says."""
+"""How Linux is started in QEMU, and what its console says.
+
+Tested by tests/machines/vm/test_console.py.
+"""
 
 from __future__ import annotations
 

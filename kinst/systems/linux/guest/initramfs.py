@@ -3,6 +3,8 @@
 The format is cpio(5)'s "new ASCII" one as the kernel reads it (Documentation/driver-api/
 early-userspace/buffer-format.rst): 110 bytes of header in hexadecimal, the name, the data,
 each padded to 4 bytes, and an entry named TRAILER!!! at the end.
+
+Tested by tests/machines/test_gdb.py and tests/machines/vm/test_initramfs.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,41 @@
+"""The tests of a module are found by its name: those of kinst/a/b.py are tests/a/test_b.py, or the
+last line of its docstring says where they are ("Tested by tests/fake, through the whole path.").
+
+Modules that only declare (no function, no class) and packages' empty files have none.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+MODULES = sorted(path.relative_to(ROOT) for path in (ROOT / "kinst").rglob("*.py"))
+_WHERE = re.compile(r"Tested by (tests/.+)\.")
+_PATH = re.compile(r"\btests/[\w/.]*\w")
+CODE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def told(tree: ast.Module) -> list[str]:
+    """The paths that the docstring's last line names."""
+    lines = (ast.get_docstring(tree) or "").splitlines()
+    found = _WHERE.fullmatch(lines[-1]) if lines else None
+    return _PATH.findall(found[1]) if found else []
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_the_tests_of_a_module_are_found(module: Path) -> None:
+    tree = ast.parse((ROOT / module).read_text())
+    if not any(isinstance(node, CODE) for node in ast.walk(tree)):
+        return
+    beside = ROOT / "tests" / Path(*module.parts[1:-1]) / f"test_{module.name}"
+    named = told(tree)
+    assert beside.exists() or named, (
+        f"{beside.relative_to(ROOT)} is not there, and the last line of the docstring of {module}"
+        ' is not "Tested by tests/WHERE."'
+    )
+    assert not [path for path in named if not (ROOT / path).exists()]
