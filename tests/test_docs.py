@@ -91,11 +91,6 @@ def test_readme_links_every_page_of_docs() -> None:
     assert {path for path in ROOT.glob("docs/*") if path.is_file()} <= reached
 
 
-@pytest.mark.parametrize(("page", "lines"), [("README.md", 120), ("docs/architecture.md", 150)])
-def test_pages_that_are_short(page: str, lines: int) -> None:
-    assert len((ROOT / page).read_text().splitlines()) <= lines
-
-
 def test_headings_that_links_name() -> None:
     for page in PAGES:
         for name, heading in re.findall(r"\]\(([^)#]*)#([^)]+)\)", page.read_text()):

@@ -68,10 +68,10 @@ def test_forced_ways() -> None:
     assert way(LONG, PlantingAbility(SCRATCH, True, True, "trap")) == "trap"
     assert way(LONG, PlantingAbility(SCRATCH, True, True, "stop")) == "stop"
     too_short = way(SHORT, PlantingAbility(SCRATCH, True, True, "jump"))
-    assert too_short == "refused: 3 bytes are too short for a jump"
+    assert too_short.startswith("refused: 3 bytes")
     one = Site(FUNCTION, 13, b"\x55")  # push rbp
     too_short = way(one, PlantingAbility(SCRATCH, True, True, "jump"))
-    assert too_short == "refused: 1 byte is too short for a jump"
+    assert too_short.startswith("refused: 1 byte ")
     assert "no trap handler" in way(SHORT, PlantingAbility(SCRATCH, False, True, "trap"))
 
 
@@ -80,23 +80,23 @@ def test_why_a_way_is_no_better() -> None:
         choice = choose(site, b"\x90" * 16, ISA, ability, "", False)
         return choice.way, choice.reason
 
+    def says(found: tuple[str, str], way: str, *words: str) -> bool:
+        return found[0] == way and all(word in found[1] for word in words)
+
     far = TEXT - (1 << 32)
     assert why(LONG, MEANS) == ("jump", "")
-    assert why(SHORT, MEANS) == ("trap", "3 bytes are too short for a jump")
-    reason = "no jump of one instruction reaches a trampoline from there"
-    assert why(LONG, PlantingAbility(far, True, True)) == ("trap", reason)
-    assert why(SHORT, PlantingAbility(far, True, True)) == ("trap", reason)
-    no_hook = "and this kernel has no trap handler that kinst can hook"
-    short = "3 bytes are too short for a jump"
-    assert why(SHORT, PlantingAbility(SCRATCH, False, True)) == ("stop", f"{short}, {no_hook}")
-    nothing = "this machine has no memory for trampolines"
-    assert why(SHORT, PlantingAbility(0, True, True)) == ("stop", nothing)
+    assert says(why(SHORT, MEANS), "trap", "3 bytes")
+    assert says(why(LONG, PlantingAbility(far, True, True)), "trap", "reaches")
+    assert says(why(SHORT, PlantingAbility(far, True, True)), "trap", "reaches")
+    assert says(why(SHORT, PlantingAbility(SCRATCH, False, True)), "stop", "3 bytes", "handler")
+    assert says(why(SHORT, PlantingAbility(0, True, True)), "stop", "no memory")
     assert why(SHORT, PlantingAbility(SCRATCH, True, True, "stop")) == ("stop", "")
-    held = "the machine that kinst runs on cannot be stopped"
     running = PlantingAbility(SCRATCH, False, True, stops=False)
-    assert why(SHORT, running) == ("", f"{short}, {no_hook}, and {held}")
-    assert why(SHORT, PlantingAbility(0, True, True, stops=False)) == ("", f"{nothing}, and {held}")
-    assert why(SHORT, PlantingAbility(SCRATCH, True, True, "stop", False)) == ("", held)
+    assert says(why(SHORT, running), "", "3 bytes", "handler", "cannot be stopped")
+    nothing = PlantingAbility(0, True, True, stops=False)
+    assert says(why(SHORT, nothing), "", "no memory", "cannot be stopped")
+    forced = PlantingAbility(SCRATCH, True, True, "stop", False)
+    assert says(why(SHORT, forced), "", "cannot be stopped")
 
 
 def test_a_stop_does_not_need_room() -> None:

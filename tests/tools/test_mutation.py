@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import ROOT
 
 PACKAGE = """
@@ -68,6 +70,7 @@ sys.exit(recorded.record(root, options, root / "result.json"))
 """
 
 
+@pytest.mark.full
 def test_long_tests_are_cut_and_the_others_are_not_hurt(tmp_path: Path) -> None:
     for name, text in (("kinst/made.py", PACKAGE), ("tests/test_made.py", TESTS)):
         (tmp_path / name).parent.mkdir()

@@ -1,0 +1,29 @@
+"""Each word of D has a program that says what it prints (tests/d)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kinst.dlang.vocabulary.builtins import ACTIONS, AGGREGATING, ARRAYS, VARIABLES
+from kinst.dlang.vocabulary.d_options import COMPILE_TIME, DYNAMIC
+from kinst.dlang.vocabulary.subroutines import PROTOTYPES
+from tests.d.cases import all_cases
+
+# What needs a traced kernel or process: tests/codegen and tests/vm have it.
+ELSEWHERE = {"arg6", "arg7", "arg8", "arg9", "d_path", "ustackdepth"}
+# No effect in kinst: tests/dlang/vocabulary/test_d_options.py has it.
+ELSEWHERE |= {"aggpercpu"}
+WORDS = {*ACTIONS, *AGGREGATING, *ARRAYS, *VARIABLES, *PROTOTYPES, *COMPILE_TIME, *DYNAMIC}
+
+
+@pytest.fixture(scope="module")
+def used() -> set[str]:
+    text = "\n".join(f"{case.program} {' '.join(case.args)}" for case in all_cases())
+    return set(re.findall(r"\w+", text))
+
+
+@pytest.mark.parametrize("word", sorted(WORDS - ELSEWHERE))
+def test_a_program_of_the_suite_has(word: str, used: set[str]) -> None:
+    assert word in used
