@@ -11,14 +11,14 @@ Addresses are as linked; in a relocatable file, where its layout puts them (ElfF
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from kinst.core.dtypes import DType, EnumType, FunctionType
+from kinst.core.dtypes import ArrayType, DType, EnumType, FunctionType, IntType, StructType
 from kinst.core.inline import FunctionDie, InlineCopy, InlinedFrame, SourcePlace
 from kinst.core.types import KERNEL, AmbiguousNameError, Symbol
 from kinst.image.btf_types import BtfTypes, open_types
@@ -267,6 +267,7 @@ class DebugInfo:
         address, size = int(symbols.address[at]), int(symbols.size[at])
         type_: DType | None = self.prototype(name) if kind == STT_FUNC else self._variable(name, at)
         per_cpu = name_of == PER_CPU_SECTION
+        type_ = _bounded(type_, size)
         return Symbol(self.module, name, address, size, type_, name_of, per_cpu)
 
     def prototype(self, function: str) -> FunctionType | None:
@@ -408,3 +409,13 @@ class DebugFiles:
     def _told(self, part: float) -> None:
         if self.progress is not None:
             self.progress(part)
+
+
+def _bounded(type_: DType | None, size: int) -> DType | None:
+    """Give an array that is declared without a bound the length that its symbol's size tells."""
+    if not isinstance(type_, ArrayType) or type_.count:
+        return type_
+    of = type_.of
+    if isinstance(of, IntType | StructType) and of.size:
+        return replace(type_, count=size // of.size)
+    return type_

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kinst.core.dtypes import ArrayType
 from kinst.core.errors import KinstError
 from kinst.image import debug_info, saved_arrays
 from kinst.image.debug_info import DebugFiles, DebugInfo
@@ -210,6 +212,19 @@ def test_thread_local_variables_of_what_is_not_linked(
     assert types == {"counter": "struct own", "after": "long", "used": "long (void)"}
     (function,) = debug.functions("used")
     assert function.ranges == ((0, found["used"].size if found["used"] else 0),)
+
+
+@pytest.mark.skipif("KINST_TEST_VMLINUX" not in os.environ, reason="no vmlinux")
+def test_an_array_without_a_bound_has_its_symbols() -> None:
+    """As linux_banner, which the kernel's debug information has as `const char []`."""
+    vmlinux = Path(os.environ["KINST_TEST_VMLINUX"])
+    listed = subprocess.run(["nm", "-S", vmlinux], capture_output=True, text=True, check=True)
+    sizes = [
+        line.split()[1] for line in listed.stdout.splitlines() if line.endswith(" linux_banner")
+    ]
+    found = DebugInfo(vmlinux, "vmlinux").symbol("linux_banner")
+    assert found is not None and isinstance(found.type, ArrayType)
+    assert [found.type.count] == [int(size, 16) for size in sizes]
 
 
 def test_variables_with_other_names(tmp_path: Path) -> None:
