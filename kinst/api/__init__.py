@@ -17,11 +17,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from kinst.core.machine import Begun
 from kinst.core.probe import ProgramText
 from kinst.kernels.releases import names_release
 from kinst.session.report import Report
-from kinst.session.request import DUMP_STAGES, Files, Request, parse_cpus, parse_memory
+from kinst.session.request import DUMP_STAGES, Request, parse_cpus, parse_memory
 
 if TYPE_CHECKING:
     from kinst.api.machine import Machine
@@ -38,9 +37,10 @@ if TYPE_CHECKING:
     )
     from kinst.api.program import Program
     from kinst.api.trace import Trace
+    from kinst.core.machine import Begun
     from kinst.kernels.fetch import Offered
     from kinst.kernels.source_text import find_source, package_of, paths_within, read_sources
-    from kinst.session.request import begin
+    from kinst.session.request_machine import Files, begin
     from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
 
 __all__ = [
@@ -84,7 +84,8 @@ _PLACES = {
     "Program": "kinst.api.program",
     "Trace": "kinst.api.trace",
     "Offered": "kinst.kernels.fetch",
-    "begin": "kinst.session.request",
+    "Begun": "kinst.core.machine",
+    **dict.fromkeys(("Files", "begin"), "kinst.session.request_machine"),
     **dict.fromkeys(
         ("find_source", "package_of", "paths_within", "read_sources"), "kinst.kernels.source_text"
     ),

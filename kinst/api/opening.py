@@ -15,7 +15,8 @@ from kinst.core.errors import KinstError
 from kinst.kernels.fetch import Offered, offered
 from kinst.kernels.releases import names_release
 from kinst.session.file_image import expand_request_in_file
-from kinst.session.request import Files, Request, find_files, parse_cpus, parse_memory
+from kinst.session.request import Request, parse_cpus, parse_memory
+from kinst.session.request_machine import Files, find_files
 
 
 def boot(

@@ -18,7 +18,8 @@ from importlib import import_module
 from importlib.resources import files
 from typing import Any, TextIO
 
-from kinst.api import Request, begin
+from kinst import api
+from kinst.api import Request
 from kinst.cli.commands import command, commands
 from kinst.cli.guard import UsageError, guarded, say, standard_files, write
 from kinst.cli.interrupts import Interrupts
@@ -60,7 +61,7 @@ def _all(name: str) -> Any:
 
 def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
     """Begin with the guest, if there is to be one: it starts while the rest of kinst is loaded."""
-    path, begun = line.request.output, begin(line.request)
+    path, begun = line.request.output, api.begin(line.request)
     run: Callable[[TextIO], int] = partial(
         _all("run"), line, interrupts.end, started=started_at(), begun=begun
     )

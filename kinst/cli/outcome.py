@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from kinst.api import Machine, ProgramText, Report, Request, Trace
+from kinst import api
+from kinst.api import ProgramText, Report, Request
 from kinst.cli.ending import ending_text
 from kinst.cli.guard import UsageError, say, write
 from kinst.cli.interrupts import Interrupts
@@ -25,6 +26,9 @@ from kinst.errors import KinstError
 from kinst.events import Aggregation, End, Event, Fault, Lost, Message, Output, Shell
 from kinst.views.picture import Heading
 from kinst.views.saved import SavedTrace, saved_trace
+
+if TYPE_CHECKING:
+    from kinst.api import Machine, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def check_traces(request: Request) -> None:
 
 def open_machine(request: Request) -> Machine:
     """The machine, which tells a person what it does."""
-    return Machine(
+    return api.Machine(
         request, report=Report(say, Progress("kinst"), time.monotonic(), request.verbose)
     )
 

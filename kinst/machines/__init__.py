@@ -12,9 +12,12 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 from kinst.core.errors import KinstError
-from kinst.core.machine import MachineKind
+
+if TYPE_CHECKING:
+    from kinst.core.machine import MachineKind
 
 DEFAULT = "vm"  # the one that needs no option; others are asked for by an option of their name
 

@@ -23,7 +23,8 @@ from kinst.isa import of_machine
 from kinst.kernels.fetch_modules import module_debug
 from kinst.kernels.kmod import module_name
 from kinst.session.report import Report
-from kinst.session.request import DEFAULT_ISA, Files, Request, find_files
+from kinst.session.request import DEFAULT_ISA, Request
+from kinst.session.request_machine import Files, find_files
 from kinst.systems import SystemKind, of_host, of_image
 
 

@@ -19,7 +19,8 @@ from kinst.image.loaded import LoadedImage, LoadedImages, moved_by, mover
 from kinst.session.kernel import RunningKernel
 from kinst.session.kernel_files import KernelFiles, find_file
 from kinst.session.report import Report
-from kinst.session.request import Files, Request, machine_config
+from kinst.session.request import Request
+from kinst.session.request_machine import Files, machine_config
 from kinst.session.values import StartedMachine
 
 NAME_KEPT = 31  # bytes of a program's name that are recorded

@@ -18,7 +18,7 @@ from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.kernels.apt import narrow, parse_sources
 from kinst.kernels.fetch import Prepared, busybox, offered, prepare, prepared
-from kinst.session.request import find_files
+from kinst.session.request_machine import find_files
 from tests.kernels.fake_apt import Machine, installed
 
 ONE_LINE = """\

@@ -10,7 +10,7 @@ from kinst.cli.guard import UsageError
 from kinst.cli.options import parse
 from kinst.core.errors import KinstError
 from kinst.isa import load
-from kinst.session.request import guest_append
+from kinst.session.request_machine import guest_append
 from kinst.systems import of_host
 
 
