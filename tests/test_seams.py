@@ -1,8 +1,9 @@
 """The seams of docs/architecture.md: what is known of one kind is known in its own folder alone.
 
 Machines, systems, ISAs, providers and renderers are found by name and asked through protocols.
-These tests read the source: nothing outside asks which one it has, and nothing outside
-kinst/systems/linux names a symbol of a Linux kernel.
+These tests read the source: nothing outside asks which one it has, nothing names a provider, and
+nothing outside kinst/systems/linux knows a word of Linux's insides.  kinst/kernels, which fetches
+Debian's Linux kernels, is Linux's as well.  Each rule is a pattern; none has a list of exceptions.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kinst.dlang.vocabulary.subroutines import PROTOTYPES
 from kinst.image.elf import open_elf
 from kinst.kernels.fetch import prepared
 from tests.tiers import EVERYTHING, FIRST, ISAS
@@ -24,15 +26,16 @@ from tests.tiers import EVERYTHING, FIRST, ISAS
 ROOT = Path(__file__).resolve().parent.parent / "kinst"
 LINUX = ROOT / "systems" / "linux"
 
-# Names that Linux kernels happen to have too.
-OWN_NAMES = {
-    "_text": "the first byte of code, by the name that linker scripts give it",
-    "copy_string": "a helper function in the LLVM IR that codegen makes",
-    "d_path": "a subroutine of D",
-    "device_add": "a command of QEMU's monitor",
-    "sp_offset": "a field of an entry of ORC tables, by the format",
-}
-
+KERNELS = ROOT / "kernels"
+# Words of Linux's insides, in code, texts and comments alike: its structures, its files, its
+# parameters, what it prints, the names of its parts.  Not Python's own: socket.AF_UNIX is of the
+# host's sockets; and English may say that a thread was preempted.
+WORDS = re.compile(
+    r"task_struct|mm_struct|pt_regs|dentry|vfsmount|thread_info|preempt_|PREEMPT|softirq|hardirq"
+    r"|(?<!socket\.)\bAF_[A-Z]|\btty(?:S|AMA)\d|\bftrace|current_task|kallsyms|jump_label"
+    r"|static_call|printk|kernel_nofault|user_nofault|\binitramfs|\brdinit|\bkpti\b|\bmem=\{"
+    r"|MAX_ERRNO|PATH_MAX|TASK_COMM|kernel panic - not|Kernel panic|Oops|soft lockup"
+)
 _IDENTIFIER = re.compile(r"_*[A-Za-z]\w*\Z", re.ASCII)
 _NAMED = 2  # symbol types up to this one are of code and data, not of sections and files
 
@@ -182,6 +185,26 @@ def linux_symbols() -> frozenset[str]:
     return frozenset(names)
 
 
+def known_to_others(nodes: Nodes) -> frozenset[int]:
+    """id() of texts that are commands of QEMU's monitor, some of which Linux has as symbols too."""
+    return frozenset(
+        id(node.args[0])
+        for node in nodes
+        if isinstance(node, ast.Call) and last_name(node.func) == "execute" and node.args
+    )
+
+
+def imported_by(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Full names of modules that a statement imports."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [alias.name for alias in node.names]
+
+
+def is_linux(source: Source) -> bool:
+    return source.within(LINUX) or source.within(KERNELS)
+
+
 def looks_like_a_symbol(text: str) -> bool:
     """An identifier that is no plain word: D, options and Python have words in plenty that are
     names of kernel functions as well (panic, strlen, root)."""
@@ -242,6 +265,8 @@ def test_only_its_own_folder_decides_by_a_name_of(kind: str) -> None:
 
 @pytest.mark.drawn
 def test_only_the_linux_system_names_symbols_of_linux() -> None:
+    """D's own subroutines and commands of QEMU's monitor are no symbols, whatever Linux calls its
+    functions."""
     symbols = linux_symbols()
     named = {
         text
@@ -251,17 +276,63 @@ def test_only_the_linux_system_names_symbols_of_linux() -> None:
         if looks_like_a_symbol(text) and text in symbols
     }
     assert len(named) > 10, "kinst/systems/linux names no symbols: is the test still looking?"
+    found = []
+    for source in sources():
+        commands = frozenset() if is_linux(source) else known_to_others(source.nodes)
+        found += [
+            f"{source.at(node)} names {text!r}"
+            for node, text in texts(source.nodes)
+            if not is_linux(source) and id(node) not in commands
+            if looks_like_a_symbol(text) and text in symbols and text not in PROTOTYPES
+        ]
+    assert not found, show(found)
+
+
+def test_only_the_linux_system_knows_words_of_linux() -> None:
+    found, known = [], set[str]()
+    for path in sorted(p for p in ROOT.rglob("*") if p.suffix in (".py", ".d", ".sh")):
+        own = path.is_relative_to(LINUX) or path.is_relative_to(KERNELS)
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            words = WORDS.findall(line)
+            known.update(words if own else ())
+            if words and not own:
+                found.append(f"{path.relative_to(ROOT.parent)}:{number} knows {', '.join(words)}")
+    assert len(known) > 10, "kinst/systems/linux knows no word of Linux: is the test still looking?"
+    assert not found, show(found)
+
+
+def test_no_system_is_named_outside_its_folder() -> None:
+    """Nothing imports one: it is found from the image, or is the host's."""
     found = [
-        f"{source.at(node)} names {text!r}"
+        f"{source.at(node)} imports {name}"
         for source in sources()
-        if not source.within(LINUX)
-        for node, text in texts(source.nodes)
-        if looks_like_a_symbol(text) and text in symbols and text not in OWN_NAMES
+        if not source.within(ROOT / "systems")
+        for node in source.nodes
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for name in imported_by(node)
+        if name.startswith("kinst.systems.")
     ]
     assert not found, show(found)
 
 
-@pytest.mark.full
-def test_every_exception_is_still_needed() -> None:
-    used = {text for s in sources() if not s.within(LINUX) for _, text in texts(s.nodes)}
-    assert set(OWN_NAMES) <= used & linux_symbols()
+def test_only_providers_name_providers() -> None:
+    """Descriptions and names of probes are made with names that providers gave."""
+    names = modules_of("providers")
+    found = [
+        f"{source.at(node)} makes a probe of {argument.value!r}"
+        for source in sources()
+        if not source.within(ROOT / "providers")
+        for node in source.nodes
+        if isinstance(node, ast.Call) and last_name(node.func) in ("ProbePattern", "ProbeName")
+        for argument in node.args[:1]
+        if isinstance(argument, ast.Constant) and argument.value in names
+    ]
+    assert not found, show(found)
+    imported = [
+        f"{source.at(node)} imports {node.module}"
+        for source in sources()
+        if not source.within(ROOT / "providers")
+        for node in source.nodes
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kinst.providers.")
+    ]
+    assert not imported, show(imported)

@@ -264,6 +264,8 @@ class Facts:
     # is not, it is hooked as fault_hook is, because such traps may then be planted.
     bug_hook: int = 0
     thread_time: ThreadTime | None = None
+    # Name of the kernel's own tracer (see Claims), for messages.
+    tracer: str = "the kernel's own tracer"
     # None where the kernel has none that clauses can call.
     unwinder: Unwinder | None = None
     # For accesses that start from the current thread: registers by the stub's names, of which the

@@ -13,7 +13,7 @@ from typing import Protocol
 from kinst.core.dtypes import ArrayType, DType, EnumType, FunctionType, PointerType, StructType
 from kinst.core.errors import KinstError
 
-KERNEL = "vmlinux"  # the module name of the kernel proper, of whatever system
+KERNEL = "vmlinux"  # what kinst calls the module of the kernel proper, of whatever system
 
 
 class AmbiguousNameError(KinstError):

@@ -149,7 +149,7 @@ class DebugInfo:
 
     def function_at(self, name: str, address: int) -> FunctionDie | None:
         """The function of this name (of a symbol) whose code holds an address, or begins just
-        behind it: a symbol counts the room for ftrace to its function, and DWARF does not."""
+        behind it: a symbol counts the room for a tracer to its function, and DWARF does not."""
         key = name, address
         if key not in self._functions:
             found = self.functions(stem_of(name))

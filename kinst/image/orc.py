@@ -9,7 +9,7 @@ type, 1 bit end; since (and .orc_header tells so), 3 bits type, 1 bit signal, wh
 "no information", 1 is "end of stack" and 2 is a plain call frame.
 
 The numbers of the registers changed as well, at the latest with 7.2; nothing in the file says so.
-(The new ones are read off unwind_next_frame() of 7.3, by the members of pt_regs that it takes.)
+(The new ones are read off unwind_next_frame() of 7.3, by the saved registers that it takes.)
 The stack pointer is the base of nearly all frames, and tells which numbers they are.
 """
 
@@ -24,13 +24,13 @@ import numpy.typing as npt
 from kinst.core.errors import KinstError
 from kinst.image.elf import Elf
 
-ENTRY = np.dtype([("sp_offset", "<i2"), ("bp_offset", "<i2"), ("word", "<u2")])
+ENTRY = np.dtype([("stack_offset", "<i2"), ("bp_offset", "<i2"), ("word", "<u2")])
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """ORC_REG_*.  registers: what sp_offset is added to (the indirect ones, which load from memory
-    first, are left out).  previous_sp: the frame pointer is saved at CFA + bp_offset."""
+    """ORC_REG_*.  registers: what stack_offset is added to (the indirect ones, which load from
+    memory first, are left out).  previous_sp: the frame pointer is saved at CFA + bp_offset."""
 
     registers: Mapping[int, str]
     previous_sp: int
@@ -62,7 +62,7 @@ class Orc:
         numbers: Numbers = NUMBERS[0],
     ) -> None:
         self._starts = starts
-        self._sp_offset = entries["sp_offset"]
+        self._stack_offset = entries["stack_offset"]
         self._bp_offset = entries["bp_offset"]
         self._word = entries["word"]
         self._new = new_layout  # of kernel 6.4 and later
@@ -86,7 +86,7 @@ class Orc:
         # Three bits: the type since 6.4; before, two bits of type (0: call) and the end bit.
         if word >> 8 & 7 != (2 if self._new else 0) or register is None:
             return None
-        return OrcRule(register, int(self._sp_offset[index]), -8)
+        return OrcRule(register, int(self._stack_offset[index]), -8)
 
     def saved_frame_pointer(self, address: int) -> int | None:
         """Where the caller's frame pointer is saved, as an offset from the CFA; None where it is

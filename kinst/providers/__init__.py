@@ -15,6 +15,21 @@ from kinst.core.dtypes import DType
 from kinst.core.kernel import Found, Provider
 from kinst.core.probe import ProbeInterface, ProbePattern
 from kinst.core.types import TypeSource
+from kinst.providers.dtrace import BEGIN, END, ERROR
+
+__all__ = [
+    "BEGIN",
+    "END",
+    "ERROR",
+    "FIRST_ID",
+    "argument_types",
+    "interfaces",
+    "listed",
+    "load_all",
+    "names_kernel_probe",
+    "of_functions",
+    "of_instructions",
+]
 
 FIRST_ID = 1  # of the probes that are there without being asked for
 

@@ -26,7 +26,7 @@ from kinst.core.system import System
 from kinst.patch.descriptors import descriptor_size
 from kinst.patch.leaders import NO_ADDRESSES
 from kinst.patch.ways import LONGEST, Choice, PlantingAbility, choose, choose_movable
-from kinst.providers.dtrace import ERROR
+from kinst.providers import ERROR
 from kinst.session.scratch import TABLE_ROOM, own_memory
 from kinst.session.values import (
     ChosenSite,

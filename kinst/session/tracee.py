@@ -190,8 +190,9 @@ class PlantedMachine:
             if told:
                 report.detail(f"kinst: {told}")
             if self._planted.hidden and not self._target.abilities.boots:
+                tracer = self._machine.facts.tracer
                 report.say(
-                    f"kinst: warning: ftrace is in use: until that kernel boots again it leaves"
+                    f"kinst: warning: {tracer} is in use: until that kernel boots again it leaves"
                     f" {self._planted.hidden} functions alone that were planted, and tracers or"
                     " livepatches put on them meanwhile have no effect"
                 )

@@ -35,7 +35,7 @@ from kinst.patch.descriptors import FrameRule
 from kinst.patch.plan import Plan
 from kinst.patch.runs import NO_RUNS, Runs
 from kinst.patch.ways import Choice, PlantRules
-from kinst.providers.dtrace import BEGIN, END
+from kinst.providers import BEGIN, END
 from kinst.session.sizes import Sizes, sizes_of
 from kinst.wire import native
 

@@ -17,6 +17,7 @@ from kinst.core.errors import DError, KinstError
 from kinst.core.inline import DebugIndex, FunctionDie
 from kinst.core.kernel import Kernel
 from kinst.core.probe import Crossing, Function, Gap, ProbePattern, gaps_told
+from kinst.core.types import KERNEL
 from kinst.dlang.api import parse_text
 from kinst.dlang.syntax import tree
 from kinst.providers import of_functions, of_instructions
@@ -331,7 +332,7 @@ class _Expander:
         function = self._kernel.at(address)
         if function is None:
             return None
-        module = pattern.module or ("" if function.module == "vmlinux" else function.module)
+        module = pattern.module or ("" if function.module == KERNEL else function.module)
         offset = str(address - function.address)
         return ProbePattern(of_instructions(), module, function.name, offset)
 

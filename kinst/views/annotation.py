@@ -213,8 +213,8 @@ def position(place: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, ..
 
 
 def beginning(code: FunctionCode) -> SourceSpot:
-    """Where a function begins: the line of its first instruction that has one.  The room for ftrace
-    in front of a function has none on some machines."""
+    """Where a function begins: the line of its first instruction that has one.  The room for a
+    tracer in front of a function has none on some machines."""
     places = (one.place for one in code.blocks[code.root].instructions)
     first = next((place for place in places if place is not None and place.file), None)
     return SourceSpot(first.file, first.line) if first is not None else SourceSpot("", 0)

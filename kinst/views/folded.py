@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kinst.core.errors import KinstError
+from kinst.core.types import KERNEL as KERNEL_MODULE
 from kinst.events import Aggregation, Frame, Key, Stack
 
 INLINED, KERNEL = "_[i]", "_[k]"
@@ -94,7 +95,7 @@ def _plain(part: object) -> str:
 
 def _named(frame: Frame) -> str:
     if frame.function:
-        own = frame.module in ("", "vmlinux")
+        own = frame.module in ("", KERNEL_MODULE)
         return frame.function if own else f"{frame.module}`{frame.function}"
     return frame.module or f"{frame.address:#x}"
 

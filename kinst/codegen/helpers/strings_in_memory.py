@@ -105,8 +105,8 @@ def _has_zero(code: Function, word: Value) -> Value:
     return code.icmp("ne", code.op("and", borrowed, tops), 0)
 
 
-def _copy_string(unit: Unit, name: str) -> Function:
-    """copy_string(dst, src, most, fill): at most `most` bytes up to a NUL, then a NUL, and more of
+def _copy_bounded(unit: Unit, name: str) -> Function:
+    """copy_bounded(dst, src, most, fill): at most `most` bytes up to a NUL, then a NUL, and more of
     them up to `fill` bytes in all. It reads no byte past `most`."""
     code = unit.function(name, 4, 0)
     dst, src, most, fill = code.params
@@ -156,15 +156,15 @@ def _copy_string(unit: Unit, name: str) -> Function:
 
 
 def copy_string_helper(unit: Unit) -> Function:
-    """copy_string(dst, src, most, fill): at most `most` bytes up to a NUL, then a NUL, and more of
+    """copy_bounded(dst, src, most, fill): at most `most` bytes up to a NUL, then a NUL, and more of
     them up to `fill` bytes in all."""
-    return unit.helper("copy_string", _copy_string)
+    return unit.helper("copy_bounded", _copy_bounded)
 
 
 def copy_text(firing: Firing, text: Text, to: Value, size: int, pad: bool = False) -> None:
     """Store the string in `size` bytes, truncated if need be. pad: fill up with zeros."""
     most = const(min(text.bound, size - 1))
-    helper = firing.unit.helper("copy_string", _copy_string)
+    helper = firing.unit.helper("copy_bounded", _copy_bounded)
     firing.code.call(helper, (to, text.address, most, const(size if pad else 0)))
 
 

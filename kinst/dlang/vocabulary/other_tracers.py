@@ -1,7 +1,7 @@
 """Words of other tracers and debuggers, and what D has for them.
 
-People who know bpftrace, perf, ftrace, SystemTap or gdb type what their fingers know.  A name that
-D does not have is looked up here before its spelling is compared with D's names: `comm` is no
+People who know bpftrace, perf, trace-cmd, SystemTap or gdb type what their fingers know.  A name
+that D does not have is looked up here before its spelling is compared with D's names: `comm` is no
 misspelt `cpu`.  The tables only make hints of error messages.  Two forms of probe descriptions are
 taken as what they mean, FUNCTION+OFFSET and FILE:FUNCTION:LINE.  docs/coming-from.md shows these
 facts as a page.
@@ -27,7 +27,7 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
         "retval": "arg1, at fbt::FUNCTION:return", "curtask": "curthread", "rand": "rand()",
         "username": "uid", "cpid": "$target", "sarg0": "arg6",
         "sarg1": "arg7", "sarg2": "arg8",
-        # perf probe, ftrace
+        # perf probe, trace-cmd
         "stack": "stack()", "stack0": "arg6",
         "arg10": "arg0 to arg9; locals->NAME has a function's variables",
         # gdb
@@ -127,7 +127,7 @@ _REGISTER = re.compile(
 
 
 def macro_hint(name: str) -> str:
-    """Return what D has for $NAME of gdb, perf probe or ftrace, or ""."""
+    """Return what D has for $NAME of gdb or perf probe, or ""."""
     if name == "arg1":
         return "in D: arg0, the first argument"
     if re.fullmatch(r"arg[2-9]|arg10", name):

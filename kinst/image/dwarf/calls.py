@@ -176,7 +176,7 @@ class Calls:
         if function.offset not in self._callers:
             ranges = self._lists.ranges(function)
             symbol = self._index.symbol_at(ranges[0][0]) if ranges else None
-            # Callers call the symbol; what is described begins behind the room for ftrace.
+            # Callers call the symbol; what is described begins after the room for a tracer.
             if symbol is None or all(not 0 <= low - symbol[1] <= ROOM for low, _ in ranges):
                 raise NotHereError(_ONLY_ENTRY)
             found = []

@@ -21,7 +21,7 @@ from kinst.image.dwarf.reader import Reader
 from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import Elf
 
-# Compilers leave room for ftrace at a function's start, in front of what is described of it.
+# Compilers leave room for a tracer at a function's start, in front of what is described of it.
 ROOM = 16  # bytes
 
 

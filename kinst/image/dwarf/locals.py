@@ -196,7 +196,7 @@ class DwarfLocals:
 
     def _described(self, name: str, address: int) -> int:
         """The address, or the first one that the debug information has of its function: the room
-        for ftrace at a function's start is in front of that, and changes no variable."""
+        for a tracer at a function's start is in front of that, and changes no variable."""
         symbol = self._index.symbol_at(address)
         if symbol is None or self._function_at(name, address) is not None:
             return address

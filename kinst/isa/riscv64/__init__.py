@@ -118,7 +118,7 @@ class Riscv64:
         return "no instruction begins so, or the function ends inside one"
 
     def padding(self, code: bytes) -> int:
-        """None: what looks like it in front of functions is ftrace's."""
+        """None: what looks like it in front of functions is a tracer's."""
         return 0
 
     def run_patch(self, code: bytes, address: int, to: int, spare: int = 0) -> bytes | None:

@@ -45,7 +45,7 @@ _WHY = {
     3: "the kernel has changed it while the plan was made",
     4: "the kernel rewrites what is there, or a kprobe is there, or none may be",
     5: "no such instructions are there, or the jump of a kprobe lies over them",
-    6: "ftrace has begun to use its call site",
+    6: "the kernel's function tracer has begun to use its call site",
     7: "two patches overlap there",
 }
 

@@ -259,6 +259,7 @@ def gather(kernel: Kernel, btf: Btf, names: IsaFacts) -> Facts:
         trap_pc_offset=btf.offset("pt_regs", names.pc),
         trap_pc_delta=names.pc_delta,
         fault_hook=optional("search_exception_tables"),
+        tracer="ftrace",
         per_cpu=names.per_cpu,
         per_cpu_bases=bases,
         # Not report_bug: that one first reads the instruction at the address it is given.
