@@ -207,7 +207,7 @@ def share_in_probes(target: Target, isa: Isa, low: int, high: int) -> float:
     there.  The machine runs, and is stopped for each sample.
 
     dtrace(1) has a timer for this, its deadman.  Here the kernel says that it makes no progress (a
-    soft lockup, a stall of RCU, a task that hangs), and kinst looks where its CPUs are: a kernel
+    stuck CPU, a stall of RCU, a task that hangs), and kinst looks where its CPUs are: a kernel
     that is stuck in code of its own is not helped by unplanting."""
     seen = [0] * target.cpus
     for _ in range(SAMPLES):
