@@ -35,7 +35,7 @@ from kinst.results import CommandResult, Records, Result
 from kinst.session import batches
 from kinst.session.compile import compile_program, needs_kernel
 from kinst.session.descriptions import wants_kernel
-from kinst.session.enable import check_system, enable_program
+from kinst.session.enable import enable_program
 from kinst.session.expand import expand, source_of
 from kinst.session.functions import (
     code_image,
@@ -195,7 +195,7 @@ class Machine:
         size = ROOM_FOR_DATA + ROOM_FOR_CODE
         if program is not None:
             compiled = program.compiled
-            self._check_system(compiled)
+            self._files.check_system(compiled.program)
             size = compiled.sizes.scratch(cpus, compiled.trampolines)
         size += counters_room(cpus)
         machine = start(
@@ -205,11 +205,6 @@ class Machine:
         workspace = Workspace(machine, size, for_any=program is None)
         self._started = Started(workspace, GuestCommand(machine.target))
         return self._started
-
-    def _check_system(self, compiled: Compiled) -> None:
-        """Raises DError for what the kernel's system does not have."""
-        system, elf = self._files.system, self._files.image.elf
-        check_system(compiled.program, load_all(), lambda name: system.lacks(name, elf))
 
     def _stand(self, compiled: Compiled) -> None:
         """Stop a machine that has started, for what is read next."""
@@ -285,7 +280,7 @@ class Machine:
         try:
             self._stand(compiled)
             pid = started.command.prepare(command) if command else request.process
-            self._check_system(compiled)
+            self._files.check_system(compiled.program)
             compiled = expand(request, compiled, started.machine, self._report, pid)
         except BaseException:
             started.command.drop()

@@ -16,21 +16,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from kinst.codegen.values.variable_code import is_thread_local
-from kinst.core.dtypes import INT, StackType, SymbolType
+from kinst.core.dtypes import INT
 from kinst.core.errors import AbsentError, DError, KinstError
 from kinst.core.isa import Isa
 from kinst.core.kernel import Found, Kernel, Provider
 from kinst.core.probe import Probe, ProbeName, gaps_told
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
-from kinst.dlang.walk import expressions, find
+from kinst.dlang.walk import find
 from kinst.providers import FIRST_ID, listed, load_all
-from kinst.session.descriptions import gaps_in, matching, naming, shifted, wants_kernel
+from kinst.session.descriptions import gaps_in, matching, naming, shifted
 from kinst.session.scratch import most_probes
 from kinst.session.values import Compiled, EnabledProgram, EnabledSite, StartedMachine
 
-_THREAD_LOCAL = "self"  # how a system is asked for thread-local variables
 _ARGUMENT = re.compile(r"arg[0-9]+\Z")
 
 
@@ -309,32 +307,3 @@ def _copy(clause: typed.Clause, condition: typed.Expr, index: int) -> typed.Clau
     if clause.predicate is not None:
         predicate = typed.Logical(INT, clause.span, "&&", condition, clause.predicate)
     return replace(clause, index=index, predicate=predicate)
-
-
-def _asked(expr: typed.Expr) -> str:
-    """The name under which a system is asked for what an expression reads, or ""."""
-    if isinstance(expr, typed.Builtin | typed.Subroutine):
-        return expr.name
-    if isinstance(expr, typed.RegisterRead):
-        return "uregs" if expr.user else ""
-    if isinstance(expr, typed.Stack) and isinstance(expr.type, StackType):
-        return "ustack" if expr.type.user else "stack"
-    if isinstance(expr, typed.Symbol) and isinstance(expr.type, SymbolType) and expr.type.user:
-        return "usym"
-    return _THREAD_LOCAL if is_thread_local(expr) else ""
-
-
-def check_system(
-    program: typed.Program, providers: Mapping[str, Provider], lacks: Callable[[str], str]
-) -> None:
-    """Raises DError at the first thing in a clause of the traced kernel that its system does not
-    know.  (BEGIN, END and tick-N run in kinst itself, and have its own.)  lacks: why something
-    cannot be had, by its name, or ""."""
-    for clause in program.clauses:
-        if not wants_kernel(clause.patterns, providers, fired=True):
-            continue
-        for expr in expressions(clause):
-            name = _asked(expr)
-            reason = lacks(name) if name else ""
-            if reason:
-                raise DError(reason, expr.span, "D_UNKNOWN")

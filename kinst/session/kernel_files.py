@@ -10,11 +10,15 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
+from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core.dialect import Dialect
-from kinst.core.errors import KinstError
+from kinst.core.dtypes import StackType, SymbolType
+from kinst.core.errors import DError, KinstError
 from kinst.core.isa import Isa
 from kinst.core.paths import cache_folder
 from kinst.core.types import TypeSource
+from kinst.dlang import typed
+from kinst.dlang.walk import expressions
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.elf_file import open_file
 from kinst.image.type_files import FileTypes, Places
@@ -22,10 +26,14 @@ from kinst.isa import load as load_isa
 from kinst.isa import of_machine
 from kinst.kernels.fetch_modules import module_debug
 from kinst.kernels.kmod import module_name
+from kinst.providers import load_all
+from kinst.session.descriptions import wants_kernel
 from kinst.session.report import Report
 from kinst.session.request import DEFAULT_ISA, Request
 from kinst.session.request_machine import Files, find_files
 from kinst.systems import SystemKind, of_host, of_image
+
+_THREAD_LOCAL = "self"  # how a system is asked for thread-local variables
 
 
 class KernelFiles:
@@ -60,6 +68,19 @@ class KernelFiles:
     def system(self) -> SystemKind:
         """The operating system that the kernel's file is of."""
         return of_image(self.image.elf)
+
+    def check_system(self, program: typed.Program) -> None:
+        """Raise DError at the first thing in a clause of the traced kernel that its system does not
+        have.  (BEGIN, END and tick-N run in kinst itself, and have its own.)"""
+        providers = load_all()
+        for clause in program.clauses:
+            if not wants_kernel(clause.patterns, providers, fired=True):
+                continue
+            for expr in expressions(clause):
+                name = _asked(expr)
+                reason = self.system.lacks(name, self.image.elf) if name else ""
+                if reason:
+                    raise DError(reason, expr.span, "D_UNKNOWN")
 
     def dialect(self) -> Dialect:
         """D's part of the traced system: of the kernel's file or, if kinst fetches that itself or
@@ -147,3 +168,16 @@ def isa_of_file(path: str) -> Isa:
     if isa is None:
         raise KinstError(f"{path}: made for ELF machine {machine}, which kinst does not know")
     return isa
+
+
+def _asked(expr: typed.Expr) -> str:
+    """The name under which a system is asked for what an expression reads, or ""."""
+    if isinstance(expr, typed.Builtin | typed.Subroutine):
+        return expr.name
+    if isinstance(expr, typed.RegisterRead):
+        return "uregs" if expr.user else ""
+    if isinstance(expr, typed.Stack) and isinstance(expr.type, StackType):
+        return "ustack" if expr.type.user else "stack"
+    if isinstance(expr, typed.Symbol) and isinstance(expr.type, SymbolType) and expr.type.user:
+        return "usym"
+    return _THREAD_LOCAL if is_thread_local(expr) else ""
