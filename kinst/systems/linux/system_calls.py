@@ -18,6 +18,12 @@ from kinst.systems.linux.ptregs import PT_REGS
 
 _MOST_ARGUMENTS = 6
 _NONE = "ni_syscall"  # that of numbers without a call
+# Calls that programs know by another name than the kernel does; some of these names the kernel
+# keeps for calls that it had before (include/uapi/asm-generic/unistd.h, syscall_64.tbl).
+_NAMES = {
+    "newfstat": "fstat", "newlstat": "lstat", "newstat": "stat", "newuname": "uname",
+    "sendfile64": "sendfile", "umount": "umount2",
+}  # fmt: skip
 
 
 def system_calls(
@@ -32,6 +38,7 @@ def system_calls(
             continue
         arguments = _arguments(btf, layout, slots)
         found = {f.name.removeprefix(layout.prefix): f for f in functions}
+        found.update((name, found.pop(own)) for own, name in _NAMES.items() if own in found)
         return [
             SystemCall(name, found[name], arguments)
             for name in sorted(found)
