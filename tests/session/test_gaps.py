@@ -101,6 +101,30 @@ def test_padding_is_no_gap() -> None:
     assert kernel.gaps([only(kernel)]) == []
 
 
+@pytest.mark.parametrize(
+    ("code", "size"),
+    [
+        ("c4e77bf6c0010000c0", 9),  # rdmsr rax, 0xc0000001 (SDM volume 2, RDMSR), after iced-x86
+        ("d5 08 01c0", 4),  # add r16, ... of APX
+        ("0f01fe", 3),  # invlpgb, after capstone 5
+    ],
+)
+def test_what_follows_an_instruction_that_a_disassembler_does_not_know(
+    code: str, size: int
+) -> None:
+    text = bytes.fromhex(f"53 {code} 31c0 5b c3")
+    kernel = kernel_of(text)
+    function = only(kernel)
+    offsets = [one.address - BASE for one in kernel.instructions(function)]
+    assert offsets == [0, 1, 1 + size, 3 + size, 4 + size]
+    assert kernel.columns([function]).columns.address.tolist() == [BASE + at for at in offsets]
+    assert kernel.gaps([function]) == []
+    returns = expand(ProbePattern("fbt", "", "f", "return"), load_all(), kernel)
+    assert returns[-1].site is not None and returns[-1].site.offset == 4 + size
+    (refused,) = kernel.refused([(BASE + 1, size)])
+    assert refused == (code != "0f01fe")
+
+
 def test_an_offset_in_a_gap_is_said_to_be_there() -> None:
     kernel = kernel_of(CUT)
     with pytest.raises(KinstError) as caught:

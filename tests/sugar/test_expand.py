@@ -6,6 +6,7 @@ import pytest
 
 from kinst.core.errors import DError
 from kinst.core.inline import FunctionDie
+from kinst.core.probe import Gap
 from kinst.dlang.api import parse_text
 from kinst.dlang.syntax.unparse import unparse
 from kinst.sugar.expand import Sources, expand, has_sugar
@@ -83,6 +84,26 @@ def test_one_instruction_that_ends_two_copies_fires_twice() -> None:
     assert after("kinst::again:return") == (
         "kinst::cam_strvis:5\n{\n}\n\nkinst::cam_strvis:5\n{\n}\n"
     )
+
+
+def test_copies_that_bytes_hide_which_do_not_decode_are_left_out_and_told() -> None:
+    """Of cam_strvis the bytes from +3 on; entries before them stay, returns do not."""
+    kernel = FakeKernel(KERNEL.sources)
+    (function,) = kernel.find("", "cam_strvis")
+    gap = Gap(function, 3, 28, "why")
+    kernel.gaps = lambda functions: [gap] if function in functions else []  # type: ignore[method-assign]
+    index = FakeIndex([
+        copy_of("again", 0x1001, (0x1001, 0x1003)),
+        copy_of("again", 0x1009, (0x1009, 0x100C)),
+    ], {})  # fmt: skip
+    for name, left, count in (("entry", "kinst::cam_strvis:1", 1), ("return", "", 2)):
+        clause = f"kinst::again:{name}, BEGIN {{}}"
+        found = expand(parse_text(clause, "t.d"), Sources(kernel, index), zero=True)
+        assert (left in unparse(found.program)) and (
+            "cam_strvis" in unparse(found.program)
+        ) == bool(left)
+        (loss,) = found.losses
+        assert f"{count} of 2 inlined copies are left out" in loss and "cam_strvis+3 to +31" in loss
 
 
 def test_what_expansion_gives_is_d() -> None:
