@@ -28,7 +28,7 @@ RANK = {
     "views": 5, "cli": 6, "kinst": 6,
 }  # fmt: skip
 ONLY_USER = {
-    "llvmlite": "codegen", "capstone": "isa", "ctypes": "wire", "socket": "wire",
+    "llvmlite": "codegen", "capstone": "isa", "iced_x86": "isa", "ctypes": "wire", "socket": "wire",
     "numba": "image",
 }  # fmt: skip
 

@@ -79,7 +79,16 @@ def test_metadata(wheel: zipfile.ZipFile) -> None:
     }
     required = metadata.get_all("Requires-Dist", [])
     needed = {re.split(r"[<>=]", line)[0] for line in required if "extra ==" not in line}
-    assert needed == {"capstone", "llvmlite", "lz4", "numba", "numpy", "rich", "zstandard"}
+    assert needed == {
+        "capstone",
+        "iced-x86",
+        "llvmlite",
+        "lz4",
+        "numba",
+        "numpy",
+        "rich",
+        "zstandard",
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -70,6 +70,10 @@ class Isa(Protocol):
         of them: flow() lets it go anywhere and displace() refuses it."""
         ...
 
+    def is_nop(self, code: bytes) -> bool:
+        """Whether the one instruction `code` is a no-operation."""
+        ...
+
     def undecoded(self, code: bytes) -> str:
         """Why decode() finds no instruction at the start of `code`, which is not empty."""
         ...

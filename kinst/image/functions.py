@@ -56,9 +56,12 @@ class FunctionTable:
     @cached_property
     def _arrays(self) -> _Arrays:
         symbols = self._elf.symbols
-        text = [s.index for s in self._elf.sections if s.flags & SHF_EXECINSTR]
-        chosen = np.isin(symbols.section, np.array(text, dtype=np.uint16))
+        text = [s for s in self._elf.sections if s.flags & SHF_EXECINSTR]
+        # Newer kernels have an executable .data: labels there are of data.
+        code = [s.index for s in text if s.name != ".data"]
+        chosen = np.isin(symbols.section, np.array([s.index for s in text], dtype=np.uint16))
         functions = np.flatnonzero(chosen & (symbols.kind == STT_FUNC))
+        chosen = np.isin(symbols.section, np.array(code, dtype=np.uint16))
         labels = np.flatnonzero(chosen & (symbols.kind == STT_NOTYPE))
         labels = labels[~self._inside(symbols.address[labels], functions)]
         rows = np.concatenate([functions, labels])

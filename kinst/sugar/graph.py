@@ -14,7 +14,6 @@ Tested by tests/sugar/test_inline.py.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,6 @@ from kinst.core.kernel import Kernel
 from kinst.core.probe import Function
 
 OUTSIDE = -1
-_NOP = re.compile(r"(c\.|data16 )?nop\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class Graph:
         for part in parts:
             for one, flow in zip(kernel.instructions(part), kernel.flows(part), strict=True):
                 instructions[one.address] = (one.end, flow)
-                if _NOP.match(one.text):
+                if kernel.isa.is_nop(one.code):
                     self._padding.add(one.address)
         self._addresses = sorted(instructions)
         self._flows = instructions

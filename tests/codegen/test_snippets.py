@@ -491,7 +491,8 @@ TOUCHED = [
     ("amd64", "add ecx, r8d", "rcx r8", "", True),
     ("amd64", "cmp rdi, rsi\nsetb cl", "rdi rsi", "", True),
     ("amd64", "mov ch, bh", "rbx", "", False),
-    ("amd64", "mov r10b, sil\nmov r11w, bp", "rsi rbp", "r10 r11", False),
+    # The rest of a register that is written in part is kept.
+    ("amd64", "mov r10b, sil\nmov r11w, bp", "rsi rbp r10 r11", "r10 r11", False),
     ("amd64", "not rbx\nmov rcx, rbx", "rbx", "rbx", False),
     ("amd64", "shl r12, 3\nbswap r13", "r12 r13", "r12 r13", True),
     ("amd64", "mov rcx, gs:[0x40]", "", "", False),

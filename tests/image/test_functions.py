@@ -116,6 +116,18 @@ def test_code_of_labels_alone(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_labels_of_data_are_no_functions_where_data_is_executable(tmp_path: Path) -> None:
+    code = ".text\n.globl one, word\none: nop; ret\n.data\nword: .quad 1\n"
+    (tmp_path / "a.s").write_text(code)
+    flags = ["--set-section-flags", ".data=alloc,load,contents,code"]
+    for command in (["as", "-o", "a.o", "a.s"], ["ld", "-e", "one", "-o", "a", "a.o"],
+                    ["objcopy", *flags, "a"]):  # fmt: skip
+        subprocess.run(command, cwd=tmp_path, check=True)
+    elf = open_elf(tmp_path / "a")
+    assert [s.name for s in elf.sections if s.flags & 4] == [".text", ".data"]
+    assert [f.name for f in FunctionTable(elf, SLIDE, MODULE, PADDING).all] == ["one"]
+
+
 @pytest.fixture(scope="module")
 def vmlinux(prepared: Prepared) -> Elf:
     return open_elf(prepared.debug)

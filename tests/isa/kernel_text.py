@@ -10,6 +10,7 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 import capstone
@@ -173,9 +174,10 @@ def kept_forms(text: Text, isa: Isa) -> list[Form]:
     package = Path(kinst.__file__).parent
     decoded = package / "core/instruction.py"
     sources = [decoded, *sorted((package / "isa" / isa.name).glob("*.py"))]
+    sources += sorted((package / "isa").glob("*.py"))
     for source in (*sources, Path(__file__)):
         key.update(source.read_bytes())
-    key.update(f"{capstone.__version__} {text.address}".encode())
+    key.update(f"{capstone.__version__} {version('iced-x86')} {text.address}".encode())
     kept = cache_folder() / "tests" / f"forms-{isa.name}-{key.hexdigest()[:16]}"
     if kept.exists():
         found: list[Form] = pickle.loads(kept.read_bytes())

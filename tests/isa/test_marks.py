@@ -54,7 +54,8 @@ def drawn(name: str) -> list[tuple[Instruction, bytes, int]]:
     tries = [h + rng.randbytes(9) for h in heads] if name == "amd64" else []
     while len(found) < COUNT[name]:
         one = next(isa.decode(tries.pop() if tries else random_bytes(isa, rng), TEXT), None)
-        if one is not None and one.size <= WIDTH:
+        unknown = one is not None and one.text.startswith(".byte")
+        if one is not None and one.size <= WIDTH and (not unknown or rng.random() < 0.1):
             found.append(one)
     pieces = []
     for k, one in enumerate(found):

@@ -25,15 +25,19 @@ AMD64 = {
     "gs": "swapgs; wrgsbase rax; wrgsbase eax; rdgsbase rax; mov gs, eax; mov gs, [rbx]; pop gs; "
     "lgs eax, [rbx]",
     "enters or leaves": "syscall; sysretq; .byte 0x0f, 7; sysenter; .byte 0x0f, 0x35; sysexitq; "
-    "iretd; iretq; iretw",
+    "iretd; iretq; iretw; .byte 0xf3, 0x0f, 1, 0xca; .byte 0xf2, 0x0f, 1, 0xca",
     "code segment": "lret; retfq; lret 8; jmp fword ptr [rax]; call fword ptr [rbx]; "
     "rex.W jmp fword ptr [rax]",
-    "looks up": "int 0x80; int 3; int3; int1; ud0 eax, ecx; ud1 eax, [rbx]",
+    "looks up": "int 0x80; int 3; int3; int1; ud0 eax, ecx; ud1 eax, [rbx]; .byte 0xd6",
     "indirect calls": "endbr64; endbr32",
     "slept": "hlt; mwait; mwaitx; umwait ecx",
     "holds back": "mov ss, eax; mov ss, [rbx]; lss eax, [rbx]",
     "transaction": "xbegin .+100; xend; xabort 3",
-    "goes on": "vmlaunch; vmresume; vmrun; skinit; getsec; enclu; rsm",
+    "goes on": "vmlaunch; vmresume; vmrun; skinit; getsec; enclu; rsm; seamret",
+    # rdmsr and wrmsrns with an immediate, a reserved no-operation, APX.
+    "one known": ".byte 0xc4, 0xe7, 0x7b, 0xf6, 0xc0, 1, 0, 0, 0xc0; "
+    ".byte 0xc4, 0xe7, 0x7a, 0xf6, 0xc0, 1, 0, 0, 0xc0; .byte 0x0f, 0x1f, 0xc8; "
+    ".byte 0xd5, 8, 1, 0xc0; .byte 0x62, 0xf4, 0x7c, 0x18, 1, 0xc0",
     "": "cli; popfq; pushfq; cld; std; stac; clac; rdmsr; wrmsr; cpuid; rdtsc; rdpmc; rdrand rax; "
     "xgetbv; in al, dx; out 0x80, al; pause; mfence; prefetcht0 [rax]; clflush [rax]; wbinvd; "
     "invlpg [rax]; invpcid rax, [rbx]; monitor; fld st(1); fxsave [rax]; xsave [rax]; "

@@ -31,8 +31,8 @@ from tools.mutation.mutants import Mutant, mutated
 
 # Nothing of kinst's: imported once, here, and there in every forked process.
 HEAVY = (
-    "capstone", "hypothesis", "llvmlite.binding", "llvmlite.ir", "numba", "numpy", "rich.console",
-    "unicorn",
+    "capstone", "hypothesis", "iced_x86", "llvmlite.binding", "llvmlite.ir", "numba", "numpy",
+    "rich.console", "unicorn",
 )  # fmt: skip
 COPIED = ("compiled",)  # of the cache: what a mutant could spoil
 EMPTY = ("guests", "planted")

@@ -88,6 +88,7 @@ class Amd64:
     snippet = staticmethod(_snippets.snippet)
     padding = staticmethod(decoder.padding)
     undecoded = staticmethod(decoder.undecoded)
+    is_nop = staticmethod(decoder.is_nop)
     stub = staticmethod(_inline.stub)
     counts_freely = staticmethod(marks.counts_freely)
 

@@ -12,8 +12,10 @@ import struct
 import numpy as np
 
 from kinst.core.instruction import Flow
+from kinst.isa import _x86
+from kinst.isa._x86_length import ADDRESS_SIZE, OPERAND_SIZE
 from kinst.isa.amd64.encode import MASK
-from kinst.isa.amd64.parse import ADDRESS_SIZE, ONE_BYTE, OPERAND_SIZE, RSP, TWO_BYTE, Parsed, parse
+from kinst.isa.amd64.parse import ONE_BYTE, RSP, TWO_BYTE, Parsed, parse
 
 _FLAGS = "regs[R_RFL]"
 _LESS = f"(({_FLAGS} >> 7 ^ {_FLAGS} >> 11) & 0x1)"  # SF != OF
@@ -46,15 +48,31 @@ LANDING = Flow("landing")
 RETURN = Flow("return", falls_through=False)
 CALL = Flow("call")
 INDIRECT = Flow("indirect", falls_through=False)
-# The kernel steps over ud2 where it means a warning (WARN).
+# What is not known may go on, and anywhere else.
+ANYWHERE = Flow("indirect")
+# The kernel steps over ud2, and since Linux 6.19 over ud1, where it means a warning (WARN).
 WARN = Flow("trap")
 TRAP = Flow("trap", falls_through=False)
 
-_ONE = {
-    0xC2: RETURN, 0xC3: RETURN, 0xCA: INDIRECT, 0xCB: INDIRECT, 0xCF: INDIRECT,
-    0xCC: TRAP, 0xF1: TRAP,
-}  # fmt: skip
-_TWO = {0x0B: WARN, 0xB9: TRAP, 0xFF: TRAP, 0x07: INDIRECT, 0x35: INDIRECT}
+# By iced-x86's mnemonics.
+_NAMED = {
+    **dict.fromkeys(_x86.numbers("ret"), RETURN),
+    **dict.fromkeys(
+        _x86.numbers(
+            "retf iret iretd iretq uiret eretu erets sysret sysretq sysexit sysexitq rsm skinit"
+        ),
+        INDIRECT,
+    ),
+    # A hypervisor, an enclave or a transaction's start comes back elsewhere.
+    **dict.fromkeys(
+        _x86.numbers("syscall sysenter vmlaunch vmresume enclu getsec seamret xbegin xabort"),
+        ANYWHERE,
+    ),
+    **dict.fromkeys(_x86.numbers("int3 int1 ud0"), TRAP),
+    **dict.fromkeys(_x86.numbers("ud2 ud1"), WARN),
+}
+_GROUP5 = 0xFF
+_BRANCHES = frozenset((*range(0x70, 0x80), *range(0xE0, 0xE4), 0xC2, 0xC3, 0xE8, 0xE9, 0xEB))
 _ENDBR = (b"\xf3\x0f\x1e\xfa", b"\xf3\x0f\x1e\xfb")
 # What Linux writes over an endbr64 that nothing jumps to (asm/ibt.h: gen_endbr_poison()), early and
 # late versions.
@@ -79,10 +97,17 @@ def thunk(name: str) -> Flow | None:
 
 def flow(code: bytes, address: int) -> Flow:
     """Where control goes from the one instruction `code` at `address`."""
-    parsed = parse(code)
-    if parsed is None:
-        return NEXT
+    if code == _x86.UDB:
+        return WARN
+    known, parsed = _x86.only(code, address), parse(code)
+    if known is None or parsed is None:
+        return ANYWHERE
     op = parsed.opcode
+    if OPERAND_SIZE in parsed.prefixes and _is_branch(parsed):
+        # Processors differ on how many bytes of the target are kept (relocate.py refuses it).
+        return ANYWHERE
+    if known.mnemonic in _NAMED:
+        return _NAMED[known.mnemonic]
     after = address + len(code)
     if parsed.map == ONE_BYTE:
         if op in (0xE8, 0xE9):
@@ -93,21 +118,25 @@ def flow(code: bytes, address: int) -> Flow:
             return _conditional(op & 0xF, _led_to("<b", parsed, after))
         if op & 0xFC == 0xE0:
             return _counted(parsed, _led_to("<b", parsed, after))
-        if op == 0xFF and parsed.reg in (2, 3):
+        if op == _GROUP5 and parsed.reg in (2, 3):
             return CALL
-        if op == 0xFF and parsed.reg in (4, 5):
+        if op == _GROUP5 and parsed.reg in (4, 5):
             return _indirect(parsed, after)
-        return _ONE.get(op, NEXT)
+        return NEXT
     if parsed.map == TWO_BYTE:
-        if op & 0xF0 == 0x80 and OPERAND_SIZE in parsed.prefixes:
-            # Processors differ on how many bytes of distance there are (relocate.py refuses it).
-            return Flow("indirect", falls_through=True)
         if op & 0xF0 == 0x80:
             return _conditional(op & 0xF, _led_to("<i", parsed, after))
         if code in _ENDBR or code in _SEALED:
             return LANDING
-        return _TWO.get(op, NEXT)
     return NEXT
+
+
+def _is_branch(parsed: Parsed) -> bool:
+    """Whether this is a near branch, call or return."""
+    if parsed.map == ONE_BYTE:
+        op = parsed.opcode
+        return op in _BRANCHES or (op == _GROUP5 and 2 <= parsed.reg <= 5)
+    return parsed.map == TWO_BYTE and parsed.opcode & 0xF0 == 0x80
 
 
 def _led_to(form: str, parsed: Parsed, after: int) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kinst.core.displaced import OutOfReach, Refused
+from kinst.isa import _x86
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64.control import flow
-from kinst.isa.amd64.decode import split
 from kinst.isa.amd64.relocate import move
 
 # The seventh, rax, holds the number of vector arguments of a variadic function; with it the
@@ -72,7 +72,8 @@ def _finish(code: bytes, address: int, to: int, head: bytes) -> tuple[bytes, byt
 
 def _displace_start(code: bytes, address: int, to: int) -> _Start | Refused:
     moved_code, size = b"", 0
-    for length, mnemonic, _ in split(code, address, e.JUMP_SIZE):
+    for known in _x86.listed(code, address):
+        length, mnemonic = known.len, _x86.name(known)
         one = code[size : size + length]
         moved = move(one, address + size, to + len(moved_code))
         if isinstance(moved, Refused):

@@ -8,7 +8,14 @@ appendix A ("EFLAGS cross-reference").
 
 from __future__ import annotations
 
-from kinst.isa.amd64.decode import split
+from functools import cache
+from itertools import islice
+from typing import Any
+
+from iced_x86 import Instruction, OpCodeInfo, OpCodeOperandKind
+
+from kinst.isa import _x86
+from kinst.isa._x86_length import LONGEST
 
 CF, PF, AF, ZF, SF, OF = 0x001, 0x004, 0x010, 0x040, 0x080, 0x800
 ARITHMETIC = CF | PF | AF | ZF | SF | OF
@@ -17,58 +24,60 @@ ARITHMETIC = CF | PF | AF | ZF | SF | OF
 COUNTING_CLOBBERS = ARITHMETIC & ~CF
 
 LOOK_AHEAD = 16  # instructions; longer runs without any flag-setter are rare
-_PIECE = 4  # decoded at a time: most runs are decided by then
-_LONGEST = 15  # bytes of an instruction
 
-_ALL = "add sub cmp and or xor test neg mul imul div idiv xadd cmpxchg popcnt andn blsr blsi blsmsk"
-_CARRY_READERS = "adc sbb"
-_STEPS = "inc dec"
-_BIT_TESTS = "bt bts btr btc"
-_SCANS = "bsf bsr tzcnt lzcnt"  # one encoding is either, by processor: ZF is common to both
-_SHIFTS = "shl shr sar sal"
-_DOUBLE_SHIFTS = "shld shrd"
+# Mnemonics to (flags read, flags written), whichever their operands are.
 _NONE = (
-    "mov movabs movzx movsx movsxd lea push pop nop xchg not bswap cdqe cdq cqo cwde cwd cbw"
+    "mov movzx movsx movsxd lea push pop nop xchg not bswap cdqe cdq cqo cwde cwd cbw"
     " movsb movsw movsd movsq stosb stosw stosd stosq lodsb lodsw lodsd lodsq movnti"
     " lfence mfence sfence pause prefetcht0 prefetcht1 prefetcht2 prefetchnta prefetchw"
     " shlx shrx sarx rorx rol ror endbr64 cld leave"
 )
-
-# mnemonic -> (flags read, flags written)
+_ALL = "add sub cmp and or xor test neg mul imul div idiv xadd cmpxchg popcnt andn blsr blsi blsmsk"
+_EFFECTS = (
+    (_NONE, 0, 0),
+    (_ALL, 0, ARITHMETIC),
+    ("adc sbb", CF, ARITHMETIC),
+    ("inc dec", 0, ARITHMETIC & ~CF),
+    ("bt bts btr btc", 0, CF),
+    ("bsf bsr tzcnt lzcnt", 0, ZF),  # one encoding is either, by processor: ZF is common to both
+    ("cmpxchg8b cmpxchg16b", 0, ZF),
+)
 _EFFECT = {
-    **dict.fromkeys(_NONE.split(), (0, 0)),
-    **dict.fromkeys(_ALL.split(), (0, ARITHMETIC)),
-    **dict.fromkeys(_CARRY_READERS.split(), (CF, ARITHMETIC)),
-    **dict.fromkeys(_STEPS.split(), (0, ARITHMETIC & ~CF)),
-    **dict.fromkeys(_BIT_TESTS.split(), (0, CF)),
-    **dict.fromkeys(_SCANS.split(), (0, ZF)),
-    **dict.fromkeys(("cmpxchg8b", "cmpxchg16b"), (0, ZF)),
+    number: (read, written) for names, read, written in _EFFECTS for number in _x86.numbers(names)
 }
-_COUNTED = frozenset(_SHIFTS.split() + _DOUBLE_SHIFTS.split())
+_COUNTED = _x86.numbers("shl shr sar sal shld shrd")
 _VOID = (0, 0)
+COUNT_MASK = 0x1F  # or 0x3F, by operand size: a multiple of 32 is not looked at closer
 
 
-def effect_of(mnemonic: str) -> tuple[int, int] | None:
-    """(flags read, flags written) of an instruction, by its name without prefixes; None where
-    that is not known, or hangs on an operand."""
+def effect_of(mnemonic: int) -> tuple[int, int] | None:
+    """(flags read, flags written) by iced-x86's mnemonic; None if that is not known, or hangs on
+    an operand."""
     return _EFFECT.get(mnemonic)
 
 
-def is_counted(mnemonic: str) -> bool:
-    """Whether its effect is shift_effect() of its operands."""
-    return mnemonic in _COUNTED
+@cache
+def counts(code: Any) -> tuple[bool, int]:
+    """Whether an instruction's effect hangs on a count, by iced-x86's code, and the count if every
+    such instruction has the same: 1, or 0 for cl; -1 if the last byte is the count.
+
+    A shift by 0 leaves the flags; by cl it may.
+    """
+    info = OpCodeInfo(code)
+    if info.mnemonic not in _COUNTED:
+        return False, 0
+    last = info.op_kind(info.op_count - 1)
+    if last == OpCodeOperandKind.IMM8:
+        return True, -1
+    return True, int(last == OpCodeOperandKind.IMM8_CONST_1)
 
 
-def shift_effect(operands: str) -> tuple[int, int]:
-    """A shift by 0 leaves the flags; by cl it may.  The count is masked to 5 or 6 bits."""
-    count = operands.rpartition(", ")[2]
-    if count == "cl":
-        return _VOID
-    try:
-        value = int(count, 0)
-    except ValueError:  # the form with one operand shifts by 1
-        value = 1
-    return (0, ARITHMETIC) if value & 0x1F else _VOID
+def _effect(one: Instruction, code: bytes) -> tuple[int, int] | None:
+    counted, count = counts(one.code)
+    if not counted:
+        return effect_of(one.mnemonic)
+    count = code[-1] if count < 0 else count
+    return (0, ARITHMETIC) if count & COUNT_MASK else _VOID
 
 
 def dead(code: bytes, following: bytes, address: int, flags: int = ARITHMETIC) -> bool:
@@ -76,23 +85,16 @@ def dead(code: bytes, following: bytes, address: int, flags: int = ARITHMETIC) -
 
     code: the instruction at address.  following: the bytes after it; it may be cut anywhere.
     """
-    run = code + following[: LOOK_AHEAD * _LONGEST]
-    for _ in range(LOOK_AHEAD // _PIECE):
-        size = 0
-        for length, mnemonic, operands in split(run, address, _PIECE):
-            size += length
-            effect = _EFFECT.get(mnemonic)
-            if effect is None:
-                if mnemonic not in _COUNTED:
-                    return False
-                effect = shift_effect(operands)
-            read, written = effect
-            if read & flags:
-                return False
-            flags &= ~written
-            if not flags:
-                return True
-        run = run[size:]
-        if not size:
+    run, at = code + following[: LOOK_AHEAD * LONGEST], 0
+    for one in islice(_x86.listed(run, address), LOOK_AHEAD):
+        effect = _effect(one, run[at : at + one.len])
+        if effect is None:
             return False
+        read, written = effect
+        if read & flags:
+            return False
+        flags &= ~written
+        if not flags:
+            return True
+        at += one.len
     return False

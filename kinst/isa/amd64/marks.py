@@ -10,9 +10,11 @@ Tested by tests/isa/test_marks.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from iced_x86 import OpCodeInfo
 
 from kinst.core.columns import (
     FLOW_KINDS,
@@ -28,11 +30,11 @@ from kinst.core.columns import (
     Scanned,
     columns_in,
 )
-from kinst.isa.amd64 import flags
-from kinst.isa.amd64.decode import bare, whole
+from kinst.isa import _x86
+from kinst.isa._x86_length import ADDRESS_SIZE, LEGACY, MODRM, OPERAND_SIZE
+from kinst.isa.amd64 import flags, refuse
 from kinst.isa.amd64.flags import COUNTING_CLOBBERS, LOOK_AHEAD
-from kinst.isa.amd64.parse import ADDRESS_SIZE, LEGACY, MODRM, OPERAND_SIZE, RIP_RELATIVE
-from kinst.isa.amd64.refuse import BY_MNEMONIC
+from kinst.isa.amd64.parse import RIP_RELATIVE
 
 # The kinds, in the lowest bits of a mark.
 COPY, RELATIVE, JUMP, BRANCH, CALL, RETURN = range(1, 7)
@@ -46,8 +48,8 @@ NEAR = 1 << 4  # of a branch: four bytes of distance, not one
 FIELD_SHIFT = 8  # where the distance, or the displacement, is in its bytes; four bits
 CONDITION_SHIFT = 12  # of a branch
 
-# What is not marked, whatever it is made of.
-_ALONE = frozenset(("sti", "ud2", *BY_MNEMONIC))
+# What is not marked, whatever it is made of, beside what is refused by its name.
+_ALONE = _x86.numbers("sti ud2")
 
 _ONE_BYTE_ALONE = np.zeros(256, np.bool_)
 _ONE_BYTE_ALONE[[*range(0xE0, 0xE4), 0xCA, 0xCB, 0xCC, 0xCF, 0xF1, 0x8E, 0xFF]] = True
@@ -57,64 +59,83 @@ _LEGACY = np.isin(np.arange(256), sorted(LEGACY))
 _MODRM = np.stack([np.isin(np.arange(256), sorted(ops)) for ops in MODRM])
 
 
-class _Words:
-    """Numbers for what instructions are called, and columns of what their names say."""
+@dataclass(slots=True)
+class _Effects:
+    """What is known of instructions by iced-x86's code, as columns that have a row for each code.
 
-    def __init__(self) -> None:
-        self.known: dict[str, int] = {}
-        self._rows: list[tuple[int, int, bool, bool]] = []
+    Attributes:
+        known: the codes whose rows are filled in.
+        read, written: arithmetic flags.
+        unknown: the flags are not known.
+        counted: the last byte is a count, by which the flags are written or not.
+        plain: the instruction may be marked.
+    """
 
-    def number(self, mnemonic: str, operands: str) -> int:
-        """The number of a name: of those whose effect hangs on an operand, with that."""
-        name = bare(mnemonic) if " " in mnemonic else mnemonic
-        effect, plain = flags.effect_of(name), name not in _ALONE
-        if effect is None and flags.is_counted(name):
-            key = f"{mnemonic} {operands.rpartition(', ')[2]}"
-            if key not in self.known:
-                self.known[key] = len(self._rows)
-                self._rows.append((*flags.shift_effect(operands), False, plain))
-            return self.known[key]
-        self.known[mnemonic] = len(self._rows)
-        self._rows.append((*(effect or (0, 0)), effect is None, plain))
-        return self.known[mnemonic]
+    known: set[int]
+    read: U16
+    written: U16
+    unknown: Bools
+    counted: Bools
+    plain: Bools
 
-    def columns(self, names: I64) -> tuple[U16, U16, Bools, Bools]:
-        """Of each name: flags read, flags written, whether that is not known; whether it may be
-        marked."""
-        read, written, unknown, plain = zip(*self._rows, strict=True)
-        return (
-            np.array(read, np.uint16)[names], np.array(written, np.uint16)[names],
-            np.array(unknown, np.bool_)[names], np.array(plain, np.bool_)[names],
-        )  # fmt: skip
+    def learn(self, codes: I64) -> None:
+        """Fill in the rows of these codes."""
+        for code in set(np.unique(codes).tolist()) - self.known:
+            self.known.add(code)
+            mnemonic = OpCodeInfo(code).mnemonic
+            counted, count = flags.counts(code)
+            self.counted[code] = counted and count < 0
+            effect = flags.effect_of(mnemonic)
+            if counted:
+                effect = (0, flags.ARITHMETIC if count else 0)
+            self.unknown[code] = effect is None
+            self.read[code], self.written[code] = effect or (0, 0)
+            refused = mnemonic in refuse.BY_MNEMONIC or mnemonic in _ALONE
+            self.plain[code] = not refused and code not in _x86.unknown()
 
 
 @cache
-def _words() -> _Words:
-    return _Words()
+def _effects() -> _Effects:
+    size = 1 << 16
+    bools = [np.zeros(size, np.bool_) for _ in range(3)]
+    return _Effects(set(), np.zeros(size, np.uint16), np.zeros(size, np.uint16), *bools)
 
 
 def scan(pieces: Sequence[tuple[int, bytes]]) -> Scanned:
     """See Isa.scan."""
-    words = _words()
-    number, known = words.number, words.known
-    addresses, sizes, names, ends = list[int](), list[int](), list[int](), [0]
+    sizes, codes, ends = list[int](), list[int](), [0]
     for address, code in pieces:
-        for where, size, mnemonic, operands in whole(code, address):
-            index = known.get(mnemonic)
-            names.append(number(mnemonic, operands) if index is None else index)
-            sizes.append(size)
-            addresses.append(where)
+        some, kinds = _x86.sizes_and_codes(code, address)
+        sizes += some
+        codes += kinds
         ends.append(len(sizes))
-    bounds = np.array(ends)
     if not sizes:
-        return Scanned(NO_COLUMNS, bounds)
-    found = columns_in(pieces, bounds, addresses, sizes)
+        return Scanned(NO_COLUMNS, np.array(ends))
+    size, kind, bounds = np.array(sizes), np.array(codes), np.array(ends)
     piece = np.repeat(np.arange(len(pieces)), np.diff(bounds))
-    found.marks[:] = _marks(found, np.array(names), piece)
+    after = np.cumsum(size)
+    first = np.concatenate([[0], after])[bounds[:-1]]
+    start = np.array([address for address, _ in pieces], np.uint64)
+    address = start[piece] + (after - size - first[piece]).astype(np.uint64)
+    kept = ~_left_out(kind, piece)
+    bounds = np.concatenate([[0], np.cumsum(kept)])[bounds]
+    found = columns_in(pieces, bounds, address[kept], size[kept])
+    found.marks[:] = _marks(found, kind[kept], piece[kept])
     return Scanned(found, bounds)
 
 
-def _marks(found: Columns, names: I64, piece: I64) -> U16:
+def _left_out(codes: I64, piece: I64) -> Bools:
+    """The breakpoints that decode() leaves out: those after an instruction that never falls
+    through, and after one another."""
+    trap = codes == _x86.INT3
+    at = np.arange(len(codes))
+    before = np.maximum.accumulate(np.where(trap, -1, at))  # the last other instruction
+    ends = np.isin(codes[before], sorted(_x86.never_falls_through()))
+    left: Bools = trap & (before >= 0) & (piece[before] == piece) & ends
+    return left
+
+
+def _marks(found: Columns, codes: I64, piece: I64) -> U16:
     code, rows = found.code, np.arange(len(found))
     at = np.zeros(len(found), np.int64)
     wide, narrow = np.zeros(len(found), np.bool_), np.zeros(len(found), np.bool_)
@@ -144,8 +165,13 @@ def _marks(found: Columns, names: I64, piece: I64) -> U16:
     modrm = code[rows, np.minimum(modrm_at, WIDTH - 1)]
     alone |= vector | narrow | (has_modrm & (modrm_at >= found.size))
     alone |= np.where(one, _ONE_BYTE_ALONE[op], two & _TWO_BYTE_ALONE[op])
-    read, written, unknown, plain = _words().columns(names)
-    alone |= ~plain
+    effects = _effects()
+    effects.learn(codes)
+    alone |= ~effects.plain[codes]
+    last = code[rows, found.size - 1]
+    stays = effects.counted[codes] & (last & flags.COUNT_MASK == 0)
+    read, unknown = effects.read[codes], effects.unknown[codes]
+    written = np.where(stays, 0, effects.written[codes])
 
     relative = has_modrm & (modrm & 0xC7 == RIP_RELATIVE)
     call, near_jump = one & (op == 0xE8), one & (op == 0xE9)

@@ -1,7 +1,7 @@
 """Where the parts of one amd64 instruction are: prefixes, opcode, ModRM, displacement.
 
-Only what relocation needs is found here; whether the bytes are an instruction at all, and how
-long it is, is the disassembler's word.  Source: Intel SDM volume 2, chapter 2 ("Instruction
+Only what relocation needs is found here; whether the bytes are a known instruction, and how long
+it is, kinst/isa/_x86.py says.  Source: Intel SDM volume 2, chapter 2 ("Instruction
 format") and appendix A (opcode maps).
 
 Tested by tests/isa/test_parts.py.
@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LEGACY = frozenset(b"\x66\x67\x2e\x3e\x26\x36\x64\x65\xf0\xf2\xf3")
-OPERAND_SIZE = 0x66
-ADDRESS_SIZE = 0x67
+from kinst.isa._x86_length import LEGACY, MODRM, REGISTERS_ONLY
 
 # Opcode maps.
 # Three: behind 0F 38 or 0F 3A.  Vector: whichever VEX, EVEX and XOP have.
@@ -21,24 +19,6 @@ ONE_BYTE, TWO_BYTE, THREE_BYTE, VECTOR = range(4)
 
 RSP = 4  # register number in ModRM and SIB; also "a SIB byte follows" in ModRM.rm
 RIP_RELATIVE = 5  # ModRM.rm with mod 0
-
-
-def _one_byte_modrm() -> frozenset[int]:
-    found = {op for op in range(0x40) if op & 7 < 4}
-    found |= {0x63, 0x69, 0x6B, 0xC0, 0xC1, 0xC6, 0xC7, 0xF6, 0xF7, 0xFE, 0xFF}
-    found |= set(range(0x80, 0x90)) | set(range(0xD0, 0xD4)) | set(range(0xD8, 0xE0))
-    return frozenset(found)
-
-
-def _two_byte_modrm() -> frozenset[int]:
-    without = {*range(0x04, 0x0D), 0x0E, *range(0x30, 0x38), 0x77, *range(0x80, 0x90)}
-    without |= {0xA0, 0xA1, 0xA2, 0xA8, 0xA9, 0xAA, *range(0xC8, 0xD0)}
-    return frozenset(set(range(0x100)) - without)
-
-
-MODRM = (_one_byte_modrm(), _two_byte_modrm())
-# mov to and from control and debug registers: ModRM is there, but always means registers.
-_REGISTERS_ONLY = frozenset((0x20, 0x21, 0x22, 0x23))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +59,7 @@ class Parsed:
         """A memory operand relative to the next instruction; disp32 is at modrm_at + 1."""
         if self.modrm_at < 0 or self.modrm & 0xC7 != RIP_RELATIVE:
             return False
-        return self.map != TWO_BYTE or self.opcode not in _REGISTERS_ONLY
+        return self.map != TWO_BYTE or self.opcode not in REGISTERS_ONLY
 
     @property
     def based_on_rsp(self) -> bool:

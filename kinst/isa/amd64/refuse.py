@@ -19,14 +19,14 @@ it (its memory, its per-CPU base) is not there when it runs.
 | jmp, jcc, jrcxz, loop, call | rewritten (relocate.py) |
 | mov to cr | refused: it can unmap the trampoline or change the processor's mode |
 | swapgs, wrgsbase, rdgsbase, mov/pop/lgs to gs | refused: around them gs is not the kernel's, and the probe's own code needs it |
-| syscall, sysret, sysenter, sysexit, iret, retf, far jmp and call | refused: entry to and exit from the kernel |
+| syscall, sysret, sysenter, sysexit, iret, eretu, erets, retf, far jmp and call | refused: entry to and exit from the kernel |
 | ud2 | copied, to trap at its copy: who plants it must have the kernel look up the original address instead (Relocated.original_at; the personality refuses it otherwise) |
-| int n, int1, int3, into, ud0, ud1 | refused: the kernel's handler looks their address up (static calls, breakpoints) |
+| int n, int1, int3, ud0, ud1, udb | refused: the kernel's handler looks their address up (static calls, breakpoints) |
 | hlt, mwait, mwaitx, umwait | refused: an interrupt between the check before them and the copy would be slept over |
 | mov ss, pop ss, lss | refused: interrupts and debug traps are held for one instruction, which would be another |
 | xbegin, xend, xabort | refused: a transaction cannot run through a trampoline |
-| vmlaunch, vmresume, vmrun, skinit, getsec, enclu, rsm | refused: the machine goes on elsewhere |
-| anything that does not decode | refused |
+| vmlaunch, vmresume, vmrun, skinit, getsec, enclu, rsm, seamret | refused: the machine goes on elsewhere |
+| what iced-x86 does not know, and no-operations that are reserved | refused |
 
 For comparison: Linux's kprobes refuse far jumps, int3, iret and what sets ss (arch/x86/kernel/
 kprobes/core.c); FreeBSD's kinst refuses sti, popf and jrcxz (kinst_isa.c).
@@ -36,11 +36,13 @@ Tested by tests/isa/test_refused.py.
 
 from __future__ import annotations
 
-from kinst.isa.amd64.decode import bare, split
+from iced_x86 import Mnemonic
+
+from kinst.isa import _x86
 from kinst.isa.amd64.parse import ONE_BYTE, TWO_BYTE, Parsed
 
 _ENTRY = "it enters or leaves the kernel"
-_ADDRESS = "the kernel looks up the address it traps at"
+LOOKED_UP = "the kernel looks up the address it traps at"
 _LANDING = "indirect calls must find it there"
 _SLEEP = "an interrupt just before its copy would be slept over"
 _GS = "around it gs is not the kernel's, and a probe needs the kernel's"
@@ -51,30 +53,27 @@ _GUEST = "the machine goes on somewhere else"
 _PAGING = "it can unmap the trampoline that runs it"
 
 _REFUSED_MNEMONICS = {
-    _ENTRY: "syscall sysret sysretq sysenter sysexit sysexitq iret iretd iretq uiret",
-    _SEGMENT: "retf retfq ljmp lcall",
-    _ADDRESS: "int int1 int3 into ud0 ud1",
+    _ENTRY: "syscall sysret sysretq sysenter sysexit sysexitq iret iretd iretq uiret eretu erets",
+    _SEGMENT: "retf",
+    LOOKED_UP: "int int1 int3 ud0 ud1",
     _LANDING: "endbr64 endbr32",
     _SLEEP: "hlt mwait mwaitx umwait",
     _GS: "swapgs wrgsbase rdgsbase lgs",
     _SHADOW: "lss",
     _TRANSACTION: "xbegin xend xabort",
-    _GUEST: "vmlaunch vmresume vmrun skinit getsec enclu rsm",
+    _GUEST: "vmlaunch vmresume vmrun skinit getsec enclu rsm seamret",
 }
+# iced-x86's numbers of mnemonics to reasons.
 BY_MNEMONIC = {
-    mnemonic: reason
-    for reason, mnemonics in _REFUSED_MNEMONICS.items()
-    for mnemonic in mnemonics.split()
+    number: reason for reason, names in _REFUSED_MNEMONICS.items() for number in _x86.numbers(names)
 }
 
 _SEGMENT_SS, _SEGMENT_GS = 2, 5
-_SHADOW_ENDS = frozenset(
-    ("hlt", "mwait", "mwaitx", "umwait", "sysexit", "sysexitq", "iret", "iretd", "iretq")
-)
+_SHADOW_ENDS = _x86.numbers("hlt mwait mwaitx umwait sysexit sysexitq iret iretd iretq eretu erets")
 
 
-def refusal(parsed: Parsed | None, mnemonic: str) -> str:
-    """Why this instruction is not displaced, or "".  mnemonic: without prefixes."""
+def refusal(parsed: Parsed | None, mnemonic: int) -> str:
+    """Why a known instruction is not displaced, or "".  mnemonic: iced-x86's."""
     reason = BY_MNEMONIC.get(mnemonic, "")
     if reason or parsed is None:
         return reason
@@ -91,14 +90,18 @@ def refusal(parsed: Parsed | None, mnemonic: str) -> str:
     return ""
 
 
-def shadow_refusal(mnemonic: str, following: bytes, address: int) -> str:
+def shadow_refusal(code: bytes, following: bytes, address: int) -> str:
     """Why an instruction cannot be displaced because of the one after it, or "".
 
     following: live bytes from `address`, where the next instruction is.
     """
-    if bare(mnemonic) != "sti":
+    one = _x86.first(code, address - len(code))
+    if one is None or one.mnemonic != Mnemonic.STI:
         return ""
-    after = split(following[:15], address, 1)
-    if after and after[0][1] in _SHADOW_ENDS:
-        return f"sti protects the {after[0][1]} after it from interrupts, and only if adjacent"
+    after = _x86.first(following, address)
+    if after is None:
+        return "sti delays interrupts, and the instruction after it is not known"
+    if after.mnemonic in _SHADOW_ENDS:
+        name = _x86.name(after)
+        return f"sti protects the {name} after it from interrupts, and only if adjacent"
     return ""

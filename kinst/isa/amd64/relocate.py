@@ -24,10 +24,12 @@ from kinst.core.displaced import (
     Relocated,
     with_way_back,
 )
+from kinst.isa import _x86
+from kinst.isa._x86_length import ADDRESS_SIZE, OPERAND_SIZE
 from kinst.isa.amd64 import encode as e
-from kinst.isa.amd64.decode import split
-from kinst.isa.amd64.parse import ADDRESS_SIZE, ONE_BYTE, OPERAND_SIZE, RSP, TWO_BYTE, Parsed, parse
-from kinst.isa.amd64.refuse import refusal
+from kinst.isa.amd64.decode import UNKNOWN
+from kinst.isa.amd64.parse import ONE_BYTE, RSP, TWO_BYTE, Parsed, parse
+from kinst.isa.amd64.refuse import LOOKED_UP, refusal
 
 _CALL, _JUMP, _JUMP_SHORT, _GROUP5 = 0xE8, 0xE9, 0xEB, 0xFF
 _GROUP5_CALL, _GROUP5_JUMP = 2, 4
@@ -49,11 +51,11 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
     """As displace(), without the jump back."""
-    decoded = split(code, address, 1)
-    if not decoded or decoded[0][0] != len(code):
-        return Refused("its bytes are not one known instruction")
+    known = _x86.only(code, address)
+    if known is None:
+        return Refused(LOOKED_UP if code == _x86.UDB else UNKNOWN)
     parsed = parse(code)
-    reason = refusal(parsed, decoded[0][1])
+    reason = refusal(parsed, known.mnemonic)
     if reason or parsed is None:
         return Refused(reason or "its bytes end before its operands")
     try:

@@ -6,11 +6,19 @@ Tested by tests/codegen/test_snippets.py.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
-from capstone import CS_AC_WRITE, CS_ARCH_X86, CS_GRP_CALL, CS_GRP_JUMP, CS_GRP_RET, CS_MODE_64, Cs
-from capstone.x86 import X86_OP_MEM
+from iced_x86 import (
+    FlowControl,
+    InstructionInfoFactory,
+    OpAccess,
+    Register,
+    RegisterExt,
+    RflagsBits,
+)
 
 from kinst.core.bodies import Snippet, SnippetRegisters
+from kinst.isa import _x86
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64 import registers as r
 
@@ -26,49 +34,50 @@ REGISTERS = SnippetRegisters(
     NAMES[RESULT],
 )
 
-_LEAVING = frozenset((CS_GRP_JUMP, CS_GRP_CALL, CS_GRP_RET))
-_FLAGS = "rflags"
-_NOT_GENERAL = frozenset(("gs", _FLAGS))
-
-
-def _parts(number: int, name: str) -> tuple[str, ...]:
-    """A register's name and those of its parts."""
-    if number >= 8:
-        return name, f"{name}d", f"{name}w", f"{name}b"
-    bare = name[1:]
-    low = f"{bare[0]}l" if bare[1] == "x" else f"{bare}l"
-    high = (f"{bare[0]}h",) if bare[1] == "x" else ()
-    return name, f"e{bare}", bare, low, *high
-
-
-_NUMBER = {part: number for number, name in enumerate(NAMES) for part in _parts(number, name)}
-
-
-@cache
-def _disassembler() -> Cs:
-    detailed = Cs(CS_ARCH_X86, CS_MODE_64)
-    detailed.detail = True
-    return detailed
+_CHANGES = frozenset((OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE,
+                      OpAccess.READ_COND_WRITE))  # fmt: skip
+_READS = frozenset((OpAccess.READ, OpAccess.COND_READ, OpAccess.READ_WRITE,
+                    OpAccess.READ_COND_WRITE))  # fmt: skip
+# A register that is written only sometimes, or only in part, is also read.
+_PARTLY = frozenset((OpAccess.COND_WRITE, OpAccess.READ_COND_WRITE))
+_GENERAL = tuple(getattr(Register, name.upper()) for name in NAMES)
 
 
 @cache
 def snippet(code: bytes, zero: bool = False) -> Snippet | None:
     """See Isa.snippet."""
     reads, writes = set[int](), {RESULT}
-    flags, at = False, 0
-    for one in _disassembler().disasm(code, 0):
-        if _LEAVING.intersection(one.groups):
+    flags, at, replaced = False, 0, set[int]()
+    factory = InstructionInfoFactory()
+    for one in _x86.listed(code, 0):
+        info = factory.info(one)
+        if one.flow_control != FlowControl.NEXT:
             return None
-        if any(o.type == X86_OP_MEM and o.access & CS_AC_WRITE for o in one.operands):
+        if any(memory.access in _CHANGES for memory in info.used_memory()):
             return None
-        for numbers, touched in zip(one.regs_access(), (reads, writes), strict=True):
-            names = {one.reg_name(number) for number in numbers}
-            flags |= touched is writes and _FLAGS in names
-            general = {_NUMBER.get(name, e.RSP) for name in names - _NOT_GENERAL}
-            if e.RSP in general:  # the stack, or no register that a snippet needs
+        flags |= one.rflags_modified != RflagsBits.NONE
+        for used in info.used_registers():
+            if used.access not in _CHANGES | _READS:
+                continue
+            whole = RegisterExt.full_register(used.register)
+            if whole in (Register.GS, Register.RIP):
+                continue
+            # The stack, or no register that a snippet needs.
+            if whole not in _GENERAL or whole == Register.RSP:
                 return None
-            touched |= general
-        at = one.address + one.size
+            number = _GENERAL.index(whole)
+            partly = used.access in _PARTLY or _keeps_part(used.register)
+            if used.access in _READS or (partly and number not in replaced):
+                reads.add(number)
+            if used.access in _CHANGES:
+                writes.add(number)
+                replaced |= set() if partly else {number}
+        at += one.len
     if at != len(code):
         return None
     return Snippet(code, frozenset(reads), frozenset(writes), flags, zero)
+
+
+def _keeps_part(register: Any) -> bool:
+    """Whether a write of this register leaves the rest of the whole one as it was."""
+    return RegisterExt.size(register) < 4

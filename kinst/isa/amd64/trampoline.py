@@ -20,7 +20,6 @@ from kinst.core.probe import Site
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64 import registers as r
 from kinst.isa.amd64 import relocate
-from kinst.isa.amd64.decode import split
 from kinst.isa.amd64.inline import count, inline
 from kinst.isa.amd64.refuse import shadow_refusal
 
@@ -39,8 +38,7 @@ def trampoline(
     2 GB away.
     """
     after = site.address + len(site.code)
-    decoded = split(site.code, site.address, 1)
-    reason = shadow_refusal(decoded[0][1], following, after) if decoded else ""
+    reason = shadow_refusal(site.code, following, after)
     if reason:
         return Refused(reason)
     try:

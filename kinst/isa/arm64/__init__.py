@@ -106,6 +106,10 @@ class Arm64:
         """Not asked for: there are no runs."""
         return NO_COLUMNS.address, NO_COLUMNS.address
 
+    def is_nop(self, code: bytes) -> bool:
+        """NOP alone: other hints may have an effect."""
+        return code == encode.NOP
+
     def undecoded(self, code: bytes) -> str:
         """Only an instruction that is cut off is not decoded."""
         return "the function ends inside an instruction"

@@ -113,6 +113,10 @@ class Riscv64:
         except OutOfReach:
             return None
 
+    def is_nop(self, code: bytes) -> bool:
+        """addi x0, x0, 0 and c.nop."""
+        return code in (encode.NOP, encode.C_NOP)
+
     def undecoded(self, code: bytes) -> str:
         """The lowest bits do not tell a length, or there are fewer bytes than they tell."""
         return "no instruction begins so, or the function ends inside one"

@@ -29,7 +29,7 @@ NOT_EMULATED = {
     "encls", "invpcid", "lldt", "ltr", "monitor", "monitorx", "mov", "rdpkru", "stgi",
     "vextracti128", "vmcall", "vmmcall", "vmovdqa", "vmovdqu", "vpermi2d", "vprord", "wrpkru",
     "xgetbv", "xrstor64", "xrstors64", "xsaves64", "xsetbv", "tilerelease", "serialize",
-    "pvalidate", "rmpadjust", "ud2",
+    "pvalidate", "rmpadjust", "ud2", "vmgexit",
 }  # fmt: skip
 
 

@@ -1,0 +1,154 @@
+"""Decoding of x86-64, by iced-x86; what that does not know has a length by the opcode maps.
+
+Kept apart from the rest of the instruction set, which takes longer to load than people who are
+still typing wait.  Instructions that iced-x86 does not know, and no-operations that are reserved
+for later use, have the code UNKNOWN and are spelled as bytes (.byte).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from iced_x86 import (
+    Code,
+    Decoder,
+    FormatMnemonicOptions,
+    Formatter,
+    FormatterSyntax,
+    Instruction,
+    MemorySizeOptions,
+    Mnemonic,
+    OpCodeInfo,
+)
+
+from kinst.isa._x86_length import LONGEST, length_at
+
+BITS = 64
+UNKNOWN = Code.INVALID
+INT3 = Code.INT3
+UDB = b"\xd6"  # SDM volume 2, "UD": younger than iced-x86 1.21
+ENDS = "ret retf jmp ud2"
+_MASK = (1 << 64) - 1
+
+
+def numbers(names: str) -> frozenset[int]:
+    """iced-x86's numbers of mnemonics."""
+    return frozenset(getattr(Mnemonic, name.upper()) for name in names.split())
+
+
+@cache
+def codes_of(names: str) -> frozenset[int]:
+    """iced-x86's codes, one for each opcode and form, of mnemonics."""
+    wanted = numbers(names)
+    every = (getattr(Code, name) for name in dir(Code) if name.isupper())
+    return frozenset(code for code in every if OpCodeInfo(code).mnemonic in wanted)
+
+
+def never_falls_through() -> frozenset[int]:
+    """Codes of instructions after which compilers put breakpoints that nothing runs."""
+    return codes_of(ENDS)
+
+
+@cache
+def unknown() -> frozenset[int]:
+    """Codes of what is not known: no instruction, and no-operations that later processors may give
+    a meaning."""
+    return codes_of("reservednop") | {UNKNOWN}
+
+
+@cache
+def _formatter() -> Formatter:
+    made = Formatter(FormatterSyntax.INTEL)
+    made.hex_prefix, made.hex_suffix, made.uppercase_hex = "0x", "", False
+    made.small_hex_numbers_in_decimal = True
+    made.space_after_operand_separator = True
+    made.space_between_memory_add_operators = True
+    made.memory_size_options = MemorySizeOptions.ALWAYS
+    made.rip_relative_addresses = True
+    made.branch_leading_zeros = made.show_branch_size = False
+    return made
+
+
+def sizes_and_codes(code: bytes, address: int) -> tuple[list[int], list[int]]:
+    """The size and iced-x86's Code of each instruction, in order, as far as lengths are known."""
+    decoder = Decoder(BITS, code, ip=address)
+    sizes, codes = list[int](), list[int]()
+    at = 0
+    while at < len(code):
+        decoder.position, decoder.ip = at, address + at & _MASK
+        for one in decoder:
+            kind, size = one.code, one.len
+            if not kind:
+                break
+            sizes.append(size)
+            codes.append(kind)
+            at += size
+        else:
+            break
+        size = length_at(code, at)
+        if not size:
+            break
+        sizes.append(size)
+        codes.append(UNKNOWN)
+        at += size
+    return sizes, codes
+
+
+def first(code: bytes, address: int) -> Instruction | None:
+    """The instruction at the start of `code`; None if it is not known, or cut short."""
+    found = Decoder(BITS, code[:LONGEST], ip=address).decode()
+    return None if found.code in unknown() else found
+
+
+def only(code: bytes, address: int) -> Instruction | None:
+    """The instruction that all of `code` is; None if it is not known."""
+    found = first(code, address)
+    return found if found is not None and found.len == len(code) else None
+
+
+def listed(code: bytes, address: int) -> Iterator[Instruction]:
+    """Instructions of code in order, up to the first that is not known."""
+    for one in Decoder(BITS, code, ip=address):
+        if one.code in unknown():
+            return
+        yield one
+
+
+def name(one: Instruction) -> str:
+    """The instruction's mnemonic as it is shown, without prefixes."""
+    return _formatter().format_mnemonic(one, FormatMnemonicOptions.NO_PREFIXES)
+
+
+def texts(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
+    """(offset, size, text) of each instruction, without the breakpoints that nothing runs."""
+    ends, spell = never_falls_through(), _formatter().format
+    decoder = Decoder(BITS, code, ip=address)
+    before, at = UNKNOWN, 0
+    while at < len(code):
+        decoder.position, decoder.ip = at, address + at & _MASK
+        one = decoder.decode()
+        kind, size = one.code, one.len
+        if kind == UNKNOWN:
+            size = length_at(code, at)
+            if not size:
+                return
+        if kind != INT3 or before not in ends:
+            before = kind
+            if kind in unknown():
+                yield at, size, spelled(code[at : at + size])
+            else:
+                yield at, size, "nop" if kind == Code.NOPW else spell(one)
+        at += size
+
+
+def spelled(code: bytes) -> str:
+    """What iced-x86 does not know, as assemblers take it."""
+    if code == UDB:
+        return "udb"
+    return ".byte " + ", ".join(f"{byte:#04x}" for byte in code)
+
+
+def disassemble(code: bytes, address: int) -> Iterator[tuple[int, str]]:
+    """(offset, text) of each instruction of code."""
+    return ((at, text) for at, _, text in texts(code, address))
