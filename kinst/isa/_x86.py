@@ -3,6 +3,8 @@
 Kept apart from the rest of the instruction set, which takes longer to load than people who are
 still typing wait.  Instructions that iced-x86 does not know, and no-operations that are reserved
 for later use, have the code UNKNOWN and are spelled as bytes (.byte).
+
+Tested by tests/isa/amd64/test_encoding_space.py and tests/isa/test_plain_text.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ the opcode is known to any disassembler.
 Sources: Intel SDM volume 2 (revision 87), chapter 2 and appendix A (opcode maps); the APX
 architecture specification 7.0, chapter 3 (REX2, EVEX map 4); AMD's programmer's manual volume 3,
 appendix A (3DNow!, XOP, SSE4a).  An opcode that the maps leave empty has no known length.
+
+Tested by tests/isa/amd64/test_encoding_space.py.
 """
 
 from __future__ import annotations
