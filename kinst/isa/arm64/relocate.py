@@ -55,7 +55,7 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
     """As displace(), without the jump back."""
-    if len(code) != e.SIZE or not text_of(code, address):
+    if len(code) != e.SIZE or not (_is_unprivileged_load(code) or text_of(code, address)):
         return Refused(UNKNOWN)
     parsed = p.parse(code, address)
     if parsed.kind == p.UNKNOWN:
@@ -67,6 +67,15 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
         return _move(parsed, address, to, onward)
     except OutOfReach as far:
         return Refused(far.what)
+
+
+def _is_unprivileged_load(code: bytes) -> bool:
+    """Whether it is an ldtr*, of which capstone does not know those that load the register of their
+    address (C4.1, "Load/store register (unprivileged)")."""
+    word = int.from_bytes(code, "little")
+    size, opc = word >> 30, word >> 22 & 3
+    kind = opc == 1 or (opc == 2 and size < 3) or (opc == 3 and size < 2)
+    return kind and word & 0x3F200C00 == 0x38000800
 
 
 def _move(parsed: p.Parsed, address: int, to: int, onward: Onward) -> Moved | Refused:

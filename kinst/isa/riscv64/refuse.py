@@ -50,7 +50,7 @@ _TRAP_STATE = frozenset((SEPC, _STVEC, _SSCRATCH, _SCAUSE, _STVAL))
 _WRS = frozenset((0x00D0_0073, 0x01D0_0073))  # wrs.nto, wrs.sto
 _TRAP_RETURNS = frozenset((0x10200073, 0x30200073, 0x70200073, 0x7B200073))  # s, m, mn, d
 
-_UNKNOWN = "its encoding is not one that kinst knows: reserved, a vendor's own, or newer"
+_UNKNOWN = "its encoding is not known: reserved, a vendor's own, or newer than kinst"
 _UNIMP = "it is all zeros, which are defined to be an illegal instruction"
 _RESERVATION = "a trap or a store between lr and sc ends their reservation"
 _WAITS = "it waits on the reservation of the lr before it"

@@ -4,11 +4,13 @@ memory copies and sets (FEAT_MOPS), pacm; and where an instruction that is not k
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
 
-from kinst.core.displaced import Refused
+from kinst.core.displaced import Refused, Relocated
 from kinst.isa import load
+from tests.isa.gnu_assembler import assembled
 
 ISA = load("arm64")
 AT = 0xFFFF_8000_0801_0000
@@ -81,6 +83,21 @@ def test_what_follows_pacm_signs_with_its_own_address() -> None:
 )
 def test_what_depends_on_its_address_or_is_not_known_is_refused(word: int) -> None:
     assert isinstance(ISA.displace(struct.pack("<I", word), AT, AT + 4096), Refused)
+
+
+def test_loads_of_the_register_that_they_load_from_are_known(tmp_path: Path) -> None:
+    """The kernel's get_user() has them."""
+    names = ("ldtr w0", "ldtr x0", "ldtrb w0", "ldtrh w0", "ldtrsb x0", "ldtrsb w0", "ldtrsh x0",
+             "ldtrsh w0", "ldtrsw x0")  # fmt: skip
+    source = "\n".join(f"{name}, [x0]\n{name}, [x0, #-8]" for name in names)
+    code = assembled("arm64", source, tmp_path)
+    words = [code[at : at + 4] for at in range(0, len(code), 4)]
+    assert len(words) == 2 * len(names)
+    for word in words:
+        made = ISA.displace(word, AT, AT + 4096)
+        assert isinstance(made, Relocated) and made.code[:4] == word
+    for reserved in (0xF8C00800, 0xB8C00800, 0xF8800800):
+        assert isinstance(ISA.displace(struct.pack("<I", reserved), AT, AT + 4096), Refused)
 
 
 def test_an_unknown_branch_may_lead_anywhere() -> None:
