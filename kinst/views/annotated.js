@@ -44,8 +44,11 @@ function sourceRow(one, k) {
   const text = element("span", "text");
   if (one.inlined) text.append("┌ " + one.inlined + "() inlined");
   else {
+    // What is too long goes on in the next row, as far indented as its beginning.
+    const indent = one.text.length - one.text.trimStart().length;
+    text.style.setProperty("--indent", indent);
     if (one.file !== undefined) text.append(element("span", "file", fileOf(one) + " "));
-    text.append(one.text);
+    text.append(one.text.trimStart());
   }
   row.append(text);
   row.addEventListener("click", () => choose("source", k));
@@ -60,12 +63,23 @@ function codeRow(one, k, before) {
   row.append(element("span", "at", one.at));
   row.append(element("span", "depth", "│ ".repeat(one.depth || 0)));
   const text = element("span", "text", one.text);
+  if (one.taken) text.append(element("span", "note", "taken " + one.taken));
+  if (one.reason) text.append(element("span", "note", "not planted: " + one.reason));
   row.append(text);
-  if (one.taken) row.append(element("span", "note", "taken " + one.taken));
-  if (one.reason) row.append(element("span", "note", "not planted: " + one.reason));
   row.addEventListener("click", () => choose("code", k));
   row.addEventListener("dblclick", follow);
   return row;
+}
+
+// The names of the columns, which stay in sight.
+function headOf(...columns) {
+  const row = element("div", "row head");
+  for (const [kind, name] of columns) row.append(element("span", kind, name));
+  return row;
+}
+
+function longest(texts, least) {
+  return Math.max(least, ...texts.map((text) => (text || "").length));
 }
 
 function show(number) {
@@ -73,14 +87,23 @@ function show(number) {
   const one = data[shown];
   byId("functions").value = shown;
   const times = one.entered === null ? "?" : one.entered.toLocaleString("en");
-  byId("summary").textContent = one.spot + " · entered " + times + " times · " +
+  byId("figures").textContent = one.spot + " · entered " + times + " times · " +
     one.ran.toLocaleString("en") + " instructions ran";
+  const widths = document.documentElement.style;
+  widths.setProperty("--counts", longest([...one.source, ...one.code].map((row) => row.count), 5));
+  widths.setProperty("--measures", Math.min(34, longest(
+    [one.measure, ...one.code.map((row) => row.measure)], 6)));
+  widths.setProperty("--offsets", longest(one.code.map((row) => row.at), 4));
+  legend(one);
   byId("odd").hidden = !one.odd.length;
   byId("odd").textContent = "does not add up: " + one.odd.join("; ");
   rows.source = one.source.map(sourceRow);
   rows.code = one.code.map((row, k) => codeRow(row, k, one.code[k - 1]));
-  panes.source.replaceChildren(...rows.source);
-  panes.code.replaceChildren(...rows.code);
+  panes.source.replaceChildren(headOf(["count", "count"], ["share", "share"], ["line", "line"],
+    ["text", "source"]), ...rows.source);
+  const measure = one.measure ? [["measure", one.measure]] : [];
+  panes.code.replaceChildren(headOf(["count", "count"], ["share", "share"], ...measure,
+    ["at", "at"], ["text", "instruction"]), ...rows.code);
   lineAt = new Map(one.source.map((row, k) => [row.id, k]));
   for (const graph of panes.flow.children) {
     graph.style.display = +graph.dataset.function === shown ? "block" : "none";
@@ -89,6 +112,17 @@ function show(number) {
   zoomReadable();
   search();
   choose("code", 0);
+}
+
+// Which colour is which count.
+function legend(one) {
+  const ramp = element("span", "ramp");
+  for (let k = 1; k <= 10; k++) {
+    const step = element("i", "h" + k);
+    step.style.background = "var(--heat)";
+    ramp.append(step);
+  }
+  byId("legend").replaceChildren("count 1", ramp, one.most.toLocaleString("en"));
 }
 
 function graph() {
@@ -159,6 +193,7 @@ function choose(pane, k, quiet) {
 }
 
 function reveal(row, pane, itself) {
+  if (!pane.clientHeight) return;
   const top = row.offsetTop, low = top + row.offsetHeight;
   if (top >= pane.scrollTop + 24 && low <= pane.scrollTop + pane.clientHeight - 24) return;
   pane.scrollTop = itself && Math.abs(top - pane.scrollTop) < 2 * pane.clientHeight
@@ -168,7 +203,23 @@ function reveal(row, pane, itself) {
 
 function focusOn(pane) {
   focus = pane;
+  current();
   panes[pane].focus({ preventScroll: true });
+}
+
+// In a narrow window only the pane with the focus is shown.
+function current() {
+  const hidden = !panes.flow.clientWidth;
+  for (const name of order) panes[name].classList.toggle("current", name === focus);
+  for (const button of byId("panes").children) {
+    button.classList.toggle("current", button.dataset.pane === focus);
+  }
+  if (hidden && panes.flow.clientWidth) {
+    zoomReadable();
+    revealBlock(at.flow);
+  }
+  const row = focus === "flow" ? null : rows[focus][at[focus]];
+  if (row) reveal(row, panes[focus], false);
 }
 
 // The flow graph: the part that is seen.
@@ -302,7 +353,16 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   found();
 });
-for (const name of order) panes[name].addEventListener("focus", () => { focus = name; });
+for (const name of order) {
+  panes[name].addEventListener("focus", () => {
+    if (focus === name) return;
+    focus = name;
+    current();
+  });
+}
+for (const button of byId("panes").children) {
+  button.addEventListener("click", () => focusOn(button.dataset.pane));
+}
 byId("search").addEventListener("input", search);
 byId("help-button").addEventListener("click", keys["?"]);
 byId("functions").addEventListener("change", (event) => show(+event.target.value));

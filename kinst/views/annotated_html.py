@@ -39,7 +39,10 @@ def annotated_html(annotations: Sequence[Annotation], title: str) -> str:
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")
     parts = {
         "TITLE": escape(title),
-        "STYLE": here.joinpath("annotated.css").read_text(encoding="utf-8"),
+        "STYLE": "".join(
+            here.joinpath(name).read_text(encoding="utf-8")
+            for name in ("page.css", "annotated.css")
+        ),
         "SCRIPT": here.joinpath("annotated.js").read_text(encoding="utf-8"),
         "GRAPHS": graphs,
         "DATA": text,
@@ -68,6 +71,7 @@ class _Function:
             "entered": one.flow.entered,
             "ran": one.executed,
             "measure": one.measure_name,
+            "most": one.hottest,
             "odd": [*one.flow.odd, *map(gap_text, one.code.gaps)],
             "file": one.file,
             "files": list(self._files),
@@ -100,7 +104,7 @@ class _Function:
         if code.target in rows:
             found["target"] = rows[code.target]
         if row.measure is not None:
-            found["measure"] = measured(row.measure)
+            found["measure"] = measured(row.measure, one.measure_unit)
         return found
 
     def _copy(self, copy: CopyNode, depth: int, own: str) -> Iterator[dict[str, Any]]:

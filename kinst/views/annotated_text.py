@@ -23,6 +23,7 @@ from kinst.views.annotation import (
     beginning,
 )
 from kinst.views.flow import INSIDE
+from kinst.views.scales import value_text
 
 ORDERS = ("address", "source")
 _RESET = "\x1b[0m"
@@ -65,22 +66,32 @@ def per_cent(part: float) -> str:
     return f"{100 * part:.1f}%"
 
 
-def measured(value: Measure | None) -> str:
+def measured(value: Measure | None, unit: str = "") -> str:
     """What --by has of an instruction: a number, or of a distribution where it begins, its shape
-    and where it ends."""
+    and where it ends.
+
+    Args:
+        unit: of the value; without it numbers are whole.
+    """
     if value is None:
         return ""
-    return f"{value:,}" if isinstance(value, int) else _shape(value)
+    if isinstance(value, int):
+        return value_text(value, unit) if unit else f"{value:,}"
+    return _shape(value, unit)
 
 
-def _shape(buckets: Sequence[Bucket]) -> str:
+def _shape(buckets: Sequence[Bucket], unit: str) -> str:
     if not buckets:
         return ""
+
+    def shown(bound: int | None) -> str:
+        return value_text(bound or 0, unit) if unit else f"{bound}"
+
     most = max(one.count for one in buckets)
     bars = "".join(_BARS[(len(_BARS) - 1) * one.count // most] for one in buckets)
     low, high = buckets[0].low, buckets[-1].high
-    start = f"<{buckets[0].high}" if low is None else f"{low}"
-    end = f">={buckets[-1].low}" if high is None else f"{high}"
+    start = f"<{shown(buckets[0].high)}" if low is None else shown(low)
+    end = f">={shown(buckets[-1].low)}" if high is None else shown(high)
     return f"{start} {bars} {end}"
 
 
@@ -90,12 +101,15 @@ class _Text:
         rows = annotation.instructions
         self._wide = max(5, *(len(self._count(row)) for row in rows))
         self._offsets = max((len(annotation.label(r.instruction.address)) for r in rows), default=1)
-        shown = (len(measured(row.measure)) for row in rows)
+        shown = (len(self._measured(row)) for row in rows)
         name = annotation.measure_name
         self._measures = max((min(len(name), _NAME), *shown)) if name else 0
         fixed = self._wide + 8 + 2 + self._offsets + 2 + (self._measures + 2 if name else 0)
         self._code = min(_MARGIN, max(_LEAST, page.width // 2 - fixed))
         self._left = fixed + self._code
+
+    def _measured(self, row: AnnotatedInstruction) -> str:
+        return measured(row.measure, self._one.measure_unit)
 
     def whole(self) -> str:
         body = self._by_address() if self._page.order == ORDERS[0] else self._by_source()
@@ -218,7 +232,7 @@ class _Text:
         style = heat(row.count, self._one.hottest)
         left = page.paint(style, f"{self._count(row):>{self._wide}} {self._share(row):>7}")
         if self._measures:
-            left += f"  {measured(row.measure):>{self._measures}}"
+            left += f"  {self._measured(row):>{self._measures}}"
         label = self._one.label(row.instruction.address)
         nesting = page.paint("inlined", _NESTING * depth)
         text, note = row.text, self._note(row)

@@ -113,7 +113,8 @@ class CopyNode:
 @dataclass(frozen=True)
 class Annotation:
     """code, flow: of one function.  reasons: why instructions were not planted, by address.
-    sources: lines of text by file, of those that are there.  measure_name: what --by shows;
+    sources: lines of text by file, of those that are there.  measure_name,
+    measure_unit: what --by shows;
     measures: of it by address, and edges: by (from block, to block or OUTSIDE)."""
 
     code: FunctionCode
@@ -121,6 +122,7 @@ class Annotation:
     reasons: Mapping[int, str] = field(default_factory=dict)
     sources: Mapping[str, Sequence[str]] = field(default_factory=dict)
     measure_name: str = ""
+    measure_unit: str = ""
     measures: Mapping[int, Measure] = field(default_factory=dict)
     edges: Mapping[tuple[int, int], int] = field(default_factory=dict)
 

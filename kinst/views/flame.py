@@ -11,14 +11,32 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
+from importlib.resources import files
 
+from kinst.events import Aggregation
 from kinst.views.folded import INLINED, KERNEL, FoldedStack
+from kinst.views.picture import MARGIN, Heading, svg_document
+from kinst.views.scales import value_text
 
-WIDTH, ROW, MARGIN, TOP, BOTTOM = 1200, 17, 10, 46, 30
-LETTER = 6.6  # width of one, of 11 pixels' monospace
-NARROWEST = 0.3  # pixels that a box must have to be drawn
+WIDTH, ROW, BOTTOM = 1200, 18, 34
+LEGEND = 26  # pixels
+ACROSS = 97.4  # per cent of the width for frames
+LETTER = 6.7  # pixels of one, of monospace at 11
+NARROWEST = 0.025  # per cent of the width that a box must have to be drawn
+TINTS = 4  # of each kind of frame
+# Kinds of frames: their names in the legend, and what they mean.
+KINDS = {
+    "plain": ("function", "a function, or another key"),
+    "kernel": ("kernel", "a function of the kernel"),
+    "inlined": ("inlined", "a function that the compiler had put into the one below"),
+}
+_COLOURS = {  # hue, saturation, lightness in light and in dark
+    "plain": (36, 88, 66, 33),
+    "kernel": (14, 78, 70, 36),
+    "inlined": (135, 38, 68, 30),
+}
 
 
 @dataclass(slots=True)
@@ -30,19 +48,37 @@ class _Box:
     callees: dict[str, _Box] = field(default_factory=dict)
 
 
-def flame_svg(stacks: Iterable[FoldedStack], title: str, unit: str) -> str:
-    """The SVG's text.  unit: what the values are, such as "samples"."""
+def flame_svg(stacks: Iterable[FoldedStack], heading: Heading, table: Aggregation) -> str:
+    """The SVG's text.  table: the aggregation that has the stacks."""
     root = _tree(stacks)
     boxes = list(_placed(root, 0, 0, max(root.total, 1)))
-    height = TOP + BOTTOM + ROW * (1 + max(depth for _, depth, _ in boxes))
+    heading = replace(heading, notes=[*_notes(root.total, table), *heading.notes])
+    top = heading.height + LEGEND
+    height = top + BOTTOM + ROW * (1 + max(depth for _, depth, _ in boxes))
     drawn = "\n".join(
-        _drawn(box, depth, start, root.total, height, unit) for box, depth, start in boxes
+        _drawn(box, depth, start, root.total, height, table.unit) for box, depth, start in boxes
     )
-    return _PAGE.format(
-        width=WIDTH, height=height, middle=WIDTH // 2, title=escape(title), boxes=drawn,
-        below=height - 10, right=WIDTH - MARGIN, script=_SCRIPT, inner=WIDTH - 2 * MARGIN,
-        margin=MARGIN, letter=LETTER,
-    )  # fmt: skip
+    kinds = dict.fromkeys(_kind(box.name) for box, depth, _ in boxes if depth)
+    script = files("kinst.views").joinpath("flame.js").read_text(encoding="utf-8")
+    parts = [
+        _legend([kind for kind in KINDS if kind in kinds], heading.height),
+        f'<text id="found" class="end" x="100%" dx="-{MARGIN}" y="{height - 12}"> </text>',
+        f'<text id="details" x="{MARGIN}" y="{height - 12}"> </text>',
+        f'<svg id="frames" x="1.3%" width="{ACROSS}%" data-letter="{LETTER}">\n{drawn}\n</svg>',
+        f"<script><![CDATA[\n{script}\n]]></script>",
+    ]
+    return svg_document(parts, heading, WIDTH, height, _style())
+
+
+def _notes(total: int, table: Aggregation) -> Iterator[str]:
+    what = "n" if table.function == "count" else f"{table.function}({table.expression})"
+    yield f"{what} = {_amount(total, table.unit)}"
+    if table.key_names:
+        yield f"by {', '.join(table.key_names)}"
+
+
+def _amount(value: int, unit: str) -> str:
+    return value_text(value, unit) if unit else f"{value:,}"
 
 
 def _tree(stacks: Iterable[FoldedStack]) -> _Box:
@@ -60,134 +96,80 @@ def _placed(box: _Box, depth: int, start: int, whole: int) -> Iterator[tuple[_Bo
     """(box, rows above the lowest, what was seen to its left) of all that can be drawn."""
     yield box, depth, start
     for callee in sorted(box.callees.values(), key=lambda one: one.name):
-        if callee.total * (WIDTH - 2 * MARGIN) >= NARROWEST * whole:
+        if 100 * callee.total >= NARROWEST * whole:
             yield from _placed(callee, depth + 1, start, whole)
         start += callee.total
 
 
 def _drawn(box: _Box, depth: int, start: int, whole: int, height: int, unit: str) -> str:
-    scale = (WIDTH - 2 * MARGIN) / max(whole, 1)
-    x, width = MARGIN + start * scale, box.total * scale
+    scale = 100 / max(whole, 1)
+    x, width = start * scale, box.total * scale
     y = height - BOTTOM - ROW * (depth + 1)
-    share = 100 * box.total / max(whole, 1)
-    tip = escape(f"{box.name} ({box.total:,} {unit}, {share:.2f}%)")
-    letters = int((width - 4) / LETTER)
-    shown = box.name if len(box.name) <= letters else f"{box.name[: letters - 2]}.."
+    tip = escape(f"{box.name} ({_amount(box.total, unit)}, {width:.2f}%)")
+    letters = int((width / 100 * WIDTH * ACROSS / 100 - 6) / LETTER)
+    shown = box.name if len(box.name) <= letters else f"{box.name[: max(letters - 1, 0)]}…"
     label = escape(shown) if letters >= 3 else ""
+    kind = f"{_kind(box.name)} t{_tint(box.name)}" if depth else "all"
     return (
-        f'<g data-n="{escape(box.name, quote=True)}" data-x="{start}" data-w="{box.total}">'
-        f"<title>{tip}</title>"
-        f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW - 1}" '
-        f'fill="{_colour(box.name)}"/>'
-        f'<text x="{x + 3:.1f}" y="{y + ROW - 5}">{label}</text></g>'
+        f'<g class="{kind}" data-n="{escape(box.name, quote=True)}" data-x="{start}" '
+        f'data-w="{box.total}"><title>{tip}</title>'
+        f'<rect x="{x:.3f}%" y="{y}" width="{width:.3f}%" height="{ROW - 1}"/>'
+        f'<text x="{x:.3f}%" dx="4" y="{y + ROW - 6}">{label}</text></g>'
     )
 
 
-def _colour(name: str) -> str:
-    """The same for the same name: warm, green where it was inlined, orange for the kernel's frames
-    where there are others as well."""
-    shade = hashlib.blake2b(name.encode(errors="replace"), digest_size=2).digest()
-    light = 55 + shade[1] % 17
-    if name.endswith(INLINED):
-        return f"hsl({110 + shade[0] % 40},45%,{light + 10}%)"
-    if name.endswith(KERNEL):
-        return f"hsl({28 + shade[0] % 12},85%,{light}%)"
-    return f"hsl({shade[0] % 50},80%,{light}%)"
+def _kind(name: str) -> str:
+    """Whether a frame was inlined, or is the kernel's in stacks of a program and the kernel."""
+    return "inlined" if name.endswith(INLINED) else "kernel" if name.endswith(KERNEL) else "plain"
 
 
-_PAGE = """\
-<?xml version="1.0" encoding="utf-8"?>
-<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" \
-viewBox="0 0 {width} {height}" font-family="monospace" font-size="11" \
-data-inner="{inner}" data-margin="{margin}" data-letter="{letter}">
-<style>
-rect {{ stroke: none; rx: 1.5; }}
-g:hover rect {{ stroke: #000; stroke-width: 0.7; cursor: pointer; }}
-g.match rect {{ fill: #b040d0; }}
-g.faded {{ opacity: 0.5; }}
-text {{ pointer-events: none; fill: #111; }}
-#title {{ font-size: 16px; text-anchor: middle; }}
-#found {{ text-anchor: end; }}
-.button {{ pointer-events: auto; cursor: pointer; fill: #225; }}
-</style>
-<rect width="100%" height="100%" fill="#fbf8f2"/>
-<text id="title" x="{middle}" y="24">{title}</text>
-<text id="reset" class="button" x="10" y="24"></text>
-<text id="search" class="button" x="{right}" y="24" text-anchor="end">search</text>
-<text id="details" x="10" y="{below}"> </text>
-<text id="found" x="{right}" y="{below}"> </text>
-<g id="frames">
-{boxes}
-</g>
-<script><![CDATA[
-{script}
-]]></script>
-</svg>
-"""
+def _tint(name: str) -> int:
+    """A number below TINTS, equal for equal names."""
+    return hashlib.blake2b(name.encode(errors="replace"), digest_size=1).digest()[0] % TINTS
 
-_SCRIPT = r"""
-"use strict";
-const svg = document.documentElement;
-const inner = +svg.dataset.inner, margin = +svg.dataset.margin, letter = +svg.dataset.letter;
-const frames = [...document.querySelectorAll("#frames > g")];
-const byId = (name) => document.getElementById(name);
-const whole = frames[0];
 
-function show(low, size) {
-  const scale = inner / size;
-  for (const g of frames) {
-    const start = +g.dataset.x, total = +g.dataset.w;
-    const [rect, text] = [g.querySelector("rect"), g.querySelector("text")];
-    const left = Math.max(start, low), right = Math.min(start + total, low + size);
-    g.style.display = right > left && (right - left) * scale >= 0.3 ? "" : "none";
-    if (right <= left) continue;
-    const x = margin + (left - low) * scale, width = (right - left) * scale;
-    rect.setAttribute("x", x);
-    rect.setAttribute("width", width);
-    text.setAttribute("x", x + 3);
-    const letters = Math.floor((width - 4) / letter), name = g.dataset.n;
-    text.textContent = letters < 3 ? "" : name.length <= letters ? name
-      : name.slice(0, letters - 2) + "..";
-    g.classList.toggle("faded", total > size);
-  }
-}
+def _legend(kinds: list[str], top: int) -> str:
+    """Which colour is which kind of frame, and the buttons."""
+    made, x = [], MARGIN
+    for kind in kinds:
+        name, meaning = KINDS[kind]
+        made.append(
+            f'<rect class="{kind} t1" x="{x}" y="{top - 6}" width="12" height="12" rx="2"/>'
+            f'<text x="{x + 18}" y="{top + 4}"><title>{meaning}</title>{name}</text>'
+        )
+        x += 34 + round(6.6 * len(name))
+    buttons = (
+        f'<text id="search" class="button end" x="100%" dx="-{MARGIN}" y="{top + 4}"></text>'
+        f'<text id="reset" class="button end" x="100%" dx="-{MARGIN + 56}" y="{top + 4}"></text>'
+    )
+    return f'<g id="legend">{"".join(made)}</g>{buttons}'
 
-function zoom(g) {
-  show(+g.dataset.x, +g.dataset.w);
-  byId("reset").textContent = g === whole ? "" : "whole width";
-}
 
-function search() {
-  const asked = prompt("frames that match this regular expression", "");
-  if (asked === null) return;
-  let wanted = null;
-  try { wanted = asked ? new RegExp(asked) : null; } catch (error) { alert(error.message); return; }
-  let covered = 0, end = 0;
-  for (const g of frames) {
-    const hit = wanted !== null && wanted.test(g.dataset.n);
-    g.classList.toggle("match", hit);
-    // Frames come by their callers first: what a matching caller covers is not counted again.
-    if (hit && +g.dataset.x >= end) {
-      covered += +g.dataset.w;
-      end = +g.dataset.x + +g.dataset.w;
-    }
-  }
-  byId("found").textContent = wanted === null ? " "
-    : "matched: " + (100 * covered / +whole.dataset.w).toFixed(2) + "%";
-}
+def _style() -> str:
+    rules = [_RULES]
+    for dark in (False, True):
+        made = [
+            f".{kind}.t{k} > rect, rect.{kind}.t{k} {{ fill: hsl({hue + 4 * k - 6},{saturation}%,"
+            f"{(lights[dark]) + 3 * k - 4}%); }}"
+            for kind, (hue, saturation, *lights) in _COLOURS.items()
+            for k in range(TINTS)
+        ]
+        block = "\n".join(made)
+        rules.append(
+            f"@media (prefers-color-scheme: dark) {{\n{block}\n}}\n" if dark else f"{block}\n"
+        )
+    return "".join(rules)
 
-for (const g of frames) {
-  g.addEventListener("click", () => zoom(g));
-  g.addEventListener("mouseover", () => {
-    byId("details").textContent = g.querySelector("title").textContent;
-  });
-}
-byId("reset").addEventListener("click", () => zoom(whole));
-byId("search").addEventListener("click", search);
-document.addEventListener("keydown", (event) => {
-  if (event.key === "/" || ((event.ctrlKey || event.metaKey) && event.key === "f")) {
-    event.preventDefault();
-    search();
-  } else if (event.key === "Escape") zoom(whole);
-});
+
+_RULES = """\
+#frames rect { rx: 2px; stroke: var(--paper); stroke-width: 0.5; }
+svg.picture #frames text { font: 11px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;
+  fill: var(--ink); pointer-events: none; }
+#frames .all > rect { fill: var(--rule); }
+#frames g:hover > rect { stroke: var(--ink); stroke-width: 1; cursor: pointer; }
+svg.picture #frames g.match > rect { fill: #b05ad8; }
+#frames g.faded { opacity: 0.5; }
+svg.picture .end { text-anchor: end; }
+svg.picture #details { fill: var(--ink); }
+svg.picture .button { cursor: pointer; fill: var(--bar); }
 """

@@ -13,6 +13,7 @@ from kinst.views.annotated_text import per_cent
 from kinst.views.annotation import Annotation
 from kinst.views.flow_dot import block_label, share_of, shown_blocks
 from kinst.views.graph_layout import GraphEdge, Placed, lay_out
+from kinst.views.scales import value_text
 
 WIDTH, LETTERS = 214.0, 34  # of a box, and the letters that fit
 LEAST, MOST = 42.0, 120.0  # height of a box that never ran, and what is added for all that ran
@@ -83,7 +84,7 @@ def _edge(
     shown = "?" if count is None else f"{count:,}"
     nanoseconds = one.edges.get((block, edge.to))
     if nanoseconds is not None:
-        shown += f", {nanoseconds:,} ns"
+        shown += f", {value_text(nanoseconds, 'ns')}"
     asked = "asked for" if (block, number) in one.flow.asked else "follows from the counts"
     tip = f"{block} to {edge.to} ({edge.kind}): {shown}" + ("" if count is None else f", {asked}")
     x, y = points[0]

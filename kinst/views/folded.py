@@ -27,12 +27,10 @@ class FoldedStack:
     value: int
 
 
-def fold(aggregations: Sequence[Aggregation], name: str = "") -> tuple[FoldedStack, ...]:
-    """The stacks of the aggregation `name`, or of the only one that has stacks for keys.
+def fold(chosen: Aggregation) -> tuple[FoldedStack, ...]:
+    """The stacks of an aggregation that stacks_of() has chosen.
 
-    Other keys come below the stacks, as frames of their own: a program's name, a pid.  Raises
-    KinstError where there is no such aggregation, or one whose values do not add up."""
-    chosen = _chosen(aggregations, name)
+    Other keys come below the stacks, as frames of their own: a program's name, a pid."""
     both = len({part.kind for key in chosen.rows for part in key if isinstance(part, Stack)}) > 1
     totals: dict[tuple[str, ...], int] = {}
     for key, value in chosen.rows.items():
@@ -55,7 +53,10 @@ def _has_stacks(one: Aggregation) -> bool:
     return any(type_ == "stack" for type_ in one.keys)
 
 
-def _chosen(aggregations: Sequence[Aggregation], name: str) -> Aggregation:
+def stacks_of(aggregations: Sequence[Aggregation], name: str = "") -> Aggregation:
+    """Return the aggregation `name`, or the only one that has stacks for keys.
+
+    Raises KinstError if there is no such aggregation, or its values do not add up."""
     with_stacks = [one for one in aggregations if _has_stacks(one)]
     names = ", ".join(f"@{one.name}" for one in with_stacks)
     if name:

@@ -37,10 +37,11 @@ class MeasuringPlan:
     expression: str
     condition: str = ""
 
-    @property
-    def name(self) -> str:
-        """Of the number, for people."""
-        return "ns" if self.expression == LATENCY else self.expression
+    def unit(self, found: Sequence[Aggregation]) -> str:
+        """Return the unit of the values that the program has found; "" if it is not known."""
+        if self.expression == LATENCY:
+            return "ns"
+        return next((one.unit for one in found if one.name == BY), "")
 
     @property
     def program(self) -> str:

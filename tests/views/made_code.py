@@ -178,5 +178,5 @@ def annotated(measure: str = "") -> Annotation:
     if not measure:
         return Annotation(code, flow, reasons, SOURCE)
     buckets = (Bucket(1, 2, 8), Bucket(2, 4, 1), Bucket(4, 8, 4))
-    return Annotation(code, flow, reasons, SOURCE, measure, {BASE: buckets, BASE + 4: 1234},
+    return Annotation(code, flow, reasons, SOURCE, measure, "", {BASE: buckets, BASE + 4: 1234},
                       {(0, 2): 77})  # fmt: skip

@@ -7,7 +7,7 @@ import re
 from html.parser import HTMLParser
 
 from kinst.views.annotated_html import annotated_html
-from tests.views.made_code import annotated
+from tests.views.made_code import BASE, annotated
 
 
 def data_of(page: str) -> list[dict[str, object]]:
@@ -61,6 +61,25 @@ def test_instructions_and_lines_refer_to_each_other() -> None:
     assert texts[:3] == ["{", "/* <why> */", "if (check(a))"] and "again:" in texts
     nested = [row["inlined"] for row in one["source"] if "inlined" in row]
     assert nested == ["check"]
+
+
+def test_columns_and_colours_are_explained_and_both_themes_are_there() -> None:
+    page = annotated_html([annotated("x")], "ls -l")
+    assert '<b id="title">ls -l</b>' in page and 'id="legend"' in page
+    assert "prefers-color-scheme: dark" in page and "max-width: 900px" in page
+    (one,) = data_of(page)
+    assert one["most"] == 28  # the count of the strongest colour
+
+
+def test_times_have_their_unit() -> None:
+    one = annotated("latency")
+    made = type(one)(
+        one.code, one.flow, {}, {}, "latency", "ns", {BASE: 1_234_567}, {(0, 2): 77_000}
+    )
+    page = annotated_html([made], "x")
+    (data,) = data_of(page)
+    assert (data["measure"], data["code"][0]["measure"]) == ("latency", "1.23 ms")
+    assert ", 77 µs</text>" in page
 
 
 def test_source_that_would_end_the_script() -> None:

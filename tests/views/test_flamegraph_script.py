@@ -51,7 +51,7 @@ def test_every_box_is_there(script: Path) -> None:
         ("cat", Stack("kernel", (frames[0], frames[1], frames[0]))): 7,
         ("a;b & c", Stack("kernel", (frames[5], frames[4]))): 11,
     }
-    folded = fold([Aggregation("", "count", ("string", "stack"), rows)])
+    folded = fold(Aggregation("", "count", ("string", "stack"), rows))
     drawn = subprocess.run(
         ["perl", str(script), "--minwidth", "0"],
         input=folded_text(folded), capture_output=True, text=True, check=True,

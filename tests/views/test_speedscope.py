@@ -79,7 +79,7 @@ def test_stacks_and_values_come_back(release: Path) -> None:
         ("cat", Stack("kernel", (frames[2], frames[1], frames[0]))): 2,
         ("a <b> & c", Stack("kernel", (frames[5], frames[4]))): 11,
     }
-    folded = fold([Aggregation("", "count", ("string", "stack"), rows)])
+    folded = fold(Aggregation("", "count", ("string", "stack"), rows))
     saved = saved_by_speedscope(release, folded_text(folded))
     names = [frame["name"] for frame in saved["shared"]["frames"]]  # type: ignore[call-overload]
     (profile,) = saved["profiles"]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from os.path import isfile
 
-from kinst.api import find_source, package_of, read_sources
+from kinst.api import find_source
 from kinst.cli.guard import UsageError, say, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import parse
@@ -26,7 +26,7 @@ from kinst.cli.outcome import (
 )
 from kinst.cli.own_options import own_options
 from kinst.cli.pager import columns, has_colours, show
-from kinst.cli.progress import Progress
+from kinst.cli.sources import source_lines
 from kinst.errors import KinstError
 from kinst.views.annotated_html import annotated_html
 from kinst.views.annotated_text import ORDERS, Page, annotated_text
@@ -101,12 +101,13 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
             found, status = finished(trace, request, interrupts, partial(write, out))
         release = machine.release
     flows = counted(plan, found, left_out)
-    sources = _sources(own.get("--source", ""), release, files_of(codes))
+    sources = source_lines(own.get("--source", ""), release, files_of(codes))
     if not fits(sources, codes):
         say("kinst: the source text is not this kernel's: it is left out")
         sources = {}
+    measure = measuring.expression, measuring.unit(found)
     annotations = [
-        Annotation(code, flow, left_out, sources, measuring.name, m.values, m.edges)
+        Annotation(code, flow, left_out, sources, *measure, m.values, m.edges)
         for code, flow, m in zip(codes, flows, measuring.measured(found), strict=True)
     ]
     title = request.command or (saved.command if saved is not None else "") or " ".join(names)
@@ -133,19 +134,6 @@ def _functions_of(saved: Outcome) -> list[str]:
     if not names:
         raise KinstError("the result has no counts of functions", "kinst annotate -d FUNCTION...")
     return list(dict.fromkeys(names))
-
-
-def _sources(given: str, release: str, files: Sequence[str]) -> dict[str, Sequence[str]]:
-    place = find_source(given, release)
-    if place is None:
-        package = package_of(release)
-        install = f", or apt install {package}" if package else ""
-        say(f"kinst: no source text is shown: --source DIR{install}")
-        return {}
-    found = read_sources(place, files, Progress("kinst"))
-    if files and not found:
-        say(f"kinst: {place} has none of the source files, such as {files[0]}")
-    return found
 
 
 def _put(

@@ -1,4 +1,4 @@
-"""kinst cover: coverage of the running kernel's code, as LCOV's format and as a summary.
+"""kinst cover: coverage of the running kernel's code, as a page, LCOV's format and a summary.
 
 Tested by tests/vm/views/test_cover.py.
 """
@@ -11,22 +11,24 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from kinst.api import Machine, Trace
+from kinst.api import Machine, Trace, find_source
 from kinst.cli.guard import UsageError, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import parse
 from kinst.cli.outcome import check_traces, finished, open_machine, opened, put
 from kinst.cli.own_options import own_options
+from kinst.cli.sources import source_lines
 from kinst.errors import KinstError
 from kinst.views.counting import COUNT, counted, plan_counting
 from kinst.views.coverage import FileCoverage, counts_by_address, cover
+from kinst.views.coverage_html import coverage_html
 from kinst.views.coverage_text import new_text, summary
 from kinst.views.drcov import DrcovModule, drcov, pieces_that_ran
 from kinst.views.lcov import lcov_text, read_lcov
 
 HELP = """\
-usage: kinst cover [-o FILE] [--drcov FILE] [--since FILE] [--source DIR] [--if EXPR]
-                   [kinst's options] PATTERN...
+usage: kinst cover [--html FILE] [-o FILE] [--drcov FILE] [--since FILE] [--source DIR]
+                   [--if EXPR] [kinst's options] PATTERN...
 
 Which lines, functions and branches of the running kernel's code a command reaches (-c), or
 whatever runs until Ctrl-C.  The summary goes to standard output.
@@ -34,18 +36,22 @@ whatever runs until Ctrl-C.  The summary goes to standard output.
 PATTERN: FUNCTION or a glob of functions; MODULE: or MODULE:FUNCTION; a source file, a glob of
 files, or a folder, as in the kernel's source: fs/read_write.c, 'fs/*.c', fs/ext4.
 
+  --html FILE   a page for a browser: files, and their source with how often each line ran
   -o FILE       write LCOV's format, which genhtml, lcov and editors take
   --drcov FILE  write DynamoRIO's format, which disassemblers take (Lighthouse)
   --since FILE  say what this run has reached and the run that made FILE (by -o) has not
-  --source DIR  where the kernel's source is: makes the paths in FILE absolute
+  --source DIR  the kernel's source, or Debian's linux-source-*.tar.xz, for --html; a folder makes
+                the paths of -o absolute.  Without it --html has what is installed of that package
   --if EXPR     count only where this D expression is true: 'pid == $target'
   -q            no summary
   -d            show the D program, and end
 
 Which code of the file system does ls run?
-  kinst cover 'fs/*.c' -o ls.info -c 'ls -lR /proc/self >/dev/null'
-  genhtml ls.info -o html
-And what of it does cat not?
+  kinst cover 'fs/*.c' --html ls.html -c 'ls -lR /proc/self >/dev/null'
+As a folder of pages by genhtml, which needs the source:
+  kinst cover 'fs/*.c' --source linux -o ls.info -c 'ls -lR /proc/self >/dev/null'
+  genhtml --ignore-errors source ls.info -o html
+And what of it does cat not run?
   kinst cover 'fs/*.c' -o cat.info -c 'cat /proc/self/maps >/dev/null'
   kinst cover 'fs/*.c' --since cat.info -c 'ls -lR /proc/self >/dev/null'
 """
@@ -53,7 +59,7 @@ And what of it does cat not?
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
     """The command; the status of what was traced."""
-    rest, own = own_options(words, values=("--drcov", "--since", "--source", "--if"))
+    rest, own = own_options(words, values=("--drcov", "--html", "--since", "--source", "--if"))
     request = parse(rest, sys.stdin.read).request
     check_traces(request)
     patterns = request.arguments
@@ -62,6 +68,8 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     if not patterns:
         raise UsageError("cover of what?", "kinst cover 'fs/*.c' -c CMD")
     before = _saved(own["--since"]) if "--since" in own else None
+    # What is wrong is said before a guest boots.
+    find_source(own.get("--source", ""), "")
     with open_machine(replace(request, arguments=(), zero=True)) as machine:
         functions = machine.functions(*patterns)
         plan = plan_counting(machine.graphs(functions), own.get("--if", ""))
@@ -76,10 +84,16 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         coverage = cover(functions, sites, counts, zip(plan.codes, flows, strict=True))
         if "--drcov" in own:
             _put_drcov(machine, trace, counts, own["--drcov"])
+        release = machine.release
     quiet = any(name == "quiet" for name, _ in request.settings)
     if not quiet:
         write(sys.stdout, summary(coverage))
-    text = lcov_text(coverage, own.get("--source", ""))
+    if "--html" in own:
+        sources = source_lines(own.get("--source", ""), release, list(coverage.files))
+        title = request.command or " ".join(patterns)
+        put(coverage_html(coverage, sources, title, [f"Linux {release}"]), own["--html"])
+    source = own.get("--source", "")
+    text = lcov_text(coverage, source if Path(source).is_dir() else "")
     if request.output:
         put(text, request.output)
     if before is not None:

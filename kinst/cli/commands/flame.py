@@ -14,7 +14,7 @@ from kinst.cli.options import parse
 from kinst.cli.outcome import kept, kept_outcome, put, traced
 from kinst.cli.own_options import own_options
 from kinst.views.flame import flame_svg
-from kinst.views.folded import fold, folded_text
+from kinst.views.folded import fold, folded_text, stacks_of
 
 # Where each CPU is, when it is in the kernel and has a process to run (0 is the idle one).
 PROGRAM = "profile-97 /arg0 && pid/ { @[stack()] = count(); }"
@@ -31,7 +31,7 @@ RESULT is a file that kinst --json has made.
                 flamegraph.pl, speedscope and their like.  Without -o: folded stacks on
                 standard output
   --by NAME     the aggregation, where several have stacks
-  --title TEXT  above the picture
+  --title TEXT  above the picture, in place of the command or the program
   -d            show the D program, and end
 
 What does the kernel do while a command runs?
@@ -55,12 +55,13 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         outcome = kept_outcome(request.arguments[0], kept(request.arguments[0]))
     else:
         raise UsageError("one result at a time", "kinst flame RESULT")
-    stacks = fold(outcome.aggregations, own.get("--by", ""))
+    table = stacks_of(outcome.aggregations, own.get("--by", ""))
+    stacks = fold(table)
     if not stacks:
         say("kinst: no stack was seen")
     if request.output.endswith(".svg"):
-        title = own.get("--title") or request.command or outcome.program
-        put(flame_svg(stacks, title, "seen"), request.output)
+        heading = outcome.heading(own.get("--title", ""))
+        put(flame_svg(stacks, heading, table), request.output)
     else:
         put(folded_text(stacks), request.output)
     return outcome.status

@@ -1,0 +1,29 @@
+"""The kernel's source text, for commands that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinst.api import find_source, package_of, read_sources
+from kinst.cli.guard import say
+from kinst.cli.progress import Progress
+
+
+def source_lines(given: str, release: str, files: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the lines of those of the files that are there; say why if there are none.
+
+    Args:
+        given: of --source, or "".
+        release: of the kernel.
+        files: by the names that debug information has.
+    """
+    place = find_source(given, release)
+    if place is None:
+        package = package_of(release)
+        install = f", or apt install {package}" if package else ""
+        say(f"kinst: no source text is shown: --source DIR{install}")
+        return {}
+    found = read_sources(place, files, Progress("kinst"))
+    if files and not found:
+        say(f"kinst: {place} has none of the source files, such as {files[0]}")
+    return found

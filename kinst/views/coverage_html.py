@@ -1,0 +1,133 @@
+"""Coverage as one page for a browser, that needs nothing else: the files with how much of each ran,
+and their source with how often each line did.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from kinst.views.coverage import Coverage, FileCoverage, total
+
+NEAR = 3  # lines shown around those with code, of files from which code was only inlined
+Source = Mapping[str, Sequence[str]]
+
+
+def coverage_html(coverage: Coverage, sources: Source, title: str, notes: Sequence[str]) -> str:
+    """Return the page's text.
+
+    Args:
+        coverage: what was seen.
+        sources: lines of text by file, of those that are there.
+        title: what was traced.
+        notes: more of that, such as the kernel's release.
+    """
+    here = files("kinst.views")
+    paths = sorted(coverage.files, key=lambda path: (not coverage.files[path].own, path))
+    data = {"files": [_file(path, coverage.files[path], sources.get(path)) for path in paths]}
+    # "</" would end the script that the data stand in.
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")
+    parts = {
+        "TITLE": escape(title),
+        "NOTES": escape(" · ".join([*_figures(coverage.files.values()), *notes])),
+        "STYLE": "".join(_read(here, name) for name in ("page.css", "coverage.css")),
+        "SCRIPT": _read(here, "coverage.js"),
+        "FILES": _table(paths, coverage.files),
+        "DATA": text,
+    }
+    page = _read(here, "coverage.html")
+    for name, part in parts.items():
+        page = page.replace(f"{{{{{name}}}}}", part)
+    return page
+
+
+def _read(folder: Any, name: str) -> str:
+    return str(folder.joinpath(name).read_text(encoding="utf-8"))
+
+
+def _figures(covered: Iterable[FileCoverage]) -> list[str]:
+    """How much of lines, functions and branches was seen."""
+    rows = list(covered)
+    parts = {
+        "lines": total(count for one in rows for count in one.lines.values()),
+        "functions": total(count for one in rows for count in one.functions.values()),
+        "branches": total(one.taken for row in rows for one in row.branches),
+    }
+    return [
+        f"{one.seen:,} of {one.all:,} {name} ({one.share})"
+        for name, one in parts.items()
+        if one.all
+    ]
+
+
+def _table(paths: Sequence[str], covered: Mapping[str, FileCoverage]) -> str:
+    """The files in which functions were asked for, then those of what is inlined from elsewhere."""
+    rows = ['<table><tr><th>file</th><th colspan="2">lines</th><th>functions</th>'
+            '<th class="branches">branches</th></tr>']  # fmt: skip
+    own = True
+    for number, path in enumerate(paths):
+        file = covered[path]
+        if own and not file.own:
+            own = False
+            rows.append('<tr class="group"><td colspan="5">inlined from</td></tr>')
+        lines = total(file.lines.values())
+        functions = total(file.functions.values())
+        branches = total(one.taken for one in file.branches)
+        named = escape(path).replace("/", "/<wbr>")
+        share = 100 * lines.seen / lines.all if lines.all else 0
+        rows.append(
+            f'<tr class="file" data-file="{number}"><td>{named}</td>'
+            f'<td><span class="bar"><i style="width:{share:.1f}%"></i></span></td>'
+            f'<td title="{lines.seen} of {lines.all} lines">{lines.share}</td>'
+            f"<td>{functions.share}</td>"
+            f'<td class="branches">{branches.share}</td></tr>'
+        )
+    return "".join([*rows, "</table>"])
+
+
+def _file(path: str, file: FileCoverage, source: Sequence[str] | None) -> dict[str, Any]:
+    ways: dict[int, list[int]] = {}
+    for one in file.branches:
+        row = ways.setdefault(one.line, [0, 0])
+        row[0] += bool(one.taken)
+        row[1] += 1
+    functions = sorted((line, name, count) for (line, name), count in file.functions.items())
+    found: dict[str, Any] = {
+        "path": path,
+        "figures": " · ".join(_figures([file])),
+        "lines": file.lines,
+        "functions": functions,
+        "branches": ways,
+        "source": [[first, texts] for first, texts in _pieces(file, source)],
+    }
+    if not source:
+        found["note"] = "Its source text is not here: lines with code have only their counts."
+    return found
+
+
+def _pieces(file: FileCoverage, source: Sequence[str] | None) -> Iterator[tuple[int, list[str]]]:
+    """Stretches of lines, each with the number of its first: all lines of a file in which functions
+    were asked for, of others those near code; without source text those that have something."""
+    known = {*file.lines, *(line for line, _ in file.functions)}
+    if source and file.own:
+        wanted = set(range(1, len(source) + 1))
+    elif source:
+        wanted = {near for line in known for near in range(line - NEAR, line + NEAR + 1)}
+        wanted &= set(range(1, len(source) + 1))
+    else:
+        wanted = known
+    piece: list[str] = []
+    first = 0
+    for line in sorted(wanted):
+        if piece and line != first + len(piece):
+            yield first, piece
+            piece = []
+        if not piece:
+            first = line
+        text = source[line - 1] if source and line <= len(source) else ""
+        piece.append(text.rstrip().expandtabs(4))
+    if piece:
+        yield first, piece

@@ -1,0 +1,31 @@
+"""Source text for views: from the folder that is given, and why there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kinst.cli.sources import source_lines
+from kinst.errors import KinstError
+
+
+def test_the_lines_of_files_that_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fs").mkdir()
+    (tmp_path / "fs/read.c").write_text("one\ntwo\n")
+    found = source_lines(str(tmp_path), "6.1.0", ["./fs/read.c", "fs/none.c"])
+    assert found == {"./fs/read.c": ["one", "two"]}
+    assert capsys.readouterr().err == ""
+
+
+def test_why_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert source_lines("", "0.9.1-none", ["fs/read.c"]) == {}
+    assert capsys.readouterr().err == (
+        "kinst: no source text is shown: --source DIR, or apt install linux-source-0.9\n"
+    )
+    assert source_lines(str(tmp_path), "6.1.0", ["fs/read.c"]) == {}
+    assert "has none of the source files, such as fs/read.c" in capsys.readouterr().err
+    with pytest.raises(KinstError, match="no such folder"):
+        source_lines(str(tmp_path / "none"), "6.1.0", [])
