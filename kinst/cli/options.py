@@ -132,6 +132,7 @@ kinst diff A B     what differs between two results of --json; kinst diff --help
 kinst top ...      an aggregation as a live table; kinst top --help
 kinst plot ...     histograms and heat maps of distributions; kinst plot --help
 kinst test FILE... programs with assertions, as TAP and JUnit's XML; kinst test --help
+kinst cache        what is kept on the disk, by kind, and deleting it; kinst cache --help
 """
 )
 
