@@ -1,11 +1,17 @@
-"""Units of time that values of a D program have: nanoseconds, and thousands of them.
+"""Units of time that values of a D program have, and numbers with their unit, for people.
 
-Tested by tests/dlang/test_measures.py.
+Tested by tests/views/test_scales.py and tests/dlang/check/test_measures.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 UNITS = ("ns", "us", "ms", "s")  # each a thousand of the one before
+_TIMES = ("ns", "µs", "ms", "s")
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+_ROUNDING = 1e-9  # what floating-point numbers may be off by
 _STEPS = {1_000**step: step for step in range(len(UNITS))}
 
 
@@ -15,3 +21,38 @@ def scaled(unit: str, divisor: int) -> str:
     if unit not in UNITS or step is None or UNITS.index(unit) + step >= len(UNITS):
         return ""
     return UNITS[UNITS.index(unit) + step]
+
+
+def count_text(value: float) -> str:
+    """Return a short number without a unit: 950, 1.5k, 20M."""
+    return _with_prefix(value, 1000, _DECIMAL)
+
+
+def value_text(value: float, unit: str) -> str:
+    """Return a short number with its unit: 20 µs, 1.5 ms, 64k."""
+    if unit not in UNITS:
+        return count_text(value)
+    if not value:
+        return "0"
+    value, place = float(value), UNITS.index(unit)
+    while abs(value) >= 1000 * (1 - _ROUNDING) and place < len(_TIMES) - 1:
+        value, place = value / 1000, place + 1
+    while 0 < abs(value) < 1 and place:
+        value, place = value * 1000, place - 1
+    return f"{_short(value)} {_TIMES[place]}"
+
+
+def binary_text(value: float) -> str:
+    """Return a short number with a binary prefix: 64Ki."""
+    return _with_prefix(value, 1024, _BINARY)
+
+
+def _with_prefix(value: float, base: int, prefixes: Sequence[str]) -> str:
+    place, left = 0, float(value)
+    while abs(left) >= base and place < len(prefixes) - 1:
+        left, place = left / base, place + 1
+    return f"{_short(left)}{prefixes[place]}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 
 from kinst.core.code import OUTSIDE
 from kinst.core.probe import Gap, gap_text
+from kinst.core.units import value_text
 from kinst.events import Bucket
 from kinst.views.annotation import (
     AnnotatedInstruction,
@@ -23,7 +24,6 @@ from kinst.views.annotation import (
     beginning,
 )
 from kinst.views.flow import INSIDE
-from kinst.views.scales import value_text
 
 ORDERS = ("address", "source")
 _RESET = "\x1b[0m"

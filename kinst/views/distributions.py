@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 
+from kinst.core.units import count_text, value_text
 from kinst.events import Aggregation, Bucket, Key
 from kinst.views.buckets import Bounds, Snapshot, distribution, grid, key_text
 from kinst.views.picture import MARGIN, SHADES, STYLE, Heading, svg_document, text
-from kinst.views.scales import BucketScale, count_text, round_ticks, value_text
+from kinst.views.scales import BucketScale, round_ticks
 
 WIDTH = 960
 LEFT, RIGHT = 13.0, 97.0  # per cent of the width, between which the axis is

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from importlib.resources import files
 
+from kinst.core.units import value_text
 from kinst.events import Aggregation
 from kinst.views.folded import INLINED, KERNEL, FoldedStack
 from kinst.views.picture import MARGIN, Heading, svg_document
-from kinst.views.scales import value_text
 
 WIDTH, ROW, BOTTOM = 1200, 18, 34
 LEGEND = 26  # pixels

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from kinst.core.code import OUTSIDE
+from kinst.core.units import value_text
 from kinst.views.annotated_text import per_cent
 from kinst.views.annotation import Annotation
 from kinst.views.flow_dot import block_label, share_of, shown_blocks
 from kinst.views.graph_layout import GraphEdge, Placed, lay_out
-from kinst.views.scales import value_text
 
 WIDTH, LETTERS = 214.0, 34  # of a box, and the letters that fit
 LEAST, MOST = 42.0, 120.0  # height of a box that never ran, and what is added for all that ran

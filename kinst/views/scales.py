@@ -6,12 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kinst.core.units import UNITS
+from kinst.core.units import UNITS, binary_text, value_text
 from kinst.views.buckets import Bounds
 
-_TIMES = ("ns", "µs", "ms", "s")
-_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _STEPS = (1, 2, 5)  # of an axis, times a power of ten
 _DIGITS = 1e-9  # what rounding of floating-point numbers may add
 
@@ -36,36 +33,6 @@ def _round_steps(least: float) -> Iterator[float]:
 
 def _multiples(low: float, high: float, step: float) -> int:
     return math.floor(high / step + _DIGITS) - math.ceil(low / step - _DIGITS) + 1
-
-
-def count_text(value: float) -> str:
-    """Return a short number without a unit: 950, 1.5k, 20M."""
-    return _with_prefix(value, 1000, _DECIMAL)
-
-
-def value_text(value: float, unit: str) -> str:
-    """Return a short number with its unit: 20 µs, 1.5 ms, 64k."""
-    if unit not in UNITS:
-        return count_text(value)
-    if not value:
-        return "0"
-    value, place = float(value), UNITS.index(unit)
-    while abs(value) >= 1000 * (1 - _DIGITS) and place < len(_TIMES) - 1:
-        value, place = value / 1000, place + 1
-    while 0 < abs(value) < 1 and place:
-        value, place = value * 1000, place - 1
-    return f"{_short(value)} {_TIMES[place]}"
-
-
-def _with_prefix(value: float, base: int, prefixes: Sequence[str]) -> str:
-    place, left = 0, float(value)
-    while abs(left) >= base and place < len(prefixes) - 1:
-        left, place = left / base, place + 1
-    return f"{_short(left)}{prefixes[place]}"
-
-
-def _short(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +64,7 @@ class BucketScale:
     def text(self, value: float) -> str:
         """A value of the axis, short."""
         if self._binary and value == int(value) and abs(value) >= 1024:
-            return _with_prefix(value, 1024, _BINARY)
+            return binary_text(value)
         return value_text(value, self.unit)
 
     def ticks(self, most: int) -> list[Tick]:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinst.views.scales import BucketScale, count_text, round_ticks, value_text
+from kinst.core.units import count_text, value_text
+from kinst.views.scales import BucketScale, round_ticks
 
 ENDS = st.floats(1e-6, 1e15)
 

@@ -139,7 +139,7 @@ def _clear(wanted: Sequence[Found], *, ask: bool) -> None:
 
 def _agreed(wanted: Sequence[Found]) -> bool:
     if not sys.stdin.isatty():
-        raise UsageError("nobody can be asked here: standard input is no terminal", "--yes")
+        raise UsageError("standard input is no terminal, and so cannot be asked", "--yes")
     what = " and ".join(f"{one.kind.name} ({size_text(one.size)})" for one in wanted)
     sys.stderr.write(f"Delete {what}? [y/N] ")
     sys.stderr.flush()

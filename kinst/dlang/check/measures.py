@@ -2,8 +2,6 @@
 
 A unit is known only where the program says so: D's clocks count nanoseconds, and what is computed
 from them by sums, differences and divisions by a power of thousand is a time as well.
-
-Tested by tests/dlang/test_measures.py.
 """
 
 from __future__ import annotations

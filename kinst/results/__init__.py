@@ -12,6 +12,7 @@ from typing import Any
 
 from kinst.core.errors import KinstError
 from kinst.events import Aggregation, Bucket, Fault, Key, Lost, Record, Value
+from kinst.results.html import aggregation_html, records_html, result_html
 
 
 def _pandas() -> Any:
@@ -47,6 +48,10 @@ class Table(dict[Key, int | tuple[Bucket, ...]]):
             self.key_names,
         )  # fmt: skip
 
+    def _repr_html_(self) -> str:
+        """A table for notebooks, with bars for distributions."""
+        return aggregation_html(self.aggregation)
+
     def to_pandas(self) -> Any:
         """A DataFrame: a row for each key, or for each bucket of each key.
 
@@ -73,6 +78,10 @@ def tables_of(aggregations: Iterable[Aggregation]) -> dict[str, Table]:
 
 class Records(list[Record]):
     """Records in the order in which they happened."""
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        return records_html(self)
 
     def to_pandas(self) -> Any:
         """A DataFrame: a row for each record, with a column for each value that a clause traces,
@@ -118,6 +127,17 @@ class Result:
     lost: tuple[Lost, ...] = ()
     faults: tuple[Fault, ...] = ()
     messages: tuple[str, ...] = field(default=())
+
+    def _repr_html_(self) -> str:
+        """All of it for notebooks: tables, distributions, records, output."""
+        ending = f"ended: {self.reason}, status {self.status}"
+        told = [
+            *(one.text for one in self.lost),
+            *(one.text for one in self.faults),
+            *self.messages,
+        ]
+        tables = [table.aggregation for table in self.aggregations.values()]
+        return result_html(ending, tables, self.records, self.output, told)
 
 
 @dataclass(frozen=True, slots=True)
