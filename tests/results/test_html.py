@@ -9,7 +9,8 @@ from kinst.events import Aggregation, Bucket, Frame, Stack
 from kinst.results import Table
 
 PROGRAM = """int n;
-tick-1ms { self->t = timestamp; @q["<a>"] = quantize(timestamp - self->t); @c[cpu, probename] = sum(7); trace(n++); }
+tick-1ms { self->t = timestamp; @q["<a>"] = quantize(timestamp - self->t);
+  @c[cpu, probename] = sum(7); trace(n++); }
 tick-1ms /n >= 200/ { exit(3); }
 """
 

@@ -15,7 +15,7 @@ import pytest
 from kinst.cli import command
 from kinst.cli.commands.cache import JOURNAL, KINDS, size_text
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
