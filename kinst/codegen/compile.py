@@ -14,7 +14,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite.binding.newpassmanagers import NewPassManager
 
-from kinst.codegen.analysis import makes_pointers, shares_variables, slots_read, string_table
+from kinst.codegen.analysis import makes_pointers, shares_variables, slots_read
 from kinst.codegen.aside import aside
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.entries import write_entry, write_error
@@ -150,7 +150,7 @@ def _sampler(number: int) -> str:
     return f"sampler_{number}"
 
 
-def _check_sizes(program: typed.Program, machine: CodeMachine, layout: ProgramLayout) -> None:
+def _check_sizes(machine: CodeMachine, layout: ProgramLayout) -> None:
     """Raise KinstError if what the clauses write does not fit its area of scratch."""
     scratch = machine.scratch
     biggest = max((c.size for c in layout.clauses), default=0)
@@ -159,10 +159,10 @@ def _check_sizes(program: typed.Program, machine: CodeMachine, layout: ProgramLa
             f"a record of {biggest} bytes does not fit the buffer of {scratch.ring_size}",
             "use a larger bufsize or a smaller strsize",
         )
-    strings = len(string_table(program)[1])
+    _, strings = layout.strings
     for what, need, room in (
         ("globals", layout.globals_area, scratch.globals_size),
-        ("strings", strings, scratch.strings_size),
+        ("strings", len(strings), scratch.strings_size),
         ("aggregations", layout.agg_size, scratch.agg_size),
         ("dynamic variables", layout.dynamic_size, scratch.dynamic_size),
     ):
@@ -184,8 +184,8 @@ def lower_program(
     error_site: address of dtrace:::ERROR's site descriptor as the machine sees it. Raises
     KinstError for what the machine cannot do.
     """
-    _check_sizes(program, machine, layout)
-    offsets, strings = string_table(program)
+    _check_sizes(machine, layout)
+    offsets, strings = layout.strings
     keys = max(
         (
             *(a.data_offset - 8 for a in layout.aggregations if a.keys),
@@ -330,7 +330,7 @@ def compile_host(
     probes in the target alone.  Raises KinstError as compile_target does.
     """
     if not entries:
-        return HostCode({}, string_table(program)[1], None, "")
+        return HostCode({}, layout.strings[1], None, "")
     _initialize()
     ir, strings = lower_program(program, layout, machine, entries, error_clauses, error_site)
     engine = aside(partial(_engine, ir, machine.triple, machine.features))

@@ -24,7 +24,7 @@ Tested by tests/consumer/test_values.py and tests/codegen/layout/test_layout.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kinst.core.dtypes import DType
 
@@ -139,6 +139,8 @@ class ProgramLayout:
     clause-local one that lies in memory, in a clause's working memory behind the keys; -1 where
     it is in neither.  clause_size: bytes of those.  dynamic: of the dynamic variables.
 
+    strings: the string constants: the offset of each in the strings area, and the area's bytes.
+
     site_keys: (probe id, aggregation index) -> entry, for constant-key aggregations; in a
     site descriptor the entries follow SITE_HEADER in the order of constant_aggregations.
     """
@@ -154,6 +156,7 @@ class ProgramLayout:
     counters_size: int
     clause_size: int = 0
     dynamic: tuple[DynamicLayout, ...] = ()
+    strings: tuple[dict[bytes, int], bytes] = field(default_factory=lambda: ({}, b""))
 
     @property
     def globals_area(self) -> int:

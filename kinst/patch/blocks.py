@@ -29,7 +29,7 @@ import numpy as np
 from kinst.core.bodies import CountBody
 from kinst.core.columns import I64, U64, Bools, ragged
 from kinst.patch.chains import Chains
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 
 MOST_MEMBERS = 24  # of a block: what its sums take grows with the square
 
@@ -68,14 +68,14 @@ class Blocks:
     """wanted: the same sites, counting in blocks.  entered: indexes of those that need a stub, and
     counters: the places of the stubs' counters, as 64 bits with a sign."""
 
-    wanted: Sequence[Wanted]
+    wanted: Sequence[WantedSite]
     entered: I64 = field(default_factory=_none)
     counters: I64 = field(default_factory=_none)
     sums: BlockSums = NO_SUMS
 
 
 def arrange(
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WantedSite],
     chains: Chains,
     free: Bools,
     rules: BlockRules,
@@ -129,7 +129,9 @@ def arrange(
     for k in members.tolist():
         old = wanted[k]
         bodies = (CountBody((rules.first + counting[k],)),) if k in counting else ()
-        changed[k] = Wanted(old.site, old.way, bodies, old.following, old.rerun_prefix, old.marks)
+        changed[k] = WantedSite(
+            old.site, old.way, bodies, old.following, old.rerun_prefix, old.marks
+        )
     return Blocks(changed, entered, counters, sums)
 
 
@@ -154,7 +156,7 @@ class _Places:
     every: I64
 
     @classmethod
-    def of(cls, wanted: Sequence[Wanted]) -> _Places:
+    def of(cls, wanted: Sequence[WantedSite]) -> _Places:
         known: dict[int, tuple[int, int]] = {}  # sites share their work
         every: list[int] = []
         rows = []
@@ -179,7 +181,7 @@ def _sums(places: _Places, sites: I64, source: I64, weight: I64) -> BlockSums:
     )
 
 
-def _joins(wanted: Sequence[Wanted], chains: Chains, rules: BlockRules) -> Bools:
+def _joins(wanted: Sequence[WantedSite], chains: Chains, rules: BlockRules) -> Bools:
     """Which sites are in the block of the one before, when that has one."""
     known = {id(work.bodies): only_counts(work) for work in wanted if not work.rerun_prefix}
     counting = np.array([known[id(w.bodies)] if not w.rerun_prefix else False for w in wanted])
@@ -196,7 +198,7 @@ def _joins(wanted: Sequence[Wanted], chains: Chains, rules: BlockRules) -> Bools
     return joins
 
 
-def only_counts(work: Wanted) -> bool:
+def only_counts(work: WantedSite) -> bool:
     """Whether a site does nothing but add to counters, if that."""
     counts = all(isinstance(body, CountBody) and body.guard is None for body in work.bodies)
     return counts and not work.rerun_prefix
@@ -208,5 +210,5 @@ def signed(place: int) -> int:
     return place - (1 << 64) if place >> 63 > 0 else place
 
 
-def _offsets(work: Wanted) -> list[int]:
+def _offsets(work: WantedSite) -> list[int]:
     return [at for body in work.bodies if isinstance(body, CountBody) for at in body.offsets]

@@ -50,7 +50,7 @@ from kinst.patch.gates import predecessors_of
 from kinst.patch.runs import (
     NO_RUNS,
     ChosenRuns,
-    Lines,
+    CodeLines,
     Runs,
     bounds_of,
     ended_of,
@@ -323,7 +323,7 @@ class Leaders:
         lines = self._lines(seen, around, unfit)
         return find_runs(lines, planted, own, jump, reached)
 
-    def _lines(self, seen: _Entered, around: Bools, unfit: Bools) -> Lines:
+    def _lines(self, seen: _Entered, around: Bools, unfit: Bools) -> CodeLines:
         code = seen.code
         return lines_of(
             code.place, code.columns.size, code.flows, code.follows,

@@ -49,7 +49,7 @@ from kinst.patch.patches import (
     pieces_of,
 )
 from kinst.patch.runs import NO_RUNS, Runs, bounds_of
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 
 ALIGN = 16
 NO_SPARE: Mapping[int, int] = {}
@@ -199,7 +199,7 @@ def _aligned(address: int) -> int:
 
 
 def plan_sites(
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WantedSite],
     isa: Isa,
     start: int,
     limit: int,
@@ -305,7 +305,7 @@ def _branches(sites: Columns, isa: Isa, chains: Chains) -> U64:
     return np.union1d(out, sites.address[chains.head])
 
 
-def _read_by(wanted: Sequence[Wanted]) -> int:
+def _read_by(wanted: Sequence[WantedSite]) -> int:
     """The registers that any site's work reads, as bits by frame slot: what it is told of them must
     be so, whether the kernel still needs them or not."""
     slots = set[int]()
@@ -353,13 +353,13 @@ def _plan_runs(
     ), inside  # fmt: skip
 
 
-def _columns(wanted: Sequence[Wanted]) -> Columns:
+def _columns(wanted: Sequence[WantedSite]) -> Columns:
     found = columns_of([w.site.address for w in wanted], [w.site.code for w in wanted])
     found.marks[:] = [w.marks for w in wanted]
     return found
 
 
-def _counters(wanted: Sequence[Wanted]) -> list[tuple[int, ...] | None]:
+def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
     """The counters that each site's work adds to, or None where it is not counting alone, more than
     the one instruction is run, or there are more counters than a byte counts (Batch.count)."""
     known: dict[int, tuple[int, ...] | None] = {}
@@ -382,7 +382,7 @@ class _Layout:
 
     def __init__(
         self,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[WantedSite],
         sites: Columns,
         isa: Isa,
         chains: Chains,

@@ -1,10 +1,10 @@
 """Runs: one jump over several short instructions, where nothing enters its middle (docs/chains.md).
 
 A jump has a size, and most instructions are shorter.  Several of them in a row have room for one,
-which then leads to a trampoline that holds all of them.  An instruction inside a run is somebody's
-next one as soon as anything leads to it but the instruction before it, so whoever describes
-functions here (Lines) must know all that does.  What this module does is choosing: which runs, so
-that as few planted instructions as can be are left to traps.
+which then leads to a trampoline that holds all of them.  Anything that leads to an instruction
+inside a run, but the instruction before it, would enter the middle of the jump, so the code that
+describes functions here (CodeLines) must know all that does.  This module chooses runs, so that as
+few planted instructions as possible are left to traps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SPARED, _UNUSED, _SILENT, _PATCH = 10000, 100, 2, 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lines:
+class CodeLines:
     """The instructions of functions, a row for each: of one function after the other, in the order
     of their addresses.
 
@@ -180,7 +180,7 @@ def lines_of(
     idle: Bools,
     padding: I64,
     begins: Bools,
-) -> Lines:
+) -> CodeLines:
     """The lines of functions.
 
     follows: those that have an instruction of their function before them.  entered: anything leads
@@ -196,7 +196,7 @@ def lines_of(
     goes_on[1:] = on[:-1] & (place[:-1] + size[:-1] == place[1:])
     idling[1:] &= place[:-1] + size[:-1] == place[1:]
     joins = ((goes_on & follows) | idling) & ~entered & ~flows.fault
-    return Lines(place, size, np.where(ended, padding, 0), joins, ~unfit, begins)
+    return CodeLines(place, size, np.where(ended, padding, 0), joins, ~unfit, begins)
 
 
 def near(place: I64, short: Bools, jump: int) -> Bools:
@@ -232,7 +232,7 @@ class ChosenRuns:
 
 
 def find_runs(
-    lines: Lines, planted: Bools, own: Bools, jump: int, reached: Bools | None = None
+    lines: CodeLines, planted: Bools, own: Bools, jump: int, reached: Bools | None = None
 ) -> ChosenRuns:
     """The runs that spare the most planted instructions a trap, in order.
 
@@ -257,7 +257,7 @@ def find_runs(
     return at.take(_choose(row, at.behind, gain, useful, own_worth, pieces))
 
 
-def shortest_runs(lines: Lines, row: I64, jump: int) -> ChosenRuns:
+def shortest_runs(lines: CodeLines, row: I64, jump: int) -> ChosenRuns:
     """The shortest run that begins with each of these rows; behind 0 where there is none."""
     behind, size = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
     start, last = lines.place[row], row.copy()

@@ -12,7 +12,7 @@ from kinst.core.probe import Site
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedSite:
     """A site to plant in-target: its way (jump or trap), the work there, the bytes after it and
     those before it that are run again (Isa.rerun_starts).
 

@@ -32,7 +32,7 @@ from kinst.systems import of_image
 
 
 class FileImage:
-    """A file in the place of a machine and its system (session.kernel's Data and Names)."""
+    """A file in the place of a machine and its system (session.kernel's Data and KernelSystem)."""
 
     def __init__(self, elf: Elf) -> None:
         self._elf = elf

@@ -54,7 +54,7 @@ class Data(Protocol):
     def read(self, address: int, size: int) -> bytes: ...
 
 
-class Names(Protocol):
+class KernelSystem(Protocol):
     """What of a system (core.system.System) is asked here."""
 
     def code(self, address: int, size: int) -> bytes: ...
@@ -76,7 +76,7 @@ class RunningKernel:
     def __init__(
         self,
         target: Data,
-        system: Names,
+        system: KernelSystem,
         isa: Isa,
         among: Collection[int] | None = None,
         *,

@@ -33,7 +33,7 @@ from kinst.session.values import (
     Counters,
     EnabledProgram,
     EnabledSite,
-    Placed,
+    PlacedProgram,
     Placement,
     ScratchMemory,
     StartedMachine,
@@ -47,7 +47,9 @@ FEW_FUNCTIONS = 8  # for which memory is searched while runs are chosen
 PlaceCounters = Callable[[int, int], Counters | None]
 
 
-def place(program: EnabledProgram, workspace: Workspace, say: Callable[[str], None]) -> Placed:
+def place(
+    program: EnabledProgram, workspace: Workspace, say: Callable[[str], None]
+) -> PlacedProgram:
     """Choose how each site is planted, and lay out the trace's scratch.
 
     say: told how many sites are left out, or stop the machine.  Raises KinstError if no site can be
@@ -62,7 +64,7 @@ def place(program: EnabledProgram, workspace: Workspace, say: Callable[[str], No
     return _lay_out(placement, workspace.machine.cpus, counters)
 
 
-def place_on_host(program: EnabledProgram) -> Placed:
+def place_on_host(program: EnabledProgram) -> PlacedProgram:
     """Place a program without a machine: kinst's own process fires all of its probes."""
     memory = own_memory(program.compiled, 1)
     placement = Placement(program, memory, program.enabled, _error_of(program.enabled))
@@ -251,7 +253,7 @@ def _tell_ways(placement: Placement, say: Callable[[str], None]) -> None:
         )
 
 
-def _lay_out(placement: Placement, cpus: int, counters: PlaceCounters) -> Placed:
+def _lay_out(placement: Placement, cpus: int, counters: PlaceCounters) -> PlacedProgram:
     """Lay out variables, records and aggregations, and the areas of scratch that hold them."""
     compiled, running = placement.enabled.compiled, placement.running
     layout = lay_out_program(
@@ -261,7 +263,7 @@ def _lay_out(placement: Placement, cpus: int, counters: PlaceCounters) -> Placed
     more = COUNTER * len(placement.planted) if compiled.plant.blocks else 0
     blocks = counters(layout.counters_size, more)
     scratch = lay_out_scratch(placement.enabled, placement.memory, cpus, layout, len(running))
-    return Placed(placement, scratch, layout, blocks)
+    return PlacedProgram(placement, scratch, layout, blocks)
 
 
 def lay_out_scratch(

@@ -33,13 +33,13 @@ from kinst.patch.descriptors import (
     descriptors_of,
 )
 from kinst.patch.plan import Hook, plan_hooks, plan_sites
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 from kinst.session.host_clauses import host_side, no_host_side
 from kinst.session.symbols import running_addresses
 from kinst.session.values import (
     Descriptors,
     EnabledSite,
-    Placed,
+    PlacedProgram,
     StartedMachine,
     TracePlan,
 )
@@ -50,7 +50,9 @@ FrameRules = Mapping[tuple[int, int], FrameRule]  # how the caller is found, by 
 Shapes = Mapping[tuple[Clauses, Arguments], ShapeOfRecord]
 
 
-def plan(placed: Placed, machine: StartedMachine, ended: Sequence[EndedCode] = ()) -> TracePlan:
+def plan(
+    placed: PlacedProgram, machine: StartedMachine, ended: Sequence[EndedCode] = ()
+) -> TracePlan:
     """Compile the clauses for host and target, and plan the patches.
 
     ended: code of earlier traces, in which threads may still be.  Raises KinstError."""
@@ -108,7 +110,7 @@ def plan(placed: Placed, machine: StartedMachine, ended: Sequence[EndedCode] = (
     )  # fmt: skip
 
 
-def plan_on_host(placed: Placed, isa: Isa) -> TracePlan:
+def plan_on_host(placed: PlacedProgram, isa: Isa) -> TracePlan:
     """Compile clauses that run without a machine."""
     places, side = _descriptor_places(placed), no_host_side()
     here = host_machine(
@@ -119,7 +121,7 @@ def plan_on_host(placed: Placed, isa: Isa) -> TracePlan:
     return TracePlan(placed, _describe(placed, places, {}), host, side)
 
 
-def _compile_host(placed: Placed, places: Descriptors, machine: CodeMachine) -> HostCode:
+def _compile_host(placed: PlacedProgram, places: Descriptors, machine: CodeMachine) -> HostCode:
     """Compile the clauses that kinst's own process runs."""
     parts = placed.placement
     return compile_host(
@@ -145,7 +147,9 @@ def _entries(enabled: Sequence[EnabledSite]) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(e.clauses for e in enabled))
 
 
-def _near(wanted: Sequence[Wanted], kernel: LiveKernel, table: CodeTable | None) -> Sequence[int]:
+def _near(
+    wanted: Sequence[WantedSite], kernel: LiveKernel, table: CodeTable | None
+) -> Sequence[int]:
     """Return addresses near few sites that control comes to from other pages: the entries of the
     sites' functions and, for few functions, what those call and where the calls return."""
     if table is None or not fits(table, len(wanted), 0):
@@ -160,7 +164,9 @@ def _near(wanted: Sequence[Wanted], kernel: LiveKernel, table: CodeTable | None)
     return sorted(near)
 
 
-def _block_rules(wanted: Sequence[Wanted], placed: Placed, system: System) -> BlockRules | None:
+def _block_rules(
+    wanted: Sequence[WantedSite], placed: PlacedProgram, system: System
+) -> BlockRules | None:
     """Return the counters that blocks of instructions may use; None for none."""
     counters = placed.counters
     if counters is None:
@@ -172,7 +178,7 @@ def _block_rules(wanted: Sequence[Wanted], placed: Placed, system: System) -> Bl
     return BlockRules(counters.displacement + own, room, faulting) if room else None
 
 
-def _hooks(placed: Placed, code: TargetCode, machine: StartedMachine) -> list[Hook]:
+def _hooks(placed: PlacedProgram, code: TargetCode, machine: StartedMachine) -> list[Hook]:
     """Return the kernel functions to detour: its breakpoint handler if there are traps, its search
     of exception tables if a planted instruction may fault on purpose, and its search of BUG and
     WARN traps if one of those is planted.  A machine that is planted while it runs brings
@@ -194,14 +200,14 @@ def _hooks(placed: Placed, code: TargetCode, machine: StartedMachine) -> list[Ho
 
 
 def _wanted(
-    placed: Placed,
+    placed: PlacedProgram,
     there: CodeMachine,
     machine: StartedMachine,
     code: TargetCode,
     descriptors: Descriptors,
     rules: FrameRules,
     shapes: Shapes,
-) -> list[Wanted]:
+) -> list[WantedSite]:
     """Return the work at every planted site: for each of its probes a call of its clauses, or
     counting or a record alone.
 
@@ -216,7 +222,7 @@ def _wanted(
     )
     every = [*(s.site for s in parts.planted), *parts.unprobed, *parts.gates]
     marks = kernel.marks(every).tolist()
-    wanted: list[Wanted] = []
+    wanted: list[WantedSite] = []
     place: dict[int, int] = {}  # of sites that several probes may have, in `wanted`
     addresses = np.array([s.site.address for s in parts.planted], np.uint64)
     several = len(np.unique(addresses)) < len(addresses)
@@ -255,15 +261,17 @@ def _wanted(
         following = kernel.following(site.function, address + len(site.code), FOLLOWING)
         if several:
             place[address] = len(wanted)
-        wanted.append(Wanted(site, choice.way, bodies, following, choice.rerun_prefix, marks[k]))
+        wanted.append(
+            WantedSite(site, choice.way, bodies, following, choice.rerun_prefix, marks[k])
+        )
     unprobed = [*((site, "") for site in parts.unprobed), *((site, "gate") for site in parts.gates)]
     for k, (site, way) in enumerate(unprobed, len(parts.planted)):
         following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
-        wanted.append(Wanted(site, way, (), following, b"", marks[k]))
+        wanted.append(WantedSite(site, way, (), following, b"", marks[k]))
     return wanted
 
 
-def _exits(placed: Placed) -> bool:
+def _exits(placed: PlacedProgram) -> bool:
     """Whether a planted clause may exit()."""
     inside = frozenset(c for e in placed.placement.inside for c in e.clauses)
     return exits_in(placed.compiled.program, inside)
@@ -277,7 +285,7 @@ def argument_slots(isa: Isa, enabled: EnabledSite, numbers: frozenset[int]) -> f
     return frozenset(stack | pointers | {a.value for a in read if a.kind == ARGUMENT_SLOT})
 
 
-def _descriptor_places(placed: Placed) -> Descriptors:
+def _descriptor_places(placed: PlacedProgram) -> Descriptors:
     """Return where descriptors lie: of probes that the target fires, of those that the host fires,
     and of dtrace:::ERROR for clauses in the target and on the host."""
     parts, sites = placed.placement, placed.scratch.sites
@@ -290,7 +298,7 @@ def _descriptor_places(placed: Placed) -> Descriptors:
 
 
 def _describe(
-    placed: Placed, places: Descriptors, rules: FrameRules, *, counted_only: bool = False
+    placed: PlacedProgram, places: Descriptors, rules: FrameRules, *, counted_only: bool = False
 ) -> Descriptors:
     """Return the descriptors with their bytes.
 

@@ -6,7 +6,7 @@ Tested by tests/session/test_place.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,9 @@ from kinst.core.layout import (
 )
 from kinst.core.probe import Probe
 from kinst.dlang.vocabulary.d_options import Options
-from kinst.events import Aggregation, Arrived, Closing, Event
+from kinst.events import Arrived, Closing, Event
 from kinst.session.report import Report
-from kinst.session.values import Placed, TracePlan
+from kinst.session.values import PlacedProgram, TracePlan
 
 SLOW_SECONDS = 0.5  # at one event: that is a slow client
 PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
@@ -56,12 +56,15 @@ def is_active(view: memoryview) -> bool:
     return view[HEADER_ACTIVE] == 1
 
 
-class Records:
+class TraceRecords:
     """The records, faults and aggregations of one trace.
 
     Attributes:
         schema: what records mean, for renderers.
         first: whether no record has arrived yet.
+        drainer: reads the rings in a thread of its own.
+        interpreter: does what records ask for: exit(), setopt(), printa(), ...
+        store: all aggregations.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class Records:
         plan: TracePlan,
         names: Names,
         report: Report,
-        before: Records | None,
+        before: TraceRecords | None,
         gather: Callable[[], None] | None,
         besides: Callable[[], None],
     ) -> None:
@@ -90,8 +93,8 @@ class Records:
         self._error = parts.error.probe
         self._rings = Rings(self._view, self._scratch)
         cleaner = Cleaner(self._view, self._scratch, placed.layout.dynamic, options.cleanrate)
-        self._drainer = Drainer(self._rings, options.queuesize, besides=(cleaner.clean, besides))
-        self._store: AggregationStore = AggregationStore(
+        self.drainer = Drainer(self._rings, options.queuesize, besides=(cleaner.clean, besides))
+        self.store: AggregationStore = AggregationStore(
             self._view,
             self._scratch,
             compiled.program,
@@ -99,7 +102,7 @@ class Records:
             _counters(placed),
             names,
             _sums(plan),
-            before._store if before is not None else None,
+            before.store if before is not None else None,
             gather,
         )
         # The first batch's schema is for all: only the host's probes make records.
@@ -107,11 +110,11 @@ class Records:
         self._probes: dict[int, Probe] = {} if before is None else before._probes
         self._probes |= {e.probe.id: e.probe for e in (*shown, parts.error)}
         self.schema = Schema(
-            compiled.program, placed.layout, self._probes, self._store.tables, options, names
+            compiled.program, placed.layout, self._probes, self.store.tables, options, names
         )
-        self._interpreter = Interpreter(self.schema, self._store)
+        self.interpreter = Interpreter(self.schema, self.store)
         if before is not None:
-            self._interpreter.options = before._interpreter.options
+            self.interpreter.options = before.interpreter.options
         set_speculations(self._view, options.nspec, options.specsize)
 
     # Clauses run, or not.
@@ -125,83 +128,46 @@ class Records:
         """False before the start and after an exit()."""
         return is_active(self._view)
 
-    # What the program has asked for.
-
-    @property
-    def options(self) -> Options:
-        """As they are now: a program may change some."""
-        return self._interpreter.options
-
-    @property
-    def exit_status(self) -> int | None:
-        """That of exit(), None without one."""
-        return self._interpreter.exit_status
-
-    @property
-    def full(self) -> bool:
-        """Whether a buffer with the policy fill is full."""
-        return self._interpreter.full
-
     @property
     def wait(self) -> float:
         """Seconds for which records may wait."""
-        if self._drainer.behind:
+        if self.drainer.behind:
             return 0.0
         if self.first:
             return FIRST_SECONDS
-        rate = self._interpreter.options.switchrate
+        rate = self.interpreter.options.switchrate
         return PRINT_SECONDS if rate == Options().switchrate else rate / 1e9
 
-    # Records to events.
-
-    def start(self) -> None:
-        """Begin to read the rings."""
-        self._drainer.start()
+    # TraceRecords to events.
 
     def arrived(self) -> Iterator[Event]:
-        """Events of the records that have arrived."""
-        yield from self._take(self._drainer.batch())
+        """Yield events of the records that have arrived."""
+        yield from self._take(self.drainer.batch())
 
     def rest(self) -> Iterator[Event]:
-        """Events of the records that are left, once no clause runs."""
-        for chunks in self._drainer.stop():
+        """Yield events of the records that are left, once no clause runs."""
+        for chunks in self.drainer.stop():
             yield from self._take(chunks)
 
     def finish(self) -> Iterator[Event]:
-        """What is told at the end of a trace."""
-        yield from self._noted(self._interpreter.finish())
-
-    def pause(self) -> Generator[Event, None, None]:
-        """What is told at the end of a batch that another one follows."""
-        yield from self._interpreter.pause()
-
-    def end(self) -> None:
-        """End the thread that reads the rings.  Safe to call twice."""
-        self._drainer.end()
-
-    def merge(self) -> None:
-        """Add what was counted so far to the tables: those of many keys are emptied before they
-        are full."""
-        self._store.snapshot()
-
-    def aggregations(self) -> tuple[Aggregation, ...]:
-        """All aggregations as they were merged last."""
-        return self._interpreter.aggregations()
+        """Yield what is told at the end of a trace."""
+        yield from self._noted(self.interpreter.finish())
 
     def _take(self, chunks: list[Chunk]) -> Iterator[Event]:
-        """What was lost first, then records and faults: the order of dtrace_work().  What is lost
-        while a slow client is at them is told in between."""
+        """Yield what was lost first, then records and faults: the order of dtrace_work().  What is
+        lost while a slow client is at them is told in between."""
         cpus = self._scratch.cpus
         yield from lost_events(self._rings.lost(), cpus)
         faults = [one for slot in range(self._rings.slots) for one in self._faults(slot)]
-        for event in self._noted(self._interpreter.take(chunks, faults)):
+        for event in self._noted(self.interpreter.take(chunks, faults)):
             given = time.monotonic()
             yield event
             if time.monotonic() - given > SLOW_SECONDS:
                 yield from lost_events(self._rings.lost(), cpus)
 
     def _noted(self, events: Iterable[Event]) -> Iterator[Event]:
-        """The events; the time until the first records is told when they have been dealt with."""
+        """Yield events, and tell the time until the first records after the client has dealt with
+        them."""
         arrived = False
         for event in events:
             if isinstance(event, Closing) and self.first:
@@ -218,7 +184,7 @@ class Records:
         self._report.tell_stages()
 
     def _faults(self, slot: int) -> list[PlacedFault]:
-        """A CPU's faults since the last time; those that came too fast are counted."""
+        """Return a CPU's faults since the last call; those that came too fast are counted."""
         entries, more = self._rings.faults(slot)
         cpus, faults = self._scratch.cpus, []
         for one in entries:
@@ -234,7 +200,7 @@ class Records:
 
 
 def _sums(plan: TracePlan) -> CounterSums:
-    """What the counters of blocks of instructions add to the others."""
+    """Return what the counters of blocks of instructions add to the others."""
     counters, sums = plan.placed.counters, plan.sites.sums
     base = counters.displacement if counters is not None else 0
     first = np.uint64(base & (1 << 64) - 1)
@@ -244,8 +210,8 @@ def _sums(plan: TracePlan) -> CounterSums:
     return CounterSums(source, target, sums.weight)
 
 
-def _counters(placed: Placed) -> list[npt.NDArray[np.uint64]]:
-    """The counter blocks, as words."""
+def _counters(placed: PlacedProgram) -> list[npt.NDArray[np.uint64]]:
+    """Return the counter blocks, as words."""
     if placed.counters is None:
         return []
     view = placed.memory.view

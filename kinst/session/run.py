@@ -17,7 +17,7 @@ from kinst.core.endings import HANG, status_when_gone
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import CommandEnded, Gone, MachineEvent, Stopped
 from kinst.events import Aggregation, End, Event, Lost, Message, Output, TracingOver
-from kinst.session.records import Records
+from kinst.session.records import TraceRecords
 from kinst.session.report import Report
 from kinst.session.timers import Timers
 from kinst.session.tracee import SHARE, Tracee
@@ -99,7 +99,7 @@ class RunningTrace:
         self._report = report
         self._output = output
         self._is_first, self._more = before is None, more
-        self._records: Records = Records(
+        self._records: TraceRecords = TraceRecords(
             plan, tracee.names, report, before._records if before is not None else None,
             tracee.gather, self._attend,
         )  # fmt: skip
@@ -126,8 +126,8 @@ class RunningTrace:
     def aggregations(self) -> tuple[Aggregation, ...]:
         """All aggregations as they are now, merged from all CPUs; also after the end."""
         if not self._over:
-            self._records.merge()
-        return self._records.aggregations()
+            self._records.store.snapshot()
+        return self._records.interpreter.aggregations()
 
     def events(
         self, command: str = "", timeout: float | None = None
@@ -206,15 +206,15 @@ class RunningTrace:
         self._records.activate(False)
         yield from self._records.rest()
         yield from self._missed()
-        yield from self._records.pause()
+        yield from self._records.interpreter.pause()
         yield from self._written()
         yield from self._complaints()
         self._restoring.told = True
         yield End(BATCH, self._status(reason, command))
 
     def _status(self, reason: str, command: str) -> int:
-        if self._records.exit_status is not None:
-            return self._records.exit_status
+        if self._records.interpreter.exit_status is not None:
+            return self._records.interpreter.exit_status
         if reason == "command":
             return self._ending.command_status
         if reason == OVERLOAD:
@@ -231,7 +231,7 @@ class RunningTrace:
         records.activate(True)
         if self._parts.begin is not None and self._is_first:
             self._fire(self._parts.begin)  # with the machine still stopped
-        records.start()
+        records.drainer.start()
         if not records.active:
             return "exit"
         self._plant(command)
@@ -252,7 +252,7 @@ class RunningTrace:
 
     def _loop(self) -> Generator[Event, None, str]:
         records = self._records
-        merge_at = time.monotonic() + records.options.aggrate / 1e9
+        merge_at = time.monotonic() + records.interpreter.options.aggrate / 1e9
         tell_at = time.monotonic() + MISSED_SECONDS
         while records.active:
             if self._stopping():
@@ -266,11 +266,12 @@ class RunningTrace:
                 yield from self._missed()
                 tell_at = time.monotonic() + MISSED_SECONDS
             yield from records.arrived()
-            if records.full:
+            if records.interpreter.full:
                 return "full"
             if time.monotonic() >= merge_at:
-                records.merge()
-                merge_at = time.monotonic() + records.options.aggrate / 1e9
+                # Tables of many keys are emptied before they are full.
+                records.store.snapshot()
+                merge_at = time.monotonic() + records.interpreter.options.aggrate / 1e9
         return self._ended()
 
     def _ended(self) -> str:
@@ -345,7 +346,7 @@ class RunningTrace:
     def _is_overloaded(self) -> bool:
         """Whether the kernel makes no progress because of the probes.  As in dtrace(1), a program
         that may be destructive goes on all the same."""
-        if self._records.options.destructive:
+        if self._records.interpreter.options.destructive:
             return False
         self._ending.busy = self._tracee.share_in_probes()
         return self._ending.busy >= SHARE
@@ -370,7 +371,7 @@ class RunningTrace:
             self._restoring.told = True
             self._report.say(f"kinst: {trouble}")
         self._records.activate(False)
-        self._records.end()
+        self._records.drainer.end()
         self._over = True
 
     def _attend(self) -> None:

@@ -15,7 +15,7 @@ from kinst.session.sizes import SITE_CODE, counters_room
 from kinst.session.values import (
     Compiled,
     EnabledProgram,
-    Placed,
+    PlacedProgram,
     ScratchMemory,
     StartedMachine,
 )
@@ -122,7 +122,7 @@ class ScratchPool:
         several = self._size - start > self._data + data  # room for the data of others too
         return start, start + (self._data if several else 0)
 
-    def keep(self, placed: Placed, code_end: int) -> None:
+    def keep(self, placed: PlacedProgram, code_end: int) -> None:
         """Keep what was taken last from being overwritten.  code_end: first address after its
         code."""
         memory, scratch = placed.memory, placed.scratch

@@ -1,6 +1,6 @@
 """The frozen values that the stages of the path hand on, in the path's order.
 
-Request -> Compiled -> EnabledProgram -> Placement -> Placed -> TracePlan
+Request -> Compiled -> EnabledProgram -> Placement -> PlacedProgram -> TracePlan
 
 Tested by tests/fake, through the whole path.
 """
@@ -285,7 +285,7 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedProgram:
     """A placement, and where everything that its clauses write lies.
 
     Attributes:
@@ -374,7 +374,7 @@ class TracePlan:
         ended: code of earlier traces, in which threads may still be.
     """
 
-    placed: Placed
+    placed: PlacedProgram
     descriptors: Descriptors
     host: HostCode
     host_side: HostSide

@@ -19,7 +19,7 @@ from kinst.patch.flows import BRANCH, JUMP, flows_of
 from kinst.patch.patches import Patch
 from kinst.patch.plan import Plan, plan_sites
 from kinst.patch.runs import NO_RUNS, Run, Runs, find_runs, lines_of, runs_of
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 from tests.isa.kernel_text import Text, extents
 
 
@@ -97,7 +97,7 @@ def plan_function(
     runs = runs_in(isa, code, known, room, free, held) if isa.RUN_SIZE else NO_RUNS
     offsets = {site.address: counters + 8 * k for k, site in enumerate(sites)}
     wanted = [
-        Wanted(
+        WantedSite(
             site, "jump" if room[site.address] else "trap", (CountBody((offsets[site.address],)),),
             code[site.offset + len(site.code) :],
         )

@@ -16,7 +16,7 @@ from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
 from kinst.isa import load, names
 from kinst.patch.plan import Plan, plan_sites
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 from tests.isa.kernel_text import find_vmlinux, read_text
 from tests.tiers import of_kernels
 
@@ -36,7 +36,7 @@ def bodies_of(isa: Isa, scratch: int, rng: random.Random) -> list[tuple[Body, ..
     return [(), *one * 3, *more, call]
 
 
-def drawn(isa: Isa, rng: random.Random) -> tuple[list[Wanted], int]:
+def drawn(isa: Isa, rng: random.Random) -> tuple[list[WantedSite], int]:
     """Some eighty of a hundred instructions of random functions, and where scratch is."""
     text = read_text(find_vmlinux(isa.name))
     end = text.address + len(text.code)
@@ -44,7 +44,7 @@ def drawn(isa: Isa, rng: random.Random) -> tuple[list[Wanted], int]:
     bodies = bodies_of(isa, scratch, rng)
     functions = sorted({at: (at, size, name) for at, size, name in text.functions}.values())
     rng.shuffle(functions)
-    wanted: list[Wanted] = []
+    wanted: list[WantedSite] = []
     for at, size, name in functions:
         code = text.code[at - text.address :][:size]
         function = Function("vmlinux", name, at, size)
@@ -63,7 +63,7 @@ def drawn(isa: Isa, rng: random.Random) -> tuple[list[Wanted], int]:
             following = code[offset + one.size :][:FOLLOWING]
             site = Site(function, offset, one.code)
             marks = int(columns.marks[k])
-            wanted.append(Wanted(site, way, rng.choice(bodies), following, b"", marks))
+            wanted.append(WantedSite(site, way, rng.choice(bodies), following, b"", marks))
         if len(wanted) > SITES:
             break
     return wanted, scratch

@@ -19,7 +19,7 @@ from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.plan import plan_sites
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 from tests.isa.test_parts import vector
 from tests.tiers import ISAS
 
@@ -117,7 +117,7 @@ def test_trampolines_of_marks_are_those_of_one(name: str, where: str) -> None:
             way = "jump" if isa.jump_patch(one.size, one.address, scratch) else "trap"
             site = Site(function, one.address - TEXT, one.code)
             bodies = (CountBody((at,)),) if k % 7 else ()
-            wanted.append(Wanted(site, way, bodies, behind, b"", marks if marked else 0))
+            wanted.append(WantedSite(site, way, bodies, behind, b"", marks if marked else 0))
         plan = plan_sites(wanted, isa, scratch, scratch + (2 << 20), chained=chained)
         plans.append(
             ([(site.address, why) for site, why in plan.refused], list(plan.text),

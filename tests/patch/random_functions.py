@@ -21,7 +21,7 @@ from kinst.patch.blocks import BlockRules
 from kinst.patch.patches import Patch
 from kinst.patch.plan import Plan, plan_sites
 from kinst.patch.runs import NO_RUNS, Runs
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 from tests.isa.gnu_assembler import assembled
 from tests.isa.planned_functions import runs_in
 from tests.patch.small_functions import COUNTERS, PAGE, SCRATCH, TEXT, Cpu
@@ -155,7 +155,7 @@ class Trial:
     code: bytes
     called: bytes
     sites: tuple[Site, ...]
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[WantedSite, ...]
     runs: Runs
     chained: bool
     blocks: BlockRules | None
@@ -287,7 +287,7 @@ def random_trial(made: Material, which: int, rng: random.Random) -> Trial:
         elif at not in in_runs:
             continue
         site = Site(function, at - TEXT, one.code)
-        wanted.append(Wanted(site, way, bodies, following, marks=marks[at]))
+        wanted.append(WantedSite(site, way, bodies, following, marks=marks[at]))
     blocks = None
     if chained and rng.random() < 0.5:
         faulting = {at for at in fits if rng.random() < rng.choice((0.0, 0.2))}

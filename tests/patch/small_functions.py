@@ -20,7 +20,7 @@ from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.plan import Plan, plan_sites
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 from tests.isa.gnu_assembler import assembled
 
 TEXT, SCRATCH, DATA, STACK, STOP = 0x100_0000, 0x140_0000, 0x180_0000, 0x1C0_0000, 0x200_0000
@@ -238,7 +238,7 @@ class Planned:
     isa: Isa
     code: bytes
     sites: list[Site]
-    wanted: list[Wanted]
+    wanted: list[WantedSite]
     plan: Plan
 
 
@@ -258,7 +258,7 @@ def planned(name: str, folder: Path, chained: bool) -> Planned:
         at = 8 * k if not isa.shared_counters else COUNTERS + 8 * k
         way = "jump" if isa.jump_patch(len(site.code), site.address, SCRATCH) else "trap"
         following = code[site.offset + len(site.code) : length]
-        wanted.append(Wanted(site, way, (CountBody((at,)),), following))
+        wanted.append(WantedSite(site, way, (CountBody((at,)),), following))
     plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + 8 * PAGE, chained=chained)
     assert not plan.refused and len(plan.patches) == len(sites)
     return Planned(isa, code, sites, wanted, plan)

@@ -15,7 +15,7 @@ from kinst.machines.stub.jump_cache import JUMP_CACHE
 from kinst.patch.apart import Apart
 from kinst.patch.chains import find_chains
 from kinst.patch.plan import Plan, plan_sites
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 from tests.machines.stub.test_jump_cache import entry_in_qemu
 from tests.patch.random_functions import Material, material
 from tests.patch.small_functions import SCRATCH
@@ -37,14 +37,14 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def planned(
-    made: Material, wanted: list[Wanted], table: CodeTable | None, *, pages: int = 64,
+    made: Material, wanted: list[WantedSite], table: CodeTable | None, *, pages: int = 64,
     chained: bool = False, near: tuple[int, ...] = (),
 ) -> Plan:  # fmt: skip
     end = SCRATCH + pages * PAGE
     return plan_sites(wanted, made.isa, SCRATCH, end, chained=chained, table=table, near=near)
 
 
-def looked_up(wanted: list[Wanted]) -> set[int]:
+def looked_up(wanted: list[WantedSite]) -> set[int]:
     """Entries of the sites, and of where their trampolines go back to."""
     ends = [work.site.address + len(work.site.code) for work in wanted]
     return {entry_in_qemu(at) for at in [*(work.site.address for work in wanted), *ends]}

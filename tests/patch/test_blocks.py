@@ -16,7 +16,7 @@ from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.blocks import BlockRules, Blocks, arrange
 from kinst.patch.chains import find_chains
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 
 ISA = load("amd64")
 TEXT = 0x100_0000
@@ -45,7 +45,7 @@ class Line:
             places = places if asked[k] else []
             body = (CountBody(tuple(places)),) if places or rng.random() < 0.5 else ()
             self.counters.append(places)
-            self.wanted.append(Wanted(site, "trap" if asked[k] else "", body, b""))
+            self.wanted.append(WantedSite(site, "trap" if asked[k] else "", body, b""))
         self.faulting = {s.address for s in self.sites if rng.random() < 0.1}
         self.free = np.array([rng.random() < 0.3 for _ in range(count)])
         self.entered = [a or s for a, s in zip(asked, self.started, strict=True)]
@@ -115,7 +115,7 @@ def test_lines_are_cut_where_they_must_be_and_nowhere_else() -> None:
         kinds = [rng.choice("cccccfxr") for _ in range(count)]
         call = CallBody(HIGH, HIGH, frozenset())
         wanted = [
-            Wanted(s, "trap", (call,) if kind == "x" else (CountBody((8 * k,)),), b"",
+            WantedSite(s, "trap", (call,) if kind == "x" else (CountBody((8 * k,)),), b"",
                    b"\x90" if kind == "r" else b"")
             for k, (s, kind) in enumerate(zip(sites, kinds, strict=True))
         ]  # fmt: skip
@@ -143,7 +143,7 @@ def test_one_that_counts_needs_no_block() -> None:
     chains = find_chains(columns_of([s.address for s in sites], [CODE] * 3), ISA)
     for counting, shared in (((1,), False), ((0, 2), True)):
         wanted = [
-            Wanted(site, "trap", (CountBody((8 * k,)),) if k in counting else (), b"")
+            WantedSite(site, "trap", (CountBody((8 * k,)),) if k in counting else (), b"")
             for k, site in enumerate(sites)
         ]
         made = arrange(wanted, chains, np.zeros(3, np.bool_), BlockRules(800, 9, ()))
@@ -163,7 +163,9 @@ def test_who_comes_to_a_run_that_nobody_asked_to_begin_is_counted() -> None:
     function = Function("vmlinux", "f", TEXT, 9)
     sites = [Site(function, 3 * k, CODE) for k in range(3)]
     bodies = [(CountBody((0,)),), (), (CountBody((8,)),)]
-    wanted = [Wanted(s, "trap" if b else "", b, b"") for s, b in zip(sites, bodies, strict=True)]
+    wanted = [
+        WantedSite(s, "trap" if b else "", b, b"") for s, b in zip(sites, bodies, strict=True)
+    ]
     columns = columns_of([s.address for s in sites], [s.code for s in sites])
     started = np.array([sites[1].address], np.uint64)
     blocks = arrange(

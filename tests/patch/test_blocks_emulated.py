@@ -20,7 +20,7 @@ from kinst.patch.blocks import MOST_MEMBERS, BlockRules, arrange
 from kinst.patch.chains import find_chains
 from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan, plan_sites
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 from tests.patch.small_functions import (
     COUNTERS,
     PAGE,
@@ -132,15 +132,17 @@ def test_a_listing_names_the_stubs() -> None:
     assert f"{plan.stubs[0][0]:x}" in stubs[0]
 
 
-def straight(count: int, isa: Isa, way: str = "trap") -> list[Wanted]:
-    """Wanted sites of so many `mov rax, rcx` in a row."""
+def straight(count: int, isa: Isa, way: str = "trap") -> list[WantedSite]:
+    """WantedSite sites of so many `mov rax, rcx` in a row."""
     code = bytes.fromhex("4889c8")
     function = Function("vmlinux", "f", TEXT, 3 * count)
     sites = [Site(function, 3 * k, code) for k in range(count)]
-    return [Wanted(site, way, (CountBody((8 * k,)),), b"") for k, site in enumerate(sites)]
+    return [WantedSite(site, way, (CountBody((8 * k,)),), b"") for k, site in enumerate(sites)]
 
 
-def arranged(wanted: list[Wanted], faulting: Collection[int] = (), room: int = ROOM) -> list[int]:
+def arranged(
+    wanted: list[WantedSite], faulting: Collection[int] = (), room: int = ROOM
+) -> list[int]:
     """The number of instructions of each block, 1 for those in none."""
     isa = load("amd64")
     sites = columns_of([w.site.address for w in wanted], [w.site.code for w in wanted])
@@ -163,11 +165,11 @@ def test_what_blocks_are_made_of() -> None:
     assert arranged(wanted, {at[2]}) == [3, 3]  # whoever faults has run all before, itself too
     assert arranged(wanted, room=5) == [1] * 6
     called = CallBody(SCRATCH, 0, frozenset())
-    other = Wanted(wanted[3].site, "trap", (called,), b"")
+    other = WantedSite(wanted[3].site, "trap", (called,), b"")
     assert arranged([*wanted[:3], other, *wanted[4:]]) == [3, 1, 2]
     assert arranged([*wanted[:3], *wanted[4:]]) == [3, 2]  # what is not planted ends one, too
     jump = Site(wanted[0].site.function, 18, bytes.fromhex("75f5"))  # jne to the fourth
-    back = Wanted(jump, "trap", (CountBody((800,)),), b"")
+    back = WantedSite(jump, "trap", (CountBody((800,)),), b"")
     assert arranged([*wanted, back]) == [3, 4]  # which others come to
     long = straight(2 * MOST_MEMBERS + 1, load("amd64"))
     assert arranged(long) == [MOST_MEMBERS, MOST_MEMBERS, 1]

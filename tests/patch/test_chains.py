@@ -19,7 +19,7 @@ from kinst.isa import load
 from kinst.patch.chains import Chains, find_chains
 from kinst.patch.listing import list_plan
 from kinst.patch.plan import plan_sites
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 from tests.patch.small_functions import (
     PAGE,
     SCRATCH,
@@ -108,7 +108,9 @@ def test_flags_that_live_get_a_head_too() -> None:
     code = bytes.fromhex("0f45c175fb")  # cmovne eax, ecx; jne back
     function = Function("vmlinux", "f", TEXT, len(code))
     sites = [Site(function, 0, code[:3]), Site(function, 3, code[3:])]
-    wanted = [Wanted(s, "trap", (CountBody((8,)),), code[s.offset + len(s.code) :]) for s in sites]
+    wanted = [
+        WantedSite(s, "trap", (CountBody((8,)),), code[s.offset + len(s.code) :]) for s in sites
+    ]
     plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True)
     (head,) = plan.exits
     first = next(iter(isa.decode(dict(plan.text)[head.address], head.address)))
@@ -148,7 +150,7 @@ def test_what_cannot_be_moved_breaks_the_chain() -> None:
     code = bytes.fromhex("4801c8fb4801c8")  # add; sti, whose shadow is refused; add
     function = Function("vmlinux", "f", TEXT, len(code))
     sites = [Site(function, 0, code[:3]), Site(function, 3, code[3:4]), Site(function, 4, code[4:])]
-    wanted = [Wanted(s, "trap", (CountBody((8,)),), b"\xf4") for s in sites]
+    wanted = [WantedSite(s, "trap", (CountBody((8,)),), b"\xf4") for s in sites]
     plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True)
     assert [site.offset for site, _ in plan.refused] == [3] and not len(plan.chained)
     first = dict(plan.text)[SCRATCH]
@@ -162,7 +164,9 @@ def test_a_plan_as_assembly() -> None:
     code = bytes.fromhex("4883c0017ffa")  # add rax, 1; jg back
     function = Function("vmlinux", "f", TEXT, len(code))
     sites = [Site(function, 0, code[:4]), Site(function, 4, code[4:])]
-    wanted = [Wanted(s, "trap", (CountBody((8,)),), code[s.offset + len(s.code) :]) for s in sites]
+    wanted = [
+        WantedSite(s, "trap", (CountBody((8,)),), code[s.offset + len(s.code) :]) for s in sites
+    ]
     plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True)
     known = {TEXT: "f+0", TEXT + 4: "f+4", TEXT + 6: "f+6"}
     rows = [" ".join(row.split()) for row in list_plan(plan, isa, lambda at: known.get(at, ""))]

@@ -14,7 +14,7 @@ import pytest
 from kinst.core.columns import columns_of
 from kinst.isa import load
 from kinst.patch.flows import flows_of
-from kinst.patch.runs import Lines, idle_of, lines_of, near
+from kinst.patch.runs import CodeLines, idle_of, lines_of, near
 
 AT = 0x1000
 ISA = load("amd64")
@@ -24,7 +24,7 @@ FILLS = {b"\x90", b"\x66\x90", b"\xcc"}
 def lines(
     *functions: str, entered: tuple[int, ...] = (), fault: tuple[int, ...] = (),
     unfit: tuple[int, ...] = (), padding: int = 0, gap: int = 0,
-) -> tuple[Lines, list[int]]:  # fmt: skip
+) -> tuple[CodeLines, list[int]]:  # fmt: skip
     """Of functions in hexadecimal, one behind the other, and the offsets of their instructions.
     gap: bytes that are missing before each one's last instruction."""
     starts, codes, follows, place = [], [], [], []

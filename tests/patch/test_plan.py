@@ -20,7 +20,7 @@ from kinst.patch.blocks import BlockRules
 from kinst.patch.flows import flows_of
 from kinst.patch.plan import Hook, Plan, plan_hooks, plan_sites
 from kinst.patch.runs import Run, runs_of
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 from tests.patch.random_functions import SLOT, Material, material
 from tests.patch.small_functions import SCRATCH, TEXT
 from tests.tiers import ISAS
@@ -39,7 +39,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return drawn(request.param, tmp_path_factory.getbasetemp())
 
 
-def every_site(made: Material, marked: bool, times: int = 2) -> list[Wanted]:
+def every_site(made: Material, marked: bool, times: int = 2) -> list[WantedSite]:
     """All instructions of all functions, one function behind the other, each counted so often."""
     isa, wanted = made.isa, []
     for k, (code, length) in enumerate(made.codes):
@@ -52,7 +52,9 @@ def every_site(made: Material, marked: bool, times: int = 2) -> list[Wanted]:
             site = Site(function, one.address - start, one.code)
             following = code[one.end - start : length]
             bodies = (CountBody((at,) * times),)
-            wanted.append(Wanted(site, way, bodies, following, b"", int(marks) if marked else 0))
+            wanted.append(
+                WantedSite(site, way, bodies, following, b"", int(marks) if marked else 0)
+            )
     return wanted
 
 
@@ -167,7 +169,7 @@ def test_what_work_is_told_of_is_not_spoilt(kind: int) -> None:
 
     def spoilt(slots: frozenset[int], known: int = 4) -> str:
         bodies = reading(slots)[kind]
-        wanted = [Wanted(site, "trap", bodies, b"") for site in sites]
+        wanted = [WantedSite(site, "trap", bodies, b"") for site in sites]
         plan = plan_sites(
             wanted, isa, SCRATCH, SCRATCH + 8 * PAGE, chained=True, runs=runs_of([run]),
             spare={site.address: free for site in sites[4 - known :]},
@@ -193,7 +195,7 @@ def test_runs_of_a_plan() -> None:
     offsets = (0, 3, 7, 10)
     sites = [Site(function, at, code[at : at + 3]) for at in offsets]
     ways = ("trap", "trap", "", "trap")
-    wanted = [Wanted(s, w, (), b"") for s, w in zip(sites, ways, strict=True)]
+    wanted = [WantedSite(s, w, (), b"") for s, w in zip(sites, ways, strict=True)]
     rows = [Run((TEXT, TEXT + 3), 6, code[:6]), Run((TEXT + 7, TEXT + 10), 6, code[7:])]
     plan = plan_sites(wanted, ISA, SCRATCH, SCRATCH + PAGE, chained=True, runs=runs_of(rows))
     first, second = plan.runs
@@ -209,7 +211,7 @@ def test_runs_of_a_plan() -> None:
     assert [way for _, _, way in plan.sites] == ["run", "run", "", "run"]
     assert not plan.patches
     # Without chains there are no runs, and nothing that nobody asked for.
-    long = Wanted(Site(function, 13, bytes.fromhex("b800100000")), "jump", (), b"")
+    long = WantedSite(Site(function, 13, bytes.fromhex("b800100000")), "jump", (), b"")
     alone = plan_sites([*wanted, long], ISA, SCRATCH, SCRATCH + PAGE, runs=runs_of(rows))
     assert not alone.runs
     for every in (plan.runs, alone.runs):
@@ -225,7 +227,7 @@ def test_what_no_jump_reaches_is_told() -> None:
     function = Function("vmlinux", "f", TEXT, len(code))
     sites = [Site(function, at, code[at : at + 5]) for at in (0, 5, 10)]
     ways = ("jump", "gate", "trap")
-    wanted = [Wanted(s, w, (), b"") for s, w in zip(sites, ways, strict=True)]
+    wanted = [WantedSite(s, w, (), b"") for s, w in zip(sites, ways, strict=True)]
     far = TEXT + (1 << 33)
     for chained in (False, True):
         plan = plan_sites(wanted, ISA, far, far + PAGE, chained=chained)
@@ -261,7 +263,7 @@ def test_faults_of_blocks_do_not_depend_on_order() -> None:
     rng = random.Random(1)
     for _ in range(20):
         faulting = {site.address for site in sites if rng.random() < 0.4}
-        wanted = [Wanted(s, "trap", (CountBody((8 * k,)),), b"") for k, s in enumerate(sites)]
+        wanted = [WantedSite(s, "trap", (CountBody((8 * k,)),), b"") for k, s in enumerate(sites)]
         plan = plan_sites(
             wanted, ISA, SCRATCH, SCRATCH + PAGE, chained=True,
             blocks=BlockRules(1000 * 8, 100, faulting),

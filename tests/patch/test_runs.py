@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 
 from kinst.core.columns import Bools
-from kinst.patch.runs import Lines, Run, find_runs, joined_runs, runs_of, shortest_runs
+from kinst.patch.runs import CodeLines, Run, find_runs, joined_runs, runs_of, shortest_runs
 
 BASE, JUMP = 0x1000, 5
 _WORD = re.compile(r"(\d+)([!<-]*)(?:\+(\d+))?\Z")
 
 
-def drawn(text: str) -> tuple[Lines, Bools, Bools]:
+def drawn(text: str) -> tuple[CodeLines, Bools, Bools]:
     """A line, its planted instructions, and those of them with room for a jump.  A bar begins
     another function."""
     rows, at, padded = [], 0, True
@@ -38,7 +38,7 @@ def drawn(text: str) -> tuple[Lines, Bools, Bools]:
         at, padded = at + size + padding, padding > 0
     place, size_of, room, joined, fits, planted = map(np.array, zip(*rows, strict=True))
     begins = np.ones(len(rows), np.bool_)
-    lines = Lines(place, size_of.astype(np.uint8), room, joined, fits, begins)
+    lines = CodeLines(place, size_of.astype(np.uint8), room, joined, fits, begins)
     return lines, planted, planted & (size_of >= JUMP)
 
 
@@ -122,7 +122,7 @@ def lines(draw: st.DrawFn) -> str:
     return " ".join(words)
 
 
-def choices(line: Lines, at: int = 0) -> Iterator[list[tuple[int, int]]]:
+def choices(line: CodeLines, at: int = 0) -> Iterator[list[tuple[int, int]]]:
     """Every set of runs, as (first, behind the last)."""
     if at >= len(line.place):
         yield []
@@ -135,7 +135,7 @@ def choices(line: Lines, at: int = 0) -> Iterator[list[tuple[int, int]]]:
 
 
 def worth(
-    line: Lines, planted: Bools, own: Bools, reached: Bools, runs: list[tuple[int, int]]
+    line: CodeLines, planted: Bools, own: Bools, reached: Bools, runs: list[tuple[int, int]]
 ) -> tuple[int, int, int]:
     """What is bad about a choice, the worst first: traps that are used, traps that are not known to
     be; then what is displaced unasked, which costs twice what a patch does."""
@@ -157,7 +157,7 @@ def test_no_choice_is_better(text: str, bits: int) -> None:
     assert worth(line, planted, own, reached, bounds) == min(every)
 
 
-def useful(line: Lines, planted: Bools, own: Bools) -> Iterator[list[tuple[int, int]]]:
+def useful(line: CodeLines, planted: Bools, own: Bools) -> Iterator[list[tuple[int, int]]]:
     """The choices of which every run serves somebody, and none begins at what has its own jump."""
     for one in choices(line):
         if all(planted[a:b].any() and not own[a] for a, b in one):

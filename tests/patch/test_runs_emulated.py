@@ -17,7 +17,7 @@ from kinst.patch.listing import list_plan
 from kinst.patch.patches import Patch
 from kinst.patch.plan import Plan, plan_sites, ways_back
 from kinst.patch.runs import Run, Runs, runs_of
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 from tests.isa.gnu_assembler import assembled
 from tests.isa.planned_functions import runs_in
 from tests.patch.small_functions import (
@@ -66,7 +66,7 @@ def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Pla
         way = ("jump" if room[site.address] else "trap") if site.address in room else ""
         bodies = (CountBody((at,)),) if way else ()
         following = code[site.offset + len(site.code) : length]
-        wanted.append(Wanted(site, way, bodies, following))
+        wanted.append(WantedSite(site, way, bodies, following))
     plan = plan_sites(
         wanted, isa, SCRATCH, SCRATCH + 8 * PAGE, chained=True, runs=runs, spare=spare
     )
@@ -185,7 +185,7 @@ def test_what_cannot_be_moved_undoes_its_run() -> None:
     function = Function("vmlinux", "f", TEXT, len(code))
     sites = [Site(function, 0, code[:3]), Site(function, 3, code[3:4]), Site(function, 4, code[4:])]
     ways = ("trap", "", "")
-    wanted = [Wanted(s, w, (), b"\xf4") for s, w in zip(sites, ways, strict=True)]
+    wanted = [WantedSite(s, w, (), b"\xf4") for s, w in zip(sites, ways, strict=True)]
     run = Run((TEXT, TEXT + 3, TEXT + 4), 7, code)
     plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True, runs=runs_of([run]))
     assert not plan.runs and not plan.refused
@@ -203,7 +203,7 @@ def test_a_loop_that_leads_out_of_its_run(hop: str) -> None:
     function = Function("vmlinux", "f", TEXT, len(code))
     members = [Site(function, at, part) for at, part in zip(starts, parts[:3], strict=False)]
     wanted = [
-        Wanted(site, "trap", (CountBody((8 * k,)),), code[site.offset + len(site.code) :])
+        WantedSite(site, "trap", (CountBody((8 * k,)),), code[site.offset + len(site.code) :])
         for k, site in enumerate(members)
     ]
     run = Run(tuple(site.address for site in members), starts[3], code[: starts[3]])
@@ -225,7 +225,7 @@ def test_a_run_as_assembly() -> None:
     code = bytes.fromhex("4801c85dc3")  # add rax, rcx; pop rbp; ret
     function = Function("vmlinux", "f", TEXT, len(code))
     sites = [Site(function, 0, code[:3]), Site(function, 3, code[3:4]), Site(function, 4, code[4:])]
-    wanted = [Wanted(s, w, (), b"") for s, w in zip(sites, ("trap", "", "trap"), strict=True)]
+    wanted = [WantedSite(s, w, (), b"") for s, w in zip(sites, ("trap", "", "trap"), strict=True)]
     run = Run((TEXT, TEXT + 3, TEXT + 4), 5, code)
     plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True, runs=runs_of([run]))
     rows = [" ".join(row.split()) for row in list_plan(plan, isa, lambda at: f"f+{at - TEXT}")]

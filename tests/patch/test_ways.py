@@ -27,7 +27,7 @@ from kinst.core.probe import Argument, Function, Probe, ProbeName, Site
 from kinst.isa import load
 from kinst.patch.descriptors import FrameRule, Strings, descriptor_size, descriptors_of
 from kinst.patch.plan import Hook, plan_hooks, plan_sites
-from kinst.patch.wanted import Wanted
+from kinst.patch.wanted import WantedSite
 from kinst.patch.ways import ALONE, BEST, Choice, PlantingAbility, PlantRules, choose, plant_rules
 
 ISA = load("amd64")
@@ -165,7 +165,7 @@ def test_two_ways_for_all_exclude_each_other() -> None:
 def test_plan_of_sites() -> None:
     body = CallBody(SCRATCH + 0x100, SCRATCH + 0x40, frozenset())
     plan = plan_sites(
-        [Wanted(LONG, "jump", (body,), b""), Wanted(SHORT, "trap", (body,), b"")],
+        [WantedSite(LONG, "jump", (body,), b""), WantedSite(SHORT, "trap", (body,), b"")],
         ISA, SCRATCH + 0x1001, SCRATCH + 0x4000,
     )  # fmt: skip
     (first, code), (second, _) = plan.text
@@ -183,7 +183,7 @@ def test_plan_of_sites() -> None:
 
 def test_refused_in_the_plan_is_told() -> None:
     plan = plan_sites(
-        [Wanted(STI, "trap", (CountBody((8,)),), b"\xf4")], ISA, SCRATCH, SCRATCH + 0x1000
+        [WantedSite(STI, "trap", (CountBody((8,)),), b"\xf4")], ISA, SCRATCH, SCRATCH + 0x1000
     )
     assert not plan.patches and plan.refused[0][0] is STI
 
@@ -191,7 +191,7 @@ def test_refused_in_the_plan_is_told() -> None:
 def test_no_room() -> None:
     body = CallBody(SCRATCH + 0x100, SCRATCH + 0x40, frozenset())
     with pytest.raises(KinstError, match="need more memory"):
-        plan_sites([Wanted(LONG, "jump", (body,), b"")] * 9, ISA, SCRATCH, SCRATCH + 64)
+        plan_sites([WantedSite(LONG, "jump", (body,), b"")] * 9, ISA, SCRATCH, SCRATCH + 64)
 
 
 def test_hooks_and_their_undoing() -> None:

@@ -28,7 +28,7 @@ from kinst.session.values import (
     Compiled,
     EnabledProgram,
     EnabledSite,
-    Placed,
+    PlacedProgram,
     Placement,
     ScratchMemory,
     StartedMachine,
@@ -178,12 +178,12 @@ def test_what_an_ended_trace_left_in_scratch_stays() -> None:
     layout = lay_out_program(
         program, [(e.probe.name, e.probe.id, e.clauses) for e in probes], 256, compiled.sizes.aggs
     )
-    ended: list[Placed] = []
+    ended: list[PlacedProgram] = []
     with pytest.raises(ScratchUsedUpError):
         for number in range(10_000):
             memory = pool.take(whole)
             scratch = lay_out_scratch(whole, memory, 1, layout, len(probes))
-            placed = Placed(Placement(whole, memory, (), probes[0]), scratch, layout, None)
+            placed = PlacedProgram(Placement(whole, memory, (), probes[0]), scratch, layout, None)
             pool.keep(placed, memory.address + scratch.text + PAGE)
             set_active(memory.view, scratch, True)
             data_pages = range(scratch.ring, scratch.dynamic + scratch.dynamic_size, PAGE)

@@ -28,7 +28,7 @@ from kinst.session.values import (
     Compiled,
     EnabledProgram,
     EnabledSite,
-    Placed,
+    PlacedProgram,
     Placement,
     ScratchMemory,
     StartedMachine,
@@ -121,7 +121,7 @@ class Traces:
         memory = self.pool.take(self.program)
         scratch = lay_out_scratch(self.program, memory, 1, self.layout, 1)
         placement = Placement(self.program, memory, (), self.program.enabled[0])
-        placed = Placed(placement, scratch, self.layout, None)
+        placed = PlacedProgram(placement, scratch, self.layout, None)
         start = memory.address + placed.scratch.text
         assert placed.scratch.text + pages * PAGE <= memory.size
         self.pool.keep(placed, start + pages * PAGE - 8)

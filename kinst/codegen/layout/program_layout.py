@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kinst.codegen.analysis import string_table
 from kinst.codegen.layout.aggregation_tables import Probed, capacities, entry_shapes
 from kinst.codegen.layout.variable_places import lay_out_dynamic, place, place_variables, up
 from kinst.core.layout import RECORD_HEADER, RECORD_TIME
@@ -101,5 +102,5 @@ def lay_out_program(
         tuple(_lay_out_clause(clause, strsize) for clause in program.clauses),
         tuple(aggregations), variables.offsets, variables.globals_size, agg_size, strsize,
         constants, site_keys, counters, variables.clause_size,
-        lay_out_dynamic(program, strsize, dynvarsize),
+        lay_out_dynamic(program, strsize, dynvarsize), string_table(program),
     )  # fmt: skip
