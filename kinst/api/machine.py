@@ -310,10 +310,11 @@ class Machine:
             workspace = started.workspace
             workspace.stand(among, call_sites=compiled.plant.call_sites)
             enabled = self._enabled(expanded, given=given)
-            placed = place(enabled, workspace, self._report.say)
+            placed = place(enabled, workspace, self._report.leave_out)
             made = plan(placed, workspace.machine, workspace.ended)
         for site, reason in made.sites.refused:
-            self._report.say(f"kinst: {site.function.name}+{site.offset} is left out: {reason}")
+            where = f"{site.function.name}+{site.offset}"
+            self._report.leave_out(f"kinst: {where} is left out: {reason}")
         give_back()
         self._report.stage("code and plan")
         return made
@@ -323,7 +324,7 @@ class Machine:
         started = self._started
         return enable_program(
             program.compiled, started.machine if started is not None else None, self._isa,
-            self._report.say, zero=program.request.zero, listed=listed, given=given,
+            self._report.leave_out, zero=program.request.zero, listed=listed, given=given,
             in_batches=started is not None and started.workspace.in_batches,
         )  # fmt: skip
 

@@ -96,8 +96,17 @@ def run(line: CommandLine, begins: Begins, out: TextIO, started: float, begun: B
         text = expand_request(request, say, Progress("kinst"))
         show(text + "\n")
         return 0
-    report = Report(say, Progress("kinst"), started, request.verbose)
+    # What is left out of a match is told after what matched.
+    left_out: list[str] = []
+    report = Report(say, Progress("kinst"), started, request.verbose, left_out=left_out.append)
+
+    def tell_left_out() -> None:
+        report.left_out = None
+        while left_out:
+            say(left_out.pop(0))
+
     with ExitStack() as stack:
+        stack.callback(tell_left_out)
         terminal = None
         if request.shell:
             terminal = stack.enter_context(HostTerminal())
@@ -129,6 +138,7 @@ def run(line: CommandLine, begins: Begins, out: TextIO, started: float, begun: B
         if not trace.options.quiet:
             for one, count in trace.matched:
                 say(matched_message(one, count))
+        tell_left_out()
         if request.verbose:
             show(program_reports(machine.stability(expanded)) + "\n")
         begins(trace)

@@ -105,7 +105,7 @@ def expanded(
         for note in dict.fromkeys(note for one in found for note in one.notes):
             report.detail(f"kinst: {note}")
         for loss in dict.fromkeys(loss for one in found for loss in one.losses):
-            report.say(f"kinst: {loss}")
+            report.leave_out(f"kinst: {loss}")
         programs = tuple(one.program for one in found)
         report.stage("inline functions")
     if any(map(has_locals, programs)):
@@ -117,7 +117,7 @@ def expanded(
             for program in programs
         ]
         for note in (note for one in read for note in one.notes):
-            report.say(f"kinst: {note}")
+            report.leave_out(f"kinst: {note}")
         programs = tuple(one.program for one in read)
         report.stage("local variables")
     return programs

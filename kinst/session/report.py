@@ -16,6 +16,7 @@ class Report:
     it that is done, None where that is not known.
 
     started: monotonic seconds when the command began.  verbose: details are said, too.
+    left_out: takes what a program matches and cannot be traced; None: say does.
     """
 
     say: Callable[[str], None]
@@ -23,6 +24,7 @@ class Report:
     started: float
     verbose: bool = False
     stages: list[tuple[str, float]] = field(default_factory=list)
+    left_out: Callable[[str], None] | None = None
 
     def begin(self) -> None:
         """Another program on a machine that is open."""
@@ -43,6 +45,10 @@ class Report:
             before = ended
         total = self.stages[-1][1] - self.started if self.stages else 0.0
         self.say(f"kinst: {total:.2f} s to the {self.stages[-1][0]}: {', '.join(parts)}")
+
+    def leave_out(self, text: str) -> None:
+        """Say what of a match is not traced."""
+        (self.left_out or self.say)(text)
 
     def detail(self, text: str) -> None:
         """Say it with -v only."""

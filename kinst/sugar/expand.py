@@ -301,6 +301,8 @@ class _Expander:
                     found.append((one.condition, (where, name, len(copy.region.within))))
         said = f"{of_instructions()}::{name}:{pattern.name}"
         self.notes.append(count.text(said))
+        if left_out := count.left_out():
+            self.losses.append(f"{said}: {left_out}")
         if count.undecoded:
             holes = [gap for some in gaps.values() for gap in some]
             self.losses.append(
@@ -405,6 +407,18 @@ class _Count:
     refused: int = 0
     moved: int = 0
     elsewhere: int = 0
+
+    def left_out(self) -> str:
+        """How many copies are not traced, and why; "" if all are."""
+        parts = (
+            (self.empty, "without code"),
+            (self.lost, "outside of every function, or rewritten"),
+            (self.refused, "whose entry cannot be planted"),
+        )
+        count = sum(n for n, _ in parts)
+        why = ", ".join(f"{n} {reason}" for n, reason in parts if n)
+        are = "is" if count == 1 else "are"
+        return f"{count} of {self.copies} inlined copies {are} left out: {why}" if count else ""
 
     def text(self, name: str) -> str:
         parts: list[tuple[int, Callable[[int], str]]] = [

@@ -151,6 +151,10 @@ def test_what_is_said_of_the_copies() -> None:
         "kinst::again:return: 2 inlined copies: 1 inside other inlined functions",
         "kinst::has_more_trim:entry: 2 inlined copies: 1 without code left out",
     )
+    # What is not traced is told without -v, too.
+    assert found.losses == (
+        "kinst::has_more_trim:entry: 1 of 2 inlined copies is left out: 1 without code",
+    )
 
 
 def test_what_is_said_of_copies_that_are_moved_shared_or_lost() -> None:
@@ -172,7 +176,12 @@ def test_what_is_said_of_copies_that_are_moved_shared_or_lost() -> None:
         {},
     )
     program = parse_text("kinst::moved:entry, kinst::whole:entry", "t.d")
-    assert expand(program, Sources(kernel, index)).notes == (
+    found = expand(program, Sources(kernel, index))
+    assert found.losses == (
+        "kinst::moved:entry: 1 of 3 inlined copies is left out: 1 outside of every function, or"
+        " rewritten",
+    )
+    assert found.notes == (
         "kinst::moved:entry: 3 inlined copies: 1 sharing another's entry,"
         " 1 split into .cold parts, 1 outside of every function or rewritten, left out",
         "kinst::whole:entry: 1 inlined copies",

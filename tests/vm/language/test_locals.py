@@ -88,6 +88,16 @@ def test_known_values(prepared: Prepared, tmp_path: Path, data: Path) -> None:
     assert note is not None and 0 < int(note[1]) < int(note[2])
 
 
+def test_what_is_left_out_is_counted_after_what_matched() -> None:
+    done = kinst("-n", "kinst::kfree: { @ = max((int64_t)locals->s); }", "-c", "true").good()
+    matched, left_out, *_ = done.err.splitlines()
+    assert re.fullmatch(r"dtrace: description .* matched \d+ probes?", matched)
+    found = re.match(r"kinst: (\d+) of (\d+) instructions are left out: s is not known", left_out)
+    assert found is not None
+    planted = int(re.findall(r"matched (\d+)", matched)[0])
+    assert planted == int(found[2]) - int(found[1])
+
+
 def test_what_cannot_be_read(prepared: Prepared) -> None:
     for program, message in (
         ("kinst::vfs_read:5 { trace(locals->nothing); }", "has no local variable nothing"),
