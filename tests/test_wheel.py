@@ -48,6 +48,7 @@ def test_the_package_is_whole(wheel: zipfile.ZipFile) -> None:
     names = {name for name in wheel.namelist() if name.startswith("kinst/")}
     assert names == below("kinst")
     assert "kinst/systems/linux/guest/guest_init.sh" in names
+    assert "kinst/systems/linux/d/psinfo.d" in names
     assert not [name for name in wheel.namelist() if name.startswith(("tests", "bench", "setup"))]
 
 

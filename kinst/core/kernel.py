@@ -68,7 +68,7 @@ class Kernel(Protocol):
 
     def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         """For each (address, size) of an instruction: whether it cannot be planted, as the
-        personality or the ISA says."""
+        system or the ISA says."""
         ...
 
     def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:

@@ -83,7 +83,7 @@ def choose(
     """The best way to plant on this site.
 
     following: live bytes after it, on which the instruction may depend.  forbidden: the
-    personality's reason against it, or "".  has_fixup: an entry of the kernel's exception
+    system's reason against it, or "".  has_fixup: an entry of the kernel's exception
     table expects this instruction to fault at its own address.  rerun_prefix: live bytes before it
     that are run again (Isa.rerun_starts).
     """

@@ -85,7 +85,10 @@ THUNKS = ("*return_thunk", "__x86_indirect_*thunk_r*")
 
 def thunk(name: str) -> Flow | None:
     """What a jump to a function of this name does, when it is one of the thunks that stand for
-    a return or for an indirect jump (Linux: Documentation/admin-guide/hw-vuln/spectre.rst)."""
+    a return or for an indirect jump.
+
+    Compilers name them (gcc(1), -mindirect-branch and -mfunction-return: thunk-extern); kernels add
+    variants of the same form."""
     if _RETURN_THUNK.match(name):
         return RETURN
     found = _INDIRECT_THUNK.match(name)

@@ -20,7 +20,7 @@ it (its memory, its per-CPU base) is not there when it runs.
 | mov to cr | refused: it can unmap the trampoline or change the processor's mode |
 | swapgs, wrgsbase, rdgsbase, mov/pop/lgs to gs | refused: around them gs is not the kernel's, and the probe's own code needs it |
 | syscall, sysret, sysenter, sysexit, iret, eretu, erets, retf, far jmp and call | refused: entry to and exit from the kernel |
-| ud2 | copied, to trap at its copy: who plants it must have the kernel look up the original address instead (Relocated.original_at; the personality refuses it otherwise) |
+| ud2 | copied, to trap at its copy: who plants it must have the kernel look up the original address instead (Relocated.original_at; the system refuses it otherwise) |
 | int n, int1, int3, ud0, ud1, udb | refused: the kernel's handler looks their address up (static calls, breakpoints) |
 | hlt, mwait, mwaitx, umwait | refused: an interrupt between the check before them and the copy would be slept over |
 | mov ss, pop ss, lss | refused: interrupts and debug traps are held for one instruction, which would be another |

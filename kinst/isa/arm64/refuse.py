@@ -15,7 +15,7 @@ probe's work needs or changes (the exception registers, the per-CPU base) is not
 | hvc, smc | copied: the call below the kernel knows no address, and comes back behind the copy |
 | svc, dcps | refused: they enter another exception level's vectors |
 | eret, eretaa, drps | refused: they leave the kernel, by registers that an exception in a clause would change |
-| brk #0x800 | copied, to trap at its copy: BUG and WARN look their address up, and who plants it must have the kernel look up the original address instead (Relocated.original_at; the personality refuses it otherwise) |
+| brk #0x800 | copied, to trap at its copy: BUG and WARN look their address up, and who plants it must have the kernel look up the original address instead (Relocated.original_at; the system refuses it otherwise) |
 | other brk, hlt, udf | refused: debuggers, probes, sanitizers, whose handlers look at the address |
 | mrs and msr of ESR, FAR, ELR, SPSR | refused: what an exception left there, an exception in a clause (a bad pointer) would overwrite |
 | msr to SCTLR, TCR, TTBR1, MAIR, PIR, POR, HCR and their second halves | refused: they can unmap the trampoline |

@@ -18,7 +18,7 @@ drops a reservation of lr; the way back (relocate.py) overwrites the same.  Noth
 | csr* to sepc, scause, stval, sscratch, stvec, and all of a function that writes one of them or has an sret | refused: a trap there destroys what the function works on |
 | csr* to satp | refused when it writes: it can unmap the trampoline.  Reading is copied |
 | ecall | copied: the firmware returns behind the copy, and takes its arguments in registers |
-| ebreak | copied, to trap at its copy: who plants it must have the kernel look up the original address instead (Relocated.original_at; the personality refuses it otherwise) |
+| ebreak | copied, to trap at its copy: who plants it must have the kernel look up the original address instead (Relocated.original_at; the system refuses it otherwise) |
 | wfi | copied: it ends when an interrupt is pending, taken or not, so none can be slept over |
 | wrs.nto, wrs.sto | refused: they wait on the reservation of the lr before them |
 | lr, sc, and what lies between them | refused: a trap, and the stores of a trampoline, end the reservation, and the loop around them would never end |

@@ -14,7 +14,7 @@ MASK = (1 << 64) - 1
 
 
 class Memory(Protocol):
-    """What the personality needs of a target: kernel virtual memory."""
+    """What the system needs of a target: kernel virtual memory."""
 
     def read(self, address: int, size: int) -> bytes:
         """Bytes at a virtual address; raises KinstError where nothing is mapped."""
