@@ -97,7 +97,7 @@ def test_a_reader_that_takes_its_time(tmp_path: Path) -> None:
     text = b"".join(reader.taken).decode()
     records = len(re.findall(r"^\d+ \S+ \d+$", text, re.M))
     (counted,) = re.findall(r"^\s+(\d+)$", text, re.M)
-    dropped = sum(map(int, re.findall(r"(\d+) drops on CPU", said.read_text())))
+    dropped = sum(map(int, re.findall(r"(\d+) drops? on CPU", said.read_text())))
     print(
         f"SIGINT to unplanted {took:.2f} s; kinst's own memory {most >> 20} MB at most;"
         f" {records} records, {dropped} dropped of {counted}"
