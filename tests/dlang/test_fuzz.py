@@ -25,6 +25,7 @@ from tests.dlang.d_mutations import in_parallel, search
 from tests.dlang.syntax.test_parse import PRECEDENCE
 from tests.dlang.syntax.test_parse import PROGRAMS as GOOD
 from tests.dlang.test_errors import BODIES, PROGRAMS
+from tests.tiers import draws
 
 ENVIRONMENT = Environment({"R_RAX": 14}, 256, providers=interfaces(), dialect=of_host().dialect)
 # Without defaultargs a text that leaves $3 unused is refused before anything else is looked at.
@@ -76,7 +77,8 @@ def test_any_words(words: list[str]) -> None:
     compiles_or_errs("BEGIN { " + " ".join(words) + " }")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", range(draws(6, 20)))
 def test_mutated_programs(seed: int) -> None:
     """Programs of the other tests with characters dropped, doubled and exchanged."""
     chance = random.Random(seed)

@@ -16,10 +16,11 @@ from kinst.patch.listing import list_plan
 from kinst.patch.plan import ways_back
 from tests.patch.random_functions import Material, Trial, material, random_trial
 from tests.patch.small_functions import TEXT, Cpu, first_visits
-from tests.tiers import ISAS
+from tests.tiers import ISAS, draws
 
 SEED = random.randrange(1 << 30) if os.environ.get("KINST_RANDOM") else 1
-PARTS, PART = 4, 6  # functions of each ISA
+PARTS, PART = draws(2, 4), 6  # functions of each ISA
+pytestmark = pytest.mark.drawn
 
 
 @cache

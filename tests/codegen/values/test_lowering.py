@@ -30,6 +30,7 @@ from kinst.core.dtypes import (
 )
 from kinst.dlang import typed as t
 from tests.codegen.codegen_rig import RIGS, SPAN, integer, program, reg, trace
+from tests.tiers import draws
 
 INTS = (CHAR, UINT8, SHORT, USHORT, INT, UINT, LONG, ULONG, INT64, UINT64)
 POINTER = PointerType(VOID)
@@ -211,7 +212,7 @@ class Maker:
         return t.Cast(type_, SPAN, found)
 
 
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(draws(3, 8)))
 @settings(max_examples=5, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(st.integers(0, 1 << 64))
 def test_random_expressions(part: int, seed: int) -> None:
