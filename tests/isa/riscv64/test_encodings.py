@@ -135,8 +135,13 @@ def compared(size: int, sample: list[int]) -> Counter[str]:
 
 def known_without_llvm(word: int, size: int) -> bool:
     """Quad precision, which LLVM does not have, and groups of vector registers that do not begin
-    where they must: no general register is in either but as the address or a result."""
+    where they must: no general register is in either but as the address or a result.  And those
+    may-be-operations that Zicfiss has made its own for two registers, of the others."""
     opcode = word & 0x7F
+    if word & 0x7FFF == 0x4073 and word >> 25 == 0x67:  # mop.rr.7 x0, x0, rs2
+        return True
+    if word & 0xFFF07FFF == 0xCDC04073:  # mop.r.28 x0, rs1
+        return True
     return size == 4 and (opcode in FLOATING or (opcode == VECTOR and word >> 12 & 7 == 3))
 
 
