@@ -12,7 +12,11 @@ from typing import Any
 
 from kinst.core.errors import KinstError
 from kinst.events import Aggregation, Bucket, Fault, Key, Lost, Record, Value
-from kinst.results.html import aggregation_html, records_html, result_html
+
+
+def _html() -> Any:
+    """What notebooks need, and nothing else."""
+    return importlib.import_module("kinst.results.html")
 
 
 def _pandas() -> Any:
@@ -50,7 +54,7 @@ class Table(dict[Key, int | tuple[Bucket, ...]]):
 
     def _repr_html_(self) -> str:
         """A table for notebooks, with bars for distributions."""
-        return aggregation_html(self.aggregation)
+        return str(_html().aggregation_html(self.aggregation))
 
     def to_pandas(self) -> Any:
         """A DataFrame: a row for each key, or for each bucket of each key.
@@ -81,7 +85,7 @@ class Records(list[Record]):
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
-        return records_html(self)
+        return str(_html().records_html(self))
 
     def to_pandas(self) -> Any:
         """A DataFrame: a row for each record, with a column for each value that a clause traces,
@@ -137,7 +141,7 @@ class Result:
             *self.messages,
         ]
         tables = [table.aggregation for table in self.aggregations.values()]
-        return result_html(ending, tables, self.records, self.output, told)
+        return str(_html().result_html(ending, tables, self.records, self.output, told))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import kinst
@@ -93,3 +95,8 @@ def test_a_whole_result() -> None:
     assert [row[3] for row in records[1:4]] == ["0", "1", "2"]
     assert text == html_of(result) and html_of(result.records) in text
     assert "<a>" not in text
+
+
+def test_it_is_loaded_for_notebooks_alone() -> None:
+    program = "import sys, kinst.results; sys.exit('kinst.results.html' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
