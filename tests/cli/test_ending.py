@@ -28,4 +28,6 @@ def test_the_commands_tell_it(
 ) -> None:
     program = ["-q", "-n", "tick-10ms { @ = quantize(1); }", "--timeout", "0.3"]
     assert command.main([*view, *program]) == 0
-    assert capsys.readouterr().err == "kinst: the trace ended after 0.3 s, by --timeout\n"
+    # On a busy machine firings are missed, which is told before.
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1] == "kinst: the trace ended after 0.3 s, by --timeout"

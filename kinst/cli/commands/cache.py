@@ -46,8 +46,7 @@ KINDS = (
 # What has to be undone in machines that --attach has changed: never deleted from here.
 JOURNAL = "planted"
 HELP = f"""\
-usage: kinst cache
-       kinst cache clear [--yes] KIND...
+usage: kinst cache [clear [--yes] KIND...]
 
 What kinst keeps in its cache folder (~/.cache/kinst, or below $XDG_CACHE_HOME), with the sizes on
 the disk; clear deletes all of a kind, after asking.
