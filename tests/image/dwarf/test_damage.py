@@ -329,6 +329,7 @@ def index_anew(path: Path, home: Path) -> tuple[float, str]:
     return float(seconds), found
 
 
+@pytest.mark.full
 def test_damaged_compiled_code_is_made_anew(tmp_path: Path) -> None:
     """Cut off, flipped or emptied: the same answers, and whole files again afterwards."""
     path = compiled(tmp_path, "gcc", "-O2", "-g")
@@ -346,6 +347,7 @@ def test_damaged_compiled_code_is_made_anew(tmp_path: Path) -> None:
     assert again == whole and kept < made / 2
 
 
+@pytest.mark.full
 def test_compiled_code_that_cannot_be_kept(tmp_path: Path) -> None:
     """No room for it on the disk, by a limit on the sizes of files."""
     path = compiled(tmp_path, "gcc", "-O2", "-g")

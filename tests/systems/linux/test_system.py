@@ -29,6 +29,8 @@ from kinst.systems.linux.system import Linux, attach
 from tests import second_boot
 from tests.systems.linux.linux_guest import SECONDS, Guest
 
+pytestmark = pytest.mark.vm
+
 
 @pytest.fixture(scope="module")
 def vmlinux(prepared: Prepared) -> Elf:
