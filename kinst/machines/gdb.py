@@ -64,12 +64,14 @@ class GdbStub(StubTarget):
         self.isa = isa
         self._paging = isa.paging
         self._territory = territory
+        self._address = address
         self._lost = f"the GDB stub at {address} closed the connection"
         self._ended = f"the GDB stub at {address} says that the machine ended"
         sock = connect(address)
         try:
             self._rsp = Rsp(sock)
             self._rsp.ask_stopped()
+            self._rsp.clear_breakpoints()
             self._stub = Debugger(self._rsp, isa.board, len(isa.breakpoint))
         except BaseException:
             sock.close()
@@ -178,13 +180,23 @@ class GdbStub(StubTarget):
         raise TargetError("a GDB stub cannot run a command in the guest", "use --vm, or no -c")
 
     def close(self) -> None:
-        """Leave the machine running without a breakpoint of ours.  Safe to call twice."""
+        """Leave the machine running without a breakpoint of ours.  Safe to call twice.
+
+        Raises TargetError if the stub leaves the machine stopped."""
         if self._closed:
             return
         self._closed = True
-        if not self._rsp.closed:
-            self._stub.detach()
-        self._rsp.close()
+        try:
+            if not self._rsp.closed:
+                self._stub.detach()
+        except TargetError as error:
+            if not self._rsp.closed:
+                raise TargetError(
+                    f"the machine at {self._address} is left stopped: {error.message}",
+                    "let it run: `cont` in QEMU's monitor, or `continue` and `detach` in gdb",
+                ) from error
+        finally:
+            self._rsp.close()
 
 
 class _Stubs(RunningKind):

@@ -30,6 +30,7 @@ from kinst.core.errors import TargetError
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _QUEUE_LIMIT = 16 << 20
+_MOST_DRAINED = 4 << 20  # bytes that are read from a stream before the others have their turn
 
 
 class SharedMemory:
@@ -410,9 +411,13 @@ class Pump:
 
 
 def _drain(sock: socket.socket) -> tuple[bytes, bool] | None:
-    """(what has arrived, whether that was all there will ever be), or None when nothing has."""
+    """(what has arrived, whether that was all there will ever be), or None when nothing has.
+
+    A sender may write faster than this reads.  What a socket holds is far less than _MOST_DRAINED,
+    so all that was sent before this began is in it.
+    """
     out = bytearray()
-    while True:
+    while len(out) < _MOST_DRAINED:
         try:
             data = sock.recv(65536)
         except BlockingIOError:
@@ -422,3 +427,4 @@ def _drain(sock: socket.socket) -> tuple[bytes, bool] | None:
         if not data:
             return bytes(out), True
         out += data
+    return bytes(out), False

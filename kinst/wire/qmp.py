@@ -74,7 +74,7 @@ class Qmp:
         if self._agreed:
             return
         self._agreed = True
-        if "QMP" not in self._line():
+        if "QMP" not in self._line(time.monotonic() + self._seconds):
             raise TargetError(f"{self._name} does not speak QMP")
         self.execute("qmp_capabilities")
 
@@ -91,19 +91,20 @@ class Qmp:
                 socket.send_fds(self._sock, [data], [descriptor])
         except OSError as error:
             raise TargetError(f"{self._name} is closed: {error.strerror}") from error
+        deadline = time.monotonic() + self._seconds
         while True:
-            answer = self._line()
+            answer = self._line(deadline)  # events may come without end
             if "error" in answer:
                 why = answer["error"].get("desc", "") if isinstance(answer["error"], dict) else ""
                 raise TargetError(f"QEMU refuses {command}: {' '.join(str(why).split())}")
             if "return" in answer:
                 return answer["return"]
 
-    def _line(self) -> dict[str, Any]:
-        deadline = time.monotonic() + self._seconds
-        while b"\n" not in self._input:
+    def _line(self, deadline: float) -> dict[str, Any]:
+        """The next line.  Raises TargetError after the deadline (time.monotonic())."""
+        while (late := time.monotonic() > deadline) or b"\n" not in self._input:
             left = max(0.0, deadline - time.monotonic())
-            if not select.select([self._sock], [], [], left)[0]:
+            if late or not select.select([self._sock], [], [], left)[0]:
                 cause, instead = self._silence
                 said = f"{self._name} has not answered in {self._seconds:g} s"
                 raise TargetError(f"{said}: {cause}" if cause else said, instead)

@@ -20,9 +20,13 @@ from kinst.core.errors import TargetError, UnmappedError
 from kinst.wire.packets import StopReply, frame, parse_stop, unframe, unhex
 
 _FEATURES = b"qSupported:swbreak+;hwbreak+;vContSupported+;xmlRegisters=i386"
-_QEMU = b"qqemu.sstepbits"  # which only QEMU's stub knows
+_QEMU = b"qqemu.sstepbits"  # only QEMU's stub knows this request
+# Ends a packet that another client has left unfinished, wherever in the packet the stub is (QEMU's
+# gdb_read_byte(); all stubs take what is outside of a packet for noise).
+_END_OF_ANY = b"#00#00"
 _DONE = re.compile(rb"(?:\+?\$OK#9a)+")
 _NO_PROGRESS = 30.0  # seconds; QEMU on a busy host may take some
+_GOES_ON = 0.5  # seconds without a word in which a machine that was resumed is believed to run
 _MOST_ASKED = 1 << 18  # bytes of a packet, whatever the stub offers
 _MOST_INPUT = 4 * _MOST_ASKED  # of one that it sends
 _MOST_THREADS = 1 << 13
@@ -73,12 +77,13 @@ class Agreed:
     vcont: frozenset[str]
 
 
-def greets(sock: socket.socket, seconds: float, *, asked: bool) -> bool:
-    """Whether the stub says something within so many seconds.  QEMU's does by itself when it stops
-    a running machine for a new connection; one that it has not taken, because it has another,
-    stays silent.  asked: the machine may stand already, and it is asked why."""
-    if asked:
-        sock.sendall(frame(b"?"))
+def greets(sock: socket.socket, seconds: float) -> bool:
+    """Return whether the stub answers within so many seconds why the machine stands.
+
+    QEMU stops the machine for a new connection.  A connection that it has not taken, because it
+    has another client, stays silent.
+    """
+    sock.sendall(_END_OF_ANY + frame(b"?"))
     return bool(select.select([sock], [], [], seconds)[0])
 
 
@@ -110,6 +115,7 @@ class Rsp:
         self.packet_size = 400
         self.features: dict[str, str] = {}
         self._vcont: set[str] = set()
+        self._usual: list[bytes] = []  # requests that give the stub's modes their usual values
         self._selected = ""
 
     @property
@@ -149,7 +155,7 @@ class Rsp:
         sock.sendall(b"\x03")
         # A stub that ran the machine takes the first byte as the request to stop it, and it alone.
         deadline = time.monotonic() + _NO_PROGRESS
-        sock.sendall(b"#00#00")
+        sock.sendall(_END_OF_ANY)
         while select.select([sock], [], [], 0.1)[0] and time.monotonic() < deadline:
             if not sock.recv(1 << 16):
                 break
@@ -175,6 +181,8 @@ class Rsp:
         self.close()
 
     def _handshake(self) -> None:
+        """Agree on features, and undo what another client may have left in the stub's state."""
+        self._send_all(_END_OF_ANY)
         reply = self.ask(_FEATURES).decode("ascii", "replace")
         for item in reply.split(";"):
             name, _, value = item.partition("=")
@@ -184,7 +192,9 @@ class Rsp:
             self.packet_size = min(max(64, size), _MOST_ASKED)
         if self.features.get("QStartNoAckMode") == "+" and self.ask(b"QStartNoAckMode") == b"OK":
             self._acks = False
-        elif self.ask(_QEMU).startswith(b"ENABLE="):
+        bits = self.ask(_QEMU).decode("ascii", "replace")
+        if bits.startswith("ENABLE="):
+            self._usual = [b"Qqemu.PhyMemMode:0", b"Qqemu.sstep=%x" % _sum_of(bits)]
             # QEMU takes the start of a request as the acknowledgement of its last reply, and a
             # byte that reaches it while the machine runs as a request to stop (its gdbstub.c,
             # gdb_read_byte()): so requests can go in batches, and nothing is acknowledged.
@@ -192,6 +202,7 @@ class Rsp:
         reply = self.ask(b"vCont?").decode("ascii", "replace")
         if reply.startswith("vCont"):
             self._vcont = set(reply.split(";")[1:])
+        self.pipeline(self._usual)  # a QEMU without one of the modes does not know its request
 
     # Packets.
 
@@ -357,6 +368,8 @@ class Rsp:
             if self._packets:
                 refusal = self._packets.popleft()
                 raise TargetError(f"the GDB stub does not run the machine{_why(refusal)}")
+            if left < 0 and not self._stops:
+                return None  # what arrives is noise, which may never end
         return self._stops.popleft()
 
     def ask_stopped(self, timeout: float = _NO_PROGRESS) -> StopReply:
@@ -375,11 +388,38 @@ class Rsp:
         raise TargetError("the GDB stub does not end to say that the machine stands")
 
     def clear_breakpoints(self) -> None:
-        """Of a QEMU whose machine stands: `?` makes it take out every breakpoint.  Its stop replies
-        come before the reply to the next request."""
-        self._exchange(frame(b"?"), 0, _NO_PROGRESS)
-        self.ask(b"qC")
+        """Take out every breakpoint and watchpoint of a QEMU whose machine stands.
+
+        `?` does that for one CPU, which Hc chooses (its gdbstub.c: handle_target_halt()), and its
+        stop reply comes before the reply to the next request.  The first CPU is chosen at the end,
+        as it is for a new client.
+        """
+        for thread in reversed(self.threads()):
+            self.ask(f"Hc{thread}".encode())
+            self._exchange(frame(b"?"), 0, _NO_PROGRESS)
+            self.ask(b"qC")
         self._stops.clear()
+
+    def let_go(self, threads: Sequence[str]) -> None:
+        """Let the machine, which stands without breakpoints, run without this client.
+
+        QEMU remembers whether any client has ever said that it knows several processes; then it
+        wants to hear which one goes on.  Its names of threads show that.
+        Raises TargetError if the stub refuses it and does not resume the machine either.
+        """
+        self.pipeline(self._usual)
+        processes = {name[1:].partition(".")[0] for name in threads if name[:1] == "p"}
+        requests = [f"D;{process}".encode() for process in sorted(processes)] or [b"D"]
+        refusals = [reply for reply in self.pipeline(requests) if reply != b"OK"]
+        if not refusals:
+            return
+        try:
+            self.resume()
+            if self.wait_stop(_GOES_ON) is None:
+                return
+        except TargetError:
+            pass
+        raise TargetError(f"the GDB stub does not let the machine go on{_why(refusals[0])}")
 
     # Threads, breakpoints, memory.
 
@@ -455,6 +495,13 @@ def _thread_names(text: bytes) -> list[str]:
         if not _THREAD_ID.fullmatch(name):
             raise TargetError(f"the GDB stub calls a CPU thread {name[:40]!r}")
     return names
+
+
+def _sum_of(bits: str) -> int:
+    """The sum of NAME=HEX,...; 0 for anything else."""
+    with contextlib.suppress(ValueError):
+        return sum(int(one.partition("=")[2], 16) for one in bits.split(","))
+    return 0
 
 
 def _why(reply: bytes) -> str:

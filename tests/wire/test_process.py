@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kinst.core.errors import TargetError
-from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
+from kinst.wire.process import Child, Pump, SharedMemory, _drain, find_program, stream_pair
 from tests.host_processes import SECONDS, has_ended, wait_until_ended
 
 PARENT = """
@@ -139,3 +140,22 @@ def test_pump_sends() -> None:
     with pytest.raises(TargetError, match="closed"):
         pump.send("control", b"x")
     pump.close()
+
+
+def test_a_stream_that_never_ends_does_not_hold_up_the_others() -> None:
+    """A sender that writes faster than the pump reads: the command's output, and its end."""
+
+    class Endless:
+        given = 0
+
+        def recv(self, most: int) -> bytes:
+            self.given += most
+            assert self.given < 1 << 30, "the pump never looks at another stream"
+            return bytes(most)
+
+    sock = Endless()
+    assert _drain(sock) is not None  # type: ignore[arg-type]
+    # What the sockets hold of before is read, or the end of a command would overtake its output.
+    with socket.socket(socket.AF_UNIX) as one:
+        sizes = (socket.SO_SNDBUF, socket.SO_RCVBUF)
+        assert sock.given > 2 * sum(one.getsockopt(socket.SOL_SOCKET, size) for size in sizes)

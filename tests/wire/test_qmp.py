@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -150,3 +151,24 @@ def test_what_is_no_monitor(said: bytes | None, error: str) -> None:
             theirs.sendall(said)
         with pytest.raises(TargetError, match=error):
             qmp.execute("query-status")
+
+
+def test_events_without_end_are_no_answer(tmp_path: Path) -> None:
+    """They come faster than kinst waits, and do not make it wait for ever."""
+    ours, theirs = socket.socketpair()
+
+    def chatter() -> None:
+        with suppress(OSError):
+            theirs.sendall(b'{"QMP": {}}\n')
+            theirs.recv(4096)
+            theirs.sendall(b'{"return": {}}\n')
+            while True:
+                theirs.sendall(b'{"event": "RTC_CHANGE"}\n' * 100)
+
+    threading.Thread(target=chatter, daemon=True).start()
+    monitor = Qmp(ours, "the monitor", 0.5)
+    began = time.monotonic()
+    with monitor, pytest.raises(TargetError, match="has not answered in"):
+        monitor.execute("query-status")
+    assert time.monotonic() - began < 20
+    theirs.close()

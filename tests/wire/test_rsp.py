@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -307,3 +310,47 @@ def test_connect_to_tcp_and_unix(tmp_path: Path) -> None:
         server.bind(str(tmp_path / "stub"))
         server.listen()
         connect(f"unix:{tmp_path / 'stub'}").close()
+
+
+def test_noise_without_end_is_no_stop_reply() -> None:
+    """It comes faster than it is read, and does not make kinst wait for ever."""
+    stub = StubDouble(MODERN)
+    client = Rsp(stub.ours)
+
+    def chatter() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                stub.theirs.sendall(b"%Stop:T05#00" * 100)
+
+    threading.Thread(target=chatter, daemon=True).start()
+    began = time.monotonic()
+    assert client.wait_stop(0.5) is None
+    assert time.monotonic() - began < 20
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("threads", "asked"),
+    [(["01", "02"], [b"D"]), (["p01.01", "p01.02"], [b"D;01"]),
+     (["p1.1", "p2.2"], [b"D;1", b"D;2"])],
+)  # fmt: skip
+def test_each_process_is_let_go_by_its_name(threads: list[str], asked: list[bytes]) -> None:
+    stub = StubDouble(MODERN | {b"D": b"OK"})
+    client = Rsp(stub.ours)
+    before = len(stub.requests)
+    client.let_go(threads)
+    assert stub.requests[before:] == asked
+    client.close()
+
+
+def test_a_machine_that_is_not_let_go_is_resumed_or_told() -> None:
+    refusing = MODERN | {b"D": b"E22", b"vCont?": b"vCont;c;s"}
+    stub = StubDouble(refusing | {b"vCont;c": b"<silence>"})
+    client = Rsp(stub.ours)
+    client.let_go(["01"])
+    assert stub.requests[-1] == b"vCont;c"
+    client.close()
+    client = Rsp(StubDouble(refusing | {b"vCont;c": b"E01"}).ours)
+    with pytest.raises(TargetError, match="does not let the machine go on: it answers 'E22'"):
+        client.let_go(["01"])
+    client.close()

@@ -26,6 +26,7 @@ from kinst.core.threads_inside import threads_inside
 from kinst.core.trapped import let_pass
 from kinst.machines.attach.calls import GuestCalls
 from kinst.machines.attach.changes import Changes
+from kinst.machines.attach.find import wait_running
 from kinst.machines.attach.journal import Journal
 from kinst.machines.attach.loan import Loan, borrow, give_back
 from kinst.machines.attach.place import Place, left
@@ -43,6 +44,7 @@ LEAVE_SECONDS = 5.0  # for threads to leave what is to be given back
 TRIES, TRY_SECONDS = 3, 20.0  # for undoing: so often, and not again after so long
 _PAUSE = 0.02
 _PAGE = 4096
+_LET_IT_RUN = "; `cont` in QEMU's monitor lets the guest run, or start kinst once more"
 _TEXT_PAGES = (0, 0x1_1000, 0x13_7000)  # of the kernel's text, from its start
 
 
@@ -150,14 +152,13 @@ class Guardian:
             if time.monotonic() > deadline:
                 raise busy
             time.sleep(_PAUSE)
-        before = self._journal.is_begun
         if not self._journal.is_there:
             self._journal.begin()
             self._ours = True
         try:
             sock = connect(self._place.stub)
             try:
-                if not greets(sock, GREETING_SECONDS, asked=before):
+                if not greets(sock, GREETING_SECONDS):
                     raise busy
                 found = self._reached(Rsp.idle(sock), split)
             except BaseException:
@@ -181,10 +182,12 @@ class Guardian:
             if not self._rsp.physical_memory():
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
             return self._found(self._rsp, self._debugger, split)
-        except BaseException:
-            if self._debugger is None or not self._detached():
-                self._rsp = idle
-                self._tried(self._leave, time.monotonic() + TRY_SECONDS, renew=True)
+        except BaseException as error:
+            begun = self._debugger is not None
+            self._rsp = self._rsp if begun else idle
+            until = time.monotonic() + TRY_SECONDS
+            if left := self._tried(self._leave, until, renew=not begun):
+                raise TargetError(f"{left}{_LET_IT_RUN}") from error
             raise
 
     def _found(self, rsp: Rsp, debugger: Debugger, split: bool) -> Reached:
@@ -291,7 +294,7 @@ class Guardian:
         assert self._rsp is not None
         self._rsp.hang_up()
         sock = connect(self._place.stub)
-        if not greets(sock, GREETING_SECONDS, asked=True):
+        if not greets(sock, GREETING_SECONDS):
             sock.close()
             raise TargetError("the GDB stub takes no new connection")
         made = Rsp.idle(sock).begun()
@@ -323,7 +326,9 @@ class Guardian:
         stub is begun with anew; else the machine stands."""
         until = time.monotonic() + TRY_SECONDS
         trouble = self._tried(self._undone, until, renew=renew)
-        left = self._tried(self._leave, until, renew=False)
+        left = self._tried(self._leave, until, renew=False) or self._stands()
+        if left:
+            left += _LET_IT_RUN
         if self._ours and not left and not self._journal.is_there:
             self._journal.over()
         assert self._rsp is not None
@@ -349,15 +354,21 @@ class Guardian:
         return trouble
 
     def _leave(self) -> str:
-        if not self._detached():
-            raise TargetError("the GDB stub does not let the machine go on")
-        return ""
-
-    def _detached(self) -> bool:
-        """Whether the stub lets the machine go on."""
+        """Let the machine run without the stub.  Raises TargetError if the stub refuses that."""
         assert self._debugger is not None
         self._leaving = True
-        return self._debugger.detach()
+        self._debugger.detach()
+        return ""
+
+    def _stands(self) -> str:
+        """Return why the guest does not run though the stub has let it go; "" if it runs."""
+        try:
+            wait_running(self._process)
+        except TargetError as error:
+            return error.message
+        except OSError:  # QEMU has ended
+            pass
+        return ""
 
     def _undone(self) -> str:
         """The machine stands before.  What could not be undone, or ""."""
