@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from fnmatch import translate
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kinst.core.errors import KinstError
+from kinst.core.errors import KinstError, TargetError
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
 from kinst.core.system import Clock, Facts, Lender, SystemCall
@@ -45,6 +45,8 @@ from kinst.systems.linux.untouchable import NEVER_RETURN
 SEARCH = 48 << 20
 CHUNK = 1 << 20
 TICKS = "jiffies_64"
+_PANIC_CPU = "panic_cpu"
+_BANNER = 256  # bytes that hold a version line (init/version.c)
 MODULE = "vmlinux"
 # Function symbols of the padding before functions (since 6.2), and what the kernel's build makes of
 # marks and local labels of code that it links under another name.
@@ -303,22 +305,26 @@ class Linux:
         return self._kernel.symbol("_stext"), self._kernel.symbol("_etext")
 
 
-def _running_banner(memory: Memory, text_base: int) -> str:
-    """The running kernel's version line, searched in memory, or "" when it is not found."""
+def _running_banners(memory: Memory, text_base: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the address and the text of each version line in memory, around text_base.
+
+    Copies of the kernel's own, such as those in its log, are among them.  text_base may lie above
+    the image's start: until a kernel has protected its text, late in its boot, what is mapped as
+    code and cannot be written is another part of it.
+    """
     tail = b""
-    for at in range(text_base, text_base + SEARCH, CHUNK):
+    for low in range(text_base - SEARCH, text_base + SEARCH, CHUNK):
         try:
-            chunk = tail + memory.read(at, CHUNK)
+            chunk = tail + memory.read(low, CHUNK)
         except KinstError:
             tail = b""
             continue
-        found = chunk.find(b"Linux version ")
-        if 0 <= found < len(chunk) - 256:
-            line = chunk[found : found + 256].split(b"\n")[0].split(b"\0")[0]
-            if b"%s" not in line:
-                return line.decode("utf-8", "replace")
-        tail = chunk[-512:]
-    return ""
+        start = low - len(tail)
+        for match in re.finditer(rb"Linux version [^\0\n]{1,240}[\0\n]", chunk):
+            if b"%s" not in match[0]:
+                yield start + match.start(), match[0][:-1]
+        # A line that this chunk cuts short is found whole in the next one.
+        tail = chunk[-_BANNER:] if b"Linux version" in chunk[-_BANNER:] else b""
 
 
 def _slides(elf: Elf, text_base: int) -> list[int]:
@@ -353,14 +359,39 @@ def _verified(memory: Memory, elf: Elf, text_base: int) -> Kernel:
             return kernel
     running = next((text for text in found if text), "")
     banner = elf.address("linux_banner")
-    name = elf.read(banner, 96).split(b"\0")[0].decode("utf-8", "replace") if banner else ""
-    words = _running_banner(memory, text_base).split()
-    theirs = " ".join(words[:3]) or "not known"
+    name = re.split(rb"[\0\n]", elf.read(banner, _BANNER))[0] if banner else b""
+    other = b""
+    for address, line in _running_banners(memory, text_base):
+        other = other or line
+        kernel = Kernel(memory, elf, address - (banner or 0))
+        if line == name and elf.build_id and _build_id(kernel, (first, last)) == elf.build_id:
+            return kernel
+    theirs = " ".join(other.decode("utf-8", "replace").split()[:3]) or "not known"
+    ours = " ".join(name.decode("utf-8", "replace").split()[:3]) or elf.path
     raise KinstError(
         f"the running kernel is {theirs} (build-id {running or 'not found'}), "
-        f"the file is {' '.join(name.split()[:3]) or elf.path} (build-id {elf.build_id})",
+        f"the file is {ours} (build-id {elf.build_id})",
         "give the vmlinux of the running kernel with --debug",
     )
+
+
+def _refuse_panicked(kernel: Kernel) -> None:
+    """Raise TargetError if the kernel has panicked: nothing can be traced in it any more.
+
+    Source: kernel/panic.c, panic_cpu is -1 (PANIC_CPU_INVALID) until the first panic() (since Linux
+    4.5, commit subject "panic, x86: Fix re-entrance problem due to panic on NMI").
+    """
+    if not kernel.has(_PANIC_CPU):
+        return
+    try:
+        word = kernel.read(kernel.symbol(_PANIC_CPU), 4)
+    except KinstError:
+        return
+    if word != b"\xff" * 4:
+        raise TargetError(
+            "the guest's kernel has panicked, and nothing runs in it any more",
+            "its console says why; start the guest again",
+        )
 
 
 def attach(
@@ -389,6 +420,7 @@ def attach(
     if linked is None:
         raise KinstError(f"{elf.path}: no symbol _text", "a Linux vmlinux is needed")
     kernel = _verified(memory, elf, linked if text_base is None else text_base)
+    _refuse_panicked(kernel)
     btf = open_btf(elf, cache or cache_folder())
     if btf is None:
         raise KinstError(

@@ -1,0 +1,44 @@
+"""A guest whose kernel has panicked is told to be just that, whenever in its boot that was."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from kinst.kernels.fetch import Prepared
+from tests.vm.command import kinst
+
+pytestmark = pytest.mark.vm
+SECONDS = 240.0
+PANIC = "end Kernel panic"
+
+# Before the kernel has areas of its CPUs; and when its text is not yet protected, which it is after
+# the root file system is mounted.
+EARLY, LATE = "memmap=exactmap memmap=20M@1M", ""
+
+
+@pytest.mark.parametrize("words", [EARLY, LATE], ids=["early", "no root file system"])
+def test_a_panic_in_the_boot_is_told(words: str, prepared: Prepared, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    line = f"""qemu-system-x86_64 -nodefaults -display none -no-reboot -m 256 -serial file:{log}
+        -gdb unix:{tmp_path}/gdb,server=on,wait=off -kernel {prepared.kernel}""".split()
+    append = f"console=ttyS0 earlyprintk=serial no_timer_check {words}"
+    child = subprocess.Popen([*line, "-append", append])
+    try:
+        end = time.monotonic() + SECONDS
+        while PANIC not in (log.read_text(errors="replace") if log.exists() else ""):
+            assert child.poll() is None and time.monotonic() < end, "the guest does not panic"
+            time.sleep(0.2)
+        done = kinst(
+            "--attach", str(child.pid), "--kernel", str(prepared.debug), "-n",
+            "kinst::vfs_read:0", boots=False,
+        )  # fmt: skip
+        assert done.status == 1
+        assert "has panicked" in done.err and "build-id" not in done.err
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
