@@ -84,12 +84,14 @@ def test_the_deadline_ends_samples_that_take_longer_than_their_period() -> None:
     machine = SlowMachine()
     began = time.monotonic()
     done = ended(machine, SAMPLES, timeout=1.0)
-    assert 1.0 <= time.monotonic() - began < PATIENCE
+    took = time.monotonic() - began
+    assert 1.0 <= took < PATIENCE
     assert done.status == 0
-    # Every period of this second is a firing on each CPU or is told as missed.
+    # Every period of the trace is a firing on each CPU or is told as missed.
     fired = int(done.lines[0]) / machine.cpus
     assert fired > 10
-    assert fired + missed(done, "profile:::profile-997") == pytest.approx(1.0 / PERIOD, rel=0.1)
+    told = fired + missed(done, "profile:::profile-997")
+    assert 0.9 / PERIOD < told < 1.1 * took / PERIOD
 
 
 def test_the_command_runs_to_its_end_beside_samples() -> None:
@@ -120,7 +122,7 @@ def test_records_and_ticks_go_on_beside_samples() -> None:
     program = SAMPLES + " kinst::work:0 { n++; trace(1); } tick-10ms /n > 0/ { exit(5); }"
     done = ended(machine, program, command=True)
     assert done.status == 5
-    assert set(done.out.strip()) == {"1"}
+    assert set(done.out.split()[0]) == {"1"}  # the aggregation follows
 
 
 def test_a_tick_that_takes_longer_than_its_period_does_not_hold_up_the_end(
