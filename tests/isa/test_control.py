@@ -73,7 +73,7 @@ def test_branches_as_the_emulator_takes_them(form: str) -> None:
         ("c3", "return", False, None), ("f3c3", "return", False, None),
         ("c20800", "return", False, None),
         ("48cf", "indirect", False, None), ("480f07", "indirect", False, None),
-        ("0f0b", "trap", True, None), ("cc", "trap", False, None), ("0fb9c0", "trap", False, None),
+        ("0f0b", "trap", True, None), ("cc", "trap", False, None), ("0fb9c0", "trap", True, None),
         ("c5f877", "next", True, None), ("0f1f440000", "next", True, None),
     ],
 )  # fmt: skip
