@@ -56,7 +56,9 @@ def test_frames_have_the_lines_of_addr2line(prepared: Prepared) -> None:
     done = command("--json", "-q", "-n", READS, "-c", "wc -l /etc/passwd").good()
     lines = [json.loads(line) for line in done.out.splitlines()]
     assert [invalid(line) for line in lines] == [[]] * len(lines)
-    assert lines[-1] == {"type": "end", "reason": "command", "status": 0}
+    traced = {"command": "wc -l /etc/passwd", "kernel": prepared.release}
+    assert READS in lines[-1].pop("program")
+    assert lines[-1] == {"type": "end", "reason": "command", "status": 0, **traced}
     written = "".join(line["text"] for line in lines if line["type"] == "output")
     assert written.endswith("/etc/passwd\n")
     records = [line for line in lines if line["type"] == "record"]
