@@ -1,7 +1,7 @@
 """kinst's main job on a real amd64 guest: exact counts in each way of planting, what a clause sees,
 inline functions, fbt, the command of -c, warm starts, and the kernel's text as it was.
 
-`make test` runs this file and none other of tests/vm; all tests but the last two share one guest.
+`make test` runs this file and none other of tests/vm; all tests but the last three share one guest.
 The authority is the guest's program: it calls read(2) exactly so many times.
 """
 
@@ -14,9 +14,11 @@ import pytest
 
 import kinst
 from kinst.api import Machine
+from kinst.kernels.fetch import Prepared
 from kinst.results import Result
 from tests.vm import command
-from tests.vm.command import Row
+from tests.vm.attach.attach_guest import attach_guest
+from tests.vm.command import Row, Running, counts
 from tests.vm.language.machine_code import entry_line
 
 pytestmark = [pytest.mark.vm, pytest.mark.main_job]
@@ -125,3 +127,19 @@ def test_the_text_is_as_before(reads: Path) -> None:
     done = command.kinst("-v", "-n", program, "-c", f"reads {READS}", copy=[reads]).good()
     assert "kinst: kernel text is as before (" in done.err
     assert command.counts(done.out)["0",] == READS
+
+
+def test_a_guest_that_runs_already_is_traced(
+    prepared: Prepared, reads: Path, tmp_path: Path
+) -> None:
+    """--attach: exact counts, and the guest runs on."""
+    begun = 'tick-100ms { printf("begun\\n"); }'
+    program = f"kinst::vfs_read:0 {OURS} {{ @[execname] = count(); }} {begun}"
+    with attach_guest("pc", prepared, reads, tmp_path) as vm:
+        where = ("--attach", str(vm.pid), "--kernel", str(vm.debug))
+        run = Running(*where, "-q", "-n", program, boots=False)
+        run.until(lambda r: "begun" in r.out)
+        vm.run(f"reads {READS}")
+        run.stop()
+        assert counts(run.result().good().out)["reads",] == READS
+        assert f"reads {READS} ns" in vm.run(f"reads {READS}")
