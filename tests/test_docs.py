@@ -15,7 +15,7 @@ from kinst.cli.options import HELP, LONG, REFUSED, SHORT, parse
 from kinst.core.paths import cache_folder
 from kinst.dlang.vocabulary.d_options import NAMES, OWN_NAMES
 from kinst.image.debug_info import DebugFiles
-from kinst.image.type_files import FileTypes, Places
+from kinst.image.type_files import FileTypes, ImagePaths
 from kinst.isa import load, names
 from kinst.kernels import fetch
 from kinst.session.compile import compile_request
@@ -201,7 +201,7 @@ def test_examples_compile(words: list[str]) -> None:
     isa = request.vm or "amd64"
     kernel = fetch.prepared(isa)
     assert kernel is not None, "run `make setup`"
-    places = Places(lambda: kernel.debug, dict, DebugFiles(cache_folder()))
+    places = ImagePaths(lambda: kernel.debug, dict, DebugFiles(cache_folder()))
     compiled = compile_request(request, load(isa), TARGET_PID, FileTypes(places))
     assert compiled.program.clauses or request.list_probes
     assert not request.command or not request.initrd

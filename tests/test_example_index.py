@@ -10,7 +10,7 @@ import pytest
 from kinst.cli.options import parse
 from kinst.core.paths import cache_folder
 from kinst.image.debug_info import DebugFiles
-from kinst.image.type_files import FileTypes, Places
+from kinst.image.type_files import FileTypes, ImagePaths
 from kinst.isa import load
 from kinst.kernels import fetch
 from kinst.session.compile import compile_request
@@ -50,5 +50,5 @@ def test_compiles_as_its_first_lines_say(script: Script, monkeypatch: pytest.Mon
     assert "deeds" not in script.command and "COMMAND" not in script.command
     kernel = fetch.prepared("amd64")
     assert kernel is not None, "run `make setup`"
-    places = Places(lambda: kernel.debug, dict, DebugFiles(cache_folder()))
+    places = ImagePaths(lambda: kernel.debug, dict, DebugFiles(cache_folder()))
     assert compile_request(request, load("amd64"), TARGET_PID, FileTypes(places)).program.clauses

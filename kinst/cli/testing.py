@@ -22,8 +22,8 @@ from kinst.views.reports import TRACE, FileReport
 from kinst.views.verdicts import (
     Assertion,
     Given,
-    Measured,
     TestFile,
+    TraceResults,
     Verdict,
     judge,
     read_test_file,
@@ -154,7 +154,7 @@ class _FileRun:
         self.end: End | None = None
         self.complained = False
         self._text: list[str] = []
-        self._measured: Measured | None = None
+        self._measured: TraceResults | None = None
 
     def fail(self, message: str) -> None:
         """The first line is why; what is below it, the console's end, is output."""
@@ -185,7 +185,7 @@ class _FileRun:
         finally:
             shown.close()
             if self.end is not None and not self.end.error:
-                self._measured = Measured(trace.aggregations(), reads, self.end.status)
+                self._measured = TraceResults(trace.aggregations(), reads, self.end.status)
 
     def _say(self, text: str) -> None:
         self._text.append(f"{text}\n")

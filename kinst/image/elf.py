@@ -42,7 +42,7 @@ SYMBOL = np.dtype(
 
 
 @dataclass(frozen=True)
-class Symbols:
+class SymbolTable:
     """A symbol table, one array entry for each symbol, in the file's order.
 
     address, size: bytes, as linked.  kind: STT_*.  binding: STB_*.  section: section index.
@@ -103,7 +103,7 @@ class Elf(ElfFile):
     """An opened ELF file and its symbols.  Made by open_elf()."""
 
     @cached_property
-    def symbols(self) -> Symbols:
+    def symbols(self) -> SymbolTable:
         """.symtab.  Raises KinstError when the file has none (stripped) or it is damaged."""
         table = next((s for s in self.sections if s.kind == SHT_SYMTAB), None)
         if table is None:
@@ -117,7 +117,7 @@ class Elf(ElfFile):
         rows = np.frombuffer(raw, dtype=SYMBOL, count=len(raw) // SYMBOL.itemsize)
         if len(rows) and (not strings or int(rows["name"].max()) >= len(strings)):
             raise KinstError(f"{self.path}: damaged: symbol names lie outside the string table")
-        return Symbols(
+        return SymbolTable(
             np.ascontiguousarray(rows["value"]),
             np.ascontiguousarray(rows["size"]),
             (rows["info"] & 15).astype(np.uint8),

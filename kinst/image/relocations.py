@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError
-from kinst.image.elf import SHN_UNDEF, U64, Elf, Symbols
+from kinst.image.elf import SHN_UNDEF, U64, Elf, SymbolTable
 from kinst.image.elf_file import (
     AARCH64,
     RISCV,
@@ -160,7 +160,7 @@ class PlacedElf(Elf):
         self._code: dict[int, bytes] = {}
 
     @cached_property
-    def symbols(self) -> Symbols:
+    def symbols(self) -> SymbolTable:
         """As in Elf, with addresses moved."""
         return replace(self._unplaced.symbols, address=self._unplaced.placed_addresses)
 

@@ -19,7 +19,7 @@ ALSO_KERNEL = ("kernel", "unix", "genunix")  # what other systems call the kerne
 
 
 @dataclass(frozen=True)
-class Places:
+class ImagePaths:
     """Where files are.  kernel: gives its debug file.  modules: name to a module's file, with
     debug information where there is any.  debug: opens them.  module_debug: a module's file with
     DWARF, for when the other one has none."""
@@ -33,7 +33,7 @@ class Places:
 class FileTypes:
     """See core.types.TypeSource."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: ImagePaths) -> None:
         self._places = places
         self._known: dict[str, DebugInfo] = {}
         self._with_debug: dict[str, DebugInfo] = {}

@@ -47,7 +47,7 @@ class PassingError(KinstError):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AptSource:
     """One entry of apt's sources: a mirror, its suites, and its other fields as written."""
 
     uris: tuple[str, ...]
@@ -73,12 +73,12 @@ class Unpacked:
     md5: str
 
 
-def parse_sources(text: str, deb822: bool) -> list[Source]:
+def parse_sources(text: str, deb822: bool) -> list[AptSource]:
     """Enabled binary-package entries of a .sources (deb822) or .list (one line each) file."""
     return _parse_stanzas(text) if deb822 else _parse_lines(text)
 
 
-def _parse_lines(text: str) -> list[Source]:
+def _parse_lines(text: str) -> list[AptSource]:
     sources = []
     for line in text.splitlines():
         match = re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s*)?([^#]*)", line)
@@ -87,11 +87,11 @@ def _parse_lines(text: str) -> list[Source]:
             continue
         options = dict(option.partition("=")[::2] for option in (match[1] or "").split())
         fields = {_OPTION_FIELDS.get(k.lower(), k.lower()): v for k, v in options.items()}
-        sources.append(Source((words[0],), (words[1],), tuple(words[2:]), _others(fields)))
+        sources.append(AptSource((words[0],), (words[1],), tuple(words[2:]), _others(fields)))
     return sources
 
 
-def _parse_stanzas(text: str) -> list[Source]:
+def _parse_stanzas(text: str) -> list[AptSource]:
     sources = []
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     for stanza in re.split(r"\n\s*\n", "\n".join(lines)):
@@ -109,7 +109,7 @@ def _parse_stanzas(text: str) -> list[Source]:
             uris, suites, components = (
                 tuple(fields.get(name, "").split()) for name in ("uris", "suites", "components")
             )
-            sources.append(Source(uris, suites, components, _others(fields)))
+            sources.append(AptSource(uris, suites, components, _others(fields)))
     return sources
 
 
@@ -117,7 +117,7 @@ def _others(fields: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in fields.items() if k and k not in _OWN_FIELDS and k != "targets"}
 
 
-def narrow(sources: Sequence[Source], suite: str) -> str:
+def narrow(sources: Sequence[AptSource], suite: str) -> str:
     """deb822 text of the entries that are Debian's main, for the release `suite`; "" for none.
 
     suite: a code name, or CODENAME-backports, which is that release with its backports."""
@@ -306,7 +306,7 @@ def _name_version(file: Path) -> tuple[str, str]:
     return name, unquote(version)
 
 
-def _machine_sources() -> list[Source]:
+def _machine_sources() -> list[AptSource]:
     """All entries of the machine's own sources; unreadable files count as empty."""
     command = ["apt-config", "shell"]
     command += ["LIST", "Dir::Etc::SourceList/f", "PARTS", "Dir::Etc::SourceParts/d"]

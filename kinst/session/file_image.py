@@ -21,7 +21,7 @@ from kinst.image.elf import Elf, open_elf
 from kinst.image.elf_file import ElfFile, open_file
 from kinst.image.loaded import LoadedImages, moved_by
 from kinst.image.relocations import placed
-from kinst.image.type_files import FileTypes, Places
+from kinst.image.type_files import FileTypes, ImagePaths
 from kinst.session.compile import compile_request, with_programs
 from kinst.session.expand import expanded, wants_expansion
 from kinst.session.kernel import RunningKernel
@@ -104,7 +104,7 @@ def expand_request_in_file(request: Request, report: Report) -> str:
     def debug() -> DebugInfo:
         return files.open(_debug_of(request, open_file(path), report).path)
 
-    types = FileTypes(Places(lambda: debug().path, dict, files))
+    types = FileTypes(ImagePaths(lambda: debug().path, dict, files))
     elf = cache(lambda: open_elf(path))
 
     def dialect() -> Dialect:

@@ -21,7 +21,7 @@ from kinst.dlang import typed
 from kinst.dlang.walk import expressions
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.elf_file import open_file
-from kinst.image.type_files import FileTypes, Places
+from kinst.image.type_files import FileTypes, ImagePaths
 from kinst.isa import load as load_isa
 from kinst.isa import of_machine
 from kinst.kernels.fetch_modules import module_debug
@@ -51,7 +51,7 @@ class KernelFiles:
         indexing = partial(report.progress, "indexing debug information")
         self.debug = DebugFiles(cache_folder(), indexing)
         self.types: TypeSource = FileTypes(
-            Places(lambda: self.found.debug, self._modules, self.debug, self._module_debug)
+            ImagePaths(lambda: self.found.debug, self._modules, self.debug, self._module_debug)
         )
 
     @cached_property

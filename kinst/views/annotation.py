@@ -43,7 +43,7 @@ class InlinedAt:
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class BranchCounts:
     """taken of ran times; taken is None where nothing tells."""
 
     taken: int | None
@@ -64,7 +64,7 @@ class AnnotatedInstruction:
     text: str
     spot: SourceSpot
     within: tuple[InlinedAt, ...]
-    branch: Branch | None = None
+    branch: BranchCounts | None = None
     measure: Measure | None = None
 
 
@@ -159,7 +159,7 @@ class Annotation:
         last = one is self.code.blocks[number].last
         if last and one.flow.kind == "branch" and ran is not None:
             shares = taken_share(self.flow, self.code, number)
-            branch = Branch(shares[0] if shares else None, ran)
+            branch = BranchCounts(shares[0] if shares else None, ran)
         return AnnotatedInstruction(
             one, number, count, share, reason, self._text(one), spot, within, branch,
             self.measures.get(one.address),

@@ -18,7 +18,7 @@ Bounds = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class DistributionSnapshot:
     """A distribution as it was at one moment.  time_ns: D's timestamp then, None where it is not
     known."""
 

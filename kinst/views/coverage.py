@@ -24,7 +24,7 @@ from kinst.views.flow import FlowCounts
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class BranchWay:
     """One way of a conditional jump.  block: which jump of the line; way: 0 for the jump, 1 for
     straight on.  taken: how often; None where the jump was never reached."""
 
@@ -41,7 +41,7 @@ class FileCoverage:
 
     lines: dict[int, int] = field(default_factory=dict)
     functions: dict[tuple[int, str], int] = field(default_factory=dict)
-    branches: list[Branch] = field(default_factory=list)
+    branches: list[BranchWay] = field(default_factory=list)
     own: bool = False
 
 
@@ -241,6 +241,6 @@ def _add_branches(
             numbers[span.file, span.line] += 1
             # A thread that was inside when the trace began may leave one too few.
             file.branches += [
-                Branch(span.line, number, way, max(count or 0, 0) if ran else None)
+                BranchWay(span.line, number, way, max(count or 0, 0) if ran else None)
                 for way, count in enumerate(taken)
             ]

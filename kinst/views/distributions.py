@@ -15,7 +15,7 @@ from html import escape
 
 from kinst.core.units import count_text, value_text
 from kinst.events import Aggregation, Bucket, Key
-from kinst.views.buckets import Bounds, Snapshot, distribution, grid, key_text
+from kinst.views.buckets import Bounds, DistributionSnapshot, distribution, grid, key_text
 from kinst.views.picture import MARGIN, SHADES, STYLE, Heading, svg_document, text
 from kinst.views.scales import BucketScale, round_ticks
 
@@ -39,7 +39,7 @@ _STYLE = """\
 Rows = Mapping[Key, tuple[Bucket, ...]]
 
 
-def histogram_svg(snapshot: Snapshot, heading: Heading) -> str:
+def histogram_svg(snapshot: DistributionSnapshot, heading: Heading) -> str:
     """The distribution of each key."""
     table = snapshot.table
     rows = {key: distribution(value) for key, value in table.rows.items()}
@@ -52,7 +52,7 @@ def histogram_svg(snapshot: Snapshot, heading: Heading) -> str:
     return svg_document(panels, heading, WIDTH, height, _STYLE)
 
 
-def heat_map_svg(snapshots: Sequence[Snapshot], heading: Heading) -> str:
+def heat_map_svg(snapshots: Sequence[DistributionSnapshot], heading: Heading) -> str:
     """One distribution at several moments, each with what came since the one before."""
     table = snapshots[0].table
     columns = [
@@ -202,7 +202,7 @@ class _Time:
         unit: of the edges.
     """
 
-    def __init__(self, snapshots: Sequence[Snapshot]) -> None:
+    def __init__(self, snapshots: Sequence[DistributionSnapshot]) -> None:
         times = [one.time_ns for one in snapshots if one.time_ns is not None]
         count = len(snapshots)
         self.edges = [float(k) for k in range(count + 1)]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from kinst.core.errors import KinstError
-from kinst.views.coverage import Branch, Coverage, FileCoverage, total
+from kinst.views.coverage import BranchWay, Coverage, FileCoverage, total
 
 
 def lcov_text(coverage: Coverage, source: str = "") -> str:
@@ -88,4 +88,4 @@ def _read(word: str, parts: list[str], file: FileCoverage, declared: dict[str, i
     else:
         line, block, way = map(int, parts[:3])
         taken = None if parts[3] == "-" else int(parts[3])
-        file.branches.append(Branch(line, block, way, taken))
+        file.branches.append(BranchWay(line, block, way, taken))

@@ -21,7 +21,7 @@ _AGGREGATING = re.compile(
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """values: by address.  edges: nanoseconds on average, by (from block, to block or OUTSIDE)."""
 
     values: Mapping[int, Measure] = field(default_factory=dict)
@@ -78,12 +78,12 @@ class MeasuringPlan:
                 ends = f"{adds.format(to=0)} {block} = 0;"
                 yield clause(",\n".join(map(described, ways_out)), block, ends)
 
-    def measured(self, found: Sequence[Aggregation]) -> list[Measured]:
+    def measured(self, found: Sequence[Aggregation]) -> list[Measurement]:
         """What the program has found, for each function.  Raises KinstError where results are of
         another kernel."""
         named = {one.name: one for one in found}
         if not self.expression:
-            return [Measured() for _ in self.codes]
+            return [Measurement() for _ in self.codes]
         wanted = (TOOK, TIMES) if self.expression == LATENCY else (BY,)
         missing = [f"@{name}" for name in wanted if name not in named]
         if missing and named:
@@ -91,9 +91,9 @@ class MeasuringPlan:
         if self.expression == LATENCY:
             return [self._latency(code, named) for code in self.codes]
         rows = site_rows(named[BY]) if named else {}
-        return [Measured(dict(_sited(code, rows))) for code in self.codes]
+        return [Measurement(dict(_sited(code, rows))) for code in self.codes]
 
-    def _latency(self, code: FunctionCode, named: Mapping[str, Aggregation]) -> Measured:
+    def _latency(self, code: FunctionCode, named: Mapping[str, Aggregation]) -> Measurement:
         took, times = _pairs(named.get(TOOK)), _pairs(named.get(TIMES))
         starts = {one.address: number for number, block in enumerate(code.blocks)
                   for one in block.instructions}  # fmt: skip
@@ -105,7 +105,7 @@ class MeasuringPlan:
             edges[starts[start], starts.get(to, OUTSIDE)] = nanoseconds // count
             totals[start] = totals.get(start, 0) + nanoseconds
             counts[start] = counts.get(start, 0) + count
-        return Measured({start: totals[start] // counts[start] for start in totals}, edges)
+        return Measurement({start: totals[start] // counts[start] for start in totals}, edges)
 
 
 def _starts(code: FunctionCode) -> list[CodeInstruction]:

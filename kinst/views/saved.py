@@ -9,7 +9,7 @@ from typing import Any
 
 from kinst.core.errors import KinstError
 from kinst.events import Aggregation, Bucket, Frame, Key, KeyPart, Stack
-from kinst.views.buckets import Snapshot
+from kinst.views.buckets import DistributionSnapshot
 
 _HINT = "kinst --json -o FILE makes one"
 
@@ -25,7 +25,7 @@ class SavedTrace:
         kernel: the release of the kernel, or "".
     """
 
-    snapshots: Sequence[Snapshot]
+    snapshots: Sequence[DistributionSnapshot]
     program: str = ""
     command: str = ""
     kernel: str = ""
@@ -40,7 +40,7 @@ def saved_trace(lines: Iterable[str], name: str) -> SavedTrace:
     """Read the last trace of a file that --json has made.
 
     name: of the file.  Raises KinstError if it is not what --json prints."""
-    found: list[Snapshot] = []
+    found: list[DistributionSnapshot] = []
     time: int | None = None
     end: Mapping[str, Any] = {}
     for number, line in enumerate(lines, 1):
@@ -51,7 +51,7 @@ def saved_trace(lines: Iterable[str], name: str) -> SavedTrace:
             if one["type"] == "record":
                 time = one.get("time")
             if one["type"] == "aggregation":
-                found.append(Snapshot(time, _aggregation(one)))
+                found.append(DistributionSnapshot(time, _aggregation(one)))
             if one["type"] == "end":
                 end = one
         except (ValueError, LookupError, TypeError, AttributeError):

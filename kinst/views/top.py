@@ -47,7 +47,7 @@ def quantile(row: Sequence[Bucket], part: float) -> float:
 
 
 @dataclass(slots=True)
-class _Row:
+class _TopRow:
     """value: of the aggregation, for a distribution how many values it has.  rate: its change
     per second.  rates: of the last intervals."""
 
@@ -66,7 +66,7 @@ class TopTable:
         self.name = aggregation.name
         self.function = aggregation.function
         self._keys = len(aggregation.keys)
-        self._rows: dict[Key, _Row] = {}
+        self._rows: dict[Key, _TopRow] = {}
         self._when: float | None = None
         self.reverse = False
         self.first = 0
@@ -97,7 +97,7 @@ class TopTable:
         for key in [key for key in self._rows if key not in rows]:
             del self._rows[key]  # clear() and trunc() take them away
         for key, given in rows.items():
-            row = self._rows.setdefault(key, _Row(key))
+            row = self._rows.setdefault(key, _TopRow(key))
             row.buckets = given if isinstance(given, tuple) else ()
             value = given if isinstance(given, int) else sum(one.count for one in given)
             # What a clear() has emptied begins from 0.
@@ -128,7 +128,7 @@ class TopTable:
         total = sum(row.value for row in self._rows.values()) or 1.0
         by = self.columns[self.sorted_by]
 
-        def measure(row: _Row) -> float:
+        def measure(row: _TopRow) -> float:
             return {
                 "per s": row.rate, "p50": quantile(row.buckets, 0.5),
                 "p99": quantile(row.buckets, 0.99),
@@ -142,7 +142,7 @@ class TopTable:
         shown = rows[self.first : self.first + height]
         return [self._cells(row, total) for row in shown]
 
-    def _cells(self, row: _Row, total: float) -> tuple[str, ...]:
+    def _cells(self, row: _TopRow, total: float) -> tuple[str, ...]:
         known = {
             "per s": number(row.rate),
             "%": f"{100 * row.value / total:.1f}",

@@ -23,7 +23,13 @@ from kinst.events import Bucket
 from kinst.results import Table
 
 __all__ = [
-    "Assertion", "Given", "Measured", "TestFile", "UnknownValueError", "Verdict", "judge",
+    "Assertion",
+    "Given",
+    "TestFile",
+    "TraceResults",
+    "UnknownValueError",
+    "Verdict",
+    "judge",
     "read_test_file",
 ]  # fmt: skip
 
@@ -38,7 +44,7 @@ class UnknownValueError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class TraceResults:
     """What a trace has left.  reads: for each END clause of the test file what it traced, None
     where it did not get that far.  status: with which the trace ended."""
 
@@ -60,7 +66,7 @@ class Verdict:
     why: str = ""
 
 
-def judge(test: TestClause, measured: Measured) -> Verdict:
+def judge(test: TestClause, measured: TraceResults) -> Verdict:
     """The first assertion that does not hold counts."""
     place = f"{test.span.file}:{test.span.line}"
     checked = (*([test.condition] if test.condition else []), *test.assertions)
@@ -79,7 +85,7 @@ def judge(test: TestClause, measured: Measured) -> Verdict:
     return Verdict(test.name, "ok", place)
 
 
-def _parts(assertion: Assertion, measured: Measured) -> list[tuple[str, str]]:
+def _parts(assertion: Assertion, measured: TraceResults) -> list[tuple[str, str]]:
     """The parts of an assertion that are no literals, with their values."""
     found: dict[str, str] = {}
     for term in terms(assertion.term):
@@ -93,7 +99,7 @@ def _parts(assertion: Assertion, measured: Measured) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def _value(term: Term, assertion: Assertion, measured: Measured) -> Given:
+def _value(term: Term, assertion: Assertion, measured: TraceResults) -> Given:
     match term:
         case Number(value):
             return value
@@ -110,7 +116,7 @@ def _value(term: Term, assertion: Assertion, measured: Measured) -> Given:
             return _operation(operator, operands, assertion, measured)
 
 
-def _of_rows(term: Rows, assertion: Assertion, measured: Measured) -> Given:
+def _of_rows(term: Rows, assertion: Assertion, measured: TraceResults) -> Given:
     table = measured.tables.get(term.name)
     if table is None:
         raise UnknownValueError(f"the program has no aggregation @{term.name}")
@@ -189,7 +195,7 @@ _PREFIX: Mapping[str, Callable[[int], int]] = {
 
 
 def _operation(
-    operator: str, operands: Sequence[Term], assertion: Assertion, measured: Measured
+    operator: str, operands: Sequence[Term], assertion: Assertion, measured: TraceResults
 ) -> Given:
     def value(k: int) -> Given:
         return _value(operands[k], assertion, measured)

@@ -62,8 +62,8 @@ def can_trace() -> str:
 
 
 @contextmanager
-def calls_in(process: OtherProcess) -> Iterator[Calls]:
-    """Calls that the process makes; it goes on behind the context.
+def calls_in(process: OtherProcess) -> Iterator[InjectedCalls]:
+    """System calls that the process makes; it goes on after the context.
 
     Raises TargetError where it may not be traced, and when it ends."""
     pid = process.pid
@@ -74,7 +74,7 @@ def calls_in(process: OtherProcess) -> Iterator[Calls]:
         why = f"process {other} traces it" if other else error.strerror
         hint = "end that first" if other else permitted()
         raise TargetError(f"process {pid} cannot be traced: {why}", hint) from error
-    made = Calls(process)
+    made = InjectedCalls(process)
     try:
         made.stand()
         yield made
@@ -89,7 +89,7 @@ def calls_in(process: OtherProcess) -> Iterator[Calls]:
             raise
 
 
-class Calls:
+class InjectedCalls:
     """See calls_in()."""
 
     def __init__(self, process: OtherProcess) -> None:

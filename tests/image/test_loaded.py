@@ -16,7 +16,7 @@ from kinst.core.system import Section
 from kinst.image.debug_info import DebugFiles
 from kinst.image.elf_file import open_file
 from kinst.image.loaded import MASK, LoadedImage, LoadedImages, mover, running_index
-from kinst.image.type_files import FileTypes, Places
+from kinst.image.type_files import FileTypes, ImagePaths
 from tests.image.dwarf_made import compiled
 
 MODULE = """
@@ -179,7 +179,7 @@ def types(tmp_path_factory: pytest.TempPathFactory) -> FileTypes:
         )  # fmt: skip
     subprocess.run(["objcopy", "--strip-debug", str(folder / "m"), str(folder / "bare")],
                    check=True)  # fmt: skip
-    places = Places(
+    places = ImagePaths(
         lambda: folder / "kernel", lambda: {"m": folder / "m", "bare": folder / "bare"},
         DebugFiles(folder), lambda name: folder / "m" if name == "bare" else None,
     )  # fmt: skip
@@ -241,7 +241,7 @@ def test_no_debug_information_at_all(types: FileTypes, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     kernel = types.with_dwarf("vmlinux").path
     subprocess.run(["objcopy", "--strip-debug", str(kernel), str(bare)], check=True)
-    none = FileTypes(Places(lambda: bare, dict, DebugFiles(tmp_path)))
+    none = FileTypes(ImagePaths(lambda: bare, dict, DebugFiles(tmp_path)))
     with pytest.raises(KinstError, match="vmlinux has no debug information"):
         none.local("both", "inside")
     assert not none.locals("both")

@@ -16,7 +16,7 @@ from kinst.core.types import AmbiguousNameError
 from kinst.image.debug_info import DebugFiles, DebugInfo, stem_of
 from kinst.image.dwarf.index import key_of
 from kinst.image.elf import open_elf
-from kinst.image.type_files import FileTypes, Places
+from kinst.image.type_files import FileTypes, ImagePaths
 
 KERNEL = """
 struct shared { char c; long l; };
@@ -83,7 +83,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 def types_of(files: Mapping[str, Path], debug: Path | None = None) -> FileTypes:
     modules = {"one": files["one"], "plain": files["plain"], "apart": files["stripped"]}
-    places = Places(
+    places = ImagePaths(
         lambda: files["kernel"], lambda: modules, DebugFiles(),
         lambda name: debug if name == "apart" else None,
     )  # fmt: skip

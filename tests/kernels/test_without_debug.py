@@ -17,7 +17,7 @@ from kinst.core.probe import Function
 from kinst.image.debug_info import DebugFiles
 from kinst.image.elf import STT_OBJECT, Elf, open_elf
 from kinst.image.functions import FunctionTable
-from kinst.image.type_files import FileTypes, Places
+from kinst.image.type_files import FileTypes, ImagePaths
 from kinst.kernels.boot_image import elf_in
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.without_debug import make_vmlinux
@@ -154,7 +154,7 @@ def test_variables_and_sections_are_the_same(full: Elf, made: Elf) -> None:
 
 
 def test_local_variables_are_refused_with_the_reason(made: Elf, tmp_path: Path) -> None:
-    types = FileTypes(Places(lambda: made.path, dict, DebugFiles(tmp_path)))
+    types = FileTypes(ImagePaths(lambda: made.path, dict, DebugFiles(tmp_path)))
     assert types.function("vfs_read")
     with pytest.raises(KinstError, match="vmlinux has no debug information: no local variables"):
         types.local("vfs_read", "count")

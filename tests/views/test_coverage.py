@@ -12,7 +12,7 @@ from kinst.core.probe import Function
 from kinst.core.source import CodeLine, InlinedCode, SourceFunction, TracedSite
 from kinst.errors import KinstError
 from kinst.events import Aggregation
-from kinst.views.coverage import Branch, Coverage, Total, counts_by_address, cover, total
+from kinst.views.coverage import BranchWay, Coverage, Total, counts_by_address, cover, total
 from kinst.views.coverage_text import new_text, summary
 from kinst.views.drcov import DrcovModule, drcov, pieces_that_ran
 from kinst.views.flow import solve
@@ -123,10 +123,11 @@ def loop(times: int, inner: int) -> Coverage:
 
 def test_branches() -> None:
     assert loop(5, 2).files["l.c"].branches == [
-        Branch(2, 0, 0, 1), Branch(2, 0, 1, 5), Branch(3, 0, 0, 3), Branch(3, 0, 1, 2),
+        BranchWay(2, 0, 0, 1), BranchWay(2, 0, 1, 5), BranchWay(3, 0, 0, 3), BranchWay(3, 0, 1, 2),
     ]  # fmt: skip
     assert loop(0, 0).files["l.c"].branches == [
-        Branch(2, 0, 0, 1), Branch(2, 0, 1, 0), Branch(3, 0, 0, None), Branch(3, 0, 1, None),
+        BranchWay(2, 0, 0, 1), BranchWay(2, 0, 1, 0),
+        BranchWay(3, 0, 0, None), BranchWay(3, 0, 1, None),
     ]  # fmt: skip
 
 

@@ -7,13 +7,18 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from kinst.views.coverage import Branch, Coverage, FileCoverage
+from kinst.views.coverage import BranchWay, Coverage, FileCoverage
 from kinst.views.coverage_html import coverage_html
 
 READ = FileCoverage(
     {3: 5, 4: 5, 5: 0, 9: 2},
     {(2, "reads"): 5, (8, "<never>"): 0},
-    [Branch(4, 0, 0, 5), Branch(4, 0, 1, 0), Branch(9, 0, 0, None), Branch(9, 0, 1, None)],
+    [
+        BranchWay(4, 0, 0, 5),
+        BranchWay(4, 0, 1, 0),
+        BranchWay(9, 0, 0, None),
+        BranchWay(9, 0, 1, None),
+    ],
     own=True,
 )
 HEADER = FileCoverage({40: 7, 90: 0}, {(39, "small"): 7})

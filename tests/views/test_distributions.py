@@ -13,7 +13,7 @@ import pytest
 from kinst.cli import command
 from kinst.errors import KinstError
 from kinst.events import Aggregation, Bucket
-from kinst.views.buckets import Snapshot, chosen, grid
+from kinst.views.buckets import DistributionSnapshot, chosen, grid
 from kinst.views.distributions import heat_map_svg, histogram_svg
 from kinst.views.picture import Heading
 
@@ -79,7 +79,7 @@ def test_which_one_is_drawn() -> None:
 def test_a_histogram_has_every_bucket() -> None:
     rows = {("x & y",): buckets((4, 8, 3), (16, 32, 1)), ("z",): buckets((4, 8, 100))}
     table = Aggregation("", "quantize", ("string",), rows, "n + 1", "", ("execname",))
-    svg = histogram_svg(Snapshot(None, table), Heading("a < b", "BEGIN { @ = 1; }"))
+    svg = histogram_svg(DistributionSnapshot(None, table), Heading("a < b", "BEGIN { @ = 1; }"))
     assert [tip for _, tip in tips(svg)] == [
         "4 to 7: 100 (100.0%)", "4 to 7: 3 (75.0%)", "16 to 31: 1 (25.0%)"
     ]  # fmt: skip
@@ -96,7 +96,7 @@ def test_a_histogram_has_every_bucket() -> None:
 def test_a_histogram_of_nanoseconds_has_times_on_its_axis(width: str) -> None:
     rows = {(): buckets(*((1 << k, 2 << k, k) for k in range(9, 30)))}
     table = Aggregation("", "quantize", (), rows, "timestamp - self->t", "ns")
-    svg = histogram_svg(Snapshot(None, table), Heading(""))
+    svg = histogram_svg(DistributionSnapshot(None, table), Heading(""))
     times = [one for one in ticks(svg, width) if one.endswith("s")]
     assert times == {
         "wide": ["1 µs", "10 µs", "100 µs", "1 ms", "10 ms", "100 ms", "1 s"],
@@ -109,9 +109,9 @@ def test_a_histogram_of_nanoseconds_has_times_on_its_axis(width: str) -> None:
 
 
 def test_a_heat_map_has_a_column_for_each_moment() -> None:
-    def at(seconds: float, *given: tuple[int | None, int | None, int]) -> Snapshot:
+    def at(seconds: float, *given: tuple[int | None, int | None, int]) -> DistributionSnapshot:
         rows = {(): buckets(*given)} if given else {}
-        return Snapshot(round(seconds * 1e9), Aggregation("t", "quantize", (), rows))
+        return DistributionSnapshot(round(seconds * 1e9), Aggregation("t", "quantize", (), rows))
 
     shots = [at(10, (1, 2, 5)), at(11, (1, 2, 1), (4, 8, 2)), at(12), at(14, (1, 2, 9))]
     svg = heat_map_svg(shots, Heading("t"))

@@ -7,7 +7,7 @@ import pytest
 from kinst.dlang.assertions import read_test_file
 from kinst.events import Aggregation, Bucket
 from kinst.results import Table, tables_of
-from kinst.views.verdicts import Given, Measured, Verdict, judge
+from kinst.views.verdicts import Given, TraceResults, Verdict, judge
 
 TABLES = tables_of(
     [
@@ -27,7 +27,7 @@ def held(assertion: str, *reads: Given) -> Verdict:
     """reads: what D has computed of the parts without aggregations, in their order."""
     (test,) = read_test_file(f'TEST "t" {{ {assertion}; }}', "f.d").tests
     given: dict[str, Table] = dict(TABLES)
-    return judge(test, Measured(given, [list(reads)], 3))
+    return judge(test, TraceResults(given, [list(reads)], 3))
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_its_values_are_told() -> None:
 
 def test_a_predicate_skips() -> None:
     (test,) = read_test_file('TEST "t" /@ > 7/ { 0 == 1; }', "f.d").tests
-    assert judge(test, Measured(TABLES, [], 0)).state == "skipped"
+    assert judge(test, TraceResults(TABLES, [], 0)).state == "skipped"

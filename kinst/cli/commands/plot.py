@@ -16,7 +16,7 @@ from kinst.cli.options import CommandLine, parse
 from kinst.cli.outcome import kept, kept_outcome, put, traced
 from kinst.cli.own_options import own_options
 from kinst.events import Batch, Event, Printed
-from kinst.views.buckets import FUNCTIONS, Snapshot, chosen
+from kinst.views.buckets import FUNCTIONS, DistributionSnapshot, chosen
 from kinst.views.distributions import heat_map_svg, histogram_svg, html_page
 from kinst.views.picture import Heading
 
@@ -62,7 +62,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         if outcome is None:
             return 0
         status = outcome.status
-        found = seen.snapshots or [Snapshot(None, one) for one in outcome.aggregations]
+        found = seen.snapshots or [DistributionSnapshot(None, one) for one in outcome.aggregations]
     elif len(request.arguments) == 1:
         if "--every" in own:
             raise UsageError("--every is about what is traced now")
@@ -75,7 +75,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     return status
 
 
-def _draw(found: Sequence[Snapshot], path: str, by: str, heading: Heading) -> None:
+def _draw(found: Sequence[DistributionSnapshot], path: str, by: str, heading: Heading) -> None:
     name = chosen([(one.table.name, one.table.function) for one in found], by)
     mine = [one for one in found if one.table.name == name]
     svg = heat_map_svg(mine, heading) if len(mine) > 1 else histogram_svg(mine[0], heading)
@@ -87,7 +87,7 @@ class _Seen:
     """The aggregations that a trace prints, each with the time of the record before it."""
 
     def __init__(self) -> None:
-        self.snapshots: list[Snapshot] = []
+        self.snapshots: list[DistributionSnapshot] = []
         self._time: int | None = None
 
     def see(self, event: Event) -> None:
@@ -95,7 +95,7 @@ class _Seen:
             last = replace(event, offsets=event.offsets[-1:], clauses=event.clauses[-1:])
             self._time = next(iter(last)).time_ns
         elif isinstance(event, Printed):
-            self.snapshots += [Snapshot(self._time, one) for one in event.aggregations]
+            self.snapshots += [DistributionSnapshot(self._time, one) for one in event.aggregations]
 
 
 def _every(line: CommandLine, time: str, by: str) -> CommandLine:

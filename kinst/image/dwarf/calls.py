@@ -81,7 +81,7 @@ class Entries:
     base_of: Callable[[Die], Callable[[int], Base]]
 
 
-class Calls:
+class EntryValues:
     """Values at entry of one image's functions."""
 
     def __init__(

@@ -229,7 +229,7 @@ def _value(sections: DebugSections, r: _Program, form: int, size: int) -> bytes 
 
 
 @dataclass(slots=True)
-class _Row:
+class _LineState:
     address: int
     file: int
     line: int
@@ -240,8 +240,8 @@ def _run(data: bytes, header: _Header) -> list[LineSpan]:
     """Run the line program; a row's span ends where the next row of its sequence starts."""
     r = _Program(data, header.program)
     found: list[LineSpan] = []
-    state = _Row(0, 1, 1, header.default_statement)
-    before: _Row | None = None
+    state = _LineState(0, 1, 1, header.default_statement)
+    before: _LineState | None = None
     first_special = len(header.opcode_lengths) + 1
 
     def emit() -> None:
@@ -252,7 +252,7 @@ def _run(data: bytes, header: _Header) -> list[LineSpan]:
             found.append(
                 LineSpan(before.address, state.address, file, before.line, before.statement)
             )
-        before = _Row(state.address, state.file, state.line, state.statement)
+        before = _LineState(state.address, state.file, state.line, state.statement)
 
     def special(opcode: int) -> None:
         state.address += (opcode - first_special) // (header.line_range or 1) * header.step
@@ -270,7 +270,7 @@ def _run(data: bytes, header: _Header) -> list[LineSpan]:
             if kind == LNE_END_SEQUENCE:
                 emit()
                 before = None
-                state = _Row(0, 1, 1, header.default_statement)
+                state = _LineState(0, 1, 1, header.default_statement)
             elif kind == LNE_SET_ADDRESS:
                 state.address = r.number(length - 1)
             r.at = end

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kinst.core.dtypes import DType
 from kinst.core.locals import Local, Piece
-from kinst.image.dwarf.calls import Caller, Calls, Entries
+from kinst.image.dwarf.calls import Caller, Entries, EntryValues
 from kinst.image.dwarf.cfi import ROOM, InspectedFrame
 from kinst.image.dwarf.dies import Die, Dies
 from kinst.image.dwarf.expressions import (
@@ -76,13 +76,13 @@ class DwarfLocals:
         self._types = types
         self._registers = registers
         self._functions: dict[int, list[tuple[int, int, int]]] = {}
-        self._calls: Calls | None = None
+        self._calls: EntryValues | None = None
         if caller is not None:
             entries = Entries(
                 lambda at: self._function_at("", at), self._below, self._name, dies.die,
                 self._base_of,
             )  # fmt: skip
-            self._calls = Calls(entries, lists, index, registers, caller)
+            self._calls = EntryValues(entries, lists, index, registers, caller)
         self._own: dict[int, list[Die]] = {}
         self._children: dict[int, tuple[Die, ...]] = {}
 

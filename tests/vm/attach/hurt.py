@@ -33,7 +33,7 @@ from kinst.machines.attach.journal import Journal
 from kinst.wire.companion import Channel, Companion
 from kinst.wire.other_process import OtherProcess
 from kinst.wire.process import ForeignMemory
-from kinst.wire.ptrace import Calls
+from kinst.wire.ptrace import InjectedCalls
 from kinst.wire.rsp import Rsp
 from tests import ROOT
 
@@ -44,7 +44,9 @@ CALLS: dict[type, tuple[str, ...]] = {
         "threads", "wait_stop", "write_memory",
     ),
     OtherProcess: ("descriptor_of", "mappings", "open_memory", "read", "write"),
-    Calls: ("call", "close_file", "let_go", "make_memory", "map_anonymous", "map_file", "stand"),
+    InjectedCalls: (
+        "call", "close_file", "let_go", "make_memory", "map_anonymous", "map_file", "stand",
+    ),
     Channel: ("receive", "send"),
     Journal: ("_note", "begin", "over", "read"),
     Changes: ("note_text", "restored"),

@@ -222,7 +222,7 @@ def test_hurt_while_qemu_makes_calls(rig: Rig, what: str) -> None:
     whole = rig.run(PROGRAMS[0], "auto")
     assert whole.status == 0, rig.err
     for name in ("stand", "call", "make_memory", "close_file", "let_go"):
-        name = f"Calls.{name}"
+        name = f"InjectedCalls.{name}"
         for number in range(1, whole.calls["guardian"][name] + 1):
             for after in (False, True):
                 hurt = Hurt("guardian", name, number, what, after)
