@@ -17,7 +17,7 @@ from typing import Any
 
 from kinst.core.errors import KinstError
 from kinst.core.locals import Local
-from kinst.image.dwarf.calls import UNKNOWN
+from kinst.image.dwarf.entry_values import UNKNOWN
 
 SECONDS = 120.0
 

@@ -67,7 +67,7 @@ from kinst.session.values import (
     TracePlan,
 )
 from kinst.session.workspace import ROOM_FOR_CODE, ROOM_FOR_DATA, Workspace
-from kinst.wire.native import give_back
+from kinst.wire.memory import trim_heap
 
 COMMAND_SECONDS = 600.0
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
@@ -315,7 +315,7 @@ class Machine:
         for site, reason in made.sites.refused:
             where = f"{site.function.name}+{site.offset}"
             self._report.leave_out(f"kinst: {where} is left out: {reason}")
-        give_back()
+        trim_heap()
         self._report.stage("code and plan")
         return made
 

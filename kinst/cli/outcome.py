@@ -25,7 +25,7 @@ from kinst.cli.progress import Progress
 from kinst.errors import KinstError
 from kinst.events import Aggregation, End, Event, Fault, Lost, Message, Output, Shell
 from kinst.views.picture import Heading
-from kinst.views.saved import SavedTrace, saved_trace
+from kinst.views.saved_results import SavedTrace, saved_trace
 
 if TYPE_CHECKING:
     from kinst.api import Machine, Trace

@@ -20,7 +20,6 @@ from kinst.core.layout import (
     CONTEXT_CPU,
     FAULTS_KEPT,
     HEADER_ACTIVE,
-    PAGE,
     STATE_CLOSED,
     STATE_DOUBLE_ERRORS,
     STATE_ERRORS,
@@ -31,6 +30,7 @@ from kinst.core.layout import (
     STATE_SEQUENCE,
     STATE_TOLD,
 )
+from kinst.core.words import PAGE
 from kinst.dlang import typed
 
 # The function that runs the clauses of dtrace:::ERROR after a fault.

@@ -13,9 +13,10 @@ from kinst.codegen.site_work import Arguments, Clauses
 from kinst.core.bodies import CallBody, RecordBody, RecordField, RecordPlaces, Snippet
 from kinst.core.dtypes import IntType, PointerType
 from kinst.core.isa import Isa
-from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT, PAGE
+from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT
 from kinst.core.probe import Argument
 from kinst.core.records import Field, ProgramLayout
+from kinst.core.words import PAGE
 from kinst.dlang import typed
 from kinst.dlang.walk import expressions
 

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from kinst.core.errors import TargetError
 from kinst.core.layout import (
     FAULTS_KEPT,
-    PAGE,
     STATE_AGG_DROPS,
     STATE_DOUBLE_ERRORS,
     STATE_DROPS,
@@ -38,6 +37,7 @@ from kinst.core.layout import (
     STATE_TOLD,
     Scratch,
 )
+from kinst.core.words import PAGE
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PAGE = 4096
+from kinst.core.words import PAGE
+
 LEAF = 2 << 20  # bytes that one entry of the last level but one of page tables maps
 
 # Header page.

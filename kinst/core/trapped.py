@@ -16,7 +16,7 @@ import numpy as np
 from kinst.core.columns import U64
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.layout import PAGE
+from kinst.core.words import PAGE
 
 # A CPU that has met a breakpoint is given time to come to the hook: so often, so many seconds.
 _PASSES, _PASS = 500, 0.005

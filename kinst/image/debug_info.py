@@ -22,20 +22,20 @@ from kinst.core.dtypes import ArrayType, DType, EnumType, FunctionType, IntType,
 from kinst.core.inline import FunctionDie, InlineCopy, InlinedFrame, SourcePlace
 from kinst.core.types import KERNEL, AmbiguousNameError, Symbol
 from kinst.image.btf_types import BtfTypes, open_types
-from kinst.image.dwarf.calls import Caller
 from kinst.image.dwarf.cfi import ROOM, Cfi, open_cfi
 from kinst.image.dwarf.dies import Dies
+from kinst.image.dwarf.entry_values import Caller
 from kinst.image.dwarf.index import Index, key_of, open_index, open_saved
 from kinst.image.dwarf.lines import Lines, LineSpan
-from kinst.image.dwarf.lists import Lists
 from kinst.image.dwarf.locals import DwarfLocals
+from kinst.image.dwarf.location_lists import Lists
 from kinst.image.dwarf.sections import DebugSections
 from kinst.image.dwarf.types import DwarfTypes, EnumeratorNames
 from kinst.image.elf import SHN_ABS, STB_LOCAL, STT_FUNC, STT_OBJECT, Elf, open_elf, with_symbols
 from kinst.image.elf_file import SHF_EXECINSTR, ElfFile, open_file
 from kinst.image.orc import Orc, open_orc
 from kinst.image.relocations import placed
-from kinst.image.variables import PER_CPU_SECTION
+from kinst.image.variable_table import PER_CPU_SECTION
 
 MOST_PLACES = 1 << 16  # answers of place() that are kept
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.words import MASK
+
 _EDGE = 8  # bytes of a string's beginning and end that its key is made of
-_MASK = (1 << 64) - 1
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)  # odd, with bits all over
 
 
@@ -44,7 +45,7 @@ class StringIndex:
         parts = (first, last, len(wanted))
         key = 0
         for part, factor in zip(parts, _FACTORS, strict=True):
-            key ^= part * factor & _MASK
+            key ^= part * factor & MASK
         low = np.searchsorted(self._keys, np.uint64(key), "left")
         high = np.searchsorted(self._keys, np.uint64(key), "right")
         whole = wanted + b"\0"

@@ -24,6 +24,7 @@ from iced_x86 import (
     OpCodeInfo,
 )
 
+from kinst.core.words import MASK
 from kinst.isa._x86_length import LONGEST, length_at
 
 BITS = 64
@@ -31,7 +32,6 @@ UNKNOWN = Code.INVALID
 INT3 = Code.INT3
 UDB = b"\xd6"  # SDM volume 2, "UD": younger than iced-x86 1.21
 ENDS = "ret retf jmp ud2"
-_MASK = (1 << 64) - 1
 
 
 def numbers(names: str) -> frozenset[int]:
@@ -78,7 +78,7 @@ def sizes_and_codes(code: bytes, address: int) -> tuple[list[int], list[int]]:
     sizes, codes = list[int](), list[int]()
     at = 0
     while at < len(code):
-        decoder.position, decoder.ip = at, address + at & _MASK
+        decoder.position, decoder.ip = at, address + at & MASK
         for one in decoder:
             kind, size = one.code, one.len
             if not kind:
@@ -128,7 +128,7 @@ def texts(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
     decoder = Decoder(BITS, code, ip=address)
     before, at = UNKNOWN, 0
     while at < len(code):
-        decoder.position, decoder.ip = at, address + at & _MASK
+        decoder.position, decoder.ip = at, address + at & MASK
         one = decoder.decode()
         kind, size = one.code, one.len
         if kind == UNKNOWN:

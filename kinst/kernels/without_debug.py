@@ -37,8 +37,8 @@ from kinst.image.elf_file import (
     build_id_in,
     open_file,
 )
-from kinst.image.functions import MARKERS
-from kinst.image.variables import PER_CPU_SECTION
+from kinst.image.function_table import MARKERS
+from kinst.image.variable_table import PER_CPU_SECTION
 from kinst.kernels.boot_image import elf_in
 
 _TEXT = "_text"  # the first byte of the kernel's code

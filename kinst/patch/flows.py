@@ -9,9 +9,9 @@ import numpy as np
 
 from kinst.core.columns import FLOW_KINDS, I64, Columns, Flows
 from kinst.core.isa import Isa
+from kinst.core.words import MASK
 
 JUMP, BRANCH, CALL, RETURN, INDIRECT, TRAP = map(FLOW_KINDS.index, FLOW_KINDS[2:])
-_MASK = (1 << 64) - 1
 
 
 def flows_of(columns: Columns, isa: Isa) -> Flows:
@@ -28,7 +28,7 @@ def flows_of(columns: Columns, isa: Isa) -> Flows:
         flow = isa.flow(code, address)
         kind[which], falls[which] = FLOW_KINDS.index(flow.kind), flow.falls_through
         if flow.target is not None:
-            target[which] = columns.address[which] + np.uint64(flow.target - address & _MASK)
+            target[which] = columns.address[which] + np.uint64(flow.target - address & MASK)
     return Flows(kind, falls, target, np.zeros(len(columns), np.bool_))
 
 

@@ -45,6 +45,7 @@ from kinst.core.isa import Isa
 from kinst.core.kernel import LiveKernel
 from kinst.core.probe import Function, Site
 from kinst.core.system import System
+from kinst.core.words import COLD
 from kinst.patch.flows import BRANCH, INDIRECT, JUMP
 from kinst.patch.gates import predecessors_of
 from kinst.patch.runs import (
@@ -63,7 +64,6 @@ from kinst.patch.runs import (
 from kinst.patch.ways import LONGEST
 
 TOGETHER = 1024  # functions that are looked at at once: what is known of them takes memory
-_COLD = ".cold"
 NO_ADDRESSES: U64 = np.zeros(0, np.uint64)
 
 
@@ -430,11 +430,11 @@ class Leaders:
 
     def _is_alone(self, function: Function) -> bool:
         """Whether it has no parts in other places (Kernel.parts)."""
-        return _COLD not in function.name and function.name.split("@")[0] not in self._parted
+        return COLD not in function.name and function.name.split("@")[0] not in self._parted
 
     @cached_property
     def _parted(self) -> frozenset[str]:
-        names = (f.name.partition(_COLD) for f in self._system.functions())
+        names = (f.name.partition(COLD) for f in self._system.functions())
         return frozenset(stem for stem, cold, _ in names if cold)
 
     def _spare(self, code: _Code, k: int) -> dict[int, int]:

@@ -31,10 +31,10 @@ from kinst.core.layout import (
 from kinst.core.probe import Argument, Function, ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of
 from kinst.core.types import TypeSource
+from kinst.core.words import COLD
 
 NAMES = ("entry", "return")
 WORD = 8
-_COLD = ".cold"
 
 
 def entry_site(function: Function, kernel: Kernel) -> Instruction | None:
@@ -153,7 +153,7 @@ class FbtProvider(Provider):
         if not functions and not glob:
             raise no_function(kernel, pattern.module, pattern.function)
         if glob:
-            functions = [f for f in functions if _COLD not in f.name]
+            functions = [f for f in functions if COLD not in f.name]
         kernel.fetch(functions)
         entry = entry_arguments(kernel.isa)
         return [one for f in functions for n in names for one in self._found(f, n, kernel, entry)]

@@ -27,7 +27,7 @@ from kinst.image.dwarf.cfi import InspectedFrame
 from kinst.image.dwarf.expressions import NotHereError
 from kinst.image.dwarf.lines import LineSpan
 from kinst.image.dwarf.locals import DwarfLocals
-from kinst.image.loaded import LoadedImage, LoadedImages, Move, running_index
+from kinst.image.loaded_images import LoadedImage, LoadedImages, Move, running_index
 from kinst.providers import load_all, of_instructions
 from kinst.session.compile import parse_request, with_programs
 from kinst.session.machine import frames_finder

@@ -19,7 +19,7 @@ from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.debuglink import find_debug, mismatch
 from kinst.image.elf import Elf, open_elf
 from kinst.image.elf_file import ElfFile, open_file
-from kinst.image.loaded import LoadedImages, moved_by
+from kinst.image.loaded_images import LoadedImages, moved_by
 from kinst.image.relocations import placed
 from kinst.image.type_files import FileTypes, ImagePaths
 from kinst.session.compile import compile_request, with_programs

@@ -17,7 +17,7 @@ from kinst.core.probe import Function, gaps_told
 from kinst.core.source import CodeImage, CodeLine, InlinedCode, SourceFunction
 from kinst.image.debug_info import stem_of
 from kinst.image.elf_file import SHF_EXECINSTR
-from kinst.image.loaded import LoadedImage, LoadedImages
+from kinst.image.loaded_images import LoadedImage, LoadedImages
 from kinst.sugar.graph import Edge, Graph
 from kinst.sugar.inline import dead_ends_of
 

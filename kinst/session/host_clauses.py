@@ -25,12 +25,12 @@ from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Target
 from kinst.core.system import Access, Clock, Facts, UserMemory
+from kinst.core.words import MASK
 from kinst.dlang import typed
 from kinst.dlang.walk import expressions
 from kinst.session.values import EnabledSite, HostSide, StartedMachine, StoppedCpu, TracePlan
 from kinst.wire import native
 
-MASK = (1 << 64) - 1
 EXECNAME_SIZE = 32
 
 

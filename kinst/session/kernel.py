@@ -31,11 +31,10 @@ from kinst.core.instruction import Flow, Instruction, JumpTable
 from kinst.core.isa import Isa
 from kinst.core.probe import Function, Gap, Site
 from kinst.core.system import SystemCall
+from kinst.core.words import COLD, MASK
 from kinst.patch.flows import CALL, INDIRECT, JUMP, TRAP, flows_of
 
-MASK = (1 << 64) - 1
 _GLOB = re.compile(r"[*?\[]")
-COLD = ".cold"  # of a function's unlikely part, by gcc
 _ORDINAL = re.compile(r"(.+)@([0-9]+)\Z")
 REACHED = 1 << 26  # bytes that a direct branch of every ISA that has them for jumps reaches
 MOST_ENTRIES = 1024  # of a jump table whose code does not say how many it has
@@ -136,7 +135,7 @@ class RunningKernel:
         spread = range(len(function) - SUGGESTION_SPREAD, len(function) + SUGGESTION_SPREAD + 1)
         names = {f.name for f in self._system.functions()}
         # What gcc makes of a function: NAME.isra.0, NAME.constprop.0, NAME.part.0.
-        made = sorted(n for n in names if n.startswith(f"{function}.") and not n.endswith(".cold"))
+        made = sorted(n for n in names if n.startswith(f"{function}.") and not n.endswith(COLD))
         if made:
             return f"the compiler has made {' and '.join(made[:3])} of it"
         near = [n for n in names if len(n) in spread and n[:1] == function[:1]]

@@ -15,7 +15,7 @@ from kinst.core.isa import Isa
 from kinst.core.machine import Begun, Target, Terminal
 from kinst.core.system import LoadedModule, ModuleFrames, System
 from kinst.image.elf_file import build_id_in
-from kinst.image.loaded import LoadedImage, LoadedImages, moved_by, mover
+from kinst.image.loaded_images import LoadedImage, LoadedImages, moved_by, mover
 from kinst.session.kernel import RunningKernel
 from kinst.session.kernel_files import KernelFiles, find_file
 from kinst.session.report import Report

@@ -15,7 +15,6 @@ from kinst.core.layout import (
     ARGUMENT_CONSTANT,
     ARGUMENT_SLOT,
     ARGUMENTS,
-    PAGE,
     Scratch,
     lay_out,
 )
@@ -23,6 +22,7 @@ from kinst.core.probe import Argument, Probe, Site
 from kinst.core.records import ProgramLayout
 from kinst.core.return_addresses import live_addresses_in
 from kinst.core.system import System
+from kinst.core.words import PAGE
 from kinst.patch.descriptors import descriptor_size
 from kinst.patch.leaders import NO_ADDRESSES
 from kinst.patch.ways import LONGEST, Choice, PlantingAbility, choose, choose_movable

@@ -19,7 +19,7 @@ from kinst.core.isa import Isa
 from kinst.core.machine import Begun, MachineConfig
 from kinst.core.paths import cache_folder
 from kinst.isa import load as load_isa
-from kinst.kernels import fetch, running
+from kinst.kernels import fetch, host_kernel
 from kinst.kernels.fetch import Prepared
 from kinst.machines.vm.files import MODULES as DRIVERS
 from kinst.providers import names_kernel_probe
@@ -127,8 +127,8 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
     folders = tuple(Path(name) for name in request.debug_folders)
     if not request.machine.abilities.boots:
         if request.live:
-            found = running.files()
-            debug = Path(request.debug) if request.debug else running.vmlinux(found, progress)
+            found = host_kernel.files()
+            debug = Path(request.debug) if request.debug else host_kernel.vmlinux(found, progress)
             return Files(debug, folders=(*folders, *found.folders))
         return Files(Path(request.debug or request.kernel), folders=folders)
     if request.kernel and request.initrd and not request.runs_command:

@@ -9,7 +9,8 @@ import mmap
 from contextlib import suppress
 
 from kinst.core.errors import ScratchUsedUpError, TargetError
-from kinst.core.layout import LEAF, PAGE, STATE_SEQUENCE
+from kinst.core.layout import LEAF, STATE_SEQUENCE
+from kinst.core.words import PAGE
 from kinst.patch.descriptors import descriptor_size
 from kinst.session.sizes import SITE_CODE, counters_room
 from kinst.session.values import (
@@ -20,6 +21,7 @@ from kinst.session.values import (
     StartedMachine,
 )
 from kinst.wire import native
+from kinst.wire.memory import discard
 
 NAMES_ROOM = 2 << 20  # bytes for the names of all functions of a kernel, and of offsets in them
 SPREAD = 2  # how much more one batch may need than another of as many bytes of code
@@ -82,7 +84,7 @@ class ScratchPool:
                 "boot it again, with more scratch",
             )
         if self._first_code:  # up to there an ended trace's data may be
-            native.discard(self.view[base : self._first_code])
+            discard(self.view[base : self._first_code])
         view = self.view[base:]
         return ScratchMemory(
             view, self._address + base, native.address_of(view), size, self._room, base,

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from kinst.codegen.layout.variable_places import dynamic_size, place_variables
 from kinst.core.errors import KinstError
-from kinst.core.layout import ARENA, LEAF, PAGE
+from kinst.core.layout import ARENA, LEAF
 from kinst.core.records import SLOTS
+from kinst.core.words import PAGE
 from kinst.dlang import typed
 from kinst.dlang.vocabulary.d_options import Options
 

@@ -17,12 +17,11 @@ from kinst.core.errors import KinstError
 from kinst.core.inline import SourcePlace
 from kinst.core.system import System
 from kinst.core.types import KERNEL, TypeSource
+from kinst.core.words import MASK
 from kinst.dlang import typed
 from kinst.dlang.walk import find
 from kinst.image.elf import STT_FUNC, open_elf
 from kinst.session.values import StartedMachine
-
-MASK = (1 << 64) - 1
 
 
 def names_of(machine: StartedMachine) -> Names:

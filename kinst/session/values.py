@@ -30,7 +30,7 @@ from kinst.dlang import typed
 from kinst.dlang.api import combine
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary.d_options import Options
-from kinst.image.loaded import LoadedImages
+from kinst.image.loaded_images import LoadedImages
 from kinst.patch.descriptors import FrameRule
 from kinst.patch.plan import Plan
 from kinst.patch.runs import NO_RUNS, Runs

@@ -21,7 +21,7 @@ from kinst.core.machine import Bearings, Target
 from kinst.core.system import System, Territory
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
-from kinst.image.functions import FunctionTable
+from kinst.image.function_table import FunctionTable
 
 
 class FileRules(Protocol):

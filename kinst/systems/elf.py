@@ -21,14 +21,14 @@ from kinst.core.machine import Bearings, Target
 from kinst.core.probe import Function
 from kinst.core.system import Facts, System, Territory
 from kinst.core.types import KERNEL
+from kinst.core.words import MASK
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.image.elf_file import SHF_EXECINSTR, SHT_NOBITS
-from kinst.image.functions import FunctionTable
-from kinst.image.variables import VariableTable
+from kinst.image.function_table import FunctionTable
+from kinst.image.variable_table import VariableTable
 from kinst.systems import FileRules
 
-MASK = (1 << 64) - 1
 # What D has that only a system's own structures tell.
 _LACKING = {
     **dict.fromkeys(

@@ -8,13 +8,13 @@ from itertools import chain
 
 from kinst.core.code import OUTSIDE, CodeInstruction, FunctionCode
 from kinst.core.errors import KinstError
+from kinst.core.words import MASK
 from kinst.events import Aggregation
 from kinst.views.flow import EdgeKey, FlowCounts, Question, questions, solve
 
 # Names of the aggregations, and the keys of each; @went has also where the jump went.
 COUNT, TAKEN, WENT = "count", "taken", "went"
 SITE = "probemod, probefunc, probename"
-MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True)

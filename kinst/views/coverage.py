@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from kinst.core.code import FunctionCode
 from kinst.core.source import SourceFunction, TracedSite
+from kinst.core.words import COLD
 from kinst.events import Aggregation
 from kinst.views.flow import FlowCounts
 
@@ -197,7 +198,7 @@ def _add_functions(
     anything of it ran.  Nothing is said of one of which nothing could be planted."""
     begin = function.function.address
     whole = ((begin, begin + function.function.size),)
-    moved = ".cold" in function.function.name
+    moved = COLD in function.function.name
     bodies: list[_Body] = [
         (function.name, function.file, function.line, None if moved else begin, whole)
     ]

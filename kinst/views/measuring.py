@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from kinst.core.code import OUTSIDE, CodeInstruction, FunctionCode
 from kinst.core.errors import KinstError
+from kinst.core.words import MASK
 from kinst.events import Aggregation
 from kinst.views.annotation import Measure
-from kinst.views.counting import MASK, SITE, clause, described, site_rows
+from kinst.views.counting import SITE, clause, described, site_rows
 
 LATENCY = "latency"
 BY, TOOK, TIMES = "by", "took", "times"  # aggregations

@@ -8,16 +8,12 @@ Tested by tests/codegen, which runs code in this process.
 from __future__ import annotations
 
 import ctypes
-import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64)
 _READ = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
-_MADVISE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)(
-    ("madvise", ctypes.CDLL(None))
-)
 FAILED = -14  # what the callback returns for bytes that cannot be read, as the kernel's -EFAULT
 
 
@@ -62,28 +58,6 @@ def address_of(buffer: memoryview | bytearray) -> int:
     """
     view = (ctypes.c_char * 0).from_buffer(buffer)
     return ctypes.addressof(view)
-
-
-def give_back() -> None:
-    """Have memory that was freed go back to the system, where it is the C library that keeps it.
-
-    (Without its heap for large pieces less would be kept, but every new piece is then made of new
-    pages: planning 40,000 entries took twice the time.)"""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-def discard(view: memoryview) -> None:
-    """Make memory zero and give its pages back, where it is mapped from a file as guest memory
-    is (madvise(2), MADV_REMOVE); else by writing."""
-    start = address_of(view)
-    low, high = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + len(view)) & -mmap.PAGESIZE
-    advised = high > low and not _MADVISE(low, high - low, mmap.MADV_REMOVE)
-    if not advised:
-        low = high = start + len(view)
-    ctypes.memset(start, 0, low - start)
-    ctypes.memset(high, 0, start + len(view) - high)
 
 
 def call_c(address: int, *args: int) -> int:

@@ -3,7 +3,7 @@
 Source: ptrace(2), syscall(2); the kernel's arch/x86/kernel/signal.c for how an interrupted call
 is begun again: by orig_rax and rax as they were, which are put back.  One thread of the process,
 its first, stands still meanwhile; every call of an object comes from the thread that made it.
-Should that be killed, the thread of the process finds back by itself (wire/way_home.py).
+Should that be killed, the thread of the process finds back by itself (wire/signal_frame.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kinst.core.errors import TargetError
+from kinst.core.words import MASK
 from kinst.wire.other_process import OtherProcess, permitted
-from kinst.wire.way_home import frame, instructions_of
+from kinst.wire.signal_frame import frame, instructions_of
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.ptrace.restype = ctypes.c_long
@@ -46,7 +47,6 @@ _MMAP, _CLOSE, _FTRUNCATE, _MADVISE, _MEMFD_CREATE = 9, 3, 77, 28, 319
 _ERRORS = 4095
 _BELOW = 1024  # bytes below the stack pointer, beyond the red zone
 _MAP_FIXED = 0x10
-_MASK = (1 << 64) - 1
 
 
 def _ptrace(request: int, pid: int, address: int = 0, data: object = None) -> None:
@@ -154,7 +154,7 @@ class InjectedCalls:
         return dict(zip(_NAMES, struct.unpack(_FORMAT, raw.raw), strict=True))
 
     def _set(self, registers: dict[str, int]) -> None:
-        data = struct.pack(_FORMAT, *(registers[name] & _MASK for name in _NAMES))
+        data = struct.pack(_FORMAT, *(registers[name] & MASK for name in _NAMES))
         raw = ctypes.create_string_buffer(data, len(data))
         _ptrace(_SETREGS, self._pid, 0, ctypes.addressof(raw))
 
@@ -189,7 +189,7 @@ class InjectedCalls:
         """What the call returns.  Raises TargetError where that is an error."""
         assert self._before is not None
         given = dict(zip(_ARGUMENTS, arguments, strict=False))
-        there = {"rip": self._code, "rsp": self._stack, "rax": number, "orig_rax": _MASK}
+        there = {"rip": self._code, "rsp": self._stack, "rax": number, "orig_rax": MASK}
         self._set({**self._before, **given, **there})
         self._called = True
         for _ in ("it begins", "it is over"):
@@ -198,7 +198,7 @@ class InjectedCalls:
                 self._note(stopped)
                 _ptrace(_TO_CALL, self._pid)
         result = self._registers()["rax"]
-        if result > _MASK - _ERRORS:
+        if result > MASK - _ERRORS:
             why = os.strerror(-(result - (1 << 64)))
             raise TargetError(f"process {self._pid} cannot make a system call for kinst: {why}")
         return result
@@ -229,7 +229,7 @@ class InjectedCalls:
         """New zero pages in place of what is mapped there."""
         rights = mmap.PROT_READ | mmap.PROT_WRITE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
-        self.call(_MMAP, address, size, rights, flags, _MASK, 0)
+        self.call(_MMAP, address, size, rights, flags, MASK, 0)
 
     def close_file(self, descriptor: int) -> None:
         self.call(_CLOSE, descriptor)

@@ -14,6 +14,8 @@ from typing import Any, Self
 
 from kinst.core.errors import TargetError
 
+_SECONDS = 20.0
+_POLL = 0.002  # seconds between two looks at a migration
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7)
 
 
@@ -121,3 +123,43 @@ class Qmp:
         except ValueError as error:
             raise TargetError(f"{self._name} does not speak QMP") from error
         return value if isinstance(value, dict) else {}
+
+
+class OwnMonitor(Qmp):
+    """The monitor of a QEMU that kinst started.
+
+    It saves and loads the state of the machine's CPUs and devices, without the RAM that is shared
+    with this process.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, "QEMU's monitor", _SECONDS)
+
+    def save_devices(self, descriptor: int) -> None:
+        """Write the state of the stopped machine's CPUs and devices to a file.  The machine can go
+        on afterwards.  Raises TargetError, for devices whose state cannot be saved among others."""
+        self._shared_ram_stays()
+        self.execute("getfd", {"fdname": "state"}, descriptor)
+        self.execute("migrate", {"uri": "fd:state"})
+        self._migrated()
+
+    def load_devices(self, descriptor: int) -> None:
+        """Take that state from a file, in a QEMU that was started with -incoming defer; the machine
+        stands afterwards.  Raises TargetError where it is not this machine's."""
+        self._shared_ram_stays()
+        self.execute("getfd", {"fdname": "state"}, descriptor)
+        self.execute("migrate-incoming", {"uri": "fd:state"})
+        self._migrated()
+
+    def _shared_ram_stays(self) -> None:
+        stays = {"capability": "x-ignore-shared", "state": True}
+        self.execute("migrate-set-capabilities", {"capabilities": [stays]})
+
+    def _migrated(self) -> None:
+        deadline = time.monotonic() + _SECONDS
+        while (status := self.execute("query-migrate").get("status")) != "completed":
+            if status in ("failed", "cancelled"):
+                raise TargetError("QEMU could not move the machine's state")
+            if time.monotonic() > deadline:
+                raise TargetError(f"QEMU has not moved the machine's state in {_SECONDS:g} s")
+            time.sleep(_POLL)

@@ -13,7 +13,6 @@ from kinst.consumer.rings import Bytes, Drainer, FaultEntry, Rings
 from kinst.core.errors import TargetError
 from kinst.core.layout import (
     FAULTS_KEPT,
-    PAGE,
     STATE_AGG_DROPS,
     STATE_DROPS,
     STATE_FAULTS,
@@ -22,6 +21,7 @@ from kinst.core.layout import (
     STATE_TAIL,
     STATE_TOLD,
 )
+from kinst.core.words import PAGE
 from tests.consumer.world import get64, put64, scratch
 
 ROOM = 1 << 30  # for what waits

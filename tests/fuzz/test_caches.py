@@ -20,7 +20,7 @@ from kinst.core.whole_files import write_whole
 from kinst.image import saved_arrays
 from kinst.image.dwarf.scan.jit import _CheckedFile
 from kinst.machines.vm.kept import KeptStates
-from kinst.wire.process import SharedMemory
+from kinst.wire.memory import SharedMemory
 from tests.fuzz.damage import chance, damaged
 
 PAGE = 4096

@@ -17,7 +17,7 @@ from kinst.image.dwarf.index import key_of, open_index, open_saved
 from kinst.image.dwarf.sections import DebugSections, section_of
 from kinst.image.elf import open_elf
 from kinst.image.elf_file import open_file
-from kinst.image.loaded import LoadedImage, LoadedImages, MovedIndex, moved_by, running_index
+from kinst.image.loaded_images import LoadedImage, LoadedImages, MovedIndex, moved_by, running_index
 from tests.image.dwarf_made import CROSS, compiled
 
 SLIDE = 0x1_0000_0000

@@ -16,7 +16,7 @@ from kinst.core.errors import KinstError
 from kinst.core.probe import Function
 from kinst.image.debug_info import DebugFiles
 from kinst.image.elf import STT_OBJECT, Elf, open_elf
-from kinst.image.functions import FunctionTable
+from kinst.image.function_table import FunctionTable
 from kinst.image.type_files import FileTypes, ImagePaths
 from kinst.kernels.boot_image import elf_in
 from kinst.kernels.fetch import Prepared

@@ -12,10 +12,11 @@ import pytest
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.codegen.site_work import counted_entries, exits_in
 from kinst.core.errors import KinstError, ScratchUsedUpError
-from kinst.core.layout import LEAF, PAGE, STATE_CLOSED
+from kinst.core.layout import LEAF, STATE_CLOSED
 from kinst.core.machine import Target
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.core.system import System
+from kinst.core.words import PAGE
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.patch.ways import PlantRules

@@ -12,11 +12,12 @@ import pytest
 
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.isa import Isa
-from kinst.core.layout import LEAF, PAGE, STATE_SEQUENCE
+from kinst.core.layout import LEAF, STATE_SEQUENCE
 from kinst.core.machine import Target
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.core.return_addresses import EndedCode, unused
 from kinst.core.system import System
+from kinst.core.words import PAGE
 from kinst.dlang.api import compile_text
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.patch.ways import PlantRules

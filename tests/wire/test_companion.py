@@ -12,7 +12,7 @@ import pytest
 
 from kinst.core.errors import TargetError
 from kinst.wire.companion import Channel, Companion
-from kinst.wire.lock import held
+from kinst.wire.sockets import claim_name
 
 
 def test_it_answers_in_order_with_descriptors_and_errors(tmp_path: Path) -> None:
@@ -121,10 +121,10 @@ def test_it_is_told_of_a_death_and_holds_nothing_open(tmp_path: Path) -> None:
 
 
 def test_a_name_is_held_once() -> None:
-    first = held("kinst-test-lock")
+    first = claim_name("kinst-test-lock")
     assert first is not None
-    assert held("kinst-test-lock") is None
+    assert claim_name("kinst-test-lock") is None
     first.close()
-    again = held("kinst-test-lock")
+    again = claim_name("kinst-test-lock")
     assert again is not None
     again.close()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from kinst.core.errors import KinstError
 from kinst.core.system import CallerRule
+from kinst.core.words import MASK
 from kinst.image.dwarf.reader import Reader
 from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import Elf
@@ -62,7 +63,6 @@ class _Cie:
 _FORMATS = {0x00: (8, False), 0x02: (2, False), 0x03: (4, False), 0x04: (8, False),
             0x0A: (2, True), 0x0B: (4, True), 0x0C: (8, True)}  # fmt: skip
 _FROM_HERE = 0x10  # DW_EH_PE_pcrel
-_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Cfi:
     def _encoded(self, r: Reader, encoding: int) -> int:
         size, signed = _FORMATS[encoding & 0x0F]
         base = self._address + r.at if encoding & 0x70 == _FROM_HERE else 0
-        return r.number(size, signed) + base & _MASK
+        return r.number(size, signed) + base & MASK
 
     def _cie(self, offset: int) -> _Cie:
         if offset not in self._cies:

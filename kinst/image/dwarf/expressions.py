@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kinst.core.locals import Piece
+from kinst.core.words import MASK
 from kinst.image.dwarf.reader import Reader
 
 OP_ADDR, OP_DEREF, OP_CONST1U, OP_CONSTU, OP_CONSTS = 0x03, 0x06, 0x08, 0x10, 0x11
@@ -202,7 +203,7 @@ def _register_in(code: bytes) -> int | None:
 
 def constant(value: int) -> str:
     """A constant of DWARF's generic type."""
-    return f"{value & (1 << 64) - 1:#x}ull"
+    return f"{value & MASK:#x}ull"
 
 
 def added(text: str, offset: int) -> str:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from kinst.core.dtypes import DType
 from kinst.core.locals import Local, Piece
-from kinst.image.dwarf.calls import Caller, Entries, EntryValues
 from kinst.image.dwarf.cfi import ROOM, InspectedFrame
 from kinst.image.dwarf.dies import Die, Dies
+from kinst.image.dwarf.entry_values import Caller, Entries, EntryValues
 from kinst.image.dwarf.expressions import (
     GENERIC,
     Base,
@@ -24,7 +24,7 @@ from kinst.image.dwarf.expressions import (
     pieces_of,
 )
 from kinst.image.dwarf.index import Index
-from kinst.image.dwarf.lists import Lists
+from kinst.image.dwarf.location_lists import Lists
 from kinst.image.dwarf.numbers import (
     AT_ABSTRACT_ORIGIN,
     AT_BYTE_SIZE,

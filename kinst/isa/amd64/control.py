@@ -12,9 +12,9 @@ import struct
 import numpy as np
 
 from kinst.core.instruction import Flow
+from kinst.core.words import MASK
 from kinst.isa import _x86
 from kinst.isa._x86_length import ADDRESS_SIZE, OPERAND_SIZE
-from kinst.isa.amd64.encode import MASK
 from kinst.isa.amd64.parse import ONE_BYTE, RSP, TWO_BYTE, Parsed, parse
 
 _FLAGS = "regs[R_RFL]"

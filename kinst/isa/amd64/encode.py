@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 
 from kinst.core.displaced import OutOfReach
+from kinst.core.words import MASK
 
 # General registers by their encoding.
 RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI = range(8)
@@ -17,8 +18,6 @@ JUMP_SIZE = 5
 INT3 = b"\xcc"
 NOP5 = b"\x0f\x1f\x44\x00\x00"  # nop dword [rax + rax], one instruction of a jump's size
 PUSHFQ, POPFQ, CLI, CLD, RET = b"\x9c", b"\x9d", b"\xfa", b"\xfc", b"\xc3"
-
-MASK = (1 << 64) - 1
 
 
 def signed64(value: int) -> int:

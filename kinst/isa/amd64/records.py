@@ -25,7 +25,6 @@ from collections.abc import Mapping
 from kinst.core.bodies import RecordBody, RecordField, RecordPlaces
 from kinst.core.displaced import OutOfReach
 from kinst.core.layout import (
-    PAGE,
     RECORD_PROBE,
     RECORD_SIZE,
     RECORD_TIME,
@@ -35,6 +34,7 @@ from kinst.core.layout import (
     STATE_TAIL,
 )
 from kinst.core.system import Clock
+from kinst.core.words import PAGE
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64 import registers as r
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from kinst.core.columns import WIDTH, Bools, Columns
 from kinst.core.instruction import Instruction, JumpTable
-from kinst.isa.amd64.encode import MASK
+from kinst.core.words import MASK
 from kinst.isa.amd64.parse import RSP, Parsed, parse
 
 _LEA = 0x8D

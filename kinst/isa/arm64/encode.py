@@ -9,12 +9,12 @@ Tested by tests/isa/test_encodings.py.
 from __future__ import annotations
 
 from kinst.core.displaced import OutOfReach
+from kinst.core.words import MASK
 
 SIZE = 4  # bytes of every instruction
 SP = ZR = 31  # one number: which of the two it is, the instruction says
 LR = 30
 BRANCH_REACH = 128 << 20  # of b and bl
-MASK = (1 << 64) - 1
 
 # System registers as op0:op1:CRn:CRm:op2, which is what mrs and msr hold.
 NZCV, DAIF = 0xDA10, 0xDA11

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kinst.isa.arm64.encode import MASK
+from kinst.core.words import MASK
 
 # Kinds of instructions whose effect depends on their address, or that go elsewhere.
 B, BL, B_COND, CB, TB, ADR, ADRP, LITERAL, BR, BLR, RET = (

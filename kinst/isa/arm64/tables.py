@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from kinst.core.instruction import Instruction, JumpTable
+from kinst.core.words import MASK
 from kinst.isa.arm64 import parse as p
-from kinst.isa.arm64.encode import MASK, SIZE, ZR
+from kinst.isa.arm64.encode import SIZE, ZR
 
 _NEAR = 8  # instructions from an adrp to its add
 _BEFORE = 6  # instructions before the jump among which the load of the entry is

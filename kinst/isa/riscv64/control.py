@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.instruction import Flow, Instruction
+from kinst.core.words import MASK
 from kinst.isa.riscv64 import parse as p
-from kinst.isa.riscv64.encode import MASK, RA, X0
+from kinst.isa.riscv64.encode import RA, X0
 from kinst.isa.riscv64.registers import NAMES
 
 NEXT = Flow("next")

@@ -24,8 +24,6 @@ EBREAK = (0x0010_0073).to_bytes(4, "little")
 SRET = (0x10200073).to_bytes(4, "little")
 RET = b"\x82\x80"  # c.jr ra
 
-MASK = (1 << 64) - 1
-
 
 def signed(value: int, bits: int = 64) -> int:
     """The lowest `bits` bits as two's complement."""

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from kinst.core.instruction import Instruction, JumpTable
-from kinst.isa.riscv64.encode import MASK, signed
+from kinst.core.words import MASK
+from kinst.isa.riscv64.encode import signed
 
 _LOW = 1 << 31  # below it programs may be whose tables have 32-bit addresses
 _NEAR = 8  # instructions from the upper part of an address to its lower part

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import TargetError
+from kinst.core.words import PAGE
 from kinst.machines.attach.near_reads import read_places
-
-_PAGE = 4096
 
 Read = Callable[[int, int], bytes]
 Bytes = npt.NDArray[np.uint8]
@@ -93,10 +92,10 @@ class Changes:
         for at, (first, ours) in sorted(self.text.items()):
             if at in kept:
                 continue
-            if page != at & -_PAGE:
-                page, live = at & -_PAGE, b""
+            if page != at & -PAGE:
+                page, live = at & -PAGE, b""
                 with suppress(TargetError):  # a module that was unloaded meanwhile
-                    live = read(page, _PAGE)
+                    live = read(page, PAGE)
             if not live or live[at - page] not in ours:
                 continue
             if writes and writes[-1][0] + len(writes[-1][1]) == at:

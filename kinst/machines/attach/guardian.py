@@ -24,6 +24,7 @@ from kinst.core.paging import Paging
 from kinst.core.system import HOOK_BYTES, Lender, Territory, TrapPath
 from kinst.core.threads_inside import threads_inside
 from kinst.core.trapped import let_pass
+from kinst.core.words import PAGE
 from kinst.machines.attach.calls import GuestCalls
 from kinst.machines.attach.changes import Changes
 from kinst.machines.attach.find import wait_running
@@ -34,16 +35,15 @@ from kinst.machines.attach.ram import HIGH_PAGES, Piece, Ram, find_ram, may_be_s
 from kinst.machines.stub.cpus import Debugger, StubView
 from kinst.machines.stub.memory import GuestMemory
 from kinst.wire.companion import Channel, keep_traceback
-from kinst.wire.listening import has_client
 from kinst.wire.other_process import OtherProcess
 from kinst.wire.rsp import Agreed, Rsp, connect, greets
+from kinst.wire.sockets import has_client
 
 GREETING_SECONDS = 8.0
 CLIENT_SECONDS = 2.0
 LEAVE_SECONDS = 5.0  # for threads to leave what is to be given back
 TRIES, TRY_SECONDS = 3, 20.0  # for undoing: so often, and not again after so long
 _PAUSE = 0.02
-_PAGE = 4096
 _LET_IT_RUN = "; `cont` in QEMU's monitor lets the guest run, or start kinst once more"
 _TEXT_PAGES = (0, 0x1_1000, 0x13_7000)  # of the kernel's text, from its start
 
@@ -201,7 +201,7 @@ class Guardian:
             for offset in _TEXT_PAGES:
                 leaf = paging.walk(read, root, text + offset)
                 if leaf is not None:
-                    pages.append(leaf.physical + text + offset - leaf.address & -_PAGE)
+                    pages.append(leaf.physical + text + offset - leaf.address & -PAGE)
             if not pages:
                 raise TargetError("the kernel's text is not mapped any more")
         except TargetError as error:
@@ -210,8 +210,8 @@ class Guardian:
                 "wait until it is up",
             ) from error
         base = self._isa.board.memory_map(LEAF_SIZE)[0][0]
-        contents = {page: read(page, _PAGE) for page in pages}
-        high = {page: read(page, _PAGE) for page in HIGH_PAGES if split and not base}
+        contents = {page: read(page, PAGE) for page in pages}
+        high = {page: read(page, PAGE) for page in HIGH_PAGES if split and not base}
         debugger.resume()
         pieces = find_ram(self._process, base, contents, high)
         return Reached(pieces, root, top, text, rsp.agreed, debugger.seen)
@@ -407,9 +407,9 @@ class Guardian:
         assert self._memory is not None
         if int.from_bytes(self._memory.read(word, 8), "little") == idle:
             return
-        pages = {at & -_PAGE for at in self._changes.text}
+        pages = {at & -PAGE for at in self._changes.text}
         data = {page for page in pages if not self._memory.is_code(page)}
-        for at in [at for at in self._changes.text if at & -_PAGE in data]:
+        for at in [at for at in self._changes.text if at & -PAGE in data]:
             del self._changes.text[at]
 
     def _write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:

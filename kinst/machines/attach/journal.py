@@ -23,7 +23,7 @@ import numpy as np
 from kinst.core.paths import cache_folder
 from kinst.machines.attach.changes import Addresses, Bytes, Changes
 from kinst.machines.attach.loan import Loan
-from kinst.wire.process import boot_id
+from kinst.wire.child_process import boot_id
 
 _FOLDER = "planted"
 _HEAD = struct.Struct("<cII")

@@ -31,11 +31,11 @@ from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory, read_process
 from kinst.machines.stub.target import StubTarget
 from kinst.wire.companion import Companion
-from kinst.wire.lock import held
+from kinst.wire.memory import ForeignMemory
 from kinst.wire.other_process import OtherProcess
-from kinst.wire.process import ForeignMemory
 from kinst.wire.ptrace import can_trace
 from kinst.wire.rsp import Rsp
+from kinst.wire.sockets import claim_name
 
 
 class _Watched:
@@ -84,7 +84,7 @@ class AttachedVm(StubTarget):
         self._process = OtherProcess(pid)
         check(self._process, isa.board.QEMU)
         self._process.open_memory()
-        self._lock = held(f"kinst-attach-{pid}-{self._process.started}")
+        self._lock = claim_name(f"kinst-attach-{pid}-{self._process.started}")
         if self._lock is None:
             raise TargetError(f"another kinst traces the machine of process {pid}", "end that one")
         try:

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kinst.core.errors import TargetError
+from kinst.core.words import PAGE
 from kinst.wire.other_process import OtherProcess
 
 LEAST = 64 << 20  # bytes of RAM that a kernel needs, and more than other memory of QEMU's has
 _ALIGNED = 2 << 20  # QEMU's RAM begins at such a multiple, wherever that is in a mapping
-_PAGE = 4096
 FOUR_GB = 1 << 32
 # Where QEMU's machines split RAM that does not fit below 4 GB: hw/i386/pc_piix.c (3 GB or 3.5 GB),
 # pc_q35.c (2 GB or 2.75 GB).
@@ -101,7 +101,7 @@ def _holds_some(
     return _holds(process, pieces, {at: data for at, data in wanted.items() if at < end})
 
 
-def _read(process: OtherProcess, pieces: Sequence[Piece], address: int, size: int = _PAGE) -> bytes:
+def _read(process: OtherProcess, pieces: Sequence[Piece], address: int, size: int = PAGE) -> bytes:
     return process.read(host_address(pieces, address, size), size)
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from kinst.core.errors import TargetError, UnmappedError
 from kinst.core.machine import LivePatch
-from kinst.wire.mapped import Mapped
+from kinst.wire.memory import DeviceMemory
 
 VERSION = 5
 DEVICE = Path("/dev/kinst")
@@ -84,7 +84,7 @@ class Device:
             os.close(fd)
             raise
         self._fd = fd
-        self._scratch: Mapped | None = None
+        self._scratch: DeviceMemory | None = None
 
     def info(self) -> Info:
         return Info(*_INFO.unpack(self._ask(0, _READ, bytes(_INFO.size))))
@@ -102,7 +102,7 @@ class Device:
         """Its address in the kernel, and all of it here.  Raises TargetError."""
         try:
             answer = self._ask(2, _WRITE | _READ, _SCRATCH.pack(size, 0))
-            self._scratch = Mapped(self._fd, size)
+            self._scratch = DeviceMemory(self._fd, size)
         except OSError as error:
             raise TargetError(
                 f"the kernel has no {size >> 20} MB for scratch in reach of its text:"

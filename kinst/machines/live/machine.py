@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.layout import PAGE
 from kinst.core.machine import (
     Abilities,
     Bearings,
@@ -28,6 +27,7 @@ from kinst.core.machine import (
     MachineEvent,
 )
 from kinst.core.system import Lender
+from kinst.core.words import PAGE
 from kinst.machines.live.command import FollowedProcess, HeldCommand
 from kinst.machines.live.device import JUMP, Device
 from kinst.machines.live.set_up import load, unload

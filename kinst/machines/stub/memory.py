@@ -14,8 +14,8 @@ from kinst.core.errors import TargetError, UnmappedError
 from kinst.core.page_tables import LEAF_SIZE, Leaf, Root
 from kinst.core.paging import Paging
 from kinst.core.system import Territory
+from kinst.core.words import PAGE
 
-_PAGE = 4096
 _JOIN = 64  # writes so close become one: to QEMU a packet costs what so many bytes do
 
 
@@ -117,7 +117,7 @@ class GuestMemory:
         leaves: dict[int, Leaf] = {}
 
         def leaf_of(address: int) -> Leaf:
-            page = address // _PAGE
+            page = address // PAGE
             leaf = leaves.get(address // LEAF_SIZE) or leaves.get(-page)
             if leaf is None:
                 leaf = self._paging.walk(self._read_table, self.root, address)

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kinst.core.errors import TargetError
-from kinst.wire.own_monitor import OwnMonitor
-from kinst.wire.process import Child, called_pair
+from kinst.wire.child_process import Child
+from kinst.wire.qmp import OwnMonitor
+from kinst.wire.sockets import connected_listener
 
 # Of Debian 12 (qemu-system-common), and of Debian 13 and others (virtiofsd, written anew).
 _PLACES = ("/usr/lib/qemu", "/usr/libexec", "/usr/lib")
@@ -101,7 +102,7 @@ class FileServer:
     def __init__(self, share: Share) -> None:
         self.share = share
         program = _find()
-        self.socket, listening = called_pair()
+        self.socket, listening = connected_listener()
         with listening:
             try:
                 self._messages = os.memfd_create("virtiofsd", os.MFD_CLOEXEC)

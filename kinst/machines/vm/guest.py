@@ -17,11 +17,12 @@ from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import Territory
+from kinst.core.words import PAGE
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory, read_process
 from kinst.machines.stub.scan import pointers_in, replace_in
 from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
-from kinst.machines.vm.stale import PAGE, all_code, code_at_hand
+from kinst.machines.vm.stale import all_code, code_at_hand
 from kinst.machines.vm.warm import KeptBearings, Loading, warm_start
 from kinst.wire.rsp import Rsp
 

@@ -29,14 +29,14 @@ from numpy.typing import NDArray
 
 from kinst.core.errors import TargetError
 from kinst.core.whole_files import PART, WRITING, whole_file
+from kinst.core.words import PAGE
 
 LIMIT = 1 << 30  # bytes of all states; the ones that were not used for longest go first
 _MAGIC = b"kinst guest 3\n\0\0"
 _DIGEST = hashlib.sha256().digest_size
 _COUNTS = struct.Struct("<QQ")
 _RUN = np.dtype([("offset", "<u8"), ("size", "<u8"), ("crc", "<u8")])
-_PAGE = 4096
-_WORDS = _PAGE // 8
+_WORDS = PAGE // 8
 _SUFFIX = ".guest"
 _MOST_VECTORS = 512  # of one preadv(2); the system's limit is 1024
 
@@ -152,7 +152,7 @@ def _runs(ram: memoryview, extents: Sequence[tuple[int, int]]) -> Iterator[tuple
         used[1:-1] = pages.any(axis=1)
         edges = np.flatnonzero(np.diff(used))
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            yield start + first * _PAGE, (last - first) * _PAGE
+            yield start + first * PAGE, (last - first) * PAGE
 
 
 def _write(
@@ -161,7 +161,7 @@ def _write(
     runs = [(at, size, zlib.crc32(ram[at : at + size])) for at, size in _runs(ram, extents)]
     body = _COUNTS.pack(len(runs), len(devices)) + np.array(runs, _RUN).tobytes() + devices
     head = _MAGIC + _digest(key, body) + body
-    head += bytes(-len(head) % _PAGE)
+    head += bytes(-len(head) % PAGE)
     os.posix_fallocate(file, 0, len(head) + sum(size for _, size, _ in runs))
     for data in (memoryview(head), *(ram[at : at + size] for at, size, _ in runs)):
         while data:
@@ -218,4 +218,4 @@ def _header(file: int, key: str, size: int) -> tuple[NDArray[np.void], bytes, in
     runs = np.frombuffer(body, _RUN, count, _COUNTS.size)
     if any(at + length > size for at, length, _ in runs.tolist()):
         raise damaged
-    return runs, body[len(body) - length :], -(-end // _PAGE) * _PAGE
+    return runs, body[len(body) - length :], -(-end // PAGE) * PAGE

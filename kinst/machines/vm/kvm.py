@@ -19,7 +19,7 @@ from kinst.core.board import Board
 from kinst.core.boot import Boot
 from kinst.core.errors import TargetError
 from kinst.machines.vm.qemu import MEGABYTE, Qemu, VmConfig
-from kinst.wire.process import boot_id, find_program
+from kinst.wire.child_process import boot_id, find_program
 
 _DEVICE = Path("/dev/kvm")
 _END_OF_BOOT = "Unable to mount root fs"

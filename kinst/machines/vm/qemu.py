@@ -26,8 +26,10 @@ from kinst.core.machine import CommandEnded, Gone
 from kinst.machines.vm.console import Console
 from kinst.machines.vm.cpus import CPUS, says_cpus
 from kinst.machines.vm.files import FileServer, Share, Surroundings, slots
-from kinst.wire.own_monitor import OwnMonitor
-from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
+from kinst.wire.child_process import Child, Pump, find_program
+from kinst.wire.memory import SharedMemory
+from kinst.wire.qmp import OwnMonitor
+from kinst.wire.sockets import stream_pair
 
 _CHANNELS = ("console", "output", "control", "gdb", "monitor")  # what QEMU has sockets for
 _AFTER_PANIC = 3.0
@@ -275,7 +277,8 @@ class Qemu:
         layout = self.layout
         start = self._offset(layout.scratch, 0)
         end = self._offset(layout.tables, 0) + layout.tables_size
-        for low, high in self.memory.written():
+        for low, size in self.memory.extents():
+            high = low + size
             for piece in ((low, min(high, start)), (max(low, end), high)):
                 if piece[0] < piece[1]:
                     yield self.memory.view[piece[0] : piece[1]]

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping
 from kinst.core.board import Board
 from kinst.core.errors import TargetError
 from kinst.core.paging import Paging
+from kinst.core.words import PAGE
 from kinst.machines.stub.memory import GuestMemory, Physical
 
-PAGE = 4096
 _STACK = 2048  # bytes of a CPU's stack in which return addresses are looked for
 _TEXT = 64 << 20  # behind its start a kernel's text has ended
 

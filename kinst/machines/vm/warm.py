@@ -22,7 +22,8 @@ from kinst.core.errors import TargetError
 from kinst.core.page_tables import Root
 from kinst.machines.vm.kept import KeptRam, KeptStates
 from kinst.machines.vm.qemu import Qemu, VmConfig, can_be_kept, guest_arguments
-from kinst.wire.process import AnonymousFile, find_program
+from kinst.wire.child_process import find_program
+from kinst.wire.memory import AnonymousFile
 
 _FOLDER = "guests"
 _FORMAT = "with bearings"  # of what is kept

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kinst.core.words import MASK
 from kinst.events import Value
 from kinst.render.json import structured
 from kinst.render.perfetto.timeline import Cpu, Thread, Timeline, Track
@@ -17,14 +18,13 @@ from kinst.render.perfetto.timeline import Cpu, Thread, Timeline, Track
 _VARINT, _BYTES = 0, 2  # wire types
 _SEQUENCE = 1  # any number: all packets are of one writer
 _CLEARED = 1  # SEQ_INCREMENTAL_STATE_CLEARED
-_MASK = (1 << 64) - 1
 # What the numbers of tracks begin with: of threads, processes, CPUs' records, CPUs' threads, CPUs.
 _THREAD, _PROCESS, _CPU, _ON_CPU, _CPUS = (k << 32 for k in range(1, 6))
 
 
 def varint(value: int) -> bytes:
     """Seven bits a byte, the lowest first; negative numbers as of 64 bits."""
-    value &= _MASK
+    value &= MASK
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)

@@ -11,8 +11,9 @@ from typing import Protocol
 
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function
+from kinst.core.words import MASK
 from kinst.systems.linux.isafacts import FrameChain
-from kinst.systems.linux.memory import MASK, Memory
+from kinst.systems.linux.memory import Memory
 
 MOST = 512  # frames
 THREAD_STACK = 16 << 10  # bytes, THREAD_SIZE of the kernels that are unwound by frame pointers

@@ -13,9 +13,10 @@ from dataclasses import replace
 
 from kinst.core.errors import KinstError
 from kinst.core.system import Access, Clock, Facts, UserMemory
+from kinst.core.words import MASK
 from kinst.image.btf import Btf
 from kinst.systems.linux.isafacts import IsaFacts
-from kinst.systems.linux.memory import MASK, Kernel
+from kinst.systems.linux.memory import Kernel
 from kinst.systems.linux.paths import paths
 from kinst.systems.linux.time import thread_time
 from kinst.systems.linux.unwind import unwinder

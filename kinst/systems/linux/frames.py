@@ -13,10 +13,11 @@ from collections.abc import Callable
 
 from kinst.core.layout import RA_IN_SLOT
 from kinst.core.system import CallerRule, LoadedModule, ModuleFrames
+from kinst.core.words import MASK
 from kinst.image.debug_info import DebugInfo
 from kinst.image.orc import Orc
 from kinst.systems.linux.isafacts import IsaFacts
-from kinst.systems.linux.memory import MASK, Kernel
+from kinst.systems.linux.memory import Kernel
 from kinst.systems.linux.modules import Modules
 
 FindFrames = Callable[[LoadedModule], ModuleFrames | None]

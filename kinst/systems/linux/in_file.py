@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from kinst.image.elf import Elf
-from kinst.image.functions import FunctionTable
+from kinst.image.function_table import FunctionTable
 from kinst.systems.linux.system import PADDING
 from kinst.systems.linux.tables import KernelTables
 from kinst.systems.linux.untouchable import NEVER_RETURN

@@ -9,6 +9,7 @@ Tested by tests/systems/linux/test_system.py and tests/vm.
 from __future__ import annotations
 
 from kinst.core.system import Facts, Lender, Threads, TrapPath
+from kinst.core.words import PAGE
 from kinst.image.btf import Btf
 from kinst.systems.linux.ftrace import no_users
 from kinst.systems.linux.memory import Kernel
@@ -34,7 +35,6 @@ _FORGET = ("flush_tlb_kernel_range", "vunmap_range", "unmap_kernel_range")
 # QEMU has translated of what was there before is gone.
 _FLAGS = 0xCC0 | 0x100 | 0x2000 | 0x10000
 _SAVED_STACK_POINTER = ("thread.sp", "thread.cpu_context.sp")
-_PAGE = 4096
 
 
 def lender(kernel: Kernel, btf: Btf, facts: Facts) -> Lender | None:
@@ -52,7 +52,7 @@ def lender(kernel: Kernel, btf: Btf, facts: Facts) -> Lender | None:
     hooks = (facts.trap_hook, facts.fault_hook, facts.bug_hook)
     traps = TrapPath(tuple(filter(None, hooks)), facts.trap_pc_delta)
     return Lender(
-        entries, landing, returning, allocate, _FLAGS, release, forget, _PAGE, alive, traps,
+        entries, landing, returning, allocate, _FLAGS, release, forget, PAGE, alive, traps,
         no_users(kernel),
     )  # fmt: skip
 

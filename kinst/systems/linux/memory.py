@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from kinst.core.errors import KinstError
+from kinst.core.words import MASK, PAGE
 from kinst.image.elf import Elf
-
-MASK = (1 << 64) - 1
 
 
 class Memory(Protocol):
@@ -19,9 +18,6 @@ class Memory(Protocol):
     def read(self, address: int, size: int) -> bytes:
         """Bytes at a virtual address; raises KinstError where nothing is mapped."""
         ...
-
-
-PAGE = 4096
 
 
 class Kernel:

@@ -17,12 +17,13 @@ import numpy.typing as npt
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function
 from kinst.core.system import Section
+from kinst.core.words import MASK
 from kinst.image.btf import Btf
 from kinst.image.elf import SYMBOL
 from kinst.image.orc import ENTRY, Orc, numbers_of
 from kinst.systems.linux.ftrace import Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
-from kinst.systems.linux.memory import MASK, Kernel
+from kinst.systems.linux.memory import Kernel
 from kinst.systems.linux.refusals import BUG, FIXUP, JUMP_LABEL, STATIC_CALL
 from kinst.systems.linux.tables import Spans, spans
 

@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function
-from kinst.image.functions import FunctionTable
+from kinst.core.words import COLD, MASK
+from kinst.image.function_table import FunctionTable
 from kinst.systems.linux.ftrace import MANY, Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
-from kinst.systems.linux.memory import MASK, Kernel
+from kinst.systems.linux.memory import Kernel
 from kinst.systems.linux.tables import KernelTables, Spans, spans
 from kinst.systems.linux.untouchable import (
     HOOKED,
@@ -88,7 +89,7 @@ class Refusals:
         if function.address in self._by_address:
             return self._by_address[function.address]
         # The compiler moved a function's unlikely part out of the section that it was put in.
-        parent, dot, _ = function.name.partition(".cold")
+        parent, dot, _ = function.name.partition(COLD)
         if dot:
             for whole in self._functions.lookup(parent):
                 reason = self.function(whole)

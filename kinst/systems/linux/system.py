@@ -22,19 +22,20 @@ from kinst.core.errors import KinstError, TargetError
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
 from kinst.core.system import Clock, Facts, Lender, SystemCall
+from kinst.core.words import MASK
 from kinst.image.btf import Btf, open_btf
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.image.elf_file import SHF_EXECINSTR, build_id_in
-from kinst.image.functions import NO_FUNCTIONS, FunctionTable
-from kinst.image.variables import VariableTable
+from kinst.image.function_table import NO_FUNCTIONS, FunctionTable
+from kinst.image.variable_table import VariableTable
 from kinst.systems.linux.backtrace import by_frames, by_rules
 from kinst.systems.linux.facts import clock, gather, online_cpus
 from kinst.systems.linux.frames import FindFrames, Frames
 from kinst.systems.linux.ftrace import LEFT, Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.lending import lender
-from kinst.systems.linux.memory import MASK, Kernel, Memory
+from kinst.systems.linux.memory import Kernel, Memory
 from kinst.systems.linux.modules import Module, ModuleRules, Modules
 from kinst.systems.linux.refusals import Refusals
 from kinst.systems.linux.system_calls import system_calls

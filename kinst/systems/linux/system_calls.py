@@ -12,7 +12,7 @@ from kinst.core.layout import ARGUMENT_SLOT
 from kinst.core.probe import Argument, pointed_at
 from kinst.core.system import SystemCall
 from kinst.image.btf import Btf
-from kinst.image.functions import FunctionTable
+from kinst.image.function_table import FunctionTable
 from kinst.systems.linux.isafacts import CallNames
 from kinst.systems.linux.ptregs import PT_REGS
 

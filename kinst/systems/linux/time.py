@@ -15,8 +15,9 @@ from dataclasses import replace
 from functools import partial
 
 from kinst.core.system import Access, Clock, ThreadTime
+from kinst.core.words import MASK
 from kinst.image.btf import Btf
-from kinst.systems.linux.memory import MASK, Kernel
+from kinst.systems.linux.memory import Kernel
 
 
 def _signed(value: int) -> int:

@@ -13,8 +13,8 @@ import pytest
 
 from kinst.core.locals import Local
 from kinst.image.debug_info import DebugInfo
-from kinst.image.dwarf.calls import MOST_CALLS, MOST_TAIL_CALLS, UNKNOWN
 from kinst.image.dwarf.cfi import InspectedFrame
+from kinst.image.dwarf.entry_values import MOST_CALLS, MOST_TAIL_CALLS, UNKNOWN
 from kinst.isa import load
 from kinst.session.expand import call_convention
 from tests.gdb_rig import Pair

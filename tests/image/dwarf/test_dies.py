@@ -14,7 +14,7 @@ import pytest
 from kinst.core.errors import KinstError
 from kinst.image.dwarf.dies import Die, Dies
 from kinst.image.dwarf.index import open_index
-from kinst.image.dwarf.lists import Lists
+from kinst.image.dwarf.location_lists import Lists
 from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import open_elf
 from tests.image import random_dwarf

@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 from types import ModuleType
 
-from kinst.image.dwarf import calls, expressions, lists, locals, numbers, types
+from kinst.image.dwarf import entry_values, expressions, locals, location_lists, numbers, types
 from tests.image.dwarf_asm import Unit, Value, elf, uleb
 
-MODULES = (numbers, types, calls, locals, lists, expressions)
+MODULES = (numbers, types, entry_values, locals, location_lists, expressions)
 NAME, EXPRESSION, IMPLICIT_CONSTANT = 0x03, 0x18, 0x21
 # Where readelf's names are longer.
 ENDS = ("_type", "_block", "_stmt", "_unit")

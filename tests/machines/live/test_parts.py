@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kinst.core.errors import KinstError, TargetError
-from kinst.kernels import running
+from kinst.kernels import host_kernel
 from kinst.machines.live import command, device, set_up
 from tests.host_processes import wait_until_ended
 
@@ -205,14 +205,14 @@ def test_what_is_not_the_modules_device_is_refused(
 
 def test_files_of_the_running_kernel_are_where_packages_put_them(tmp_path: Path) -> None:
     with pytest.raises(KinstError, match=r"linux-image-9\.9-dbg"):
-        running.vmlinux(running.files(tmp_path, "9.9"), lambda what, part: None)
+        host_kernel.vmlinux(host_kernel.files(tmp_path, "9.9"), lambda what, part: None)
     debug = tmp_path / "usr/lib/debug/boot/vmlinux-9.9"
     modules = tmp_path / "usr/lib/debug/lib/modules/9.9"
     modules.mkdir(parents=True)
     debug.parent.mkdir()
     debug.touch()
-    found = running.files(tmp_path, "9.9")
-    assert running.vmlinux(found, lambda what, part: None) == debug
+    found = host_kernel.files(tmp_path, "9.9")
+    assert host_kernel.vmlinux(found, lambda what, part: None) == debug
     assert found.folders == (modules,)
 
 

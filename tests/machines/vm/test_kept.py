@@ -11,7 +11,7 @@ import pytest
 
 from kinst.core.errors import TargetError
 from kinst.machines.vm.kept import KeptStates
-from kinst.wire.process import SharedMemory
+from kinst.wire.memory import SharedMemory
 
 PAGE = 4096
 SIZE = 256 * PAGE

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from kinst.core.errors import TargetError
+from kinst.core.words import PAGE
 from kinst.isa.amd64 import board as machine
 from kinst.isa.amd64 import paging
-from kinst.machines.vm.stale import PAGE, all_code, code_at_hand
+from kinst.machines.vm.stale import all_code, code_at_hand
 from kinst.systems.linux.amd64 import LINUX
 from tests.isa.amd64.test_paging import NX, PS, TEXT, P, Ram
 

@@ -11,7 +11,7 @@ from kinst.core.layout import ARGUMENT_POINTED, ARGUMENT_SLOT
 from kinst.core.probe import Argument, pointed_at
 from kinst.image.btf import open_btf
 from kinst.image.elf import open_elf
-from kinst.image.functions import FunctionTable
+from kinst.image.function_table import FunctionTable
 from kinst.isa import load
 from kinst.kernels.fetch import Prepared
 from kinst.systems.linux.isafacts import CallNames, facts_of

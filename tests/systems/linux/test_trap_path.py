@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kinst.image.elf import open_elf
-from kinst.image.functions import FunctionTable
+from kinst.image.function_table import FunctionTable
 from kinst.kernels.fetch import Prepared, prepare, prepared
 from kinst.systems.linux.memory import Kernel
 from kinst.systems.linux.refusals import Refusals

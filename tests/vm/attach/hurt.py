@@ -31,8 +31,8 @@ from kinst.core.errors import TargetError
 from kinst.machines.attach.changes import Changes
 from kinst.machines.attach.journal import Journal
 from kinst.wire.companion import Channel, Companion
+from kinst.wire.memory import ForeignMemory
 from kinst.wire.other_process import OtherProcess
-from kinst.wire.process import ForeignMemory
 from kinst.wire.ptrace import InjectedCalls
 from kinst.wire.rsp import Rsp
 from tests import ROOT

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kinst.cli.command import main
-from kinst.wire.process import Child
+from kinst.wire.child_process import Child
 from tests.vm.command import kinst
 
 pytestmark = pytest.mark.vm

@@ -13,8 +13,9 @@ import pytest
 
 import kinst
 from kinst.core.code import OUTSIDE, FunctionCode
+from kinst.core.words import MASK
 from kinst.events import Aggregation
-from kinst.views.counting import MASK, clause, counted, described, plan_counting
+from kinst.views.counting import clause, counted, described, plan_counting
 from kinst.views.flow import ENTRY, INSIDE, FlowCounts
 from tests.vm.command import KINST
 

@@ -14,7 +14,7 @@ from kinst.core.errors import KinstError
 from kinst.image.dwarf import build
 from kinst.image.dwarf.dies import Dies
 from kinst.image.dwarf.index import Index, open_index
-from kinst.image.dwarf.lists import Lists
+from kinst.image.dwarf.location_lists import Lists
 from kinst.image.dwarf.numbers import SCANNED
 from kinst.image.dwarf.scan import space
 from kinst.image.dwarf.sections import DebugSections

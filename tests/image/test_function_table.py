@@ -1,4 +1,4 @@
-"""kinst/image/functions.py against nm, for a kernel and for a made program."""
+"""kinst/image/function_table.py against nm, for a kernel and for a made program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kinst.image.elf import Elf, open_elf
-from kinst.image.functions import FunctionTable
+from kinst.image.function_table import FunctionTable
 from kinst.kernels.fetch import Prepared
 from kinst.systems.linux.system import MODULE, PADDING
 

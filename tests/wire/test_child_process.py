@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from kinst.core.errors import TargetError
-from kinst.wire.process import Child, Pump, SharedMemory, _drain, find_program, stream_pair
+from kinst.wire.child_process import Child, Pump, _drain, find_program
+from kinst.wire.memory import SharedMemory
+from kinst.wire.sockets import stream_pair
 from tests.host_processes import SECONDS, has_ended, wait_until_ended
 
 PARENT = """
 import sys, time
-from kinst.wire.process import Child
+from kinst.wire.child_process import Child
 child = Child(["sleep", "600"], [], 2)
 print(child.pid, flush=True)
 time.sleep(600)

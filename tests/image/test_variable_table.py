@@ -1,4 +1,4 @@
-"""kinst/image/variables.py for a made program."""
+"""kinst/image/variable_table.py for a made program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kinst.image.elf import Elf, open_elf
-from kinst.image.variables import VariableTable
+from kinst.image.variable_table import VariableTable
 
 SLIDE = 0x1A000000
 MADE = r"""

@@ -17,6 +17,7 @@ import struct
 from collections.abc import Mapping
 
 from kinst.core.errors import TargetError
+from kinst.core.words import MASK
 from kinst.wire.other_process import OtherProcess
 
 _SYSCALL_RETURN = b"\x0f\x05\xc3"
@@ -61,7 +62,7 @@ def frame(registers: Mapping[str, int], state: bytes, blocked: int, back: int) -
     values = {**registers}
     result = values["rax"] - (1 << 64) if values["rax"] >> 63 else values["rax"]
     if not values["orig_rax"] >> 63 and result in _RESTARTS:
-        values["rax"] = _EINTR & (1 << 64) - 1
+        values["rax"] = _EINTR & MASK
     context = struct.pack(
         "<18Q4H4Q", *(values[name] for name in _ORDER), values["cs"], 0, 0, values["ss"],
         0, 0, 0, 0,

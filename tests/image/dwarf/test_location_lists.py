@@ -12,7 +12,7 @@ import pytest
 
 from kinst.core.errors import KinstError
 from kinst.image.dwarf.dies import Dies
-from kinst.image.dwarf.lists import Lists
+from kinst.image.dwarf.location_lists import Lists
 from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import open_elf
 from tests.image.dwarf_asm import Unit, Value, elf, sleb, uleb

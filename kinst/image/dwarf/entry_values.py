@@ -30,7 +30,7 @@ from kinst.image.dwarf.expressions import (
     value_of,
 )
 from kinst.image.dwarf.index import Index
-from kinst.image.dwarf.lists import Lists
+from kinst.image.dwarf.location_lists import Lists
 from kinst.image.dwarf.numbers import (
     AT_ABSTRACT_ORIGIN,
     AT_LOW_PC,

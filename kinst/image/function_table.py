@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.probe import Function
+from kinst.core.words import MASK
 from kinst.image.elf import STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, Elf
 from kinst.image.elf_file import SHF_EXECINSTR
 
@@ -83,7 +84,7 @@ class FunctionTable:
         size = np.where(size == 0, room, np.minimum(size, room))
         place = np.full(len(symbols), -1, dtype=np.int64)
         place[rows] = group
-        slide = np.uint64(self._slide & (1 << 64) - 1)
+        slide = np.uint64(self._slide & MASK)
         return _Arrays(rows, group, rows[first], place, address + slide, size)
 
     def _order_aliases(self, rows: npt.NDArray[np.int64], first: npt.NDArray[np.int64]) -> None:

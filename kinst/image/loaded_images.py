@@ -12,10 +12,9 @@ from kinst.core.errors import KinstError
 from kinst.core.inline import DebugIndex, FunctionDie, InlineCopy, SourcePlace
 from kinst.core.system import LoadedModule
 from kinst.core.types import KERNEL
+from kinst.core.words import MASK
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf_file import ElfFile
-
-MASK = (1 << 64) - 1
 
 # From addresses of an image's file to running ones, or back; None for what is not loaded.
 Move = Callable[[int], int | None]

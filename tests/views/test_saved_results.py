@@ -9,7 +9,7 @@ import pytest
 from kinst.errors import KinstError
 from kinst.events import Aggregation, Bucket, Frame, Stack
 from kinst.render.json import structured
-from kinst.views.saved import saved_trace
+from kinst.views.saved_results import saved_trace
 
 END = '{"type":"end","reason":"exit","status":0}'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from kinst.wire.listening import has_client
+from kinst.wire.sockets import has_client
 
 
 def test_a_unix_socket(tmp_path: Path) -> None:

@@ -1,15 +1,14 @@
-"""Child processes that die with kinst, memory shared with them, and their byte streams.
+"""Child processes that die with kinst, and their byte streams.
 
-Nothing here has a name in a file system, so kill -9 of kinst leaves nothing behind: memory is
-memfd_create(2), streams are socketpair(2) ends that the child inherits, and the child asks for
-a signal at its parent's death, prctl(2) PR_SET_PDEATHSIG.
+A child asks for a signal at its parent's death (prctl(2), PR_SET_PDEATHSIG), and has no files with
+names: its memory (memory.py) and its streams (sockets.py) are descriptors that it inherits.  So
+kill -9 of kinst leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import os
 import queue
 import select
@@ -21,9 +20,9 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from kinst.core.errors import TargetError
 
@@ -31,125 +30,6 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _QUEUE_LIMIT = 16 << 20
 _MOST_DRAINED = 4 << 20  # bytes that are read from a stream before the others have their turn
-
-
-class SharedMemory:
-    """Memory without a name, mapped here and inherited by a child as file descriptor fd.
-
-    It is sparse: pages are taken from the machine when first written.
-    """
-
-    def __init__(self, name: str, size: int, used: int = 0) -> None:
-        """size: bytes.  used: how many of them are going to be written to, 0 for all.  Raises
-        TargetError when the machine has not that much to give."""
-        self.fd = -1
-        available, wanted = available_memory(), used or size
-        if wanted > available:
-            raise TargetError(
-                f"no room: {name} needs {wanted >> 20} MB of memory and {available >> 20} MB "
-                "are available",
-                "give the guest less",
-            )
-        try:
-            self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
-            os.ftruncate(self.fd, size)
-            self.map = mmap.mmap(self.fd, size)
-        except (OSError, ValueError) as error:
-            if self.fd >= 0:
-                os.close(self.fd)
-            raise TargetError(f"no room for {size >> 20} MB of {name}: {error}") from error
-        self.size = size
-        self.view = memoryview(self.map)
-
-    @property
-    def path(self) -> str:
-        """A path to the same memory, valid in a process that inherited fd."""
-        return f"/proc/self/fd/{self.fd}"
-
-    def extents(self) -> list[tuple[int, int]]:
-        """(offset, bytes) of the pages that were ever written to or read (lseek(2), SEEK_DATA)."""
-        found, at = [], 0
-        while at < self.size:
-            try:
-                start = os.lseek(self.fd, at, os.SEEK_DATA)
-            except OSError:  # ENXIO: nothing behind it
-                break
-            at = os.lseek(self.fd, start, os.SEEK_HOLE)
-            found.append((start, at - start))
-        return found
-
-    def clear(self, offset: int, size: int) -> None:
-        """Zeros again, whoever has written there, and the pages are given back.  Both multiples of
-        a page (madvise(2), MADV_REMOVE)."""
-        self.map.madvise(mmap.MADV_REMOVE, offset, size)
-
-    def written(self) -> Iterator[tuple[int, int]]:
-        """Ranges of it [low, high) in whole pages that are not holes; the rest is zeros (lseek(2),
-        SEEK_DATA)."""
-        at = 0
-        while True:
-            try:
-                at = os.lseek(self.fd, at, os.SEEK_DATA)
-            except OSError:  # ENXIO: no more
-                return
-            end = os.lseek(self.fd, at, os.SEEK_HOLE)
-            yield at, end
-            at = end
-
-    def close(self) -> None:
-        """Close the descriptor.  The mapping stays until the last view of it is gone."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-
-class AnonymousFile:
-    """A file in memory, for a descriptor to be handed to another process.  For a with block."""
-
-    def __init__(self, name: str) -> None:
-        self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.fd)
-
-    def read(self) -> bytes:
-        """All of it."""
-        return os.pread(self.fd, os.fstat(self.fd).st_size, 0)
-
-    def write(self, data: bytes) -> None:
-        """All of it, to be read from its start."""
-        os.pwrite(self.fd, data, 0)
-
-
-class ForeignMemory:
-    """Memory that another process made, mapped here."""
-
-    def __init__(self, descriptor: int, size: int) -> None:
-        """descriptor: of it; taken over.  Raises TargetError when there is no room."""
-        try:
-            self.map = mmap.mmap(descriptor, size)
-        except (OSError, ValueError) as error:
-            raise TargetError(f"no room for {size >> 20} MB of the guest's memory") from error
-        finally:
-            os.close(descriptor)
-        self.view = memoryview(self.map)
-
-    def close(self) -> None:
-        """The mapping stays until the last view of it is gone."""
-        self.view.release()
-        with contextlib.suppress(BufferError):
-            self.map.close()
-
-
-def available_memory() -> int:
-    """Bytes that can be taken without swapping: MemAvailable of proc(5), meminfo."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 1 << 62
 
 
 def boot_id() -> str:
@@ -163,22 +43,6 @@ def find_program(name: str, package: str) -> str:
     if path is None:
         raise TargetError(f"{name} not found", f"apt-get install {package}")
     return path
-
-
-def stream_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected ends: ours and the child's."""
-    return socket.socketpair()
-
-
-def called_pair() -> tuple[socket.socket, socket.socket]:
-    """Our end of a connection, and a socket that listens and will accept it first: for a child that
-    takes one connection."""
-    listening = socket.socket(socket.AF_UNIX)
-    ours = socket.socket(socket.AF_UNIX)
-    listening.bind(b"")  # an abstract name of the kernel's choice
-    listening.listen(1)
-    ours.connect(listening.getsockname())
-    return ours, listening
 
 
 _T = TypeVar("_T")

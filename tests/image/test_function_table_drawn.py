@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kinst.image.elf import open_elf
-from kinst.image.functions import FunctionTable
+from kinst.image.function_table import FunctionTable
 
 SLIDE = 0x1000_0000
 

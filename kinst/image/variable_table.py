@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.words import MASK
 from kinst.image.elf import STB_GLOBAL, STT_OBJECT, Elf
 from kinst.image.elf_file import SHF_ALLOC, SHF_EXECINSTR
 
@@ -49,7 +50,7 @@ class VariableTable:
 
     def at(self, address: int) -> tuple[str, int] | None:
         """(name, where it starts) of the variable that holds a running address, or None."""
-        linked = address - self._slide & (1 << 64) - 1
+        linked = address - self._slide & MASK
         index = int(np.searchsorted(self._starts, np.uint64(linked), side="right")) - 1
         if index < 0:
             return None

@@ -13,9 +13,10 @@ from kinst.core.dtypes import EnumType
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function
 from kinst.core.system import Section
+from kinst.core.words import MASK
 from kinst.image.debug_info import DebugFiles
 from kinst.image.elf_file import open_file
-from kinst.image.loaded import MASK, LoadedImage, LoadedImages, mover, running_index
+from kinst.image.loaded_images import LoadedImage, LoadedImages, mover, running_index
 from kinst.image.type_files import FileTypes, ImagePaths
 from tests.image.dwarf_made import compiled
 

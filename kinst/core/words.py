@@ -1,0 +1,10 @@
+"""Constants that every layer shares: the machine word, the page, and gcc's name for split code.
+
+Tested by tests/fake, through the whole path.
+"""
+
+from __future__ import annotations
+
+MASK = (1 << 64) - 1  # all bits of a machine word: addresses and registers wrap at it
+PAGE = 4096  # bytes of the smallest page of every instruction set that kinst knows
+COLD = ".cold"  # suffix of the symbol of a function's unlikely part, which gcc moves away

@@ -1,0 +1,100 @@
+"""Sockets of this machine: a name that excludes other processes, connected pairs for children, and
+whether a listening socket has a client.
+
+Tested by tests/wire/test_sockets.py and tests/wire/test_companion.py.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+# States in /proc/net/unix and /proc/net/tcp: the kernel's include/uapi/linux/net.h and
+# include/net/tcp_states.h.
+_UNIX_CONNECTED = "03"
+_TCP_ESTABLISHED = "01"
+
+
+def claim_name(name: str) -> socket.socket | None:
+    """Take a name that one process at a time can have on this machine: a socket in the abstract
+    name space (unix(7)).
+
+    Returns:
+        The socket; the name is free again once every copy of it is closed, so also when the
+        processes end.  None if another process has the name.
+    """
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind(f"\0{name}")
+    except OSError:
+        sock.close()
+        return None
+    return sock
+
+
+def stream_pair() -> tuple[socket.socket, socket.socket]:
+    """Return two connected ends: kinst's and the child's."""
+    return socket.socketpair()
+
+
+def connected_listener() -> tuple[socket.socket, socket.socket]:
+    """Return kinst's end of a connection, and a listening socket that will accept it first: for a
+    child that takes one connection."""
+    listening = socket.socket(socket.AF_UNIX)
+    ours = socket.socket(socket.AF_UNIX)
+    listening.bind(b"")  # the kernel chooses an abstract name
+    listening.listen(1)
+    ours.connect(listening.getsockname())
+    return ours, listening
+
+
+def has_client(address: str) -> bool:
+    """Return whether a client is connected to a listening socket; False if that cannot be told.
+
+    Asking does not connect: QEMU would accept a waiting connection once its client is gone, and
+    stop the machine for it.
+
+    Args:
+        address: HOST:PORT, :PORT or the path of a unix socket, as rsp.connect() takes it.
+
+    Source: proc(5), /proc/net/unix and /proc/net/tcp.
+    """
+    place = address.removeprefix("tcp:").removeprefix("unix:")
+    if "/" in place:
+        return any(_same_file(path, place) for path in _connected_paths())
+    port = place.rpartition(":")[2]
+    return port.isdecimal() and int(port) in _connected_ports()
+
+
+def _connected_paths() -> Iterator[str]:
+    """Yield the paths of unix sockets that have accepted a connection."""
+    for line in _lines("/proc/net/unix"):
+        words = line.split(maxsplit=7)
+        if len(words) == 8 and words[5] == _UNIX_CONNECTED:
+            yield words[7].rstrip("\n")
+
+
+def _same_file(path: str, other: str) -> bool:
+    try:
+        return path == other or os.path.samefile(path, other)
+    except OSError:
+        return False
+
+
+def _connected_ports() -> set[int]:
+    ports = set()
+    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in _lines(name):
+            words = line.split()
+            if words[3] == _TCP_ESTABLISHED:
+                ports.add(int(words[1].rpartition(":")[2], 16))
+    return ports
+
+
+def _lines(name: str) -> list[str]:
+    try:
+        return Path(name).read_text("utf-8", "surrogateescape").splitlines()[1:]
+    except OSError:
+        return []
