@@ -20,7 +20,7 @@ from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.entries import write_entry, write_error
 from kinst.codegen.firing import Unit
 from kinst.codegen.hooks import write_fault_hook, write_sampler, write_trap_hook
-from kinst.codegen.ssa import Function, module_text
+from kinst.codegen.ssa import IrFunction, module_text
 from kinst.core.errors import KinstError
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
@@ -195,7 +195,7 @@ def lower_program(
     )
     unit = Unit(machine, layout, offsets, keys, makes_pointers(program), shares_variables(program))
     error = write_error(unit, error_site, [program.clauses[i] for i in error_clauses])
-    functions: list[Function] = [error]
+    functions: list[IrFunction] = [error]
     for entry in entries:
         clauses = [program.clauses[i] for i in entry]
         functions.append(write_entry(unit, _name(entry), clauses, error))
@@ -255,7 +255,7 @@ def _emitted(ir: str, triple: str, features: str) -> ObjectCode:
 
 
 def compile_functions(
-    functions: Sequence[Function], machine: CodeMachine, features: str = ""
+    functions: Sequence[IrFunction], machine: CodeMachine, features: str = ""
 ) -> dict[str, bytes]:
     """The machine code of each function by name, which needs nothing but itself.
 

@@ -11,7 +11,7 @@ from kinst.codegen.actions.aggregation_updates import aggregate
 from kinst.codegen.actions.recording import chill, commit, fill, reserve
 from kinst.codegen.firing import Faults, Firing, Lowered, Text, Unit, read_access
 from kinst.codegen.layout.program_layout import recorded
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.codegen.values.builtin_values import epid, timestamp
 from kinst.codegen.values.lowering import nullable, truth
 from kinst.codegen.values.variable_code import clear_clause_memory
@@ -37,7 +37,7 @@ from kinst.dlang import typed
 _ERROR = "error"
 
 
-def _cpu(unit: Unit, code: Function, frame: Value) -> tuple[Value, Value]:
+def _cpu(unit: Unit, code: IrFunction, frame: IrValue) -> tuple[IrValue, IrValue]:
     """The CPU's number and its slot in scratch."""
     machine = unit.machine
     if machine.host:
@@ -50,7 +50,7 @@ def _cpu(unit: Unit, code: Function, frame: Value) -> tuple[Value, Value]:
     return wide, wide
 
 
-def _state(unit: Unit, code: Function, slot: Value) -> Value:
+def _state(unit: Unit, code: IrFunction, slot: IrValue) -> IrValue:
     machine = unit.machine
     if machine.host:
         return const(machine.address(machine.scratch.state_of(machine.scratch.cpus)))
@@ -59,16 +59,16 @@ def _state(unit: Unit, code: Function, slot: Value) -> Value:
 
 
 def write_entry(
-    unit: Unit, name: str, clauses: Sequence[typed.Clause], error: Function | None
-) -> Function:
+    unit: Unit, name: str, clauses: Sequence[typed.Clause], error: IrFunction | None
+) -> IrFunction:
     """The function entry(site, frame), which runs these clauses one after another.
 
     In the target it does nothing unless tracing is active, and counts the firing as dropped when
     this CPU is in a clause already (an NMI). On the host its caller makes sure of both.
     """
     machine = unit.machine
-    params = (Value(64, "%site"), Value(64, "%frame"))
-    code = Function(name, params, 0, machine.convention, internal=False)
+    params = (IrValue(64, "%site"), IrValue(64, "%frame"))
+    code = IrFunction(name, params, 0, machine.convention, internal=False)
     if not machine.host:
         active = code.load_atomic(const(machine.address(HEADER_ACTIVE)))
         code.branch(code.icmp("eq", active, 1), "active", "idle", likely=True)
@@ -99,7 +99,9 @@ def write_entry(
     return code
 
 
-def _write_clause(firing: Firing, clause: typed.Clause, ended: str, error: Function | None) -> None:
+def _write_clause(
+    firing: Firing, clause: typed.Clause, ended: str, error: IrFunction | None
+) -> None:
     """One clause: predicate, room for its record, actions, commit. Control goes on behind it, or to
     `ended` after an exit()."""
     code = firing.code
@@ -144,7 +146,7 @@ def _write_clause(firing: Firing, clause: typed.Clause, ended: str, error: Funct
     code.block(following)
 
 
-def _write_fault(firing: Firing, following: str, error: Function | None) -> None:
+def _write_fault(firing: Firing, following: str, error: IrFunction | None) -> None:
     """The target of all faults of a clause: nothing was committed; count the fault, report it to
     dtrace:::ERROR, go on behind the clause."""
     code = firing.code
@@ -168,7 +170,7 @@ def _write_fault(firing: Firing, following: str, error: Function | None) -> None
     code.jump(following)
 
 
-def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> Function:
+def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> IrFunction:
     """The function error(frame, cpu, epid, action << 8
 
     kind, value, time) -> time, which notes a fault and runs the clauses of dtrace:::ERROR. site:

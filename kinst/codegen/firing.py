@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kinst.codegen.code_machine import CodeMachine
-from kinst.codegen.ssa import Function, Local, Value, const
+from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import ARENA, CONTEXT_CURTHREAD, FAULT_NOSCRATCH
 from kinst.core.records import ProgramLayout
@@ -32,12 +32,12 @@ class Text:
     NULL equals "" (dtrace_strncmp() of illumos and FreeBSD).
     """
 
-    address: Value
+    address: IrValue
     bound: int
     nullable: bool = False
 
 
-Lowered = Value | Text
+Lowered = IrValue | Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,20 @@ class Unit:
     key_bytes: int
     pointers: bool
     shared: bool
-    helpers: dict[str, Function] = field(default_factory=dict)
+    helpers: dict[str, IrFunction] = field(default_factory=dict)
 
-    def helper(self, name: str, write: Callable[[Unit, str], Function]) -> Function:
+    def helper(self, name: str, write: Callable[[Unit, str], IrFunction]) -> IrFunction:
         """The helper function of this name; `write` writes it when it is first asked for."""
         if name not in self.helpers:
             self.helpers[name] = write(self, name)
         return self.helpers[name]
 
-    def function(self, name: str, params: int, result: int = 64) -> Function:
+    def function(self, name: str, params: int, result: int = 64) -> IrFunction:
         """A new internal function with `params` i64 parameters and the machine's calling
         convention. It is never inlined, so that the hot path need not save the registers that it
         uses."""
-        values = tuple(Value(64, f"%a{i}") for i in range(params))
-        return Function(name, values, result, self.machine.convention, noinline=True)
+        values = tuple(IrValue(64, f"%a{i}") for i in range(params))
+        return IrFunction(name, values, result, self.machine.convention, noinline=True)
 
 
 @dataclass(slots=True)
@@ -77,9 +77,9 @@ class Faults:
 
     label: str
     action: int = 0  # 0: the predicate; actions count from 1, as DTrace numbers them
-    sources: list[tuple[str, int, int, Value]] = field(default_factory=list)
+    sources: list[tuple[str, int, int, IrValue]] = field(default_factory=list)
 
-    def add(self, code: Function, bad: Value, kind: int, value: Value) -> None:
+    def add(self, code: IrFunction, bad: IrValue, kind: int, value: IrValue) -> None:
         """Leave the clause with a fault of this kind if `bad` (an i1) is set."""
         going = code.fresh("fine")
         self.sources.append((code.at, self.action, kind, value))
@@ -104,32 +104,32 @@ class Firing:
     """
 
     unit: Unit
-    code: Function
-    site: Value
-    frame: Value
-    cpu: Value
-    slot: Value
-    state: Value
-    time: Local
+    code: IrFunction
+    site: IrValue
+    frame: IrValue
+    cpu: IrValue
+    slot: IrValue
+    state: IrValue
+    time: IrLocal
     faults: Faults
     ordinal: int = 0
     in_error: bool = False
     text_at: int = 0
-    locals: dict[str, Local] = field(default_factory=dict)
+    locals: dict[str, IrLocal] = field(default_factory=dict)
     record_size: int = 0
     following: str = ""
-    this: dict[int, Local] = field(default_factory=dict)
-    entries: dict[int, Local] = field(default_factory=dict)
+    this: dict[int, IrLocal] = field(default_factory=dict)
+    entries: dict[int, IrLocal] = field(default_factory=dict)
     old: list[Lowered] = field(default_factory=list)
 
-    def scaled(self, area: int, size: int) -> Value:
+    def scaled(self, area: int, size: int) -> IrValue:
         """Address of this CPU's part of an area that has `size` bytes for each slot."""
         if self.unit.machine.host:
             return const(self.unit.machine.address(area + self.unit.machine.scratch.cpus * size))
         offset = self.code.op("mul", self.slot, size)
         return self.code.add(offset, self.unit.machine.address(area))
 
-    def temp(self) -> Value:
+    def temp(self) -> IrValue:
         """Address of this CPU's working memory."""
         scratch = self.unit.machine.scratch
         return self.scaled(scratch.temp, scratch.temp_size)
@@ -142,7 +142,7 @@ class Firing:
         self.faults.action = number
         self.text_at = 0
 
-    def text_room(self, size: int) -> Value:
+    def text_room(self, size: int) -> IrValue:
         """Address of room for a string of `size` bytes, free again when the action ends.
 
         Raises KinstError when the action has used up all of it.
@@ -157,7 +157,7 @@ class Firing:
         self.text_at += (size + 7) & -8
         return self.code.add(self.temp(), at)
 
-    def local(self, name: str) -> Local:
+    def local(self, name: str) -> IrLocal:
         """The firing's 64-bit variable of this name."""
         if name not in self.locals:
             self.locals[name] = self.code.local(64)
@@ -170,19 +170,19 @@ class Firing:
         """Offset of the arena in working memory."""
         return (self.unit.machine.scratch.temp_size - ARENA - self._kept_size()) & -8
 
-    def arena(self) -> Local:
+    def arena(self) -> IrLocal:
         """The number of bytes of the arena in use."""
         return self.local("arena")
 
-    def arena_start(self) -> Value:
+    def arena_start(self) -> IrValue:
         """Address of the arena, from which allocate() takes its memory."""
         return self.code.add(self.temp(), self._arena_at())
 
-    def kept_text(self) -> Value:
+    def kept_text(self) -> IrValue:
         """Address of room for one string of strsize bytes that outlives the action."""
         return self.code.add(self.temp(), self._arena_at() + ARENA)
 
-    def allocate(self, size: Value) -> Value:
+    def allocate(self, size: IrValue) -> IrValue:
         """Address of `size` bytes, a multiple of 8, that last until the clause ends. Faults if
         scratch space runs out."""
         code = self.code
@@ -192,12 +192,12 @@ class Firing:
         code.set(self.arena(), code.op("and", code.op("add", code.op("add", used, size), 7), -8))
         return code.op("add", self.arena_start(), used)
 
-    def field(self, offset: int) -> Value:
+    def field(self, offset: int) -> IrValue:
         """Address of a word of the state page."""
         return self.code.add(self.state, offset)
 
 
-def read_access(code: Function, machine: CodeMachine, access: Access) -> Lowered:
+def read_access(code: IrFunction, machine: CodeMachine, access: Access) -> Lowered:
     """The value that `access` describes, read in the target."""
     value = _start(code, machine, access)
     if not access.offsets:
@@ -208,7 +208,7 @@ def read_access(code: Function, machine: CodeMachine, access: Access) -> Lowered
     return Text(value, access.size) if access.string else code.load(8 * access.size, value)
 
 
-def _start(code: Function, machine: CodeMachine, access: Access) -> Value:
+def _start(code: IrFunction, machine: CodeMachine, access: Access) -> IrValue:
     """The value that the offsets of an access start from."""
     per_cpu = machine.per_cpu
     if access.thread:
@@ -226,17 +226,17 @@ def _start(code: Function, machine: CodeMachine, access: Access) -> Value:
     return code.load(bits, const(access.per_cpu), per_cpu.address_space)
 
 
-def current_thread(firing: Firing) -> Value:
+def current_thread(firing: Firing) -> IrValue:
     """Address of the current thread's structure; 0 in BEGIN, END and timers."""
     machine = firing.unit.machine
     if machine.host:
         return firing.code.load(64, context_word(firing, CONTEXT_CURTHREAD))
     found = read_access(firing.code, machine, machine.builtins["curthread"])
-    assert isinstance(found, Value)
+    assert isinstance(found, IrValue)
     return found
 
 
-def context_word(firing: Firing, index: int) -> Value:
+def context_word(firing: Firing, index: int) -> IrValue:
     """Address of a word of the host context."""
     return firing.code.add(firing.frame, 8 * (firing.unit.machine.frame_slots + index))
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.firing import GOLDEN
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.columns import NO_PAIRS, U64, Pairs
 
 _TABLE = struct.Struct("<QQQ")
@@ -69,7 +69,7 @@ def build_trap_table(address: int, traps: Pairs, copies: Pairs = NO_PAIRS) -> by
     return made
 
 
-def _look_up(code: Function, directory: int, key: Value, found: str, missing: str) -> Value:
+def _look_up(code: IrFunction, directory: int, key: IrValue, found: str, missing: str) -> IrValue:
     """Go to `missing`, or to `found` with the entry's address as the result."""
     table = code.load(64, const(directory))
     mask = code.load(64, const(directory + 8))
@@ -89,11 +89,11 @@ def _look_up(code: Function, directory: int, key: Value, found: str, missing: st
     return entry
 
 
-def write_trap_hook(machine: CodeMachine) -> Function:
+def write_trap_hook(machine: CodeMachine) -> IrFunction:
     """trap_hook(saved registers) -> 1 if the breakpoint is kinst's: the saved program counter is
     now the trampoline's. Otherwise 0, and nothing has changed."""
-    registers = Value(64, "%registers")
-    code = Function("trap_hook", (registers,), 64, "ccc", internal=False)
+    registers = IrValue(64, "%registers")
+    code = IrFunction("trap_hook", (registers,), 64, "ccc", internal=False)
     saved = code.add(registers, machine.trap_pc_offset)
     site = code.op("sub", code.load(64, saved), machine.trap_pc_delta)
     directory = machine.address(machine.scratch.traps + TRAPS)
@@ -106,13 +106,15 @@ def write_trap_hook(machine: CodeMachine) -> Function:
     return code
 
 
-def write_sampler(machine: CodeMachine, name: str, entry: Function, descriptor: int) -> Function:
+def write_sampler(
+    machine: CodeMachine, name: str, entry: IrFunction, descriptor: int
+) -> IrFunction:
     """name(saved registers): run an entry with what the CPU was at. Behind the frame is where that
     was, twice: in the kernel, else 0, and in user mode, else 0.
 
     descriptor: address of the probe's."""
-    registers = Value(64, "%registers")
-    code = Function(name, (registers,), 0, "ccc", internal=False)
+    registers = IrValue(64, "%registers")
+    code = IrFunction(name, (registers,), 0, "ccc", internal=False)
     size = 8 * machine.frame_slots
     frame = code.buffer(size + 16)
     for at in range(0, size, 8):
@@ -130,11 +132,11 @@ def write_sampler(machine: CodeMachine, name: str, entry: Function, descriptor: 
     return code
 
 
-def write_fault_hook(machine: CodeMachine) -> Function:
+def write_fault_hook(machine: CodeMachine) -> IrFunction:
     """fault_hook(address) -> the address, or for that of a displaced copy the address of the
     original."""
-    address = Value(64, "%address")
-    code = Function("fault_hook", (address,), 64, "ccc", internal=False)
+    address = IrValue(64, "%address")
+    code = IrFunction("fault_hook", (address,), 64, "ccc", internal=False)
     scratch = machine.scratch
     inside = code.op("sub", address, const(machine.address(scratch.text)))
     ours = code.icmp("ult", inside, scratch.size - scratch.text)

@@ -27,7 +27,7 @@ from kinst.codegen.compile import compile_functions
 from kinst.codegen.firing import Text, read_access
 from kinst.codegen.helpers.key_slots import counter_of
 from kinst.codegen.layout.variable_places import bits_of
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.bodies import Snippet
 from kinst.core.dtypes import IntType, PointerType, StringType
 from kinst.core.isa import Isa
@@ -52,15 +52,15 @@ class _Writer:
     machine: CodeMachine
     isa: Isa
     arguments: Sequence[Argument]
-    code: Function
-    registers: dict[int, Value] = field(default_factory=dict)
+    code: IrFunction
+    registers: dict[int, IrValue] = field(default_factory=dict)
 
-    def register(self, slot: int) -> Value:
+    def register(self, slot: int) -> IrValue:
         if slot not in self.isa.snippets.names:
             raise _ImpureError
-        return self.registers.setdefault(slot, Value(64, f"%register.{slot}"))
+        return self.registers.setdefault(slot, IrValue(64, f"%register.{slot}"))
 
-    def value(self, expr: typed.Expr) -> Value:
+    def value(self, expr: typed.Expr) -> IrValue:
         """An integer or a pointer, of the bits of its type."""
         if not isinstance(expr.type, IntType | PointerType):
             raise _ImpureError
@@ -96,7 +96,7 @@ class _Writer:
                 return code.convert(self.truth(expr), bits, signed=False)
         raise _ImpureError
 
-    def select(self, condition: Value, then: Value, otherwise: Value) -> Value:
+    def select(self, condition: IrValue, then: IrValue, otherwise: IrValue) -> IrValue:
         """One of two values, without a branch."""
         code = self.code
         if self.isa.snippets.selects:
@@ -106,7 +106,7 @@ class _Writer:
         chosen = code.convert(code.op("and", differ, mask), then.bits, signed=False)
         return code.op("xor", chosen, otherwise)
 
-    def _builtin(self, expr: typed.Builtin) -> Value:
+    def _builtin(self, expr: typed.Builtin) -> IrValue:
         code, bits, name = self.code, bits_of(expr.type), expr.name
         if name in OF_THREAD and name in self.machine.builtins:
             access = self.machine.builtins[name]
@@ -124,7 +124,7 @@ class _Writer:
             return const(argument.value, bits)
         raise _ImpureError
 
-    def _shift(self, expr: typed.Binary, bits: int) -> Value:
+    def _shift(self, expr: typed.Binary, bits: int) -> IrValue:
         """As DTrace's: of 64 bits, with the count modulo 64."""
         code = self.code
         right = code.convert(self.value(expr.right), 64, signed=False)
@@ -133,7 +133,7 @@ class _Writer:
         left = code.convert(self.value(expr.left), 64, signed)
         return code.convert(code.op(opcode, left, code.op("and", right, 63)), bits, signed)
 
-    def truth(self, expr: typed.Expr) -> Value:
+    def truth(self, expr: typed.Expr) -> IrValue:
         """Whether a value is not zero, as an i1."""
         match expr:
             case typed.Logical():
@@ -151,7 +151,7 @@ class _Writer:
                 raise _ImpureError
         return self.code.icmp("ne", self.value(expr), 0)
 
-    def word(self, expr: typed.Expr) -> tuple[Value, bool]:
+    def word(self, expr: typed.Expr) -> tuple[IrValue, bool]:
         """A word that says whether a value is not zero, and whether it says so by being zero.
 
         A difference does what a comparison would, often without a change to any flag."""
@@ -173,7 +173,7 @@ class _Writer:
                 return self.word(operand)
         return self.code.convert(self.truth(expr), 64, signed=False), False
 
-    def _text_difference(self, expr: typed.Binary) -> Value:
+    def _text_difference(self, expr: typed.Binary) -> IrValue:
         """Not zero where execname is not a literal, which has to fit in its memory with a NUL."""
         name, literal = expr.left, expr.right
         if isinstance(name, typed.StrConst):
@@ -211,11 +211,11 @@ def _of_texts(expr: typed.Binary) -> bool:
 class PureCode:
     """A snippet before it is compiled.  zero: as Snippet.zero."""
 
-    function: Function
+    function: IrFunction
     zero: bool = False
 
 
-def _finished(writer: _Writer, word: Value) -> None:
+def _finished(writer: _Writer, word: IrValue) -> None:
     """Take the registers in, give the word out."""
     names = writer.isa.snippets.names
     slots = sorted(writer.registers)
@@ -288,8 +288,8 @@ def index_code(
     return PureCode(writer.code)
 
 
-def _naked(name: str) -> Function:
-    return Function(name, (), 0, "ccc", internal=False, naked=True)
+def _naked(name: str) -> IrFunction:
+    return IrFunction(name, (), 0, "ccc", internal=False, naked=True)
 
 
 def compile_snippets(

@@ -16,7 +16,7 @@ LIKELY = 2000  # weight of the taken side of a branch that is nearly always take
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class IrValue:
     """An integer of `bits` bits, a register (%v1) or a constant, as LLVM spells it."""
 
     bits: int
@@ -26,13 +26,13 @@ class Value:
         return f"i{self.bits} {self.text}"
 
 
-def const(value: int, bits: int = 64) -> Value:
+def const(value: int, bits: int = 64) -> IrValue:
     """A constant, modulo 2**bits."""
-    return Value(bits, str(value & ((1 << bits) - 1)))
+    return IrValue(bits, str(value & ((1 << bits) - 1)))
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class IrLocal:
     """A variable of a function; LLVM moves it into a register."""
 
     bits: int
@@ -40,12 +40,12 @@ class Local:
 
 
 @dataclass(slots=True)
-class Function:
+class IrFunction:
     """One function under construction. result: its bits, 0 for void. naked: without prologue and
     epilogue."""
 
     name: str
-    params: tuple[Value, ...]
+    params: tuple[IrValue, ...]
     result: int
     convention: str
     internal: bool = True
@@ -64,69 +64,69 @@ class Function:
     def _line(self, text: str) -> None:
         self.lines.append("  " + text)
 
-    def _value(self, bits: int, text: str) -> Value:
+    def _value(self, bits: int, text: str) -> IrValue:
         name = "%" + self.fresh()
         self._line(f"{name} = {text}")
-        return Value(bits, name)
+        return IrValue(bits, name)
 
     # Arithmetic.
 
-    def op(self, opcode: str, left: Value, right: Value | int) -> Value:
+    def op(self, opcode: str, left: IrValue, right: IrValue | int) -> IrValue:
         """add sub mul and or xor shl lshr ashr udiv sdiv urem srem, wrapping."""
         operand = const(right, left.bits) if isinstance(right, int) else right
         return self._value(left.bits, f"{opcode} {left}, {operand.text}")
 
-    def add(self, left: Value, right: Value | int) -> Value:
+    def add(self, left: IrValue, right: IrValue | int) -> IrValue:
         return left if right == 0 else self.op("add", left, right)
 
-    def icmp(self, predicate: str, left: Value, right: Value | int) -> Value:
+    def icmp(self, predicate: str, left: IrValue, right: IrValue | int) -> IrValue:
         operand = const(right, left.bits) if isinstance(right, int) else right
         return self._value(1, f"icmp {predicate} {left}, {operand.text}")
 
-    def select(self, condition: Value, then: Value, otherwise: Value) -> Value:
+    def select(self, condition: IrValue, then: IrValue, otherwise: IrValue) -> IrValue:
         return self._value(then.bits, f"select {condition}, {then}, {otherwise}")
 
-    def convert(self, value: Value, bits: int, signed: bool) -> Value:
+    def convert(self, value: IrValue, bits: int, signed: bool) -> IrValue:
         """The value truncated, or sign- or zero-extended, to `bits` bits."""
         if bits == value.bits:
             return value
         opcode = "trunc" if bits < value.bits else "sext" if signed else "zext"
         return self._value(bits, f"{opcode} {value} to i{bits}")
 
-    def leading_zeros(self, value: Value) -> Value:
+    def leading_zeros(self, value: IrValue) -> IrValue:
         """The number of leading zeros of an i64; 64 for 0."""
         return self._value(64, f"call i64 @llvm.ctlz.i64({value}, i1 false)")
 
-    def assume(self, condition: Value) -> None:
+    def assume(self, condition: IrValue) -> None:
         """Tell LLVM of what holds here, so that it need not be asked about again."""
         self._line(f"call void @llvm.assume({condition})")
 
     # Memory.
 
-    def _pointer(self, address: Value, space: int = 0) -> str:
+    def _pointer(self, address: IrValue, space: int = 0) -> str:
         kind = f"ptr addrspace({space})" if space else "ptr"
         name = "%" + self.fresh("p")
         self._line(f"{name} = inttoptr {address} to {kind}")
         return f"{kind} {name}"
 
-    def load(self, bits: int, address: Value, space: int = 0) -> Value:
+    def load(self, bits: int, address: IrValue, space: int = 0) -> IrValue:
         return self._value(bits, f"load i{bits}, {self._pointer(address, space)}, align 1")
 
-    def store(self, value: Value, address: Value) -> None:
+    def store(self, value: IrValue, address: IrValue) -> None:
         self._line(f"store {value}, {self._pointer(address)}, align 1")
 
-    def load_atomic(self, address: Value, ordering: str = "monotonic") -> Value:
+    def load_atomic(self, address: IrValue, ordering: str = "monotonic") -> IrValue:
         pointer = self._pointer(address)
         return self._value(64, f"load atomic i64, {pointer} {ordering}, align 8")
 
-    def store_atomic(self, value: Value, address: Value, ordering: str = "monotonic") -> None:
+    def store_atomic(self, value: IrValue, address: IrValue, ordering: str = "monotonic") -> None:
         self._line(f"store atomic {value}, {self._pointer(address)} {ordering}, align 8")
 
     def fence(self, ordering: str) -> None:
         """A fence, acquire or release, as C11's atomic_thread_fence."""
         self._line(f"fence {ordering}")
 
-    def exchange_if(self, address: Value, expected: Value, new: Value) -> Value:
+    def exchange_if(self, address: IrValue, expected: IrValue, new: IrValue) -> IrValue:
         """Compare and exchange: an i1, whether the u64 at address was `expected` and is now
         `new`."""
         pointer = self._pointer(address)
@@ -135,18 +135,18 @@ class Function:
         self._line(f"{name} = {pair}")
         return self._value(1, f"extractvalue {{ i64, i1 }} {name}, 1")
 
-    def change_atomic(self, operation: str, address: Value, by: Value) -> Value:
+    def change_atomic(self, operation: str, address: IrValue, by: IrValue) -> IrValue:
         """Atomic add, or, and on the aligned integer at address; its value before."""
         pointer = self._pointer(address)
         return self._value(
             by.bits, f"atomicrmw {operation} {pointer}, {by} acq_rel, align {by.bits // 8}"
         )
 
-    def increment(self, address: Value, by: Value | int = 1) -> None:
+    def increment(self, address: IrValue, by: IrValue | int = 1) -> None:
         """*address += by; only this CPU writes there."""
         self.store(self.op("add", self.load(64, address), by), address)
 
-    def replace(self, address: Value, old: Value, new: Value) -> Value:
+    def replace(self, address: IrValue, old: IrValue, new: IrValue) -> IrValue:
         """Atomically store new where old is: an i1, whether it was there."""
         pair = "%" + self.fresh("c")
         pointer = self._pointer(address)
@@ -157,12 +157,12 @@ class Function:
         """Keep the compiler from moving memory accesses across; no instruction."""
         self._line('fence syncscope("singlethread") seq_cst')
 
-    def local(self, bits: int, value: int = 0) -> Local:
+    def local(self, bits: int, value: int = 0) -> IrLocal:
         name = "%" + self.fresh("l")
         self.locals.append(f"  {name} = alloca i{bits}\n  store i{bits} {value}, ptr {name}")
-        return Local(bits, name)
+        return IrLocal(bits, name)
 
-    def buffer(self, size: int) -> Value:
+    def buffer(self, size: int) -> IrValue:
         """Address of `size` bytes on the stack. A kernel that follows frame pointers can see that
         they are in this function's frame."""
         name = "%" + self.fresh("b")
@@ -170,10 +170,10 @@ class Function:
         self.frame_pointer = True
         return self._value(64, f"ptrtoint ptr {name} to i64")
 
-    def get(self, local: Local) -> Value:
+    def get(self, local: IrLocal) -> IrValue:
         return self._value(local.bits, f"load i{local.bits}, ptr {local.name}")
 
-    def set(self, local: Local, value: Value) -> None:
+    def set(self, local: IrLocal, value: IrValue) -> None:
         self._line(f"store {value}, ptr {local.name}")
 
     # Control.
@@ -186,16 +186,16 @@ class Function:
     def jump(self, label: str) -> None:
         self._line(f"br label %{label}")
 
-    def branch(self, condition: Value, yes: str, no: str, likely: bool | None = None) -> None:
+    def branch(self, condition: IrValue, yes: str, no: str, likely: bool | None = None) -> None:
         """likely: True when `yes` is nearly always taken, False when `no` is."""
         hint = "" if likely is None else ", !prof !0" if likely else ", !prof !1"
         self._line(f"br {condition}, label %{yes}, label %{no}{hint}")
 
-    def phi(self, bits: int, sources: Sequence[tuple[Value, str]]) -> Value:
+    def phi(self, bits: int, sources: Sequence[tuple[IrValue, str]]) -> IrValue:
         pairs = ", ".join(f"[ {value.text}, %{label} ]" for value, label in sources)
         return self._value(bits, f"phi i{bits} {pairs}")
 
-    def call(self, function: Function, args: Sequence[Value]) -> Value:
+    def call(self, function: IrFunction, args: Sequence[IrValue]) -> IrValue:
         """Call a function; the result means nothing for a void one."""
         text = (
             f"call {function.convention} {_type(function.result)} @{function.name}({_list(args)})"
@@ -205,11 +205,11 @@ class Function:
         self._line(text)
         return const(0)
 
-    def call_c(self, address: int, args: Sequence[Value]) -> Value:
+    def call_c(self, address: int, args: Sequence[IrValue]) -> IrValue:
         """Call the C function at this address; it returns an i64."""
         return self._value(64, f"call i64 inttoptr (i64 {address} to ptr)({_list(args)})")
 
-    def asm(self, template: str, constraints: str) -> Value:
+    def asm(self, template: str, constraints: str) -> IrValue:
         """An i64 from inline assembly, or from the LLVM intrinsic of this name (llvm.x), or from
         this register of the machine (%tpidr_el1)."""
         if template.startswith("%"):
@@ -220,11 +220,11 @@ class Function:
         text = template.replace("\\", "\\5C").replace('"', "\\22").replace("\n", "\\0A")
         return self._value(64, f'call i64 asm sideeffect "{text}", "{constraints}"()')
 
-    def opaque(self, value: Value) -> Value:
+    def opaque(self, value: IrValue) -> IrValue:
         """The same value, of which LLVM knows nothing any more."""
         return self._value(value.bits, f'call i{value.bits} asm "", "=r,0"({value})')
 
-    def ret(self, value: Value | None = None) -> None:
+    def ret(self, value: IrValue | None = None) -> None:
         self._line("ret void" if value is None else f"ret {value}")
 
     def text(self) -> str:
@@ -241,11 +241,11 @@ def _type(bits: int) -> str:
     return f"i{bits}" if bits else "void"
 
 
-def _list(values: Sequence[Value]) -> str:
+def _list(values: Sequence[IrValue]) -> str:
     return ", ".join(map(str, values))
 
 
-def module_text(triple: str, functions: Sequence[Function]) -> str:
+def module_text(triple: str, functions: Sequence[IrFunction]) -> str:
     """The whole module. Its attributes: no-builtins keeps loops from becoming calls of memset;
     no-jump-tables keeps read-only data out; noredzone because faults push on the interrupted
     stack."""

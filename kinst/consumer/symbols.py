@@ -15,7 +15,7 @@ from kinst.events import Frame, Stack
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol:
+class ResolvedSymbol:
     """A function or a variable, where it starts, and whose it is; name "" where only the module
     is known.  base: an address that stands for the module."""
 
@@ -35,8 +35,8 @@ class Process:
     program: str
 
 
-Lookup = Callable[[int], Symbol | None]
-UserLookup = Callable[[Process, int], Symbol | None]
+Lookup = Callable[[int], ResolvedSymbol | None]
+UserLookup = Callable[[Process, int], ResolvedSymbol | None]
 
 
 def is_address_data(field: Field) -> bool:
@@ -44,11 +44,11 @@ def is_address_data(field: Field) -> bool:
     return isinstance(field.type, StackType | SymbolType)
 
 
-def _nobody(address: int) -> Symbol | None:
+def _nobody(address: int) -> ResolvedSymbol | None:
     return None
 
 
-def _no_user(process: Process, address: int) -> Symbol | None:
+def _no_user(process: Process, address: int) -> ResolvedSymbol | None:
     return None
 
 
@@ -60,7 +60,7 @@ def _no_place(module: str, address: int) -> SourcePlace | None:
     return None
 
 
-def shown(address: int, symbol: Symbol | None, *, offset: bool = True) -> str:
+def shown(address: int, symbol: ResolvedSymbol | None, *, offset: bool = True) -> str:
     """module`function+0x13; module`0xADDRESS or 0xADDRESS where less is known."""
     if symbol is None:
         return f"{address:#x}"
@@ -81,7 +81,7 @@ class Names:
     copies: Callable[[int], Sequence[str]] = _no_copies
     place: Callable[[str, int], SourcePlace | None] = _no_place
 
-    def symbol(self, value: bytes, type_: SymbolType) -> Symbol | None:
+    def symbol(self, value: bytes, type_: SymbolType) -> ResolvedSymbol | None:
         """Of what sym() and the like recorded."""
         address = words_of(value)[-1]
         return self.user(process_of(value), address) if type_.user else self.kernel(address)
@@ -100,7 +100,7 @@ class Names:
             start = symbol.base
         return value[:-8] + (start & (1 << 64) - 1).to_bytes(8, "little")
 
-    def frame(self, pc: int, caller: bool) -> Symbol | None:
+    def frame(self, pc: int, caller: bool) -> ResolvedSymbol | None:
         """The function of a frame of a kernel stack.  caller: pc is a return address.  Behind a
         call that does not return, it may lie behind the function's end."""
         return (self.kernel(pc - 1) if caller else None) or self.kernel(pc)
@@ -181,7 +181,7 @@ class FrameFinder:
         return self._kernel[key]
 
 
-def _frame(address: int, symbol: Symbol | None) -> Frame:
+def _frame(address: int, symbol: ResolvedSymbol | None) -> Frame:
     if symbol is None:
         return Frame(address)
     return Frame(address, symbol.module, symbol.name, address - symbol.start if symbol.name else 0)

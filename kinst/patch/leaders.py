@@ -87,7 +87,7 @@ class FoundRuns:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Code:
+class _FunctionRows:
     """Functions, with a row for each of their instructions.
 
     Attributes:
@@ -152,7 +152,7 @@ class _Entered:
         begins: rows where a jump can be made.
     """
 
-    code: _Code
+    code: _FunctionRows
     text: U8
     branched_to: Bools
     elsewhere: Bools
@@ -226,7 +226,7 @@ class Leaders:
             frozenset(at for found in every for at in found.gated),
         )
 
-    def _code_of(self, functions: Sequence[Function]) -> _Code:
+    def _code_of(self, functions: Sequence[Function]) -> _FunctionRows:
         scanned, flows = self._kernel.flow_columns(functions)
         count = np.diff(scanned.bounds)
         base = bounds_of(np.array([f.size for f in functions], np.int64) + self._beyond)
@@ -237,10 +237,10 @@ class Leaders:
         follows[scanned.bounds[:-1][count > 0]] = False
         row_at: I32 = np.full(base[-1], -1, np.int32)
         row_at[place] = np.arange(len(place))
-        return _Code(functions, scanned.columns, flows, of, place, follows, base, row_at)
+        return _FunctionRows(functions, scanned.columns, flows, of, place, follows, base, row_at)
 
     def _look(
-        self, code: _Code, asked: Bools, own: Bools, taken: U64, live: U64, *, gates: bool
+        self, code: _FunctionRows, asked: Bools, own: Bools, taken: U64, live: U64, *, gates: bool
     ) -> FoundRuns:
         """The runs in some functions, which are short of room."""
         seen = self._see(code, live, asked)
@@ -301,7 +301,7 @@ class Leaders:
             self._sites(code, np.flatnonzero(gates)), gated,
         )  # fmt: skip
 
-    def _sites(self, code: _Code, rows: I64) -> tuple[Site, ...]:
+    def _sites(self, code: _FunctionRows, rows: I64) -> tuple[Site, ...]:
         some = code.columns.take(rows)
         row = zip(
             code.of[rows].tolist(), some.address.tolist(), some.size.tolist(),
@@ -331,14 +331,14 @@ class Leaders:
             padding=self._padding(seen, around), begins=seen.begins,
         )  # fmt: skip
 
-    def _goals(self, code: _Code) -> I64:
+    def _goals(self, code: _FunctionRows) -> I64:
         """The rows to which direct branches lead in their own functions; -1 for none."""
         found = np.full(len(code.place), -1, np.int64)
         which, places = self._own_targets(code)
         found[which] = code.row_at[places]
         return found
 
-    def _own_targets(self, code: _Code) -> tuple[I64, I64]:
+    def _own_targets(self, code: _FunctionRows) -> tuple[I64, I64]:
         """Rows of direct branches that lead to places of their own functions, and those places."""
         which = np.flatnonzero(code.flows.direct)
         of = code.of[which]
@@ -346,7 +346,7 @@ class Leaders:
         there = (offset >= 0) & (offset < np.diff(code.base)[of])
         return which[there], (offset + code.base[of])[there]
 
-    def _see(self, code: _Code, live: U64, asked: Bools) -> _Entered:
+    def _see(self, code: _FunctionRows, live: U64, asked: Bools) -> _Entered:
         """Find where control may enter these functions.  asked: the planted instructions."""
         branched_to, undisplaced, elsewhere, returned_to = np.zeros((4, code.base[-1]), np.bool_)
         returned_to[code.within(live)[1]] = True
@@ -384,7 +384,7 @@ class Leaders:
             begins,
         )  # fmt: skip
 
-    def _fills(self, code: _Code, behind: Bools) -> Bools:
+    def _fills(self, code: _FunctionRows, behind: Bools) -> Bools:
         """The instructions that are padding, of these and of those straight behind padding."""
         found = np.zeros(len(behind), np.bool_)
         columns, known = code.columns, dict[bytes, bool]()
@@ -401,7 +401,7 @@ class Leaders:
             rows = np.array([k for k in kept if k < len(found) and code.follows[k]], np.int64)
         return found
 
-    def _made(self, code: _Code, elsewhere: Bools, blind: Bools) -> None:
+    def _made(self, code: _FunctionRows, elsewhere: Bools, blind: Bools) -> None:
         """Where tables of computed jumps lead, and what may be the addresses of tables; whether
         there is a computed jump of which nothing is known."""
         kernel, isa, columns = self._kernel, self._isa, code.columns
@@ -437,7 +437,7 @@ class Leaders:
         names = (f.name.partition(COLD) for f in self._system.functions())
         return frozenset(stem for stem, cold, _ in names if cold)
 
-    def _spare(self, code: _Code, k: int) -> dict[int, int]:
+    def _spare(self, code: _FunctionRows, k: int) -> dict[int, int]:
         """Isa.spare of one of the functions, by address."""
         start = code.functions[k].address
         known = self._spares.get(start)
@@ -458,7 +458,7 @@ class Leaders:
             known = self._spares[start] = {at: bits for at, bits in pairs if bits}
         return known
 
-    def _unfit(self, code: _Code, some: Bools, asked: Bools) -> Bools:
+    def _unfit(self, code: _FunctionRows, some: Bools, asked: Bools) -> Bools:
         """Return which of some instructions cannot be in a run.  Whether those without a probe
         can be displaced has not been checked yet."""
         found = np.zeros(len(some), np.bool_)
@@ -499,7 +499,7 @@ class Leaders:
                 found[k] = 0 if reason or changing else size
         return found
 
-    def _pieces(self, code: _Code) -> Sequence[tuple[int, int]]:
+    def _pieces(self, code: _FunctionRows) -> Sequence[tuple[int, int]]:
         """The ranges of code that the functions are in: the kernel's, or a module's, or their
         own."""
         ranges = [self._system.text, *(m.text for m in self._system.modules())]
@@ -513,7 +513,7 @@ class Leaders:
         alone = [code.functions[k] for k in np.flatnonzero(~known).tolist()]
         return [*used, *((f.address, f.address + f.size) for f in alone)]
 
-    def _read(self, code: _Code, which: I64, text: U8) -> None:
+    def _read(self, code: _FunctionRows, which: I64, text: U8) -> None:
         """Put the bytes of functions, and some behind each, in their places."""
         some = [(code.functions[k], int(code.base[k])) for k in which.tolist()]
         first = some[0][0].address
@@ -547,7 +547,7 @@ class Leaders:
         return np.unique(np.array([f.address for f in self._system.functions()], np.uint64))
 
 
-def _spans(code: _Code, rows: I64) -> list[tuple[int, int]]:
+def _spans(code: _FunctionRows, rows: I64) -> list[tuple[int, int]]:
     """Address and size of instructions."""
     columns = code.columns
     return list(zip(columns.address[rows].tolist(), columns.size[rows].tolist(), strict=True))

@@ -231,7 +231,9 @@ def plan_sites(
             free = isa.counts_freely(sites, [work.following for work in wanted])
             counted = arrange(wanted, chains, free, blocks, runs.start)
         apart = _apart(sites, isa, table, near)
-        layout = _Layout(counted.wanted, sites, isa, chains, _aligned(start), limit, spare, apart)
+        layout = _TrampolineLayout(
+            counted.wanted, sites, isa, chains, _aligned(start), limit, spare, apart
+        )
         if not layout.settle() or (runs and not chained):
             chained = False
             wanted, runs = [work for work in wanted if work.way in _ASKED], NO_RUNS
@@ -373,7 +375,7 @@ def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
     return [None if work.rerun_prefix else known[id(work.bodies)] for work in wanted]
 
 
-class _Layout:
+class _TrampolineLayout:
     """Trampolines and where they lie, in the order of `wanted`.
 
     Where a trampoline lies decides what others lead to, so they are laid out until none moves:

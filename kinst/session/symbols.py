@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kinst.consumer.symbols import Names, Process, Symbol
+from kinst.consumer.symbols import Names, Process, ResolvedSymbol
 from kinst.core.errors import KinstError
 from kinst.core.inline import SourcePlace
 from kinst.core.system import System
@@ -29,7 +29,7 @@ def names_of(machine: StartedMachine) -> Names:
     system, images = machine.system, machine.images
     modules: dict[str, int] = {}
 
-    def kernel(address: int) -> Symbol | None:
+    def kernel(address: int) -> ResolvedSymbol | None:
         found = _symbol(system, address)
         if found is None:
             return None
@@ -53,13 +53,13 @@ def names_of(machine: StartedMachine) -> Names:
     return Names(kernel, user_names(machine.programs), copies, place)
 
 
-def _symbol(system: System, address: int) -> Symbol | None:
+def _symbol(system: System, address: int) -> ResolvedSymbol | None:
     """Return the function or the variable that holds an address of the kernel."""
     function = system.function_at(address)
     if function is not None:
-        return Symbol(function.module, function.name, function.address)
+        return ResolvedSymbol(function.module, function.name, function.address)
     variable = system.variable_at(address)
-    return None if variable is None else Symbol(*variable)
+    return None if variable is None else ResolvedSymbol(*variable)
 
 
 def symbols_in(program: typed.Program) -> set[tuple[str, str]]:
@@ -109,7 +109,7 @@ class GuestProgram:
     sizes: npt.NDArray[np.uint64]
     names: tuple[str, ...]
 
-    def symbol(self, module: str, address: int, code_start: int) -> Symbol | None:
+    def symbol(self, module: str, address: int, code_start: int) -> ResolvedSymbol | None:
         """What is at an address of a process; None outside of the program's own code."""
         slide = code_start - self.code[0][0]
         linked = address - slide
@@ -119,8 +119,8 @@ class GuestProgram:
         if at >= 0:
             start, size = int(self.starts[at]), int(self.sizes[at])
             if linked < start + max(size, 1):
-                return Symbol(module, self.names[at], start + slide, code_start)
-        return Symbol(module, "", 0, code_start)
+                return ResolvedSymbol(module, self.names[at], start + slide, code_start)
+        return ResolvedSymbol(module, "", 0, code_start)
 
 
 def open_program(path: Path) -> GuestProgram | None:
@@ -153,12 +153,12 @@ def open_program(path: Path) -> GuestProgram | None:
     )
 
 
-def user_names(programs: Mapping[str, Path]) -> Callable[[Process, int], Symbol | None]:
+def user_names(programs: Mapping[str, Path]) -> Callable[[Process, int], ResolvedSymbol | None]:
     """A function from a process and an address in it to its symbol.  Files are opened when a
     process that runs them is first asked about."""
     opened: dict[str, GuestProgram | None] = {}
 
-    def symbol(process: Process, address: int) -> Symbol | None:
+    def symbol(process: Process, address: int) -> ResolvedSymbol | None:
         name = process.program
         if name not in programs or not process.code_start:
             return None

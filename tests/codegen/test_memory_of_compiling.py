@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kinst.codegen.compile import compile_functions
-from kinst.codegen.ssa import Function
+from kinst.codegen.ssa import IrFunction
 from tests.codegen.codegen_rig import TargetRig, program
 
 MOST = 3 << 20  # bytes for 150, of which LLVM's passes alone would keep 30 KB each
@@ -25,7 +25,7 @@ def test_a_compiled_program_leaves_nothing() -> None:
 
     def compile_some(first: int, count: int) -> None:
         for number in range(first, first + count):
-            code = Function("f", (), 64, "ccc", internal=False)
+            code = IrFunction("f", (), 64, "ccc", internal=False)
             code.ret(code.asm(f"movabsq $${number}, $0", "=r"))
             assert compile_functions([code], machine)["f"]
 

@@ -14,7 +14,7 @@ from kinst.codegen import hooks
 from kinst.codegen.code_machine import target_machine
 from kinst.codegen.compile import ObjectError, compile_functions, compile_target, read_object
 from kinst.codegen.layout.program_layout import lay_out_program
-from kinst.codegen.ssa import Function
+from kinst.codegen.ssa import IrFunction
 from kinst.core import layout as lay
 from kinst.core.columns import Pairs
 from kinst.core.dtypes import UINT64
@@ -191,7 +191,7 @@ def test_records_need_a_clock() -> None:
 
 def test_assembly_is_passed_on_as_it_is() -> None:
     """Quotes, backslashes and lines: what the assembler makes of .ascii is in the code."""
-    code = Function("f", (), 64, "ccc", internal=False)
+    code = IrFunction("f", (), 64, "ccc", internal=False)
     lines = ["jmp 1f", r'.ascii "a\\b\"c"', "1: movabsq $$0x1122334455667788, $0"]
     code.ret(code.asm("\n".join(lines), "=r"))
     machine = replace(TargetRig(program([]), {1: (0,)}).target_machine(), llvm_options=())

@@ -26,7 +26,7 @@ from kinst.consumer.aggregations import (
     rank,
     scalar,
 )
-from kinst.consumer.symbols import Names, Symbol
+from kinst.consumer.symbols import Names, ResolvedSymbol
 from kinst.core import dtypes
 from kinst.core.dtypes import StringType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE
@@ -416,7 +416,7 @@ def test_addresses_of_one_function_are_one_key() -> None:
     agg = aggregation(0, "count", (dtypes.INT64, sym))
     keys = [Field(8, 8, dtypes.INT64), Field(16, 8, sym)]
     layout = table_layout(agg, 0, 8, keys)
-    names = Names(lambda at: Symbol("vmlinux", "f", at & ~0xFFF) if at < 0x8000 else None)
+    names = Names(lambda at: ResolvedSymbol("vmlinux", "f", at & ~0xFFF) if at < 0x8000 else None)
     w = World((), [(agg, layout)], names=names)
     for row, address in enumerate((0x1010, 0x9001, 0x1F00, 0x9002, 0x2001)):
         w.entry(0, 0, 0, row, struct.pack("<qQ", -1, address), [1])

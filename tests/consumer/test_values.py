@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 
 from kinst.consumer.aggregations import Entry, KeyedTable
-from kinst.consumer.symbols import FrameFinder, Names, Symbol
+from kinst.consumer.symbols import FrameFinder, Names, ResolvedSymbol
 from kinst.consumer.values import aggregation_of, bucket_bounds, plain, size_of
 from kinst.core import dtypes
 from kinst.core.dtypes import (
@@ -261,8 +261,10 @@ def test_no_bucket_begins_where_no_number_is() -> None:
 
 def names() -> Names:
     return Names(
-        lambda address: Symbol("vmlinux", "f", 0x1000) if 0x1000 <= address < 0x1100 else None,
-        lambda process, address: Symbol(process.program, "main", 0x500, 0x400),
+        lambda address: (
+            ResolvedSymbol("vmlinux", "f", 0x1000) if 0x1000 <= address < 0x1100 else None
+        ),
+        lambda process, address: ResolvedSymbol(process.program, "main", 0x500, 0x400),
     )
 
 
@@ -344,7 +346,7 @@ def test_stacks_and_names() -> None:
     assert found.symbol(words(0x1004), symbol) == Frame(0x1004, "vmlinux", "f", 4)
     assert found.symbol(user(1, b"sh", 0x507), of_user) == Frame(0x507, "sh", "main", 7)
     # Of code of which only the module is known, no place in a function is.
-    module = FrameFinder(Names(lambda address: Symbol("ext4", "", 0)))
+    module = FrameFinder(Names(lambda address: ResolvedSymbol("ext4", "", 0)))
     assert module.symbol(words(0x1004), symbol) == Frame(0x1004, "ext4", "", 0)
     nobody = FrameFinder(Names())
     assert nobody.symbol(words(0x1004), symbol) == Frame(0x1004)
@@ -360,8 +362,8 @@ def test_stacks_and_names() -> None:
 def test_what_is_shown_as_one_counts_as_one(kind: str, counted: int) -> None:
     """A function by its start, a module by its base, an address by itself."""
     found = Names(
-        lambda address: Symbol("vmlinux", "f", 0x1000, 0x900) if address < 0x1100 else None,
-        lambda process, address: Symbol(process.program, "main", 0x500, 0x400),
+        lambda address: ResolvedSymbol("vmlinux", "f", 0x1000, 0x900) if address < 0x1100 else None,
+        lambda process, address: ResolvedSymbol(process.program, "main", 0x500, 0x400),
     )
     head = user(42, b"a.out") if kind[0] == "u" else b""
     assert found.merged(head + words(0x1044), SymbolType(kind)) == head + words(counted)
@@ -386,7 +388,10 @@ def test_a_caller_is_looked_up_where_it_calls() -> None:
         return ()
 
     made = Names(
-        lambda address: Symbol("vmlinux", "f", 0x1000), names().user, place=place, copies=copies
+        lambda address: ResolvedSymbol("vmlinux", "f", 0x1000),
+        names().user,
+        place=place,
+        copies=copies,
     )
     frames = FrameFinder(made).stack(words(0x1010, 0x1020, 0), StackType(3)).frames
     assert [one.address for one in frames] == [0x1010, 0x1020]

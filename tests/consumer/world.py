@@ -14,7 +14,7 @@ from kinst.consumer.faults import PlacedFault
 from kinst.consumer.interpreter import Interpreter
 from kinst.consumer.rings import Chunk
 from kinst.consumer.schema import Schema
-from kinst.consumer.symbols import Names, Symbol
+from kinst.consumer.symbols import Names, ResolvedSymbol
 from kinst.core import dtypes
 from kinst.core.dtypes import DType, StringType
 from kinst.core.errors import Span
@@ -38,7 +38,7 @@ from kinst.events import Arrived, Closing, Event
 from kinst.render import Destination, renderer
 
 SPAN = Span("t.d", 1, 1)
-NAMES = Names(lambda address: Symbol("vmlinux", "f", 0))
+NAMES = Names(lambda address: ResolvedSymbol("vmlinux", "f", 0))
 BEGIN = Probe(1, ProbeName("dtrace", "", "", "BEGIN"))
 READ = Probe(12, ProbeName("kinst", "vmlinux", "vfs_read", "19"))
 

@@ -9,7 +9,7 @@ from kinst.codegen.helpers.memory_access import read_bytes
 from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.layout.aggregation_tables import literal_keys, magnitudes
 from kinst.codegen.layout.variable_places import by_address
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.codegen.values.lowering import lower, scalar
 from kinst.core.layout import HEADER_HALF, SITE_HEADER, STATE_AGG_DROPS
 from kinst.core.records import PROBE_LIMIT, QUANTIZE_ZERO, AggregationLayout
@@ -49,7 +49,7 @@ def aggregate(firing: Firing, action: typed.Aggregate) -> None:
     _update_found(firing, action, layout, entry, value, weight)
     if layout.slots and not firing.unit.machine.host:
         (key,), (field,) = keys, layout.keys
-        assert isinstance(key, Value)
+        assert isinstance(key, IrValue)
         machine = firing.unit.machine
         place = machine.address(machine.scratch.globals + layout.slot_table)
         claim_slot(code, key, field, layout.slots, place)
@@ -59,9 +59,9 @@ def _update_found(
     firing: Firing,
     action: typed.Aggregate,
     layout: AggregationLayout,
-    entry: Value,
-    value: Value,
-    weight: Value,
+    entry: IrValue,
+    value: IrValue,
+    weight: IrValue,
 ) -> None:
     """Update an entry that find_entry() returned: bit 0 says that it is new; 0 means that there was
     no room."""
@@ -79,7 +79,7 @@ def _update_found(
     code.block(end)
 
 
-def _table(firing: Firing, layout: AggregationLayout) -> Value:
+def _table(firing: Firing, layout: AggregationLayout) -> IrValue:
     """Address of this CPU's table in the active half."""
     code = firing.code
     machine = firing.unit.machine
@@ -90,8 +90,8 @@ def _table(firing: Firing, layout: AggregationLayout) -> Value:
 
 
 def _constant_entry(
-    firing: Firing, action: typed.Aggregate, layout: AggregationLayout, table: Value
-) -> Value:
+    firing: Firing, action: typed.Aggregate, layout: AggregationLayout, table: IrValue
+) -> IrValue:
     code = firing.code
     keys = literal_keys(action.keys)
     assert layout.constant_keys is not None
@@ -104,13 +104,13 @@ def _constant_entry(
     return code.op("add", table, code.op("mul", index, layout.entry_size))
 
 
-def _key(firing: Firing, key: typed.Expr) -> Value | Text | typed.Expr:
+def _key(firing: Firing, key: typed.Expr) -> IrValue | Text | typed.Expr:
     """The value of a key, or the expression itself if it is stored directly (stack(), sym())."""
     return key if isinstance(key, typed.Stack | typed.Symbol) else lower(firing, key)
 
 
 def _store_keys(
-    firing: Firing, layout: AggregationLayout, keys: list[Value | Text | typed.Expr]
+    firing: Firing, layout: AggregationLayout, keys: list[IrValue | Text | typed.Expr]
 ) -> None:
     """Store the keys, as an entry holds them with zeros in the gaps, in this CPU's working
     memory."""
@@ -132,7 +132,7 @@ def _store_keys(
             code.store(code.convert(value, 8 * field.size, typed.is_signed(field.type)), to)
 
 
-def _hash(code: Function, keys: Value, size: Value) -> Value:
+def _hash(code: IrFunction, keys: IrValue, size: IrValue) -> IrValue:
     """The hash of `size` words of keys; control goes on in block "hashed"."""
     hash_, at = code.local(64, GOLDEN), code.local(64)
     code.jump("hash")
@@ -148,7 +148,7 @@ def _hash(code: Function, keys: Value, size: Value) -> Value:
     return mixed
 
 
-def _find_entry(unit: Unit, name: str) -> Function:
+def _find_entry(unit: Unit, name: str) -> IrFunction:
     """find_entry(table, keys, key words, data words, entry size, mask) -> address of the entry,
     plus 1 if it is new and its data are zeros; 0 if PROBE_LIMIT entries belong to other keys."""
     code = unit.function(name, 6)
@@ -207,10 +207,10 @@ def _find_entry(unit: Unit, name: str) -> Function:
 def _update(
     firing: Firing,
     function: typed.AggFunction,
-    data: Value,
-    value: Value,
-    weight: Value,
-    fresh: Value | None,
+    data: IrValue,
+    value: IrValue,
+    weight: IrValue,
+    fresh: IrValue | None,
 ) -> None:
     """Change an entry's data. fresh: an i1, the entry has no data yet; None where zeros will do."""
     code = firing.code
@@ -241,7 +241,7 @@ def _update(
             code.increment(code.op("add", data, code.op("shl", bucket, 3)), weight)
 
 
-def _bucket(code: Function, function: typed.AggFunction, value: Value) -> Value:
+def _bucket(code: IrFunction, function: typed.AggFunction, value: IrValue) -> IrValue:
     if function.name == "quantize":
         return _quantize(code, value)
     if function.name == "lquantize":
@@ -249,7 +249,7 @@ def _bucket(code: Function, function: typed.AggFunction, value: Value) -> Value:
     return _llquantize(code, function.params, value)
 
 
-def _quantize(code: Function, value: Value) -> Value:
+def _quantize(code: IrFunction, value: IrValue) -> IrValue:
     """63 plus or minus the number of bits of |value|; the least number shares the last bucket."""
     negative = code.icmp("slt", value, 0)
     size = code.select(negative, code.op("sub", const(0), value), value)
@@ -259,7 +259,7 @@ def _quantize(code: Function, value: Value) -> Value:
     return code.select(negative, below, code.op("add", bits, QUANTIZE_ZERO))
 
 
-def _lquantize(code: Function, params: tuple[int, ...], value: Value) -> Value:
+def _lquantize(code: IrFunction, params: tuple[int, ...], value: IrValue) -> IrValue:
     base, limit, step = params
     levels = (limit - base) // step
     # Unsigned: the distance of two i64s, one not below the other, is below 2**64.
@@ -269,7 +269,7 @@ def _lquantize(code: Function, params: tuple[int, ...], value: Value) -> Value:
     return code.select(code.icmp("slt", value, const(base)), const(0), level)
 
 
-def _llquantize(code: Function, params: tuple[int, ...], value: Value) -> Value:
+def _llquantize(code: IrFunction, params: tuple[int, ...], value: IrValue) -> IrValue:
     """From the top order down: each select keeps values below the order's upper end."""
     orders, above = magnitudes(params)
     if not orders:  # even the lowest bound is past every 64-bit value

@@ -13,7 +13,7 @@ from kinst.codegen.helpers.memory_access import WORD, read_bytes
 from kinst.codegen.helpers.speculation_slots import speculation_word
 from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.layout.variable_places import by_address
-from kinst.codegen.ssa import Value, const
+from kinst.codegen.ssa import IrValue, const
 from kinst.codegen.values.builtin_values import timestamp
 from kinst.codegen.values.lowering import lower, scalar
 from kinst.codegen.values.stack_values import kernel_stack, store_process, user_stack
@@ -37,7 +37,7 @@ from kinst.dlang import typed
 from kinst.dlang.vocabulary.builtins import MOST_CHILL
 
 
-def store_data(firing: Firing, expr: typed.Expr, to: Value) -> bool:
+def store_data(firing: Firing, expr: typed.Expr, to: IrValue) -> bool:
     """Store the value of stack(), sym(), tracemem(), speculate() and the like at an address; False
     for any other expression."""
     if isinstance(expr, typed.Symbol):
@@ -92,9 +92,9 @@ class Reserved:
     """Room in this CPU's ring.  record: its address.  start, end: what the ring's head has to be
     before it and becomes behind it."""
 
-    record: Value
-    start: Value
-    end: Value
+    record: IrValue
+    start: IrValue
+    end: IrValue
 
 
 def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
@@ -139,7 +139,7 @@ def _reserves(firing: Firing) -> bool:
 
 
 def fill(
-    firing: Firing, record: Value, values: tuple[typed.Expr, ...], fields: tuple[Field, ...]
+    firing: Firing, record: IrValue, values: tuple[typed.Expr, ...], fields: tuple[Field, ...]
 ) -> None:
     """Evaluate the values of one action straight into the record."""
     code = firing.code

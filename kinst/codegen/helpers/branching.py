@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kinst.codegen.ssa import Function, Local, Value, const
+from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
 
 
-def loop(code: Function, condition: Callable[[], Value], body: Callable[[], None]) -> None:
+def loop(code: IrFunction, condition: Callable[[], IrValue], body: Callable[[], None]) -> None:
     """while (condition) body. The caller makes sure that it ends."""
     test, inside, after = (code.fresh(n) for n in ("test", "inside", "after"))
     code.jump(test)
@@ -23,8 +23,8 @@ def loop(code: Function, condition: Callable[[], Value], body: Callable[[], None
 
 
 def when(
-    code: Function,
-    condition: Value,
+    code: IrFunction,
+    condition: IrValue,
     then: Callable[[], None],
     otherwise: Callable[[], None] | None = None,
 ) -> None:
@@ -41,32 +41,32 @@ def when(
     code.block(after)
 
 
-def leave(code: Function, condition: Value, result: Value | Callable[[], Value]) -> None:
+def leave(code: IrFunction, condition: IrValue, result: IrValue | Callable[[], IrValue]) -> None:
     """if (condition) return result."""
     out, on = code.fresh("out"), code.fresh("on")
     code.branch(condition, out, on)
     code.block(out)
-    code.ret(result if isinstance(result, Value) else result())
+    code.ret(result if isinstance(result, IrValue) else result())
     code.block(on)
 
 
-def put(code: Function, at: Local, byte: Value, dst: Value) -> None:
+def put(code: IrFunction, at: IrLocal, byte: IrValue, dst: IrValue) -> None:
     """dst[at++] = byte (an i64)."""
     here = code.get(at)
     code.store(code.convert(byte, 8, signed=False), code.op("add", dst, here))
     code.set(at, code.op("add", here, 1))
 
 
-def step(code: Function, local: Local, by: int = 1) -> None:
+def step(code: IrFunction, local: IrLocal, by: int = 1) -> None:
     code.set(local, code.op("add", code.get(local), by))
 
 
-def byte_of(code: Function, start: Value, index: Value) -> Value:
+def byte_of(code: IrFunction, start: IrValue, index: IrValue) -> IrValue:
     """start[index] as an i64."""
     return code.convert(code.load(8, code.op("add", start, index)), 64, signed=False)
 
 
-def copy_bytes(code: Function, at: Local, to: Value, source: Value, size: Value) -> None:
+def copy_bytes(code: IrFunction, at: IrLocal, to: IrValue, source: IrValue, size: IrValue) -> None:
     """to[at] = source[at] for each `at` from its present value up to `size`."""
     loop(
         code,
@@ -75,7 +75,7 @@ def copy_bytes(code: Function, at: Local, to: Value, source: Value, size: Value)
     )
 
 
-def copy_words(code: Function, at: Local, to: Value, source: Value, size: Value) -> None:
+def copy_words(code: IrFunction, at: IrLocal, to: IrValue, source: IrValue, size: IrValue) -> None:
     """copy_bytes() by words of 8 bytes; size is a multiple of 8."""
 
     def word() -> None:
@@ -86,7 +86,7 @@ def copy_words(code: Function, at: Local, to: Value, source: Value, size: Value)
     loop(code, lambda: code.icmp("ult", code.get(at), size), word)
 
 
-def byte_in(code: Function, start: Value, index: Value, bound: Value) -> Value:
+def byte_in(code: IrFunction, start: IrValue, index: IrValue, bound: IrValue) -> IrValue:
     """start[index] as an i64; 0 if index is not below the bound."""
     inside, after = code.fresh("inside"), code.fresh("after")
     before = code.at
@@ -98,26 +98,26 @@ def byte_in(code: Function, start: Value, index: Value, bound: Value) -> Value:
     return code.phi(64, [(byte, inside), (const(0), before)])
 
 
-def least(code: Function, a: Value, b: Value | int) -> Value:
+def least(code: IrFunction, a: IrValue, b: IrValue | int) -> IrValue:
     """The smaller of two signed numbers."""
     other = const(b) if isinstance(b, int) else b
     return code.select(code.icmp("slt", a, other), a, other)
 
 
-def most(code: Function, a: Value, b: Value | int) -> Value:
+def most(code: IrFunction, a: IrValue, b: IrValue | int) -> IrValue:
     """The larger of two signed numbers."""
     other = const(b) if isinstance(b, int) else b
     return code.select(code.icmp("sgt", a, other), a, other)
 
 
-def both(code: Function, *conditions: Value) -> Value:
+def both(code: IrFunction, *conditions: IrValue) -> IrValue:
     result = conditions[0]
     for condition in conditions[1:]:
         result = code.op("and", result, condition)
     return result
 
 
-def either(code: Function, *conditions: Value) -> Value:
+def either(code: IrFunction, *conditions: IrValue) -> IrValue:
     result = conditions[0]
     for condition in conditions[1:]:
         result = code.op("or", result, condition)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kinst.codegen.firing import Firing, Unit
-from kinst.codegen.ssa import Function, Local, Value, const
+from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
 from kinst.core.dtypes import StructType
 from kinst.core.layout import STATE_DYNAMIC_DIRTY, STATE_DYNAMIC_DROPS, STATE_DYNAMIC_RINSING
 from kinst.core.records import (
@@ -46,18 +46,18 @@ UNROLLED = 4  # words of a key that are hashed and compared without a loop
 
 
 @dataclass(slots=True)
-class Table:
+class DynamicTable:
     """One table, in a function under construction whose first parameter is the key."""
 
     unit: Unit
     layout: DynamicLayout
-    code: Function
+    code: IrFunction
 
     @property
     def steps(self) -> int:
         return min(DYNAMIC_PROBES, self.layout.buckets)
 
-    def word(self, at: Value | int) -> Value:
+    def word(self, at: IrValue | int) -> IrValue:
         """The word of the key at this offset."""
         key = self.code.params[0]
         if self.layout.key_words == 1:
@@ -65,13 +65,13 @@ class Table:
         address = self.code.add(key, at) if isinstance(at, int) else self.code.op("add", key, at)
         return self.code.load(64, address)
 
-    def line(self, bucket: Value) -> Value:
+    def line(self, bucket: IrValue) -> IrValue:
         """Address of a bucket."""
         machine = self.unit.machine
         base = machine.address(machine.scratch.dynamic + self.layout.area)
         return self.code.add(self.code.op("mul", bucket, self.layout.stride), base)
 
-    def entry(self, line: Value, at: Value | int) -> Value:
+    def entry(self, line: IrValue, at: IrValue | int) -> IrValue:
         """Address of the entry whose tag is `at` bytes into the line."""
         size = self.layout.entry_size
         if isinstance(at, int):
@@ -79,11 +79,11 @@ class Table:
         offset = self.code.op("mul", self.code.op("lshr", at, 3), size)
         return self.code.add(self.code.op("add", line, offset), DYNAMIC_LINE - size)
 
-    def hash(self) -> tuple[Value, Value]:
+    def hash(self) -> tuple[IrValue, IrValue]:
         """The tag that a LIVE entry with this key has, and the key's first bucket."""
         code, words = self.code, self.layout.key_words
 
-        def mix(before: Value, word: Value) -> Value:
+        def mix(before: IrValue, word: IrValue) -> IrValue:
             mixed = code.op("mul", code.op("xor", before, word), _GOLDEN)
             return code.op("xor", mixed, code.op("lshr", mixed, 32))
 
@@ -107,7 +107,7 @@ class Table:
         high = code.op("mul", code.op("lshr", found, 32), self.layout.buckets)
         return tag, code.op("lshr", high, 32)
 
-    def compare(self, entry: Value, equal: str, unequal: str) -> None:
+    def compare(self, entry: IrValue, equal: str, unequal: str) -> None:
         """Go to one label if the entry has the key, to the other if it has not."""
         code, words = self.code, self.layout.key_words
         if words <= UNROLLED:
@@ -133,9 +133,9 @@ class Table:
 
     def walk(
         self,
-        first: Value,
-        each: Callable[[Value, Value | int, Value, str], None],
-        behind: Callable[[Value, str], None],
+        first: IrValue,
+        each: Callable[[IrValue, IrValue | int, IrValue, str], None],
+        behind: Callable[[IrValue, str], None],
         end: str,
     ) -> None:
         """Loop over the tags of a key's buckets, then go to `end`.
@@ -167,7 +167,9 @@ class Table:
         code.set(bucket, code.select(last, const(0), beyond))
         code.branch(code.icmp("ult", done, self.steps), line_label, end)
 
-    def _tags(self, line: Value, each: Callable[[Value, Value | int, Value, str], None]) -> None:
+    def _tags(
+        self, line: IrValue, each: Callable[[IrValue, IrValue | int, IrValue, str], None]
+    ) -> None:
         """Loop over the tags of one bucket: with long keys, the code of each is too large to
         repeat."""
         code = self.code
@@ -184,18 +186,18 @@ class Table:
         code.branch(code.icmp("ult", following, DYNAMIC_LINE), tag_label, end)
         code.block(end)
 
-    def place(self, line: Value, at: Value | int) -> Value:
+    def place(self, line: IrValue, at: IrValue | int) -> IrValue:
         """Address of the tag that is `at` bytes into the line."""
         code = self.code
         return code.add(line, at) if isinstance(at, int) else code.op("add", line, at)
 
-    def search(self, tag: Value, first: Value, missing: str) -> tuple[Value, Value]:
+    def search(self, tag: IrValue, first: IrValue, missing: str) -> tuple[IrValue, IrValue]:
         """The addresses of the key's tag and entry; control goes to `missing` if there is none."""
         code = self.code
         found = code.fresh("found")
         places, entries = code.local(64), code.local(64)
 
-        def each(line: Value, at: Value | int, there: Value, following: str) -> None:
+        def each(line: IrValue, at: IrValue | int, there: IrValue, following: str) -> None:
             same = code.fresh("match")
             code.branch(code.icmp("eq", there, tag), same, following)
             code.block(same)
@@ -205,7 +207,7 @@ class Table:
             code.set(entries, entry)
             self.compare(entry, found, following)
 
-        def behind(line: Value, further: str) -> None:
+        def behind(line: IrValue, further: str) -> None:
             passed = code.op("and", code.load_atomic(line), DYNAMIC_PASSED)
             code.branch(code.icmp("eq", passed, 0), missing, further, likely=True)
 
@@ -217,20 +219,20 @@ class Table:
 LOCK_TRIES = 4096  # well below a millisecond with interrupts off
 
 
-def call_find(firing: Firing, layout: DynamicLayout, key: Value) -> Value:
+def call_find(firing: Firing, layout: DynamicLayout, key: IrValue) -> IrValue:
     """Address of the entry with this key, or 0."""
     write = partial(_write_find, layout)
     return firing.code.call(firing.unit.helper(f"find_{layout.index}", write), (key,))
 
 
-def call_obtain(firing: Firing, layout: DynamicLayout, key: Value) -> Value:
+def call_obtain(firing: Firing, layout: DynamicLayout, key: IrValue) -> IrValue:
     """Address of the entry with this key. A missing one is made, with 0 in the first word of its
     value; the result is 0 if that was impossible and counted as a drop."""
     helper = firing.unit.helper(f"obtain_{layout.index}", partial(_write_obtain, layout))
     return firing.code.call(helper, (key, firing.state))
 
 
-def release(firing: Firing, layout: DynamicLayout, entry: Value) -> None:
+def release(firing: Firing, layout: DynamicLayout, entry: IrValue) -> None:
     """Free an entry of a thread-local variable that this firing has found."""
     code, machine = firing.code, firing.unit.machine
     table = machine.address(machine.scratch.dynamic + layout.area)
@@ -243,16 +245,16 @@ def release(firing: Firing, layout: DynamicLayout, entry: Value) -> None:
     code.store_atomic(const(0), place, "release")
 
 
-def call_remove(firing: Firing, layout: DynamicLayout, key: Value) -> None:
+def call_remove(firing: Firing, layout: DynamicLayout, key: IrValue) -> None:
     """Free the entry with this key, if there is one."""
     helper = firing.unit.helper(f"remove_{layout.index}", partial(_write_remove, layout))
     firing.code.call(helper, (key,))
 
 
-def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> Function:
+def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
     """find(key) -> address of the entry, or 0."""
     code = unit.function(name, 1)
-    table = Table(unit, layout, code)
+    table = DynamicTable(unit, layout, code)
     _, entry = table.search(*table.hash(), "missing")
     code.ret(entry)
     code.block("missing")
@@ -260,10 +262,10 @@ def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> Function:
     return code
 
 
-def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> Function:
+def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
     """remove(key)."""
     code = unit.function(name, 1, 0)
-    table = Table(unit, layout, code)
+    table = DynamicTable(unit, layout, code)
     tag, first = table.hash()
     place, _ = table.search(tag, first, "missing")
     if layout.shared:
@@ -277,10 +279,10 @@ def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> Function:
     return code
 
 
-def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> Function:
+def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
     """obtain(key, address of the state page) -> address of the entry, or 0."""
     code = unit.function(name, 2)
-    table = Table(unit, layout, code)
+    table = DynamicTable(unit, layout, code)
     tag, first = table.hash()
     _, entry = table.search(tag, first, "absent")
     code.ret(entry)
@@ -322,7 +324,7 @@ def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> Function:
     return code
 
 
-def _clear_value(table: Table, entry: Value) -> None:
+def _clear_value(table: DynamicTable, entry: IrValue) -> None:
     """Clear the first word of a new entry's value, or the whole value of a structure, whose members
     may be stored one by one."""
     code, field = table.code, table.layout.value
@@ -342,7 +344,9 @@ def _clear_value(table: Table, entry: Value) -> None:
     code.block("cleared")
 
 
-def _claim(table: Table, tag: Value, first: Value, seen: Local) -> tuple[Value, Value]:
+def _claim(
+    table: DynamicTable, tag: IrValue, first: IrValue, seen: IrLocal
+) -> tuple[IrValue, IrValue]:
     """Addresses of the tag and the entry of a free entry that this CPU has claimed (its tag is
     BUSY); control goes to `full` if there is none. seen: a bit for each state among the tags looked
     at."""
@@ -350,7 +354,7 @@ def _claim(table: Table, tag: Value, first: Value, seen: Local) -> tuple[Value, 
     busy = code.op("xor", tag, DYNAMIC_LIVE ^ DYNAMIC_BUSY)
     places, entries = code.local(64), code.local(64)
 
-    def each(line: Value, at: Value | int, there: Value, following: str) -> None:
+    def each(line: IrValue, at: IrValue | int, there: IrValue, following: str) -> None:
         free, taken = code.fresh("free"), code.fresh("taken")
         code.branch(code.icmp("eq", there, 0), free, taken)
         code.block(free)
@@ -363,7 +367,7 @@ def _claim(table: Table, tag: Value, first: Value, seen: Local) -> tuple[Value, 
         code.set(seen, code.op("or", code.get(seen), bit))
         code.jump(following)
 
-    def behind(line: Value, further: str) -> None:
+    def behind(line: IrValue, further: str) -> None:
         mark = code.fresh("mark")
         passed = code.op("and", code.load_atomic(line), DYNAMIC_PASSED)
         code.branch(code.icmp("eq", passed, 0), mark, further)
@@ -376,7 +380,7 @@ def _claim(table: Table, tag: Value, first: Value, seen: Local) -> tuple[Value, 
     return code.get(places), code.get(entries)
 
 
-def _lock(code: Function, home: Value) -> None:
+def _lock(code: IrFunction, home: IrValue) -> None:
     """Take a bucket's lock, or go to `busy`."""
     tries = code.local(64)
     code.jump("lock")
@@ -394,11 +398,11 @@ def _lock(code: Function, home: Value) -> None:
     code.block("locked")
 
 
-def _unlock(code: Function, home: Value) -> None:
+def _unlock(code: IrFunction, home: IrValue) -> None:
     code.change_atomic("and", home, const(~DYNAMIC_LOCKED))
 
 
-def _copy_words(table: Table, entry: Value) -> None:
+def _copy_words(table: DynamicTable, entry: IrValue) -> None:
     """Copy the key into an entry."""
     code = table.code
     at = code.local(64)

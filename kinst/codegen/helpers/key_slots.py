@@ -15,7 +15,7 @@ Tested by tests/codegen/actions/test_aggregation_updates.py.
 
 from __future__ import annotations
 
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.records import SLOT_BIAS, Field
 from kinst.dlang import typed
 
@@ -23,13 +23,13 @@ from kinst.dlang import typed
 _MULTIPLIER = 0x9E3779B1
 
 
-def key_word(code: Function, key: Value, field: Field) -> Value:
+def key_word(code: IrFunction, key: IrValue, field: Field) -> IrValue:
     """The word of a key.  0 is no key's where keys have up to four bytes."""
     stored = code.convert(key, 8 * field.size, typed.is_signed(field.type))
     return code.add(code.convert(stored, 64, signed=False), SLOT_BIAS)
 
 
-def slot_offset(code: Function, word: Value, slots: int) -> Value:
+def slot_offset(code: IrFunction, word: IrValue, slots: int) -> IrValue:
     """Bytes from the table's start, or from the first counter, to a word's slot.
 
     slots: a power of two."""
@@ -40,8 +40,8 @@ def slot_offset(code: Function, word: Value, slots: int) -> Value:
 
 
 def counter_of(
-    code: Function, key: Value, field: Field, slots: int, table: int, counters: int
-) -> tuple[Value, Value]:
+    code: IrFunction, key: IrValue, field: Field, slots: int, table: int, counters: int
+) -> tuple[IrValue, IrValue]:
     """Whether a key has a counter (an i1), and where: `counters` is the first one's place."""
     word = key_word(code, key, field)
     offset = slot_offset(code, word, slots)
@@ -51,7 +51,7 @@ def counter_of(
     return found, code.add(offset, counters)
 
 
-def claim_slot(code: Function, key: Value, field: Field, slots: int, table: int) -> None:
+def claim_slot(code: IrFunction, key: IrValue, field: Field, slots: int, table: int) -> None:
     """Give a key its slot, if that is free."""
     word = key_word(code, key, field)
     place = code.add(slot_offset(code, word, slots), table)

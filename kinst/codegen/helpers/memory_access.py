@@ -16,18 +16,18 @@ from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.firing import TEMP_WORD, Firing, Unit, read_access
 from kinst.codegen.helpers.branching import both, copy_bytes, copy_words, leave, loop, put
 from kinst.codegen.layout.variable_places import up
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR
 from kinst.core.system import UserMemory
 
 
-def read_helper(unit: Unit) -> Function:
+def read_helper(unit: Unit) -> IrFunction:
     """read(dst, src, size) -> 0, or not 0 if some of these bytes cannot be read."""
     return unit.helper("read", _write_read)
 
 
-def _write_read(unit: Unit, name: str) -> Function:
+def _write_read(unit: Unit, name: str) -> IrFunction:
     """read(dst, src, size): the kernel's C function behind a calling convention that saves more
     registers."""
     code = unit.function(name, 3)
@@ -36,7 +36,7 @@ def _write_read(unit: Unit, name: str) -> Function:
     return code
 
 
-def shared(firing: Firing, address: Value) -> Value:
+def shared(firing: Firing, address: IrValue) -> IrValue:
     """The address of something in scratch as the traced kernel has it, so that a pointer made on
     the host by BEGIN means the same in a planted probe."""
     machine = firing.unit.machine
@@ -50,7 +50,7 @@ def _apart(machine: CodeMachine) -> int:
     return start - machine.base & (1 << 64) - 1 if machine.host and start else 0
 
 
-def here_of(unit: Unit, code: Function, address: Value) -> Value:
+def here_of(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:
     """An address that may be one of scratch in the traced kernel, as this machine has it."""
     machine = unit.machine
     apart = _apart(machine)
@@ -61,7 +61,9 @@ def here_of(unit: Unit, code: Function, address: Value) -> Value:
     return code.select(inside, code.op("sub", address, const(apart)), address)
 
 
-def _leave_with_scratch(unit: Unit, code: Function, dst: Value, src: Value, size: Value) -> None:
+def _leave_with_scratch(
+    unit: Unit, code: IrFunction, dst: IrValue, src: IrValue, size: IrValue
+) -> None:
     """If src is in scratch, copy from there and return 0; the host could not read it otherwise."""
     if not unit.pointers:
         return
@@ -79,12 +81,12 @@ def _leave_with_scratch(unit: Unit, code: Function, dst: Value, src: Value, size
     code.block(other)
 
 
-def read(firing: Firing, to: Value, source: Value, size: Value) -> Value:
+def read(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
     """Copy `size` bytes from any address of the traced kernel. 0, or not 0 on failure."""
     return firing.code.call(read_helper(firing.unit), (to, source, size))
 
 
-def load_word(firing: Firing, address: Value, bits: int) -> Value:
+def load_word(firing: Firing, address: IrValue, bits: int) -> IrValue:
     """The integer at any address of the traced kernel. A bad address faults."""
     code = firing.code
     room = code.add(firing.temp(), TEMP_WORD)
@@ -94,7 +96,7 @@ def load_word(firing: Firing, address: Value, bits: int) -> Value:
     return code.load(bits, room)
 
 
-def read_bytes(firing: Firing, source: Value, to: Value, size: int) -> None:
+def read_bytes(firing: Firing, source: IrValue, to: IrValue, size: int) -> None:
     """Copy bytes from any address of the traced kernel to scratch. A bad address faults."""
     if not size:
         return
@@ -115,16 +117,16 @@ def user_of(unit: Unit) -> UserMemory:
     return unit.machine.user
 
 
-def _leave_without_user(unit: Unit, code: Function) -> None:
+def _leave_without_user(unit: Unit, code: IrFunction) -> None:
     """Return an error in a kernel thread, which has no user memory."""
     access = user_of(unit).mm
     if access is not None and not unit.machine.host:
         mm = read_access(code, unit.machine, access)
-        if isinstance(mm, Value):
+        if isinstance(mm, IrValue):
             leave(code, code.icmp("eq", mm, 0), const(1))
 
 
-def _copy_between(code: Function, to: Value, source: Value, size: Value) -> None:
+def _copy_between(code: IrFunction, to: IrValue, source: IrValue, size: IrValue) -> None:
     """Copy `size` bytes between scratch and the stack, by words as far as possible."""
     at = code.local(64)
     code.set(at, const(0))
@@ -132,16 +134,18 @@ def _copy_between(code: Function, to: Value, source: Value, size: Value) -> None
     copy_bytes(code, at, to, source, size)
 
 
-def _call_kernel(code: Function, function: int, to: Value, source: Value, size: Value) -> None:
+def _call_kernel(
+    code: IrFunction, function: int, to: IrValue, source: IrValue, size: IrValue
+) -> None:
     """Call one of the kernel's copy functions; return 1 if it fails."""
     failed = code.call_c(function, (to, source, size))
     leave(code, code.icmp("ne", failed, 0), const(1))
 
 
-_Piece = Callable[[Function, Value, Value, Value, Value], None]
+_Piece = Callable[[IrFunction, IrValue, IrValue, IrValue, IrValue], None]
 
 
-def _in_pieces(unit: Unit, name: str, piece: _Piece) -> Function:
+def _in_pieces(unit: Unit, name: str, piece: _Piece) -> IrFunction:
     """name(dst, src, size) -> 0, or not 0 on failure; it always fails on a host without a target.
 
     piece(code, buffer, dst, src, length) writes the code that copies at most BUFFER bytes.
@@ -166,22 +170,24 @@ def _in_pieces(unit: Unit, name: str, piece: _Piece) -> Function:
     return code
 
 
-def _write_read_user(unit: Unit, name: str) -> Function:
+def _write_read_user(unit: Unit, name: str) -> IrFunction:
     """read_user(dst, src, size): see _in_pieces()."""
 
-    def piece(code: Function, buffer: Value, to: Value, source: Value, length: Value) -> None:
+    def piece(
+        code: IrFunction, buffer: IrValue, to: IrValue, source: IrValue, length: IrValue
+    ) -> None:
         _call_kernel(code, user_of(unit).read, buffer, source, length)
         _copy_between(code, to, buffer, length)
 
     return _in_pieces(unit, name, piece)
 
 
-def user_helper(unit: Unit) -> Function:
+def user_helper(unit: Unit) -> IrFunction:
     """read_user(dst, src, size) -> 0, or not 0 on failure."""
     return unit.helper("read_user", _write_read_user)
 
 
-def read_user(firing: Firing, to: Value, source: Value, size: Value) -> Value:
+def read_user(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
     """Copy `size` bytes from the current process's memory. 0, or not 0 on failure."""
     return firing.code.call(user_helper(firing.unit), (to, source, size))
 
@@ -196,22 +202,24 @@ def _writer(unit: Unit) -> int:
     return write
 
 
-def _write_write_user(unit: Unit, name: str) -> Function:
+def _write_write_user(unit: Unit, name: str) -> IrFunction:
     """write_user(dst, src, size): see _in_pieces()."""
 
-    def piece(code: Function, buffer: Value, to: Value, source: Value, length: Value) -> None:
+    def piece(
+        code: IrFunction, buffer: IrValue, to: IrValue, source: IrValue, length: IrValue
+    ) -> None:
         _copy_between(code, buffer, source, length)
         _call_kernel(code, _writer(unit), to, buffer, length)
 
     return _in_pieces(unit, name, piece)
 
 
-def write_user(firing: Firing, to: Value, source: Value, size: Value) -> Value:
+def write_user(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
     """Copy `size` bytes to the current process's memory. 0, or not 0 on failure."""
     return firing.code.call(firing.unit.helper("write_user", _write_write_user), (to, source, size))
 
 
-def allocate_zeros(firing: Firing, size: Value) -> Value:
+def allocate_zeros(firing: Firing, size: IrValue) -> IrValue:
     """Address of `size` zero bytes that last until the clause ends. Faults if scratch space runs
     out."""
     room = firing.allocate(size)
@@ -219,7 +227,7 @@ def allocate_zeros(firing: Firing, size: Value) -> Value:
     return room
 
 
-def _clear(unit: Unit, name: str) -> Function:
+def _clear(unit: Unit, name: str) -> IrFunction:
     """clear(dst, size): zeros."""
     code = unit.function(name, 2, 0)
     dst, size = code.params
@@ -229,7 +237,7 @@ def _clear(unit: Unit, name: str) -> Function:
     return code
 
 
-def writable(firing: Firing, address: Value, size: Value) -> Value:
+def writable(firing: Firing, address: IrValue, size: IrValue) -> IrValue:
     """An address as this machine has it. Faults unless these bytes belong to the clause or to
     variables that are not dynamic: nothing else may be written."""
     code, unit = firing.code, firing.unit
@@ -245,7 +253,9 @@ def writable(firing: Firing, address: Value, size: Value) -> Value:
     return here
 
 
-def _outside(code: Function, address: Value, size: Value, start: Value, length: Value) -> Value:
+def _outside(
+    code: IrFunction, address: IrValue, size: IrValue, start: IrValue, length: IrValue
+) -> IrValue:
     """An i1: whether some of these bytes are outside the area."""
     offset = code.op("sub", address, start)
     outside = code.icmp("ugt", offset, length)
@@ -256,12 +266,12 @@ def _outside(code: Function, address: Value, size: Value, start: Value, length: 
 WORD = 8
 
 
-def clear_words(firing: Firing, to: Value, size: int) -> None:
+def clear_words(firing: Firing, to: IrValue, size: int) -> None:
     """Store `size` bytes of zeros, a multiple of 8 and not 0."""
     firing.code.call(firing.unit.helper("clear_words", _write_clear_words), (to, const(size)))
 
 
-def _write_clear_words(unit: Unit, name: str) -> Function:
+def _write_clear_words(unit: Unit, name: str) -> IrFunction:
     """clear_words(dst, size): size is a multiple of 8 and not 0."""
     code = unit.function(name, 2, 0)
     dst, size = code.params
@@ -278,13 +288,13 @@ def _write_clear_words(unit: Unit, name: str) -> Function:
     return code
 
 
-def copy_scratch_words(firing: Firing, to: Value, source: Value, size: int) -> None:
+def copy_scratch_words(firing: Firing, to: IrValue, source: IrValue, size: int) -> None:
     """Copy `size` bytes of scratch, a multiple of 8."""
     helper = firing.unit.helper("copy_words", _write_copy_words)
     firing.code.call(helper, (to, source, const(size)))
 
 
-def _write_copy_words(unit: Unit, name: str) -> Function:
+def _write_copy_words(unit: Unit, name: str) -> IrFunction:
     """copy_words(dst, src, size): size is a multiple of 8."""
     code = unit.function(name, 3, 0)
     dst, src, size = code.params
@@ -293,7 +303,7 @@ def _write_copy_words(unit: Unit, name: str) -> Function:
     return code
 
 
-def zeros(firing: Firing, size: int) -> Value:
+def zeros(firing: Firing, size: int) -> IrValue:
     """The address of a structure that was never assigned."""
     room = firing.text_room(up(size, 8))
     clear_words(firing, room, up(size, 8))

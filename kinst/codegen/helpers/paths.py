@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Text, Unit
 from kinst.codegen.helpers.strings_in_memory import copy_text
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR
 
@@ -21,15 +21,15 @@ class PathCode(Protocol):
     # Bytes of the longest path, with its NUL.
     longest: int
 
-    def current_place(self, firing: Firing) -> Value:
+    def current_place(self, firing: Firing) -> IrValue:
         """The place of the current directory; 0 where there is no thread."""
         ...
 
-    def root_place(self, firing: Firing) -> Value:
+    def root_place(self, firing: Firing) -> IrValue:
         """The place of the process's root; 0 where there is no thread."""
         ...
 
-    def write_path(self, unit: Unit, name: str) -> Function:
+    def write_path(self, unit: Unit, name: str) -> IrFunction:
         """The function path(place, root, work, room): the address in work of the text of a place's
         path from root, or 0, and then room holds the address that cannot be read.  root 0 means the
         topmost one.  work: `longest` bytes."""
@@ -43,7 +43,7 @@ def path_code_of(unit: Unit) -> PathCode:
     return cast(PathCode, unit.machine.paths)
 
 
-def _text(firing: Firing, place: Value, root: Value) -> Text:
+def _text(firing: Firing, place: IrValue, root: IrValue) -> Text:
     """The path as a string of at most strsize bytes."""
     code = firing.code
     size = firing.unit.layout.strsize
@@ -87,7 +87,7 @@ def root_directory(firing: Firing) -> Lowered:
     return found
 
 
-def kernel_path(firing: Firing, address: Value) -> Lowered:
+def kernel_path(firing: Firing, address: IrValue) -> Lowered:
     """The path that the kernel's structure at this address means, from the process's root."""
     code = firing.code
     firing.faults.add(code, code.icmp("eq", address, 0), FAULT_BADADDR, address)

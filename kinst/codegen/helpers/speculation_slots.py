@@ -9,7 +9,7 @@ be copied or cleaned, and a slot is free as soon as its speculation is over.
 from __future__ import annotations
 
 from kinst.codegen.firing import Firing, Unit
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.layout import (
     FAULT_ILLOP,
     HEADER_NSPEC,
@@ -21,12 +21,12 @@ from kinst.core.layout import (
 )
 
 
-def new_speculation(firing: Firing) -> Value:
+def new_speculation(firing: Firing) -> IrValue:
     """speculation(): the number, from 1, of a slot that was free; 0, and counted, if none was."""
     return firing.code.call(firing.unit.helper("new_speculation", _new), (firing.state,))
 
 
-def speculation_word(firing: Firing, name: str, number: Value) -> Value:
+def speculation_word(firing: Firing, name: str, number: IrValue) -> IrValue:
     """The word that the record of speculate(), commit() or discard() carries.
 
     A number above nspec is an illegal operation. A speculate() that has no speculation, or no room
@@ -46,7 +46,7 @@ def speculation_word(firing: Firing, name: str, number: Value) -> Value:
     return use
 
 
-def _new(unit: Unit, name: str) -> Function:
+def _new(unit: Unit, name: str) -> IrFunction:
     """new_speculation(state) -> number or 0."""
     code = unit.function(name, 1)
     (state,) = code.params
@@ -73,11 +73,11 @@ def _new(unit: Unit, name: str) -> Function:
     return code
 
 
-def _slot(code: Function, unit: Unit, slot: Value) -> Value:
+def _slot(code: IrFunction, unit: Unit, slot: IrValue) -> IrValue:
     return code.add(code.op("shl", slot, 3), unit.machine.address(HEADER_SPECULATIONS))
 
 
-def _look_up(code: Function, unit: Unit, identifier: Value) -> tuple[Value, Value, Value]:
+def _look_up(code: IrFunction, unit: Unit, identifier: IrValue) -> tuple[IrValue, IrValue, IrValue]:
     """The slot, its address and its word, if this speculation is in use; else the helper returns
     0."""
     most = code.load(64, const(unit.machine.address(HEADER_NSPEC)))
@@ -93,11 +93,11 @@ def _look_up(code: Function, unit: Unit, identifier: Value) -> tuple[Value, Valu
     return slot, address, word
 
 
-def _use(code: Function, word: Value, identifier: Value) -> Value:
+def _use(code: IrFunction, word: IrValue, identifier: IrValue) -> IrValue:
     return code.op("or", code.op("shl", word, 8), identifier)
 
 
-def _end(unit: Unit, name: str) -> Function:
+def _end(unit: Unit, name: str) -> IrFunction:
     """end_speculation(number) -> the use of the slot that ends, or 0."""
     code = unit.function(name, 1)
     (identifier,) = code.params
@@ -109,7 +109,7 @@ def _end(unit: Unit, name: str) -> Function:
     return code
 
 
-def _speculate(unit: Unit, name: str) -> Function:
+def _speculate(unit: Unit, name: str) -> IrFunction:
     """speculate(state, number, bytes) -> the use of the slot, or 0 without a speculation or
     room."""
     code = unit.function(name, 3)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kinst.codegen.firing import Firing, Text, Unit
 from kinst.codegen.helpers.memory_access import read_helper, user_helper
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.layout import FAULT_BADADDR
 
 # Strings are read in aligned pieces of this many bytes: none crosses a page, so nothing past
@@ -15,18 +15,18 @@ from kinst.core.layout import FAULT_BADADDR
 PIECE = 64
 
 
-def _write_read_chars(unit: Unit, name: str) -> Function:
+def _write_read_chars(unit: Unit, name: str) -> IrFunction:
     """read_chars(dst, src, size) -> 0, or not 0 on failure: at most size bytes, up to a NUL."""
     return _write_string_reader(unit, name, read_helper(unit), cut=False)
 
 
-def _write_read_string(unit: Unit, name: str) -> Function:
+def _write_read_string(unit: Unit, name: str) -> IrFunction:
     """read_string(dst, src, size) -> 0, or not 0 on failure: at most size bytes, the last of them a
     NUL."""
     return _write_string_reader(unit, name, read_helper(unit), cut=True)
 
 
-def _write_string_reader(unit: Unit, name: str, reader: Function, cut: bool) -> Function:
+def _write_string_reader(unit: Unit, name: str, reader: IrFunction, cut: bool) -> IrFunction:
     """NAME(dst, src, size) -> 0, or not 0 on failure: at most `size` bytes up to a NUL, by way of
     reader(dst, src, size). cut: the last byte is always a NUL."""
     code = unit.function(name, 3)
@@ -65,7 +65,7 @@ def _write_string_reader(unit: Unit, name: str, reader: Function, cut: bool) -> 
     return code
 
 
-def load_string_or_null(firing: Firing, address: Value, size: int) -> Text:
+def load_string_or_null(firing: Firing, address: IrValue, size: int) -> Text:
     """load_string(), or NULL where the address is 0."""
     code = firing.code
     before = code.at
@@ -79,7 +79,7 @@ def load_string_or_null(firing: Firing, address: Value, size: int) -> Text:
     return Text(code.phi(64, [(const(0), before), (text.address, after)]), size, nullable=True)
 
 
-def load_string(firing: Firing, address: Value, size: int, most: int = 0) -> Text:
+def load_string(firing: Firing, address: IrValue, size: int, most: int = 0) -> Text:
     """The string at any address of the traced kernel, at most size - 1 bytes of it.
 
     most: how many bytes may be read (of a char array, which may have no NUL); 0 for size.
@@ -97,7 +97,7 @@ def load_string(firing: Firing, address: Value, size: int, most: int = 0) -> Tex
     return Text(room, size)
 
 
-def _has_zero(code: Function, word: Value) -> Value:
+def _has_zero(code: IrFunction, word: IrValue) -> IrValue:
     """Whether one of the word's eight bytes is 0: only such a byte borrows from its top bit without
     having had it set."""
     borrowed = code.op("sub", word, 0x0101010101010101)
@@ -105,21 +105,21 @@ def _has_zero(code: Function, word: Value) -> Value:
     return code.icmp("ne", code.op("and", borrowed, tops), 0)
 
 
-def _copy_bounded(unit: Unit, name: str) -> Function:
+def _copy_bounded(unit: Unit, name: str) -> IrFunction:
     """copy_bounded(dst, src, most, fill): at most `most` bytes up to a NUL, then a NUL, and more of
     them up to `fill` bytes in all. It reads no byte past `most`."""
     code = unit.function(name, 4, 0)
     dst, src, most, fill = code.params
     at = code.local(64)
 
-    def room(limit: Value, size: int, yes: str, no: str) -> Value:
+    def room(limit: IrValue, size: int, yes: str, no: str) -> IrValue:
         """Go on at `yes` if `size` more bytes are within the limit."""
         here = code.get(at)
         code.branch(code.icmp("ule", code.op("add", here, size), limit), yes, no)
         code.block(yes)
         return here
 
-    def advance(here: Value, size: int, to: str) -> None:
+    def advance(here: IrValue, size: int, to: str) -> None:
         code.set(at, code.op("add", here, size))
         code.jump(to)
 
@@ -155,20 +155,20 @@ def _copy_bounded(unit: Unit, name: str) -> Function:
     return code
 
 
-def copy_string_helper(unit: Unit) -> Function:
+def copy_string_helper(unit: Unit) -> IrFunction:
     """copy_bounded(dst, src, most, fill): at most `most` bytes up to a NUL, then a NUL, and more of
     them up to `fill` bytes in all."""
     return unit.helper("copy_bounded", _copy_bounded)
 
 
-def copy_text(firing: Firing, text: Text, to: Value, size: int, pad: bool = False) -> None:
+def copy_text(firing: Firing, text: Text, to: IrValue, size: int, pad: bool = False) -> None:
     """Store the string in `size` bytes, truncated if need be. pad: fill up with zeros."""
     most = const(min(text.bound, size - 1))
     helper = firing.unit.helper("copy_bounded", _copy_bounded)
     firing.code.call(helper, (to, text.address, most, const(size if pad else 0)))
 
 
-def _compare_strings(unit: Unit, name: str) -> Function:
+def _compare_strings(unit: Unit, name: str) -> IrFunction:
     """compare_strings(a, b, a's bound, b's bound) -> below, at or above 0; bytes are unsigned."""
     code = unit.function(name, 4)
     a, b, a_bound, b_bound = code.params
@@ -194,14 +194,14 @@ def _compare_strings(unit: Unit, name: str) -> Function:
     return code
 
 
-def compare_texts(firing: Firing, left: Text, right: Text) -> Value:
+def compare_texts(firing: Firing, left: Text, right: Text) -> IrValue:
     """An i64 below, at or above 0, as strcmp(3); NULL equals ""."""
     helper = firing.unit.helper("compare_strings", _compare_strings)
     bounds = (_bound(firing, left), _bound(firing, right))
     return firing.code.call(helper, (left.address, right.address, *bounds))
 
 
-def _bound(firing: Firing, text: Text) -> Value:
+def _bound(firing: Firing, text: Text) -> IrValue:
     """How many bytes of a string may be read: none of NULL."""
     if not text.nullable:
         return const(text.bound)
@@ -209,12 +209,12 @@ def _bound(firing: Firing, text: Text) -> Value:
     return firing.code.select(null, const(0), const(text.bound))
 
 
-def _read_user_string(unit: Unit, name: str) -> Function:
+def _read_user_string(unit: Unit, name: str) -> IrFunction:
     """read_user_string(dst, src, size), from the memory of the current process."""
     return _write_string_reader(unit, name, user_helper(unit), cut=True)
 
 
-def read_user_string(firing: Firing, to: Value, source: Value, size: Value) -> Value:
+def read_user_string(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
     """Copy a string of the current process, cut to size - 1 bytes; 0 or an error."""
     helper = firing.unit.helper("read_user_string", _read_user_string)
     return firing.code.call(helper, (to, source, size))

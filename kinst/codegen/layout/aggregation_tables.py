@@ -201,7 +201,7 @@ def _key_bounds(
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class EntryShape:
     """The shape of an aggregation's entries."""
 
     aggregation: typed.Aggregation
@@ -246,16 +246,16 @@ def _hashed(
     probes: Sequence[Probed],
     aggregation: typed.Aggregation,
     strsize: int,
-) -> _Shape:
+) -> EntryShape:
     bounds = _key_bounds(program, probes, aggregation.index, len(aggregation.keys))
     keys, end = place(aggregation.keys, 8, strsize, bounds)
     data_offset = up(max(end, 9), 8)  # one word of keys at least, where structures have no bytes
-    return _Shape(aggregation, keys, data_offset, 8 * data_words(aggregation.function), None)
+    return EntryShape(aggregation, keys, data_offset, 8 * data_words(aggregation.function), None)
 
 
 def entry_shapes(
     program: typed.Program, probes: Sequence[Probed], strsize: int, agg_size: int
-) -> list[_Shape]:
+) -> list[EntryShape]:
     """A shape for each aggregation. Keys are constant wherever possible, as long as these tables
     leave half of the room to the hashed ones; the largest give way first, since a hashed table
     makes only the entries that are used."""
@@ -268,7 +268,7 @@ def entry_shapes(
             found.append(_hashed(program, probes, aggregation, strsize))
         else:
             data = 8 * data_words(aggregation.function)
-            found.append(_Shape(aggregation, (), 8, data, constant))
+            found.append(EntryShape(aggregation, (), 8, data, constant))
     while True:
         mixed = any(s.constant is None for s in found)
         large = [s for s in found if s.fixed_size and s.aggregation.keys]
@@ -278,7 +278,7 @@ def entry_shapes(
         found[found.index(largest)] = _hashed(program, probes, largest.aggregation, strsize)
 
 
-def capacities(shapes: Sequence[_Shape], agg_size: int) -> list[int]:
+def capacities(shapes: Sequence[EntryShape], agg_size: int) -> list[int]:
     """The number of entries of each table. Constant ones have one for each tuple of keys; the
     others share the rest evenly, each rounded down to a power of two. Raises KinstError if that
     leaves one with none."""

@@ -71,7 +71,7 @@ def place(
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class VariableOffsets:
     """Places of the variables that are not dynamic; as in core/records.py ProgramLayout."""
 
     offsets: tuple[int, ...]
@@ -100,7 +100,7 @@ def element_size(variable: typed.Variable, strsize: int) -> int:
     return up(size + 1, 8) if isinstance(variable.type, StringType) else size
 
 
-def place_variables(program: typed.Program, strsize: int) -> Places:
+def place_variables(program: typed.Program, strsize: int) -> VariableOffsets:
     """The places of all variables that are not dynamic."""
     offsets = [-1] * (1 + max((v.index for v in program.variables), default=-1))
     ends = {"global": 0, "this": 0}
@@ -111,7 +111,7 @@ def place_variables(program: typed.Program, strsize: int) -> Places:
         at = up(ends[variable.scope], 8 if string or variable.length else align_of(variable.type))
         offsets[variable.index] = at
         ends[variable.scope] = at + memory_size(variable, strsize)
-    return Places(tuple(offsets), up(ends["global"], 8), up(ends["this"], 8))
+    return VariableOffsets(tuple(offsets), up(ends["global"], 8), up(ends["this"], 8))
 
 
 def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], Field, int]:

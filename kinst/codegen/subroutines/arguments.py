@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.helpers.strings_in_memory import copy_text
-from kinst.codegen.ssa import Value, const
+from kinst.codegen.ssa import IrValue, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR, FAULT_ILLOP
 
@@ -19,27 +19,27 @@ Args = Sequence[Lowered]
 Subroutine = Callable[[Firing, Args], Lowered]
 
 
-def text_words(firing: Firing, value: Lowered) -> tuple[Value, Value]:
+def text_words(firing: Firing, value: Lowered) -> tuple[IrValue, IrValue]:
     """Address and bound of a string argument, of which at most strsize bytes are looked at."""
     if not isinstance(value, Text):
         raise KinstError("a string was expected")
     return value.address, const(min(value.bound, firing.unit.layout.strsize))
 
 
-def wide(firing: Firing, value: Lowered, signed: bool = True) -> Value:
+def wide(firing: Firing, value: Lowered, signed: bool = True) -> IrValue:
     """An integer as 64 bits; of a string its address."""
     number = value.address if isinstance(value, Text) else value
     return firing.code.convert(number, 64, signed)
 
 
-def new_text(firing: Firing) -> tuple[Value, Value, Text]:
+def new_text(firing: Firing) -> tuple[IrValue, IrValue, Text]:
     """Address and size of room for a new string of strsize bytes, and the string as a value."""
     size = firing.unit.layout.strsize
     room = firing.text_room(size)
     return room, const(size), Text(room, size)
 
 
-def base_of(firing: Firing, args: Args) -> Value:
+def base_of(firing: Firing, args: Args) -> IrValue:
     """The second argument as a number base, 10 without one; a bad base faults."""
     if len(args) == 1:
         return const(10)
@@ -50,14 +50,14 @@ def base_of(firing: Firing, args: Args) -> Value:
     return base
 
 
-def number(firing: Firing, value: Lowered) -> Value:
+def number(firing: Firing, value: Lowered) -> IrValue:
     """An integer or pointer as 64 bits; prototypes have no signed types narrower than that."""
     if isinstance(value, Text):
         raise KinstError("a number was expected")
     return firing.code.convert(value, 64, signed=False)
 
 
-def pointer(firing: Firing, value: Lowered) -> Value:
+def pointer(firing: Firing, value: Lowered) -> IrValue:
     """An address. A string is copied first, so that all its bytes are in scratch."""
     if isinstance(value, Text):
         size = firing.unit.layout.strsize
@@ -67,6 +67,6 @@ def pointer(firing: Firing, value: Lowered) -> Value:
     return number(firing, value)
 
 
-def fault_if_failed(firing: Firing, failed: Value, address: Value) -> None:
+def fault_if_failed(firing: Firing, failed: IrValue, address: IrValue) -> None:
     """Fault with a bad address if a copy has failed (is not 0)."""
     firing.faults.add(firing.code, firing.code.icmp("ne", failed, 0), FAULT_BADADDR, address)

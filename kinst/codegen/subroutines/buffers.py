@@ -16,7 +16,7 @@ from kinst.codegen.helpers.memory_access import (
     write_user,
 )
 from kinst.codegen.helpers.strings_in_memory import read_user_string
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.codegen.subroutines.arguments import Args, fault_if_failed, number, pointer
 from kinst.codegen.subroutines.strings import write_length
 from kinst.core.layout import ARENA
@@ -37,7 +37,7 @@ def bcopy(firing: Firing, args: Args) -> Lowered:
     return const(0)
 
 
-def _fill_zeros(unit: Unit, name: str) -> Function:
+def _fill_zeros(unit: Unit, name: str) -> IrFunction:
     """fill_zeros(dst, size, byte): replace each NUL by the byte."""
     code = unit.function(name, 3, 0)
     dst, size, byte = code.params
@@ -80,7 +80,7 @@ def copyin(firing: Firing, args: Args) -> Lowered:
     return to
 
 
-def _end_text(firing: Firing, end: Value) -> None:
+def _end_text(firing: Firing, end: IrValue) -> None:
     """Put a NUL behind the last allocation if there is room, so that stringof() ends there."""
     code = firing.code
     used = code.op("sub", end, firing.arena_start())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kinst.codegen.firing import Firing, Lowered, Text, Unit
 from kinst.codegen.helpers.branching import both, byte_in, either, leave, loop, put, step, when
-from kinst.codegen.ssa import Function, Local, Value, const
+from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
 from kinst.codegen.subroutines.arguments import Args, new_text, text_words
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _DOT, _MINUS = (ord(c) for c in '"\\,:.-')
@@ -22,27 +22,27 @@ NOT_THERE = const(-1)
 _WORDS = (b"true", b"false", b"null")
 
 
-def _one_of(code: Function, byte: Value, these: bytes) -> Value:
+def _one_of(code: IrFunction, byte: IrValue, these: bytes) -> IrValue:
     return either(code, *[code.icmp("eq", byte, value) for value in these])
 
 
-def _digit(code: Function, byte: Value) -> Value:
+def _digit(code: IrFunction, byte: IrValue) -> IrValue:
     return code.icmp("ult", code.op("sub", byte, const(ord("0"))), 10)
 
 
-def _hex_digit(code: Function, byte: Value) -> Value:
+def _hex_digit(code: IrFunction, byte: IrValue) -> IrValue:
     letter = code.op("sub", code.op("or", byte, 0x20), const(ord("a")))
     return either(code, _digit(code, byte), code.icmp("ult", letter, 6))
 
 
-def _blanks(unit: Unit, name: str) -> Function:
+def _blanks(unit: Unit, name: str) -> IrFunction:
     """json_blanks(text, bound, at) -> the place behind white space."""
     code = unit.function(name, 3)
     text, bound, start = code.params
     at = code.local(64)
     code.set(at, start)
 
-    def blank() -> Value:
+    def blank() -> IrValue:
         return _one_of(code, byte_in(code, text, code.get(at), bound), b" \t\n\v\f\r")
 
     loop(code, blank, lambda: step(code, at))
@@ -50,7 +50,7 @@ def _blanks(unit: Unit, name: str) -> Function:
     return code
 
 
-def _string_end(unit: Unit, name: str) -> Function:
+def _string_end(unit: Unit, name: str) -> IrFunction:
     """json_string(text, bound, at) -> the place of the quote that ends a string, or -1. at: the
     place of its first byte."""
     code = unit.function(name, 3)
@@ -58,23 +58,23 @@ def _string_end(unit: Unit, name: str) -> Function:
     at, escaped, digits = code.local(64), code.local(64), code.local(64)
     code.set(at, start)
 
-    def byte() -> Value:
+    def byte() -> IrValue:
         return byte_in(code, text, code.get(at), bound)
 
-    def more() -> Value:
+    def more() -> IrValue:
         ends = both(code, code.icmp("eq", byte(), _QUOTE), code.icmp("eq", code.get(escaped), 0))
         return code.op("xor", ends, const(1, 1))
 
-    def escape(here: Value) -> None:
+    def escape(here: IrValue) -> None:
         is_code = code.icmp("eq", here, ord("u"))
         code.set(digits, code.select(is_code, const(4), const(0)))
         code.set(escaped, const(0))
 
-    def number(here: Value) -> None:
+    def number(here: IrValue) -> None:
         leave(code, code.op("xor", _hex_digit(code, here), const(1, 1)), NOT_THERE)
         step(code, digits, -1)
 
-    def plain(here: Value) -> None:
+    def plain(here: IrValue) -> None:
         begins = code.icmp("eq", here, _BACKSLASH)
         code.set(escaped, code.convert(begins, 64, signed=False))
 
@@ -96,7 +96,7 @@ def _string_end(unit: Unit, name: str) -> Function:
     return code
 
 
-def _value_end(unit: Unit, name: str) -> Function:
+def _value_end(unit: Unit, name: str) -> IrFunction:
     """json_value(text, bound, at) -> the place behind the value that begins at `at`, or -1."""
     code = unit.function(name, 3)
     text, bound, start = code.params
@@ -112,7 +112,7 @@ def _value_end(unit: Unit, name: str) -> Function:
         leave(code, code.icmp("slt", end, 0), NOT_THERE)
         code.set(at, end)
 
-    def count(byte: Value, depth: Local, begins: int, ends: int) -> None:
+    def count(byte: IrValue, depth: IrLocal, begins: int, ends: int) -> None:
         up = code.convert(code.icmp("eq", byte, begins), 64, signed=False)
         down = code.convert(code.icmp("eq", byte, ends), 64, signed=False)
         now = code.op("sub", code.op("add", code.get(depth), up), down)
@@ -137,7 +137,9 @@ def _value_end(unit: Unit, name: str) -> Function:
     return code
 
 
-def _leave_word(code: Function, first: Value, text: Value, bound: Value, start: Value) -> None:
+def _leave_word(
+    code: IrFunction, first: IrValue, text: IrValue, bound: IrValue, start: IrValue
+) -> None:
     """Return the end of true, false or null."""
     for word in _WORDS:
         found = code.icmp("eq", first, word[0])
@@ -150,12 +152,14 @@ def _leave_word(code: Function, first: Value, text: Value, bound: Value, start: 
         leave(code, found, code.add(start, len(word)))
 
 
-def _leave_number(code: Function, first: Value, text: Value, bound: Value, start: Value) -> None:
+def _leave_number(
+    code: IrFunction, first: IrValue, text: IrValue, bound: IrValue, start: IrValue
+) -> None:
     """Return the end of a number: digits, then a fraction, then an exponent."""
     at, dot, power = code.local(64), code.local(64), code.local(64)
     code.set(at, start)
 
-    def more() -> Value:
+    def more() -> IrValue:
         byte = byte_in(code, text, code.get(at), bound)
         seen = code.icmp("ne", code.get(power), 0)
         is_dot = both(
@@ -180,14 +184,14 @@ def _leave_number(code: Function, first: Value, text: Value, bound: Value, start
     when(code, either(code, _digit(code, first), code.icmp("eq", first, _MINUS)), number)
 
 
-def _key_end(unit: Unit, name: str) -> Function:
+def _key_end(unit: Unit, name: str) -> IrFunction:
     """json_part(path, bound, at) -> the place behind one part of the path."""
     code = unit.function(name, 3)
     path, bound, start = code.params
     at = code.local(64)
     code.set(at, start)
 
-    def inside() -> Value:
+    def inside() -> IrValue:
         byte = byte_in(code, path, code.get(at), bound)
         ends = _one_of(code, byte, b"\0.[]")
         return code.op("xor", ends, const(1, 1))
@@ -197,7 +201,7 @@ def _key_end(unit: Unit, name: str) -> Function:
     return code
 
 
-def _element(unit: Unit, name: str) -> Function:
+def _element(unit: Unit, name: str) -> IrFunction:
     """json_element(text, bound, at, path, start, end) -> the place of the value that this part of
     the path names in the object or array at `at`, or -1."""
     code = unit.function(name, 6)
@@ -253,7 +257,7 @@ def _element(unit: Unit, name: str) -> Function:
     return code
 
 
-def _same(unit: Unit, name: str) -> Function:
+def _same(unit: Unit, name: str) -> IrFunction:
     """json_same(a, b, size) -> 1 if the bytes are equal, else 0."""
     code = unit.function(name, 3)
     a, b, size = code.params
@@ -270,7 +274,7 @@ def _same(unit: Unit, name: str) -> Function:
     return code
 
 
-def _number(unit: Unit, name: str) -> Function:
+def _number(unit: Unit, name: str) -> IrFunction:
     """json_number(path, start, end) -> the index that this part of the path is, or -1."""
     code = unit.function(name, 3)
     path, start, end = code.params
@@ -291,7 +295,7 @@ def _number(unit: Unit, name: str) -> Function:
     return code
 
 
-def _write_json(unit: Unit, name: str) -> Function:
+def _write_json(unit: Unit, name: str) -> IrFunction:
     """json(dst, size, text, bound, path, path's bound) -> 1, or 0 for NULL."""
     code = unit.function(name, 6)
     dst, size, text, bound, path, path_bound = code.params
@@ -326,7 +330,7 @@ def _write_json(unit: Unit, name: str) -> Function:
     code.set(source, code.op("add", start, quote))
     to = code.local(64)
 
-    def more() -> Value:
+    def more() -> IrValue:
         fits = code.icmp("ult", code.add(code.get(to), 1), size)
         return both(code, fits, code.icmp("ult", code.get(source), last))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Unit, context_word, current_thread
 from kinst.codegen.helpers.branching import leave, loop, step
 from kinst.codegen.helpers.paths import kernel_path
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.codegen.subroutines.arguments import Args, number, pointer, wide
 from kinst.core.dialect import DeviceNumbers, Piece
 from kinst.core.errors import KinstError
@@ -16,7 +16,7 @@ from kinst.core.layout import CONTEXT_PID, CONTEXT_PPID
 ANCESTORS = 1024  # generations that progenyof() follows
 
 
-def _write_progeny(unit: Unit, name: str) -> Function:
+def _write_progeny(unit: Unit, name: str) -> IrFunction:
     """progeny(task, pid, room for a word) -> 1 if the task's process or one of its ancestors
     has this id, else 0."""
     code = unit.function(name, 3)
@@ -25,7 +25,7 @@ def _write_progeny(unit: Unit, name: str) -> Function:
     here, steps = code.local(64), code.local(64)
     code.set(here, task)
 
-    def fetch(offset: int, size: int) -> Value:
+    def fetch(offset: int, size: int) -> IrValue:
         source = code.op("add", code.get(here), offset)
         words = (room, source, const(size))
         failed = code.call_c(unit.machine.nofault_read, words)
@@ -45,7 +45,7 @@ def _write_progeny(unit: Unit, name: str) -> Function:
     return code
 
 
-def _has_ancestor(firing: Firing, pid: Value) -> Value:
+def _has_ancestor(firing: Firing, pid: IrValue) -> IrValue:
     """1 if the current process or one of its ancestors has this id, else 0."""
     words = (current_thread(firing), pid, firing.code.add(firing.temp(), TEMP_WORD))
     return firing.code.call(firing.unit.helper("progeny", _write_progeny), words)
@@ -88,7 +88,7 @@ def _devices(firing: Firing, name: str) -> DeviceNumbers:
     return found
 
 
-def _joined(firing: Firing, args: Args, pieces: Sequence[Piece]) -> Value:
+def _joined(firing: Firing, args: Args, pieces: Sequence[Piece]) -> IrValue:
     """The pieces of the first argument, as one number."""
     code, number, found = firing.code, wide(firing, args[0]), const(0)
     for k, piece in enumerate(pieces):

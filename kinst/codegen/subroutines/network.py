@@ -10,7 +10,7 @@ from collections.abc import Callable
 from kinst.codegen.firing import Firing, Lowered, Text, Unit
 from kinst.codegen.helpers.branching import both, byte_of, either, loop, put, step, when
 from kinst.codegen.helpers.memory_access import read
-from kinst.codegen.ssa import Function, Local, Value, const
+from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
 from kinst.codegen.subroutines.arguments import DOT, Args, fault_if_failed, number, pointer, wide
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_ILLOP
@@ -18,7 +18,9 @@ from kinst.core.layout import FAULT_ILLOP
 INET_ROOM = 48  # INET6_ADDRSTRLEN is 46
 
 
-def _number(code: Function, at: Local, dst: Value, value: Value, base: int, digits: int) -> None:
+def _number(
+    code: IrFunction, at: IrLocal, dst: IrValue, value: IrValue, base: int, digits: int
+) -> None:
     """Write a number without leading zeros, at most `digits` digits."""
     started = code.local(64)
     code.set(started, const(0))
@@ -32,14 +34,14 @@ def _number(code: Function, at: Local, dst: Value, value: Value, base: int, digi
         when(code, shown, lambda letter=letter: put(code, at, letter, dst))  # type: ignore[misc]
 
 
-def _dotted(code: Function, at: Local, dst: Value, address: Value) -> None:
+def _dotted(code: IrFunction, at: IrLocal, dst: IrValue, address: IrValue) -> None:
     for k in range(4):
         if k:
             put(code, at, const(DOT), dst)
         _number(code, at, dst, byte_of(code, address, const(k)), 10, 3)
 
 
-def _write_inet4(unit: Unit, name: str) -> Function:
+def _write_inet4(unit: Unit, name: str) -> IrFunction:
     """inet4(dst, address of the 4 bytes): dotted decimal."""
     code = unit.function(name, 2, 0)
     dst, address = code.params
@@ -50,7 +52,7 @@ def _write_inet4(unit: Unit, name: str) -> Function:
     return code
 
 
-def _zeros(code: Function, group: Callable[[Value], Value]) -> tuple[Local, Local]:
+def _zeros(code: IrFunction, group: Callable[[IrValue], IrValue]) -> tuple[IrLocal, IrLocal]:
     """Start and length of the longest run of zero groups, the first of equally long ones; behind
     the last group, and 1, if none is longer than one."""
     best, best_size, run = code.local(64, 8), code.local(64, 1), code.local(64)
@@ -70,14 +72,14 @@ def _zeros(code: Function, group: Callable[[Value], Value]) -> tuple[Local, Loca
     return best, best_size
 
 
-def _write_inet6(unit: Unit, name: str) -> Function:
+def _write_inet6(unit: Unit, name: str) -> IrFunction:
     """inet6(dst, address of the 16 bytes): as inet_ntop(3). The longest run of at least two zero
     groups is "::", and an embedded IPv4 address is in dotted decimal."""
     code = unit.function(name, 2, 0)
     dst, address = code.params
     at, here = code.local(64), code.local(64)
 
-    def group(place: Value) -> Value:
+    def group(place: IrValue) -> IrValue:
         where = code.op("shl", place, 1)
         high = code.op("shl", byte_of(code, address, where), 8)
         return code.op("or", high, byte_of(code, address, code.op("add", where, 1)))
@@ -118,7 +120,7 @@ def _write_inet6(unit: Unit, name: str) -> Function:
     return code
 
 
-def _inet(name: str, size: int, address: Value, firing: Firing) -> Lowered:
+def _inet(name: str, size: int, address: IrValue, firing: Firing) -> Lowered:
     code = firing.code
     # Whoever reads the text may read up to its bound.
     room, bytes_ = firing.text_room(INET_ROOM), firing.text_room(16)
@@ -147,7 +149,7 @@ def inet_ntop(firing: Firing, args: Args) -> Lowered:
     firing.faults.add(code, neither, FAULT_ILLOP, family)
     yes, no, end = (code.fresh(n) for n in ("inet4", "inet6", "inet"))
     code.branch(old, yes, no)
-    found: list[tuple[Value, str]] = []
+    found: list[tuple[IrValue, str]] = []
     for label, name, size in ((yes, "inet4", 4), (no, "inet6", 16)):
         code.block(label)
         text = _inet(name, size, address, firing)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from kinst.codegen.firing import Firing, Lowered, Text, Unit, context_word
 from kinst.codegen.helpers.branching import both, byte_in, either, loop, step, when
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.codegen.subroutines.arguments import Args, base_of, text_words, wide
 from kinst.core.layout import CONTEXT_TIMESTAMP, STATE_RANDOM
 
 LLTOSTR_ROOM = 72  # 64 binary digits, a sign, the NUL
 
 
-def _write_lltostr(unit: Unit, name: str) -> Function:
+def _write_lltostr(unit: Unit, name: str) -> IrFunction:
     """lltostr(room of LLTOSTR_ROOM bytes, value, base) -> address of the text's first byte in
     it."""
     code = unit.function(name, 3)
@@ -22,7 +22,7 @@ def _write_lltostr(unit: Unit, name: str) -> Function:
     at, rest = code.local(64), code.local(64)
     code.set(at, const(LLTOSTR_ROOM))
 
-    def front(byte: Value) -> None:
+    def front(byte: IrValue) -> None:
         step(code, at, -1)
         here = code.op("add", room, code.get(at))
         code.store(code.convert(byte, 8, signed=False), here)
@@ -49,7 +49,7 @@ def _write_lltostr(unit: Unit, name: str) -> Function:
     return code
 
 
-def _digit(code: Function, byte: Value) -> Value:
+def _digit(code: IrFunction, byte: IrValue) -> IrValue:
     """The digit's value; 99 for any other byte."""
     result = const(99)
     for first, count, value in (("0", 10, 0), ("a", 26, 10), ("A", 26, 10)):
@@ -59,17 +59,17 @@ def _digit(code: Function, byte: Value) -> Value:
     return result
 
 
-def _write_strtoll(unit: Unit, name: str) -> Function:
+def _write_strtoll(unit: Unit, name: str) -> IrFunction:
     """strtoll(string, bound, base) -> value: blanks, a sign, 0x if the base is 16, then digits up
     to the first byte that is none. It wraps."""
     code = unit.function(name, 3)
     string, bound, base = code.params
     at, total = code.local(64), code.local(64)
 
-    def byte(ahead: int = 0) -> Value:
+    def byte(ahead: int = 0) -> IrValue:
         return byte_in(code, string, code.op("add", code.get(at), ahead), bound)
 
-    def is_one_of(value: Value, letters: str) -> Value:
+    def is_one_of(value: IrValue, letters: str) -> IrValue:
         return either(code, *(code.icmp("eq", value, ord(x)) for x in letters))
 
     loop(code, lambda: is_one_of(byte(), " \t"), lambda: step(code, at))
@@ -82,7 +82,7 @@ def _write_strtoll(unit: Unit, name: str) -> Function:
     when(code, prefix, lambda: step(code, at, 2))
     digit = code.local(64)
 
-    def is_digit() -> Value:
+    def is_digit() -> IrValue:
         code.set(digit, _digit(code, byte()))
         return code.icmp("ult", code.get(digit), base)
 

@@ -20,11 +20,11 @@ from kinst.codegen.helpers.branching import (
     step,
     when,
 )
-from kinst.codegen.ssa import Function, Local, Value, const
+from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
 from kinst.codegen.subroutines.arguments import DOT, SLASH, Args, new_text, text_words
 from kinst.codegen.subroutines.strings import write_length
 
-_Write = Callable[[Unit, str], Function]
+_Write = Callable[[Unit, str], IrFunction]
 # What cleanpath() has just read: nothing special, "/", "/.", "/..".
 _PLAIN, _SLASH, _SLASH_DOT, _SLASH_DOTS = range(4)
 
@@ -32,7 +32,7 @@ _PLAIN, _SLASH, _SLASH_DOT, _SLASH_DOTS = range(4)
 class _Cleaner:
     """The loop of cleanpath(): the state says what was read last and is still held back."""
 
-    def __init__(self, code: Function, dst: Value, string: Value, bound: Value) -> None:
+    def __init__(self, code: IrFunction, dst: IrValue, string: IrValue, bound: IrValue) -> None:
         self.code, self.dst, self.string, self.bound = code, dst, string, bound
         self.source, self.at, self.state = code.local(64), code.local(64), code.local(64)
         self.byte = code.local(64, 1)
@@ -58,7 +58,7 @@ class _Cleaner:
             found = code.icmp("eq", byte_of(code, self.dst, code.get(at)), SLASH)
             code.set(going, code.select(found, const(0), const(1)))
 
-        def more() -> Value:
+        def more() -> IrValue:
             inside, looking = code.icmp("ne", code.get(at), 0), code.icmp("ne", code.get(going), 0)
             return both(code, inside, looking)
 
@@ -66,10 +66,10 @@ class _Cleaner:
         code.set(self.state, const(_SLASH))
         when(code, self.is_byte(0), lambda: step(code, at))
 
-    def is_byte(self, value: int) -> Value:
+    def is_byte(self, value: int) -> IrValue:
         return self.code.icmp("eq", self.code.get(self.byte), value)
 
-    def is_state(self, value: int) -> Value:
+    def is_state(self, value: int) -> IrValue:
         return self.code.icmp("eq", self.code.get(self.state), value)
 
     def after_slash(self) -> None:
@@ -110,7 +110,7 @@ class _Cleaner:
         )  # fmt: skip
 
 
-def _write_cleanpath(unit: Unit, name: str) -> Function:
+def _write_cleanpath(unit: Unit, name: str) -> IrFunction:
     """cleanpath(dst, size, string, bound): without "//", "/./" and "dir/../"; symbolic links are
     not followed. Stops 5 bytes before the end of dst."""
     code = unit.function(name, 4, 0)
@@ -118,7 +118,7 @@ def _write_cleanpath(unit: Unit, name: str) -> Function:
     limit = code.op("sub", size, const(5))
     path = _Cleaner(code, dst, string, bound)
 
-    def more() -> Value:
+    def more() -> IrValue:
         room = code.icmp("slt", code.get(path.at), limit)
         return both(code, code.icmp("ne", code.get(path.byte), 0), room)
 
@@ -128,7 +128,7 @@ def _write_cleanpath(unit: Unit, name: str) -> Function:
     return code
 
 
-def _write_basename(unit: Unit, name: str) -> Function:
+def _write_basename(unit: Unit, name: str) -> IrFunction:
     """basename(dst, size, string, bound): as basename(1)."""
     code = unit.function(name, 4, 0)
     dst, size, string, bound = code.params
@@ -148,7 +148,9 @@ def _write_basename(unit: Unit, name: str) -> Function:
     return code
 
 
-def _last_part(unit: Unit, code: Function, string: Value, bound: Value) -> tuple[Value, Value]:
+def _last_part(
+    unit: Unit, code: IrFunction, string: IrValue, bound: IrValue
+) -> tuple[IrValue, IrValue]:
     """End and start of a path's last component; the end is 0 if there is none."""
     at = code.local(64)
     code.set(at, code.call(unit.helper("length", write_length), (string, bound)))
@@ -158,10 +160,10 @@ def _last_part(unit: Unit, code: Function, string: Value, bound: Value) -> tuple
     return end, code.get(at)
 
 
-def _back(code: Function, at: Local, string: Value, slashes: bool) -> None:
+def _back(code: IrFunction, at: IrLocal, string: IrValue, slashes: bool) -> None:
     """Move at back over slashes, or over everything else."""
 
-    def more() -> Value:
+    def more() -> IrValue:
         here = code.get(at)
         before = code.op("sub", here, const(1))
         byte = byte_in(code, string, before, here)
@@ -171,7 +173,7 @@ def _back(code: Function, at: Local, string: Value, slashes: bool) -> None:
     loop(code, more, lambda: step(code, at, -1))
 
 
-def _write_dirname(unit: Unit, name: str) -> Function:
+def _write_dirname(unit: Unit, name: str) -> IrFunction:
     """dirname(dst, size, string, bound): as dirname(1)."""
     code = unit.function(name, 4, 0)
     dst, _, string, bound = code.params

@@ -25,14 +25,14 @@ from kinst.codegen.helpers.branching import (
     when,
 )
 from kinst.codegen.helpers.strings_in_memory import copy_text
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.codegen.subroutines.arguments import Args, new_text, text_words, wide
 from kinst.core.layout import FAULT_BADADDR, FAULT_NOSCRATCH
 
 MINUS_ONE = const(-1)
 
 
-def write_length(unit: Unit, name: str) -> Function:
+def write_length(unit: Unit, name: str) -> IrFunction:
     """length(string, bound) -> bytes without the NUL."""
     code = unit.function(name, 2)
     string, bound = code.params
@@ -46,7 +46,7 @@ def write_length(unit: Unit, name: str) -> Function:
     return code
 
 
-def _write_find_byte(unit: Unit, name: str) -> Function:
+def _write_find_byte(unit: Unit, name: str) -> IrFunction:
     """find_byte(string, bound, byte, last) -> address of the byte's first (last: its last)
     occurrence, or 0. The NUL can be found, too."""
     code = unit.function(name, 4)
@@ -70,7 +70,7 @@ def _write_find_byte(unit: Unit, name: str) -> Function:
     return code
 
 
-def _same_bytes(unit: Unit, name: str) -> Function:
+def _same_bytes(unit: Unit, name: str) -> IrFunction:
     """same_bytes(a, b, n) -> 1 or 0."""
     code = unit.function(name, 3)
     a, b, count = code.params
@@ -88,8 +88,14 @@ def _same_bytes(unit: Unit, name: str) -> Function:
 
 
 def _matches(
-    unit: Unit, code: Function, string: Value, size: Value, part: Value, part_size: Value, at: Value
-) -> Value:
+    unit: Unit,
+    code: IrFunction,
+    string: IrValue,
+    size: IrValue,
+    part: IrValue,
+    part_size: IrValue,
+    at: IrValue,
+) -> IrValue:
     """An i1: whether part is in string at this place; read only where it can be."""
     fits = code.icmp("ule", code.op("add", at, part_size), size)
     count = code.select(fits, part_size, const(0))
@@ -98,7 +104,7 @@ def _matches(
     return both(code, fits, code.icmp("ne", equal, 0))
 
 
-def _write_index(unit: Unit, name: str) -> Function:
+def _write_index(unit: Unit, name: str) -> IrFunction:
     """index(string, bound, part, part's bound, start) -> place or -1. A start before the string
     counts as 0; behind the string only "" is found, at its end (as in Perl)."""
     code = unit.function(name, 5)
@@ -122,7 +128,7 @@ def _write_index(unit: Unit, name: str) -> Function:
     return code
 
 
-def _write_rindex(unit: Unit, name: str) -> Function:
+def _write_rindex(unit: Unit, name: str) -> IrFunction:
     """rindex(string, bound, part, part's bound, start) -> the last place that is not behind start,
     or -1. Before the string only "" is found, at 0 (as in Perl)."""
     code = unit.function(name, 5)
@@ -145,7 +151,7 @@ def _write_rindex(unit: Unit, name: str) -> Function:
     return code
 
 
-def _write_append(unit: Unit, name: str) -> Function:
+def _write_append(unit: Unit, name: str) -> IrFunction:
     """append(dst, at, size, string, bound) -> place of the NUL, or `size` if it does not fit."""
     code = unit.function(name, 5)
     dst, start, size, string, bound = code.params
@@ -164,7 +170,7 @@ def _write_append(unit: Unit, name: str) -> Function:
     return code
 
 
-def _write_substr(unit: Unit, name: str) -> Function:
+def _write_substr(unit: Unit, name: str) -> IrFunction:
     """substr(dst, size, string, bound, start, count)."""
     code = unit.function(name, 6, 0)
     dst, room, string, bound, start, count = code.params
@@ -189,7 +195,7 @@ def _write_substr(unit: Unit, name: str) -> Function:
     return code
 
 
-def _write_fold_case(unit: Unit, name: str) -> Function:
+def _write_fold_case(unit: Unit, name: str) -> IrFunction:
     """fold_case(dst, size, string, bound, first): the 26 letters from `first` change case."""
     code = unit.function(name, 5, 0)
     dst, size, string, bound, first = code.params
@@ -209,7 +215,7 @@ def _write_fold_case(unit: Unit, name: str) -> Function:
     return code
 
 
-def _write_strtok(unit: Unit, name: str) -> Function:
+def _write_strtok(unit: Unit, name: str) -> IrFunction:
     """strtok(dst, size, string, bound, delimiters, their bound, map) -> how many bytes of the
     string are used up, or -1 if all are. dst: the token, "" if there is none. map: 32 bytes of
     working memory."""
@@ -220,7 +226,7 @@ def _write_strtok(unit: Unit, name: str) -> Function:
     at = code.local(64)
     byte = code.local(64, 1)
 
-    def bit_of(value: Value) -> tuple[Value, Value, Value]:
+    def bit_of(value: IrValue) -> tuple[IrValue, IrValue, IrValue]:
         place = code.op("add", bits, code.op("lshr", value, 3))
         old = code.convert(code.load(8, place), 64, signed=False)
         return place, old, code.op("shl", const(1), code.op("and", value, 7))
@@ -233,13 +239,13 @@ def _write_strtok(unit: Unit, name: str) -> Function:
 
     loop(code, lambda: code.icmp("ne", code.get(byte), 0), mark)
 
-    def is_delimiter() -> Value:
+    def is_delimiter() -> IrValue:
         """The NUL is one."""
         code.set(byte, byte_in(code, string, code.get(at), bound))
         _, old, bit = bit_of(code.get(byte))
         return code.icmp("ne", code.op("and", old, bit), 0)
 
-    def leading() -> Value:
+    def leading() -> IrValue:
         here = is_delimiter()
         return both(code, here, code.icmp("ne", code.get(byte), 0))
 
@@ -247,7 +253,7 @@ def _write_strtok(unit: Unit, name: str) -> Function:
     loop(code, leading, lambda: step(code, at))
     taken = code.local(64)
 
-    def inside() -> Value:
+    def inside() -> IrValue:
         room = code.icmp("ult", code.op("add", code.get(taken), 1), size)
         return both(code, code.op("xor", is_delimiter(), const(1, 1)), room)
 

@@ -20,7 +20,7 @@ from kinst.codegen.helpers.branching import both, byte_in, least, leave, loop, m
 from kinst.codegen.helpers.memory_access import load_word, user_helper, user_of
 from kinst.codegen.helpers.paths import current_directory, root_directory
 from kinst.codegen.layout.variable_places import bits_of
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
 from kinst.core.layout import (
@@ -65,7 +65,7 @@ from kinst.dlang.typed import is_signed
 _SPACE = ord(" ")
 
 
-def _arguments(unit: Unit, name: str) -> Function:
+def _arguments(unit: Unit, name: str) -> IrFunction:
     """arguments(dst, size, task, room for a word) -> 0, or the address that cannot be read."""
     user = user_of(unit)
     assert user.mm is not None
@@ -73,7 +73,7 @@ def _arguments(unit: Unit, name: str) -> Function:
     dst, size, task, room = code.params
     code.store(const(0, 8), dst)
 
-    def word(address: Value) -> Value:
+    def word(address: IrValue) -> IrValue:
         failed = code.call_c(unit.machine.nofault_read, (room, address, const(8)))
         leave(code, code.icmp("ne", failed, 0), address)
         return code.load(64, room)
@@ -90,7 +90,7 @@ def _arguments(unit: Unit, name: str) -> Function:
     last = code.local(64)
     code.set(last, count)
 
-    def is_padding() -> Value:
+    def is_padding() -> IrValue:
         before = code.op("sub", code.get(last), const(1))
         empty = code.icmp("eq", byte_in(code, dst, before, count), 0)
         return both(code, empty, code.icmp("ne", code.get(last), 0))
@@ -155,7 +155,7 @@ _CONTEXT_NAME_SIZE = 32
 _NO_SLOT = 0xFFFFFFFF
 
 
-def timestamp(firing: Firing) -> Value:
+def timestamp(firing: Firing) -> IrValue:
     """Nanoseconds; read when first asked for, then the same for the whole firing."""
     code = firing.code
     machine = firing.unit.machine
@@ -182,14 +182,14 @@ def timestamp(firing: Firing) -> Value:
     return code.phi(64, [(known, before), (now, read)])
 
 
-def _walltimestamp(firing: Firing) -> Value:
+def _walltimestamp(firing: Firing) -> IrValue:
     now = timestamp(firing)
     clock = firing.unit.machine.clock
     assert clock is not None  # timestamp() has raised
     return firing.code.add(now, clock.wall_offset)
 
 
-def _vtimestamp(firing: Firing) -> Value:
+def _vtimestamp(firing: Firing) -> IrValue:
     """Nanoseconds that the current thread has run."""
     code, machine = firing.code, firing.unit.machine
     terms = machine.thread_time
@@ -208,7 +208,7 @@ def _vtimestamp(firing: Firing) -> Value:
     return total
 
 
-def _caller(firing: Firing) -> Value:
+def _caller(firing: Firing) -> IrValue:
     """The return address by the site's CFA rule; 0 where the unwinder has none.
 
     The stack itself is read directly; another base register may hold anything, so its load is
@@ -248,14 +248,14 @@ def _caller(firing: Firing) -> Value:
     return code.op("or", found, code.op("and", kernel, signature))
 
 
-def _argument(firing: Firing, number: int) -> Value:
+def _argument(firing: Firing, number: int) -> IrValue:
     """argN from where the site's descriptor says it is; an illegal operation where there is
     none."""
     code, machine = firing.code, firing.unit.machine
     at = code.add(firing.site, SITE_ARGUMENTS + 8 * number)
     kind = code.load(32, at)
     value = code.convert(code.load(32, code.add(at, 4)), 64, signed=True)
-    sources: list[tuple[Value, str]] = []
+    sources: list[tuple[IrValue, str]] = []
     end = code.fresh("argument")
 
     def when(wanted: int) -> str:
@@ -265,7 +265,7 @@ def _argument(firing: Firing, number: int) -> Value:
         code.block(this)
         return others
 
-    def done(result: Value, others: str) -> None:
+    def done(result: IrValue, others: str) -> None:
         sources.append((result, code.at))
         code.jump(end)
         code.block(others)
@@ -291,7 +291,7 @@ def _argument(firing: Firing, number: int) -> Value:
     return code.phi(64, sources)
 
 
-def _error_argument(firing: Firing, number: int) -> Value:
+def _error_argument(firing: Firing, number: int) -> IrValue:
     """arg1 to arg5 of dtrace:::ERROR: epid, action, offset, kind, value."""
     place = {1: 0, 2: 1, 4: 2, 5: 3}.get(number)
     if place is None:
@@ -299,7 +299,7 @@ def _error_argument(firing: Firing, number: int) -> Value:
     return firing.code.load(64, firing.field(STATE_FAULT + 8 * place))
 
 
-def _usermode(firing: Firing) -> Value:
+def _usermode(firing: Firing) -> IrValue:
     """Whether the probe fired in user mode. Only profile's samples can: then their arg0 is 0 and
     their arg1 is not."""
     if not firing.unit.machine.host:
@@ -346,7 +346,7 @@ def _scalar(firing: Firing, name: str) -> Lowered:
     raise KinstError(f"{name} is not available in this kernel ({machine.name})")
 
 
-def epid(firing: Firing) -> Value:
+def epid(firing: Firing) -> IrValue:
     """The id of the enabling that is running, an i32."""
     return firing.code.add(
         firing.code.load(32, firing.code.add(firing.site, SITE_EPID)), firing.ordinal

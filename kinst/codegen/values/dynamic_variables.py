@@ -13,7 +13,7 @@ from kinst.codegen.helpers.dynamic_tables import call_find, call_obtain, call_re
 from kinst.codegen.helpers.memory_access import read_bytes, zeros
 from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.layout.variable_places import bits_of, by_address, element_size, size_of, up
-from kinst.codegen.ssa import Local, Value, const
+from kinst.codegen.ssa import IrLocal, IrValue, const
 from kinst.core.dtypes import StringType, StructType
 from kinst.core.errors import KinstError
 from kinst.core.layout import CONTEXT_CURTHREAD, CONTEXT_INTERRUPT, CONTEXT_TID, FAULT_BADADDR
@@ -22,11 +22,11 @@ from kinst.dlang import typed
 
 
 def checked_index(
-    firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], base: Value
-) -> Value:
+    firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], base: IrValue
+) -> IrValue:
     """The index of an element. One outside the array faults with the address that it would have."""
     (index,) = keys
-    assert isinstance(index, Value)
+    assert isinstance(index, IrValue)
     code = firing.code
     size = element_size(variable, firing.unit.layout.strsize)
     wild = code.op("add", base, code.op("mul", index, size))
@@ -43,11 +43,11 @@ _TID_SHIFT = 42
 THREAD_PARTS = frozenset({"curthread", "tid", "interrupt"})  # built-ins that thread_key() reads
 
 
-def thread_key(firing: Firing) -> Value:
+def thread_key(firing: Firing) -> IrValue:
     """A number that tells the current thread from all others, and from what interrupts it."""
     code, machine = firing.code, firing.unit.machine
 
-    def word(name: str, context: int) -> Value:
+    def word(name: str, context: int) -> IrValue:
         if machine.host:
             return code.load(64, context_word(firing, context))
         access = machine.builtins.get(name)
@@ -56,7 +56,7 @@ def thread_key(firing: Firing) -> Value:
                 raise KinstError(f"{machine.name}: thread-local variables need the current thread")
             return const(0)
         value = read_access(code, machine, access)
-        assert isinstance(value, Value)
+        assert isinstance(value, IrValue)
         return code.convert(value, 64, signed=False)
 
     thread = word("curthread", CONTEXT_CURTHREAD)
@@ -75,7 +75,7 @@ def thread_key(firing: Firing) -> Value:
     return code.op("xor", key, level)
 
 
-def _thread(firing: Firing) -> Value:
+def _thread(firing: Firing) -> IrValue:
     """thread_key(), computed once in a firing."""
     code = firing.code
     kept = firing.local("thread")
@@ -88,7 +88,7 @@ def _thread(firing: Firing) -> Value:
     return code.get(kept)
 
 
-def _kept(firing: Firing, variable: typed.Variable) -> Local | None:
+def _kept(firing: Firing, variable: typed.Variable) -> IrLocal | None:
     """The variable of the firing that keeps the entry of self->x once it is found; None for arrays,
     whose entries other threads can free."""
     if variable.scope != "self" or variable.keys or variable.length:
@@ -102,8 +102,8 @@ def _find(
     firing: Firing,
     variable: typed.Variable,
     keys: Sequence[Lowered],
-    call: Callable[[Firing, DynamicLayout, Value], Value],
-) -> Value:
+    call: Callable[[Firing, DynamicLayout, IrValue], IrValue],
+) -> IrValue:
     """Address of the entry, or 0; looked up by call_find or call_obtain unless it is known
     already."""
     code, layout, kept = firing.code, _layout(firing, variable), _kept(firing, variable)
@@ -140,16 +140,16 @@ def _layout(firing: Firing, variable: typed.Variable) -> DynamicLayout:
 
 def _key(
     firing: Firing, variable: typed.Variable, layout: DynamicLayout, keys: Sequence[Lowered]
-) -> Value:
+) -> IrValue:
     """The key in the form that the table's functions take."""
     code = firing.code
     if variable.length:
         checked_index(firing, variable, keys, const(0))
     values = [_thread(firing), *keys] if variable.scope == "self" else list(keys)
     first = values[0]
-    number = isinstance(first, Value) and not by_address(layout.keys[0].type)
+    number = isinstance(first, IrValue) and not by_address(layout.keys[0].type)
     if layout.key_words == 1 and len(values) == 1 and number:
-        assert isinstance(first, Value)
+        assert isinstance(first, IrValue)
         return code.convert(first, 64, signed=False)
     room = code.add(firing.temp(), TEMP_KEYS)
     covered = {f.offset + i for f in layout.keys for i in range(f.size)}
@@ -191,7 +191,7 @@ def read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowere
     return code.phi(bits, [(const(0, bits), before), (value, there)])
 
 
-def element_to_change(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Value:
+def element_to_change(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> IrValue:
     """The address of a dynamic structure, all zeros if it is new. If there is no room for it, the
     drop is counted and the address is that of memory that nobody reads."""
     code, layout = firing.code, _layout(firing, variable)
@@ -211,7 +211,7 @@ def store_dynamic(
     end = code.fresh("stored")
     decides = value.address if isinstance(value, Text) else value
     struct = isinstance(variable.type, StructType)
-    if (isinstance(value, Value) and not struct) or (isinstance(value, Text) and value.nullable):
+    if (isinstance(value, IrValue) and not struct) or (isinstance(value, Text) and value.nullable):
         store, free = code.fresh("store"), code.fresh("free")
         code.branch(code.icmp("eq", decides, 0), free, store)
         code.block(free)
@@ -235,7 +235,7 @@ def store_dynamic(
 
 def step_dynamic(
     firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], by: int
-) -> Value:
+) -> IrValue:
     """++ and --: the old value. In an array, which other CPUs use, the step is one atomic
     access."""
     code = firing.code

@@ -17,7 +17,7 @@ from kinst.codegen.helpers.strings_in_memory import (
     load_string_or_null,
 )
 from kinst.codegen.layout.variable_places import bits_of, by_address, size_of
-from kinst.codegen.ssa import Value, const
+from kinst.codegen.ssa import IrValue, const
 from kinst.codegen.subroutines import load_all
 from kinst.codegen.subroutines.arguments import Args
 from kinst.codegen.values.builtin_values import builtin
@@ -39,7 +39,7 @@ _DIVIDE = {"/": "div", "%": "rem"}
 _COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 
 
-def scalar(firing: Firing, expr: typed.Expr) -> Value:
+def scalar(firing: Firing, expr: typed.Expr) -> IrValue:
     """The value of an integer or pointer expression; the address of a string."""
     value = nullable(firing, expr)
     return value.address if isinstance(value, Text) else value
@@ -72,7 +72,7 @@ def nullable(firing: Firing, expr: typed.Expr) -> Lowered:
     return lower(firing, expr)
 
 
-def truth(firing: Firing, expr: typed.Expr) -> Value:
+def truth(firing: Firing, expr: typed.Expr) -> IrValue:
     """Whether the value is not zero, as an i1."""
     return firing.code.icmp("ne", scalar(firing, expr), 0)
 
@@ -141,7 +141,7 @@ def lower(firing: Firing, expr: typed.Expr) -> Lowered:
     raise KinstError(f"{expr.span}: kinst cannot compile {type(expr).__name__} yet")
 
 
-def _register(firing: Firing, expr: typed.RegisterRead) -> Value:
+def _register(firing: Firing, expr: typed.RegisterRead) -> IrValue:
     code = firing.code
     machine = firing.unit.machine
     if isinstance(expr.index, typed.IntConst):
@@ -162,7 +162,7 @@ def _register(firing: Firing, expr: typed.RegisterRead) -> Value:
     return code.convert(code.load(64, address), bits_of(expr.type), signed=False)
 
 
-def _unary(firing: Firing, expr: typed.Unary) -> Value:
+def _unary(firing: Firing, expr: typed.Unary) -> IrValue:
     code = firing.code
     value = scalar(firing, expr.operand)
     if expr.op == "-":
@@ -173,7 +173,9 @@ def _unary(firing: Firing, expr: typed.Unary) -> Value:
     return code.convert(zero, bits_of(expr.type), signed=False)
 
 
-def _compare(firing: Firing, expr: typed.Binary, left: Value, right: Value, sign: bool) -> Value:
+def _compare(
+    firing: Firing, expr: typed.Binary, left: IrValue, right: IrValue, sign: bool
+) -> IrValue:
     predicate = _COMPARE[expr.op]
     if predicate not in ("eq", "ne"):
         predicate = ("s" if sign else "u") + predicate
@@ -181,7 +183,7 @@ def _compare(firing: Firing, expr: typed.Binary, left: Value, right: Value, sign
     return firing.code.convert(result, bits_of(expr.type), signed=False)
 
 
-def _binary(firing: Firing, expr: typed.Binary) -> Value:
+def _binary(firing: Firing, expr: typed.Binary) -> IrValue:
     code = firing.code
     if isinstance(expr.left.type, StringType) and isinstance(expr.right.type, StringType):
         left_text, right_text = nullable(firing, expr.left), nullable(firing, expr.right)
@@ -200,7 +202,7 @@ def _binary(firing: Firing, expr: typed.Binary) -> Value:
     return _shift(firing, expr, left, right, signed)
 
 
-def _divide(firing: Firing, opcode: str, left: Value, right: Value, signed: bool) -> Value:
+def _divide(firing: Firing, opcode: str, left: IrValue, right: IrValue, signed: bool) -> IrValue:
     """Division. By zero it faults; the least number divided by -1 wraps instead of trapping."""
     code = firing.code
     firing.faults.add(code, code.icmp("eq", right, 0), FAULT_DIVZERO, const(0))
@@ -214,7 +216,9 @@ def _divide(firing: Firing, opcode: str, left: Value, right: Value, signed: bool
     return code.select(minus, wrapped, result)
 
 
-def _shift(firing: Firing, expr: typed.Binary, left: Value, right: Value, signed: bool) -> Value:
+def _shift(
+    firing: Firing, expr: typed.Binary, left: IrValue, right: IrValue, signed: bool
+) -> IrValue:
     code = firing.code
     count = code.op("and", code.convert(right, 64, signed=False), 63)
     opcode = "shl" if expr.op == "<<" else "ashr" if signed else "lshr"
@@ -222,7 +226,7 @@ def _shift(firing: Firing, expr: typed.Binary, left: Value, right: Value, signed
     return code.convert(wide, left.bits, signed)
 
 
-def _logical(firing: Firing, expr: typed.Logical) -> Value:
+def _logical(firing: Firing, expr: typed.Logical) -> IrValue:
     code = firing.code
     left = truth(firing, expr.left)
     if expr.op == "^^":
@@ -295,7 +299,7 @@ def subroutine(firing: Firing, expr: typed.Subroutine, args: Args) -> Lowered:
     return firing.code.convert(value, bits_of(expr.type), typed.is_signed(expr.type))
 
 
-def bit_field(firing: Firing, expr: typed.BitField, address: Value) -> Value:
+def bit_field(firing: Firing, expr: typed.BitField, address: IrValue) -> IrValue:
     """A bit-field's value; only the bytes that hold it are read."""
     code = firing.code
     size = (expr.bit + expr.bits + 7) // 8
@@ -306,7 +310,7 @@ def bit_field(firing: Firing, expr: typed.BitField, address: Value) -> Value:
     return code.convert(value, bits_of(expr.type), signed=False)
 
 
-def symbol(firing: Firing, expr: typed.SymbolAddress) -> Value:
+def symbol(firing: Firing, expr: typed.SymbolAddress) -> IrValue:
     """A symbol's address. Raises KinstError if the target has no such symbol."""
     found = firing.unit.machine.symbols.get((expr.module, expr.name))
     if found is None:

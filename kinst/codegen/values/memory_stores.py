@@ -12,7 +12,7 @@ from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.helpers.memory_access import allocate_zeros, here_of, read_bytes, writable
 from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.layout.variable_places import bits_of, memory_size, size_of
-from kinst.codegen.ssa import Value, const
+from kinst.codegen.ssa import IrValue, const
 from kinst.codegen.values.dynamic_variables import element_to_change
 from kinst.codegen.values.variable_code import base_address
 from kinst.core.dtypes import ArrayType, StringType, StructType
@@ -39,7 +39,7 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
     if expr.root is not None and base is not None:
         firing.old.append(base)
     target = lower(firing, expr.address)
-    assert isinstance(target, Value)
+    assert isinstance(target, IrValue)
     address = code.convert(target, 64, signed=False)
     if expr.root is not None:
         firing.old.pop()
@@ -52,7 +52,7 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
         firing.old.append(old)
         value = lower(firing, expr.value)
         firing.old.pop()
-    if not isinstance(value, Value):
+    if not isinstance(value, IrValue):
         raise KinstError(f"{expr.span}: a number was expected")
     _write(firing, expr, address, value)
     if expr.post:
@@ -72,7 +72,7 @@ def snapshot(firing: Firing, expr: Snapshot, lower: Lower) -> Lowered:
     return room
 
 
-def _base(firing: Firing, expr: Store, lower: Lower) -> Value | None:
+def _base(firing: Firing, expr: Store, lower: Lower) -> IrValue | None:
     """The address of the variable that is stored to, or of its element if it is dynamic; None for
     memory that belongs to no variable."""
     if expr.variable is None:
@@ -84,7 +84,7 @@ def _base(firing: Firing, expr: Store, lower: Lower) -> Value | None:
 
 
 def _store_bytes(
-    firing: Firing, expr: Store, address: Value, base: Value | None, lower: Lower
+    firing: Firing, expr: Store, address: IrValue, base: IrValue | None, lower: Lower
 ) -> Lowered:
     """Store a string, or what codegen handles by its address."""
     size = size_of(expr.type, firing.unit.layout.strsize)
@@ -97,7 +97,9 @@ def _store_bytes(
     return address
 
 
-def _check(firing: Firing, expr: Store, address: Value, base: Value | None, size: int) -> Value:
+def _check(
+    firing: Firing, expr: Store, address: IrValue, base: IrValue | None, size: int
+) -> IrValue:
     """The address as this machine has it. Faults unless these bytes may be written."""
     if expr.variable is None or base is None:
         return writable(firing, address, const(size))
@@ -116,7 +118,7 @@ def _bytes(expr: Store) -> range:
     return range((expr.bit + expr.bits + 7) // 8)
 
 
-def _word(firing: Firing, expr: Store, address: Value) -> Value:
+def _word(firing: Firing, expr: Store, address: IrValue) -> IrValue:
     """The bytes of a bit-field as one number; no others are read."""
     code = firing.code
     word = const(0)
@@ -126,7 +128,7 @@ def _word(firing: Firing, expr: Store, address: Value) -> Value:
     return word
 
 
-def _field(firing: Firing, expr: Store, value: Value) -> Value:
+def _field(firing: Firing, expr: Store, value: IrValue) -> IrValue:
     """A number cut to the bit-field's width, with the field's type."""
     code = firing.code
     top = code.op("shl", value, 64 - expr.bits)
@@ -135,14 +137,14 @@ def _field(firing: Firing, expr: Store, value: Value) -> Value:
     return code.convert(cut, bits_of(expr.type), signed)
 
 
-def _read(firing: Firing, expr: Store, address: Value) -> Value:
+def _read(firing: Firing, expr: Store, address: IrValue) -> IrValue:
     code = firing.code
     if not expr.bits:
         return code.load(bits_of(expr.type), address)
     return _field(firing, expr, code.op("lshr", _word(firing, expr, address), expr.bit))
 
 
-def _write(firing: Firing, expr: Store, address: Value, value: Value) -> None:
+def _write(firing: Firing, expr: Store, address: IrValue, value: IrValue) -> None:
     code = firing.code
     if not expr.bits:
         code.store(code.convert(value, bits_of(expr.type), signed=False), address)

@@ -21,7 +21,7 @@ from kinst.codegen.helpers.memory_access import (
     user_of,
 )
 from kinst.codegen.helpers.strings_in_memory import copy_string_helper
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.codegen.values.builtin_values import builtin
 from kinst.core.dtypes import UINT64, USER_WORDS
 from kinst.core.errors import KinstError
@@ -31,14 +31,14 @@ from kinst.core.system import Unwinder, UserState
 DEPTH = 512  # frames that stackdepth counts at most: more than a 16 KB stack can have
 
 
-def stack_depth(firing: Firing) -> Value:
+def stack_depth(firing: Firing) -> IrValue:
     """The number of frames of the kernel's stack."""
     if firing.unit.machine.host:
         return firing.code.load(64, context_word(firing, CONTEXT_STACK))
     return _unwind(firing, firing.text_room(DEPTH * WORD), DEPTH)
 
 
-def kernel_stack(firing: Firing, to: Value, frames: int) -> None:
+def kernel_stack(firing: Firing, to: IrValue, frames: int) -> None:
     """Store the first frames of the kernel's stack at an address, and zeros behind them."""
     if firing.unit.machine.host:
         copy_scratch_words(firing, to, context_word(firing, CONTEXT_STACK + 1), frames * WORD)
@@ -57,7 +57,7 @@ def _unwinder(firing: Firing) -> Unwinder:
     return found
 
 
-def _unwind(firing: Firing, to: Value, frames: int) -> Value:
+def _unwind(firing: Firing, to: IrValue, frames: int) -> IrValue:
     """Store at most `frames` frames; the number stored."""
     code, unwinder = firing.code, _unwinder(firing)
     slots = {r.d_name: r.slot for r in firing.unit.machine.registers}
@@ -72,7 +72,7 @@ def _unwind(firing: Firing, to: Value, frames: int) -> Value:
     return code.call(firing.unit.helper("unwind", _call_unwinder), (saved, to, const(frames)))
 
 
-def _place(firing: Firing) -> Value:
+def _place(firing: Firing) -> IrValue:
     """The address of the instruction that the probe is at; in a sample, where its CPU was, or
     0 in user mode."""
     code, machine = firing.code, firing.unit.machine
@@ -89,7 +89,7 @@ def _place(firing: Firing) -> Value:
     return code.get(found)
 
 
-def _call_unwinder(unit: Unit, name: str) -> Function:
+def _call_unwinder(unit: Unit, name: str) -> IrFunction:
     """unwind(saved registers, store, entries) -> frames stored: the kernel's C function behind a
     convention that saves registers."""
     assert unit.machine.unwinder is not None
@@ -118,19 +118,19 @@ def _nobody(firing: Firing) -> bool:
     return machine.host and machine.user is None
 
 
-def store_process(firing: Firing, to: Value) -> None:
+def store_process(firing: Firing, to: IrValue) -> None:
     """Store the USER_WORDS words that describe the current process."""
     code = firing.code
     clear_words(firing, to, USER_WORDS * WORD)
     pid = builtin(firing, "pid", UINT64)
-    assert isinstance(pid, Value)
+    assert isinstance(pid, IrValue)
     code.store(pid, to)
     if not _nobody(firing):
         room = firing.text_room(_NAME_SIZE)
         code.call(firing.unit.helper("process", _process), (to, current_thread(firing), room))
 
 
-def user_stack(firing: Firing, to: Value, frames: int) -> None:
+def user_stack(firing: Firing, to: IrValue, frames: int) -> None:
     """Store what ustack() records: the process, then its frames, then zeros."""
     store_process(firing, to)
     at = firing.code.add(to, USER_WORDS * WORD)
@@ -138,12 +138,12 @@ def user_stack(firing: Firing, to: Value, frames: int) -> None:
     _walk(firing, at, frames)
 
 
-def user_depth(firing: Firing) -> Value:
+def user_depth(firing: Firing) -> IrValue:
     """The number of frames of the user's stack."""
     return _walk(firing, firing.text_room(DEPTH * WORD), DEPTH)
 
 
-def user_caller(firing: Firing) -> Value:
+def user_caller(firing: Firing) -> IrValue:
     """The second frame of the user's stack; 0 if there is none."""
     room = firing.text_room(2 * WORD)
     second = firing.code.add(room, WORD)
@@ -152,7 +152,7 @@ def user_caller(firing: Firing) -> Value:
     return firing.code.load(64, second)
 
 
-def user_register(firing: Firing, index: int) -> Value:
+def user_register(firing: Firing, index: int) -> IrValue:
     """uregs[index]; an illegal operation in a thread without user mode."""
     code, unit = firing.code, firing.unit
     slots = {r.slot for r in unit.machine.registers if r.index == index}
@@ -171,21 +171,21 @@ def user_register(firing: Firing, index: int) -> Value:
     return load_word(firing, code.add(saved, min(places)), 64)
 
 
-def _walk(firing: Firing, to: Value, frames: int) -> Value:
+def _walk(firing: Firing, to: IrValue, frames: int) -> IrValue:
     if _nobody(firing):
         return const(0)
     words = (current_thread(firing), to, const(frames), firing.code.add(firing.temp(), TEMP_WORD))
     return firing.code.call(firing.unit.helper("walk_user", _walk_user), words)
 
 
-def _word(unit: Unit, code: Function, room: Value, address: Value) -> Value:
+def _word(unit: Unit, code: IrFunction, room: IrValue, address: IrValue) -> IrValue:
     """A word of the kernel's memory; the helper returns 0 if it cannot be read."""
     failed = code.call_c(unit.machine.nofault_read, (room, address, const(WORD)))
     leave(code, code.icmp("ne", failed, 0), const(0))
     return code.load(64, room)
 
 
-def _mm(unit: Unit, code: Function, task: Value, room: Value) -> Value:
+def _mm(unit: Unit, code: IrFunction, task: IrValue, room: IrValue) -> IrValue:
     """A thread's address space; the helper returns 0 if it has none."""
     access = user_of(unit).mm
     assert access is not None
@@ -195,7 +195,7 @@ def _mm(unit: Unit, code: Function, task: Value, room: Value) -> Value:
     return mm
 
 
-def _saved_registers(unit: Unit, name: str) -> Function:
+def _saved_registers(unit: Unit, name: str) -> IrFunction:
     """saved_registers(task, room for a word) -> their address; 0 for a thread without user mode."""
     state = _known(unit)
     code = unit.function(name, 2)
@@ -206,7 +206,7 @@ def _saved_registers(unit: Unit, name: str) -> Function:
     return code
 
 
-def _process(unit: Unit, name: str) -> Function:
+def _process(unit: Unit, name: str) -> IrFunction:
     """process(dst, task, room for the name) -> 0: store everything behind the process's id."""
     state = _known(unit)
     code = unit.function(name, 3)
@@ -225,7 +225,7 @@ def _process(unit: Unit, name: str) -> Function:
     return code
 
 
-def _walk_user(unit: Unit, name: str) -> Function:
+def _walk_user(unit: Unit, name: str) -> IrFunction:
     """walk_user(task, store, entries, room for two words) -> frames stored.
 
     The chain ends at 0, at an address that is unaligned or unreadable, at one that is not above the
@@ -244,7 +244,7 @@ def _walk_user(unit: Unit, name: str) -> Function:
     code.set(frame, first)
     low = min(state.next_at, state.return_at)
 
-    def goes_on() -> Value:
+    def goes_on() -> IrValue:
         here = code.get(frame)
         aligned = code.icmp("eq", code.op("and", here, 7), 0)
         more = code.icmp("ult", code.get(count), entries)

@@ -17,7 +17,7 @@ from kinst.codegen.layout.variable_places import (
     size_of,
     up,
 )
-from kinst.codegen.ssa import Local, Value, const
+from kinst.codegen.ssa import IrLocal, IrValue, const
 from kinst.codegen.values.dynamic_variables import (
     checked_index,
     read_dynamic,
@@ -30,7 +30,7 @@ from kinst.dlang import typed
 from kinst.dlang.walk import expressions, find
 
 
-def base_address(firing: Firing, variable: typed.Variable) -> Value:
+def base_address(firing: Firing, variable: typed.Variable) -> IrValue:
     """Address of a variable that is in memory and not dynamic."""
     machine = firing.unit.machine
     offset = firing.unit.layout.variables[variable.index]
@@ -39,7 +39,7 @@ def base_address(firing: Firing, variable: typed.Variable) -> Value:
     return const(machine.address(machine.scratch.globals + offset))
 
 
-def address_of(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Value:
+def address_of(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> IrValue:
     """Address of a variable that is not dynamic, or of an element; outside the array it faults."""
     base = base_address(firing, variable)
     if not keys:
@@ -49,20 +49,20 @@ def address_of(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]
     return firing.code.op("add", base, firing.code.op("mul", index, size))
 
 
-def register_of(firing: Firing, variable: typed.Variable) -> Local:
+def register_of(firing: Firing, variable: typed.Variable) -> IrLocal:
     """The register of a clause-local variable."""
     if variable.index not in firing.this:
         firing.this[variable.index] = firing.code.local(bits_of(variable.type))
     return firing.this[variable.index]
 
 
-def mark_null(firing: Firing, variable: typed.Variable, address: Value, null: Value) -> None:
+def mark_null(firing: Firing, variable: typed.Variable, address: IrValue, null: IrValue) -> None:
     """Note whether the string at the address is NULL. null: an i8, not 0 if so."""
     size = size_of(variable.type, firing.unit.layout.strsize)
     firing.code.store(null, firing.code.add(address, size))
 
 
-def read_text(firing: Firing, variable: typed.Variable, address: Value) -> Text:
+def read_text(firing: Firing, variable: typed.Variable, address: IrValue) -> Text:
     """The string of a variable that is not dynamic, NULL if that was assigned."""
     code = firing.code
     size = size_of(variable.type, firing.unit.layout.strsize)
@@ -70,7 +70,7 @@ def read_text(firing: Firing, variable: typed.Variable, address: Value) -> Text:
     return Text(code.select(null, const(0), address), size, nullable=True)
 
 
-def store_text(firing: Firing, variable: typed.Variable, text: Text, address: Value) -> Text:
+def store_text(firing: Firing, variable: typed.Variable, text: Text, address: IrValue) -> Text:
     """Assign to a variable that is not dynamic; the value that it then has."""
     code = firing.code
     size = size_of(variable.type, firing.unit.layout.strsize)
@@ -202,7 +202,7 @@ def _assign(
         return value
     if isinstance(value, Text) and string:
         return store_text(firing, variable, value, address_of(firing, variable, keys))
-    assert isinstance(value, Value)
+    assert isinstance(value, IrValue)
     if isinstance(variable.type, StructType):
         address = address_of(firing, variable, keys)
         read_bytes(firing, value, address, element_size(variable, firing.unit.layout.strsize))
@@ -214,7 +214,7 @@ def _assign(
     return value
 
 
-def _step(firing: Firing, expr: typed.Step | typed.KeyedStep, keys: Sequence[Lowered]) -> Value:
+def _step(firing: Firing, expr: typed.Step | typed.KeyedStep, keys: Sequence[Lowered]) -> IrValue:
     code, variable = firing.code, expr.variable
     if variable.is_dynamic:
         old = step_dynamic(firing, variable, keys, expr.by)

@@ -165,7 +165,7 @@ def default_rows(tables: Sequence[KeyedTable], options: AggOptions) -> list[str]
 # --- printa() with a format ----------------------------------------------------------------
 
 
-class _Row:
+class _FormattedRow:
     """The arguments of one row of printa(): keys in order, then the values of %@."""
 
     def __init__(self, tables: Sequence[KeyedTable], key: Key, data: Sequence[Data]) -> None:
@@ -188,7 +188,7 @@ def _is_value(part: FormatPart) -> bool:
     return "@" in part.flags or part.conversion.startswith("@")
 
 
-def _value_text(part: FormatPart, spec: Spec, row: _Row, options: AggOptions) -> str:
+def _value_text(part: FormatPart, spec: Spec, row: _FormattedRow, options: AggOptions) -> str:
     table, data = row.value()
     function = table.aggregation.function
     if function.name in DISTRIBUTIONS:
@@ -200,7 +200,9 @@ def _value_text(part: FormatPart, spec: Spec, row: _Row, options: AggOptions) ->
     return Spec(spec.conversion, spec.flags, spec.width, spec.precision, signed).format(number, str)
 
 
-def _part_text(part: FormatPart, row: _Row, symbolise: Symbolise, options: AggOptions) -> str:
+def _part_text(
+    part: FormatPart, row: _FormattedRow, symbolise: Symbolise, options: AggOptions
+) -> str:
     if not part.conversion:
         return ""
     if part.conversion == "%":
@@ -231,7 +233,7 @@ def formatted_rows(
     """Rows of one table, or of several joined by key, each by a printa() format."""
     rows = []
     for key, data in sorted_rows(tables, options):
-        row = _Row(tables, key, data)
+        row = _FormattedRow(tables, key, data)
         parts = []
         for part in format_.parts:
             parts.append(text(part.literal))

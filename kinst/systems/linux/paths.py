@@ -13,7 +13,7 @@ from functools import partial
 
 from kinst.codegen.firing import TEMP_WORD, Firing, Unit, current_thread
 from kinst.codegen.helpers.branching import both, either, leave, loop, step, when
-from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.errors import KinstError
 from kinst.image.btf import Btf
 
@@ -58,16 +58,16 @@ class LinuxPaths:
     def longest(self) -> int:
         return ROOM
 
-    def current_place(self, firing: Firing) -> Value:
+    def current_place(self, firing: Firing) -> IrValue:
         return self._place(firing, self.pwd)
 
-    def root_place(self, firing: Firing) -> Value:
+    def root_place(self, firing: Firing) -> IrValue:
         return self._place(firing, self.root)
 
-    def write_path(self, unit: Unit, name: str) -> Function:
+    def write_path(self, unit: Unit, name: str) -> IrFunction:
         return _path(unit, name, self)
 
-    def _place(self, firing: Firing, offset: int) -> Value:
+    def _place(self, firing: Firing, offset: int) -> IrValue:
         """Address of one of the thread's pairs of mount and entry; 0 where there is no thread."""
         code = firing.code
         words = (current_thread(firing), code.add(firing.temp(), TEMP_WORD))
@@ -82,26 +82,26 @@ class _Walk:
     place, root: addresses of a pair of mount and directory entry; root 0 means the topmost one.
     """
 
-    def __init__(self, unit: Unit, code: Function, paths: LinuxPaths) -> None:
+    def __init__(self, unit: Unit, code: IrFunction, paths: LinuxPaths) -> None:
         self.unit, self.code, self.paths = unit, code, paths
         self.place, self.root, self.work, self.room = code.params
         self.mount, self.entry, self.steps, self.at, self.going = (code.local(64) for _ in range(5))
 
-    def read(self, to: Value, source: Value, size: Value) -> None:
+    def read(self, to: IrValue, source: IrValue, size: IrValue) -> None:
         code = self.code
         failed = code.call_c(self.unit.machine.nofault_read, (to, source, size))
         self.give_up(code.icmp("ne", failed, 0), source)
 
-    def give_up(self, bad: Value, address: Value) -> None:
+    def give_up(self, bad: IrValue, address: IrValue) -> None:
         code = self.code
 
-        def result() -> Value:
+        def result() -> IrValue:
             code.store(address, self.room)
             return const(0)
 
         leave(code, bad, result)
 
-    def word(self, base: Value, offset: int, size: int = 8) -> Value:
+    def word(self, base: IrValue, offset: int, size: int = 8) -> IrValue:
         self.read(self.room, self.code.add(base, offset), const(size))
         return self.code.convert(self.code.load(8 * size, self.room), 64, signed=False)
 
@@ -109,7 +109,7 @@ class _Walk:
         step(self.code, self.at, -1)
         self.code.store(const(byte, 8), self.code.op("add", self.work, self.code.get(self.at)))
 
-    def text(self) -> Value:
+    def text(self) -> IrValue:
         return self.code.op("add", self.work, self.code.get(self.at))
 
     def begin(self) -> None:
@@ -147,7 +147,7 @@ class _Walk:
             above = self.word(whole, paths.above)
             when(code, code.icmp("eq", above, whole), self.stop, lambda: leave_mount(whole, above))
 
-        def leave_mount(whole: Value, above: Value) -> None:
+        def leave_mount(whole: IrValue, above: IrValue) -> None:
             code.set(self.entry, self.word(whole, paths.at))
             code.set(self.mount, code.add(above, paths.public))
 
@@ -164,7 +164,7 @@ class _Walk:
     def stop(self) -> None:
         self.code.set(self.going, const(0))
 
-    def name(self, entry: Value) -> None:
+    def name(self, entry: IrValue) -> None:
         """Put a slash and the entry's name before the text so far."""
         code, paths = self.code, self.paths
         length = self.word(entry, paths.length, 4)
@@ -177,7 +177,7 @@ class _Walk:
         self.push(_SLASH)
 
 
-def _path(unit: Unit, name: str, paths: LinuxPaths) -> Function:
+def _path(unit: Unit, name: str, paths: LinuxPaths) -> IrFunction:
     """path(place, root, work, room): see _Walk."""
     code = unit.function(name, 4)
     walk = _Walk(unit, code, paths)
@@ -197,7 +197,7 @@ def _path(unit: Unit, name: str, paths: LinuxPaths) -> Function:
     walk.begin()
     code.set(walk.going, const(1))
 
-    def goes_on() -> Value:
+    def goes_on() -> IrValue:
         other_mount = code.icmp("ne", code.get(walk.mount), code.get(root_mount))
         other_entry = code.icmp("ne", code.get(walk.entry), code.get(root_entry))
         fits = code.icmp("ult", code.get(walk.steps), STEPS)
@@ -214,7 +214,7 @@ def _path(unit: Unit, name: str, paths: LinuxPaths) -> Function:
     return code
 
 
-def _file_system(unit: Unit, name: str, offset: int) -> Function:
+def _file_system(unit: Unit, name: str, offset: int) -> IrFunction:
     """file_system(thread, room) -> address of the thread's view of the file system, or 0.
 
     offset: of that address in a thread."""

@@ -13,7 +13,7 @@ from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.compile import host_triple
 from kinst.codegen.firing import Faults, Firing, Unit
 from kinst.codegen.helpers import dynamic_tables
-from kinst.codegen.ssa import Function, Value, const, module_text
+from kinst.codegen.ssa import IrFunction, IrValue, const, module_text
 from kinst.core import layout as lay
 from kinst.core import records as rec
 from kinst.core.dtypes import INT64, UINT64
@@ -82,8 +82,8 @@ class Tables:
     def call(self, name: str, *args: int) -> int:
         return native.call_c(self.engine.get_function_address(name), *args)
 
-    def write(self, name: str, body: Callable[[Function, Firing], None]) -> Function:
-        code = Function(name, tuple(Value(64, f"%a{i}") for i in range(5)), 64, "ccc", False)
+    def write(self, name: str, body: Callable[[IrFunction, Firing], None]) -> IrFunction:
+        code = IrFunction(name, tuple(IrValue(64, f"%a{i}") for i in range(5)), 64, "ccc", False)
         zero = const(0)
         firing = Firing(
             self.unit, code, zero, zero, zero, zero, code.params[1], code.local(64), Faults("none")
@@ -91,17 +91,17 @@ class Tables:
         body(code, firing)
         return code
 
-    def _find(self, code: Function, firing: Firing) -> None:
+    def _find(self, code: IrFunction, firing: Firing) -> None:
         code.ret(dynamic_tables.call_find(firing, self.layout, code.params[0]))
 
-    def _obtain(self, code: Function, firing: Firing) -> None:
+    def _obtain(self, code: IrFunction, firing: Firing) -> None:
         code.ret(dynamic_tables.call_obtain(firing, self.layout, code.params[0]))
 
-    def _remove(self, code: Function, firing: Firing) -> None:
+    def _remove(self, code: IrFunction, firing: Firing) -> None:
         dynamic_tables.call_remove(firing, self.layout, code.params[0])
         code.ret(const(0))
 
-    def _loop(self, code: Function, body: Callable[[Value], None]) -> None:
+    def _loop(self, code: IrFunction, body: Callable[[IrValue], None]) -> None:
         """params: thread, state page, rounds, memory.  body gets a random number and ends in
         a jump to `next`; rounds are clauses to the cleaner."""
         thread, state, rounds = code.params[:3]
@@ -123,11 +123,11 @@ class Tables:
         code.branch(code.icmp("ult", count, rounds), "again", "out")
         code.block("out")
 
-    def _tally(self, code: Function, firing: Firing) -> None:
+    def _tally(self, code: IrFunction, firing: Firing) -> None:
         """Add 1 to random elements; how often to each: in memory, a word for each key."""
         memory = code.params[3]
 
-        def body(value: Value) -> None:
+        def body(value: IrValue) -> None:
             key = code.add(code.op("urem", code.op("lshr", value, 8), BUCKETS * 5), 1)
             entry = dynamic_tables.call_obtain(firing, self.layout, key)
             code.branch(code.icmp("eq", entry, 0), "next", "there")
@@ -139,7 +139,7 @@ class Tables:
         self._loop(code, body)
         code.ret(const(0))
 
-    def _hammer(self, code: Function, firing: Firing) -> None:
+    def _hammer(self, code: IrFunction, firing: Firing) -> None:
         """Set, free and read elements of the thread's own, which must be as it left them, and
         read those of others, which must hold a value of their key.  The number of lies.
 
@@ -147,14 +147,14 @@ class Tables:
         thread, memory = code.params[0], code.params[3]
         lies = code.local(64)
 
-        def lie_if(condition: Value, following: str) -> None:
+        def lie_if(condition: IrValue, following: str) -> None:
             lie = code.fresh("lie")
             code.branch(condition, lie, following)
             code.block(lie)
             code.set(lies, code.add(code.get(lies), 1))
             code.jump(following)
 
-        def body(value: Value) -> None:
+        def body(value: IrValue) -> None:
             choice = code.op("and", value, 7)
             first = code.add(code.op("mul", thread, OWN), 1)
             own = code.op("add", first, code.op("and", code.op("lshr", value, 8), OWN - 1))
@@ -195,11 +195,11 @@ class Tables:
 
     def _look(
         self,
-        code: Function,
+        code: IrFunction,
         firing: Firing,
-        value: Value,
-        other: Value,
-        lie_if: Callable[[Value, str], None],
+        value: IrValue,
+        other: IrValue,
+        lie_if: Callable[[IrValue, str], None],
     ) -> None:
         """Find an element, wait a little, and look whose value it has."""
         code.block("others")

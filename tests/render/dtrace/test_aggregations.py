@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kinst.consumer.symbols import Names, Symbol
+from kinst.consumer.symbols import Names, ResolvedSymbol
 from kinst.core import dtypes
 from kinst.core.dtypes import DType, StringType
 from kinst.core.records import Field
@@ -173,7 +173,7 @@ def show(
         size = {"quantize": 127 * 8, "avg": 16, "stddev": 32}.get(agg.function.name, 8)
         layouts.append((agg, table_layout(agg, area, size, keys)))
         area += layouts[-1][1].entry_size * 8
-    names = Names(lambda address: Symbol("m", "f", 0))
+    names = Names(lambda address: ResolvedSymbol("m", "f", 0))
     w = World((), layouts, options or Options(), names=names)
     used = [0] * len(aggs)
     for index, key, data in entries:

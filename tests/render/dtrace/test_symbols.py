@@ -7,22 +7,22 @@ import struct
 from dataclasses import replace
 
 from kinst.consumer.convert import Spec
-from kinst.consumer.symbols import Names, Process, Symbol
+from kinst.consumer.symbols import Names, Process, ResolvedSymbol
 from kinst.core.dtypes import StackType, SymbolType
 from kinst.render.dtrace.symbols import SymbolText
 
 FUNCTIONS = {0x1000: ("vmlinux", "inner"), 0x2000: ("vmlinux", "outer"), 0x3000: ("ext4", "far")}
 
 
-def kernel(address: int) -> Symbol | None:
+def kernel(address: int) -> ResolvedSymbol | None:
     start = address & ~0xFFF
-    return Symbol(*FUNCTIONS[start], start) if start in FUNCTIONS else None
+    return ResolvedSymbol(*FUNCTIONS[start], start) if start in FUNCTIONS else None
 
 
-def user(process: Process, address: int) -> Symbol | None:
+def user(process: Process, address: int) -> ResolvedSymbol | None:
     if address == 0x400000:
-        return Symbol(f"{process.program}{process.pid}", "", 0)
-    return Symbol(process.program, "main", 0x600000) if address >> 12 == 0x600 else None
+        return ResolvedSymbol(f"{process.program}{process.pid}", "", 0)
+    return ResolvedSymbol(process.program, "main", 0x600000) if address >> 12 == 0x600 else None
 
 
 NAMES = SymbolText(Names(kernel, user))
