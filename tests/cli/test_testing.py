@@ -116,6 +116,7 @@ def test_a_wrong_command_line(
     assert capsys.readouterr().err == f"kinst: {message}\nTry 'kinst --help'.\n"
 
 
+@pytest.mark.full  # prove is in perl, which make test does without
 def test_prove_takes_it(tmp_path: Path) -> None:
     good, bad = written(tmp_path, good=GOOD, bad=BAD)
     runs = f"{Path(sys.executable).with_name('kinst')} test"

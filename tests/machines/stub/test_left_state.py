@@ -20,6 +20,8 @@ from kinst.wire.rsp import Rsp, connect, greets
 from tests.machines.stub.bare_machine import SECONDS, BareMachine, bare_machine
 from tests.wire.stub_double import StubDouble
 
+# A bare riscv64 machine, whose QEMU `make setup-all` installs.
+pytestmark = pytest.mark.full
 ISA = load("riscv64")
 QEMUS = ("7.2", "10")
 
