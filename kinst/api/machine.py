@@ -46,7 +46,7 @@ from kinst.session.functions import (
     places_of,
     source_functions,
 )
-from kinst.session.kernel_files import KernelFiles, isa_of, with_build
+from kinst.session.kernel_files import KernelFiles, isa_of, with_build, with_vmlinux
 from kinst.session.listing import list_all, list_names, list_on_host, list_planned
 from kinst.session.machine import start
 from kinst.session.place import choose_ways, place, place_on_host
@@ -120,8 +120,8 @@ class Machine:
 
         Raises KinstError for an ISA that kinst does not know.
         """
-        self._request = request = with_build(request)
         self._report = report or report_to(on_message, on_progress)
+        self._request = request = with_vmlinux(with_build(request), self._report)
         self._isa = isa_of(request)
         self._files = KernelFiles(request, self._isa, self._report)
         self._has_kernel = has_kernel

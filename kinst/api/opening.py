@@ -94,12 +94,13 @@ def attach(
     only one of this user's: probes are planted in its memory while it runs.  Without it, the
     machine is what is behind a GDB stub, and stops at each hit.  address: of that stub: host:port,
     :port or the path of a unix socket; with `machine` only where its command line does not say it.
-    kernel: its vmlinux with symbols.  Raises KinstError, and TargetError where that cannot be
-    traced."""
-    if not _path(kernel):
-        raise KinstError("attach() needs the kernel's symbols", "kernel=VMLINUX")
+    kernel: its vmlinux with symbols; of a `machine`, without one, it is looked for by the build-id
+    of the kernel that runs there (docs/attach.md).  Raises KinstError, and TargetError where that
+    cannot be traced."""
     if not (address or machine):
         raise KinstError("attach() needs a machine or the address of a GDB stub")
+    if not (_path(kernel) or machine):
+        raise KinstError("attach() needs the kernel's symbols", "kernel=VMLINUX")
     request = Request(
         gdb=address, attach=str(machine) if isinstance(machine, int) else _path(machine),
         kernel=_path(kernel), debug_folders=_paths(debug_folders),

@@ -27,7 +27,8 @@ SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
 LONG = [
     "vm=", "gdb=", "attach=", "live", "build=", "kernel=", "debug=", "initrd=", "append=", "cpus=",
     "memory=", "cold", "qemu-arg=", "copy=", "root=", "rw=", "module=", "dump=", "timeout=",
-    "shell", "help", "version", "completion=", *(name for name in formats() if name != DEFAULT),
+    "shell", "yes", "help", "version", "completion=",
+    *(name for name in formats() if name != DEFAULT),
 ]  # fmt: skip
 STRICTNESS = ("a", "c", "s", "t")
 SHELLS = ("bash", "zsh")
@@ -54,7 +55,8 @@ usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-p pid] [-D name[=value]]
              [--kernel FILE|VERSION] [--debug FILE] [--initrd FILE] [--append TEXT]
              [--cpus N] [--memory SIZE] [--cold] [--qemu-arg ARG] [--copy FILE]
              [--root DIR] [--rw DIR] [--module NAME] [--dump STAGE] [--json]
-             [--perfetto] [--timeout SECONDS] [--shell] [--completion bash|zsh]
+             [--perfetto] [--timeout SECONDS] [--shell] [--yes]
+             [--completion bash|zsh]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
              [-f [[provider:]module:]function [[predicate] action]]
@@ -117,6 +119,7 @@ Which functions of the file system run, and how often:
   --root DIR       the guest's commands run on DIR (such as /), and change nothing there
   --rw DIR         a folder that they write to (repeat it)
   --module NAME    load a module of the kernel's into the guest at boot (repeat it)
+  --yes            download a kernel without asking
   --timeout N      end the trace after N seconds (a command that still runs is killed)
   --json           print what is traced as one JSON object a line
   --completion SHELL  print what makes bash or zsh complete kinst's command lines
@@ -205,7 +208,7 @@ def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
 _FLAGS = {
     "-l": "list_probes", "-v": "verbose", "-Z": "zero", "-e": "compile_only",
     "-S": "show_code", "-d": "show_program", "--cold": "cold",
-    "--shell": "shell", "--live": "live",
+    "--shell": "shell", "--live": "live", "--yes": "yes",
 }  # fmt: skip
 _VALUES = {
     "-c": "command", "-o": "output", "--vm": "vm", "--gdb": "gdb", "--attach": "attach",
@@ -277,7 +280,8 @@ def _conflicts(request: Request) -> None:
             raise UsageError(f"{own} and --vm: one target at a time")
         if request.command or request.shell:
             raise UsageError(f"-c needs the VM: kinst runs no commands behind {own}")
-        if not (request.debug or request.kernel or request.release or request.build):
+        given_file = request.debug or request.kernel or request.release or request.build
+        if not (given_file or request.attach):
             raise UsageError(
                 f"{own} needs the kernel's symbols", "--kernel VMLINUX, or --build DIR"
             )

@@ -88,9 +88,12 @@ def check_traces(request: Request) -> None:
 
 def open_machine(request: Request) -> Machine:
     """The machine, which tells a person what it does."""
-    return api.Machine(
-        request, report=Report(say, Progress("kinst"), time.monotonic(), request.verbose)
-    )
+    progress = Progress("kinst")
+    report = Report(
+        say, progress, time.monotonic(), request.verbose,
+        confirm=None if request.yes else progress.confirm,
+    )  # fmt: skip
+    return api.Machine(request, report=report)
 
 
 def trace_of(machine: Machine, request: Request) -> Trace:

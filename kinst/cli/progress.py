@@ -50,6 +50,21 @@ class Progress:
         elif self._logs:
             self._log(out, what, part)
 
+    def confirm(self, what: str, size: int) -> bool:
+        """Ask on a terminal whether to download something of so many bytes, as apt-get does.
+
+        Without a terminal, say it and go on: a script or a CI job cannot answer.
+        """
+        out = self._out or sys.stderr
+        text = f"{self._name}: to be downloaded, {size / 1e6:.0f} MB: {what}"
+        if not out.isatty() or sys.stdin is None or not sys.stdin.isatty():
+            if self._logs:
+                _write(out, f"{text}\n")
+            return True
+        _write(out, f"{_ERASE}{text}\n{self._name}: download it? [Y/n] ")
+        answer = sys.stdin.readline()
+        return bool(answer) and answer.strip().lower() in ("", "y", "yes")
+
     def _draw(self, out: TextIO, what: str, part: float | None) -> None:
         now = self._clock()
         over = part is not None and part >= 1

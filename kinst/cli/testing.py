@@ -133,7 +133,9 @@ class Runner:
 
     def _compiled(self, asked: Request) -> tuple[Machine, Program]:
         if self._machine is None:
-            report = Report(say, Progress("kinst"), time.monotonic(), False)
+            progress = Progress("kinst")
+            confirm = None if self._request.yes else progress.confirm
+            report = Report(say, progress, time.monotonic(), confirm=confirm)
             self._machine = Machine(self._request, report=report)
         program = self._machine.compile_request(asked)
         if asked.command or self._machine.needs_kernel(program):

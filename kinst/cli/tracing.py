@@ -98,7 +98,11 @@ def run(line: CommandLine, begins: Begins, out: TextIO, started: float, begun: B
         return 0
     # What is left out of a match is told after what matched.
     left_out: list[str] = []
-    report = Report(say, Progress("kinst"), started, request.verbose, left_out=left_out.append)
+    progress = Progress("kinst")
+    report = Report(
+        say, progress, started, request.verbose, left_out=left_out.append,
+        confirm=None if request.yes else progress.confirm,
+    )  # fmt: skip
 
     def tell_left_out() -> None:
         report.left_out = None

@@ -1,7 +1,7 @@
-"""Which of Debian's kernels is fetched for an ISA when none is named: a value in
-kinst.isa.NAME.debian.
+"""Which kernel is meant: the build that a machine runs, or the one of Debian's that is fetched for
+an ISA when none is named (a value in kinst.isa.NAME.debian).
 
-Tested by tests/kernels/test_fetch.py.
+Tested by tests/kernels/test_fetch.py and tests/kernels/test_vmlinux_search.py.
 """
 
 from __future__ import annotations
@@ -10,10 +10,28 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class KernelBuild:
+    """One build of a kernel.
+
+    Attributes:
+        release: as uname -r says it.
+        build_id: GNU build-id, in hexadecimal.
+    """
+
+    release: str
+    build_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class KernelPackage:
-    """architecture: Debian's name of the instruction set.  series: the first two numbers of the
-    kernel's version.  flavour: Debian's word for how it is configured, "" for the generic one.
-    room: bytes of packed and unpacked files and the indexes, with some to spare."""
+    """A kernel of Debian's.
+
+    Attributes:
+        architecture: Debian's name of the instruction set.
+        series: the first two numbers of the kernel's version.
+        flavour: Debian's word for how it is configured, "" for the generic one.
+        room: bytes of packed and unpacked files and the indexes, with some to spare.
+    """
 
     architecture: str
     series: tuple[int, int]

@@ -6,7 +6,7 @@ Tested by tests/test_contracts.py and tests/fake.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -191,6 +191,18 @@ class MachineKind(Protocol):
 
     def check(self) -> None:
         """Raises TargetError where there is none of it here, before files are looked for."""
+        ...
+
+    def memory(self, address: str) -> Iterator[bytes]:
+        """Yield the memory of a machine that runs, in pieces of whole pages, before anything is
+        known of its kernel; nothing if that cannot be read without a GDB stub.
+
+        Args:
+            address: of the machine, as the user gave it.
+
+        Raises:
+            TargetError: there is no such machine, or its memory must not be read.
+        """
         ...
 
     def begin(self, config: MachineConfig) -> Begun | None:

@@ -38,6 +38,10 @@ _OWN_FIELDS = {"types", "uris", "suites", "components", "architectures", "langua
 _OPTION_FIELDS = {"arch": "architectures", "lang": "languages", "target": "targets"}
 
 
+# Asks whether to download packages (for people, with how many) of so many bytes.
+Confirm = Callable[[str, int], bool]
+
+
 class NotThereError(KinstError):
     """The mirror has no such file (any more), though its lists say so."""
 
@@ -235,7 +239,11 @@ class Apt:
         return set(re.findall(r"^ +\|?(?:Pre)?Depends: ([^<\s]+)", done.stdout, re.M))
 
     def download(
-        self, names: Sequence[str], folder: Path, progress: Callable[[str, float | None], None]
+        self,
+        names: Sequence[str],
+        folder: Path,
+        progress: Callable[[str, float | None], None],
+        confirm: Confirm | None = None,
     ) -> list[Package]:
         """Fetch packages into folder, in the order of names.  Whole ones are not fetched again.
 
@@ -252,6 +260,14 @@ class Apt:
             raise KinstError(f"apt cannot download {' '.join(names)}", _complaint(listed.stderr))
         total = sum(sizes.values())
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        missing = sum(
+            size for file, size in sizes.items() if not file.exists() or file.stat().st_size != size
+        )
+        if missing and confirm is not None and not confirm(f"{names[0]}{more}", missing):
+            raise KinstError(
+                f"{names[0]} is not downloaded: the answer was no",
+                "--yes downloads without asking; --kernel FILE and --debug FILE boot your own",
+            )
 
         def tell() -> None:
             done = sum(file.stat().st_size for file in sizes if file.exists())

@@ -30,7 +30,7 @@ from kinst.core.kernel_package import KernelPackage
 from kinst.core.paths import cache_folder
 from kinst.isa import names
 from kinst.kernels import releases
-from kinst.kernels.apt import Apt, NotThereError, Package, PassingError, unpack
+from kinst.kernels.apt import Apt, Confirm, NotThereError, Package, PassingError, unpack
 from kinst.kernels.releases import Release, Wanted
 
 # What is being done, and which part of it is done (0 to 1; None where that is not known).
@@ -71,7 +71,14 @@ def prepared(isa: str, asked: str = "") -> Prepared | None:
     return _paths(_kernels_of(isa) / found.name) if found else None
 
 
-def prepare(isa: str, progress: Progress, asked: str = "", *, refresh: bool = False) -> Prepared:
+def prepare(
+    isa: str,
+    progress: Progress,
+    asked: str = "",
+    *,
+    refresh: bool = False,
+    confirm: Confirm | None = None,
+) -> Prepared:
     """The kernel to boot for this ISA, fetched on first use.
 
     The usual ones: amd64: 310 MB, of which 670 MB unpacked are kept; arm64: 284 and 360; riscv64:
@@ -92,7 +99,7 @@ def prepare(isa: str, progress: Progress, asked: str = "", *, refresh: bool = Fa
         found = prepared(isa, asked)
         if found and not refresh:
             return found
-        release = _fetch(isa, wanted, work, progress)
+        release = _fetch(isa, wanted, work, progress, confirm)
     return _paths(_kernels_of(isa) / release)
 
 
@@ -254,7 +261,9 @@ def alone(lock: Path, progress: Progress) -> Iterator[None]:
         yield
 
 
-def _fetch(isa: str, wanted: Wanted, work: Path, progress: Progress) -> str:
+def _fetch(
+    isa: str, wanted: Wanted, work: Path, progress: Progress, confirm: Confirm | None
+) -> str:
     """Download, unpack, check and move into place; the kernel's release."""
     usual = _usual(isa)
     _check_room(work, max(usual.room, _ROOM if wanted.text else 0))
@@ -264,7 +273,8 @@ def _fetch(isa: str, wanted: Wanted, work: Path, progress: Progress) -> str:
         return found[0]
     # kinst's init is written for the busybox of the usual kernel's Debian; others are too old.
     box = busybox(isa, progress) if wanted.text else None
-    release, packages = _download(apt, found, () if box else (_BUSYBOX,), work, progress)
+    others = () if box else (_BUSYBOX,)
+    release, packages = _download(apt, found, others, work, progress, confirm)
     if release in whole:
         return release
     place = _kernels_of(isa) / release
@@ -289,7 +299,12 @@ def _fetch(isa: str, wanted: Wanted, work: Path, progress: Progress) -> str:
 
 
 def _download(
-    apt: Apt, found: Sequence[str], others: Sequence[str], work: Path, progress: Progress
+    apt: Apt,
+    found: Sequence[str],
+    others: Sequence[str],
+    work: Path,
+    progress: Progress,
+    confirm: Confirm | None,
 ) -> tuple[str, list[Package]]:
     """The packages of the first of these releases that the mirror has, and others.
 
@@ -300,7 +315,7 @@ def _download(
             parts = [f"linux-{part}-{release}" for part in _PARTS]
             parts = sorted(apt.names("linux-").intersection(parts))
             names = [image, *parts, f"{image}-dbg", *others]
-            return release, apt.download(names, work / "packages", progress)
+            return release, apt.download(names, work / "packages", progress, confirm)
         except NotThereError as error:
             gone = error
     raise gone

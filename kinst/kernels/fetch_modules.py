@@ -12,7 +12,7 @@ from pathlib import Path
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.kernels import fetch
-from kinst.kernels.apt import unpack
+from kinst.kernels.apt import Confirm, unpack
 from kinst.kernels.fetch import Prepared, Progress
 
 
@@ -22,11 +22,22 @@ def _path_of(ready: Prepared, module: Path) -> str:
     return f"usr/lib/debug/lib/modules/{ready.release}/{inside}"
 
 
-def module_debug(isa: str, ready: Prepared, modules: Sequence[Path], progress: Progress) -> Path:
-    """The folder of these modules' debug files, fetched on first use.
+def module_debug(
+    isa: str,
+    ready: Prepared,
+    modules: Sequence[Path],
+    progress: Progress,
+    confirm: Confirm | None = None,
+) -> Path:
+    """Return the folder of these modules' debug files, fetched on first use.
 
-    modules: files below ready.modules.  Raises KinstError as fetch.prepare does, and when the
-    package of this release has no debug file for one of them.
+    Args:
+        modules: files below ready.modules.
+        confirm: asks before the package is downloaded; None: do not ask.
+
+    Raises:
+        KinstError: as fetch.prepare() does, and if the package of this release has no debug file
+            for one of the modules.
     """
     tree = ready.modules.parents[2]
     paths = [_path_of(ready, module) for module in modules]
@@ -39,7 +50,7 @@ def module_debug(isa: str, ready: Prepared, modules: Sequence[Path], progress: P
     with fetch.alone(work.with_suffix(".lock"), progress):
         apt = fetch.apt_with(isa, ready.release, work, progress)
         name = f"linux-image-{ready.release}-dbg"
-        for package in apt.download([name], work / "packages", progress):
+        for package in apt.download([name], work / "packages", progress, confirm):
             done = unpack(package, missing, work / "tree", progress)
         lost = [path for path in missing if path not in done]
         if lost:

@@ -37,18 +37,27 @@ def files(root: Path = Path("/"), release: str = "") -> RunningFiles:
     name = release or platform.release()
     own = root / _MODULES.relative_to("/") / name
     debug = root / _DEBUG.relative_to("/")
-    # Debian's packages; Fedora's and others'; a kernel that was built here.
-    places = (
-        debug / "boot" / f"vmlinux-{name}",
-        debug / "lib/modules" / name / "vmlinux",
-        own / "build/vmlinux",
-        own / "vmlinux",
-        root / "boot" / f"vmlinux-{name}",
-    )
     images = (root / "boot" / f"vmlinuz-{name}", own / "vmlinuz")
     folders = (debug / "lib/modules" / name, own)
     return RunningFiles(
-        name, _first(places), _first(images), tuple(one for one in folders if one.is_dir())
+        name,
+        _first(debug_places(root, name)),
+        _first(images),
+        tuple(one for one in folders if one.is_dir()),
+    )
+
+
+def debug_places(root: Path, release: str) -> tuple[Path, ...]:
+    """Return where the vmlinux with symbols of a release may be installed: by Debian's packages, by
+    Fedora's and others', or by a kernel that was built here."""
+    own = root / _MODULES.relative_to("/") / release
+    debug = root / _DEBUG.relative_to("/")
+    return (
+        debug / "boot" / f"vmlinux-{release}",
+        debug / "lib/modules" / release / "vmlinux",
+        own / "build/vmlinux",
+        own / "vmlinux",
+        root / "boot" / f"vmlinux-{release}",
     )
 
 

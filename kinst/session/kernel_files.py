@@ -26,6 +26,7 @@ from kinst.isa import load as load_isa
 from kinst.isa import of_machine
 from kinst.kernels.fetch_modules import module_debug
 from kinst.kernels.kmod import module_name
+from kinst.kernels.vmlinux_search import find_vmlinux
 from kinst.providers import load_all
 from kinst.session.descriptions import wants_kernel
 from kinst.session.report import Report
@@ -47,7 +48,7 @@ class KernelFiles:
     def __init__(self, request: Request, isa: Isa, report: Report) -> None:
         self._request = request
         self._isa = isa
-        self._progress = report.progress
+        self._progress, self._confirm = report.progress, report.confirm
         indexing = partial(report.progress, "indexing debug information")
         self.debug = DebugFiles(cache_folder(), indexing)
         self.types: TypeSource = FileTypes(
@@ -57,7 +58,7 @@ class KernelFiles:
     @cached_property
     def found(self) -> Files:
         """What to boot, or to read symbols from.  Raises KinstError."""
-        return find_files(self._request, self._progress)
+        return find_files(self._request, self._progress, self._confirm)
 
     @cached_property
     def image(self) -> DebugInfo:
@@ -95,7 +96,9 @@ class KernelFiles:
         files, folders = self.found, list(self.found.folders)
         if files.ready is not None and files.modules:
             name = self._isa.name
-            folders.append(module_debug(name, files.ready, files.modules, self._progress))
+            folders.append(
+                module_debug(name, files.ready, files.modules, self._progress, self._confirm)
+            )
         return folders
 
     def _modules(self) -> Mapping[str, Path]:
@@ -147,6 +150,22 @@ def with_build(request: Request) -> Request:
     return replace(
         request, vm=isa.name, kernel=str(kernel), debug=str(debug), debug_folders=folders
     )
+
+
+def with_vmlinux(request: Request, report: Report) -> Request:
+    """Return a request whose vmlinux, if it attaches and no option names one, is found by the
+    build-id of the kernel that runs.  Raises KinstError if there is none, and TargetError."""
+    if not request.attach or request.debug or request.kernel:
+        return request
+    build = of_host().running_build(request.machine.memory(request.attach))
+    if build is None:
+        raise KinstError(
+            "the kernel there is not known: its memory has no VMCOREINFO note with a build-id",
+            "--kernel VMLINUX, or --build DIR",
+        )
+    path = find_vmlinux(build, report.progress)
+    report.say(f"kinst: the kernel there is {build.release}, whose vmlinux is {path}")
+    return replace(request, debug=str(path))
 
 
 def isa_of(request: Request) -> Isa:

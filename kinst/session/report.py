@@ -12,11 +12,15 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Report:
-    """say: takes one message for people.  progress: takes the name of long work and the part of
-    it that is done, None where that is not known.
+    """Where a session's messages go.
 
-    started: monotonic seconds when the command began.  verbose: details are said, too.
-    left_out: takes what a program matches and cannot be traced; None: say does.
+    Attributes:
+        say: takes one message for people.
+        progress: takes the name of long work and the part of it that is done, None if unknown.
+        started: monotonic seconds when the command began.
+        verbose: details are said, too.
+        left_out: takes what a program matches and cannot be traced; None: say does.
+        confirm: asks whether to download something of so many bytes; None: download it.
     """
 
     say: Callable[[str], None]
@@ -25,6 +29,7 @@ class Report:
     verbose: bool = False
     stages: list[tuple[str, float]] = field(default_factory=list)
     left_out: Callable[[str], None] | None = None
+    confirm: Callable[[str, int], bool] | None = None
 
     def begin(self) -> None:
         """Another program on a machine that is open."""

@@ -66,6 +66,7 @@ class Request:
     debug_folders: tuple[str, ...] = ()
     build: str = ""
     shell: bool = False
+    yes: bool = False  # download a kernel without asking
     root: str = ""
     writable: tuple[str, ...] = ()
     preprocessor: tuple[str, ...] = ()

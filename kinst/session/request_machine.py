@@ -20,6 +20,7 @@ from kinst.core.machine import Begun, MachineConfig
 from kinst.core.paths import cache_folder
 from kinst.isa import load as load_isa
 from kinst.kernels import fetch, host_kernel
+from kinst.kernels.apt import Confirm
 from kinst.kernels.fetch import Prepared
 from kinst.machines.vm.files import MODULES as DRIVERS
 from kinst.providers import names_kernel_probe
@@ -111,10 +112,19 @@ def guest_append(request: Request, boot: Boot | None) -> str:
     return boot.files.starting_beside(request.append)
 
 
-def find_files(request: Request, progress: Callable[[str, float | None], None]) -> Files:
-    """The kernel's files: the user's own, or Debian's, fetched on first use.
+def find_files(
+    request: Request,
+    progress: Callable[[str, float | None], None],
+    confirm: Confirm | None = None,
+) -> Files:
+    """Return the kernel's files: the user's own, or Debian's, fetched on first use.
 
-    Raises KinstError for files that are missing; that the options agree was seen to before.
+    Args:
+        request: options that agree with one another.
+        confirm: asks before a kernel is downloaded; None: do not ask.
+
+    Raises:
+        KinstError: a file is missing, or cannot be fetched.
     """
     for name in (request.kernel, request.debug, request.initrd):
         if name and not Path(name).is_file():
@@ -141,7 +151,7 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
             Path(request.debug), Path(request.kernel), busybox,
             modules=modules, drivers=drivers, folders=folders,
         )  # fmt: skip
-    ready = fetch.prepare(isa, progress, request.release)
+    ready = fetch.prepare(isa, progress, request.release, confirm=confirm)
     debug = Path(request.debug) if request.debug else ready.debug
     modules, drivers = _modules(request, ready.modules)
     return Files(debug, ready.kernel, ready.busybox, ready, modules, drivers, folders)

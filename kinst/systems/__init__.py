@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Protocol
 
 from kinst.core.boot import Boot
 from kinst.core.dialect import Dialect
 from kinst.core.isa import Isa
+from kinst.core.kernel_package import KernelBuild
 from kinst.core.machine import Bearings, Target
 from kinst.core.system import System, Territory
 from kinst.image.debug_info import DebugInfo
@@ -59,6 +60,11 @@ class SystemKind(Protocol):
 
     def boot(self, isa: Isa) -> Boot | None:
         """How such a kernel is started in a virtual machine; None where kinst starts none."""
+        ...
+
+    def running_build(self, memory: Iterable[bytes]) -> KernelBuild | None:
+        """Find out from a machine's memory, in any order, which build of this system's kernel runs
+        there.  Return None if the memory does not say."""
         ...
 
     def lacks(self, name: str, elf: Elf) -> str:

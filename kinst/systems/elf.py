@@ -10,13 +10,14 @@ Tested by tests/vm/other_systems and tests/test_contracts.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kinst.core.basic_system import BasicSystem
 from kinst.core.boot import Boot
 from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
+from kinst.core.kernel_package import KernelBuild
 from kinst.core.machine import Bearings, Target
 from kinst.core.probe import Function
 from kinst.core.system import Facts, System, Territory
@@ -227,6 +228,9 @@ class ElfKind:
         return None
 
     def boot(self, isa: Isa) -> Boot | None:
+        return None
+
+    def running_build(self, memory: Iterable[bytes]) -> KernelBuild | None:
         return None
 
     def lacks(self, name: str, elf: Elf) -> str:

@@ -8,12 +8,16 @@ Tested by tests/wire/test_ptrace.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kinst.core.errors import TargetError
+from kinst.core.words import PAGE
 
+_PIECE = 16 << 20
+_PAGE_TAKES_MEMORY = 62  # above this bit of an entry of pagemap: swapped (62), present (63)
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
@@ -157,6 +161,22 @@ class OtherProcess:
         return [(start, end) for start, end in spans if end - start >= least]
 
     # Memory.
+
+    def resident(self, start: int, end: int) -> Iterator[bytes]:
+        """Yield the contents of the pages of [start, end) that take memory, in pieces of at most
+        16 MB.  Reading the others would make the kernel allocate them (proc(5), pagemap)."""
+        with open(f"/proc/{self.pid}/pagemap", "rb", buffering=0) as pagemap:
+            for low in range(start, end, _PIECE):
+                pages = (min(end, low + _PIECE) - low) // PAGE
+                pagemap.seek(low // PAGE * 8)
+                entries = struct.unpack(f"<{pages}Q", pagemap.read(pages * 8))
+                first: int | None = None
+                for number, entry in enumerate((*entries, 0)):
+                    if entry >> _PAGE_TAKES_MEMORY:
+                        first = number if first is None else first
+                    elif first is not None:
+                        yield self.read(low + first * PAGE, (number - first) * PAGE)
+                        first = None
 
     def open_memory(self) -> None:
         """Be ready to read and write.  Raises TargetError that names what would permit it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from kinst.cli.progress import Progress
 
 
@@ -47,6 +49,29 @@ def test_on_a_terminal_one_line_is_rewritten_and_erased() -> None:
     assert screen(out.getvalue()) == ["kinst: unpacking"]
     progress("unpacking", 1.0)
     assert screen(out.getvalue()) == [""]
+
+
+@pytest.mark.parametrize(
+    ("typed", "agreed"),
+    [("\n", True), ("y\n", True), ("Yes\n", True), ("n\n", False), ("what?\n", False), ("", False)],
+)
+def test_on_a_terminal_a_download_is_asked_about(
+    monkeypatch: pytest.MonkeyPatch, typed: str, agreed: bool
+) -> None:
+    """As apt-get does: Enter means yes, and an end of input means no."""
+    out = Terminal()
+    monkeypatch.setattr("sys.stdin", Terminal(typed))
+    assert Progress("kinst", out).confirm("linux-image-9 and 2 more", 311_000_000) == agreed
+    first, question = screen(out.getvalue())
+    assert first == "kinst: to be downloaded, 311 MB: linux-image-9 and 2 more"
+    assert question == "kinst: download it? [Y/n] "
+
+
+def test_without_a_terminal_a_download_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    for out, stdin in ((io.StringIO(), Terminal("n\n")), (Terminal(), io.StringIO("n\n"))):
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert Progress("kinst", out).confirm("linux-image-9", 1_000_000)
+        assert out.getvalue() == "kinst: to be downloaded, 1 MB: linux-image-9\n"
 
 
 def test_on_a_terminal_it_is_drawn_ten_times_a_second() -> None:

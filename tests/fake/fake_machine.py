@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
@@ -514,6 +514,9 @@ class FakeKind:
 
     def check(self) -> None:
         """It can be had."""
+
+    def memory(self, address: str) -> Iterator[bytes]:
+        yield from ()
 
     def begin(self, config: MachineConfig) -> None:
         """It runs."""

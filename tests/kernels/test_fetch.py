@@ -391,6 +391,28 @@ def test_busybox_that_nobody_has(machine: Machine) -> None:
         busybox("amd64", quiet)
 
 
+def test_a_download_is_asked_about_once_and_may_be_refused(machine: Machine) -> None:
+    """What is in the cache whole is not asked about, nor package lists."""
+    asked: list[tuple[str, int]] = []
+
+    def answer(agreed: bool) -> Callable[[str, int], bool]:
+        return lambda what, size: bool(asked.append((what, size))) or agreed
+
+    with pytest.raises(KinstError, match="the answer was no") as told:
+        prepare("amd64", quiet, confirm=answer(False))
+    assert "--yes" in str(told.value.hint)
+    assert not machine.calls(" download ") or prepared("amd64") is None
+    prepare("amd64", quiet, confirm=answer(True))
+    prepare("amd64", quiet, confirm=answer(False))
+    (what, size), again = asked
+    assert what.startswith("linux-image-6.1.0-") and what.endswith(" more")
+    assert again == (what, size) and size == sum(
+        file.stat().st_size
+        for file in machine.folder.glob("packages/*.deb")
+        if file.name.startswith(("busybox", what.split()[0]))
+    )
+
+
 def test_own_kernel_needs_no_other(machine: Machine, tmp_path: Path) -> None:
     """--kernel bzImage --debug vmlinux fetches a busybox and nothing else."""
     for name in ("bzImage", "vmlinux"):

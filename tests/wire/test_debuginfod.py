@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from kinst.core.errors import KinstError
 from kinst.wire import debuginfod
+from tests.debuginfod_server import debuginfod_server
 
 THERE = "0123456789abcdef0123456789abcdef01234567"
 DATA = b"\x7fELF" + bytes(range(256)) * 20_000
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        if self.path != f"/buildid/{THERE}/debuginfo":
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(DATA)))
-        self.end_headers()
-        self.wfile.write(DATA)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as found:
-        thread = threading.Thread(target=found.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{found.server_port}"
-        monkeypatch.setenv("DEBUGINFOD_URLS", url)
-        monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path / "cache"))
-        for proxy in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-            monkeypatch.delenv(proxy, raising=False)
+    with debuginfod_server({THERE: DATA}, tmp_path / "cache", monkeypatch) as url:
         yield url
-        found.shutdown()
-        thread.join()
 
 
 def ignore(what: str, part: float | None) -> None:

@@ -74,6 +74,14 @@ def test_memory_is_read_and_written() -> None:
             process.read(16, 8)
 
 
+def test_only_pages_that_take_memory_are_read() -> None:
+    """The child has written to the first two pages of its 4 MB; the others stay unallocated."""
+    with counting() as (process, address):
+        pieces = list(process.resident(address, address + 4 * MB))
+        assert sum(map(len, pieces)) < MB
+        assert any(piece[PAGE : PAGE + 4] == b"mark" for piece in pieces)
+
+
 def test_memory_is_shared_and_made_its_own_again() -> None:
     """Forty times: the child sleeps in a system call each time, which is begun again."""
     with counting() as (process, address):

@@ -6,12 +6,16 @@ Tested by tests/machines/attach and tests/vm/attach.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from kinst.core.errors import TargetError
 from kinst.core.machine import MachineConfig, Target
+from kinst.machines.attach.find import check
 from kinst.machines.attach.machine import AttachedVm
+from kinst.machines.attach.place import process_of
+from kinst.machines.attach.ram import LEAST
 from kinst.machines.stub.target import RunningKind
+from kinst.wire.other_process import OtherProcess
 
 
 class _Attached(RunningKind):
@@ -20,6 +24,16 @@ class _Attached(RunningKind):
     name = "attach"
     option = "attach"
     abilities = AttachedVm.abilities
+
+    def memory(self, address: str) -> Iterator[bytes]:
+        process = OtherProcess(process_of(address, ""))
+        check(process, process.program)
+        process.open_memory()
+        try:
+            for start, end in process.writable(LEAST):
+                yield from process.resident(start, end)
+        finally:
+            process.close()
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None

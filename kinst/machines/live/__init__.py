@@ -5,7 +5,7 @@ Tested by tests/machines/live/test_parts.py and tests/vm/live.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from kinst.core.errors import TargetError
@@ -33,6 +33,9 @@ class _Live:
     def check(self) -> None:
         """Raises TargetError."""
         check()
+
+    def memory(self, address: str) -> Iterator[bytes]:
+        yield from ()
 
     def begin(self, config: MachineConfig) -> None:
         """It runs."""

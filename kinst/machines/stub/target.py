@@ -7,7 +7,7 @@ Tested by tests/machines/test_gdb.py and tests/vm/other_systems.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kinst.core.errors import TargetError
 from kinst.core.machine import Complaint, Gone, MachineConfig, MachineEvent, Stopped
@@ -76,6 +76,9 @@ class RunningKind:
 
     def check(self) -> None:
         """Others say when they are connected to."""
+
+    def memory(self, address: str) -> Iterator[bytes]:
+        yield from ()
 
     def begin(self, config: MachineConfig) -> None:
         """It runs."""

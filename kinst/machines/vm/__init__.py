@@ -5,7 +5,7 @@ Tested by tests/vm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +31,9 @@ class _Booted:
 
     def check(self) -> None:
         """QEMU is looked for when it is started."""
+
+    def memory(self, address: str) -> Iterator[bytes]:
+        yield from ()
 
     def begin(self, config: MachineConfig) -> BegunGuest | None:
         """A guest that goes on from where one like it had booted; none where that is only looked

@@ -5,12 +5,15 @@ Tested by tests/test_contracts.py and tests/systems/linux.
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
 from kinst.core.boot import Boot
 from kinst.core.isa import Isa
+from kinst.core.kernel_package import KernelBuild
 from kinst.core.machine import Bearings, Target
 from kinst.core.system import System, Territory
 from kinst.image.debug_info import DebugInfo
@@ -22,6 +25,8 @@ from kinst.systems.linux.isafacts import facts_of
 # Sections that only a vmlinux or a module has; symbols of a vmlinux' version line and notes.
 _SECTIONS = ("__ksymtab", ".gnu.linkonce.this_module")
 _SYMBOLS = ("linux_banner", "__start_notes")
+# The first two lines of the VMCOREINFO note, which is a page of its own.
+_VMCOREINFO = re.compile(rb"OSRELEASE=([\x21-\x7e]{1,64})\nBUILD-ID=([0-9a-f]{40})\n")
 
 
 def _module(name: str) -> Any:
@@ -50,6 +55,17 @@ class _Linux:
     def boot(self, isa: Isa) -> Boot | None:
         """Raises KinstError for an ISA without Linux."""
         return facts_of(isa.name).boot
+
+    def running_build(self, memory: Iterable[bytes]) -> KernelBuild | None:
+        """By the kernel's VMCOREINFO note, which kernels have that can be dumped
+        (CONFIG_CRASH_CORE or CONFIG_VMCORE_INFO), with a build-id since Linux 5.9.
+
+        Source: Documentation/admin-guide/kdump/vmcoreinfo.rst; kernel/crash_core.c.
+        """
+        for piece in memory:
+            if match := _VMCOREINFO.search(piece):
+                return KernelBuild(match[1].decode(), match[2].decode())
+        return None
 
     def lacks(self, name: str, elf: Elf) -> str:
         """Nothing: what a kernel was built without, its facts tell."""

@@ -84,6 +84,12 @@ def test_counts_are_exact_and_everything_is_given_back(
     assert not guardians(run.mark)
 
 
+def test_the_vmlinux_is_found_by_the_build_id_in_memory(vm: AttachGuest) -> None:
+    done = kinst("--attach", str(vm.pid), "-l", "-n", "kinst::vfs_read:0", boots=False).good()
+    assert f"whose vmlinux is {vm.debug}" in done.err
+    assert "vfs_read" in done.out
+
+
 @SLOW
 def test_the_guest_has_its_memory_back(vm: AttachGuest) -> None:
     """Several attaches cost as much as one, which warms caches: neither guest nor QEMU leaks."""
