@@ -393,6 +393,7 @@ def test_busybox_that_nobody_has(machine: Machine) -> None:
 
 def test_a_download_is_asked_about_once_and_may_be_refused(machine: Machine) -> None:
     """What is in the cache whole is not asked about, nor package lists."""
+    machine.add_kernel(7)
     asked: list[tuple[str, int]] = []
 
     def answer(agreed: bool) -> Callable[[str, int], bool]:

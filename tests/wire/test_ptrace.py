@@ -77,6 +77,7 @@ def test_memory_is_read_and_written() -> None:
 def test_only_pages_that_take_memory_are_read() -> None:
     """The child has written to the first two pages of its 4 MB; the others stay unallocated."""
     with counting() as (process, address):
+        assert goes_on(process, address)  # it has written to the first page
         pieces = list(process.resident(address, address + 4 * MB))
         assert sum(map(len, pieces)) < MB
         assert any(piece[PAGE : PAGE + 4] == b"mark" for piece in pieces)
