@@ -15,7 +15,7 @@ from typing import Any
 
 import jsonschema
 
-from kinst.dlang.typed import Printa, Printf
+from kinst.dlang.typed import PrintaAction, PrintfAction
 from kinst.events import Batch, Event, OptionSet, Printed
 from kinst.render import Destination, renderer
 
@@ -131,16 +131,16 @@ def _shown_values(both: Both, line: Line) -> Iterator[int | str]:
     clause = both.schema.program.clauses[line["clause"]]
     conversions: list[str] = []
     for action in clause.actions:
-        if isinstance(action, Printf):
+        if isinstance(action, PrintfAction):
             for part in action.format.parts:
                 stars = [part.width, part.precision].count("*")
                 # A width is no text, and a precision may cut what is.
                 conversions += ["k"] * stars
                 if part.conversion and part.conversion != "%":
                     conversions.append("k" if stars or part.precision else part.conversion)
-        elif type(action).__name__ in ("Trace", "Print"):
-            conversions.append("" if type(action).__name__ == "Trace" else "k")
-        elif type(action).__name__ == "Perform" and action.name == "tracemem":
+        elif type(action).__name__ in ("TraceAction", "PrintAction"):
+            conversions.append("" if type(action).__name__ == "TraceAction" else "k")
+        elif type(action).__name__ == "PerformAction" and action.name == "tracemem":
             conversions.append("k")
     assert len(conversions) == len(line["values"]), (conversions, line)
     for conversion, one in zip(conversions, line["values"], strict=True):
@@ -178,7 +178,7 @@ def _aggregation_unsaid(both: Both, event: Printed, line: Line, text: str) -> li
     format_ = None
     if event.action >= 0:
         action = both.schema.program.clauses[event.clause].actions[event.action]
-        assert isinstance(action, Printa)
+        assert isinstance(action, PrintaAction)
         format_ = action.format
     if format_ is not None and not any("@" in p.conversion + p.flags for p in format_.parts):
         return []

@@ -62,7 +62,9 @@ class Program:
     @property
     def has_stacks(self) -> bool:
         """Whether it records stacks, or has them as keys."""
-        return any(isinstance(expr, typed.Stack) for expr in expressions(self.compiled.program))
+        return any(
+            isinstance(expr, typed.RecordedStack) for expr in expressions(self.compiled.program)
+        )
 
     def __str__(self) -> str:
         return self.text

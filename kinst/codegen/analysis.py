@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from kinst.codegen.code_machine import CodeMachine
 from kinst.core.dtypes import ArrayType, PointerType, StackType, StringType, StructType, SymbolType
 from kinst.dlang import typed
-from kinst.dlang.typed import Shared, Snapshot
+from kinst.dlang.typed import Shared, TranslatedStruct
 from kinst.dlang.vocabulary.subroutines import PROTOTYPES
 from kinst.dlang.walk import expressions, find
 
 
-def string_table(program: typed.Program) -> tuple[dict[bytes, int], bytes]:
+def string_table(program: typed.TypedProgram) -> tuple[dict[bytes, int], bytes]:
     """The string literals of a program: the offset of each in the strings area, and the area's
     bytes."""
     offsets: dict[bytes, int] = {}
@@ -36,12 +36,12 @@ def _points_into_string(expr: typed.Expr) -> bool:
     )
 
 
-def makes_pointers(program: typed.Program) -> bool:
+def makes_pointers(program: typed.TypedProgram) -> bool:
     """Whether the program can hold an address of scratch memory."""
     if any(isinstance(variable.type, StructType) for variable in program.variables):
         return True
     return any(
-        isinstance(expr, Snapshot | Shared)
+        isinstance(expr, TranslatedStruct | Shared)
         or (isinstance(expr, typed.GlobalRead) and isinstance(expr.type, ArrayType))
         or (isinstance(expr, typed.Subroutine) and PROTOTYPES[expr.name].has_pointers)
         or _points_into_string(expr)
@@ -49,7 +49,7 @@ def makes_pointers(program: typed.Program) -> bool:
     )
 
 
-def shares_variables(program: typed.Program) -> bool:
+def shares_variables(program: typed.TypedProgram) -> bool:
     """Whether the program can hold the address of one of its variables."""
     return any(find(program, Shared))
 
@@ -67,17 +67,17 @@ def unwinding_slots(machine: CodeMachine) -> frozenset[int]:
     return frozenset(r.slot for r in machine.registers if r.d_name in names)
 
 
-def reads_stack(program: typed.Program, clauses: Sequence[int]) -> bool:
+def reads_stack(program: typed.TypedProgram, clauses: Sequence[int]) -> bool:
     """Whether one of these clauses uses stack() or stackdepth."""
     return any(
-        (isinstance(e, typed.Stack) and isinstance(e.type, StackType) and not e.type.user)
+        (isinstance(e, typed.RecordedStack) and isinstance(e.type, StackType) and not e.type.user)
         or (isinstance(e, typed.Builtin) and e.name == "stackdepth")
         for c in clauses
         for e in expressions(program.clauses[c])
     )
 
 
-def asks_caller(program: typed.Program) -> bool:
+def asks_caller(program: typed.TypedProgram) -> bool:
     """Whether any clause reads `caller`."""
     return any(expr.name == "caller" for expr in find(program, typed.Builtin))
 
@@ -91,9 +91,9 @@ def looks_at_user(expr: typed.Expr) -> bool:
     return isinstance(expr.type, StackType | SymbolType) and expr.type.user
 
 
-def most_frames(program: typed.Program) -> int:
+def most_frames(program: typed.TypedProgram) -> int:
     """The depth of the deepest stack() in the program; 0 without one."""
-    stacks = (stack.type for stack in find(program, typed.Stack))
+    stacks = (stack.type for stack in find(program, typed.RecordedStack))
     return max((t.frames for t in stacks if isinstance(t, StackType) and not t.user), default=0)
 
 
@@ -142,7 +142,7 @@ def slots_read(clause: typed.Clause, machine: CodeMachine) -> Reads:
                 slots |= set() if slot is None else {slot}
             else:
                 slots |= {r.slot for r in machine.registers}
-        elif isinstance(expr, typed.Stack):
+        elif isinstance(expr, typed.RecordedStack):
             if isinstance(expr.type, StackType) and not expr.type.user:
                 slots |= unwinding_slots(machine)
         elif isinstance(expr, typed.Builtin):

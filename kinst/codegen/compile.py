@@ -171,7 +171,7 @@ def _check_sizes(machine: CodeMachine, layout: ProgramLayout) -> None:
 
 
 def lower_program(
-    program: typed.Program,
+    program: typed.TypedProgram,
     layout: ProgramLayout,
     machine: CodeMachine,
     entries: Sequence[Entry],
@@ -268,7 +268,7 @@ def compile_functions(
 
 
 def compile_target(
-    program: typed.Program,
+    program: typed.TypedProgram,
     layout: ProgramLayout,
     machine: CodeMachine,
     entries: Sequence[Entry],
@@ -317,7 +317,7 @@ def _engine(ir: str, triple: str, features: str) -> Any:
 
 
 def compile_host(
-    program: typed.Program,
+    program: typed.TypedProgram,
     layout: ProgramLayout,
     machine: CodeMachine,
     entries: Sequence[Entry],

@@ -121,17 +121,17 @@ def _write_clause(
         values = recorded(action)
         if values is not None and room is not None:
             fill(firing, room.record, values, layout.fields[number])
-        elif isinstance(action, typed.Aggregate):
+        elif isinstance(action, typed.AggregateAction):
             aggregate(firing, action)
-        elif isinstance(action, typed.Evaluate):
+        elif isinstance(action, typed.EvaluateAction):
             nullable(firing, action.expr)
-        elif isinstance(action, typed.Chill):
+        elif isinstance(action, typed.ChillAction):
             chill(firing, action)
         else:
             raise KinstError(f"{action.span}: kinst cannot compile {type(action).__name__} yet")
     if room is not None:
         commit(firing, layout, room)
-    if any(isinstance(action, typed.Exit) for action in clause.actions):
+    if any(isinstance(action, typed.ExitAction) for action in clause.actions):
         machine = firing.unit.machine
         scratch = machine.scratch
         for slot in range(scratch.cpus + 1 if machine.host else 0):

@@ -38,7 +38,7 @@ class ShapeOfRecord:
 
 
 def record_shapes(
-    program: typed.Program,
+    program: typed.TypedProgram,
     layout: ProgramLayout,
     probes: Iterable[tuple[Clauses, Arguments]],
     machine: CodeMachine,
@@ -60,7 +60,10 @@ def record_shapes(
             for part in expressions(clause.predicate)
         ):
             continue
-        if not all(isinstance(a, typed.Trace | typed.Print | typed.Printf) for a in clause.actions):
+        if not all(
+            isinstance(a, typed.TraceAction | typed.PrintAction | typed.PrintfAction)
+            for a in clause.actions
+        ):
             continue
         fields = [
             _field(value, field, arguments, machine, isa)

@@ -37,7 +37,7 @@ class Snippets:
 
 
 def snippets_of(
-    program: typed.Program,
+    program: typed.TypedProgram,
     layout: ProgramLayout,
     counters: int | None,
     probes: Iterable[tuple[Clauses, Arguments]],
@@ -70,16 +70,18 @@ def snippets_of(
     return Snippets(dict(zip(pure, compiled, strict=True)))
 
 
-def keyed_count(program: typed.Program, clauses: tuple[int, ...]) -> typed.Aggregate | None:
+def keyed_count(
+    program: typed.TypedProgram, clauses: tuple[int, ...]
+) -> typed.AggregateAction | None:
     """The one update that one clause does and nothing else."""
     actions = program.clauses[clauses[0]].actions
-    if len(clauses) == len(actions) == 1 and isinstance(actions[0], typed.Aggregate):
+    if len(clauses) == len(actions) == 1 and isinstance(actions[0], typed.AggregateAction):
         return actions[0]
     return None
 
 
 def counted(
-    program: typed.Program,
+    program: typed.TypedProgram,
     layout: ProgramLayout,
     probe: int,
     clauses: Clauses,
@@ -105,7 +107,7 @@ def counted(
 
 
 def own_keys(
-    program: typed.Program, layout: ProgramLayout
+    program: typed.TypedProgram, layout: ProgramLayout
 ) -> Callable[[int, Clauses], tuple[int, ...]]:
     """A function of a probe's id and its clauses: the entries that are the probe's own in the
     tables that these clauses count in.  Probes of the same clauses and arguments that have the
@@ -119,7 +121,7 @@ def own_keys(
                 action.aggregation.index
                 for clause in clauses
                 for action in program.clauses[clause].actions
-                if isinstance(action, typed.Aggregate)
+                if isinstance(action, typed.AggregateAction)
             )
         return tuple([entries.get((probe, table), -1) for table in tables[clauses]])
 
@@ -127,7 +129,7 @@ def own_keys(
 
 
 def counted_entries(
-    program: typed.Program, layout: ProgramLayout, probe: int, index: int
+    program: typed.TypedProgram, layout: ProgramLayout, probe: int, index: int
 ) -> tuple[int, ...] | None:
     """Offsets in the counter block that one hit adds one to, when counting with keys known
     beforehand is all that a clause does, whatever its predicate; otherwise None."""
@@ -136,7 +138,7 @@ def counted_entries(
     if not clause.actions:
         return None
     for action in clause.actions:
-        if not isinstance(action, typed.Aggregate):
+        if not isinstance(action, typed.AggregateAction):
             return None
         table = layout.aggregations[action.aggregation.index]
         if table.counters < 0 or table.constant_keys is None:
@@ -151,8 +153,10 @@ def counted_entries(
     return tuple(offsets)
 
 
-def exits_in(program: typed.Program, clauses: frozenset[int]) -> bool:
+def exits_in(program: typed.TypedProgram, clauses: frozenset[int]) -> bool:
     """Whether any of these clauses has an exit()."""
     return any(
-        isinstance(action, typed.Exit) for c in clauses for action in program.clauses[c].actions
+        isinstance(action, typed.ExitAction)
+        for c in clauses
+        for action in program.clauses[c].actions
     )

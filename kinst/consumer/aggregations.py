@@ -26,7 +26,7 @@ from kinst.consumer.symbols import NO_NAMES, Names, is_address_data
 from kinst.core.dtypes import IntType, PointerType, StringType, StructType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE, Scratch
 from kinst.core.records import SLOT_BIAS, AggregationLayout, Field, KeyValue, ProgramLayout
-from kinst.dlang.typed import AggFunction, Aggregation, Program, is_signed
+from kinst.dlang.typed import AggFunction, AggregationVariable, TypedProgram, is_signed
 
 Data = npt.NDArray[np.int64]
 Key = tuple[KeyValue, ...]
@@ -97,7 +97,7 @@ class KeyedTable:
 
     keys: type and size of each key, also where the keys are constant and not stored."""
 
-    aggregation: Aggregation
+    aggregation: AggregationVariable
     layout: AggregationLayout
     keys: tuple[Field, ...]
     entries: dict[Key, Entry] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class KeyedTable:
         return np.zeros(self.layout.data_size // 8, dtype=np.int64)
 
 
-def _key_fields(aggregation: Aggregation, layout: AggregationLayout) -> tuple[Field, ...]:
+def _key_fields(aggregation: AggregationVariable, layout: AggregationLayout) -> tuple[Field, ...]:
     """The stored keys' fields, or, for constant keys, fields that only tell type and size."""
     if layout.constant_keys is None:
         return layout.keys
@@ -155,7 +155,7 @@ class AggregationStore:
         self,
         view: memoryview | Bytes,
         scratch: Scratch,
-        program: Program,
+        program: TypedProgram,
         layout: ProgramLayout,
         counters: Sequence[npt.NDArray[np.uint64]] = (),
         names: Names = NO_NAMES,

@@ -27,7 +27,16 @@ from kinst.consumer.speculations import Speculations
 from kinst.consumer.values import BatchDecoder, aggregation_of
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.records import ClauseLayout, Field
-from kinst.dlang.typed import Action, Clause, Clear, Exit, Normalize, Perform, Printa, Trunc
+from kinst.dlang.typed import (
+    Action,
+    Clause,
+    ClearAction,
+    ExitAction,
+    NormalizeAction,
+    PerformAction,
+    PrintaAction,
+    TruncAction,
+)
 from kinst.dlang.vocabulary.d_options import COMPILE_TIME, DYNAMIC, NAMES, Options
 from kinst.events import (
     Aggregation,
@@ -57,7 +66,7 @@ class ActStep:
     format: RowTemplate | None = None
 
     def is_(self, name: str) -> bool:
-        return isinstance(self.action, Perform) and self.action.name == name
+        return isinstance(self.action, PerformAction) and self.action.name == name
 
 
 def act_steps(
@@ -67,7 +76,7 @@ def act_steps(
     for number, (action, fields) in enumerate(zip(clause.actions, layout.fields, strict=True)):
         if acts(action):
             made = None
-            if isinstance(action, Perform) and action.format is not None:
+            if isinstance(action, PerformAction) and action.format is not None:
                 made = format_template(action.format, fields, symbolise)
             steps.append(ActStep(action, number, fields, made))
     return tuple(steps)
@@ -256,9 +265,9 @@ class Interpreter:
 
     def _act(self, clause: int, step: ActStep, data: Bytes) -> Iterator[Event]:
         action = step.action
-        if isinstance(action, Exit):
+        if isinstance(action, ExitAction):
             self.exit_status = self._number(step, data)
-        elif isinstance(action, Printa):
+        elif isinstance(action, PrintaAction):
             tables = [self._store.tables[one.index] for one in action.aggregations]
             yield self._printed(
                 tuple(one.index for one in action.aggregations), clause, step.number
@@ -266,15 +275,15 @@ class Interpreter:
             if any(table.entries for table in tables):
                 for table in tables:
                     table.printed = True
-        elif isinstance(action, Clear):
+        elif isinstance(action, ClearAction):
             self._store.clear(action.aggregation.index)
-        elif isinstance(action, Trunc):
+        elif isinstance(action, TruncAction):
             count = None if action.count is None else self._number(step, data)
             self._store.truncate(action.aggregation.index, count)
-        elif isinstance(action, Normalize):
+        elif isinstance(action, NormalizeAction):
             divisor = None if action.divisor is None else self._number(step, data)
             self._store.normalize(action.aggregation.index, divisor)
-        elif isinstance(action, Perform):
+        elif isinstance(action, PerformAction):
             yield from self._perform(action.name, step, data)
 
     def _perform(self, name: str, step: ActStep, data: Bytes) -> Iterator[Event]:

@@ -13,7 +13,7 @@ from kinst.consumer.columns import bytes_of, is_string, strings_of, values_of
 from kinst.consumer.convert import Spec, Symbolise, Value, fixed, stack, text
 from kinst.consumer.rings import Bytes
 from kinst.core.records import Field
-from kinst.dlang.typed import Format, FormatPart, is_signed
+from kinst.dlang.typed import FormatPart, PrintfFormat, is_signed
 
 Column = Callable[[Bytes], Sequence[object]]
 
@@ -98,7 +98,7 @@ def _dynamic(
 
 
 def add_format(
-    out: TemplateBuilder, format_: Format, fields: Sequence[Field], symbolise: Symbolise
+    out: TemplateBuilder, format_: PrintfFormat, fields: Sequence[Field], symbolise: Symbolise
 ) -> None:
     """Add a format to a template.  fields: of its arguments, in order."""
     left = iter(fields)
@@ -133,7 +133,9 @@ def add_format(
             out.column(directive, _mapped(raw, prepare) if prepare else raw)
 
 
-def format_template(format_: Format, fields: Sequence[Field], symbolise: Symbolise) -> RowTemplate:
+def format_template(
+    format_: PrintfFormat, fields: Sequence[Field], symbolise: Symbolise
+) -> RowTemplate:
     """The template of a format alone: a command of system(), a file name of freopen()."""
     out = TemplateBuilder()
     add_format(out, format_, fields, symbolise)

@@ -12,7 +12,7 @@ from kinst.consumer.aggregations import KeyedTable
 from kinst.consumer.symbols import NO_NAMES, Names, shown
 from kinst.core.probe import Probe
 from kinst.core.records import ClauseLayout, ProgramLayout
-from kinst.dlang.typed import Clause, Program
+from kinst.dlang.typed import Clause, TypedProgram
 from kinst.dlang.vocabulary.d_options import Options
 
 
@@ -24,7 +24,7 @@ class Schema:
     with which the trace starts.
     """
 
-    program: Program
+    program: TypedProgram
     layout: ProgramLayout
     probes: Mapping[int, Probe]
     tables: Mapping[int, KeyedTable]

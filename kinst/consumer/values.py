@@ -45,7 +45,15 @@ from kinst.core.dtypes import (
 from kinst.core.layout import RECORD_CPU, RECORD_PROBE, RECORD_TIME
 from kinst.core.records import ClauseLayout, Field
 from kinst.core.units import scaled
-from kinst.dlang.typed import AggFunction, Clause, Perform, Print, Printf, Trace, is_signed
+from kinst.dlang.typed import (
+    AggFunction,
+    Clause,
+    PerformAction,
+    PrintAction,
+    PrintfAction,
+    TraceAction,
+    is_signed,
+)
 from kinst.events import Aggregation, Batch, Bucket, Key, KeyPart, PlainValue, Record, Value
 
 ValueColumn = Callable[[Bytes], Sequence[PlainValue]]
@@ -167,12 +175,12 @@ def value_fields(
     for action, fields in zip(clause.actions, layout.fields, strict=True):
         if not shows_data(action):
             continue
-        assert isinstance(action, Trace | Print | Printf | Perform)
-        if isinstance(action, Perform):
+        assert isinstance(action, TraceAction | PrintAction | PrintfAction | PerformAction)
+        if isinstance(action, PerformAction):
             found.append(ValueField("".join(action.names), fields[0], _dumped(fields)))
             continue
         for at, field in enumerate(fields):
-            if isinstance(action, Print):
+            if isinstance(action, PrintAction):
                 # What is recorded as bytes has the type that the expression has.
                 field = Field(field.offset, field.size, action.expr.type)
             name = action.names[at] if at < len(action.names) else ""

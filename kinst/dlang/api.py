@@ -40,7 +40,7 @@ def parse_text(
     script: bool = False,
     part: bool = False,
     knows_type: Callable[[str], bool] | None = None,
-) -> tree.Program:
+) -> tree.ProgramNode:
     """The syntax tree of a script (script=True, where clauses need bodies) or of -n's text.
 
     part: there are other texts, so that this one may consist of declarations. Raises DError, and
@@ -49,13 +49,15 @@ def parse_text(
     return parse(text, file, macros, script=script, part=part, knows_type=knows_type)
 
 
-def combine(programs: Sequence[tree.Program]) -> tree.Program:
+def combine(programs: Sequence[tree.ProgramNode]) -> tree.ProgramNode:
     """Several programs as one: clauses in order, global variables and aggregations shared."""
     items = tuple(item for program in programs for item in program.items)
-    return tree.Program(items, next((p.empty for p in programs if p.empty is not None), None))
+    return tree.ProgramNode(items, next((p.empty for p in programs if p.empty is not None), None))
 
 
-def compile_programs(programs: Sequence[tree.Program], environment: Environment) -> typed.Program:
+def compile_programs(
+    programs: Sequence[tree.ProgramNode], environment: Environment
+) -> typed.TypedProgram:
     """The typed program of all -n, -s, ... of a command line. Raises DError."""
     return check(combine(programs), environment)
 
@@ -79,7 +81,7 @@ def compile_text(
     environment: Environment | None = None,
     *,
     script: bool = False,
-) -> tuple[tree.Program, typed.Program]:
+) -> tuple[tree.ProgramNode, typed.TypedProgram]:
     """One text, parsed and checked. Raises DError, and nothing else, for any text."""
     environment = environment or Environment()
     knows = type_names(environment.types, environment.dialect)

@@ -23,7 +23,7 @@ from kinst.core.errors import DError, Span
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.expression_parser import INFIX, ExpressionParser
 from kinst.dlang.syntax.lexer import Lexer, Macros, MacroUse, Token
-from kinst.dlang.syntax.source import Source
+from kinst.dlang.syntax.source import SourceText
 from kinst.dlang.syntax.unparse import unparse_expression
 
 # What is no place for a clause: comments, strings, control lines.
@@ -139,9 +139,9 @@ def terms(term: Term) -> Iterator[Term]:
 
 def read_test_file(text: str, file: str) -> TestFile:
     """file: its name in errors.  Raises DError."""
-    source = Source(_STATUS.sub(lambda found: STATUS, text), file)
-    said = dict(_directives(text, Source(text, file)))
-    reader = _Reader(source, text)
+    source = SourceText(_STATUS.sub(lambda found: STATUS, text), file)
+    said = dict(_directives(text, SourceText(text, file)))
+    reader = _TestReader(source, text)
     left = list(_DIRECTIVE.sub(lambda found: " " * len(found[0]), text))
     for start in _clause_starts(text):
         end = reader.clause(start)
@@ -156,7 +156,7 @@ def read_test_file(text: str, file: str) -> TestFile:
     )  # fmt: skip
 
 
-def _directives(text: str, source: Source) -> Iterator[tuple[str, str]]:
+def _directives(text: str, source: SourceText) -> Iterator[tuple[str, str]]:
     """#pragma D test command "...", #pragma D test timeout N."""
     for found in _DIRECTIVE.finditer(text):
         word, _, value = found[1].strip().partition(" ")
@@ -184,10 +184,10 @@ def _clause_starts(text: str) -> Iterator[int]:
             yield found.start()
 
 
-class _Reader:
+class _TestReader:
     """tests: the clauses so far; ends: the END clauses that they need."""
 
-    def __init__(self, source: Source, text: str) -> None:
+    def __init__(self, source: SourceText, text: str) -> None:
         self._source = source
         self._text = text
         self.tests: list[TestClause] = []
@@ -249,57 +249,61 @@ class _Lowering:
         self._reads = reads
         self._numbers = count()
 
-    def _read(self, node: tree.Expr) -> Read:
+    def _read(self, node: tree.ExprNode) -> Read:
         text = unparse_expression(node)
         self._reads.append(text)
         return Read(next(self._numbers), text)
 
-    def term(self, node: tree.Expr) -> Term:
-        if isinstance(node, tree.Integer):
+    def term(self, node: tree.ExprNode) -> Term:
+        if isinstance(node, tree.IntegerNode):
             return Number(node.literal.value)
-        if isinstance(node, tree.Name) and node.name == STATUS:
+        if isinstance(node, tree.NameNode) and node.name == STATUS:
             return Status()
         if not any(_is_ours(one) for one in _inside(node)):
             read = self._read(node)
-            if isinstance(node, tree.Infix) and node.op in _SHOWN:
+            if isinstance(node, tree.InfixNode) and node.op in _SHOWN:
                 # D compares; both sides are there to be shown.
                 return Operation(COMPUTED, (read, self.term(node.left), self.term(node.right)))
             return read
         match node:
-            case tree.Aggregation(_, name):
+            case tree.AggregationNode(_, name):
                 return Rows(name, None, "", f"@{name}")
-            case tree.Index(_, tree.Aggregation(_, name), arguments):
+            case tree.IndexNode(_, tree.AggregationNode(_, name), arguments):
                 key = tuple(self.term(one) for one in arguments)
                 return Rows(name, key, "", unparse_expression(node))
-            case tree.Call(_, tree.Name(_, name), (tree.Aggregation() as rows,)) if name in FOLDS:
+            case tree.CallNode(_, tree.NameNode(_, name), (tree.AggregationNode() as rows,)) if (
+                name in FOLDS
+            ):
                 return Rows(rows.name, None, name, unparse_expression(node))
-            case tree.Call(_, tree.Name(_, name), (tree.Index() as row,)) if name in FOLDS:
+            case tree.CallNode(_, tree.NameNode(_, name), (tree.IndexNode() as row,)) if (
+                name in FOLDS
+            ):
                 made = self.term(row)
                 if isinstance(made, Rows):
                     return Rows(made.name, made.key, name, unparse_expression(node))
-            case tree.Prefix(_, op, operand) if op in ("!", "-", "+", "~"):
+            case tree.PrefixNode(_, op, operand) if op in ("!", "-", "+", "~"):
                 return Operation(op, (self.term(operand),))
-            case tree.Infix(_, op, left, right) if op in _OPERATORS:
+            case tree.InfixNode(_, op, left, right) if op in _OPERATORS:
                 return Operation(op, (self.term(left), self.term(right)))
-            case tree.Ternary(_, condition, then, otherwise):
+            case tree.TernaryNode(_, condition, then, otherwise):
                 return Operation("?:", tuple(map(self.term, (condition, then, otherwise))))
         message = f"{unparse_expression(node)[:60]} is nothing to be asked of an aggregation"
         hint = f"operators, {', '.join(f'{fold}(@a)' for fold in FOLDS)}; @a[key]"
         raise DError(message.replace(STATUS, "$status"), node.span, "D_AGG_MISUSE", hint)
 
 
-def _is_ours(node: tree.Expr) -> bool:
-    return isinstance(node, tree.Aggregation) or (
-        isinstance(node, tree.Name) and node.name == STATUS
+def _is_ours(node: tree.ExprNode) -> bool:
+    return isinstance(node, tree.AggregationNode) or (
+        isinstance(node, tree.NameNode) and node.name == STATUS
     )
 
 
-def _inside(node: object) -> Iterator[tree.Expr]:
+def _inside(node: object) -> Iterator[tree.ExprNode]:
     """An expression and all that are in it."""
     if isinstance(node, tuple):
         for one in node:
             yield from _inside(one)
-    elif isinstance(node, tree.Expr):
+    elif isinstance(node, tree.ExprNode):
         yield node
         for name in node.__dataclass_fields__:
             yield from _inside(getattr(node, name))

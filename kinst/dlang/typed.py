@@ -1,4 +1,7 @@
-"""The typed tree: what the checker makes of a D program, and what codegen and the consumer read.
+"""The typed tree: the checker's result, which codegen and the consumer read.
+
+Names: every action ends in Action (TraceAction); a value that is recorded and never computed with
+begins with Recorded (RecordedStack). Every class of the syntax tree (syntax/tree.py) ends in Node.
 
 Every expression carries its type; conversions are explicit Cast nodes, so that codegen never
 converts by itself: both operands of a Binary have the same type (shifts excepted), and the
@@ -39,7 +42,7 @@ class FormatPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class PrintfFormat:
     text: str
     parts: tuple[FormatPart, ...]
 
@@ -71,7 +74,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregation:
+class AggregationVariable:
     """An aggregation variable; name without the "@" ("" for the anonymous one, printed "@")."""
 
     name: str
@@ -289,12 +292,12 @@ class SymbolAddress(Expr):
 
 
 @dataclass(frozen=True, slots=True)
-class Stack(Expr):
+class RecordedStack(Expr):
     """stack(n) or ustack(n), of a StackType: recorded or used as a key, never computed with."""
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol(Expr):
+class RecordedSymbol(Expr):
     """sym(address) and the like, of a SymbolType: recorded or used as a key, never computed
     with."""
 
@@ -315,7 +318,7 @@ class Subroutine(Expr):
 
 
 @dataclass(frozen=True, slots=True)
-class Memory(Expr):
+class RecordedMemory(Expr):
     """The bytes at an address, of a DumpType: recorded only; fault-safe."""
 
     address: Expr
@@ -339,14 +342,14 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluate(Action):
+class EvaluateAction(Action):
     """An expression for its effect; it records nothing."""
 
     expr: Expr
 
 
 @dataclass(frozen=True, slots=True)
-class Trace(Action):
+class TraceAction(Action):
     """names: here and below: of the values that are recorded, as the program writes them."""
 
     expr: Expr
@@ -354,7 +357,7 @@ class Trace(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Print(Action):
+class PrintAction(Action):
     """print(expr): the value, of any type, shown with the names of its members."""
 
     expr: Expr
@@ -362,70 +365,70 @@ class Print(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Printf(Action):
+class PrintfAction(Action):
     """args: one for each conversion that takes one, and before it one for each "*"."""
 
-    format: Format
+    format: PrintfFormat
     args: tuple[Expr, ...]
     names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Exit(Action):
+class ExitAction(Action):
     status: Expr
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate(Action):
-    aggregation: Aggregation
+class AggregateAction(Action):
+    aggregation: AggregationVariable
     keys: tuple[Expr, ...]
     value: Expr | None  # None for count()
     weight: Expr | None = None  # quantize(x, weight)
 
 
 @dataclass(frozen=True, slots=True)
-class Printa(Action):
-    format: Format | None
-    aggregations: tuple[Aggregation, ...]
+class PrintaAction(Action):
+    format: PrintfFormat | None
+    aggregations: tuple[AggregationVariable, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Clear(Action):
-    aggregation: Aggregation
+class ClearAction(Action):
+    aggregation: AggregationVariable
 
 
 @dataclass(frozen=True, slots=True)
-class Trunc(Action):
-    aggregation: Aggregation
+class TruncAction(Action):
+    aggregation: AggregationVariable
     count: Expr | None  # None: all
 
 
 @dataclass(frozen=True, slots=True)
-class Normalize(Action):
-    aggregation: Aggregation
+class NormalizeAction(Action):
+    aggregation: AggregationVariable
     divisor: Expr | None  # None: denormalize()
 
 
 @dataclass(frozen=True, slots=True)
-class Perform(Action):
+class PerformAction(Action):
     """An action, by its name, that is carried out where its record arrives: speculate, commit,
     discard, tracemem, system, freopen, setopt, ftruncate. args: what is recorded for it."""
 
     name: str
     args: tuple[Expr, ...]
-    format: Format | None = None
+    format: PrintfFormat | None = None
     names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Chill(Action):
+class ChillAction(Action):
     """chill(ns): the CPU spins."""
 
     duration: Expr
 
 
 @dataclass(frozen=True, slots=True)
-class Refused(Action):
+class RefusedAction(Action):
     """A destructive action that kinst does not carry out, and the reason."""
 
     name: str
@@ -447,12 +450,12 @@ class Clause:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class TypedProgram:
     """options: (name, value or "") of each #pragma D option, in order."""
 
     clauses: tuple[Clause, ...]
     variables: tuple[Variable, ...] = ()
-    aggregations: tuple[Aggregation, ...] = ()
+    aggregations: tuple[AggregationVariable, ...] = ()
     options: tuple[tuple[str, str], ...] = field(default=())
 
 
@@ -469,9 +472,9 @@ class Store(Expr):
     Arrays"), and that of variables; any other address faults. variable: the structure or array that
     the address has to be in. bit, bits: as in BitField; bits 0 if it is none. In value, Before
     stands for what the innermost Store's address holds. root: for a dynamic variable (self->x,
-    a[key]) its read, whose keys find the element; in address, Root stands for the element's
-    address, and a missing element is made. A string is stored in all of its type's size, cut or
-    filled up with NULs.
+    a[key]) its read, whose keys find the element; in address, BaseAddress stands for the
+    element's address, and a missing element is made. A string is stored in all of its type's size,
+    cut or filled up with NULs.
     """
 
     address: Expr
@@ -489,16 +492,16 @@ class Before(Expr):
 
 
 @dataclass(frozen=True, slots=True)
-class Root(Expr):
-    """In a Store's address: where the element, or the Snapshot, begins."""
+class BaseAddress(Expr):
+    """In a Store's address: the start of the element, or of the TranslatedStruct."""
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot(Expr):
+class TranslatedStruct(Expr):
     """A structure that a translator makes, in the clause's memory: zeros except for the stores.
     Like any structure's, its value is its address.
 
-    first: evaluated before the stores, or None. stores: their addresses are relative to Root.
+    first: evaluated before the stores, or None. stores: each address is relative to BaseAddress.
     """
 
     first: Expr | None

@@ -28,7 +28,7 @@ class _Parts(dict[type, tuple[str, ...] | None]):
     (types, variables, spans)."""
 
     def __missing__(self, kind: type) -> tuple[str, ...] | None:
-        nodes = (typed.Expr, typed.Action, typed.Clause, typed.Program)
+        nodes = (typed.Expr, typed.Action, typed.Clause, typed.TypedProgram)
         known = kind.__module__ == tree.__name__ or issubclass(kind, nodes)
         self[kind] = None
         if known and is_dataclass(kind):
@@ -74,7 +74,7 @@ def find(node: object, kind: type[_Kind]) -> Iterator[_Kind]:
 
 
 def expressions(
-    node: typed.Program | typed.Clause | typed.Action | typed.Expr,
+    node: typed.TypedProgram | typed.Clause | typed.Action | typed.Expr,
 ) -> Iterator[typed.Expr]:
     """Every expression in a piece of a typed tree, including itself."""
     return find(node, typed.Expr)

@@ -27,13 +27,15 @@ BYTES = 400_000  # of code in a batch: some hundred thousand instructions
 MeansKernel = Callable[[Sequence[ProbePattern]], bool]
 
 
-def check_batches(program: typed.Program, means_kernel: MeansKernel) -> None:
+def check_batches(program: typed.TypedProgram, means_kernel: MeansKernel) -> None:
     """Raises DError, KinstError for what does not go on from one batch to the next."""
     hint = "without -x batch=, or with aggregations alone"
     for clause in program.clauses:
         if not means_kernel(clause.patterns):
             continue
-        if not clause.actions or any(not isinstance(a, typed.Aggregate) for a in clause.actions):
+        if not clause.actions or any(
+            not isinstance(a, typed.AggregateAction) for a in clause.actions
+        ):
             message = "batches only aggregate: a clause at an instruction does something else"
             raise DError(message, clause.span, "D_UNKNOWN", hint)
     kept = [one.name for one in program.variables if one.scope != "this"]

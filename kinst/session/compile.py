@@ -124,7 +124,7 @@ def compile_request(
     return _checked(request, programs, isa, types, dialect)
 
 
-def _options(request: Request, programs: tuple[tree.Program, ...]) -> Options:
+def _options(request: Request, programs: tuple[tree.ProgramNode, ...]) -> Options:
     """Return D's options: those of the programs, over which -x of the command line goes."""
     options = _with_settings(Options(), request.settings)
     written = tuple((o.name, o.value) for o in combine(programs).options)
@@ -136,22 +136,22 @@ def parse_request(
     target_pid: int,
     types: TypeSource | None = None,
     say: Callable[[str], None] | None = None,
-    before: tuple[tree.Program, ...] = (),
+    before: tuple[tree.ProgramNode, ...] = (),
     dialect: Callable[[], Dialect] = host_dialect,
-) -> tuple[tree.Program, ...]:
+) -> tuple[tree.ProgramNode, ...]:
     """The request's programs, in their order, parsed.
 
     before: what they were when $target was another: only the texts that name it are parsed again.
     """
     options = _with_settings(Options(), request.settings)
-    programs: list[tree.Program] = []
+    programs: list[tree.ProgramNode] = []
     known = type_names(types, dialect)
     part = len(request.programs) > 1
 
     def knows(name: str) -> bool:
         """Types of the kernel, and of the programs before."""
         own = any(t.name == name for p in programs for t in p.items
-                  if isinstance(t, tree.TypeDeclaration))  # fmt: skip
+                  if isinstance(t, tree.TypeDeclarationNode))  # fmt: skip
         return own or known(name)
 
     for ordinal, text in enumerate(request.programs, 1):
@@ -178,7 +178,7 @@ def parse_request(
 
 
 def with_programs(
-    request: Request, before: Compiled, programs: tuple[tree.Program, ...], isa: Isa
+    request: Request, before: Compiled, programs: tuple[tree.ProgramNode, ...], isa: Isa
 ) -> Compiled:
     """The request with other trees for its programs, in their order, checked; what it was before
     where they are the same.  Raises DError."""
@@ -188,7 +188,7 @@ def with_programs(
     return _checked(request, programs, isa, before.types, before.dialect, measures)
 
 
-def _check_destructive(program: typed.Program, options: Options) -> None:
+def _check_destructive(program: typed.TypedProgram, options: Options) -> None:
     """Raises KinstError unless the program is harmless or may do harm, and for destructive
     actions that kinst does not do."""
     for clause in program.clauses:
@@ -198,7 +198,7 @@ def _check_destructive(program: typed.Program, options: Options) -> None:
             message = f"could not enable tracing: destructive actions not allowed: {names[0]}( )"
             raise KinstError(message, "-w permits them")
         for action in clause.actions:
-            if isinstance(action, typed.Refused):
+            if isinstance(action, typed.RefusedAction):
                 raise KinstError(f"{action.span}: there is no {action.name}(): {action.reason}")
 
 
@@ -224,7 +224,7 @@ def _local_names(types: TypeSource | None) -> Callable[[ProbePattern], Sequence[
 
 def _checked(
     request: Request,
-    programs: tuple[tree.Program, ...],
+    programs: tuple[tree.ProgramNode, ...],
     isa: Isa,
     types: TypeSource | None,
     dialect: Callable[[], Dialect],

@@ -66,7 +66,9 @@ def gaps_in(probes: Iterable[Probe], kernel: Kernel) -> Sequence[Gap]:
     return kernel.gaps(list(functions.values()))
 
 
-def check_providers(programs: Sequence[tree.Program], providers: Mapping[str, Provider]) -> None:
+def check_providers(
+    programs: Sequence[tree.ProgramNode], providers: Mapping[str, Provider]
+) -> None:
     """Check that descriptions name providers that there are, before anything else in a program.
 
     What a clause does cannot be checked without its probe.  Raises DError D_PDESC_ZERO for the
@@ -75,7 +77,7 @@ def check_providers(programs: Sequence[tree.Program], providers: Mapping[str, Pr
     """
     declared = {
         item.name for program in programs for item in program.items
-        if isinstance(item, tree.Provider)
+        if isinstance(item, tree.ProviderNode)
     }  # fmt: skip
     known = {**providers, **dict.fromkeys(declared)}
     for program in programs:
@@ -91,7 +93,7 @@ def check_providers(programs: Sequence[tree.Program], providers: Mapping[str, Pr
                     raise DError(message, description.span, "D_PDESC_ZERO", hint)
 
 
-def check_descriptions(program: typed.Program, providers: Mapping[str, Provider]) -> None:
+def check_descriptions(program: typed.TypedProgram, providers: Mapping[str, Provider]) -> None:
     """Raise DError for a description that cannot match in any kernel."""
     for clause in program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):

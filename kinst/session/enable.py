@@ -32,7 +32,7 @@ from kinst.session.values import Compiled, EnabledProgram, EnabledSite, StartedM
 _ARGUMENT = re.compile(r"arg[0-9]+\Z")
 
 
-def check_arguments(program: typed.Program, enabled: Sequence[EnabledSite]) -> None:
+def check_arguments(program: typed.TypedProgram, enabled: Sequence[EnabledSite]) -> None:
     """arg0 to arg9 are a function's or a timer's; an instruction has registers.
 
     Raises DError at the first use in a clause of a probe that has no such argument."""
@@ -60,7 +60,7 @@ def check_arguments(program: typed.Program, enabled: Sequence[EnabledSite]) -> N
 
 
 def enable(
-    program: typed.Program,
+    program: typed.TypedProgram,
     providers: Mapping[str, Provider],
     kernel: Kernel | None,
     *,
@@ -275,8 +275,8 @@ def condition_of(text: str, isa: Isa) -> typed.Expr:
 
 
 def with_conditions(
-    program: typed.Program, enabled: Sequence[EnabledSite], isa: Isa
-) -> tuple[typed.Program, tuple[EnabledSite, ...]]:
+    program: typed.TypedProgram, enabled: Sequence[EnabledSite], isa: Isa
+) -> tuple[typed.TypedProgram, tuple[EnabledSite, ...]]:
     """The program with a copy of each clause for each condition under which it runs, and the
     probes that run them; no EnabledSite of the result has a condition."""
     clauses = list(program.clauses)

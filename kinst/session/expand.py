@@ -36,8 +36,8 @@ from kinst.session.request import Request
 from kinst.session.values import Compiled, StartedMachine
 from kinst.sugar.expand import Sources, has_sugar
 from kinst.sugar.expand import expand as expand_inline
-from kinst.sugar.lines import Line, SourceFile, expand_lines, has_lines
-from kinst.sugar.locals import Place, expand_locals, has_locals
+from kinst.sugar.lines import SourceFile, SourceLine, expand_lines, has_lines
+from kinst.sugar.locals import MatchedInstruction, expand_locals, has_locals
 
 NEAR = 3  # lines with code that are named when the wanted one has none
 MOST_NAMES = 8  # variables that a message lists
@@ -80,7 +80,7 @@ def expand(
 
 
 def expanded(
-    programs: tuple[tree.Program, ...],
+    programs: tuple[tree.ProgramNode, ...],
     types: TypeSource | None,
     kernel: Kernel,
     images: LoadedImages,
@@ -88,7 +88,7 @@ def expanded(
     report: Report,
     *,
     zero: bool = False,
-) -> tuple[tree.Program, ...]:
+) -> tuple[tree.ProgramNode, ...]:
     """The programs with every such description and variable replaced.
 
     types: of the kernel.  images: without debug information every function of the kernel is a plain
@@ -145,7 +145,9 @@ class SourceLines:
         span = image.debug.line_at(function.name, linked, entry)
         return f"{span.file}:{span.line}" if span else ""
 
-    def _spans(self, image: LoadedImage | None, function: Function, line: Line) -> list[LineSpan]:
+    def _spans(
+        self, image: LoadedImage | None, function: Function, line: SourceLine
+    ) -> list[LineSpan]:
         entry = image.back(function.address) if image is not None else None
         die = None
         if image is not None and entry is not None:
@@ -231,7 +233,7 @@ class SourceLines:
             )
         return list(patterns)
 
-    def find(self, line: Line) -> Sequence[ProbePattern]:
+    def find(self, line: SourceLine) -> Sequence[ProbePattern]:
         """The instructions of a line, as descriptions.  Raises KinstError where there is none."""
         functions = self._kernel.find(line.module, line.function)
         if not functions:
@@ -307,7 +309,7 @@ class ImageLocals:
         self._calls = call_convention(kernel.isa)
         self._providers = load_all()
 
-    def places(self, pattern: ProbePattern) -> Sequence[Place]:
+    def places(self, pattern: ProbePattern) -> Sequence[MatchedInstruction]:
         """The instructions that a description means."""
         found = [
             f for p in self._providers.values() for f in p.match(pattern, self._kernel) if f.site
@@ -322,10 +324,10 @@ class ImageLocals:
             name = one.name
             exact = ProbePattern(name.provider, name.module, name.function, name.name)
             text = f"{one.site.function.name}+{one.site.offset}"
-            made.append(Place(exact, one.site.address, text, fixed))
+            made.append(MatchedInstruction(exact, one.site.address, text, fixed))
         return made
 
-    def find(self, place: Place, name: str, inlined: str) -> Local:
+    def find(self, place: MatchedInstruction, name: str, inlined: str) -> Local:
         """Raises KinstError where the functions there have no such variable."""
         locals_, frame, function = self._at(place.address)
         found = locals_.find(function, frame, name, inlined)
@@ -337,7 +339,7 @@ class ImageLocals:
             f"no local variable {name} at {place.text}", f"there are {shown}" if shown else ""
         )
 
-    def names(self, place: Place, inlined: str) -> Sequence[str]:
+    def names(self, place: MatchedInstruction, inlined: str) -> Sequence[str]:
         """All that are there, innermost first.  Raises KinstError."""
         locals_, frame, function = self._at(place.address)
         return locals_.names(function, frame.address, inlined)
@@ -369,7 +371,7 @@ class ImageLocals:
             raise KinstError(f"{address:#x} is in no section of module {module}'s file")
         return image.debug, linked, image.move
 
-    def nearest(self, place: Place, name: str, inlined: str) -> str:
+    def nearest(self, place: MatchedInstruction, name: str, inlined: str) -> str:
         """Where near a place a variable can be read."""
         function = self._kernel.at(place.address)
         if function is None:

@@ -295,7 +295,7 @@ class StoppedRunner(HostRunner):
         self._stopped.number = -1
 
 
-def uses(program: typed.Program, clauses: tuple[int, ...], name: str) -> bool:
+def uses(program: typed.TypedProgram, clauses: tuple[int, ...], name: str) -> bool:
     """Whether one of these clauses reads a built-in, or what is made of it or found by it."""
     by_thread = ("cwd", "d_path", "execargs", "progenyof", "root") if name == "curthread" else ()
     return any(

@@ -70,7 +70,7 @@ class KernelFiles:
         """The operating system that the kernel's file is of."""
         return of_image(self.image.elf)
 
-    def check_system(self, program: typed.Program) -> None:
+    def check_system(self, program: typed.TypedProgram) -> None:
         """Raise DError at the first thing in a clause of the traced kernel that its system does not
         have.  (BEGIN, END and tick-N run in kinst itself, and have its own.)"""
         providers = load_all()
@@ -195,8 +195,12 @@ def _asked(expr: typed.Expr) -> str:
         return expr.name
     if isinstance(expr, typed.RegisterRead):
         return "uregs" if expr.user else ""
-    if isinstance(expr, typed.Stack) and isinstance(expr.type, StackType):
+    if isinstance(expr, typed.RecordedStack) and isinstance(expr.type, StackType):
         return "ustack" if expr.type.user else "stack"
-    if isinstance(expr, typed.Symbol) and isinstance(expr.type, SymbolType) and expr.type.user:
+    if (
+        isinstance(expr, typed.RecordedSymbol)
+        and isinstance(expr.type, SymbolType)
+        and expr.type.user
+    ):
         return "usym"
     return _THREAD_LOCAL if is_thread_local(expr) else ""

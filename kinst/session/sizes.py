@@ -59,7 +59,7 @@ class Sizes:
         return (self.data(cpus) + code + LEAF - 1) & -LEAF
 
 
-def sizes_of(options: Options, program: typed.Program) -> Sizes:
+def sizes_of(options: Options, program: typed.TypedProgram) -> Sizes:
     """Return the sizes of a program's areas.
 
     bufsize is rounded up to a power of two, so that positions wrap by a mask.  With the policies
@@ -75,7 +75,7 @@ def sizes_of(options: Options, program: typed.Program) -> Sizes:
     return Sizes(ring, aggs, temp, dynamic, variables.globals_size, tables)
 
 
-def fitted(options: Options, program: typed.Program, cpus: int) -> Options:
+def fitted(options: Options, program: typed.TypedProgram, cpus: int) -> Options:
     """The options with buffers that fit in MOST_DATA bytes: as DTrace does without
     bufresize=manual, the sizes that are too big are halved until all fit.
 

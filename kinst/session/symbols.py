@@ -62,13 +62,13 @@ def _symbol(system: System, address: int) -> ResolvedSymbol | None:
     return None if variable is None else ResolvedSymbol(*variable)
 
 
-def symbols_in(program: typed.Program) -> set[tuple[str, str]]:
+def symbols_in(program: typed.TypedProgram) -> set[tuple[str, str]]:
     """Return (module, name) of the kernel's symbols that a program uses."""
     return {(symbol.module, symbol.name) for symbol in find(program, typed.SymbolAddress)}
 
 
 def running_addresses(
-    program: typed.Program, types: TypeSource | None, machine: StartedMachine
+    program: typed.TypedProgram, types: TypeSource | None, machine: StartedMachine
 ) -> dict[tuple[str, str], int]:
     """Return where the symbols of a program are in the running kernel.
 

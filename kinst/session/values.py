@@ -92,8 +92,8 @@ class Compiled:
     """
 
     texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
-    programs: tuple[tree.Program, ...]
-    program: typed.Program
+    programs: tuple[tree.ProgramNode, ...]
+    program: typed.TypedProgram
     options: Options
     plant: PlantRules
     trampolines: int
@@ -103,7 +103,7 @@ class Compiled:
     dialect: Callable[[], Dialect] = lambda: UNKNOWN
 
     @cached_property
-    def tree(self) -> tree.Program:
+    def tree(self) -> tree.ProgramNode:
         """All of them as one."""
         return combine(self.programs)
 

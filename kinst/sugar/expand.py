@@ -56,7 +56,7 @@ class Expansion:
         losses: lines for the user about what cannot be traced, always told.
     """
 
-    program: tree.Program
+    program: tree.ProgramNode
     notes: tuple[str, ...]
     losses: tuple[str, ...] = ()
 
@@ -68,12 +68,12 @@ def is_sugar(pattern: ProbePattern) -> bool:
     )
 
 
-def has_sugar(program: tree.Program) -> bool:
+def has_sugar(program: tree.ProgramNode) -> bool:
     """Whether any description of the program is."""
     return any(is_sugar(d.pattern) for c in program.clauses for d in c.descriptions)
 
 
-def expand(program: tree.Program, sources: Sources, *, zero: bool = False) -> Expansion:
+def expand(program: tree.ProgramNode, sources: Sources, *, zero: bool = False) -> Expansion:
     """Replace every such description; the notes are for -v.
 
     Raises DError at a description that cannot be replaced: its function is unknown or inlined
@@ -81,10 +81,10 @@ def expand(program: tree.Program, sources: Sources, *, zero: bool = False) -> Ex
     instead, and so is a clause that has no other.
     """
     expander = _Expander(sources, zero)
-    items: list[tree.Item] = []
+    items: list[tree.ItemNode] = []
     for item in program.items:
-        items += expander.clause(item) if isinstance(item, tree.Clause) else [item]
-    return Expansion(tree.Program(tuple(items)), tuple(expander.notes), tuple(expander.losses))
+        items += expander.clause(item) if isinstance(item, tree.ClauseNode) else [item]
+    return Expansion(tree.ProgramNode(tuple(items)), tuple(expander.notes), tuple(expander.losses))
 
 
 # A plain description; the inline function that it stands for ("" for none); how many inline
@@ -94,7 +94,7 @@ _Named = tuple[ProbePattern, str, int]
 
 # A site's place in the order of those at the same instruction; the inline function; the
 # description that matched it.
-_Meant = tuple[int, str, tree.Description]
+_Meant = tuple[int, str, tree.DescriptionNode]
 
 
 def _by_depth(one: _Meant) -> int:
@@ -140,12 +140,12 @@ class _Expander:
         self.notes: list[str] = []
         self.losses: list[str] = []
 
-    def clause(self, clause: tree.Clause) -> list[tree.Clause]:
+    def clause(self, clause: tree.ClauseNode) -> list[tree.ClauseNode]:
         """The clause, followed by the clauses for conditional sites.
 
         A site that leaves several nested copies at once fires for each of them, in clauses one
         behind the other: inner copies are left first and entered last."""
-        layers: dict[str, list[list[tree.Description]]] = {"": []}
+        layers: dict[str, list[list[tree.DescriptionNode]]] = {"": []}
         for condition, places in self._places(clause).items():
             rows = layers.setdefault(condition, [])
             for pattern, meant in places.items():
@@ -153,7 +153,7 @@ class _Expander:
                     if len(rows) == layer:
                         rows.append([])
                     crossing = Crossing(description.pattern.name, name, layer) if name else None
-                    one = tree.Description(pattern, description.span, name, crossing)
+                    one = tree.DescriptionNode(pattern, description.span, name, crossing)
                     rows[layer].append(one)
         return [
             replace(
@@ -164,7 +164,7 @@ class _Expander:
             if row
         ]  # fmt: skip
 
-    def _places(self, clause: tree.Clause) -> dict[str, dict[ProbePattern, list[_Meant]]]:
+    def _places(self, clause: tree.ClauseNode) -> dict[str, dict[ProbePattern, list[_Meant]]]:
         """The sites of the clause's descriptions, by condition and then by place."""
         found: dict[str, dict[ProbePattern, list[_Meant]]] = {}
         for description in clause.descriptions:
@@ -178,7 +178,7 @@ class _Expander:
                 places.setdefault(pattern, []).append((order, name, description))
         return found
 
-    def _meaning(self, description: tree.Description) -> _Meaning:
+    def _meaning(self, description: tree.DescriptionNode) -> _Meaning:
         pattern = description.pattern
         if pattern not in self._known:
             try:
@@ -378,14 +378,14 @@ def _part(address: int, parts: Sequence[Function]) -> int:
     return next((p.address for p in parts if p.address <= address < p.address + p.size), -1)
 
 
-def _with_condition(condition: str, clause: tree.Clause) -> tree.Expr | None:
+def _with_condition(condition: str, clause: tree.ClauseNode) -> tree.ExprNode | None:
     """The clause's predicate, and-ed with a condition unless that is ""."""
     if not condition:
         return clause.predicate
     program = parse_text(f"BEGIN/{condition}/{{}}", clause.span.file)
     found = program.clauses[0].predicate
     assert found is not None
-    return found if clause.predicate is None else tree.Infix(
+    return found if clause.predicate is None else tree.InfixNode(
         clause.span, "&&", found, clause.predicate
     )  # fmt: skip
 

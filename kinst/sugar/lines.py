@@ -27,7 +27,7 @@ _FILE = re.compile(r"([\w.+-]+\.(?:c|h|S|rs|cc|cpp))(?:@([0-9]+))?\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SourceLine:
     """A source line in some functions.  file: "" for the functions' own."""
 
     module: str
@@ -62,47 +62,47 @@ def file_of(pattern: ProbePattern) -> SourceFile | None:
     return SourceFile(module, match[1], int(line or 0))
 
 
-def line_of(pattern: ProbePattern) -> Line | None:
+def line_of(pattern: ProbePattern) -> SourceLine | None:
     """What a description of that form means, or None for any other."""
     match = _NAME.match(pattern.name)
     if file_of(pattern) is not None:
         return None
     if pattern.provider != of_instructions() or not pattern.function or match is None:
         return None
-    return Line(pattern.module, pattern.function, match[1] or "", int(match[2]))
+    return SourceLine(pattern.module, pattern.function, match[1] or "", int(match[2]))
 
 
-def has_lines(program: tree.Program) -> bool:
+def has_lines(program: tree.ProgramNode) -> bool:
     patterns = [d.pattern for c in program.clauses for d in c.descriptions]
     return any(file_of(pattern) or line_of(pattern) for pattern in patterns)
 
 
 def expand_lines(
-    program: tree.Program,
-    find: Callable[[Line], Sequence[ProbePattern]],
+    program: tree.ProgramNode,
+    find: Callable[[SourceLine], Sequence[ProbePattern]],
     find_file: Callable[[SourceFile], Sequence[ProbePattern]],
-) -> tree.Program:
+) -> tree.ProgramNode:
     """The program with every line and file replaced by what find() and find_file() say it means.
 
     Raises DError at the description for which they raise KinstError.
     """
 
-    def one(description: tree.Description) -> list[tree.Description]:
+    def one(description: tree.DescriptionNode) -> list[tree.DescriptionNode]:
         line, file = line_of(description.pattern), file_of(description.pattern)
         if line is None and file is None:
             return [description]
         try:
             patterns = find(line) if line else find_file(file) if file else ()
-            return [tree.Description(p, description.span) for p in patterns]
+            return [tree.DescriptionNode(p, description.span) for p in patterns]
         except KinstError as error:
             span = description.span
             raise DError(error.message, span, "D_PDESC_INVAL", error.hint) from error
 
-    items: list[tree.Item] = []
+    items: list[tree.ItemNode] = []
     for item in program.items:
-        if isinstance(item, tree.Clause):
+        if isinstance(item, tree.ClauseNode):
             item = replace(
                 item, descriptions=tuple(d for old in item.descriptions for d in one(old))
             )
         items.append(item)
-    return tree.Program(tuple(items))
+    return tree.ProgramNode(tuple(items))

@@ -28,7 +28,7 @@ MOST_NAMES = 8  # variables that a message lists
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MatchedInstruction:
     """An instruction that a description matches.  pattern: a description of it alone.
     fixed: the probe has several instructions and cannot be split."""
 
@@ -39,65 +39,65 @@ class Place:
 
 
 # (place, variable, inlined function or "") -> the variable; raises KinstError if there is none.
-Find = Callable[[Place, str, str], Local]
+Find = Callable[[MatchedInstruction, str, str], Local]
 # The instructions that a description matches.
-Places = Callable[[ProbePattern], Sequence[Place]]
+Places = Callable[[ProbePattern], Sequence[MatchedInstruction]]
 # The variables that are there: (place, inlined function or ""); raises KinstError.
-NamesAt = Callable[[Place, str], Sequence[str]]
+NamesAt = Callable[[MatchedInstruction, str], Sequence[str]]
 # Where near a place the variable can be read, as a hint for people.
-Nearest = Callable[[Place, str, str], str]
+Nearest = Callable[[MatchedInstruction, str, str], str]
 
 
 def _is_local(node: object) -> bool:
     return (
-        isinstance(node, tree.Member)
+        isinstance(node, tree.MemberNode)
         and node.op == "->"
-        and isinstance(node.base, tree.Name)
+        and isinstance(node.base, tree.NameNode)
         and node.base.name == NAME
     )
 
 
-def _nodes(value: object) -> list[tree.Member]:
+def _nodes(value: object) -> list[tree.MemberNode]:
     """Every locals->NAME in a piece of the tree."""
-    return [member for member in find(value, tree.Member) if _is_local(member)]
+    return [member for member in find(value, tree.MemberNode) if _is_local(member)]
 
 
-def has_locals(program: tree.Program) -> bool:
+def has_locals(program: tree.ProgramNode) -> bool:
     """Whether any clause reads a local variable."""
     return any(map(_reads, program.clauses))
 
 
-def _reads(clause: tree.Clause) -> bool:
+def _reads(clause: tree.ClauseNode) -> bool:
     return any(map(is_whole, clause.statements)) or bool(
         _nodes((clause.statements, clause.predicate))
     )
 
 
 def provisional(
-    program: tree.Program,
+    program: tree.ProgramNode,
     type_of: Callable[[ProbePattern, str], DType | None],
     names_of: Callable[[ProbePattern], Sequence[str]] = lambda _: (),
-) -> tree.Program:
+) -> tree.ProgramNode:
     """Replace every locals->NAME by a value of its type, so that the program can be checked
     before the instructions are known.
 
     type_of: the type of a variable in the function that a description names.  names_of: all that
     are there.  Raises DError if the function has no such variable.
     """
-    items: list[tree.Item] = []
+    items: list[tree.ItemNode] = []
     for item in program.items:
-        if isinstance(item, tree.Clause) and _reads(item):
+        if isinstance(item, tree.ClauseNode) and _reads(item):
             item = _typed_clause(item, type_of, names_of)
         items.append(item)
     return replace(program, items=tuple(items))
 
 
 def _typed_clause(
-    clause: tree.Clause,
+    clause: tree.ClauseNode,
     type_of: Callable[[ProbePattern, str], DType | None],
     names_of: Callable[[ProbePattern], Sequence[str]],
-) -> tree.Clause:
-    def one(node: tree.Expr) -> tree.Expr | None:
+) -> tree.ClauseNode:
+    def one(node: tree.ExprNode) -> tree.ExprNode | None:
         if is_whole(node):
             where = next((d.pattern for d in clause.descriptions if not names_of(d.pattern)), None)
             if where is None:
@@ -106,7 +106,7 @@ def _typed_clause(
             raise DError(f"{where} has no local variables", node.span, "D_IDENT_UNDEF", hint)
         if not _is_local(node):
             return None
-        assert isinstance(node, tree.Member)
+        assert isinstance(node, tree.MemberNode)
         for description in clause.descriptions:
             try:
                 type_ = type_of(description.pattern, node.name)
@@ -114,8 +114,8 @@ def _typed_clause(
                 raise DError(error.message, node.span, "D_UNKNOWN", error.hint) from error
             if type_ is not None:
                 zero = _parsed("0", node.span)
-                pointer = tree.Typed(node.span, type_, zero, True)
-                return tree.Prefix(node.span, "*", pointer)
+                pointer = tree.TypedNode(node.span, type_, zero, True)
+                return tree.PrefixNode(node.span, "*", pointer)
         where = clause.descriptions[0].pattern
         message = f"{where} has no local variable {node.name}"
         plain = where.function and not set("*?[") & set(where.function)
@@ -140,7 +140,7 @@ def _suggestion(name: str, there: Sequence[str]) -> str:
 
 
 def expand_locals(
-    program: tree.Program, places: Places, find: Find, nearest: Nearest, names_at: NamesAt
+    program: tree.ProgramNode, places: Places, find: Find, nearest: Nearest, names_at: NamesAt
 ) -> Expansion:
     """Replace every locals->NAME, and print(locals).
 
@@ -148,33 +148,35 @@ def expand_locals(
     note for the user.  Raises DError if none is left, or if it names one instruction.
     """
     notes: list[str] = []
-    items: list[tree.Item] = []
+    items: list[tree.ItemNode] = []
     for item in program.items:
-        if isinstance(item, tree.Clause) and _reads(item):
+        if isinstance(item, tree.ClauseNode) and _reads(item):
             items += _split(item, places, find, nearest, names_at, notes)
         else:
             items.append(item)
-    return Expansion(tree.Program(tuple(items)), tuple(notes))
+    return Expansion(tree.ProgramNode(tuple(items)), tuple(notes))
 
 
 class _MissingError(Exception):
-    def __init__(self, local: Local | None, node: tree.Member, error: KinstError) -> None:
+    def __init__(self, local: Local | None, node: tree.MemberNode, error: KinstError) -> None:
         super().__init__(str(error))
         self.local = local
         self.node = node
         self.error = error
 
 
-class _Splitter:
+class _ClauseSplitter:
     """Splits one clause by the expressions that its variables become."""
 
-    def __init__(self, clause: tree.Clause, find: Find, names_at: NamesAt) -> None:
+    def __init__(self, clause: tree.ClauseNode, find: Find, names_at: NamesAt) -> None:
         self._clause = clause
         self._find = find
         self._names_at = names_at
-        self._groups: dict[str, tuple[tree.Clause, list[tree.Description]]] = {}
+        self._groups: dict[str, tuple[tree.ClauseNode, list[tree.DescriptionNode]]] = {}
 
-    def add(self, description: tree.Description, found: Sequence[Place]) -> list[_Missing]:
+    def add(
+        self, description: tree.DescriptionNode, found: Sequence[MatchedInstruction]
+    ) -> list[_Missing]:
         """Sort a description's instructions into groups; returns those at which a variable is
         not available."""
         missing: list[_Missing] = []
@@ -200,28 +202,28 @@ class _Splitter:
             raise DError(message, description.span, "D_UNKNOWN", "name the instructions")
         return missing
 
-    def clauses(self) -> list[tree.Clause]:
+    def clauses(self) -> list[tree.ClauseNode]:
         return [replace(body, descriptions=tuple(rows)) for body, rows in self._groups.values()]
 
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    place: Place
-    description: tree.Description
+    place: MatchedInstruction
+    description: tree.DescriptionNode
     error: _MissingError
 
 
 def _split(
-    clause: tree.Clause,
+    clause: tree.ClauseNode,
     places: Places,
     find: Find,
     nearest: Nearest,
     names_at: NamesAt,
     notes: list[str],
-) -> list[tree.Clause]:
-    splitter = _Splitter(clause, find, names_at)
+) -> list[tree.ClauseNode]:
+    splitter = _ClauseSplitter(clause, find, names_at)
     # What was written as one description may be many by now.
-    written: dict[Span, list[tree.Description]] = {}
+    written: dict[Span, list[tree.DescriptionNode]] = {}
     for description in clause.descriptions:
         written.setdefault(description.span, []).append(description)
     for descriptions in written.values():
@@ -244,7 +246,9 @@ def _split(
     return splitter.clauses()
 
 
-def _refusal(place: Place, inlined: str, missing: _MissingError, nearest: Nearest) -> DError:
+def _refusal(
+    place: MatchedInstruction, inlined: str, missing: _MissingError, nearest: Nearest
+) -> DError:
     name, error = missing.node.name, missing.error
     if missing.local is None:
         return DError(error.message, missing.node.span, "D_IDENT_UNDEF", error.hint)
@@ -254,8 +258,8 @@ def _refusal(place: Place, inlined: str, missing: _MissingError, nearest: Neares
 
 
 def _with_prints(
-    clause: tree.Clause, place: Place, inlined: str, find: Find, names_at: NamesAt
-) -> tree.Clause:
+    clause: tree.ClauseNode, place: MatchedInstruction, inlined: str, find: Find, names_at: NamesAt
+) -> tree.ClauseNode:
     """The clause with print(locals) replaced for one instruction.  Raises _MissingError."""
     whole = next(filter(is_whole, clause.statements), None)
     if whole is None:
@@ -273,14 +277,16 @@ def _with_prints(
     try:
         return printed(clause, lambda: names_at(place, inlined), missing)
     except KinstError as error:
-        node = tree.Member(whole.span, tree.Name(whole.span, NAME), "->", "*")
+        node = tree.MemberNode(whole.span, tree.NameNode(whole.span, NAME), "->", "*")
         raise _MissingError(None, node, error) from error
 
 
-def _at(clause: tree.Clause, place: Place, inlined: str, find: Find) -> tree.Clause:
+def _at(
+    clause: tree.ClauseNode, place: MatchedInstruction, inlined: str, find: Find
+) -> tree.ClauseNode:
     """The clause with its variables replaced for one instruction.  Raises _MissingError."""
 
-    def local_of(node: tree.Member) -> Local:
+    def local_of(node: tree.MemberNode) -> Local:
         try:
             found = find(place, node.name, inlined)
         except KinstError as error:
@@ -289,15 +295,15 @@ def _at(clause: tree.Clause, place: Place, inlined: str, find: Find) -> tree.Cla
             raise _MissingError(found, node, KinstError(found.reason))
         return found
 
-    def one(node: tree.Expr) -> tree.Expr | None:
-        chain: list[tree.Member] = []
+    def one(node: tree.ExprNode) -> tree.ExprNode | None:
+        chain: list[tree.MemberNode] = []
         base = node
-        while isinstance(base, tree.Member) and base.op == "." and not _is_local(base):
+        while isinstance(base, tree.MemberNode) and base.op == "." and not _is_local(base):
             chain.insert(0, base)
             base = base.base
         if not _is_local(base):
             return None
-        assert isinstance(base, tree.Member)
+        assert isinstance(base, tree.MemberNode)
         local = local_of(base)
         try:
             if _in_memory(local):
@@ -320,17 +326,17 @@ def _in_memory(local: Local) -> bool:
     return len(local.pieces) == 1 and local.pieces[0].kind == "memory"
 
 
-def _parsed(text: str, span: Span) -> tree.Expr:
+def _parsed(text: str, span: Span) -> tree.ExprNode:
     found = parse_text(f"BEGIN/({text})/{{}}", span.file).clauses[0].predicate
     assert found is not None
     return found
 
 
-def _whole(local: Local, span: Span) -> tree.Expr:
+def _whole(local: Local, span: Span) -> tree.ExprNode:
     """A variable's value.  Raises KinstError where D has no expression for it."""
     if _in_memory(local):
         address = _parsed(local.pieces[0].text, span)
-        return tree.Prefix(span, "*", tree.Typed(span, local.type, address, True))
+        return tree.PrefixNode(span, "*", tree.TypedNode(span, local.type, address, True))
     if isinstance(local.type, StructType):
         raise KinstError(
             f"{local.name} is not in memory, but in registers",
@@ -338,7 +344,7 @@ def _whole(local: Local, span: Span) -> tree.Expr:
         )
     if isinstance(local.type, ArrayType | FloatType | VoidType):
         raise KinstError(f"{local.name} ({local.type}) is not in memory")
-    return tree.Typed(span, local.type, _parsed(_value(local), span), False)
+    return tree.TypedNode(span, local.type, _parsed(_value(local), span), False)
 
 
 def _value(local: Local) -> str:

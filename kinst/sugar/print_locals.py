@@ -17,23 +17,23 @@ LOCALS = "locals"
 def is_whole(node: object) -> bool:
     """Whether it is print(locals)."""
     return (
-        isinstance(node, tree.Call)
-        and isinstance(node.function, tree.Name)
+        isinstance(node, tree.CallNode)
+        and isinstance(node.function, tree.NameNode)
         and node.function.name == "print"
         and len(node.arguments) == 1
-        and isinstance(node.arguments[0], tree.Name)
+        and isinstance(node.arguments[0], tree.NameNode)
         and node.arguments[0].name == LOCALS
     )
 
 
 def printed(
-    clause: tree.Clause, names: Callable[[], Sequence[str]], missing: Callable[[str, Span], str]
-) -> tree.Clause:
+    clause: tree.ClauseNode, names: Callable[[], Sequence[str]], missing: Callable[[str, Span], str]
+) -> tree.ClauseNode:
     """The clause with print(locals) replaced by a print() of each variable, or why that one cannot
     be read.
 
     names: of the variables that are there.  missing: why one cannot be read, or ""."""
-    statements = list[tree.Expr]()
+    statements = list[tree.ExprNode]()
     for statement in clause.statements:
         if is_whole(statement):
             statements += _each(statement.span, names(), missing)
@@ -42,24 +42,24 @@ def printed(
     return replace(clause, statements=tuple(statements))
 
 
-def stand_in(span: Span) -> tree.Expr:
+def stand_in(span: Span) -> tree.ExprNode:
     """What print(locals) is before the instructions are known."""
     return _text(span, LOCALS)
 
 
 def _each(
     span: Span, names: Sequence[str], missing: Callable[[str, Span], str]
-) -> Iterator[tree.Expr]:
+) -> Iterator[tree.ExprNode]:
     for name in names:
         why = missing(name, span)
         yield _text(span, f"{name}: {why}\n" if why else f"{name} = ")
         if not why:
-            variable = tree.Member(span, tree.Name(span, LOCALS), "->", name)
-            yield tree.Call(span, tree.Name(span, "print"), (variable,))
+            variable = tree.MemberNode(span, tree.NameNode(span, LOCALS), "->", name)
+            yield tree.CallNode(span, tree.NameNode(span, "print"), (variable,))
     if not names:
         yield _text(span, "there are no local variables\n")
 
 
-def _text(span: Span, text: str) -> tree.Expr:
-    literal = tree.String(span, text.replace("%", "%%").encode())
-    return tree.Call(span, tree.Name(span, "printf"), (literal,))
+def _text(span: Span, text: str) -> tree.ExprNode:
+    literal = tree.StringNode(span, text.replace("%", "%%").encode())
+    return tree.CallNode(span, tree.NameNode(span, "printf"), (literal,))

@@ -27,7 +27,7 @@ from kinst.core.probe import ProbeName
 from kinst.core.records import ProgramLayout
 from kinst.core.system import Access, Clock, Paths, PerCpu
 from kinst.dlang import typed as t
-from kinst.dlang.typed import Aggregation
+from kinst.dlang.typed import AggregationVariable
 from kinst.systems.linux.dialect import dialect
 from kinst.wire import native
 
@@ -84,21 +84,21 @@ def builtin(name: str, type_: DType = UINT64) -> t.Builtin:
     return t.Builtin(type_, SPAN, name)
 
 
-def trace(expr: t.Expr) -> t.Trace:
-    return t.Trace(SPAN, expr)
+def trace(expr: t.Expr) -> t.TraceAction:
+    return t.TraceAction(SPAN, expr)
 
 
 def program(
     *clauses: Sequence[t.Action] | tuple[t.Expr | None, Sequence[t.Action]],
     variables: tuple[t.Variable, ...] = (),
-    aggregations: tuple[Aggregation, ...] = (),
-) -> t.Program:
+    aggregations: tuple[AggregationVariable, ...] = (),
+) -> t.TypedProgram:
     """Clauses as lists of actions, or as (predicate, actions)."""
     made = []
     for index, clause in enumerate(clauses):
         predicate, actions = clause if isinstance(clause, tuple) else (None, clause)
         made.append(t.Clause(index, (), (), predicate, tuple(actions), SPAN))
-    return t.Program(tuple(made), variables, aggregations)
+    return t.TypedProgram(tuple(made), variables, aggregations)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class RingRecord:
 class Rig:
     """One program, compiled and laid in memory.  probes: id -> clauses, in D's order."""
 
-    program: t.Program
+    program: t.TypedProgram
     probes: Mapping[int, tuple[int, ...]]
     error: tuple[int, ...] = ()
     memory: Mapping[int, bytes] = field(default_factory=dict)  # what loads can reach

@@ -26,7 +26,7 @@ Value = int | bytes
 ERRORS = "dtrace:::ERROR { trace(arg4); trace(arg5); }"
 
 
-def compiled(text: str) -> t.Program:
+def compiled(text: str) -> t.TypedProgram:
     return compile_text(
         text, "test", environment=Environment(REGS, STRSIZE, dialect=of_host().dialect)
     )[1]

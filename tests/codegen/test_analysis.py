@@ -81,7 +81,7 @@ def test_what_is_asked() -> None:
 )  # fmt: skip
 def test_what_comes_from_user_mode(text: str, user: bool) -> None:
     (action,) = clause(text).actions
-    assert isinstance(action, typed.Trace)
+    assert isinstance(action, typed.TraceAction)
     assert analysis.looks_at_user(action.expr) == user
 
 
@@ -98,7 +98,7 @@ def test_what_is_a_thread_s_own(text: str, own: bool) -> None:
     declared = "int g; int b[int]; this int x; self int x; self int a[int];"
     program = compiled(f"{declared} kinst::f:0 {{ trace({text}); }}")
     (action,) = program.clauses[0].actions
-    assert isinstance(action, typed.Trace)
+    assert isinstance(action, typed.TraceAction)
     assert is_thread_local(action.expr) == own
 
 
@@ -137,7 +137,7 @@ def test_what_a_thread_is_told_by() -> None:
 def test_what_may_be_worked_out_at_the_site(text: str, pure: bool) -> None:
     program = compiled(f"int x; kinst::f:0 {{ trace({text}); }}")
     (action,) = program.clauses[0].actions
-    assert isinstance(action, typed.Trace)
+    assert isinstance(action, typed.TraceAction)
     assert analysis.may_be_pure(action.expr) == pure
 
 

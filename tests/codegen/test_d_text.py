@@ -30,7 +30,7 @@ both = pytest.mark.parametrize("rig", RIGS)
 REGS = {r.d_name: r.index for r in REGISTERS}
 
 
-def compiled(text: str) -> t.Program:
+def compiled(text: str) -> t.TypedProgram:
     return compile_text(text, "test", environment=Environment(registers=REGS))[1]
 
 

@@ -15,7 +15,7 @@ from kinst.core.dtypes import CHAR, INT, STRING, UINT, UINT64, StringType
 from kinst.core.errors import KinstError
 from kinst.core.probe import pointed_at
 from kinst.dlang import typed as t
-from kinst.dlang.typed import Format
+from kinst.dlang.typed import PrintfFormat
 from tests.codegen.codegen_rig import (
     CFA_SLOT,
     CLOCK,
@@ -46,7 +46,7 @@ from tests.codegen.subroutines.test_kernel_objects import Counting
 
 both = pytest.mark.parametrize("rig", RIGS)
 BAD = 0x8123_4567_DEAD_D000  # no 63 bits say the same
-COUNTED = t.Aggregation("", 0, (), t.AggFunction("sum"))
+COUNTED = t.AggregationVariable("", 0, (), t.AggFunction("sum"))
 
 
 def text(data: bytes) -> bytes:
@@ -63,7 +63,7 @@ def load(address: int, type_: object = UINT64) -> t.Load:
 
 @both
 def test_header_and_fields(rig: type[Rig]) -> None:
-    printf = t.Printf(SPAN, Format("", ()), (integer(-2, CHAR), reg(3), string(b"hi")))
+    printf = t.PrintfAction(SPAN, PrintfFormat("", ()), (integer(-2, CHAR), reg(3), string(b"hi")))
     run = rig(program([trace(integer(7)), printf], []), {9: (0, 1)})
     run.fire(9, {3: 0x1122334455667788}, cpu=0)
     first, second = run.records(run.slot)
@@ -141,7 +141,7 @@ def test_ring_against_a_model(rig: type[Rig], seed: int) -> None:
 @both
 def test_drop_skips_the_whole_clause(rig: type[Rig]) -> None:
     variable = t.Variable("n", INT, 0)
-    step = t.Evaluate(SPAN, t.Step(INT, SPAN, variable, 1, False))
+    step = t.EvaluateAction(SPAN, t.Step(INT, SPAN, variable, 1, False))
     run = rig(program([step, trace(integer(0, UINT64))], variables=(variable,)), {1: (0,)})
     for _ in range(200):
         run.fire(1)
@@ -189,9 +189,9 @@ def test_the_last_faults_are_noted(rig: type[Rig], timed: bool) -> None:
         def target_machine(self) -> CodeMachine:
             return replace(super().target_machine(), clock=None)
 
-    total = t.Aggregate(SPAN, COUNTED, (), t.Load(UINT64, SPAN, reg(1)))
+    total = t.AggregateAction(SPAN, COUNTED, (), t.Load(UINT64, SPAN, reg(1)))
     zero = t.Binary(UINT64, SPAN, "/", integer(1, UINT64), reg(2))
-    second = t.Aggregate(SPAN, COUNTED, (), zero)
+    second = t.AggregateAction(SPAN, COUNTED, (), zero)
     clauses = [[total, second], *([[trace(reg(1))]] if timed else [])]
     code = program(*clauses, aggregations=(COUNTED,))
     kind = rig if timed or rig is HostRig else Untimed
@@ -231,7 +231,7 @@ def test_a_firing_and_what_is_told_of_its_faults_have_one_time() -> None:
 
 @both
 def test_exit_ends_the_firing_and_tracing(rig: type[Rig]) -> None:
-    run = rig(program([t.Exit(SPAN, integer(3)), trace(integer(4))], []), {1: (0, 1)})
+    run = rig(program([t.ExitAction(SPAN, integer(3)), trace(integer(4))], []), {1: (0, 1)})
     run.fire(1)
     (record,) = run.records(run.slot)
     assert run.fields(record, 0) + run.fields(record, 1) == [b"\3\0\0\0", b"\4\0\0\0"]
@@ -459,8 +459,8 @@ def test_string_variables_and_choice(rig: type[Rig]) -> None:
     read = t.GlobalRead(STRING, SPAN, variable)
     actions = [
         trace(read),
-        t.Evaluate(SPAN, t.Assign(STRING, SPAN, variable, chosen)),
-        t.Evaluate(SPAN, t.Assign(STRING, SPAN, small, string(b"123456"))),
+        t.EvaluateAction(SPAN, t.Assign(STRING, SPAN, variable, chosen)),
+        t.EvaluateAction(SPAN, t.Assign(STRING, SPAN, small, string(b"123456"))),
         trace(read),
         trace(t.Binary(INT, SPAN, "==", read, string(b"yes"))),
         trace(t.GlobalRead(StringType(4), SPAN, small)),
@@ -482,9 +482,11 @@ def test_both_machines_write_the_same_bytes() -> None:
             trace(t.Step(UINT64, SPAN, variable, 3, True)),
             trace(builtin("execname", STRING)),
             trace(load(0x1000)),
-            t.Printf(SPAN, Format("", ()), (builtin("probefunc", STRING), reg(2), reg(14))),
+            t.PrintfAction(
+                SPAN, PrintfFormat("", ()), (builtin("probefunc", STRING), reg(2), reg(14))
+            ),
         ],
-        (t.Binary(INT, SPAN, "<", reg(2), integer(2, UINT64)), [t.Clear(SPAN, None)]),  # type: ignore[arg-type]
+        (t.Binary(INT, SPAN, "<", reg(2), integer(2, UINT64)), [t.ClearAction(SPAN, None)]),  # type: ignore[arg-type]
         variables=(variable,),
     )
     runs = [rig(both_, {1: (0, 1), 2: (1, 0)}, memory={0x1000: b"abcdefgh"}) for rig in RIGS]
@@ -508,6 +510,8 @@ def test_what_does_not_fit_is_refused() -> None:
     wide = program([trace(builtin("execname", STRING))])
     with pytest.raises(KinstError, match="does not fit the buffer"):
         HostRig(wide, {1: (0,)}, strsize=5000)
-    many = program([t.Printf(SPAN, Format("", ()), tuple(load(8, STRING) for _ in range(40)))])
+    many = program(
+        [t.PrintfAction(SPAN, PrintfFormat("", ()), tuple(load(8, STRING) for _ in range(40)))]
+    )
     with pytest.raises(KinstError, match="bytes for its strings"):
         HostRig(many, {1: (0,)}, strsize=512, scratch=scratch(ring_size=65536))

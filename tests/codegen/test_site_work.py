@@ -45,11 +45,11 @@ def machine() -> CodeMachine:
     return Inline().target_machine()
 
 
-def parsed(text: str) -> typed.Program:
+def parsed(text: str) -> typed.TypedProgram:
     return compile_text(text, "test", environment=Environment(KNOWN))[1]
 
 
-def laid_out(program: typed.Program, probes: dict[int, tuple[int, ...]]) -> ProgramLayout:
+def laid_out(program: typed.TypedProgram, probes: dict[int, tuple[int, ...]]) -> ProgramLayout:
     probed = [(name_of(number), number, clauses) for number, clauses in probes.items()]
     return lay_out_program(program, probed, 64, 1 << 16)
 
@@ -63,7 +63,7 @@ def alone(predicates: list[str], machine: CodeMachine) -> Snippet | None:
 
 
 def all_snippets(
-    program: typed.Program, layout: ProgramLayout, machine: CodeMachine, counters: int | None
+    program: typed.TypedProgram, layout: ProgramLayout, machine: CodeMachine, counters: int | None
 ) -> Snippets:
     every = tuple(range(len(program.clauses)))
     return snippets_of(program, layout, counters, [(every, ARGUMENTS)], machine, ISA)

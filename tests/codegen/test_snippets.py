@@ -26,7 +26,7 @@ from kinst.core.probe import Argument, Function, Site
 from kinst.core.records import AggregationLayout, Field
 from kinst.core.system import Access
 from kinst.dlang.api import Environment, compile_text
-from kinst.dlang.typed import Aggregate
+from kinst.dlang.typed import AggregateAction
 from kinst.isa import load
 from kinst.systems.linux.isafacts import facts_of
 from tests.isa.gnu_assembler import assembled
@@ -308,7 +308,7 @@ def index_snippet(isa: Isa, d_name: str) -> Snippet:
     text = f"f:::1 {{ @[regs[{d_name}]] = count(); }}"
     _, program = compile_text(text, "test", environment=Environment(known))
     (update,) = program.clauses[0].actions
-    assert isinstance(update, Aggregate)
+    assert isinstance(update, AggregateAction)
     machine = code_machine(isa)
     field = Field(8, 8, update.keys[0].type)
     table = TABLE - machine.address(machine.scratch.globals)

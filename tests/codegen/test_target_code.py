@@ -21,7 +21,7 @@ from kinst.core.dtypes import UINT64
 from kinst.core.errors import KinstError
 from kinst.core.system import Facts, PerCpu
 from kinst.dlang import typed as t
-from kinst.dlang.typed import AggFunction, Aggregation
+from kinst.dlang.typed import AggFunction, AggregationVariable
 from kinst.isa import load as load_isa
 from tests.codegen.codegen_rig import (
     BASE,
@@ -39,7 +39,7 @@ from tests.codegen.codegen_rig import (
     trace,
 )
 
-COUNT = Aggregation("", 0, (), AggFunction("count"))
+COUNT = AggregationVariable("", 0, (), AggFunction("count"))
 FACTS = Facts(
     "Linux", "6.1", 0, 2, BUILTINS, NOFAULT, 0, 0x80, 1, 0, (0, 0), CLOCK, PerCpu(256)
 )  # fmt: skip
@@ -70,7 +70,9 @@ def summary(found: list[str]) -> tuple[int, int, int]:
 
 
 def test_counting_is_short() -> None:
-    run = TargetRig(program([t.Aggregate(SPAN, COUNT, (), None)], aggregations=(COUNT,)), {1: (0,)})
+    run = TargetRig(
+        program([t.AggregateAction(SPAN, COUNT, (), None)], aggregations=(COUNT,)), {1: (0,)}
+    )
     total, pushes, calls = summary(executed(run))
     assert run.table(0, 0) == {bytes(8): (1,)}
     assert total <= 22 and pushes <= 2 and calls == 0

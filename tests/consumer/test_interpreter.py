@@ -14,7 +14,15 @@ from kinst.core import dtypes
 from kinst.core.dtypes import StringType
 from kinst.core.errors import TargetError
 from kinst.core.layout import HEADER_HALF, RECORD_TIME
-from kinst.dlang.typed import Action, Clear, Normalize, Perform, Printa, Trace, Trunc
+from kinst.dlang.typed import (
+    Action,
+    ClearAction,
+    NormalizeAction,
+    PerformAction,
+    PrintaAction,
+    TraceAction,
+    TruncAction,
+)
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (
     Batch,
@@ -46,7 +54,7 @@ from tests.consumer.world import (
 def performed(name: str, *parts: tuple[str, str], types: tuple[object, ...]) -> World:
     made, size = fields(*types)  # type: ignore[arg-type]
     template = format_(*(part(*one) for one in parts)) if parts else None
-    action = Perform(SPAN, name, tuple(const() for _ in types), template)
+    action = PerformAction(SPAN, name, tuple(const() for _ in types), template)
     return World([([action], [made], size)])
 
 
@@ -124,7 +132,7 @@ def test_what_follows_on_each_cpu() -> None:
 @pytest.mark.parametrize("asked", [False, True])
 def test_flowindent_alone_is_told_what_follows(asked: bool) -> None:
     made, size = fields(dtypes.LONG)
-    world = World([([Trace(SPAN, const())], [made], size)], options=Options(flowindent=asked))
+    world = World([([TraceAction(SPAN, const())], [made], size)], options=Options(flowindent=asked))
     rows = [record(0, bytes(8), probe=probe, time=probe) for probe in (1, 12)]
     batches = [e for e in world.interpreter.take([chunk(*rows)]) if isinstance(e, Batch)]
     following = [None if one.following is None else one.following.tolist() for one in batches]
@@ -155,20 +163,20 @@ AGG = aggregation(0, "sum", (dtypes.INT,))
 
 def test_what_is_done_to_aggregations() -> None:
     number = struct.pack("<q", 2)
-    world = counting(Normalize(SPAN, AGG, const()))
+    world = counting(NormalizeAction(SPAN, AGG, const()))
     fill(world, (1, 10), (2, 30), (3, 20))
     list(world.interpreter.take([chunk(record(0, number))]))
     assert shown(world) == {(1,): 5, (3,): 10, (2,): 15}
-    world = counting(Trunc(SPAN, AGG, const()))
+    world = counting(TruncAction(SPAN, AGG, const()))
     fill(world, (1, 10), (2, 30), (3, 20))
     list(world.interpreter.take([chunk(record(0, number))]))
     assert shown(world) == {(3,): 20, (2,): 30}
     for count, left in ((1, {(2,): 30}), (-1, {(1,): 10}), (0, {})):
-        world = counting(Trunc(SPAN, AGG, const()))
+        world = counting(TruncAction(SPAN, AGG, const()))
         fill(world, (1, 10), (2, 30), (3, 20))
         list(world.interpreter.take([chunk(record(0, struct.pack("<q", count)))]))
         assert shown(world) == left
-    world = counting(Clear(SPAN, AGG))
+    world = counting(ClearAction(SPAN, AGG))
     fill(world, (1, 10))
     list(world.interpreter.take([chunk(record(0, number))]))
     assert shown(world) == {(1,): 0}
@@ -176,7 +184,7 @@ def test_what_is_done_to_aggregations() -> None:
 
 def test_printed_once() -> None:
     """What printa() has printed is not printed again at the end, unless it had nothing."""
-    world = counting(Printa(SPAN, None, (AGG,)))
+    world = counting(PrintaAction(SPAN, None, (AGG,)))
     fill(world, (1, 10))
     data = record(0, bytes(8))
     (printed,) = events(world, data)
@@ -217,14 +225,14 @@ def test_what_is_left_at_the_end(policy: str, end: str) -> None:
 def test_a_record_of_another_size_or_clause_is_refused() -> None:
     made, size = fields(dtypes.INT)
     for wrong in (record(0), record(1, bytes(8))):
-        world = World([([Trace(SPAN, const())], [made], size)])
+        world = World([([TraceAction(SPAN, const())], [made], size)])
         with pytest.raises(TargetError, match="corrupt"):
             list(world.interpreter.take([chunk(record(0, bytes(4)), wrong)]))
 
 
 def test_a_fault_among_the_records_stands_before_what_follows_it() -> None:
     """Two faults, one between two records that act and one behind them."""
-    world = counting(Clear(SPAN, AGG))
+    world = counting(ClearAction(SPAN, AGG))
     data = [record(0, bytes(8), time=t) for t in (10, 20, 30)]
     size = len(data[0])
     faults = [
@@ -254,8 +262,8 @@ def speculative(end: str) -> World:
     """speculate(n) and trace(x) in a clause; commit(n) or discard(n) in another one."""
     made, size = fields(dtypes.LONG, dtypes.LONG)
     one, one_size = fields(dtypes.LONG)
-    first = [Perform(SPAN, "speculate", (const(),)), Trace(SPAN, const())]
-    second = [Perform(SPAN, end, (const(),))]
+    first = [PerformAction(SPAN, "speculate", (const(),)), TraceAction(SPAN, const())]
+    second = [PerformAction(SPAN, end, (const(),))]
     return World([(first, [made[:1], made[1:]], size), (second, [one], one_size)])
 
 

@@ -28,7 +28,7 @@ from kinst.core.dtypes import (
     SymbolType,
 )
 from kinst.core.records import Field
-from kinst.dlang.typed import AggFunction, Perform, Print, Printf, Trace
+from kinst.dlang.typed import AggFunction, PerformAction, PrintAction, PrintfAction, TraceAction
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import Batch, Bucket, Frame, Record, Stack
 from tests.consumer.world import (
@@ -287,10 +287,10 @@ def test_values_of_records() -> None:
     raw = IntType(4, False, "raw bytes")
     made, size = fields(dtypes.LONG, dtypes.UINT, (StringType(8), 8), (raw, 4), (pair, 4))
     actions = [
-        Trace(SPAN, const(), ("a",)),
-        Printf(SPAN, format_(part("", "u"), part("", "s")), (const(), const()), ("b", "c")),
-        Print(SPAN, const(0, pair), ("d",)),
-        Trace(SPAN, const(0, pair)),
+        TraceAction(SPAN, const(), ("a",)),
+        PrintfAction(SPAN, format_(part("", "u"), part("", "s")), (const(), const()), ("b", "c")),
+        PrintAction(SPAN, const(0, pair), ("d",)),
+        TraceAction(SPAN, const(0, pair)),
     ]
     world = World([(actions, [made[:1], made[1:3], made[3:4], made[4:]], size)])
     payload = struct.pack("<qI8shhhh", -5, 2**32 - 1, b"text\0\xaa\xaa\xaa", -1, 2, 3, -4)
@@ -315,7 +315,7 @@ def test_dumped_memory(recorded: int, expected: bytes) -> None:
     """tracemem(): as much as its third argument says; a negative one says nothing."""
     made, size = fields((UCHAR, 6), dtypes.INT)
     both = (Field(made[0].offset, 6, UCHAR), made[1])
-    action = Perform(SPAN, "tracemem", (const(), const()), None, ("m",))
+    action = PerformAction(SPAN, "tracemem", (const(), const()), None, ("m",))
     at = made[1].offset - made[0].offset
     payload = b"abcdef".ljust(at, b"\xaa") + struct.pack("<i", recorded)
     for count, wanted in ((2, expected), (1, b"abcdef")):

@@ -24,14 +24,14 @@ from kinst.core.records import AggregationLayout, ClauseLayout, Field, KeyValue,
 from kinst.dlang.typed import (
     Action,
     AggFunction,
-    Aggregation,
+    AggregationVariable,
     Clause,
     Expr,
-    Format,
     FormatPart,
     IntConst,
-    Printa,
-    Program,
+    PrintaAction,
+    PrintfFormat,
+    TypedProgram,
 )
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import Arrived, Closing, Event
@@ -105,8 +105,8 @@ def part(
     return FormatPart(literal.encode(), conversion, flags, width, precision)
 
 
-def format_(*parts: FormatPart) -> Format:
-    return Format("", parts)
+def format_(*parts: FormatPart) -> PrintfFormat:
+    return PrintfFormat("", parts)
 
 
 def aggregation(
@@ -115,12 +115,12 @@ def aggregation(
     keys: tuple[DType, ...] = (),
     params: tuple[int, ...] = (),
     name: str = "a",
-) -> Aggregation:
-    return Aggregation(name, index, keys, AggFunction(function, params))
+) -> AggregationVariable:
+    return AggregationVariable(name, index, keys, AggFunction(function, params))
 
 
 def table_layout(
-    agg: Aggregation,
+    agg: AggregationVariable,
     area: int,
     data_size: int,
     keys: Sequence[Field] = (),
@@ -143,7 +143,7 @@ class World:
     named); text() is what was written so far."""
 
     clauses: Sequence[tuple[Sequence[Action], Sequence[tuple[Field, ...]], int]] = ()
-    aggregations: Sequence[tuple[Aggregation, AggregationLayout]] = ()
+    aggregations: Sequence[tuple[AggregationVariable, AggregationLayout]] = ()
     options: Options = field(default_factory=Options)
     counters: Sequence[npt.NDArray[np.uint64]] = ()
     probes: Sequence[Probe] = (BEGIN, READ)
@@ -154,7 +154,7 @@ class World:
     def __post_init__(self) -> None:
         self.scratch, self.memory = scratch()
         self.out: list[str] = []
-        program = Program(
+        program = TypedProgram(
             tuple(
                 Clause(i, (ProbePattern(),), (SPAN,), None, tuple(actions), SPAN)
                 for i, (actions, _, _) in enumerate(self.clauses)
@@ -202,11 +202,11 @@ class World:
         """What is left, without the empty line above it."""
         self.show(e for e in self.interpreter.finish() if not isinstance(e, Closing))
 
-    def printa(self, row: Format | None, aggregations: Sequence[Aggregation]) -> None:
+    def printa(self, row: PrintfFormat | None, aggregations: Sequence[AggregationVariable]) -> None:
         """A record of a clause that is only this printa()."""
         program = replace(self.schema.program, clauses=(
             Clause(0, (ProbePattern(),), (SPAN,), None,
-                   (Printa(SPAN, row, tuple(aggregations)),), SPAN),
+                   (PrintaAction(SPAN, row, tuple(aggregations)),), SPAN),
         ))  # fmt: skip
         layout = replace(self.schema.layout, clauses=(ClauseLayout(0, RECORD_HEADER, ((),)),))
         options = replace(self.options, quiet=True)

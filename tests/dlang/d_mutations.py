@@ -149,7 +149,7 @@ class TooLongError(Exception):
     """A text that took longer than LIMIT."""
 
 
-def compiles(text: str) -> tree.Program | None:
+def compiles(text: str) -> tree.ProgramNode | None:
     """Its tree if it compiles; every other answer than a DError is an exception that gets out."""
     try:
         program, _ = compile_text(text, "t.d", MACROS, ENVIRONMENT)
@@ -165,8 +165,8 @@ def compiles(text: str) -> tree.Program | None:
     return program
 
 
-def needs_no_kernel(program: tree.Program) -> bool:
-    clauses = [item for item in program.items if isinstance(item, tree.Clause)]
+def needs_no_kernel(program: tree.ProgramNode) -> bool:
+    clauses = [item for item in program.items if isinstance(item, tree.ClauseNode)]
     return all(_HERE.fullmatch(str(d.pattern)) for c in clauses for d in c.descriptions)
 
 

@@ -16,7 +16,7 @@ REGISTERS = {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20}
 ENVIRONMENT = Environment(REGISTERS, 256, providers=interfaces(), dialect=of_host().dialect)
 
 
-def compile_(text: str, macros: Macros | None = None) -> typed.Program:
+def compile_(text: str, macros: Macros | None = None) -> typed.TypedProgram:
     return compile_text(text, "t.d", macros, ENVIRONMENT)[1]
 
 
@@ -28,7 +28,7 @@ def actions(body: str, before: str = "") -> tuple[typed.Action, ...]:
 def value(expression: str, before: str = "") -> typed.Expr:
     """The typed expression of trace(expression)."""
     action = actions(f"trace(({expression}));", before)[-1]
-    assert isinstance(action, typed.Trace)
+    assert isinstance(action, typed.TraceAction)
     return action.expr
 
 

@@ -10,16 +10,16 @@ from tests.dlang.dhelp import actions, compile_, error, typed
 
 def test_stacks_have_the_options_size_or_their_own() -> None:
     one, two, three = actions("stack(); stack(3); ustack(5, 0);")
-    assert isinstance(one, typed.Trace) and one.expr.type == StackType(20)
-    assert isinstance(two, typed.Trace) and two.expr.type == StackType(3)
-    assert isinstance(three, typed.Trace) and three.expr.type == StackType(5, True)
+    assert isinstance(one, typed.TraceAction) and one.expr.type == StackType(20)
+    assert isinstance(two, typed.TraceAction) and two.expr.type == StackType(3)
+    assert isinstance(three, typed.TraceAction) and three.expr.type == StackType(5, True)
     assert three.expr.type.size == 8 * (6 + 5)  # six words about the process, then five frames
 
 
 def test_symbols() -> None:
     for name in ("sym", "func", "mod", "uaddr", "usym", "ufunc", "umod"):
         (action,) = actions(f"{name}(caller);")
-        assert isinstance(action, typed.Trace) and action.expr.type == SymbolType(name)
+        assert isinstance(action, typed.TraceAction) and action.expr.type == SymbolType(name)
 
 
 def test_as_keys() -> None:

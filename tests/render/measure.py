@@ -15,7 +15,7 @@ from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.core import dtypes
 from kinst.core.errors import Span
 from kinst.core.layout import RECORD_HEADER, STATE_DROPS, STATE_HEAD, STATE_TAIL
-from kinst.dlang.typed import Printf
+from kinst.dlang.typed import PrintfAction
 from kinst.dlang.vocabulary.d_options import Options
 from tests.consumer.world import World, const, fields, format_, part, put64, scratch
 
@@ -36,7 +36,7 @@ def records(n: int, clauses: int) -> tuple[bytes, int]:
 def world(quiet: bool, clauses: int, format_name: str = "dtrace") -> World:
     made, size = fields(dtypes.UINT64, dtypes.UINT64, dtypes.UINT64)
     row = format_(part("", "d"), part(" ", "x"), part(" ", "x"), part("\n"))
-    action = Printf(Span("t.d", 1, 1), row, (const(), const(), const()))
+    action = PrintfAction(Span("t.d", 1, 1), row, (const(), const(), const()))
     clause = ([action], [made], size)
     return World([clause] * clauses, options=Options(quiet=quiet), format=format_name)
 

@@ -16,7 +16,7 @@ from tests.fake_kernel import FakeKernel
 KERNEL = FakeKernel([("plain", 0x1000, ["0f1f440000", "c3"])])
 
 
-def program(*texts: str) -> typed.Program:
+def program(*texts: str) -> typed.TypedProgram:
     return compile_programs([parse_option("n", text) for text in texts], Environment())
 
 

@@ -13,7 +13,7 @@ from kinst.core.locals import Local, Piece
 from kinst.core.probe import ProbePattern
 from kinst.dlang.api import parse_text
 from kinst.dlang.syntax.unparse import unparse
-from kinst.sugar.locals import Expansion, Place, expand_locals, has_locals, provisional
+from kinst.sugar.locals import Expansion, MatchedInstruction, expand_locals, has_locals, provisional
 
 
 class Members:
@@ -27,7 +27,7 @@ RBX = "regs[R_RBX]"
 N = {0: "regs[R_RDI]", 4: RBX, 8: RBX, 12: ""}
 
 
-def find(place: Place, name: str, inlined: str) -> Local:
+def find(place: MatchedInstruction, name: str, inlined: str) -> Local:
     if inlined == "copy":
         return Local(name, INT, "copy", (Piece("value", "regs[R_RCX]"),))
     if name == "n":
@@ -48,18 +48,21 @@ def find(place: Place, name: str, inlined: str) -> Local:
     return Local(name, type_, "f", pieces)
 
 
-def places(pattern: ProbePattern) -> Sequence[Place]:
+def places(pattern: ProbePattern) -> Sequence[MatchedInstruction]:
     if pattern.provider == "fbt":
-        return [Place(pattern, at, f"f+{at}", True) for at in (4, 8)]
+        return [MatchedInstruction(pattern, at, f"f+{at}", True) for at in (4, 8)]
     offsets = [int(pattern.name)] if pattern.name else sorted(N)
-    return [Place(ProbePattern("kinst", "", "f", str(at)), at, f"f+{at}", False) for at in offsets]
+    return [
+        MatchedInstruction(ProbePattern("kinst", "", "f", str(at)), at, f"f+{at}", False)
+        for at in offsets
+    ]
 
 
-def nearest(place: Place, name: str, inlined: str) -> str:
+def nearest(place: MatchedInstruction, name: str, inlined: str) -> str:
     return "the nearest instruction where it lives is +8"
 
 
-def names_at(place: Place, inlined: str) -> Sequence[str]:
+def names_at(place: MatchedInstruction, inlined: str) -> Sequence[str]:
     return ["i"] if inlined == "copy" else ["n", "m", "p"]
 
 

@@ -16,7 +16,7 @@ from kinst.core.records import PROBE_LIMIT, QUANTIZE_ZERO, AggregationLayout
 from kinst.dlang import typed
 
 
-def aggregate(firing: Firing, action: typed.Aggregate) -> None:
+def aggregate(firing: Firing, action: typed.AggregateAction) -> None:
     """One update. Keys, value and weight are computed first, so that a fault changes nothing."""
     layout = next(a for a in firing.unit.layout.aggregations if a.index == action.aggregation.index)
     code = firing.code
@@ -57,7 +57,7 @@ def aggregate(firing: Firing, action: typed.Aggregate) -> None:
 
 def _update_found(
     firing: Firing,
-    action: typed.Aggregate,
+    action: typed.AggregateAction,
     layout: AggregationLayout,
     entry: IrValue,
     value: IrValue,
@@ -90,7 +90,7 @@ def _table(firing: Firing, layout: AggregationLayout) -> IrValue:
 
 
 def _constant_entry(
-    firing: Firing, action: typed.Aggregate, layout: AggregationLayout, table: IrValue
+    firing: Firing, action: typed.AggregateAction, layout: AggregationLayout, table: IrValue
 ) -> IrValue:
     code = firing.code
     keys = literal_keys(action.keys)
@@ -106,7 +106,9 @@ def _constant_entry(
 
 def _key(firing: Firing, key: typed.Expr) -> IrValue | Text | typed.Expr:
     """The value of a key, or the expression itself if it is stored directly (stack(), sym())."""
-    return key if isinstance(key, typed.Stack | typed.Symbol) else lower(firing, key)
+    return (
+        key if isinstance(key, typed.RecordedStack | typed.RecordedSymbol) else lower(firing, key)
+    )
 
 
 def _store_keys(

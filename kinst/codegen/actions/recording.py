@@ -40,7 +40,7 @@ from kinst.dlang.vocabulary.builtins import MOST_CHILL
 def store_data(firing: Firing, expr: typed.Expr, to: IrValue) -> bool:
     """Store the value of stack(), sym(), tracemem(), speculate() and the like at an address; False
     for any other expression."""
-    if isinstance(expr, typed.Symbol):
+    if isinstance(expr, typed.RecordedSymbol):
         assert isinstance(expr.type, SymbolType)
         at = to
         if expr.type.user:
@@ -52,12 +52,12 @@ def store_data(firing: Firing, expr: typed.Expr, to: IrValue) -> bool:
         identifier = firing.code.convert(scalar(firing, expr.id), 64, signed=False)
         firing.code.store(speculation_word(firing, expr.name, identifier), to)
         return True
-    if isinstance(expr, typed.Memory):
+    if isinstance(expr, typed.RecordedMemory):
         assert isinstance(expr.type, DumpType)
         address = firing.code.convert(scalar(firing, expr.address), 64, signed=False)
         read_bytes(firing, address, to, expr.type.size)
         return True
-    if isinstance(expr, typed.Stack):
+    if isinstance(expr, typed.RecordedStack):
         assert isinstance(expr.type, StackType)
         if expr.type.user:
             user_stack(firing, to, expr.type.frames)
@@ -67,7 +67,7 @@ def store_data(firing: Firing, expr: typed.Expr, to: IrValue) -> bool:
     return False
 
 
-def chill(firing: Firing, action: typed.Chill) -> None:
+def chill(firing: Firing, action: typed.ChillAction) -> None:
     """Spin for a number of ns; more than MOST_CHILL is an illegal operation. On the host, where
     there is nothing to hold up, it does nothing."""
     code, machine = firing.code, firing.unit.machine

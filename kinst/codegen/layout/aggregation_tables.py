@@ -128,9 +128,9 @@ def _probe_key(expr: typed.Expr, name: ProbeName, probe_id: int) -> KeyValue | N
     return _literal(expr)
 
 
-def _updates(clause: typed.Clause, index: int) -> Iterator[typed.Aggregate]:
+def _updates(clause: typed.Clause, index: int) -> Iterator[typed.AggregateAction]:
     for action in clause.actions:
-        if isinstance(action, typed.Aggregate) and action.aggregation.index == index:
+        if isinstance(action, typed.AggregateAction) and action.aggregation.index == index:
             yield action
 
 
@@ -141,7 +141,7 @@ class _Constant:
 
 
 def _constant_keys(
-    program: typed.Program, probes: Sequence[Probed], index: int
+    program: typed.TypedProgram, probes: Sequence[Probed], index: int
 ) -> _Constant | None:
     """The aggregation's entries if every probe knows its keys in advance, else None.
 
@@ -150,7 +150,7 @@ def _constant_keys(
     entry_of: dict[tuple[KeyValue, ...], int] = {}
     own: dict[tuple[int, int], int] = {}
     # Probes are many, and what their clauses do with this aggregation is of few kinds.
-    known: dict[tuple[int, ...], list[typed.Aggregate]] = {}
+    known: dict[tuple[int, ...], list[typed.AggregateAction]] = {}
     for name, probe_id, clauses in probes:
         asking = known.get(clauses)
         if asking is None:
@@ -172,7 +172,7 @@ def _constant_keys(
     return _Constant(tuple(entry_of), own)
 
 
-def _constant_at_all(program: typed.Program, index: int) -> bool:
+def _constant_at_all(program: typed.TypedProgram, index: int) -> bool:
     """Whether all keys can be known in advance, also those in clauses that no probe runs."""
     name = ProbeName("", "", "", "")
     return all(
@@ -184,7 +184,7 @@ def _constant_at_all(program: typed.Program, index: int) -> bool:
 
 
 def _key_bounds(
-    program: typed.Program, probes: Sequence[Probed], index: int, keys: int
+    program: typed.TypedProgram, probes: Sequence[Probed], index: int, keys: int
 ) -> list[int]:
     """For each key the longest value, in bytes with its NUL, that the probes allow: every byte of a
     key is hashed and compared. A key that can be anything has a bound longer than any string."""
@@ -204,7 +204,7 @@ def _key_bounds(
 class EntryShape:
     """The shape of an aggregation's entries."""
 
-    aggregation: typed.Aggregation
+    aggregation: typed.AggregationVariable
     keys: tuple[Field, ...]
     data_offset: int
     data_size: int
@@ -223,7 +223,7 @@ class EntryShape:
     def fixed_size(self) -> int:
         return self.entries * self.entry_size
 
-    def slots(self, program: typed.Program) -> int:
+    def slots(self, program: typed.TypedProgram) -> int:
         """AggregationLayout.slots: where a clause that only counts finds its key in registers."""
         types = self.aggregation.keys
         if self.constant or self.aggregation.function.name != "count" or len(types) != 1:
@@ -242,9 +242,9 @@ class EntryShape:
 
 
 def _hashed(
-    program: typed.Program,
+    program: typed.TypedProgram,
     probes: Sequence[Probed],
-    aggregation: typed.Aggregation,
+    aggregation: typed.AggregationVariable,
     strsize: int,
 ) -> EntryShape:
     bounds = _key_bounds(program, probes, aggregation.index, len(aggregation.keys))
@@ -254,7 +254,7 @@ def _hashed(
 
 
 def entry_shapes(
-    program: typed.Program, probes: Sequence[Probed], strsize: int, agg_size: int
+    program: typed.TypedProgram, probes: Sequence[Probed], strsize: int, agg_size: int
 ) -> list[EntryShape]:
     """A shape for each aggregation. Keys are constant wherever possible, as long as these tables
     leave half of the room to the hashed ones; the largest give way first, since a hashed table

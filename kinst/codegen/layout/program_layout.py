@@ -17,19 +17,19 @@ from kinst.dlang import typed
 
 def recorded(action: typed.Action) -> tuple[typed.Expr, ...] | None:
     """The expressions whose values the action puts into the record; None if it records nothing."""
-    if isinstance(action, typed.Trace | typed.Print):
+    if isinstance(action, typed.TraceAction | typed.PrintAction):
         return (action.expr,)
-    if isinstance(action, typed.Printf):
+    if isinstance(action, typed.PrintfAction):
         return action.args
-    if isinstance(action, typed.Exit):
+    if isinstance(action, typed.ExitAction):
         return (action.status,)
-    if isinstance(action, typed.Perform):
+    if isinstance(action, typed.PerformAction):
         return action.args
-    if isinstance(action, (typed.Printa, typed.Clear)):
+    if isinstance(action, (typed.PrintaAction, typed.ClearAction)):
         return ()
-    if isinstance(action, typed.Trunc):
+    if isinstance(action, typed.TruncAction):
         return () if action.count is None else (action.count,)
-    if isinstance(action, typed.Normalize):
+    if isinstance(action, typed.NormalizeAction):
         return () if action.divisor is None else (action.divisor,)
     return None
 
@@ -62,7 +62,7 @@ def _place_recorded(
 
 
 def lay_out_program(
-    program: typed.Program,
+    program: typed.TypedProgram,
     probes: Sequence[Probed],
     strsize: int,
     agg_size: int,

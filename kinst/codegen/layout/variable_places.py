@@ -100,7 +100,7 @@ def element_size(variable: typed.Variable, strsize: int) -> int:
     return up(size + 1, 8) if isinstance(variable.type, StringType) else size
 
 
-def place_variables(program: typed.Program, strsize: int) -> VariableOffsets:
+def place_variables(program: typed.TypedProgram, strsize: int) -> VariableOffsets:
     """The places of all variables that are not dynamic."""
     offsets = [-1] * (1 + max((v.index for v in program.variables), default=-1))
     ends = {"global": 0, "this": 0}
@@ -125,14 +125,14 @@ def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], F
     return keys, value, up(value.offset + value.size, 8)
 
 
-def dynamic_size(program: typed.Program, strsize: int, dynvarsize: int) -> int:
+def dynamic_size(program: typed.TypedProgram, strsize: int, dynvarsize: int) -> int:
     """Bytes of the dynamic variables: dynvarsize, or as much as one bucket of each takes."""
     found = lay_out_dynamic(program, strsize, dynvarsize)
     return max(dynvarsize, found[-1].area + found[-1].buckets * found[-1].stride) if found else 0
 
 
 def lay_out_dynamic(
-    program: typed.Program, strsize: int, dynvarsize: int
+    program: typed.TypedProgram, strsize: int, dynvarsize: int
 ) -> tuple[DynamicLayout, ...]:
     """A table for each dynamic variable, all with the same number of entries.
 

@@ -28,7 +28,7 @@ from kinst.core.dtypes import StringType, VoidType
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR, FAULT_DIVZERO, FAULT_ILLOP
 from kinst.dlang import typed
-from kinst.dlang.typed import Before, Root, Shared, Snapshot, Store
+from kinst.dlang.typed import BaseAddress, Before, Shared, Store, TranslatedStruct
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.subroutines import PROTOTYPES
 
@@ -124,9 +124,9 @@ def lower(firing: Firing, expr: typed.Expr) -> Lowered:
             return symbol(firing, expr)
         case Store():
             return store(firing, expr, lower)
-        case Before() | Root():
+        case Before() | BaseAddress():
             return firing.old[-1]
-        case Snapshot():
+        case TranslatedStruct():
             return snapshot(firing, expr, lower)
         case Shared():
             return shared(firing, scalar(firing, expr.operand))

@@ -19,7 +19,7 @@ from kinst.core.dtypes import ArrayType, StringType, StructType
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR
 from kinst.dlang import typed
-from kinst.dlang.typed import Before, Snapshot, Store
+from kinst.dlang.typed import Before, Store, TranslatedStruct
 from kinst.dlang.walk import find
 
 Lower = Callable[[Firing, typed.Expr], Lowered]
@@ -60,7 +60,7 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
     return _field(firing, expr, code.convert(value, 64, signed=False)) if expr.bits else value
 
 
-def snapshot(firing: Firing, expr: Snapshot, lower: Lower) -> Lowered:
+def snapshot(firing: Firing, expr: TranslatedStruct, lower: Lower) -> Lowered:
     """The address of a structure whose members are stored here."""
     if expr.first is not None:
         lower(firing, expr.first)

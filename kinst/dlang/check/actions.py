@@ -23,7 +23,7 @@ from kinst.dlang.check.calls import STACKS, SYMBOLS, data_expression
 from kinst.dlang.check.expansions import as_structure
 from kinst.dlang.check.expressions import check, is_aggregation, place, with_size, without_void
 from kinst.dlang.check.formats import (
-    Value,
+    PrintedValue,
     bind_format,
     is_wide_text,
     parse_format,
@@ -47,25 +47,25 @@ REFUSED = {
 
 def is_destructive(action: typed.Action) -> bool:
     """Whether the action needs -w."""
-    if isinstance(action, typed.Perform):
+    if isinstance(action, typed.PerformAction):
         return action.name in ("system", "freopen")
-    return isinstance(action, typed.Chill | typed.Refused)
+    return isinstance(action, typed.ChillAction | typed.RefusedAction)
 
 
 def destructive_name(action: typed.Action) -> str:
     """The name of a destructive action in D."""
-    return action.name if isinstance(action, typed.Perform | typed.Refused) else "chill"
+    return action.name if isinstance(action, typed.PerformAction | typed.RefusedAction) else "chill"
 
 
-def _written(nodes: Sequence[tree.Expr]) -> tuple[str, ...]:
+def _written(nodes: Sequence[tree.ExprNode]) -> tuple[str, ...]:
     """Expressions as the program has them: the names of the values that they record."""
     return tuple(unparse_expression(node) for node in nodes)
 
 
-def _expect_between(node: tree.Call, least: int, most: int) -> None:
+def _expect_between(node: tree.CallNode, least: int, most: int) -> None:
     passed = len(node.arguments)
     if not least <= passed <= most:
-        assert isinstance(node.function, tree.Name)
+        assert isinstance(node.function, tree.NameNode)
         args = "1 arg" if passed == 1 else f"{passed} args"
         message = f"{node.function.name}( ) prototype mismatch: {args} passed, {least} expected"
         raise DError(message, node.span, "D_PROTO_LEN")
@@ -79,21 +79,21 @@ def _mismatch(name: str, number: int, wanted: str, expr: typed.Expr) -> DError:
     return DError(message, expr.span, "D_PROTO_ARG")
 
 
-def _setopt(node: tree.Call, scope: Scope) -> typed.Action:
+def _setopt(node: tree.CallNode, scope: Scope) -> typed.Action:
     _expect_between(node, 1, 2)
     args = [check(a, scope) for a in node.arguments]
     for number, arg in enumerate(args, 1):
         if not is_string(arg.type):
             raise _mismatch("setopt", number, "string", arg)
-    return typed.Perform(node.span, "setopt", tuple(args))
+    return typed.PerformAction(node.span, "setopt", tuple(args))
 
 
-def _ftruncate(node: tree.Call, scope: Scope) -> typed.Action:
+def _ftruncate(node: tree.CallNode, scope: Scope) -> typed.Action:
     _expect_between(node, 0, 0)
-    return typed.Perform(node.span, "ftruncate", ())
+    return typed.PerformAction(node.span, "ftruncate", ())
 
 
-def _tracemem(node: tree.Call, scope: Scope) -> typed.Action:
+def _tracemem(node: tree.CallNode, scope: Scope) -> typed.Action:
     """tracemem(address, constant size[, size shown])."""
     passed = len(node.arguments)
     if not 2 <= passed <= 3:
@@ -117,7 +117,7 @@ def _tracemem(node: tree.Call, scope: Scope) -> typed.Action:
         message = "tracemem( ) argument #2 must be a non-zero positive integral constant expression"
         raise DError(message, size.span, "D_TRACEMEM_SIZE")
     args: list[typed.Expr] = [
-        typed.Memory(DumpType(size.value), node.span, cast(address, PointerType(CHAR)))
+        typed.RecordedMemory(DumpType(size.value), node.span, cast(address, PointerType(CHAR)))
     ]
     if passed == 3:
         shown = check(node.arguments[2], scope)
@@ -128,32 +128,34 @@ def _tracemem(node: tree.Call, scope: Scope) -> typed.Action:
             )
             raise DError(message, shown.span, "D_TRACEMEM_DYNSIZE")
         args.append(cast(shown, INT64))
-    return typed.Perform(node.span, "tracemem", tuple(args), names=_written(node.arguments[:1]))
+    return typed.PerformAction(
+        node.span, "tracemem", tuple(args), names=_written(node.arguments[:1])
+    )
 
 
-def _chill(node: tree.Call, scope: Scope) -> typed.Action:
+def _chill(node: tree.CallNode, scope: Scope) -> typed.Action:
     _expect_between(node, 1, 1)
     duration = check(node.arguments[0], scope)
     if not is_integer(duration.type):
         raise _mismatch("chill", 1, "int", duration)
-    return typed.Chill(node.span, cast(duration, UINT64))
+    return typed.ChillAction(node.span, cast(duration, UINT64))
 
 
-def _refused(node: tree.Call, scope: Scope) -> typed.Action:
+def _refused(node: tree.CallNode, scope: Scope) -> typed.Action:
     """panic() and the like. They are known, so that -w is asked for first and the refusal comes
     then."""
-    assert isinstance(node.function, tree.Name)
+    assert isinstance(node.function, tree.NameNode)
     name = node.function.name
     _expect_between(node, *((1, 1) if name == "raise" else (0, 0)))
     for argument in node.arguments:
         if isinstance(check(argument, scope).type, StringType):
             raise _mismatch(name, 1, "int", check(argument, scope))
-    return typed.Refused(node.span, name, REFUSED[name])
+    return typed.RefusedAction(node.span, name, REFUSED[name])
 
 
-def _speculative(node: tree.Call, scope: Scope) -> typed.Action:
+def _speculative(node: tree.CallNode, scope: Scope) -> typed.Action:
     """speculate(id), commit(id), discard(id)."""
-    assert isinstance(node.function, tree.Name)
+    assert isinstance(node.function, tree.NameNode)
     name, passed = node.function.name, len(node.arguments)
     if passed != 1:
         args = "1 arg" if passed == 1 else f"{passed} args"
@@ -167,17 +169,21 @@ def _speculative(node: tree.Call, scope: Scope) -> typed.Action:
         )
         raise DError(message, identifier.span, "D_PROTO_ARG")
     number = typed.Speculation(UINT64, node.span, name, cast(identifier, UINT64))
-    return typed.Perform(node.span, name, (number,))
+    return typed.PerformAction(node.span, name, (number,))
 
 
 def _kind(action: typed.Action) -> str:
-    if isinstance(action, typed.Perform) and action.name in ("speculate", "commit", "discard"):
+    if isinstance(action, typed.PerformAction) and action.name in (
+        "speculate",
+        "commit",
+        "discard",
+    ):
         return action.name
-    if isinstance(action, typed.Aggregate):
+    if isinstance(action, typed.AggregateAction):
         return "aggregate"
-    if isinstance(action, typed.Exit):
+    if isinstance(action, typed.ExitAction):
         return "exit"
-    if isinstance(action, typed.Evaluate):
+    if isinstance(action, typed.EvaluateAction):
         return "nothing"
     return "destructive" if is_destructive(action) else "records"
 
@@ -225,36 +231,36 @@ def check_order(actions: Sequence[typed.Action]) -> None:
         done.add(kind)
 
 
-_Handler = Callable[[tree.Call, Scope, Aggregations], typed.Action | Unfinished]
+_Handler = Callable[[tree.CallNode, Scope, Aggregations], typed.Action | Unfinished]
 
 
 def statement(
-    node: tree.Expr, scope: Scope, aggregations: Aggregations
+    node: tree.ExprNode, scope: Scope, aggregations: Aggregations
 ) -> typed.Action | Unfinished:
     """One statement. If it depends on aggregations, the result is the call that finishes it once
     all of them are known. Raises DError."""
-    if isinstance(node, tree.Assignment) and is_aggregation(node.left):
+    if isinstance(node, tree.AssignmentNode) and is_aggregation(node.left):
         return aggregate(node, scope, aggregations)
     if is_aggregation(node):
         name = parts_of(node)[0].name
         message = f"expression has null effect: @{name}"
         raise DError(message, node.span, "D_AGG_NULL", f"@{name} = count() and the like")
-    if isinstance(node, tree.Call) and isinstance(node.function, tree.Name):
+    if isinstance(node, tree.CallNode) and isinstance(node.function, tree.NameNode):
         handler = _HANDLERS.get(node.function.name)
         if handler is not None:
             return handler(node, scope, aggregations)
-    return typed.Evaluate(node.span, without_void(check(node, scope)))
+    return typed.EvaluateAction(node.span, without_void(check(node, scope)))
 
 
 def _plural(count: int) -> str:
     return "1 arg" if count == 1 else f"{count} args"
 
 
-def _expect_arguments(node: tree.Call, count: int, at_least: bool = False) -> None:
+def _expect_arguments(node: tree.CallNode, count: int, at_least: bool = False) -> None:
     """Raise DError D_PROTO_LEN unless `count` arguments are passed."""
     passed = len(node.arguments)
     if passed < count or (passed > count and not at_least):
-        assert isinstance(node.function, tree.Name)
+        assert isinstance(node.function, tree.NameNode)
         raise DError(
             f"{node.function.name}( ) prototype mismatch: {_plural(passed)} passed, "
             f"{count} expected",
@@ -263,18 +269,18 @@ def _expect_arguments(node: tree.Call, count: int, at_least: bool = False) -> No
         )
 
 
-def _trace(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
+def _trace(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
     shown = _shown("trace", "D_TRACE", node, scope)
     shown = with_size(node.arguments[0], shown)
-    return typed.Trace(node.span, shown, _written(node.arguments))
+    return typed.TraceAction(node.span, shown, _written(node.arguments))
 
 
-def _print(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
+def _print(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
     shown = string_place(_shown("print", "D_PRINT", node, scope))
-    return typed.Print(node.span, shown, _written(node.arguments))
+    return typed.PrintAction(node.span, shown, _written(node.arguments))
 
 
-def _shown(name: str, prefix: str, node: tree.Call, scope: Scope) -> typed.Expr:
+def _shown(name: str, prefix: str, node: tree.CallNode, scope: Scope) -> typed.Expr:
     """The argument of trace() and print().  Raises DError <prefix>_AGG, <prefix>_DYN,
     <prefix>_VOID."""
     _expect_arguments(node, 1)
@@ -292,15 +298,15 @@ def _shown(name: str, prefix: str, node: tree.Call, scope: Scope) -> typed.Expr:
     return expr
 
 
-def _printf(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
+def _printf(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
     return _formatted("printf", node, scope)
 
 
-def _formatted(name: str, node: tree.Call, scope: Scope) -> typed.Printf:
+def _formatted(name: str, node: tree.CallNode, scope: Scope) -> typed.PrintfAction:
     """A call with a format and its arguments.  Raises DError D_PROTO_LEN, D_PRINTF_*."""
     _expect_arguments(node, 1, at_least=True)
     first = node.arguments[0]
-    if not isinstance(first, tree.String):
+    if not isinstance(first, tree.StringNode):
         given = "aggregation" if is_aggregation(first) else str(check(first, scope).type)
         raise DError(
             f"{name}( ) argument #1 is incompatible with prototype: "
@@ -318,44 +324,44 @@ def _formatted(name: str, node: tree.Call, scope: Scope) -> typed.Printf:
         whole = place(argument, scope) if wide[number - 2 : number - 1] == [True] else None
         array = whole is not None and is_wide_text(whole.type)
         args.append(whole if whole is not None and array else check(argument, scope))
-    values = [Value(a.type, a.span) for a in args]
+    values = [PrintedValue(a.type, a.span) for a in args]
     format_, stars = bind_format(name, parsed, values, first.span)
     for at in stars:
         args[at] = cast(args[at], INT)
-    return typed.Printf(node.span, format_, tuple(args), _written(node.arguments[1:]))
+    return typed.PrintfAction(node.span, format_, tuple(args), _written(node.arguments[1:]))
 
 
-def _data(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
+def _data(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
     """stack(), sym() and the like as statements: their value is traced."""
     expr = data_expression(node, scope, check)
     assert expr is not None
-    return typed.Trace(node.span, expr, _written((node,)))
+    return typed.TraceAction(node.span, expr, _written((node,)))
 
 
 def _effect(
-    make: Callable[[tree.Call, Scope], typed.Action],
+    make: Callable[[tree.CallNode, Scope], typed.Action],
 ) -> _Handler:
     """The handler of an action that does not concern aggregations."""
     return lambda node, scope, aggregations: make(node, scope)
 
 
-def _with_format(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
+def _with_format(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
     """system() and freopen(), which take printf()'s arguments."""
-    assert isinstance(node.function, tree.Name)
+    assert isinstance(node.function, tree.NameNode)
     name = node.function.name
-    if name == "freopen" and [a.value for a in node.arguments if isinstance(a, tree.String)] == [
-        b"."
-    ]:  # libdtrace's records mean the original output by it
+    if name == "freopen" and [
+        a.value for a in node.arguments if isinstance(a, tree.StringNode)
+    ] == [b"."]:  # libdtrace's records mean the original output by it
         raise DError('freopen( ) argument #1 cannot be "."', node.span, "D_FREOPEN_INVALID")
-    if name == "freopen" and [a.value for a in node.arguments if isinstance(a, tree.String)] == [
-        b""
-    ]:
-        return typed.Perform(node.span, name, (), typed.Format("", ()))
+    if name == "freopen" and [
+        a.value for a in node.arguments if isinstance(a, tree.StringNode)
+    ] == [b""]:
+        return typed.PerformAction(node.span, name, (), typed.PrintfFormat("", ()))
     made = _formatted(name, node, scope)
-    return typed.Perform(node.span, name, made.args, made.format)
+    return typed.PerformAction(node.span, name, made.args, made.format)
 
 
-def _exit(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
+def _exit(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
     _expect_arguments(node, 1)
     status = check(node.arguments[0], scope)
     if not is_integer(status.type):
@@ -365,7 +371,7 @@ def _exit(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Ac
             status.span,
             "D_PROTO_ARG",
         )
-    return typed.Exit(node.span, cast(status, INT))
+    return typed.ExitAction(node.span, cast(status, INT))
 
 
 _HANDLERS: dict[str, _Handler] = {

@@ -26,7 +26,7 @@ from kinst.core.errors import DError, Span
 from kinst.dlang import typed
 from kinst.dlang.check.calls import data_expression, unknown_function
 from kinst.dlang.check.expressions import check, is_aggregation
-from kinst.dlang.check.formats import Value, bind_format, parse_format
+from kinst.dlang.check.formats import PrintedValue, bind_format, parse_format
 from kinst.dlang.check.scope import Scope, Translation
 from kinst.dlang.syntax import tree
 from kinst.dlang.types.conversions import (
@@ -256,7 +256,9 @@ class Aggregations:
             merged.append(type_)
         return tuple(merged)
 
-    def get(self, node: tree.Aggregation, tag: str = "D_IDENT_UNDEF") -> typed.Aggregation:
+    def get(
+        self, node: tree.AggregationNode, tag: str = "D_IDENT_UNDEF"
+    ) -> typed.AggregationVariable:
         """The finished aggregation. Raises DError with this tag if no clause assigns it."""
         found = self._found.get(node.name)
         if found is None:
@@ -265,13 +267,13 @@ class Aggregations:
             raise DError(message, node.span, tag, hint)
         return self._typed(node.name, found)
 
-    def _typed(self, name: str, found: _Defined) -> typed.Aggregation:
-        return typed.Aggregation(
+    def _typed(self, name: str, found: _Defined) -> typed.AggregationVariable:
+        return typed.AggregationVariable(
             name, found.index, found.keys, found.function, found.signed,
             self._measures.get(name, typed.Measure()),
         )  # fmt: skip
 
-    def all(self) -> tuple[typed.Aggregation, ...]:
+    def all(self) -> tuple[typed.AggregationVariable, ...]:
         """All of them in the order of their indexes."""
         return tuple(self._typed(name, found) for name, found in self._found.items())
 
@@ -304,33 +306,33 @@ class Update:
     signed: bool
 
 
-def parts_of(node: tree.Expr) -> tuple[tree.Aggregation, tuple[tree.Expr, ...]]:
+def parts_of(node: tree.ExprNode) -> tuple[tree.AggregationNode, tuple[tree.ExprNode, ...]]:
     """The aggregation and the keys in @name[keys]. Raises DError D_AGG_MDIM."""
-    keys: tuple[tree.Expr, ...] = ()
-    if isinstance(node, tree.Index):
+    keys: tuple[tree.ExprNode, ...] = ()
+    if isinstance(node, tree.IndexNode):
         keys, base = node.arguments, node.base
-        while isinstance(base, tree.Index):
+        while isinstance(base, tree.IndexNode):
             base = base.base
-            if isinstance(base, tree.Aggregation):
+            if isinstance(base, tree.AggregationNode):
                 message = f"improper attempt to reference @{base.name} as a multi-dimensional array"
                 raise DError(message, node.span, "D_AGG_MDIM", "write @name[key, key]")
         node = base
-    assert isinstance(node, tree.Aggregation)
+    assert isinstance(node, tree.AggregationNode)
     return node, keys
 
 
-def aggregations_of(program: tree.Program) -> frozenset[str]:
+def aggregations_of(program: tree.ProgramNode) -> frozenset[str]:
     """The names of all aggregations that some clause assigns."""
-    statements = [s for c in program.items if isinstance(c, tree.Clause) for s in c.statements]
-    assigned = [s.left for s in statements if isinstance(s, tree.Assignment)]
+    statements = [s for c in program.items if isinstance(c, tree.ClauseNode) for s in c.statements]
+    assigned = [s.left for s in statements if isinstance(s, tree.AssignmentNode)]
     return frozenset(parts_of(left)[0].name for left in assigned if is_aggregation(left))
 
 
-def aggregate(node: tree.Assignment, scope: Scope, aggregations: Aggregations) -> Unfinished:
+def aggregate(node: tree.AssignmentNode, scope: Scope, aggregations: Aggregations) -> Unfinished:
     """@name[keys] = function(...): note it, and return what finishes it."""
     target, key_nodes = parts_of(node.left)
     call = node.right
-    if node.op != "=" or not isinstance(call, tree.Call) or not _names_aggregating(call, scope):
+    if node.op != "=" or not isinstance(call, tree.CallNode) or not _names_aggregating(call, scope):
         message = f"@{target.name} must be assigned the result of an aggregating function"
         raise DError(
             message, node.right.span, "D_AGG_FUNC", "count() sum(x) min(x) quantize(x) ..."
@@ -343,20 +345,20 @@ def aggregate(node: tree.Assignment, scope: Scope, aggregations: Aggregations) -
     def finish() -> typed.Action:
         made = aggregations.get(target)
         final = tuple(_as_key(k, t) for k, t in zip(keys, made.keys, strict=True))
-        return typed.Aggregate(target.span, made, final, update.value, update.weight)
+        return typed.AggregateAction(target.span, made, final, update.value, update.weight)
 
     return finish
 
 
-def _names_aggregating(call: tree.Call, scope: Scope) -> bool:
-    if not isinstance(call.function, tree.Name):
+def _names_aggregating(call: tree.CallNode, scope: Scope) -> bool:
+    if not isinstance(call.function, tree.NameNode):
         return False
     if builtins.kind_of(call.function.name) is None:
         raise unknown_function(call.function.name, call.span, scope)
     return call.function.name in builtins.AGGREGATING
 
 
-def _keys(nodes: Sequence[tree.Expr], scope: Scope) -> list[typed.Expr]:
+def _keys(nodes: Sequence[tree.ExprNode], scope: Scope) -> list[typed.Expr]:
     keys: list[typed.Expr] = []
     for number, node in enumerate(nodes, 1):
         kind = "aggregation"
@@ -377,10 +379,10 @@ def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
     return cast(key, type_) if is_scalar(key.type) else key
 
 
-def aggregating_call(node: tree.Call, scope: Scope) -> Update:
+def aggregating_call(node: tree.CallNode, scope: Scope) -> Update:
     """The right-hand side, function(arguments). Raises DError D_PROTO_*, D_AGG_SCALAR,
     D_L*QUANT_*."""
-    assert isinstance(node.function, tree.Name)
+    assert isinstance(node.function, tree.NameNode)
     name = node.function.name
     function = builtins.AGGREGATING[name]
     count = len(node.arguments)
@@ -430,12 +432,14 @@ def _weight(name: str, arguments: Sequence[typed.Expr], at: int) -> typed.Expr |
     return cast(weight, INT64)
 
 
-def _aggregation_argument(node: tree.Call, at: int, tag: str, scope: Scope) -> tree.Aggregation:
+def _aggregation_argument(
+    node: tree.CallNode, at: int, tag: str, scope: Scope
+) -> tree.AggregationNode:
     """The argument number `at`, from 0, which has to be a whole aggregation."""
     argument = node.arguments[at]
-    if isinstance(argument, tree.Aggregation):
+    if isinstance(argument, tree.AggregationNode):
         return argument
-    assert isinstance(node.function, tree.Name)
+    assert isinstance(node.function, tree.NameNode)
     if is_aggregation(argument):
         given, hint = "an aggregation with keys", "write the aggregation without its keys"
     else:
@@ -449,11 +453,11 @@ def _aggregation_argument(node: tree.Call, at: int, tag: str, scope: Scope) -> t
     )
 
 
-def _expect_count(node: tree.Call, least: int, most: int, expected: str, prefix: str) -> None:
+def _expect_count(node: tree.CallNode, least: int, most: int, expected: str, prefix: str) -> None:
     """Raise DError <prefix>_PROTO unless least to most arguments are passed."""
     passed = len(node.arguments)
     if not least <= passed <= most:
-        assert isinstance(node.function, tree.Name)
+        assert isinstance(node.function, tree.NameNode)
         raise DError(
             f"{node.function.name}( ) prototype mismatch: {passed} args passed, "
             f"{expected} expected",
@@ -462,14 +466,14 @@ def _expect_count(node: tree.Call, least: int, most: int, expected: str, prefix:
         )
 
 
-def clear(node: tree.Call, scope: Scope, aggregations: Aggregations) -> Unfinished:
+def clear(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> Unfinished:
     _expect_count(node, 1, 1, "1", "D_CLEAR")
     target = _aggregation_argument(node, 0, "D_CLEAR_AGGARG", scope)
-    return lambda: typed.Clear(node.span, aggregations.get(target, "D_CLEAR_AGGBAD"))
+    return lambda: typed.ClearAction(node.span, aggregations.get(target, "D_CLEAR_AGGBAD"))
 
 
-def _scalar_second(node: tree.Call, tag: str, scope: Scope) -> typed.Expr:
-    assert isinstance(node.function, tree.Name)
+def _scalar_second(node: tree.CallNode, tag: str, scope: Scope) -> typed.Expr:
+    assert isinstance(node.function, tree.NameNode)
     argument = node.arguments[1]
     if not is_aggregation(argument):
         expr = check(argument, scope)
@@ -479,18 +483,18 @@ def _scalar_second(node: tree.Call, tag: str, scope: Scope) -> typed.Expr:
     raise DError(message, argument.span, tag)
 
 
-def trunc(node: tree.Call, scope: Scope, aggregations: Aggregations) -> Unfinished:
+def trunc(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> Unfinished:
     few = not node.arguments
     _expect_count(node, 1, 2, "at least 1" if few else "no more than 2", "D_TRUNC")
     target = _aggregation_argument(node, 0, "D_TRUNC_AGGARG", scope)
     count: typed.Expr | None = None
     if len(node.arguments) == 2:
         count = cast(_scalar_second(node, "D_TRUNC_SCALAR", scope), INT64)
-    return lambda: typed.Trunc(node.span, aggregations.get(target, "D_TRUNC_AGGBAD"), count)
+    return lambda: typed.TruncAction(node.span, aggregations.get(target, "D_TRUNC_AGGBAD"), count)
 
 
-def normalize(node: tree.Call, scope: Scope, aggregations: Aggregations) -> Unfinished:
-    assert isinstance(node.function, tree.Name)
+def normalize(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> Unfinished:
+    assert isinstance(node.function, tree.NameNode)
     count = 1 if node.function.name == "denormalize" else 2
     _expect_count(node, count, count, str(count), "D_NORMALIZE")
     target = _aggregation_argument(node, 0, "D_NORMALIZE_AGGARG", scope)
@@ -505,16 +509,16 @@ def normalize(node: tree.Call, scope: Scope, aggregations: Aggregations) -> Unfi
 
     def finish() -> typed.Action:
         made = aggregations.get(target, "D_NORMALIZE_AGGBAD")
-        return typed.Normalize(node.span, made, divisor)
+        return typed.NormalizeAction(node.span, made, divisor)
 
     return finish
 
 
-def printa(node: tree.Call, scope: Scope, aggregations: Aggregations) -> Unfinished:
+def printa(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> Unfinished:
     if not node.arguments:
         message = "printa( ) prototype mismatch: 0 args passed, 1 expected"
         raise DError(message, node.span, "D_PROTO_LEN", "it takes an aggregation")
-    start = 1 if node.arguments and isinstance(node.arguments[0], tree.String) else 0
+    start = 1 if node.arguments and isinstance(node.arguments[0], tree.StringNode) else 0
     if len(node.arguments) <= start:
         message = f"printa( ) prototype mismatch: {len(node.arguments)} args passed, 2 expected"
         raise DError(message, node.span, "D_PRINTA_PROTO", "the aggregation is missing")
@@ -523,25 +527,27 @@ def printa(node: tree.Call, scope: Scope, aggregations: Aggregations) -> Unfinis
         _aggregation_argument(node, at, "D_PRINTA_AGGARG", scope)
         for at in range(start, len(node.arguments))
     ]
-    parsed = parse_format(first.value, first.span) if isinstance(first, tree.String) else None
+    parsed = parse_format(first.value, first.span) if isinstance(first, tree.StringNode) else None
 
     def finish() -> typed.Action:
         made = tuple(aggregations.get(t, "D_PRINTA_AGGBAD") for t in targets)
         for target, other in zip(targets[1:], made[1:], strict=True):
             _check_same_keys(made[0], other, target.span)
-        format_: typed.Format | None = None
+        format_: typed.PrintfFormat | None = None
         if parsed is not None:
             aggregated = UINT64 if made[0].function.name == "count" else INT64
-            keys = [Value(k, first.span) for k in made[0].keys]
+            keys = [PrintedValue(k, first.span) for k in made[0].keys]
             format_, _ = bind_format(
                 "printa", parsed, keys, first.span, aggregated=aggregated, exact=False
             )
-        return typed.Printa(node.span, format_, made)
+        return typed.PrintaAction(node.span, format_, made)
 
     return finish
 
 
-def _check_same_keys(first: typed.Aggregation, other: typed.Aggregation, span: Span) -> None:
+def _check_same_keys(
+    first: typed.AggregationVariable, other: typed.AggregationVariable, span: Span
+) -> None:
     """Raise DError D_PRINTA_AGGKEY, D_PRINTA_AGGPROTO unless both have the same keys."""
     a, b = len(first.keys), len(other.keys)
     if a != b:

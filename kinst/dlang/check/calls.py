@@ -37,7 +37,7 @@ from kinst.dlang.vocabulary.other_tracers import function_hint
 from kinst.dlang.vocabulary.subroutines import ABSENT, PROTOTYPES, Parameter
 
 
-def subroutine(node: tree.Call, name: str, scope: Scope, check: Check) -> typed.Expr:
+def subroutine(node: tree.CallNode, name: str, scope: Scope, check: Check) -> typed.Expr:
     """The typed call of a subroutine. check: checks any expression.
 
     Raises DError D_PROTO_LEN, D_PROTO_ARG and the errors of the arguments' expressions.
@@ -101,7 +101,7 @@ def destructive_calls(nodes: Sequence[typed.Expr]) -> list[str]:
     return [name for name in calls if PROTOTYPES[name].destructive]
 
 
-def _speculation(node: tree.Call) -> typed.Expr:
+def _speculation(node: tree.CallNode) -> typed.Expr:
     """A call of speculation()."""
     if node.arguments:
         passed = len(node.arguments)
@@ -132,9 +132,9 @@ def action_as_value(action: ActionCall) -> DError:
     return DError(f"{message} (D program context required)", action.span, "D_CG_EXPR")
 
 
-def call(node: tree.Call, scope: Scope, check: Check) -> typed.Expr:
+def call(node: tree.CallNode, scope: Scope, check: Check) -> typed.Expr:
     """The value of a call: subroutines have one, most actions do not. Raises DError."""
-    if not isinstance(node.function, tree.Name):
+    if not isinstance(node.function, tree.NameNode):
         message = "function designator is not of function type"
         raise DError(message, node.span, "D_FUNC_IDENT")
     name = node.function.name
@@ -172,10 +172,10 @@ def unknown_function(name: str, span: Span, scope: Scope) -> DError:
     return DError(f"undefined function name: {name[:80]}", span, "D_FUNC_UNDEF", hint)
 
 
-def is_valued_action(node: tree.Expr) -> bool:
+def is_valued_action(node: tree.ExprNode) -> bool:
     """Whether an expression calls sym(), stack() or the like."""
-    called = node.function if isinstance(node, tree.Call) else None
-    return isinstance(called, tree.Name) and called.name in builtins.VALUED_ACTIONS
+    called = node.function if isinstance(node, tree.CallNode) else None
+    return isinstance(called, tree.NameNode) and called.name in builtins.VALUED_ACTIONS
 
 
 SYMBOLS = frozenset({"sym", "func", "mod", "uaddr", "usym", "ufunc", "umod"})
@@ -185,25 +185,27 @@ STACKS = frozenset({"stack", "ustack", "jstack"})
 MOST_FRAMES = 1024  # of one stack()
 
 
-def data_expression(node: tree.Expr, scope: Scope, check: Check) -> typed.Expr | None:
+def data_expression(node: tree.ExprNode, scope: Scope, check: Check) -> typed.Expr | None:
     """The call of stack(), sym() or the like as a value; None if node is anything else.
 
     Raises DError D_PROTO_LEN, D_STACK_*, D_USTACK_*, D_SYM_ARG and the like.
     """
-    if not isinstance(node, tree.Call) or not isinstance(node.function, tree.Name):
+    if not isinstance(node, tree.CallNode) or not isinstance(node.function, tree.NameNode):
         return None
     name = node.function.name
     if name == "stack":
-        return typed.Stack(StackType(_stack_frames(node, scope, check)), node.span)
+        return typed.RecordedStack(StackType(_stack_frames(node, scope, check)), node.span)
     if name in ("ustack", "jstack"):
-        return typed.Stack(StackType(_user_frames(name, node, scope, check), True), node.span)
+        return typed.RecordedStack(
+            StackType(_user_frames(name, node, scope, check), True), node.span
+        )
     if name in SYMBOLS:
         return _symbol_data(name, node, scope, check)
     return None
 
 
 def _positive(
-    node: tree.Expr, scope: Scope, check: Check, message: str, tag: str, zero: bool = False
+    node: tree.ExprNode, scope: Scope, check: Check, message: str, tag: str, zero: bool = False
 ) -> int:
     expr = check(node, scope)
     if not isinstance(expr, typed.IntConst) or expr.value < (0 if zero else 1):
@@ -211,14 +213,14 @@ def _positive(
     return expr.value
 
 
-def _limited(frames: int, node: tree.Call) -> int:
+def _limited(frames: int, node: tree.CallNode) -> int:
     if frames > MOST_FRAMES:
         message = f"a stack of {frames} frames is too large"
         raise DError(message, node.span, "D_STACK_SIZE", f"at most {MOST_FRAMES}")
     return frames
 
 
-def _stack_frames(node: tree.Call, scope: Scope, check: Check) -> int:
+def _stack_frames(node: tree.CallNode, scope: Scope, check: Check) -> int:
     if not node.arguments:
         return _limited(scope.environment.stackframes, node)
     if len(node.arguments) > 1:
@@ -228,7 +230,7 @@ def _stack_frames(node: tree.Call, scope: Scope, check: Check) -> int:
     return _limited(_positive(node.arguments[0], scope, check, message, "D_STACK_SIZE"), node)
 
 
-def _user_frames(name: str, node: tree.Call, scope: Scope, check: Check) -> int:
+def _user_frames(name: str, node: tree.CallNode, scope: Scope, check: Check) -> int:
     """The frames of ustack(); jstack() is the same with other defaults where no program helps to
     name its frames (Dynamic Tracing Guide, "jstack()"), and none does."""
     if not node.arguments:
@@ -246,7 +248,7 @@ def _user_frames(name: str, node: tree.Call, scope: Scope, check: Check) -> int:
     return _limited(frames, node)
 
 
-def _symbol_data(name: str, node: tree.Call, scope: Scope, check: Check) -> typed.Expr:
+def _symbol_data(name: str, node: tree.CallNode, scope: Scope, check: Check) -> typed.Expr:
     count = len(node.arguments)
     if count != 1:
         message = f"{name}( ) prototype mismatch: {count} args passed, 1 expected"
@@ -258,4 +260,4 @@ def _symbol_data(name: str, node: tree.Call, scope: Scope, check: Check) -> type
             f"argument: {address.type}"
         )
         raise DError(message, address.span, "D_PROTO_ARG")
-    return typed.Symbol(SymbolType(name), node.span, cast(address, UINT64))
+    return typed.RecordedSymbol(SymbolType(name), node.span, cast(address, UINT64))

@@ -25,7 +25,7 @@ from kinst.dlang.walk import check_height
 __all__ = ["Environment", "check"]
 
 
-def check(program: tree.Program, environment: Environment) -> typed.Program:
+def check(program: tree.ProgramNode, environment: Environment) -> typed.TypedProgram:
     """The typed program.
 
     Raises DError for everything that is wrong with names, types and arguments. Clauses are checked
@@ -45,7 +45,7 @@ def check(program: tree.Program, environment: Environment) -> typed.Program:
     for clause in finished:
         refuse_whole(clause)
         check_height(clause)
-    return typed.Program(
+    return typed.TypedProgram(
         finished,
         tuple(sorted(scope.variables.values(), key=lambda v: v.index)),
         aggregations.all(),
@@ -57,13 +57,13 @@ def check(program: tree.Program, environment: Environment) -> typed.Program:
 class _CheckedClause:
     """A clause, some of whose actions may still have to be finished."""
 
-    node: tree.Clause
+    node: tree.ClauseNode
     predicate: typed.Expr | None
     actions: tuple[typed.Action | Unfinished, ...]
 
 
 def _checked(
-    program: tree.Program, aggregations: Aggregations, scope: Scope
+    program: tree.ProgramNode, aggregations: Aggregations, scope: Scope
 ) -> tuple[list[_CheckedClause], Scope]:
     clauses: list[_CheckedClause] = []
     scope.aggregations = aggregations_of(program)
@@ -71,27 +71,27 @@ def _checked(
     use(program, scope, check_expression)
     for item in program.items:
         scope.patterns = ()
-        if isinstance(item, tree.Declaration):
+        if isinstance(item, tree.DeclarationNode):
             declare(item, scope, check_expression)
-        elif isinstance(item, tree.TypeDeclaration):
+        elif isinstance(item, tree.TypeDeclarationNode):
             declare_type(item, scope)
-        elif isinstance(item, tree.Inline):
+        elif isinstance(item, tree.InlineNode):
             define_inline(item, scope, check_expression)
-        elif isinstance(item, tree.Translator):
+        elif isinstance(item, tree.TranslatorNode):
             define_translator(item, scope, check_expression)
-        elif isinstance(item, tree.Provider):
+        elif isinstance(item, tree.ProviderNode):
             declare_provider(item, scope)
-        elif isinstance(item, tree.Pragma) and item.kind == "depends_on":
+        elif isinstance(item, tree.PragmaNode) and item.kind == "depends_on":
             check_pragma(item, scope)
-        elif isinstance(item, tree.Clause):
+        elif isinstance(item, tree.ClauseNode):
             clauses.append(_clause(item, scope, aggregations))
     for item in program.items:
-        if isinstance(item, tree.Pragma) and item.kind != "depends_on":
+        if isinstance(item, tree.PragmaNode) and item.kind != "depends_on":
             check_pragma(item, scope)
     return clauses, scope
 
 
-def _clause(node: tree.Clause, scope: Scope, aggregations: Aggregations) -> _CheckedClause:
+def _clause(node: tree.ClauseNode, scope: Scope, aggregations: Aggregations) -> _CheckedClause:
     """Statements are checked before the predicate, because they create variables more often; if
     that fails for a missing name, the predicate goes first (libdtrace's dt_cook_clause)."""
     before = scope.snapshot()
@@ -110,7 +110,7 @@ def _clause(node: tree.Clause, scope: Scope, aggregations: Aggregations) -> _Che
 
 
 def _actions(
-    node: tree.Clause, scope: Scope, aggregations: Aggregations
+    node: tree.ClauseNode, scope: Scope, aggregations: Aggregations
 ) -> tuple[typed.Action | Unfinished, ...]:
     return tuple(statement(s, scope, aggregations) for s in node.statements)
 
@@ -131,7 +131,7 @@ def _finished(clause: _CheckedClause, index: int) -> typed.Clause:
     )
 
 
-def _predicate(node: tree.Clause, scope: Scope) -> typed.Expr | None:
+def _predicate(node: tree.ClauseNode, scope: Scope) -> typed.Expr | None:
     if node.predicate is None:
         return None
     predicate = check_expression(node.predicate, scope)

@@ -31,14 +31,14 @@ from kinst.dlang.vocabulary.type_names import words
 MOST_ELEMENTS = 1 << 20
 
 
-def declare_type(node: tree.TypeDeclaration, scope: Scope) -> None:
+def declare_type(node: tree.TypeDeclarationNode, scope: Scope) -> None:
     """A structure, an enumeration or a typedef. Raises DError D_DECL_IDRED if a variable has its
     name, and the errors of Types.declare()."""
     if node.name and _is_global(node.name, scope):
         message = f"global variable identifier redeclared: {node.name}"
         raise DError(message, node.span, "D_DECL_IDRED")
     body = node.type.body
-    for one in body.enumerators if isinstance(body, tree.EnumBody) else ():
+    for one in body.enumerators if isinstance(body, tree.EnumBodyNode) else ():
         if builtins.kind_of(one.name) is not None or _is_global(one.name, scope):
             raise DError(f"identifier redeclared: {one.name}", one.span, "D_DECL_IDRED")
     scope.types.declare(node)
@@ -49,7 +49,7 @@ def _is_global(name: str, scope: Scope) -> bool:
 
 
 def declare(
-    node: tree.Declaration, scope: Scope, check: Callable[[tree.Expr, Scope], typed.Expr]
+    node: tree.DeclarationNode, scope: Scope, check: Callable[[tree.ExprNode, Scope], typed.Expr]
 ) -> None:
     """A variable. Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_DECL_INCOMPLETE, D_DECL_LOCASSC,
     D_DECL_ARRSUB, D_DECL_ARRBIG, D_DECL_PROTO_TYPE and those of type names."""
@@ -86,7 +86,9 @@ def declare(
         raise DError(message, node.span, "D_DECL_IDRED")
 
 
-def _array(node: tree.Declaration, type_: ArrayType, length: int, name: str) -> tuple[DType, int]:
+def _array(
+    node: tree.DeclarationNode, type_: ArrayType, length: int, name: str
+) -> tuple[DType, int]:
     """The type and the number of elements, if the type itself is an array: a typedef, or arrays of
     arrays."""
     if node.keys is None and not length and type_.count:
@@ -118,7 +120,7 @@ def _shown(variable: typed.Variable) -> str:
     return f"scalar {variable.type}"
 
 
-def _keys(node: tree.Declaration, name: str, scope: Scope) -> tuple[DType, ...]:
+def _keys(node: tree.DeclarationNode, name: str, scope: Scope) -> tuple[DType, ...]:
     if node.keys is None:
         return ()
     if node.scope == "this":
@@ -134,7 +136,7 @@ def _keys(node: tree.Declaration, name: str, scope: Scope) -> tuple[DType, ...]:
 
 
 def _length(
-    node: tree.Declaration, scope: Scope, check: Callable[[tree.Expr, Scope], typed.Expr]
+    node: tree.DeclarationNode, scope: Scope, check: Callable[[tree.ExprNode, Scope], typed.Expr]
 ) -> int:
     """The number of elements of a scalar array; 0 if it is none."""
     if node.length is None:
@@ -160,7 +162,7 @@ LONGEST_PROBE = 63  # DTRACE_NAMELEN - 1
 Interface = Mapping[str, tuple[Sequence[DType], Sequence[DType] | None]]
 
 
-def declare_provider(node: tree.Provider, scope: Scope) -> None:
+def declare_provider(node: tree.ProviderNode, scope: Scope) -> None:
     """Note the probes of a provider.  Raises DError D_PROV_BADNAME, D_PROV_PRDUP,
     D_PROV_PRARGLEN, D_PROV_PRXLATOR, D_PROV_INCOMPAT, D_DECL_PROTO_* and those of types."""
     _check_provider_name("provider", node.name, LONGEST_PROVIDER, node.span)
@@ -202,7 +204,7 @@ def _known_probes(name: str, scope: Scope) -> Interface | None:
 
 
 def _prototypes(
-    probe: tree.ProbeDeclaration, name: str, scope: Scope
+    probe: tree.ProbeDeclarationNode, name: str, scope: Scope
 ) -> tuple[Sequence[DType], Sequence[DType] | None]:
     inputs = _prototype_types(probe.inputs, probe.inputs, "probe input", probe.span, scope)
     outputs: Sequence[DType] | None = None
@@ -219,7 +221,7 @@ def _prototypes(
 
 
 def _prototype_types(
-    given: tree.Prototype, formal: tree.Prototype, kind: str, span: Span, scope: Scope
+    given: tree.PrototypeNode, formal: tree.PrototypeNode, kind: str, span: Span, scope: Scope
 ) -> Sequence[DType]:
     """The types in a prototype. formal: the prototype whose parameters have names."""
     found: list[DType] = []
@@ -291,7 +293,7 @@ def _compare_probe(
 
 
 def _check_translators(
-    provider: str, name: str, probe: tree.ProbeDeclaration, scope: Scope
+    provider: str, name: str, probe: tree.ProbeDeclarationNode, scope: Scope
 ) -> None:
     """Raise DError D_PROV_PRXLATOR if an output is neither its input nor translated from it."""
     inputs = {p.name: scope.resolve(p.type) for p in probe.inputs.parameters if p.name}
@@ -322,7 +324,7 @@ def _may_be_passed_as(source: DType, made: DType) -> bool:
 _PROBE_PARTS = words("provider module function name args")
 
 
-def check_pragma(node: tree.Pragma, scope: Scope) -> None:
+def check_pragma(node: tree.PragmaNode, scope: Scope) -> None:
     """Check that what the pragma is about exists, once all of the program's names are known. Raises
     DError D_PRAGMA_DEPEND, D_PRAGMA_SCOPE, D_PRAGMA_UNUSED, D_PRAGMA_INVAL."""
     if node.kind == "depends_on":
@@ -346,7 +348,7 @@ def check_pragma(node: tree.Pragma, scope: Scope) -> None:
     raise DError(f"unused #pragma {node.kind}", node.span, "D_PRAGMA_UNUSED", hint)
 
 
-def _check_dependency(node: tree.Pragma, scope: Scope) -> None:
+def _check_dependency(node: tree.PragmaNode, scope: Scope) -> None:
     kind, name = node.words[:2]
     if kind == "library":
         message = "main program may not explicitly depend on a library"
@@ -360,7 +362,7 @@ def _check_dependency(node: tree.Pragma, scope: Scope) -> None:
         raise DError(message, node.span, "D_PRAGMA_DEPEND", hint)
 
 
-def _typed_modules(node: tree.Pragma, scope: Scope) -> list[str]:
+def _typed_modules(node: tree.PragmaNode, scope: Scope) -> list[str]:
     """The names of the modules that have types."""
     try:
         return list(scope.types.source.modules()) if scope.types.source is not None else []

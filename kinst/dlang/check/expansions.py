@@ -28,7 +28,7 @@ from kinst.dlang.check import members
 from kinst.dlang.check.calls import ActionCall, action_as_value
 from kinst.dlang.check.scope import Check, Scope, Translation, Translator
 from kinst.dlang.syntax import tree
-from kinst.dlang.typed import Root, Snapshot, Store
+from kinst.dlang.typed import BaseAddress, Store, TranslatedStruct
 from kinst.dlang.types.conversions import (
     cast,
     is_declaration,
@@ -47,7 +47,7 @@ from kinst.dlang.walk import children
 MOST_EXPANSIONS = 10_000
 
 
-def define_inline(node: tree.Inline, scope: Scope, check: Check) -> None:
+def define_inline(node: tree.InlineNode, scope: Scope, check: Check) -> None:
     """Note an inline. Its expression is checked here, where it stands, as well as at each use.
 
     Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_OP_INCOMPAT and all errors of expressions.
@@ -76,19 +76,21 @@ def define_inline(node: tree.Inline, scope: Scope, check: Check) -> None:
     scope.inlines[name] = node
 
 
-def is_inline_array(node: tree.Expr, scope: Scope) -> bool:
+def is_inline_array(node: tree.ExprNode, scope: Scope) -> bool:
     """Whether a node names an inline with parameters."""
-    found = scope.inlines.get(node.name) if isinstance(node, tree.Name) else None
+    found = scope.inlines.get(node.name) if isinstance(node, tree.NameNode) else None
     return found is not None and found.parameters is not None
 
 
-def inline_value(node: tree.Expr, use: tree.Index | None, scope: Scope, check: Check) -> typed.Expr:
+def inline_value(
+    node: tree.ExprNode, use: tree.IndexNode | None, scope: Scope, check: Check
+) -> typed.Expr:
     """The value of a name that is an inline, or the parameter of one.
 
     use: name[arguments], for an inline with parameters. Raises DError D_IDENT_BADREF, D_PROTO_LEN,
     D_PROTO_ARG.
     """
-    assert isinstance(node, tree.Name)
+    assert isinstance(node, tree.NameNode)
     if use is None and node.name in scope.bound:
         return scope.bound[node.name]
     inline = scope.inlines[node.name]
@@ -144,7 +146,7 @@ def count_expansion(span: Span, scope: Scope) -> None:
 
 
 def _expand_inline(
-    inline: tree.Inline, bound: dict[str, typed.Expr], span: Span, scope: Scope, check: Check
+    inline: tree.InlineNode, bound: dict[str, typed.Expr], span: Span, scope: Scope, check: Check
 ) -> typed.Expr:
     """The inline's expression as a value of its type; only its own parameters are bound in it."""
     count_expansion(span, scope)
@@ -164,7 +166,7 @@ def _expand_inline(
 
 
 def define_translator(
-    node: tree.Translator, scope: Scope, check: Check, *, lazily: bool = False
+    node: tree.TranslatorNode, scope: Scope, check: Check, *, lazily: bool = False
 ) -> None:
     """Note a translator. Its expressions are checked here as well as at each use, unless lazily:
     kinst's own translators are checked where a member is used, because kernels differ.
@@ -195,7 +197,7 @@ def define_translator(
     scope.translators.append(translator)
 
 
-def _sample_of(node: tree.Translator, type_: DType) -> typed.Expr:
+def _sample_of(node: tree.TranslatorNode, type_: DType) -> typed.Expr:
     """An expression of the parameter's type; for a structure a place in memory."""
     if isinstance(type_, StructType):
         pointer = PointerType(type_)
@@ -204,7 +206,7 @@ def _sample_of(node: tree.Translator, type_: DType) -> typed.Expr:
     return typed.GlobalRead(type_, node.span, typed.Variable(node.parameter, type_, -1))
 
 
-def xlate(node: tree.Xlate, scope: Scope, check: Check) -> typed.Expr:
+def xlate(node: tree.XlateNode, scope: Scope, check: Check) -> typed.Expr:
     """xlate < type > (expression), to a structure or a pointer to one.
 
     Raises DError D_XLATE_NONE and the errors of the expression.
@@ -235,7 +237,7 @@ def _given(operand: typed.Expr, type_: DType) -> typed.Expr | None:
 
 
 def translated_member(
-    node: tree.Member, base: Translation, scope: Scope, check: Check
+    node: tree.MemberNode, base: Translation, scope: Scope, check: Check
 ) -> typed.Expr:  # fmt: skip
     """A member of a translation. Raises DError D_XLATE_NOCONV, D_OP_PTR, D_OP_SOU and the errors of
     its expression."""
@@ -254,7 +256,7 @@ def translated_member(
 
 def _member_value(
     translator: Translator,
-    one: tree.MemberValue,
+    one: tree.MemberValueNode,
     source: typed.Expr,
     span: Span,
     scope: Scope,
@@ -321,7 +323,7 @@ def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
             continue
         assert wanted is not None
         stores.append(_member_store(wanted, found, translator.made))
-    return Snapshot(translator.made, span, first, tuple(stores))
+    return TranslatedStruct(translator.made, span, first, tuple(stores))
 
 
 def as_pointer(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
@@ -342,7 +344,7 @@ def _member_store(wanted: Member, value: typed.Expr, made: StructType) -> Store:
     offset = wanted.bit // 8
     if wanted.bits:
         bit = wanted.bit % 8
-    address = members.moved(Root(PointerType(made), span), offset, type_)
+    address = members.moved(BaseAddress(PointerType(made), span), offset, type_)
     return Store(type_, span, address, value, bit, wanted.bits)
 
 
@@ -350,7 +352,7 @@ def refuse_whole(clause: typed.Clause) -> None:
     """Raise DError D_OP_DYN if a translation is used as a value (D_CG_DYN if it is a statement),
     and D_CG_EXPR if an action is."""
     for action in clause.actions:
-        if isinstance(action, typed.Evaluate) and isinstance(action.expr, Translation):
+        if isinstance(action, typed.EvaluateAction) and isinstance(action.expr, Translation):
             message = "expression cannot evaluate to result of dynamic type"
             raise DError(message, action.expr.span, "D_CG_DYN")
     waiting = children(clause)

@@ -1,6 +1,6 @@
 """Expressions: names resolved, types determined, conversions made explicit.
 
-check() turns a tree.Expr into a typed.Expr. Every DError has libdtrace's tag and, up to line
+check() turns a tree.ExprNode into a typed.Expr. Every DError has libdtrace's tag and, up to line
 breaks, its words.
 
 Tested by tests/dlang/types/test_conversions.py and tests/d.
@@ -57,7 +57,7 @@ from kinst.dlang.vocabulary.type_names import is_bool, typedef
 _BUILTIN_ARGUMENTS = 10  # arg0 to arg9
 
 
-def _probe_argument(node: tree.Index, scope: Scope, check: Check) -> typed.Expr:
+def _probe_argument(node: tree.IndexNode, scope: Scope, check: Check) -> typed.Expr:
     """args[index].  Raises DError D_PROTO_LEN, D_PROTO_ARG, D_ARGS_NONE, D_ARGS_MULTI,
     D_ARGS_IDX, D_ARGS_TYPE."""
     span, count = node.span, len(node.arguments)
@@ -98,7 +98,7 @@ def _has_no_arguments(pattern: ProbePattern, scope: Scope) -> bool:
     )
 
 
-def _argument_type(pattern: ProbePattern, index: int, node: tree.Index, scope: Scope) -> DType:
+def _argument_type(pattern: ProbePattern, index: int, node: tree.IndexNode, scope: Scope) -> DType:
     """The type of an argument of the probes that a description means."""
     known = _no_types if _has_no_arguments(pattern, scope) else scope.environment.arguments
     try:
@@ -166,7 +166,7 @@ def _is_return(pattern: ProbePattern, scope: Scope) -> bool:
     )
 
 
-def _enumerator(node: tree.Name, scope: Scope) -> typed.Expr | None:
+def _enumerator(node: tree.NameNode, scope: Scope) -> typed.Expr | None:
     """The enumeration constant of this name, the program's or the kernel's.
 
     Raises DError D_IDENT_AMBIG.
@@ -180,11 +180,13 @@ def _enumerator(node: tree.Name, scope: Scope) -> typed.Expr | None:
     return None if found is None else constant(found[1], found[0], node.span)
 
 
-def _enumeration_tag(type_: EnumType, node: tree.Expr, op: str, scope: Scope) -> typed.Expr | None:
+def _enumeration_tag(
+    type_: EnumType, node: tree.ExprNode, op: str, scope: Scope
+) -> typed.Expr | None:
     """The right side of a comparison (op) with an enumeration, if it names one of that
     enumeration's values; other enumerations may use the name, too (libdtrace's dt_cook_op2()).
     Raises DError D_IDENT_AMBIG."""
-    if not isinstance(node, tree.Name):
+    if not isinstance(node, tree.NameNode):
         return None
     value = dict(type_.values).get(node.name)
     if value is None:
@@ -209,7 +211,7 @@ def _other_kind(name: str, scope: Scope) -> str:
     return builtins.kind_of(name) or ""
 
 
-def _cast_to(node: tree.CastTo, scope: Scope, check: Check) -> typed.Expr:
+def _cast_to(node: tree.CastNode, scope: Scope, check: Check) -> typed.Expr:
     """(type)operand. Raises DError D_CAST_INVAL and the errors of the type."""
     type_ = scope.resolve(node.type)
     operand = check(node.operand, scope)
@@ -229,7 +231,7 @@ def _cast_to(node: tree.CastTo, scope: Scope, check: Check) -> typed.Expr:
     raise DError(message, node.span, "D_CAST_INVAL")
 
 
-def _made(node: tree.Typed, operand: typed.Expr) -> typed.Expr:
+def _made(node: tree.TypedNode, operand: typed.Expr) -> typed.Expr:
     """An expression that kinst has made for a local variable, with the variable's type."""
     return cast(operand, PointerType(node.type) if node.pointer else node.type)
 
@@ -237,58 +239,60 @@ def _made(node: tree.Typed, operand: typed.Expr) -> typed.Expr:
 _SIZE_T = typedef("size_t")
 
 
-def check(node: tree.Expr, scope: Scope) -> typed.Expr:
+def check(node: tree.ExprNode, scope: Scope) -> typed.Expr:
     """The typed expression for a syntax tree. Raises DError."""
     found = with_size(node, _HANDLERS[type(node)](node, scope))
     type_ = scope.types.defined(found.type)
     return found if type_ is found.type else replace(found, type=type_)
 
 
-def with_size(node: tree.Expr, found: typed.Expr) -> typed.Expr:
+def with_size(node: tree.ExprNode, found: typed.Expr) -> typed.Expr:
     """The same expression.  Raises DError D_OP_INCOMPLETE for what a pointer points to if it is a
     structure that is only declared.
 
     A member without bytes has been defined (struct lock_class_key, in a kernel that does not check
     locks).
     """
-    if isinstance(node, tree.Prefix | tree.Index) and isinstance(found, typed.Load):
+    if isinstance(node, tree.PrefixNode | tree.IndexNode) and isinstance(found, typed.Load):
         need_definition("*", found.type, found.span)
     return found
 
 
-def place(node: tree.Expr, scope: Scope) -> typed.Expr:
+def place(node: tree.ExprNode, scope: Scope) -> typed.Expr:
     """check(), except that an array in memory stays an array and does not become a pointer: for
     sizeof, trace() and print()."""
     found: typed.Expr | None = None
-    if isinstance(node, tree.Member):
+    if isinstance(node, tree.MemberNode):
         found = _member_place(node, scope)
-    elif isinstance(node, tree.Index):
+    elif isinstance(node, tree.IndexNode):
         found = _index_place(node, scope)
-    elif isinstance(node, tree.Prefix) and node.op == "*":
+    elif isinstance(node, tree.PrefixNode) and node.op == "*":
         found = _pointed(node, check(node.operand, scope))
-    elif isinstance(node, tree.Name) and "`" in node.name:
+    elif isinstance(node, tree.NameNode) and "`" in node.name:
         found = members.symbol(node.name, node.span, scope)
-    elif isinstance(node, tree.Name) and variables.array_named(node, scope) is not None:
-        found = variables.read(variables.Place(node.name, "global", None, node.span), scope, check)
+    elif isinstance(node, tree.NameNode) and variables.array_named(node, scope) is not None:
+        found = variables.read(
+            variables.VariableReference(node.name, "global", None, node.span), scope, check
+        )
     else:
         return check(node, scope)
     array = isinstance(found.type, ArrayType) and found.type.count
     return found if array and not members.is_char_array(found.type) else members.value(found)
 
 
-def _integer(node: tree.Integer, scope: Scope) -> typed.Expr:
+def _integer(node: tree.IntegerNode, scope: Scope) -> typed.Expr:
     return constant(node.literal.value, literal_type(node.literal, node.span), node.span)
 
 
-def _string(node: tree.String, scope: Scope) -> typed.Expr:
+def _string(node: tree.StringNode, scope: Scope) -> typed.Expr:
     return typed.StrConst(StringType(len(node.value) + 1), node.span, node.value)
 
 
-def _name(node: tree.Name, scope: Scope) -> typed.Expr:
+def _name(node: tree.NameNode, scope: Scope) -> typed.Expr:
     if node.name in scope.bound or node.name in scope.inlines:
         return inline_value(node, None, scope, check)
     if node.name in scope.variables:
-        place = variables.Place(node.name, "global", None, node.span)
+        place = variables.VariableReference(node.name, "global", None, node.span)
         return members.value(variables.read(place, scope, check))
     if node.name == _ERRNO:
         return _errno(node.span, scope)
@@ -313,7 +317,7 @@ def _name(node: tree.Name, scope: Scope) -> typed.Expr:
     raise scope.unknown(node.name, node.span)
 
 
-def _aggregation(node: tree.Aggregation, scope: Scope) -> typed.Expr:
+def _aggregation(node: tree.AggregationNode, scope: Scope) -> typed.Expr:
     if node.name not in scope.aggregations:
         message = f"failed to resolve @{node.name[:80]}: Unknown variable name"
         raise DError(message, node.span, "D_IDENT_UNDEF")
@@ -321,16 +325,16 @@ def _aggregation(node: tree.Aggregation, scope: Scope) -> typed.Expr:
     raise DError(message, node.span, "D_OP_DYN", "print it with printa()")
 
 
-def _index(node: tree.Index, scope: Scope) -> typed.Expr:
+def _index(node: tree.IndexNode, scope: Scope) -> typed.Expr:
     return members.value(_index_place(node, scope))
 
 
-def _index_place(node: tree.Index, scope: Scope) -> typed.Expr:
-    if isinstance(node.base, tree.Aggregation):
+def _index_place(node: tree.IndexNode, scope: Scope) -> typed.Expr:
+    if isinstance(node.base, tree.AggregationNode):
         return _aggregation(node.base, scope)
     if is_inline_array(node.base, scope):
         return inline_value(node.base, node, scope, check)
-    if isinstance(node.base, tree.Name) and node.base.name == "args":
+    if isinstance(node.base, tree.NameNode) and node.base.name == "args":
         return _probe_argument(node, scope, check)
     place = variables.place_of(node, scope)
     if place is not None:
@@ -341,10 +345,10 @@ def _index_place(node: tree.Index, scope: Scope) -> typed.Expr:
     return load(move("+", pointer, index, node.span), node.span)
 
 
-def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
+def _base_and_index(node: tree.IndexNode, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
     """The parts of base[index]; for regs[] and uregs[] the finished read, twice."""
     base = node.base
-    if isinstance(base, tree.Name) and base.name not in scope.variables:
+    if isinstance(base, tree.NameNode) and base.name not in scope.variables:
         if base.name in ("regs", "uregs"):
             read = _register(base.name, node, scope)
             return read, read
@@ -352,7 +356,7 @@ def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.E
             raise DError(f"{base.name}[ ] is not supported yet", base.span, "D_UNKNOWN")
     pointer = members.as_pointer(check(base, scope))
     if len(node.arguments) != 1:
-        name = base.name if isinstance(base, tree.Name) else "this expression"
+        name = base.name if isinstance(base, tree.NameNode) else "this expression"
         message = f"cannot access {name} as an associative array"
         raise DError(message, node.span, "D_ARR_BADREF")
     index = check(node.arguments[0], scope)
@@ -361,7 +365,7 @@ def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.E
     return pointer, index
 
 
-def _register(name: str, node: tree.Index, scope: Scope) -> typed.Expr:
+def _register(name: str, node: tree.IndexNode, scope: Scope) -> typed.Expr:
     """regs[constant] and uregs[constant] (Dynamic Tracing Guide, "regs"; errors as in
     dt_idcook_regs)."""
     count = len(node.arguments)
@@ -383,23 +387,23 @@ def _register(name: str, node: tree.Index, scope: Scope) -> typed.Expr:
     return typed.RegisterRead(UINT64, node.span, index, name == "uregs")
 
 
-def _call(node: tree.Call, scope: Scope) -> typed.Expr:
+def _call(node: tree.CallNode, scope: Scope) -> typed.Expr:
     return calls.call(node, scope, check)
 
 
-def _refuse_members_of_args(node: tree.Member) -> None:
+def _refuse_members_of_args(node: tree.MemberNode) -> None:
     """Raises DError D_IDENT_BADREF for args->NAME, which looks like locals->NAME."""
-    if isinstance(node.base, tree.Name) and node.base.name == "args":
+    if isinstance(node.base, tree.NameNode) and node.base.name == "args":
         message = "associative array 'args' may not be referenced as scalar"
         hint = f"args[0] is the first argument; by its name, locals->{node.name}"
         raise DError(message, node.base.span, "D_IDENT_BADREF", hint)
 
 
-def _member(node: tree.Member, scope: Scope) -> typed.Expr:
+def _member(node: tree.MemberNode, scope: Scope) -> typed.Expr:
     return members.value(_member_place(node, scope))
 
 
-def _member_place(node: tree.Member, scope: Scope) -> typed.Expr:
+def _member_place(node: tree.MemberNode, scope: Scope) -> typed.Expr:
     place = variables.place_of(node, scope)
     if place is not None:
         return variables.read(place, scope, check)
@@ -410,14 +414,14 @@ def _member_place(node: tree.Member, scope: Scope) -> typed.Expr:
     return members.place_of_member(node, base, scope)
 
 
-def _pointed(node: tree.Prefix, operand: typed.Expr) -> typed.Expr:
+def _pointed(node: tree.PrefixNode, operand: typed.Expr) -> typed.Expr:
     """*operand, as a place."""
     if isinstance(operand, Translation) and isinstance(operand.type, PointerType):
         return replace(operand, type=operand.type.to, span=node.span)
     return load(members.as_pointer(operand), node.span)
 
 
-def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
+def _prefix(node: tree.PrefixNode, scope: Scope) -> typed.Expr:
     if node.op in ("++", "--"):
         return _step(node, scope, post=False)
     if node.op == "&":
@@ -451,7 +455,7 @@ def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
     return operand if node.op == "+" else unary(node.op, operand, operand.type, span)
 
 
-def _address_of(node: tree.Prefix, scope: Scope) -> typed.Expr:
+def _address_of(node: tree.PrefixNode, scope: Scope) -> typed.Expr:
     """&*p is p, and &p[i] is p + i; D variables have no address."""
     inner = node.operand
     place = variables.place_of(inner, scope)
@@ -461,11 +465,11 @@ def _address_of(node: tree.Prefix, scope: Scope) -> typed.Expr:
             return element
         variables.read(place, scope, check)
         raise DError("cannot take address of dynamic variable", node.span, "D_ADDROF_VAR")
-    if isinstance(inner, tree.Prefix) and inner.op == "*":
+    if isinstance(inner, tree.PrefixNode) and inner.op == "*":
         address = check(inner.operand, scope)
         load(address, node.span)
         return address
-    if isinstance(inner, tree.Index) and not isinstance(inner.base, tree.Aggregation):
+    if isinstance(inner, tree.IndexNode) and not isinstance(inner.base, tree.AggregationNode):
         pointer, index = _base_and_index(inner, scope)
         if isinstance(pointer, typed.RegisterRead):
             message = "cannot take address of dynamic variable"
@@ -474,10 +478,10 @@ def _address_of(node: tree.Prefix, scope: Scope) -> typed.Expr:
             message = "cannot take address of a string's character"
             raise DError(message, node.span, "D_ADDROF_VAR", "a string has no one address in kinst")
         return move("+", pointer, index, node.span)
-    if isinstance(inner, tree.Name) and "`" in inner.name:
+    if isinstance(inner, tree.NameNode) and "`" in inner.name:
         return members.address_of(members.symbol(inner.name, inner.span, scope), node.span)
-    if isinstance(inner, tree.Name | tree.Aggregation):
-        if isinstance(inner, tree.Name):
+    if isinstance(inner, tree.NameNode | tree.AggregationNode):
+        if isinstance(inner, tree.NameNode):
             check(inner, scope)
         raise DError("cannot take address of dynamic variable", node.span, "D_ADDROF_VAR")
     return members.address_of(check(inner, scope), node.span)
@@ -490,28 +494,28 @@ def _sizeof(size: int, span: Span) -> typed.Expr:
     return constant(size, _SIZE_T, span)
 
 
-def _sizeof_type(node: tree.SizeofType, scope: Scope) -> typed.Expr:
+def _sizeof_type(node: tree.SizeofTypeNode, scope: Scope) -> typed.Expr:
     type_ = scope.resolve(node.type)
     if isinstance(type_, StructType):
         type_ = scope.types.lookup(type_)
     return _sizeof(size_of(type_, scope.environment.strsize), node.span)
 
 
-def _postfix(node: tree.Postfix, scope: Scope) -> typed.Expr:
+def _postfix(node: tree.PostfixNode, scope: Scope) -> typed.Expr:
     return _step(node, scope, post=True)
 
 
-def _step(node: tree.Prefix | tree.Postfix, scope: Scope, *, post: bool) -> typed.Expr:
+def _step(node: tree.PrefixNode | tree.PostfixNode, scope: Scope, *, post: bool) -> typed.Expr:
     return variables.step(node, scope, check, post=post)
 
 
-def _assignment(node: tree.Assignment, scope: Scope) -> typed.Expr:
-    if isinstance(node.left, tree.Aggregation):
+def _assignment(node: tree.AssignmentNode, scope: Scope) -> typed.Expr:
+    if isinstance(node.left, tree.AggregationNode):
         return _aggregation(node.left, scope)
     return variables.assignment(node, scope, check)
 
 
-def _infix(node: tree.Infix, scope: Scope) -> typed.Expr:
+def _infix(node: tree.InfixNode, scope: Scope) -> typed.Expr:
     if node.op == ",":
         return _comma(node, scope)
     left = check(node.left, scope)
@@ -523,7 +527,7 @@ def _infix(node: tree.Infix, scope: Scope) -> typed.Expr:
     return found or operate(node.op, left, right, node.span, shown=node.op)
 
 
-def _comma(node: tree.Infix, scope: Scope) -> typed.Expr:
+def _comma(node: tree.InfixNode, scope: Scope) -> typed.Expr:
     for side in (node.left, node.right):
         if is_aggregation(side):
             message = "operator , operands cannot be of dynamic type"
@@ -542,9 +546,9 @@ def without_void(expr: typed.Expr) -> typed.Expr:
     return expr
 
 
-def is_aggregation(node: tree.Expr) -> bool:
-    return isinstance(node, tree.Aggregation) or (
-        isinstance(node, tree.Index) and is_aggregation(node.base)
+def is_aggregation(node: tree.ExprNode) -> bool:
+    return isinstance(node, tree.AggregationNode) or (
+        isinstance(node, tree.IndexNode) and is_aggregation(node.base)
     )
 
 
@@ -553,7 +557,7 @@ def _conditional_action(span: Span) -> DError:
     return DError(message, span, "D_OP_ACT", "use a predicate")
 
 
-def _ternary(node: tree.Ternary, scope: Scope) -> typed.Expr:
+def _ternary(node: tree.TernaryNode, scope: Scope) -> typed.Expr:
     for side in (node.then, node.otherwise):
         if is_aggregation(side):
             message = "operator ?: operands cannot be of dynamic type"
@@ -571,21 +575,21 @@ def _ternary(node: tree.Ternary, scope: Scope) -> typed.Expr:
 
 
 _HANDLERS: dict[type, Callable[[Any, Scope], typed.Expr]] = {
-    tree.Integer: _integer,
-    tree.String: _string,
-    tree.Name: _name,
-    tree.Aggregation: _aggregation,
-    tree.Index: _index,
-    tree.Call: _call,
-    tree.Member: _member,
-    tree.Prefix: _prefix,
-    tree.Postfix: _postfix,
-    tree.Infix: _infix,
-    tree.Assignment: _assignment,
-    tree.Ternary: _ternary,
-    tree.CastTo: lambda node, scope: _cast_to(node, scope, check),
-    tree.Typed: lambda node, scope: _made(node, check(node.operand, scope)),
-    tree.SizeofType: _sizeof_type,
-    tree.OffsetOf: members.offset_of,
-    tree.Xlate: lambda node, scope: xlate(node, scope, check),
+    tree.IntegerNode: _integer,
+    tree.StringNode: _string,
+    tree.NameNode: _name,
+    tree.AggregationNode: _aggregation,
+    tree.IndexNode: _index,
+    tree.CallNode: _call,
+    tree.MemberNode: _member,
+    tree.PrefixNode: _prefix,
+    tree.PostfixNode: _postfix,
+    tree.InfixNode: _infix,
+    tree.AssignmentNode: _assignment,
+    tree.TernaryNode: _ternary,
+    tree.CastNode: lambda node, scope: _cast_to(node, scope, check),
+    tree.TypedNode: lambda node, scope: _made(node, check(node.operand, scope)),
+    tree.SizeofTypeNode: _sizeof_type,
+    tree.OffsetOfNode: members.offset_of,
+    tree.XlateNode: lambda node, scope: xlate(node, scope, check),
 }

@@ -206,7 +206,7 @@ def _fits(letter: str, type_: DType) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class PrintedValue:
     """A value to be printed: its type, and the place that an error about it points to."""
 
     type: DType
@@ -216,7 +216,7 @@ class Value:
 class _Binder:
     """Hands out values to conversions, in order."""
 
-    def __init__(self, function: str, values: Sequence[Value], span: Span) -> None:
+    def __init__(self, function: str, values: Sequence[PrintedValue], span: Span) -> None:
         self.function = function
         self.values = values
         self.span = span
@@ -251,7 +251,7 @@ class _Binder:
                     f"{self.function}( )"
                 )
                 raise DError(message, self.span, "D_PRINTF_AGG_CONV")
-            name, value = "aggregating action", Value(aggregated, self.span)
+            name, value = "aggregating action", PrintedValue(aggregated, self.span)
         elif self.used >= len(self.values):
             message = (
                 f"{self.function}( ) prototype mismatch: conversion #{number} (%{letter}) is "
@@ -273,12 +273,12 @@ class _Binder:
 def bind_format(
     function: str,
     parsed: ParsedFormat,
-    values: Sequence[Value],
+    values: Sequence[PrintedValue],
     span: Span,
     *,
     aggregated: IntType | None = None,
     exact: bool = True,
-) -> tuple[typed.Format, tuple[int, ...]]:
+) -> tuple[typed.PrintfFormat, tuple[int, ...]]:
     """Give each conversion its value.
 
     span: of the format. aggregated: the type that %@ prints in printa(). exact: every value has to
@@ -307,4 +307,4 @@ def bind_format(
         raise DError(message, values[binder.used].span, "D_PRINTF_ARG_EXTRA")
     if parsed.rest:
         parts.append(typed.FormatPart(parsed.rest))
-    return typed.Format(parsed.text, tuple(parts)), tuple(binder.stars)
+    return typed.PrintfFormat(parsed.text, tuple(parts)), tuple(binder.stars)

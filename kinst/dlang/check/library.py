@@ -47,11 +47,11 @@ def declared_names(library: Library) -> frozenset[str]:
 
 
 @cache
-def _items(library: Library) -> tuple[tree.Item, ...]:
+def _items(library: Library) -> tuple[tree.ItemNode, ...]:
     """The library's declarations.  Raises DError for one that is not well formed."""
     known = declared_types(library).__contains__
     program = parse(library.text, library.name, part=True, knows_type=known)
-    return tuple(item for item in program.items if not isinstance(item, tree.Clause))
+    return tuple(item for item in program.items if not isinstance(item, tree.ClauseNode))
 
 
 @cache
@@ -60,20 +60,22 @@ def _required(library: Library) -> tuple[str, ...]:
     return tuple(
         item.words[1]
         for item in _items(library)
-        if isinstance(item, tree.Pragma) and item.words[0] == "library"
+        if isinstance(item, tree.PragmaNode) and item.words[0] == "library"
     )
 
 
-def _defined(item: tree.Item) -> set[str]:
+def _defined(item: tree.ItemNode) -> set[str]:
     """Names of what an item declares; of a translator the names of the type that it makes."""
-    if isinstance(item, tree.Inline):
+    if isinstance(item, tree.InlineNode):
         return {item.name}
-    if isinstance(item, tree.Translator):
+    if isinstance(item, tree.TranslatorNode):
         return set(item.type.words)
-    if not isinstance(item, tree.TypeDeclaration):
+    if not isinstance(item, tree.TypeDeclarationNode):
         return set()
     body = item.type.body
-    values = {one.name for one in body.enumerators} if isinstance(body, tree.EnumBody) else set()
+    values = (
+        {one.name for one in body.enumerators} if isinstance(body, tree.EnumBodyNode) else set()
+    )
     return {name for name in (item.name, body.tag if body else "", *values) if name}
 
 
@@ -81,9 +83,9 @@ def _used(node: object) -> set[str]:
     """Every name and every word of a type in a piece of the tree."""
     found: set[str] = set()
     for one in walk(node):
-        if isinstance(one, tree.Name):
+        if isinstance(one, tree.NameNode):
             found.add(one.name)
-        elif isinstance(one, tree.TypeName):
+        elif isinstance(one, tree.TypeNode):
             found.update(one.words)
     return found
 
@@ -111,10 +113,10 @@ def _in_order(libraries: Iterable[Library], known: Sequence[Library]) -> list[Li
     return ordered
 
 
-def _wanted(program: tree.Program, known: Sequence[Library]) -> tuple[set[int], set[str]]:
+def _wanted(program: tree.ProgramNode, known: Sequence[Library]) -> tuple[set[int], set[str]]:
     """(id() of each item that the program uses or that one of those uses, names of their files)."""
     own = {name for item in program.items for name in _defined(item)
-           if isinstance(item, tree.TypeDeclaration | tree.Inline)}  # fmt: skip
+           if isinstance(item, tree.TypeDeclarationNode | tree.InlineNode)}  # fmt: skip
     pending, seen = _used(program) - own, set(own)
     wanted: set[int] = set()
     files: set[str] = set()
@@ -134,7 +136,7 @@ def _wanted(program: tree.Program, known: Sequence[Library]) -> tuple[set[int], 
     return wanted, files
 
 
-def use(program: tree.Program, scope: Scope, check: Check) -> None:
+def use(program: tree.ProgramNode, scope: Scope, check: Check) -> None:
     """Declare what the program uses of the system's libraries, except what it defines itself."""
     known = scope.environment.dialect().libraries
     wanted, files = _wanted(program, known)
@@ -142,9 +144,9 @@ def use(program: tree.Program, scope: Scope, check: Check) -> None:
         for item in _items(library):
             if id(item) not in wanted:
                 continue
-            if isinstance(item, tree.TypeDeclaration):
+            if isinstance(item, tree.TypeDeclarationNode):
                 scope.types.declare(item)
-            elif isinstance(item, tree.Inline):
+            elif isinstance(item, tree.InlineNode):
                 define_inline(item, scope, check)
-            elif isinstance(item, tree.Translator):
+            elif isinstance(item, tree.TranslatorNode):
                 define_translator(item, scope, check, lazily=True)

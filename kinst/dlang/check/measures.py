@@ -18,7 +18,7 @@ CLOCKS = ("timestamp", "vtimestamp", "walltimestamp")
 _UNKNOWN = ""
 
 
-def measures_of(program: tree.Program) -> Mapping[str, Measure]:
+def measures_of(program: tree.ProgramNode) -> Mapping[str, Measure]:
     """Return what each aggregation of a program measures, by its name.
 
     Statements that differ in their expression leave it unknown, and so with units and keys."""
@@ -26,7 +26,7 @@ def measures_of(program: tree.Program) -> Mapping[str, Measure]:
     units = _variables(statements)
     found: dict[str, Measure] = {}
     for one in statements:
-        if not isinstance(one, tree.Assignment) or not isinstance(one.right, tree.Call):
+        if not isinstance(one, tree.AssignmentNode) or not isinstance(one.right, tree.CallNode):
             continue
         name, keys = _aggregation(one.left)
         if name is None:
@@ -49,63 +49,65 @@ def _both(one: Measure, other: Measure) -> Measure:
     )
 
 
-def _aggregation(node: tree.Expr) -> tuple[str | None, tuple[tree.Expr, ...]]:
+def _aggregation(node: tree.ExprNode) -> tuple[str | None, tuple[tree.ExprNode, ...]]:
     """The name of @name or @name[keys], None for anything else, and the keys."""
-    keys: tuple[tree.Expr, ...] = ()
-    if isinstance(node, tree.Index):
+    keys: tuple[tree.ExprNode, ...] = ()
+    if isinstance(node, tree.IndexNode):
         keys, node = node.arguments, node.base
-    return (node.name, keys) if isinstance(node, tree.Aggregation) else (None, ())
+    return (node.name, keys) if isinstance(node, tree.AggregationNode) else (None, ())
 
 
-def _variables(statements: list[tree.Expr]) -> dict[str, str]:
+def _variables(statements: list[tree.ExprNode]) -> dict[str, str]:
     """The units of variables: of all that is assigned to them, which a constant does not change."""
-    given: dict[str, list[tree.Expr]] = {}
+    given: dict[str, list[tree.ExprNode]] = {}
     for statement in statements:
         for node in _within(statement):
-            if isinstance(node, tree.Assignment) and _aggregation(node.left)[0] is None:
+            if isinstance(node, tree.AssignmentNode) and _aggregation(node.left)[0] is None:
                 given.setdefault(_variable(node.left), []).append(node.right)
     units: dict[str, str] = {}
     while True:
         before = dict(units)
         for name, values in given.items():
-            those = [one for one in values if not isinstance(one, tree.Integer)]
+            those = [one for one in values if not isinstance(one, tree.IntegerNode)]
             all_units = {_unit(one, units) for one in those}
             units[name] = all_units.pop() if len(all_units) == 1 else _UNKNOWN
         if units == before:
             return units
 
 
-def _variable(node: tree.Expr) -> str:
+def _variable(node: tree.ExprNode) -> str:
     """A variable's name, whatever its keys."""
-    return unparse_expression(node.base if isinstance(node, tree.Index) else node)
+    return unparse_expression(node.base if isinstance(node, tree.IndexNode) else node)
 
 
-def _within(node: tree.Expr) -> Iterator[tree.Expr]:
+def _within(node: tree.ExprNode) -> Iterator[tree.ExprNode]:
     yield node
     for field in fields(node):
         value = getattr(node, field.name)
         for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, tree.Expr):
+            if isinstance(one, tree.ExprNode):
                 yield from _within(one)
 
 
-def _unit(node: tree.Expr, units: Mapping[str, str]) -> str:
+def _unit(node: tree.ExprNode, units: Mapping[str, str]) -> str:
     match node:
-        case tree.Name(_, name) if name in CLOCKS:
+        case tree.NameNode(_, name) if name in CLOCKS:
             return UNITS[0]
-        case tree.Infix(_, "+" | "-", left, right):
+        case tree.InfixNode(_, "+" | "-", left, right):
             found = {_unit(left, units), _unit(right, units)}
             # A time since what is not known to be one is a time: that variable's is from elsewhere.
             found.discard(_UNKNOWN)
             return found.pop() if len(found) == 1 else _UNKNOWN
-        case tree.Infix(_, "/", left, tree.Integer() as divisor):
+        case tree.InfixNode(_, "/", left, tree.IntegerNode() as divisor):
             return scaled(_unit(left, units), divisor.literal.value)
-        case tree.CastTo() | tree.Typed():
+        case tree.CastNode() | tree.TypedNode():
             return _unit(node.operand, units)
-        case tree.Ternary():
-            both = [one for one in (node.then, node.otherwise) if not isinstance(one, tree.Integer)]
+        case tree.TernaryNode():
+            both = [
+                one for one in (node.then, node.otherwise) if not isinstance(one, tree.IntegerNode)
+            ]
             found = {_unit(one, units) for one in both}
             return found.pop() if len(found) == 1 else _UNKNOWN
-        case tree.Name() | tree.Member() | tree.Index():
+        case tree.NameNode() | tree.MemberNode() | tree.IndexNode():
             return units.get(_variable(node), _UNKNOWN)
     return _UNKNOWN

@@ -102,7 +102,7 @@ def moved(address: typed.Expr, offset: int, type_: DType) -> typed.Expr:
     return typed.Cast(pointer, address.span, total)
 
 
-def place_of_member(node: tree.Member, base: typed.Expr, scope: Scope) -> typed.Expr:
+def place_of_member(node: tree.MemberNode, base: typed.Expr, scope: Scope) -> typed.Expr:
     """base.name or base->name as a place.  Raises DError D_OP_PTR, D_OP_SOU, D_OP_INCOMPLETE,
     D_TYPE_MEMBER."""
     op, span = node.op, node.span
@@ -182,7 +182,7 @@ def address_of(place: typed.Expr, span: Span) -> typed.Expr:
     raise DError("unacceptable operand for unary & operator", span, "D_ADDROF_LVAL")
 
 
-def offset_of(node: tree.OffsetOf, scope: Scope) -> typed.Expr:
+def offset_of(node: tree.OffsetOfNode, scope: Scope) -> typed.Expr:
     """offsetof(type, member).  Raises DError D_OFFSETOF_TYPE, D_OFFSETOF_BITFIELD; D_UNKNOWN for
     a member that is not there."""
     type_ = scope.resolve(node.type)

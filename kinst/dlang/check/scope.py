@@ -29,7 +29,7 @@ class Translator:
     """source: the type of its parameter. made: the structure whose members it defines. lazily: its
     expressions are checked only where they are used."""
 
-    node: tree.Translator
+    node: tree.TranslatorNode
     source: DType
     made: StructType
     lazily: bool = False
@@ -48,7 +48,7 @@ class Translation(typed.Expr):
 
 
 # expressions.check(), which is handed to the modules that it uses itself.
-Check = Callable[[tree.Expr, "Scope"], typed.Expr]
+Check = Callable[[tree.ExprNode, "Scope"], typed.Expr]
 
 
 def _no_hint(name: str) -> str:
@@ -101,7 +101,7 @@ class Scope:
         self.aggregations: frozenset[str] = frozenset()  # that some clause assigns
         self.variables: dict[str, typed.Variable] = {}
         self.externs: dict[str, DType] = {}
-        self.inlines: dict[str, tree.Inline] = {}
+        self.inlines: dict[str, tree.InlineNode] = {}
         self.translators: list[Translator] = []
         self.declared_providers: dict[
             str, Mapping[str, tuple[Sequence[DType], Sequence[DType] | None]]
@@ -115,7 +115,7 @@ class Scope:
         """A structure of the Guide's that the system has by this tag, or None."""
         return self.environment.dialect().structures.get(tag)
 
-    def resolve(self, name: tree.TypeName) -> DType:
+    def resolve(self, name: tree.TypeNode) -> DType:
         """The type that a TypeName means.  Raises DError D_DECL_*, D_UNKNOWN."""
         return self.types.resolve(name)
 

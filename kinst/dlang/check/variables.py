@@ -29,7 +29,7 @@ from kinst.dlang.check.expansions import as_pointer, as_structure, is_inline_arr
 from kinst.dlang.check.members import decayed
 from kinst.dlang.check.scope import Check, Scope, Translation
 from kinst.dlang.syntax import tree
-from kinst.dlang.typed import Before, Root, Shared, Store, root_of
+from kinst.dlang.typed import BaseAddress, Before, Shared, Store, root_of
 from kinst.dlang.types.conversions import (
     cast,
     common,
@@ -59,7 +59,7 @@ SCOPES = ("self", "this")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VariableReference:
     """The variable or element that name, self->name or name[keys] means; the variable may not exist
     yet.
 
@@ -68,18 +68,18 @@ class Place:
 
     name: str
     scope: str
-    keys: tuple[tree.Expr, ...] | None
+    keys: tuple[tree.ExprNode, ...] | None
     span: Span
 
 
-def _root(node: tree.Expr) -> tuple[str, str] | None:
+def _root(node: tree.ExprNode) -> tuple[str, str] | None:
     """A variable's name and scope, in name, self->name and this->name."""
-    if isinstance(node, tree.Name):
+    if isinstance(node, tree.NameNode):
         return node.name, "global"
-    if not isinstance(node, tree.Member) or node.op != "->":
+    if not isinstance(node, tree.MemberNode) or node.op != "->":
         return None
     base = node.base
-    if isinstance(base, tree.Name) and base.name in SCOPES:
+    if isinstance(base, tree.NameNode) and base.name in SCOPES:
         return f"{base.name}->{node.name}", base.name
     return None
 
@@ -105,12 +105,12 @@ def _is_taken(name: str, scope: Scope) -> bool:
     )
 
 
-def place_of(node: tree.Expr, scope: Scope) -> Place | None:
+def place_of(node: tree.ExprNode, scope: Scope) -> VariableReference | None:
     """The variable, or element of an array variable, that a node names; None for everything else:
     built-ins, inlines, and p[i] where p is a pointer."""
-    keys: tuple[tree.Expr, ...] | None = None
+    keys: tuple[tree.ExprNode, ...] | None = None
     root = _root(node)
-    if isinstance(node, tree.Index):
+    if isinstance(node, tree.IndexNode):
         root, keys = _root(node.base), node.arguments
     if root is None:
         return None
@@ -120,17 +120,17 @@ def place_of(node: tree.Expr, scope: Scope) -> Place | None:
     variable = scope.variables.get(name)
     if keys is not None and variable is not None and not (variable.keys or variable.length):
         return None
-    return Place(name, where, keys, node.span)
+    return VariableReference(name, where, keys, node.span)
 
 
-def array_named(node: tree.Expr, scope: Scope) -> typed.Variable | None:
+def array_named(node: tree.ExprNode, scope: Scope) -> typed.Variable | None:
     """The scalar array that a node names as a whole."""
     place = place_of(node, scope)
     found = scope.variables.get(place.name) if place is not None and place.keys is None else None
     return found if found is not None and found.length else None
 
 
-def read(place: Place, scope: Scope, check: Check) -> typed.Expr:
+def read(place: VariableReference, scope: Scope, check: Check) -> typed.Expr:
     """The value of a variable; an array as a place in memory. Raises DError D_VAR_UNDEF,
     D_IDENT_UNDEF, D_IDENT_BADREF, and those of keys."""
     variable = _existing(place, scope)
@@ -160,7 +160,7 @@ def _whole(variable: typed.Variable, span: Span) -> typed.Expr:
     return typed.Load(array, span, address)
 
 
-def element_address(place: Place, scope: Scope, check: Check) -> typed.Expr | None:
+def element_address(place: VariableReference, scope: Scope, check: Check) -> typed.Expr | None:
     """The address of a scalar array's element, which is not read: as in C, one past the last may be
     pointed to. None for elements whose address does not last."""
     variable = scope.variables.get(place.name)
@@ -172,7 +172,7 @@ def element_address(place: Place, scope: Scope, check: Check) -> typed.Expr | No
     return move("+", decayed(_whole(variable, place.span)), index, place.span)
 
 
-def _existing(place: Place, scope: Scope) -> typed.Variable:
+def _existing(place: VariableReference, scope: Scope) -> typed.Variable:
     variable = scope.variables.get(place.name)
     if variable is not None:
         return variable
@@ -183,7 +183,7 @@ def _existing(place: Place, scope: Scope) -> typed.Variable:
     raise DError(message, place.span, "D_VAR_UNDEF", f"{declared}; before the clauses declares it")
 
 
-def _refuse_array(place: Place, variable: typed.Variable) -> None:
+def _refuse_array(place: VariableReference, variable: typed.Variable) -> None:
     if variable.keys:
         message = f"associative array '{place.name}' may not be referenced as scalar"
         raise DError(message, place.span, "D_IDENT_BADREF", f"write {place.name}[...]")
@@ -192,12 +192,12 @@ def _refuse_array(place: Place, variable: typed.Variable) -> None:
         raise DError(message, place.span, "D_UNKNOWN", f"write {place.name}[0]")
 
 
-def _checked_keys(place: Place, scope: Scope, check: Check) -> list[typed.Expr]:
+def _checked_keys(place: VariableReference, scope: Scope, check: Check) -> list[typed.Expr]:
     """The keys as written. Raises DError D_KEY_TYPE."""
     found: list[typed.Expr] = []
     for number, node in enumerate(place.keys or (), 1):
-        base = node.base if isinstance(node, tree.Index) else node
-        kind = "aggregation" if isinstance(base, tree.Aggregation) else ""
+        base = node.base if isinstance(node, tree.IndexNode) else node
+        kind = "aggregation" if isinstance(base, tree.AggregationNode) else ""
         if not kind:
             key = check(node, scope)
             whole = isinstance(key.type, StructType) and not isinstance(key, Translation)
@@ -211,7 +211,7 @@ def _checked_keys(place: Place, scope: Scope, check: Check) -> list[typed.Expr]:
 
 
 def _keys_of(
-    place: Place, variable: typed.Variable, scope: Scope, check: Check
+    place: VariableReference, variable: typed.Variable, scope: Scope, check: Check
 ) -> tuple[typed.Expr, ...]:
     """The keys, converted to the array's.  Raises DError D_PROTO_LEN, D_PROTO_ARG, D_ARR_BADREF."""
     keys = _checked_keys(place, scope, check)
@@ -240,7 +240,7 @@ def _keys_of(
 
 
 def _index_of(
-    place: Place, variable: typed.Variable, keys: Sequence[typed.Expr]
+    place: VariableReference, variable: typed.Variable, keys: Sequence[typed.Expr]
 ) -> tuple[typed.Expr, ...]:
     if len(keys) != 1:
         message = f"cannot access {place.name} as an associative array"
@@ -276,7 +276,7 @@ def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
     return to_string(key) if is_string(type_) else cast(key, type_)
 
 
-def place_to_change(node: tree.Expr, op: str, scope: Scope, check: Check) -> Place:
+def place_to_change(node: tree.ExprNode, op: str, scope: Scope, check: Check) -> VariableReference:
     """The variable that an assignment or ++ changes.
 
     Raises DError D_OP_WRITE, D_OP_LVAL, D_OP_ARRFUN, D_OP_SCALAR, D_IDENT_BADREF."""
@@ -293,18 +293,20 @@ def place_to_change(node: tree.Expr, op: str, scope: Scope, check: Check) -> Pla
                 raise DError(message, place.span, "D_OP_SCALAR", f"write {place.name}[0]")
             _refuse_array(place, variable)
         return place
-    if isinstance(node, tree.Name):
+    if isinstance(node, tree.NameNode):
         scope.refuse_builtin(node.name, node.span, "scalar")
     else:
         check(node, scope)
-        if not isinstance(node, tree.Index):
+        if not isinstance(node, tree.IndexNode):
             message = f"operator {op} requires modifiable lvalue as an operand"
             raise DError(message, node.span, "D_OP_LVAL")
     message = f"operator {op} can only be applied to a writable variable"
     raise DError(message, node.span, "D_OP_WRITE")
 
 
-def _create(place: Place, type_: DType, keys: Sequence[typed.Expr], scope: Scope) -> typed.Variable:
+def _create(
+    place: VariableReference, type_: DType, keys: Sequence[typed.Expr], scope: Scope
+) -> typed.Variable:
     """A new variable. Raises DError D_ARR_LOCAL."""
     if place.keys is None:
         return scope.create(place.name, type_, place.scope)
@@ -320,7 +322,7 @@ def no_clause_local_array(name: str, span: Span, tag: str) -> DError:
 
 
 def _step_variable(
-    node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: bool
+    node: tree.PrefixNode | tree.PostfixNode, scope: Scope, check: Check, *, post: bool
 ) -> typed.Expr:
     """++ and --. A variable without a type becomes an int64_t, 0, as in libdtrace."""
     place = place_to_change(node.operand, node.op, scope, check)
@@ -337,7 +339,7 @@ def _step_variable(
     return typed.KeyedStep(type_, span, variable, keys, by, post)
 
 
-def _assign_variable(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
+def _assign_variable(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.Expr:
     """variable = value and variable op= value.  The first one gives the variable its type."""
     place = place_to_change(node.left, node.op, scope, check)
     span = node.span
@@ -366,7 +368,9 @@ def _assign_variable(node: tree.Assignment, scope: Scope, check: Check) -> typed
     return _stored(place, variable, keys, converted(value, type_, "=", span), span)
 
 
-def _assignable(value: typed.Expr, place: Place, scope: Scope, check: Check) -> typed.Expr:
+def _assignable(
+    value: typed.Expr, place: VariableReference, scope: Scope, check: Check
+) -> typed.Expr:
     """A translation in a form that a variable can hold. Raises DError D_OP_DYN for one to a
     pointer, whose target is gone when the clause ends."""
     if isinstance(value, Translation) and isinstance(value.type, PointerType):
@@ -385,14 +389,16 @@ def assigned(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Expr
     return converted(value, type_, op, span)
 
 
-def _old(place: Place, variable: typed.Variable, keys: tuple[typed.Expr, ...]) -> typed.Expr:
+def _old(
+    place: VariableReference, variable: typed.Variable, keys: tuple[typed.Expr, ...]
+) -> typed.Expr:
     if place.keys is None:
         return typed.GlobalRead(variable.type, place.span, variable)
     return typed.OldValue(variable.type, place.span, variable)
 
 
 def _stored(
-    place: Place,
+    place: VariableReference,
     variable: typed.Variable,
     keys: tuple[typed.Expr, ...],
     value: typed.Expr,
@@ -420,23 +426,23 @@ def compound(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.E
 _ARRAYS = ("regs", "args", "uregs")  # their elements are not memory
 
 
-def _is_memory(node: tree.Expr, scope: Scope) -> bool:
+def _is_memory(node: tree.ExprNode, scope: Scope) -> bool:
     """Whether an operand that is to be changed names memory rather than a whole variable."""
     if place_of(node, scope) is not None:
         return False
-    if isinstance(node, tree.Prefix):
+    if isinstance(node, tree.PrefixNode):
         return node.op == "*"
-    if isinstance(node, tree.Index):
+    if isinstance(node, tree.IndexNode):
         base = node.base
-        named = isinstance(base, tree.Name) and base.name in _ARRAYS
-        return not named and not isinstance(base, tree.Aggregation) and not is_inline_array(
+        named = isinstance(base, tree.NameNode) and base.name in _ARRAYS
+        return not named and not isinstance(base, tree.AggregationNode) and not is_inline_array(
             base, scope
         )  # fmt: skip
-    return isinstance(node, tree.Member)
+    return isinstance(node, tree.MemberNode)
 
 
 def _stored_place(
-    node: tree.Expr, op: str, scope: Scope, check: Check
+    node: tree.ExprNode, op: str, scope: Scope, check: Check
 ) -> typed.Load | typed.BitField:
     """The place that is stored to; an array of char is a string. Raises DError D_OP_LVAL and those
     of expressions."""
@@ -453,7 +459,7 @@ def _stored_place(
 
 
 def _store_to(
-    node: tree.Expr,
+    node: tree.ExprNode,
     found: typed.Load | typed.BitField,
     value: typed.Expr,
     post: bool,
@@ -473,16 +479,16 @@ def _store_to(
 
 
 def _from_root(address: typed.Expr) -> typed.Expr:
-    """An address within a structure variable, with Root in the variable's place."""
+    """An address within a structure variable, with BaseAddress in the variable's place."""
     if isinstance(address.type, StructType):
-        return Root(PointerType(address.type), address.span)
+        return BaseAddress(PointerType(address.type), address.span)
     if isinstance(address, typed.Cast | Shared):
         return replace(address, operand=_from_root(address.operand))
     assert isinstance(address, typed.Binary)
     return replace(address, left=_from_root(address.left))
 
 
-def _assign_memory(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
+def _assign_memory(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.Expr:
     """place = value and place op= value; the latter computes the place's address once."""
     found = _stored_place(node.left, node.op, scope, check)
     value = as_structure(check(node.right, scope), scope, check)
@@ -495,7 +501,7 @@ def _assign_memory(node: tree.Assignment, scope: Scope, check: Check) -> typed.E
 
 
 def _step_memory(
-    node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: bool
+    node: tree.PrefixNode | tree.PostfixNode, scope: Scope, check: Check, *, post: bool
 ) -> typed.Expr:
     """++ and -- of memory. Raises DError D_OP_SCALAR, D_OP_VFPTR."""
     found = _stored_place(node.operand, node.op, scope, check)
@@ -505,13 +511,15 @@ def _step_memory(
     return _store_to(node, found, typed.Binary(type_, span, "+", old, number), post)
 
 
-def assignment(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
+def assignment(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.Expr:
     """Any assignment except to an aggregation."""
     assign = _assign_memory if _is_memory(node.left, scope) else _assign_variable
     return assign(node, scope, check)
 
 
-def step(node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: bool) -> typed.Expr:
+def step(
+    node: tree.PrefixNode | tree.PostfixNode, scope: Scope, check: Check, *, post: bool
+) -> typed.Expr:
     """Any ++ and --."""
     change = _step_memory if _is_memory(node.operand, scope) else _step_variable
     return change(node, scope, check, post=post)

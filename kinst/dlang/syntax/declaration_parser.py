@@ -18,7 +18,7 @@ from kinst.dlang.syntax.type_parser import KEYWORDS, further
 from kinst.dlang.vocabulary.type_names import STARTS_TYPE, TAGS, words
 
 
-def provider(parser: ExpressionParser) -> tree.Provider:
+def provider(parser: ExpressionParser) -> tree.ProviderNode:
     """provider name { probes };, from the first token, which is the current one; afterwards the
     current one is the last. Raises DError D_SYNTAX, D_DECL_*."""
     parser.advance()
@@ -33,7 +33,7 @@ def provider(parser: ExpressionParser) -> tree.Provider:
     parser.advance()
     if not parser.at(";"):
         raise parser.unexpected("; expected")
-    return tree.Provider(name.span, name.text, tuple(probes))
+    return tree.ProviderNode(name.span, name.text, tuple(probes))
 
 
 def _name(parser: ExpressionParser, expected: str) -> Token:
@@ -42,7 +42,7 @@ def _name(parser: ExpressionParser, expected: str) -> Token:
     return parser.advance()
 
 
-def _probe(parser: ExpressionParser) -> tree.ProbeDeclaration:
+def _probe(parser: ExpressionParser) -> tree.ProbeDeclarationNode:
     """name(parameters); or name(parameters) : (parameters);"""
     name = _name(parser, "the probe's name expected")
     inputs, outputs = _prototype(parser), None
@@ -50,11 +50,11 @@ def _probe(parser: ExpressionParser) -> tree.ProbeDeclaration:
         parser.advance()
         outputs = _prototype(parser)
     parser.expect(";")
-    return tree.ProbeDeclaration(name.text, inputs, outputs, name.span)
+    return tree.ProbeDeclarationNode(name.text, inputs, outputs, name.span)
 
 
-def _prototype(parser: ExpressionParser) -> tree.Prototype:
-    return tree.Prototype(*parser.parameters())
+def _prototype(parser: ExpressionParser) -> tree.PrototypeNode:
+    return tree.PrototypeNode(*parser.parameters())
 
 
 _Listed = TypeVar("_Listed")
@@ -76,7 +76,7 @@ class DeclarationParser(ExpressionParser):
 
     def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
         super().__init__(lexer, knows_type)
-        self.items: list[tree.Item] = []
+        self.items: list[tree.ItemNode] = []
 
     def declares(self, head: Token) -> bool:
         """Whether a declaration begins here, at int, uint64_t*x, struct and the like. int* alone
@@ -118,10 +118,10 @@ class DeclarationParser(ExpressionParser):
             if base.body is None and base.words[0] not in TAGS:
                 message = "useless declaration"
                 raise DError(message, base.span, "D_DECL_USELESS", "a name is missing")
-            self.items.append(tree.TypeDeclaration(base.span, base))
+            self.items.append(tree.TypeDeclarationNode(base.span, base))
             return self.token.end
         if base.body is not None:
-            self.items.append(tree.TypeDeclaration(base.span, base))
+            self.items.append(tree.TypeDeclarationNode(base.span, base))
             base = further(base)
         if storage == "inline":
             self.items.append(self._inline(base))
@@ -130,7 +130,7 @@ class DeclarationParser(ExpressionParser):
             return self._typedef(base)
         return self._objects(base, storage)
 
-    def _objects(self, base: tree.TypeName, storage: str) -> int:
+    def _objects(self, base: tree.TypeNode, storage: str) -> int:
         """Variables or functions. static may only stand before these; in C's headers such functions
         have bodies, which are skipped."""
         scope = "" if storage == "static" else storage
@@ -145,7 +145,7 @@ class DeclarationParser(ExpressionParser):
         one()
         if self.at("{") and storage in ("static", "extern"):
             found = self.items[first]
-            if isinstance(found, tree.Declaration) and found.scope == "extern":
+            if isinstance(found, tree.DeclarationNode) and found.scope == "extern":
                 return self._skip_body()
         return self._more(one)
 
@@ -164,12 +164,12 @@ class DeclarationParser(ExpressionParser):
         message = "specified storage class not appropriate in D"
         return DError(message, self.token.span, "D_DECL_BADCLASS")
 
-    def _specifiers_or_int(self, storage: str) -> tree.TypeName:
+    def _specifiers_or_int(self, storage: str) -> tree.TypeNode:
         """The type; int if a storage class is followed by a name only, as in old C."""
         if storage and self.token.kind == "name" and not self._starts_type(self.token.text):
             after = self.lexer.expression(self.token.end)
             if after.kind == "op" and after.text in (";", ",", "[", "("):
-                return tree.TypeName(("int",), 0, self.token.span)
+                return tree.TypeNode(("int",), 0, self.token.span)
         return self.specifiers()
 
     def _list_of(self, one: Callable[[], None]) -> int:
@@ -198,17 +198,17 @@ class DeclarationParser(ExpressionParser):
             raise self._scoped(name)
         return self.advance()
 
-    def _typedef(self, base: tree.TypeName) -> int:
+    def _typedef(self, base: tree.TypeNode) -> int:
         def one() -> None:
             type_, name = self.declarator(base)
             if name is None or "`" in name.text:
                 raise self.unexpected("a name for the type expected")
-            self.items.append(tree.TypeDeclaration(name.span, type_, name.text))
+            self.items.append(tree.TypeDeclarationNode(name.span, type_, name.text))
             self.typedefs.add(name.text)
 
         return self._list_of(one)
 
-    def _variable(self, base: tree.TypeName, scope: str) -> tree.Declaration:
+    def _variable(self, base: tree.TypeNode, scope: str) -> tree.DeclarationNode:
         """Stars, a name and what is in [ ]: the types of keys, or a number of elements. An extern
         declaration makes no variable, nor does that of a function."""
         if self.at("(") or scope == "extern":
@@ -217,8 +217,8 @@ class DeclarationParser(ExpressionParser):
         if self.at("("):
             return self._complicated(type_, scope)
         name = self._declared_name()
-        keys: tuple[tree.TypeName, ...] | None = None
-        length: tree.Expr | None = None
+        keys: tuple[tree.TypeNode, ...] | None = None
+        length: tree.ExprNode | None = None
         if self.at("["):
             bracket = self.advance()
             if self.at("]"):
@@ -234,15 +234,15 @@ class DeclarationParser(ExpressionParser):
         behind: list[tree.Derivation] = []
         while self.at("[") or (self.at("(") and length is None and keys is None):
             behind.append(self.derivation())
-            if isinstance(behind[-1], tree.FunctionOf):
+            if isinstance(behind[-1], tree.FunctionNode):
                 scope = "extern"
         type_ = replace(type_, derived=tuple(reversed(behind)))
         if self.at("="):
             hint = f"{name.text} = ... in a BEGIN clause"
             raise self.unexpected(f"a declaration has no initial value; write {hint}")
-        return tree.Declaration(name.span, type_, name.text, scope, keys, length)
+        return tree.DeclarationNode(name.span, type_, name.text, scope, keys, length)
 
-    def _complicated(self, base: tree.TypeName, scope: str) -> tree.Declaration:
+    def _complicated(self, base: tree.TypeNode, scope: str) -> tree.DeclarationNode:
         """A variable whose declarator has parentheses: int (*f)(void)."""
         type_, name = self.declarator(base)
         if name is None:
@@ -250,14 +250,14 @@ class DeclarationParser(ExpressionParser):
         if "`" in name.text:
             raise self._scoped(name)
         outermost = type_.derived[-1] if type_.derived else None
-        if isinstance(outermost, tree.FunctionOf):
+        if isinstance(outermost, tree.FunctionNode):
             scope = "extern"
-        if isinstance(outermost, tree.ArrayOf) and scope != "extern":
+        if isinstance(outermost, tree.ArrayNode) and scope != "extern":
             type_ = replace(type_, derived=type_.derived[:-1])
             if outermost.count is None:
                 raise self._without_dimension(name.text, outermost.span)
-            return tree.Declaration(name.span, type_, name.text, scope, None, outermost.count)
-        return tree.Declaration(name.span, type_, name.text, scope)
+            return tree.DeclarationNode(name.span, type_, name.text, scope, None, outermost.count)
+        return tree.DeclarationNode(name.span, type_, name.text, scope)
 
     @staticmethod
     def _without_dimension(name: str, span: Span) -> DError:
@@ -280,17 +280,17 @@ class DeclarationParser(ExpressionParser):
             found.append(one())
         return found
 
-    def _parameter(self) -> tree.Parameter:
+    def _parameter(self) -> tree.ParameterNode:
         base = self.specifiers()
         type_ = replace(base, stars=self.stars())
         name = self._declared_name()
-        return tree.Parameter(type_, name.text, name.span)
+        return tree.ParameterNode(type_, name.text, name.span)
 
-    def _inline(self, base: tree.TypeName) -> tree.Inline:
+    def _inline(self, base: tree.TypeNode) -> tree.InlineNode:
         """name = expression; or name[type key, ...] = expression;"""
         type_ = replace(base, stars=self.stars())
         name = self._declared_name()
-        parameters: tuple[tree.Parameter, ...] | None = None
+        parameters: tuple[tree.ParameterNode, ...] | None = None
         if self.at("["):
             self.advance()
             parameters = tuple(self._listed(self._parameter))
@@ -301,7 +301,7 @@ class DeclarationParser(ExpressionParser):
         value = self.expression()
         if not self.at(";"):
             raise self.unexpected("; expected")
-        return tree.Inline(name.span, type_, name.text, parameters, value)
+        return tree.InlineNode(name.span, type_, name.text, parameters, value)
 
     def _translator(self) -> int:
         """translator type < source parameter > { member = expression; ... };"""
@@ -313,16 +313,16 @@ class DeclarationParser(ExpressionParser):
             raise self.unexpected("a name for what is translated expected")
         self.expect(">")
         self.expect("{")
-        members: list[tree.MemberValue] = []
+        members: list[tree.MemberValueNode] = []
         while not self.at("}"):
             if self.token.kind != "name" or self.token.text in KEYWORDS:
                 raise self.unexpected("a member expected")
             member = self.advance()
             self.expect("=")
-            members.append(tree.MemberValue(member.text, self.constant(), member.span))
+            members.append(tree.MemberValueNode(member.text, self.constant(), member.span))
             self.expect(";")
         self.advance()
         if not self.at(";"):
             raise self.unexpected("; expected")
-        self.items.append(tree.Translator(span, type_, source, name.text, tuple(members)))
+        self.items.append(tree.TranslatorNode(span, type_, source, name.text, tuple(members)))
         return self.token.end

@@ -29,7 +29,7 @@ POSTFIX_STRENGTH = 16
 ASSIGNMENTS = words("= += -= *= /= %= &= ^= |= <<= >>=")
 _PREFIXES = words("* & - + ~ ! ++ --")
 
-_Sized = tuple[tree.Expr, int]  # an expression and its height
+_Sized = tuple[tree.ExprNode, int]  # an expression and its height
 
 
 class ExpressionParser(TypeParser):
@@ -42,11 +42,11 @@ class ExpressionParser(TypeParser):
         self._open: list[str] = []
         self._variables: set[str] = set()  # names that look like types but are assigned to
 
-    def constant(self) -> tree.Expr:
+    def constant(self) -> tree.ExprNode:
         """See TypeParser."""
         return self._level(TERNARY)[0]
 
-    def expression(self) -> tree.Expr:
+    def expression(self) -> tree.ExprNode:
         """A whole expression, commas included."""
         return self._level(COMMA)[0]
 
@@ -70,19 +70,19 @@ class ExpressionParser(TypeParser):
                 self.advance()
                 right, more = self._level(INFIX[op] + 1, depth + 1)
                 height = self._higher(at.span, height, more)
-                left = tree.Infix(self._operator_span(start, at), op, left, right)
+                left = tree.InfixNode(self._operator_span(start, at), op, left, right)
             elif op in ASSIGNMENTS and strength <= ASSIGN:
                 self.advance()
                 right, more = self._level(ASSIGN, depth + 1)
                 height = self._higher(at.span, height, more)
-                left = tree.Assignment(self._operator_span(start, at), op, left, right)
+                left = tree.AssignmentNode(self._operator_span(start, at), op, left, right)
             elif op == "?" and strength <= TERNARY:
                 self.advance()
                 then, more = self._level(COMMA, depth + 1)
                 self.expect(":")
                 otherwise, most = self._level(TERNARY, depth + 1)
                 height = self._higher(at.span, height, more, most)
-                left = tree.Ternary(self._operator_span(start, at), left, then, otherwise)
+                left = tree.TernaryNode(self._operator_span(start, at), left, then, otherwise)
             else:
                 break
         return left, height
@@ -103,7 +103,7 @@ class ExpressionParser(TypeParser):
 
     def _unary(self, depth: int) -> _Sized:
         """Prefix operators and casts, collected in a loop, around a postfix expression."""
-        prefixes: list[tuple[Token, tree.TypeName | None, Span]] = []
+        prefixes: list[tuple[Token, tree.TypeNode | None, Span]] = []
         operand: _Sized | None = None
         while operand is None:
             token = self.token
@@ -115,7 +115,7 @@ class ExpressionParser(TypeParser):
             elif named == "sizeof":
                 self.advance()
                 if self._type_in_parentheses():
-                    operand = tree.SizeofType(token.span, self._parenthesized_type()[0]), 1
+                    operand = tree.SizeofTypeNode(token.span, self._parenthesized_type()[0]), 1
                 else:
                     prefixes.append((token, None, token.span))
             elif self._type_in_parentheses():
@@ -127,9 +127,9 @@ class ExpressionParser(TypeParser):
         for token, cast_to, span in reversed(prefixes):
             height = self._higher(span, height)
             if cast_to is not None:
-                made = tree.CastTo(span, cast_to, made)
+                made = tree.CastNode(span, cast_to, made)
             else:
-                made = tree.Prefix(span, token.text, made)
+                made = tree.PrefixNode(span, token.text, made)
         return made, height
 
     def _postfix(self, depth: int) -> _Sized:
@@ -139,19 +139,19 @@ class ExpressionParser(TypeParser):
             op = self.token
             if op.text in ("++", "--"):
                 self.advance()
-                made = tree.Postfix(self.from_to(start, op.end), op.text, made)
+                made = tree.PostfixNode(self.from_to(start, op.end), op.text, made)
             elif op.text == "(":
                 arguments, more = self._arguments(")", depth)
-                if not isinstance(made, tree.Name):
+                if not isinstance(made, tree.NameNode):
                     message = "function designator is not of function type"
                     raise DError(message, made.span, "D_FUNC_IDENT")
-                made = tree.Call(made.span, made, arguments)
+                made = tree.CallNode(made.span, made, arguments)
                 height = max(height, more)
             elif op.text == "[":
                 arguments, more = self._arguments("]", depth)
                 if not arguments:
                     raise DError('syntax error near "]"', op.span, "D_SYNTAX", "an index expected")
-                made = tree.Index(made.span, made, arguments)
+                made = tree.IndexNode(made.span, made, arguments)
                 height = max(height, more)
             elif op.text in (".", "->"):
                 self.advance()
@@ -159,16 +159,16 @@ class ExpressionParser(TypeParser):
                     message = f"operator {op.text} must be followed by an identifier"
                     raise DError(message, self.token.span, "D_OP_IDENT")
                 name = self.advance()
-                made = tree.Member(self.from_to(start, name.end), made, op.text, name.text)
+                made = tree.MemberNode(self.from_to(start, name.end), made, op.text, name.text)
             else:
                 break
             height = self._higher(op.span, height)
         return made, height
 
-    def _arguments(self, close: str, depth: int) -> tuple[tuple[tree.Expr, ...], int]:
+    def _arguments(self, close: str, depth: int) -> tuple[tuple[tree.ExprNode, ...], int]:
         self.advance()
         self._open.append(close)
-        arguments: list[tree.Expr] = []
+        arguments: list[tree.ExprNode] = []
         height = 0
         while not self.at(close):
             if arguments:
@@ -185,17 +185,17 @@ class ExpressionParser(TypeParser):
         if token.kind == "int":
             self.advance()
             assert token.integer is not None
-            made: tree.Expr = tree.Integer(token.span, token.integer, token.text)
+            made: tree.ExprNode = tree.IntegerNode(token.span, token.integer, token.text)
             if token.sign:
-                return tree.Prefix(token.span, token.sign, made), 2
+                return tree.PrefixNode(token.span, token.sign, made), 2
             return made, 1
         if token.kind == "string":
             self.advance()
-            return tree.String(token.span, token.data), 1
+            return tree.StringNode(token.span, token.data), 1
         if token.kind == "agg":
             self.advance()
             name = token.text[1:]
-            return tree.Aggregation(token.span, "" if name == "_" else name), 1
+            return tree.AggregationNode(token.span, "" if name == "_" else name), 1
         if token.kind == "name" and token.text == "xlate":
             return self._xlate(depth)
         if token.kind == "name":
@@ -209,7 +209,7 @@ class ExpressionParser(TypeParser):
             return made, height
         raise self.unexpected()
 
-    def _name(self, token: Token) -> tree.Expr:
+    def _name(self, token: Token) -> tree.ExprNode:
         """A name. Keywords are none; a type's name is one where it is assigned to."""
         if token.text == "offsetof":
             return self._offsetof()
@@ -224,7 +224,7 @@ class ExpressionParser(TypeParser):
                 self.token = token
                 raise self.unexpected(f"{token.text} is a type")
             self._variables.add(token.text)
-        return tree.Name(token.span, token.text)
+        return tree.NameNode(token.span, token.text)
 
     def _xlate(self, depth: int) -> _Sized:
         """xlate < type > (expression)."""
@@ -238,7 +238,7 @@ class ExpressionParser(TypeParser):
         end = self.expect(")").end
         self._open.pop()
         span = self.from_to(start, end)
-        return tree.Xlate(span, type_, operand), self._higher(span, height)
+        return tree.XlateNode(span, type_, operand), self._higher(span, height)
 
     def _type_in_parentheses(self) -> bool:
         if not self.at("("):
@@ -257,13 +257,13 @@ class ExpressionParser(TypeParser):
         fits = then.kind == "name" or (then.kind == "op" and then.text in (")", "*", "("))
         return fits and not builtins.kind_of(after.text) and self.names_type(after.text)
 
-    def _parenthesized_type(self) -> tuple[tree.TypeName, int]:
+    def _parenthesized_type(self) -> tuple[tree.TypeNode, int]:
         """A type in parentheses, and the offset behind it; None for anything else."""
         self.expect("(")
         type_ = self.type_name()
         return type_, self.expect(")").end
 
-    def _offsetof(self) -> tree.Expr:
+    def _offsetof(self) -> tree.ExprNode:
         """offsetof(type, member)."""
         start = self.advance().start
         self.expect("(")
@@ -278,4 +278,4 @@ class ExpressionParser(TypeParser):
                 break
             self.advance()
         end = self.expect(")").end
-        return tree.OffsetOf(self.from_to(start, end), type_, ".".join(path))
+        return tree.OffsetOfNode(self.from_to(start, end), type_, ".".join(path))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from kinst.core.errors import DError, Span
 from kinst.dlang.syntax.source import (
     IntLiteral,
-    Source,
+    SourceText,
     character_value,
     read_integer,
     string_value,
@@ -163,7 +163,7 @@ class Token:
 class Lexer:
     """The tokens of one Source. control_lines: the # lines that were skipped, by offset."""
 
-    def __init__(self, source: Source, macros: MacroUse) -> None:
+    def __init__(self, source: SourceText, macros: MacroUse) -> None:
         self.source = source
         self.macros = macros
         self.control_lines: dict[int, str] = {}

@@ -21,8 +21,8 @@ from kinst.core.probe import ProbePattern
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.declaration_parser import DeclarationParser
 from kinst.dlang.syntax.lexer import Lexer, Macros, MacroUse, Token
-from kinst.dlang.syntax.source import LINE_MARKER, Source, read_integer
-from kinst.dlang.syntax.tree import Option, Pragma
+from kinst.dlang.syntax.source import LINE_MARKER, SourceText, read_integer
+from kinst.dlang.syntax.tree import OptionNode, PragmaNode
 from kinst.dlang.vocabulary.d_options import OWN_NAMES, Options
 from kinst.dlang.vocabulary.other_tracers import plain_description
 from kinst.dlang.vocabulary.type_names import words
@@ -33,22 +33,22 @@ CONDITION = "%condition_"
 
 
 @dataclass(slots=True)
-class _Splitter:
-    clause: tree.Clause
+class _IfSplitter:
+    clause: tree.ClauseNode
     next: int
-    parts: list[tree.Clause] = field(default_factory=list)
-    statements: list[tree.Expr] = field(default_factory=list)
-    predicate: tree.Expr | None = None
+    parts: list[tree.ClauseNode] = field(default_factory=list)
+    statements: list[tree.ExprNode] = field(default_factory=list)
+    predicate: tree.ExprNode | None = None
 
-    def block(self, statements: tuple[tree.Statement, ...], inside: tree.Expr) -> None:
+    def block(self, statements: tuple[tree.Statement, ...], inside: tree.ExprNode) -> None:
         """The statements of a block; all of its parts but the first run under `inside`."""
         for statement in statements:
-            if not isinstance(statement, tree.If):
+            if not isinstance(statement, tree.IfNode):
                 self.statements.append(statement)
                 continue
             number, span = self.next, statement.span
             self.next += 1
-            choice = tree.Ternary(span, statement.condition, _number(1, span), _number(2, span))
+            choice = tree.TernaryNode(span, statement.condition, _number(1, span), _number(2, span))
             self.statements.append(_set(f"{CONDITION}{number}", choice, span))
             for which, branch in ((1, statement.then), (2, statement.otherwise)):
                 if branch:
@@ -57,7 +57,7 @@ class _Splitter:
                     self.block(branch, under)
             self.close(inside)
 
-    def close(self, following: tree.Expr) -> None:
+    def close(self, following: tree.ExprNode) -> None:
         """End the part under construction if it has statements; the next one runs under
         `following`."""
         if self.statements:
@@ -65,44 +65,44 @@ class _Splitter:
             body = [_set(ERROR, _number(1, span), span), *self.statements]
             body.append(_set(ERROR, _number(0, span), span))
             self.parts.append(
-                tree.Clause(span, self.clause.descriptions, self.predicate, tuple(body))
+                tree.ClauseNode(span, self.clause.descriptions, self.predicate, tuple(body))
             )
         self.statements = []
         span = following.span
-        fine = tree.Prefix(span, "!", _this(ERROR, span))
-        self.predicate = tree.Infix(span, "&&", fine, following)
+        fine = tree.PrefixNode(span, "!", _this(ERROR, span))
+        self.predicate = tree.InfixNode(span, "&&", fine, following)
 
 
-def split(clause: tree.Clause, statements: tuple[tree.Statement, ...]) -> list[tree.Clause]:
+def split(clause: tree.ClauseNode, statements: tuple[tree.Statement, ...]) -> list[tree.ClauseNode]:
     """The clauses for one whose statements contain an if. clause: without its statements.
 
     Other clauses of the probe use the same names, so they are set to 0 first, before the predicate:
     what comes behind must not run if that fails.
     """
     span = clause.span
-    splitter = _Splitter(clause, 2, predicate=clause.predicate)
+    splitter = _IfSplitter(clause, 2, predicate=clause.predicate)
     splitter.statements.append(_set(f"{CONDITION}1", _number(1, span), span))
     inside = _is(1, 1, span)
     splitter.block(statements, inside)
     splitter.close(inside)
     resets = tuple(_set(f"{CONDITION}{n}", _number(0, span), span) for n in range(1, splitter.next))
-    return [tree.Clause(span, clause.descriptions, None, resets), *splitter.parts]
+    return [tree.ClauseNode(span, clause.descriptions, None, resets), *splitter.parts]
 
 
-def _number(value: int, span: Span) -> tree.Expr:
-    return tree.Integer(span, read_integer(str(value), span), str(value))
+def _number(value: int, span: Span) -> tree.ExprNode:
+    return tree.IntegerNode(span, read_integer(str(value), span), str(value))
 
 
-def _this(name: str, span: Span) -> tree.Expr:
-    return tree.Member(span, tree.Name(span, "this"), "->", name)
+def _this(name: str, span: Span) -> tree.ExprNode:
+    return tree.MemberNode(span, tree.NameNode(span, "this"), "->", name)
 
 
-def _set(name: str, value: tree.Expr, span: Span) -> tree.Expr:
-    return tree.Assignment(span, "=", _this(name, span), value)
+def _set(name: str, value: tree.ExprNode, span: Span) -> tree.ExprNode:
+    return tree.AssignmentNode(span, "=", _this(name, span), value)
 
 
-def _is(number: int, which: int, span: Span) -> tree.Expr:
-    return tree.Infix(span, "==", _this(f"{CONDITION}{number}", span), _number(which, span))
+def _is(number: int, which: int, span: Span) -> tree.ExprNode:
+    return tree.InfixNode(span, "==", _this(f"{CONDITION}{number}", span), _number(which, span))
 
 
 _PRAGMA_KINDS = words("attributes binding depends_on")
@@ -122,7 +122,7 @@ _VERSION_NUMBER = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?\Z")
 _LARGEST_VERSION = (255, 4095, 4095)  # DT_VERSION_MAJMAX and the other two
 
 
-def _read_pragma(kind: str, given: list[str], span: Span) -> tree.Pragma:
+def _read_pragma(kind: str, given: list[str], span: Span) -> tree.PragmaNode:
     """The pragma of this kind with these words, where strings have their quotes.
 
     Raises DError D_PRAGMA_MALFORM, D_PRAGMA_INVAL.
@@ -138,7 +138,7 @@ def _read_pragma(kind: str, given: list[str], span: Span) -> tree.Pragma:
     elif kind == "depends_on" and given[0] not in ("provider", "module", "library"):
         message = f"invalid class {given[0]} specified by #pragma depends_on"
         raise DError(message, span, "D_PRAGMA_INVAL", "provider, module or library")
-    return tree.Pragma(span, kind, tuple(given))
+    return tree.PragmaNode(span, kind, tuple(given))
 
 
 def _check_attributes(given: list[str], span: Span) -> None:
@@ -163,7 +163,7 @@ def _is_version(text: str) -> bool:
 _WORD = re.compile(r'"[^"]*"|[^\s"]+')
 
 
-def read_control_line(text: str, span: Span) -> Option | Pragma | None:
+def read_control_line(text: str, span: Span) -> OptionNode | PragmaNode | None:
     """An option, a pragma, or None for a line that has no effect.
 
     text: from the # to the end of the line.  Raises DError D_PRAGCTL_INVAL, D_PRAGERR,
@@ -189,7 +189,7 @@ def read_control_line(text: str, span: Span) -> Option | Pragma | None:
     raise DError(f"invalid control directive: #{words[0]}", span, "D_PRAGCTL_INVAL")
 
 
-def _d_pragma(words: list[str], span: Span) -> Option | Pragma | None:
+def _d_pragma(words: list[str], span: Span) -> OptionNode | PragmaNode | None:
     if not words:
         return None
     if words[0] in _PRAGMA_KINDS:
@@ -204,14 +204,14 @@ def _d_pragma(words: list[str], span: Span) -> Option | Pragma | None:
         raise DError(message, span, "D_PRAGMA_MALFORM", "name=value without spaces")
     name, equals, value = words[1].partition("=")
     if name in OWN_NAMES:
-        return Option(span, name, value)
+        return OptionNode(span, name, value)
     try:
         Options().with_option(name, value if equals else None)
     except KinstError as error:
         to = f" to '{value}'" if equals else ""
         message = f"failed to set option '{name}'{to}: {error.message}"
         raise DError(message, span, "D_PRAGMA_OPTSET", error.hint) from None
-    return Option(span, name, value)
+    return OptionNode(span, name, value)
 
 
 MAX_BRANCHES = 40  # levels of if; each else if is one
@@ -243,7 +243,7 @@ def parse(
     script: bool = False,
     part: bool = False,
     knows_type: Callable[[str], bool] | None = None,
-) -> tree.Program:
+) -> tree.ProgramNode:
     """The syntax tree of a program text.
 
     file: its name in errors. level: how probe descriptions are filled up. script: the text of a
@@ -253,7 +253,7 @@ def parse(
     D_MACRO_*, D_INT_*, D_STR_NL, D_CHR_*, D_PRAG*, D_DECL_*, D_UNKNOWN.
     """
     use = MacroUse(macros or Macros())
-    lexer = Lexer(Source(text, file), use)
+    lexer = Lexer(SourceText(text, file), use)
     return _ProgramParser(lexer, use, level, script, knows_type).program(part)
 
 
@@ -272,7 +272,7 @@ class _ProgramParser(DeclarationParser):
         self._script = script
         self._controls_done = 0
 
-    def program(self, part: bool) -> tree.Program:
+    def program(self, part: bool) -> tree.ProgramNode:
         at = self._skip(0)
         while at < len(self.source.text):
             head = self.lexer.head(at)
@@ -284,14 +284,16 @@ class _ProgramParser(DeclarationParser):
             else:
                 at = self._clause(head)
             at = self._skip(at)
-        declared = part and not all(isinstance(i, tree.Option | tree.Pragma) for i in self.items)
-        if not declared and not any(isinstance(item, tree.Clause) for item in self.items):
+        declared = part and not all(
+            isinstance(i, tree.OptionNode | tree.PragmaNode) for i in self.items
+        )
+        if not declared and not any(isinstance(item, tree.ClauseNode) for item in self.items):
             span = self.source.span(0, 1)
             if not self.items:
                 raise tree.empty(span)
-            return tree.Program(tuple(self.items), span)
+            return tree.ProgramNode(tuple(self.items), span)
         self._use.check_used(self.source.span(0, 1))
-        return tree.Program(tuple(self.items))
+        return tree.ProgramNode(tuple(self.items))
 
     def _skip(self, at: int) -> int:
         """Skip to the next item, reading the control lines on the way."""
@@ -305,9 +307,9 @@ class _ProgramParser(DeclarationParser):
             option = read_control_line(text, self.source.span(start, start + len(text)))
             if option is not None:
                 self.items.append(option)
-                if isinstance(option, tree.Option) and option.name == "defaultargs":
+                if isinstance(option, tree.OptionNode) and option.name == "defaultargs":
                     self._use.defaultargs = True
-                if isinstance(option, tree.Option) and option.name == "argref":
+                if isinstance(option, tree.OptionNode) and option.name == "argref":
                     self._use.argref = True
         self._controls_done += len(lines)
 
@@ -321,7 +323,7 @@ class _ProgramParser(DeclarationParser):
             last = self.lexer.head(following.end)
             descriptions.append(self._description(last))
             following = self.lexer.head(last.end)
-        predicate: tree.Expr | None = None
+        predicate: tree.ExprNode | None = None
         if following.kind == "op" and following.text == "/":
             predicate, following = self._predicate(following)
         statements: tuple[tree.Statement, ...] = ()
@@ -340,18 +342,18 @@ class _ProgramParser(DeclarationParser):
             raise self.unexpected(", or / or { expected behind a probe description")
         self._take_controls()
         span = descriptions[0].span
-        plain = tuple(s for s in statements if not isinstance(s, tree.If))
+        plain = tuple(s for s in statements if not isinstance(s, tree.IfNode))
         # args[] has the types of one description: libdtrace compiles each of them by itself.
         each = [(d,) for d in descriptions] if self.args_used else [tuple(descriptions)]
         for some in each:
-            clause = tree.Clause(span, some, predicate, plain)
+            clause = tree.ClauseNode(span, some, predicate, plain)
             if len(plain) == len(statements):
                 self.items.append(clause)
             else:
                 self.items += split(replace(clause, statements=()), statements)
         return end
 
-    def _predicate(self, slash: Token) -> tuple[tree.Expr, Token]:
+    def _predicate(self, slash: Token) -> tuple[tree.ExprNode, Token]:
         self.token = self.lexer.expression(slash.end)
         self.in_predicate = True
         predicate = self.expression()
@@ -374,7 +376,7 @@ class _ProgramParser(DeclarationParser):
                 continue
             statement = self._statement(depth)
             statements.append(statement)
-            if not isinstance(statement, tree.If) and not self.at(";", "}"):
+            if not isinstance(statement, tree.IfNode) and not self.at(";", "}"):
                 raise self.unexpected("; or } expected")
         return tuple(statements)
 
@@ -395,7 +397,7 @@ class _ProgramParser(DeclarationParser):
         if self.token.kind == "name" and self.token.text == "else":
             self.advance()
             otherwise = self._branch(depth + 1)
-        return tree.If(word.span, condition, then, otherwise)
+        return tree.IfNode(word.span, condition, then, otherwise)
 
     def _branch(self, depth: int) -> tuple[tree.Statement, ...]:
         """A block in braces, or one statement with its semicolon."""
@@ -408,11 +410,11 @@ class _ProgramParser(DeclarationParser):
             self.advance()
             return ()
         statement = self._statement(depth)
-        if not isinstance(statement, tree.If):
+        if not isinstance(statement, tree.IfNode):
             self.expect(";")
         return (statement,)
 
-    def _description(self, token: Token) -> tree.Description:
+    def _description(self, token: Token) -> tree.DescriptionNode:
         if token.kind == "int":
             assert token.integer is not None
             return self._by_id(token, token.integer.value)
@@ -430,9 +432,11 @@ class _ProgramParser(DeclarationParser):
             message = f'invalid probe description "{text[:80]}": {len(parts)} parts'
             raise DError(message, token.span, "D_PDESC_INVAL", f"the form is {_FORMS[level]}")
         parts = [""] * (level + 1 - len(parts)) + parts + [""] * (3 - level)
-        return tree.Description(ProbePattern(parts[0], parts[1], parts[2], parts[3]), token.span)
+        return tree.DescriptionNode(
+            ProbePattern(parts[0], parts[1], parts[2], parts[3]), token.span
+        )
 
-    def _by_id(self, token: Token, number: int) -> tree.Description:
+    def _by_id(self, token: Token, number: int) -> tree.DescriptionNode:
         if number >= 2**32:
             message = f"identifier {number} exceeds maximum probe id"
             raise DError(message, token.span, "D_PDESC_INVAL")
@@ -443,7 +447,7 @@ class _ProgramParser(DeclarationParser):
         if number == 0:
             message = "invalid probe identifier 0: probe ids start at 1"
             raise DError(message, token.span, "D_PDESC_INVAL")
-        return tree.Description(ProbePattern(id=number), token.span)
+        return tree.DescriptionNode(ProbePattern(id=number), token.span)
 
 
 LEVELS = {
@@ -463,7 +467,7 @@ def parse_option(
     ordinal: int = 1,
     part: bool = False,
     knows_type: Callable[[str], bool] | None = None,
-) -> tree.Program:
+) -> tree.ProgramNode:
     """The program of one option, such as ("f", "vfs_read /pid == 1/ { trace(arg0); }").
 
     option: the letter without its dash. ordinal: its number among options of this letter, from 1;

@@ -18,7 +18,7 @@ LINE_MARKER = re.compile(
 )
 
 
-class Source:
+class SourceText:
     """The D text of a file or a command-line argument, and spans in it.
 
     text: any characters at all. file: its name in errors.

@@ -1,6 +1,9 @@
 """The syntax tree: D as it is written, before names and types are resolved.
 
-Parentheses are not kept; unparse.py puts them back where precedence needs them. Macros have been
+Names: every class here ends in Node (ClauseNode, AggregationNode). The typed tree (typed.py), which
+the checker makes of it, has none of these names.
+
+Parentheses are not kept; unparse.py adds those that precedence needs. Macros have been
 replaced. No expression is nested deeper than type_parser.MAX_DEPTH.
 
 Tested by tests/dlang/syntax/test_parse.py.
@@ -17,12 +20,12 @@ from kinst.dlang.syntax.source import IntLiteral
 
 
 @dataclass(frozen=True, slots=True)
-class Expr:
+class ExprNode:
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class Integer(Expr):
+class IntegerNode(ExprNode):
     """text: the constant as written (0x10, 'a', 5u)."""
 
     literal: IntLiteral
@@ -30,146 +33,146 @@ class Integer(Expr):
 
 
 @dataclass(frozen=True, slots=True)
-class String(Expr):
+class StringNode(ExprNode):
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Name(Expr):
+class NameNode(ExprNode):
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregation(Expr):
+class AggregationNode(ExprNode):
     """@name, or @ (name "")."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Index(Expr):
+class IndexNode(ExprNode):
     """base[arguments]: a pointer, regs, an aggregation or an associative array."""
 
-    base: Expr
-    arguments: tuple[Expr, ...]
+    base: ExprNode
+    arguments: tuple[ExprNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Expr):
-    function: Expr
-    arguments: tuple[Expr, ...]
+class CallNode(ExprNode):
+    function: ExprNode
+    arguments: tuple[ExprNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Member(Expr):
+class MemberNode(ExprNode):
     """base.name or base->name (op "." or "->"); also self->name and this->name."""
 
-    base: Expr
+    base: ExprNode
     op: str
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix(Expr):
+class PrefixNode(ExprNode):
     """op: * & - + ~ ! ++ -- sizeof stringof."""
 
     op: str
-    operand: Expr
+    operand: ExprNode
 
 
 @dataclass(frozen=True, slots=True)
-class Postfix(Expr):
+class PostfixNode(ExprNode):
     """op: ++ --."""
 
     op: str
-    operand: Expr
+    operand: ExprNode
 
 
 @dataclass(frozen=True, slots=True)
-class Infix(Expr):
+class InfixNode(ExprNode):
     """Every binary operator of C, ^^ and the comma."""
 
     op: str
-    left: Expr
-    right: Expr
+    left: ExprNode
+    right: ExprNode
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment(Expr):
+class AssignmentNode(ExprNode):
     """op: = += -= and so on."""
 
     op: str
-    left: Expr
-    right: Expr
+    left: ExprNode
+    right: ExprNode
 
 
 @dataclass(frozen=True, slots=True)
-class Ternary(Expr):
-    condition: Expr
-    then: Expr
-    otherwise: Expr
+class TernaryNode(ExprNode):
+    condition: ExprNode
+    then: ExprNode
+    otherwise: ExprNode
 
 
 @dataclass(frozen=True, slots=True)
-class PointerTo:
+class PointerNode:
     """A * of a declarator, outside of the innermost ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayOf:
+class ArrayNode:
     """[count]; None: []."""
 
-    count: Expr | None
+    count: ExprNode | None
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionOf:
+class FunctionNode:
     """(parameters)."""
 
-    parameters: tuple[TypeName, ...]
+    parameters: tuple[TypeNode, ...]
     variadic: bool
 
 
-Derivation = PointerTo | ArrayOf | FunctionOf
+Derivation = PointerNode | ArrayNode | FunctionNode
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FieldNode:
     """A member as declared; name "" for an anonymous structure or padding bits."""
 
-    type: TypeName
+    type: TypeNode
     name: str
-    width: Expr | None
+    width: ExprNode | None
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class StructBody:
+class StructBodyNode:
     """kind: struct or union."""
 
     kind: str
     tag: str
-    fields: tuple[Field, ...]
+    fields: tuple[FieldNode, ...]
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class Enumerator:
+class EnumeratorNode:
     name: str
-    value: Expr | None
+    value: ExprNode | None
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class EnumBody:
+class EnumBodyNode:
     tag: str
-    enumerators: tuple[Enumerator, ...]
+    enumerators: tuple[EnumeratorNode, ...]
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class TypeName:
+class TypeNode:
     """words: unsigned long, uint64_t, struct file... stars: levels of pointer to that. derived:
     what is then made of it, in this order: for int (*)[4] an array, then a pointer. body: that of a
     structure or enumeration defined here."""
@@ -178,53 +181,53 @@ class TypeName:
     stars: int
     span: Span
     derived: tuple[Derivation, ...] = ()
-    body: StructBody | EnumBody | None = None
+    body: StructBodyNode | EnumBodyNode | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class CastTo(Expr):
-    type: TypeName
-    operand: Expr
+class CastNode(ExprNode):
+    type: TypeNode
+    operand: ExprNode
 
 
 @dataclass(frozen=True, slots=True)
-class Typed(Expr):
+class TypedNode(ExprNode):
     """operand as a value of a type, or (pointer) as a pointer to one. kinst makes these for local
     variables, whose types need not have names."""
 
     type: DType
-    operand: Expr
+    operand: ExprNode
     pointer: bool
 
 
 @dataclass(frozen=True, slots=True)
-class SizeofType(Expr):
-    type: TypeName
+class SizeofTypeNode(ExprNode):
+    type: TypeNode
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetOf(Expr):
+class OffsetOfNode(ExprNode):
     """offsetof(type, member); member may be a path: a.b."""
 
-    type: TypeName
+    type: TypeNode
     member: str
 
 
 @dataclass(frozen=True, slots=True)
-class Xlate(Expr):
+class XlateNode(ExprNode):
     """xlate < type > (operand)."""
 
-    type: TypeName
-    operand: Expr
+    type: TypeNode
+    operand: ExprNode
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ItemNode:
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class Option(Item):
+class OptionNode(ItemNode):
     """#pragma D option name=value; value "" when there is none."""
 
     name: str
@@ -232,7 +235,7 @@ class Option(Item):
 
 
 @dataclass(frozen=True, slots=True)
-class Pragma(Item):
+class PragmaNode(ItemNode):
     """#pragma D attributes, binding or depends_on (kind); words: the rest, strings in quotes."""
 
     kind: str
@@ -240,94 +243,94 @@ class Pragma(Item):
 
 
 @dataclass(frozen=True, slots=True)
-class Declaration(Item):
+class DeclarationNode(ItemNode):
     """One variable: type name. scope: "", "self" or "this", or "extern" for what is only declared:
     a function, or anything behind that word.
 
     keys: of an associative array; None if it has none. length: of a scalar array.
     """
 
-    type: TypeName
+    type: TypeNode
     name: str
     scope: str = ""
-    keys: tuple[TypeName, ...] | None = None
-    length: Expr | None = None
+    keys: tuple[TypeNode, ...] | None = None
+    length: ExprNode | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TypeDeclaration(Item):
+class TypeDeclarationNode(ItemNode):
     """struct tag { ... };  or, with a name, typedef type name;"""
 
-    type: TypeName
+    type: TypeNode
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ParameterNode:
     """Of an inline array: type name."""
 
-    type: TypeName
+    type: TypeNode
     name: str
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class Inline(Item):
+class InlineNode(ItemNode):
     """inline type name = value;  or  inline type name[type key, ...] = value;"""
 
-    type: TypeName
+    type: TypeNode
     name: str
-    parameters: tuple[Parameter, ...] | None
-    value: Expr
+    parameters: tuple[ParameterNode, ...] | None
+    value: ExprNode
 
 
 @dataclass(frozen=True, slots=True)
-class MemberValue:
+class MemberValueNode:
     """name = value; in a translator."""
 
     name: str
-    value: Expr
+    value: ExprNode
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class Translator(Item):
+class TranslatorNode(ItemNode):
     """translator type < source parameter > { members };"""
 
-    type: TypeName
-    source: TypeName
+    type: TypeNode
+    source: TypeNode
     parameter: str
-    members: tuple[MemberValue, ...]
+    members: tuple[MemberValueNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Prototype:
+class PrototypeNode:
     """(parameters) of a probe; the names may be "".  variadic: more may follow."""
 
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ParameterNode, ...]
     variadic: bool
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeDeclaration:
+class ProbeDeclarationNode:
     """probe name(inputs); or, with outputs, probe name(inputs) : (outputs);"""
 
     name: str
-    inputs: Prototype
-    outputs: Prototype | None
+    inputs: PrototypeNode
+    outputs: PrototypeNode | None
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class Provider(Item):
+class ProviderNode(ItemNode):
     """provider name { probes };"""
 
     name: str
-    probes: tuple[ProbeDeclaration, ...]
+    probes: tuple[ProbeDeclarationNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class DescriptionNode:
     """pattern: the parts, with macros replaced and filled up from the right; or an id.
 
     inlined: the inline function if this is an instruction of one of its copies (kinst.sugar);
@@ -341,48 +344,48 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
-class If:
+class IfNode:
     """if (condition) then else otherwise; only within the parser, which splits the clause (see
     program_parser.py)."""
 
     span: Span
-    condition: Expr
+    condition: ExprNode
     then: tuple[Statement, ...]
     otherwise: tuple[Statement, ...]
 
 
-Statement = Expr | If
+Statement = ExprNode | IfNode
 
 
 @dataclass(frozen=True, slots=True)
-class Clause(Item):
+class ClauseNode(ItemNode):
     """statements: () means the default action."""
 
-    descriptions: tuple[Description, ...]
-    predicate: Expr | None
-    statements: tuple[Expr, ...]
+    descriptions: tuple[DescriptionNode, ...]
+    predicate: ExprNode | None
+    statements: tuple[ExprNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ProgramNode:
     """items: in source order (a control line within a clause comes before the clause). empty: where
     a text ends that has no clause and should have one, else None; its declarations are checked
     first."""
 
-    items: tuple[Item, ...] = field(default=())
+    items: tuple[ItemNode, ...] = field(default=())
     empty: Span | None = None
 
     @property
-    def clauses(self) -> tuple[Clause, ...]:
-        return tuple(i for i in self.items if isinstance(i, Clause))
+    def clauses(self) -> tuple[ClauseNode, ...]:
+        return tuple(i for i in self.items if isinstance(i, ClauseNode))
 
     @property
-    def declarations(self) -> tuple[Declaration, ...]:
-        return tuple(i for i in self.items if isinstance(i, Declaration))
+    def declarations(self) -> tuple[DeclarationNode, ...]:
+        return tuple(i for i in self.items if isinstance(i, DeclarationNode))
 
     @property
-    def options(self) -> tuple[Option, ...]:
-        return tuple(i for i in self.items if isinstance(i, Option))
+    def options(self) -> tuple[OptionNode, ...]:
+        return tuple(i for i in self.items if isinstance(i, OptionNode))
 
 
 def empty(span: Span) -> DError:

@@ -39,13 +39,13 @@ CLASSES = words("auto register static extern typedef self this")  # of storage
 _ATTRIBUTES = words("short long signed unsigned")
 
 
-def _is_nothing(type_: tree.TypeName) -> bool:
+def _is_nothing(type_: tree.TypeNode) -> bool:
     """Whether a parameter's type is void itself."""
     words = [w for w in type_.words if w not in QUALIFIERS]
     return words == ["void"] and not type_.stars and not type_.derived
 
 
-def further(base: tree.TypeName) -> tree.TypeName:
+def further(base: tree.TypeNode) -> tree.TypeNode:
     """The type for the next declarator, to which a tag defined for the one before is known."""
     return replace(base, body=None) if base.body is not None and base.body.tag else base
 
@@ -87,7 +87,7 @@ class TypeParser:
     def from_to(self, start: int, end: int) -> Span:
         return self.source.span(start, end)
 
-    def constant(self) -> tree.Expr:
+    def constant(self) -> tree.ExprNode:
         """An expression without commas, as in a dimension or a bit-field's width."""
         raise NotImplementedError
 
@@ -97,7 +97,7 @@ class TypeParser:
         known = name in TYPEDEFS or name in LIBRARY_TYPES or own in self.typedefs
         return known or self._knows_type(name)
 
-    def specifiers(self) -> tree.TypeName:
+    def specifiers(self) -> tree.TypeNode:
         """A type without stars and declarator: const unsigned long, struct file, foo_t, ..."""
         found: list[str] = []
         start, end = self.token.start, self.token.end
@@ -115,7 +115,7 @@ class TypeParser:
                     ):
                         check_attributes([self.token.text], "", self.token.span)
                         end = self.advance().end
-                    return tree.TypeName(tuple(found), 0, self.from_to(start, end), (), body)
+                    return tree.TypeNode(tuple(found), 0, self.from_to(start, end), (), body)
                 raise self.unexpected("a tag or { expected")
             if text in BASE_WORDS or text in FLOATS:
                 named = True
@@ -127,7 +127,7 @@ class TypeParser:
             end = self.advance().end
         if not found:
             raise self.unexpected("a type expected")
-        return tree.TypeName(tuple(found), 0, self.from_to(start, end))
+        return tree.TypeNode(tuple(found), 0, self.from_to(start, end))
 
     def _goes_on(self, found: list[str]) -> bool:
         """Whether the current name belongs to the type, and is not what is declared: unsigned foo_t
@@ -136,7 +136,7 @@ class TypeParser:
             return False
         return self.lexer.expression(self.token.end).kind == "name"
 
-    def _tagged(self, before: list[str]) -> tree.TypeName:
+    def _tagged(self, before: list[str]) -> tree.TypeNode:
         """struct, union or enum, with its tag, its body or both."""
         kind = self.advance()
         self._end = kind.end
@@ -144,23 +144,23 @@ class TypeParser:
         if self.token.kind == "name" and self.token.text not in KEYWORDS:
             self._end = self.token.end
             tag = self.advance().text
-        body: tree.StructBody | tree.EnumBody | None = None
+        body: tree.StructBodyNode | tree.EnumBodyNode | None = None
         if self.at("{"):
             body = self._enumeration(tag) if kind.text == "enum" else self._structure(kind, tag)
         head = (*before, kind.text, tag) if tag else (*before, kind.text)
-        return tree.TypeName(head, 0, kind.span, (), body)
+        return tree.TypeNode(head, 0, kind.span, (), body)
 
-    def _structure(self, kind: Token, tag: str) -> tree.StructBody:
+    def _structure(self, kind: Token, tag: str) -> tree.StructBodyNode:
         self._bodies += 1
         if self._bodies > MAX_BODIES:
             message = f"structures are nested more than {MAX_BODIES} levels deep"
             raise DError(message, kind.span, "D_SYNTAX")
         self.advance()
-        fields: list[tree.Field] = []
+        fields: list[tree.FieldNode] = []
         while not self.at("}"):
             base = self.specifiers()
             if self.at(";"):
-                fields.append(tree.Field(base, "", None, base.span))
+                fields.append(tree.FieldNode(base, "", None, base.span))
             else:
                 fields.append(self._field(base))
                 while self.at(","):
@@ -169,13 +169,13 @@ class TypeParser:
             self.expect(";")
         self._end = self.advance().end
         self._bodies -= 1
-        return tree.StructBody(kind.text, tag, tuple(fields), kind.span)
+        return tree.StructBodyNode(kind.text, tag, tuple(fields), kind.span)
 
-    def _field(self, base: tree.TypeName) -> tree.Field:
+    def _field(self, base: tree.TypeNode) -> tree.FieldNode:
         type_, name = base, None
         if not self.at(":"):
             type_, name = self.declarator(base)
-        width: tree.Expr | None = None
+        width: tree.ExprNode | None = None
         if self.at(":"):
             self.advance()
             width = self.constant()
@@ -185,11 +185,11 @@ class TypeParser:
         if name is None and width is None:
             raise DError("member declaration requires a name", base.span, "D_DECL_MNAME")
         span = name.span if name else base.span
-        return tree.Field(type_, name.text if name else "", width, span)
+        return tree.FieldNode(type_, name.text if name else "", width, span)
 
-    def _enumeration(self, tag: str) -> tree.EnumBody:
+    def _enumeration(self, tag: str) -> tree.EnumBodyNode:
         span = self.advance().span
-        found: list[tree.Enumerator] = []
+        found: list[tree.EnumeratorNode] = []
         while not self.at("}"):
             if found:
                 self.expect(",")
@@ -201,17 +201,17 @@ class TypeParser:
             if "`" in name.text:
                 message = f"D scoping operator may not be used in an enumerator name ({name.text})"
                 raise DError(message, name.span, "D_DECL_SCOPE")
-            value: tree.Expr | None = None
+            value: tree.ExprNode | None = None
             if self.at("="):
                 self.advance()
                 value = self.constant()
-            found.append(tree.Enumerator(name.text, value, name.span))
+            found.append(tree.EnumeratorNode(name.text, value, name.span))
         if not found:
             raise self.unexpected("an enumerator expected")
         self._end = self.advance().end
-        return tree.EnumBody(tag, tuple(found), span)
+        return tree.EnumBodyNode(tag, tuple(found), span)
 
-    def type_name(self) -> tree.TypeName:
+    def type_name(self) -> tree.TypeNode:
         """A type without a name, as in a cast or in sizeof."""
         type_, name = self.declarator(self.specifiers())
         if name is not None:
@@ -219,7 +219,7 @@ class TypeParser:
             raise self.unexpected("a type has no name here")
         return type_
 
-    def declarator(self, base: tree.TypeName, depth: int = 0) -> tuple[tree.TypeName, Token | None]:
+    def declarator(self, base: tree.TypeNode, depth: int = 0) -> tuple[tree.TypeNode, Token | None]:
         """Type and name from stars, a name or ( ), and [ ] and ( ) behind it; the name may be
         missing."""
         stars, derived, name = self._declared(depth)
@@ -234,7 +234,7 @@ class TypeParser:
         if self.at("(") and self._is_inner():
             self.advance()
             more, inner, name = self._declared(depth + 1)
-            inner = (*((tree.PointerTo(),) * more), *inner)
+            inner = (*((tree.PointerNode(),) * more), *inner)
             self.expect(")")
         elif self.token.kind == "name" and self.token.text not in KEYWORDS:
             name = self.advance()
@@ -259,12 +259,12 @@ class TypeParser:
         bracket = self.advance()
         count = None if self.at("]") else self.constant()
         self.expect("]")
-        return tree.ArrayOf(count, bracket.span)
+        return tree.ArrayNode(count, bracket.span)
 
-    def parameters(self, depth: int = 0) -> tuple[tuple[tree.Parameter, ...], bool]:
+    def parameters(self, depth: int = 0) -> tuple[tuple[tree.ParameterNode, ...], bool]:
         """The parameters in parentheses, each with its name or "", and whether ... follows them."""
         self.expect("(")
-        found: list[tree.Parameter] = []
+        found: list[tree.ParameterNode] = []
         variadic = False
         while not self.at(")"):
             if found:
@@ -281,7 +281,7 @@ class TypeParser:
                 self.advance()
             type_, name = self.declarator(self.specifiers(), depth)
             named = (name.text, name.span) if name else ("", start)
-            found.append(tree.Parameter(type_, *named))
+            found.append(tree.ParameterNode(type_, *named))
         self.expect(")")
         return tuple(found), variadic
 
@@ -305,7 +305,7 @@ class TypeParser:
             raise DError("void must be sole parameter", nothing[0].span, "D_DECL_PROTO_VOID")
         if nothing:
             found = []
-        return tree.FunctionOf(tuple(found), variadic)
+        return tree.FunctionNode(tuple(found), variadic)
 
     def stars(self) -> int:
         """The number of * that follow (qualifiers between them are dropped)."""

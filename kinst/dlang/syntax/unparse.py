@@ -19,14 +19,14 @@ from kinst.dlang.syntax.source import escape
 _PRIMARY = POSTFIX_STRENGTH + 1
 
 
-def unparse(program: tree.Program) -> str:
+def unparse(program: tree.ProgramNode) -> str:
     """D text that parses to the same tree, apart from spans. Only the clauses that an if has become
     (program_parser.py) contain names that are not D's."""
     blocks: list[str] = []
     plain: list[str] = []
     items = list(program.items)
     while items:
-        if isinstance(items[0], tree.Clause):
+        if isinstance(items[0], tree.ClauseNode):
             if plain:
                 blocks.append("".join(plain))
                 plain = []
@@ -39,49 +39,51 @@ def unparse(program: tree.Program) -> str:
     return "\n".join([*blocks, *(["".join(plain)] if plain else [])])
 
 
-def _declared_together(items: list[tree.Item]) -> int:
+def _declared_together(items: list[tree.ItemNode]) -> int:
     """The number of items that came from one declaration: several if its structure has no tag."""
     first = items[0]
-    if not isinstance(first, tree.TypeDeclaration) or first.name or not first.type.body:
+    if not isinstance(first, tree.TypeDeclarationNode) or first.name or not first.type.body:
         return 1
     count = 1
     for item in items[1:]:
-        typed = isinstance(item, tree.TypeDeclaration | tree.Declaration | tree.Inline)
+        typed = isinstance(item, tree.TypeDeclarationNode | tree.DeclarationNode | tree.InlineNode)
         if not typed or item.type.body is not first.type.body:  # type: ignore[attr-defined]
             break
         count += 1
     return count
 
 
-def _plain(items: list[tree.Item]) -> str:
+def _plain(items: list[tree.ItemNode]) -> str:
     """Items that are no clause: one, or all of one declaration."""
     item, last = items[0], items[-1]
-    if isinstance(item, tree.Option):
+    if isinstance(item, tree.OptionNode):
         return f"#pragma D option {item.name}{f'={item.value}' if item.value else ''}\n"
-    if isinstance(item, tree.Pragma):
+    if isinstance(item, tree.PragmaNode):
         return f"#pragma D {' '.join((item.kind, *item.words))}\n"
-    if isinstance(item, tree.TypeDeclaration) and not item.name and last is item:
+    if isinstance(item, tree.TypeDeclarationNode) and not item.name and last is item:
         return f"{_base(item.type)};\n"
-    if isinstance(last, tree.Inline):
+    if isinstance(last, tree.InlineNode):
         return _inline(last)
-    if isinstance(last, tree.Translator):
+    if isinstance(last, tree.TranslatorNode):
         return _translator(last)
-    if isinstance(last, tree.Provider):
+    if isinstance(last, tree.ProviderNode):
         return _provider(last)
     named = items[1:] if len(items) > 1 else items
-    if isinstance(last, tree.TypeDeclaration):
+    if isinstance(last, tree.TypeDeclarationNode):
         head = "typedef "
-        names = [_declarator(i.type, i.name) for i in named if isinstance(i, tree.TypeDeclaration)]
+        names = [
+            _declarator(i.type, i.name) for i in named if isinstance(i, tree.TypeDeclarationNode)
+        ]
         return f"{head}{_spaced(_base(last.type), ', '.join(names))};\n"
-    assert isinstance(last, tree.Declaration)
-    names = [_variable(i) for i in named if isinstance(i, tree.Declaration)]
+    assert isinstance(last, tree.DeclarationNode)
+    names = [_variable(i) for i in named if isinstance(i, tree.DeclarationNode)]
     return f"{last.scope} {_spaced(_base(last.type), ', '.join(names))};\n".lstrip()
 
 
-def _variable(item: tree.Declaration) -> str:
+def _variable(item: tree.DeclarationNode) -> str:
     # int x[3] would be one of D's own arrays; C's is written with parentheses.
     derived = item.type.derived
-    whole = derived and not isinstance(derived[-1], tree.PointerTo)
+    whole = derived and not isinstance(derived[-1], tree.PointerNode)
     text = _declarator(item.type, f"({item.name})" if whole else item.name)
     if item.keys is not None:
         text += f"[{', '.join(map(_type, item.keys))}]"
@@ -90,20 +92,20 @@ def _variable(item: tree.Declaration) -> str:
     return text
 
 
-def _inline(item: tree.Inline) -> str:
+def _inline(item: tree.InlineNode) -> str:
     text = f"inline {_type(item.type, item.name)}"
     if item.parameters is not None:
         text += f"[{', '.join(_type(p.type, p.name) for p in item.parameters)}]"
     return f"{text} = {unparse_expression(item.value)};\n"
 
 
-def _translator(item: tree.Translator) -> str:
+def _translator(item: tree.TranslatorNode) -> str:
     lines = [f"\t{one.name} = {_expr(one.value, ASSIGN)};\n" for one in item.members]
     source = _type(item.source, item.parameter)
     return f"translator {_type(item.type)} < {source} > {{\n{''.join(lines)}}};\n"
 
 
-def _provider(item: tree.Provider) -> str:
+def _provider(item: tree.ProviderNode) -> str:
     lines = []
     for one in item.probes:
         behind = f" : {_prototype(one.outputs)}" if one.outputs is not None else ""
@@ -111,12 +113,12 @@ def _provider(item: tree.Provider) -> str:
     return f"provider {item.name} {{\n{''.join(lines)}}};\n"
 
 
-def _prototype(item: tree.Prototype) -> str:
+def _prototype(item: tree.PrototypeNode) -> str:
     given = [_type(p.type, p.name) for p in item.parameters] + ["..."] * item.variadic
     return f"({', '.join(given)})"
 
 
-def unparse_clause(clause: tree.Clause) -> str:
+def unparse_clause(clause: tree.ClauseNode) -> str:
     """One clause, ending in a newline."""
     lines = [",\n".join(str(d.pattern) for d in clause.descriptions)]
     if clause.predicate is not None:
@@ -126,70 +128,70 @@ def unparse_clause(clause: tree.Clause) -> str:
     return "\n".join([*lines, "}\n"])
 
 
-def _predicate(expr: tree.Expr) -> str:
+def _predicate(expr: tree.ExprNode) -> str:
     """A predicate. /*p/ would begin a comment, and a / before { ; or / would end the predicate."""
     text = unparse_expression(expr)
     return f" {text}" if text.startswith("*") else text
 
 
-def unparse_expression(expr: tree.Expr) -> str:
+def unparse_expression(expr: tree.ExprNode) -> str:
     return _expr(expr, COMMA)
 
 
-def _expr(expr: tree.Expr, strength: int) -> str:
+def _expr(expr: tree.ExprNode, strength: int) -> str:
     """The expression, in parentheses if its operator binds weaker than `strength`."""
     text, own = _with_strength(expr)
     return f"({text})" if own < strength else text
 
 
-def _with_strength(expr: tree.Expr) -> tuple[str, int]:
+def _with_strength(expr: tree.ExprNode) -> tuple[str, int]:
     match expr:
-        case tree.Integer():
+        case tree.IntegerNode():
             return expr.text, _PRIMARY
-        case tree.String():
+        case tree.StringNode():
             return f'"{escape(expr.value)}"', _PRIMARY
-        case tree.Name():
+        case tree.NameNode():
             return expr.name, _PRIMARY
-        case tree.Aggregation():
+        case tree.AggregationNode():
             return f"@{expr.name}", _PRIMARY
-        case tree.Index():
+        case tree.IndexNode():
             return f"{_expr(expr.base, POSTFIX_STRENGTH)}[{_list(expr.arguments)}]", _PRIMARY
-        case tree.Call():
+        case tree.CallNode():
             return f"{_expr(expr.function, POSTFIX_STRENGTH)}({_list(expr.arguments)})", _PRIMARY
-        case tree.Member():
+        case tree.MemberNode():
             base = _expr(expr.base, POSTFIX_STRENGTH)
             # 1.m would be a number of floating point.
-            base = f"({base})" if isinstance(expr.base, tree.Integer) else base
+            base = f"({base})" if isinstance(expr.base, tree.IntegerNode) else base
             return f"{base}{expr.op}{expr.name}", POSTFIX_STRENGTH
-        case tree.Postfix():
+        case tree.PostfixNode():
             return f"{_expr(expr.operand, POSTFIX_STRENGTH)}{expr.op}", POSTFIX_STRENGTH
-        case tree.Prefix():
+        case tree.PrefixNode():
             return _prefix(expr), PREFIX_STRENGTH
-        case tree.CastTo():
+        case tree.CastNode():
             return f"({_type(expr.type)}){_expr(expr.operand, PREFIX_STRENGTH)}", PREFIX_STRENGTH
-        case tree.Typed():
+        case tree.TypedNode():
             shown = spelled(PointerType(expr.type) if expr.pointer else expr.type)
             return f"({shown}){_expr(expr.operand, PREFIX_STRENGTH)}", PREFIX_STRENGTH
-        case tree.OffsetOf():
+        case tree.OffsetOfNode():
             return f"offsetof({_type(expr.type)}, {expr.member})", _PRIMARY
-        case tree.Xlate():
+        case tree.XlateNode():
             operand = unparse_expression(expr.operand)
             return f"xlate < {_type(expr.type)} > ({operand})", _PRIMARY
-        case tree.SizeofType():
+        case tree.SizeofTypeNode():
             return f"sizeof ({_type(expr.type)})", PREFIX_STRENGTH
-        case tree.Infix():
+        case tree.InfixNode():
             return _infix(expr), INFIX[expr.op]
-        case tree.Assignment():
+        case tree.AssignmentNode():
             left = _expr(expr.left, TERNARY + 1)
             return f"{left} {expr.op} {_expr(expr.right, ASSIGN)}", ASSIGN
-        case tree.Ternary():
+        case tree.TernaryNode():
             condition = _expr(expr.condition, TERNARY + 1)
             then, otherwise = _expr(expr.then, COMMA), _expr(expr.otherwise, TERNARY)
             return f"{condition} ? {then} : {otherwise}", TERNARY
     raise AssertionError(f"no D text for {type(expr).__name__}")
 
 
-def _prefix(expr: tree.Prefix) -> str:
+def _prefix(expr: tree.PrefixNode) -> str:
     operand = _expr(expr.operand, PREFIX_STRENGTH)
     if expr.op.isalpha():
         return f"{expr.op} ({unparse_expression(expr.operand)})"
@@ -197,7 +199,7 @@ def _prefix(expr: tree.Prefix) -> str:
     return f"{expr.op} {operand}" if operand[0] == expr.op[0] else f"{expr.op}{operand}"
 
 
-def _infix(expr: tree.Infix) -> str:
+def _infix(expr: tree.InfixNode) -> str:
     strength = INFIX[expr.op]
     left, right = _expr(expr.left, strength), _expr(expr.right, strength + 1)
     if expr.op == ",":
@@ -205,11 +207,11 @@ def _infix(expr: tree.Infix) -> str:
     return f"{left} {expr.op} {right}"
 
 
-def _list(arguments: tuple[tree.Expr, ...]) -> str:
+def _list(arguments: tuple[tree.ExprNode, ...]) -> str:
     return ", ".join(_expr(a, ASSIGN) for a in arguments)
 
 
-def _type(type_: tree.TypeName, name: str = "") -> str:
+def _type(type_: tree.TypeNode, name: str = "") -> str:
     """As C writes it: int (*name)[4]."""
     return _spaced(_base(type_), _declarator(type_, name))
 
@@ -218,13 +220,13 @@ def _spaced(base: str, declarator: str) -> str:
     return f"{base} {declarator}" if declarator else base
 
 
-def _base(type_: tree.TypeName) -> str:
+def _base(type_: tree.TypeNode) -> str:
     """A type without stars and declarator."""
     return " ".join((*type_.words, *([_body(type_.body)] if type_.body else [])))
 
 
-def _body(body: tree.StructBody | tree.EnumBody) -> str:
-    if isinstance(body, tree.EnumBody):
+def _body(body: tree.StructBodyNode | tree.EnumBodyNode) -> str:
+    if isinstance(body, tree.EnumBodyNode):
         rows = [
             e.name if e.value is None else f"{e.name} = {_expr(e.value, TERNARY)}"
             for e in body.enumerators
@@ -244,18 +246,18 @@ def _body(body: tree.StructBody | tree.EnumBody) -> str:
     return " ".join(["{", *(f"{line};" for line in lines), "}"])
 
 
-def _declarator(type_: tree.TypeName, name: str) -> str:
+def _declarator(type_: tree.TypeNode, name: str) -> str:
     """The stars, name, brackets and parentheses around a name."""
     text = name
     for one in reversed(type_.derived):
-        if isinstance(one, tree.PointerTo):
+        if isinstance(one, tree.PointerNode):
             text = f"*{text}"
             continue
         text = f"({text})" if text.startswith("*") else text
-        if isinstance(one, tree.ArrayOf):
+        if isinstance(one, tree.ArrayNode):
             text += f"[{'' if one.count is None else _expr(one.count, TERNARY)}]"
         else:
             taken = [*map(_type, one.parameters), *(["..."] if one.variadic else [])]
             text += f"({', '.join(taken) or 'void'})"
-    outer = type_.derived and isinstance(type_.derived[0], tree.PointerTo)
+    outer = type_.derived and isinstance(type_.derived[0], tree.PointerNode)
     return "*" * type_.stars + (f"({text})" if outer else text)

@@ -214,7 +214,7 @@ def choose(condition: typed.Expr, left: typed.Expr, right: typed.Expr, span: Spa
     return typed.Conditional(type_, span, condition, left, right)
 
 
-def step_of(node: tree.Prefix | tree.Postfix, type_: DType, strsize: int) -> int:
+def step_of(node: tree.PrefixNode | tree.PostfixNode, type_: DType, strsize: int) -> int:
     """What ++ adds, or -- with a minus sign: 1, or the size of a pointer's target. strsize: of
     strings. Raises DError D_OP_SCALAR, D_OP_VFPTR, D_OP_INCOMPLETE."""
     if not is_scalar(type_):

@@ -30,7 +30,7 @@ from kinst.core.errors import DError, KinstError, Span
 from kinst.core.types import Symbol, TypeSource
 from kinst.dlang import typed
 from kinst.dlang.syntax import tree
-from kinst.dlang.syntax.tree import TypeName
+from kinst.dlang.syntax.tree import TypeNode
 from kinst.dlang.types.conversions import is_declaration, size_of
 from kinst.dlang.vocabulary.structures import GUIDE_STRUCTURES
 from kinst.dlang.vocabulary.type_names import (
@@ -48,7 +48,7 @@ from kinst.dlang.vocabulary.type_names import (
 )
 
 
-def base_type(name: TypeName) -> DType | None:
+def base_type(name: TypeNode) -> DType | None:
     """The type that the words mean, apart from stars; None for a name that is no base type.
 
     Raises DError D_DECL_COMBO and those of check_attributes().
@@ -87,7 +87,7 @@ INT_ENUM = EnumType(4, True, "enum")  # of a constant while its enumeration is i
 
 OWN = "D"  # the module name of the program itself: struct D`foo
 
-Check = Callable[[tree.Expr], typed.Expr]
+Check = Callable[[tree.ExprNode], typed.Expr]
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -142,14 +142,14 @@ class Types:
         self._typedefs: dict[str, DType] = {}
         self._constants: dict[str, tuple[EnumType, int]] = {}
         self._members: dict[str, Sequence[Member]] = {}
-        self._made: dict[int, tuple[tree.StructBody | tree.EnumBody, DType]] = {}  # by id()
+        self._made: dict[int, tuple[tree.StructBodyNode | tree.EnumBodyNode, DType]] = {}  # by id()
         self._bodies = 0  # of structures, to tell those without a tag apart
 
     def members(self, struct: StructType) -> Sequence[Member]:
         """See core.dtypes.MemberSource."""
         return self._members.get(struct.key, ())
 
-    def declare(self, node: tree.TypeDeclaration) -> None:
+    def declare(self, node: tree.TypeDeclarationNode) -> None:
         """struct tag { ... }; and typedef.  Raises DError D_DECL_*."""
         type_ = self.resolve(node.type)
         if not node.name:
@@ -166,8 +166,8 @@ class Types:
         """Whether the program or D itself has a type of this name."""
         return name in self._typedefs or name in TYPEDEFS
 
-    def resolve(self, name: tree.TypeName) -> DType:
-        """The type that a TypeName means.  Raises DError D_DECL_*, D_UNKNOWN."""
+    def resolve(self, name: tree.TypeNode) -> DType:
+        """The type that a TypeNode means.  Raises DError D_DECL_*, D_UNKNOWN."""
         try:
             type_ = self._base(name)
         except KinstError as error:
@@ -187,9 +187,9 @@ class Types:
         return type_
 
     def _derived(self, type_: DType, one: tree.Derivation, span: Span) -> DType:
-        if isinstance(one, tree.PointerTo):
+        if isinstance(one, tree.PointerNode):
             return PointerType(type_)
-        if isinstance(one, tree.FunctionOf):
+        if isinstance(one, tree.FunctionNode):
             taken = tuple(self.resolve(p) for p in one.parameters)
             return FunctionType(type_, taken, one.variadic)
         if isinstance(type_, VoidType | FunctionType):
@@ -207,11 +207,11 @@ class Types:
             raise DError("array dimension is too big", one.span, "D_DECL_ARRBIG")
         return ArrayType(type_, count)
 
-    def _constant(self, node: tree.Expr) -> int | None:
+    def _constant(self, node: tree.ExprNode) -> int | None:
         found = self.check(node) if self.check else None
         return found.value if isinstance(found, typed.IntConst) else None
 
-    def _base(self, name: tree.TypeName) -> DType:
+    def _base(self, name: tree.TypeNode) -> DType:
         words = [w for w in name.words if w not in QUALIFIERS]
         if words and words[0] in TAGS:
             if name.body is not None:
@@ -271,21 +271,21 @@ class Types:
             return type_ if whole is type_.to else replace(type_, to=whole)
         return type_
 
-    def _made_of(self, body: tree.StructBody | tree.EnumBody) -> DType:
+    def _made_of(self, body: tree.StructBodyNode | tree.EnumBodyNode) -> DType:
         """The type that a body makes: one type, however many names are declared with it."""
         if id(body) not in self._made:
             made = (
                 self._structure(body)
-                if isinstance(body, tree.StructBody)
+                if isinstance(body, tree.StructBodyNode)
                 else self._enumeration(body)
             )
             self._made[id(body)] = (body, made)
         return self._made[id(body)][1]
 
-    def _structure(self, body: tree.StructBody) -> DType:
+    def _structure(self, body: tree.StructBodyNode) -> DType:
         self._bodies += 1
         key = f"{OWN} {body.kind} {body.tag or self._bodies}"
-        layout = _Layout(body.kind == "union", self._strsize)
+        layout = _MemberLayout(body.kind == "union", self._strsize)
         if body.tag:  # its own members mean it, not a structure of the kernel's with its name
             self._tags.setdefault(
                 (body.kind, body.tag), StructType(body.kind, body.tag, 0, key, self)
@@ -301,7 +301,7 @@ class Types:
             self._tags[body.kind, body.tag] = made
         return made
 
-    def _add(self, layout: _Layout, field: tree.Field) -> None:
+    def _add(self, layout: _MemberLayout, field: tree.FieldNode) -> None:
         type_ = self.resolve(field.type)
         shown = field.name or "(anon)"
         if is_declaration(type_):
@@ -328,7 +328,7 @@ class Types:
             raise DError(f"bit-field too big for type: {shown}", field.span, "D_DECL_BFSIZE")
         layout.add_bits(field.name, type_, width)
 
-    def _enumeration(self, body: tree.EnumBody) -> DType:
+    def _enumeration(self, body: tree.EnumBodyNode) -> DType:
         values: list[tuple[str, int]] = []
         value = -1
         for one in body.enumerators:
@@ -376,7 +376,7 @@ class Types:
         return self.source.symbol(plain, module) if self.source is not None else None
 
 
-class _Layout:
+class _MemberLayout:
     """A structure's members, one after another, or a union's, one over another."""
 
     def __init__(self, union: bool, strsize: int) -> None:

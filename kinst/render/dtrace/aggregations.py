@@ -21,7 +21,7 @@ from kinst.consumer.convert import Spec, Symbolise, Value, fixed, text
 from kinst.consumer.symbols import is_address_data
 from kinst.core.dtypes import IntType, StringType, StructType
 from kinst.core.records import Field
-from kinst.dlang.typed import Format, FormatPart, is_signed
+from kinst.dlang.typed import FormatPart, PrintfFormat, is_signed
 from kinst.render.dtrace.clauses import (
     INTEGER_WIDTH,
     printable,
@@ -228,7 +228,7 @@ def _part_text(
 
 
 def formatted_rows(
-    tables: Sequence[KeyedTable], format_: Format, options: AggOptions, symbolise: Symbolise
+    tables: Sequence[KeyedTable], format_: PrintfFormat, options: AggOptions, symbolise: Symbolise
 ) -> list[str]:
     """Rows of one table, or of several joined by key, each by a printa() format."""
     rows = []

@@ -20,7 +20,7 @@ from kinst.consumer.symbols import is_address_data
 from kinst.core.dtypes import ArrayType, DType, FloatType, StringType, StructType
 from kinst.core.layout import RECORD_PROBE
 from kinst.core.records import ClauseLayout, Field
-from kinst.dlang.typed import Clause, Perform, Print, Printf, Trace
+from kinst.dlang.typed import Clause, PerformAction, PrintAction, PrintfAction, TraceAction
 from kinst.render.dtrace.printtype import print_value
 from kinst.render.dtrace.symbols import SymbolText
 
@@ -147,13 +147,13 @@ def compile_clause(
     for action, fields in zip(clause.actions, layout.fields, strict=True):
         if acts(action):
             parts.append(out.built())
-        elif isinstance(action, Printf):
+        elif isinstance(action, PrintfAction):
             add_format(out, action.format, fields, style.symbolise)
-        elif isinstance(action, Print):
+        elif isinstance(action, PrintAction):
             _print(out, action.expr.type, fields[0], style)
-        elif isinstance(action, Perform):
+        elif isinstance(action, PerformAction):
             out.column("%s", _dumped(fields))
-        elif isinstance(action, Trace):
+        elif isinstance(action, TraceAction):
             _trace(out, fields[0], style)
     if not silent and not style.quiet:
         out.literal("\n")

@@ -9,7 +9,7 @@ from kinst.consumer.printf import RowTemplate
 from kinst.consumer.rings import Bytes
 from kinst.consumer.schema import Schema
 from kinst.core.layout import RECORD_CPU, RECORD_PROBE
-from kinst.dlang.typed import Printa
+from kinst.dlang.typed import PrintaAction
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (
     Arrived,
@@ -164,7 +164,7 @@ class DtraceText:
             rows = default_rows(tables, self._aggs)
         else:
             action = self._schema.program.clauses[event.clause].actions[event.action]
-            assert isinstance(action, Printa)
+            assert isinstance(action, PrintaAction)
             if action.format is None:
                 self._out.write("\n")
                 rows = default_rows(tables, self._aggs)

@@ -14,7 +14,7 @@ from kinst.core.dtypes import INT, INT64, STRING, UINT, UINT64, DType, IntType
 from kinst.core.errors import KinstError
 from kinst.core.records import SLOT_BIAS, SLOTS
 from kinst.dlang import typed as t
-from kinst.dlang.typed import AggFunction, Aggregation
+from kinst.dlang.typed import AggFunction, AggregationVariable
 from tests.codegen.codegen_rig import (
     RIGS,
     SPAN,
@@ -43,8 +43,8 @@ def wrap(value: int) -> int:
 
 def aggregation(
     function: str, *params: int, keys: tuple[DType, ...] = (), index: int = 0
-) -> Aggregation:
-    return Aggregation(f"a{index}", index, keys, AggFunction(function, params))
+) -> AggregationVariable:
+    return AggregationVariable(f"a{index}", index, keys, AggFunction(function, params))
 
 
 def signed(index: int) -> t.Cast:
@@ -129,8 +129,8 @@ def test_functions_match_their_model(rig: type[Rig], spec: tuple[object, ...]) -
     run = rig(
         program(
             [
-                t.Aggregate(SPAN, plain, (), value, weight),
-                t.Aggregate(SPAN, keyed, (signed(3),), value, weight),
+                t.AggregateAction(SPAN, plain, (), value, weight),
+                t.AggregateAction(SPAN, keyed, (signed(3),), value, weight),
             ],
             aggregations=(plain, keyed),
         ),
@@ -161,7 +161,7 @@ def test_tuple_keys_of_strings_and_integers(rig: type[Rig]) -> None:
         reg(3),
     )
     run = rig(
-        program([t.Aggregate(SPAN, agg, exprs, signed(4))], aggregations=(agg,)),
+        program([t.AggregateAction(SPAN, agg, exprs, signed(4))], aggregations=(agg,)),
         {1: (0,)}, strsize=21,
     )  # fmt: skip
     choose = random.Random(5)
@@ -182,7 +182,7 @@ def test_tuple_keys_of_strings_and_integers(rig: type[Rig]) -> None:
 def test_full_table_counts_drops(rig: type[Rig]) -> None:
     agg = aggregation("count", keys=(UINT64,))
     run = rig(
-        program([t.Aggregate(SPAN, agg, (reg(1),), None)], aggregations=(agg,)),
+        program([t.AggregateAction(SPAN, agg, (reg(1),), None)], aggregations=(agg,)),
         {1: (0,)}, scratch=scratch(agg_size=4096),
     )  # fmt: skip
     assert run.layout.aggregations[0].capacity == 128  # 24 bytes an entry
@@ -204,7 +204,8 @@ def test_the_active_half_is_written_and_stale_data_is_not_read(
 ) -> None:
     agg = aggregation(function, keys=(UINT64,))
     run = rig(
-        program([t.Aggregate(SPAN, agg, (reg(1),), signed(2))], aggregations=(agg,)), {1: (0,)}
+        program([t.AggregateAction(SPAN, agg, (reg(1),), signed(2))], aggregations=(agg,)),
+        {1: (0,)},
     )
     # Only tags are zero: the data that an earlier use left behind must not count.
     layout = run.layout.aggregations[0]
@@ -231,13 +232,13 @@ def test_constant_keys_are_entries_of_the_site(rig: type[Rig]) -> None:
     minus = t.Cast(INT, SPAN, integer(-7, INT64))
     clauses = program(
         [
-            t.Aggregate(SPAN, by_function, by("probefunc"), None),
-            t.Aggregate(SPAN, by_literal, (integer(1), string(b"x")), signed(1)),
-            t.Aggregate(SPAN, by_literal, (integer(2), string(b"x")), signed(1)),
+            t.AggregateAction(SPAN, by_function, by("probefunc"), None),
+            t.AggregateAction(SPAN, by_literal, (integer(1), string(b"x")), signed(1)),
+            t.AggregateAction(SPAN, by_literal, (integer(2), string(b"x")), signed(1)),
         ],
         [
-            t.Aggregate(SPAN, single, (), None),
-            t.Aggregate(SPAN, by_id, (*by("id"), minus), signed(1)),
+            t.AggregateAction(SPAN, single, (), None),
+            t.AggregateAction(SPAN, by_id, (*by("id"), minus), signed(1)),
         ],
         aggregations=(by_function, by_literal, single, by_id),
     )
@@ -269,8 +270,8 @@ def test_constant_keys_are_entries_of_the_site(rig: type[Rig]) -> None:
 
 def test_keys_that_a_probe_cannot_know_are_hashed() -> None:
     agg = aggregation("count", keys=(STRING,))
-    updates = [t.Aggregate(SPAN, agg, by("probefunc"), None),
-               t.Aggregate(SPAN, agg, by("probename"), None)]  # fmt: skip
+    updates = [t.AggregateAction(SPAN, agg, by("probefunc"), None),
+               t.AggregateAction(SPAN, agg, by("probename"), None)]  # fmt: skip
     one_each = program(updates[:1], updates[1:], aggregations=(agg,))
     alone = lay_out_program(one_each, [(name_of(1), 1, (0,)), (name_of(2), 2, (1,))], 64, 8192)
     assert alone.aggregations[0].constant_keys == ((b"function_1",), (b"2",))
@@ -278,7 +279,7 @@ def test_keys_that_a_probe_cannot_know_are_hashed() -> None:
     assert two.aggregations[0].constant_keys is None
     assert two.aggregations[0].keys[0].size == len("function_1") + 1, "no probe has a longer one"
     pid = program(
-        [t.Aggregate(SPAN, agg, (builtin("execname", STRING),), None)], aggregations=(agg,)
+        [t.AggregateAction(SPAN, agg, (builtin("execname", STRING),), None)], aggregations=(agg,)
     )
     hashed = lay_out_program(pid, [(name_of(1), 1, (0,))], 64, 8192).aggregations[0]
     assert hashed.constant_keys is None and hashed.keys[0].size == 64
@@ -289,8 +290,8 @@ def test_host_and_target_agree_on_keys_and_capacity_is_shared() -> None:
     fixed = aggregation("quantize", index=2)
     execname = (builtin("execname", STRING),)
     clauses = program(
-        [t.Aggregate(SPAN, a, execname, reg(1)) for a in (first, second)]
-        + [t.Aggregate(SPAN, fixed, (), reg(1))],
+        [t.AggregateAction(SPAN, a, execname, reg(1)) for a in (first, second)]
+        + [t.AggregateAction(SPAN, fixed, (), reg(1))],
         aggregations=(first, second, fixed),
     )
     runs = [rig(clauses, {1: (0,)}) for rig in (HostRig, TargetRig)]
@@ -307,7 +308,7 @@ def test_host_and_target_agree_on_keys_and_capacity_is_shared() -> None:
 
 def test_min_and_max_start_from_their_first_value() -> None:
     low, high = aggregation("min"), aggregation("max", index=1)
-    updates = [t.Aggregate(SPAN, a, (), signed(1)) for a in (low, high)]
+    updates = [t.AggregateAction(SPAN, a, (), signed(1)) for a in (low, high)]
     run = HostRig(program(updates, aggregations=(low, high)), {1: (0,)})
     run.fire(1, {1: 50})
     run.fire(1, {1: 60})
@@ -320,8 +321,8 @@ def test_constant_keys_give_way_where_they_do_not_fit(rig: type[Rig]) -> None:
     counted = aggregation("count", keys=(STRING,), index=1)
     clauses = program(
         [
-            t.Aggregate(SPAN, drawing, by("probename"), reg(1)),
-            t.Aggregate(SPAN, counted, by("probename"), None),
+            t.AggregateAction(SPAN, drawing, by("probename"), reg(1)),
+            t.AggregateAction(SPAN, counted, by("probename"), None),
         ],
         aggregations=(drawing, counted),
     )
@@ -342,7 +343,7 @@ def test_constant_keys_give_way_where_they_do_not_fit(rig: type[Rig]) -> None:
 
 def test_many_probes_are_laid_out() -> None:
     agg = aggregation("count", keys=(STRING, STRING))
-    clauses = program([t.Aggregate(SPAN, agg, by("probefunc", "probename"), None)],
+    clauses = program([t.AggregateAction(SPAN, agg, by("probefunc", "probename"), None)],
                       aggregations=(agg,))  # fmt: skip
     probes = [(name_of(i), i, (0,)) for i in range(20000)]
     layout = lay_out_program(clauses, probes, 256, 4 << 20)
@@ -354,7 +355,8 @@ def test_many_probes_are_laid_out() -> None:
 def test_equal_hashes_do_not_make_equal_keys(rig: type[Rig]) -> None:
     agg = aggregation("count", keys=(UINT64, UINT64))
     run = rig(
-        program([t.Aggregate(SPAN, agg, (reg(1), reg(2)), None)], aggregations=(agg,)), {1: (0,)}
+        program([t.AggregateAction(SPAN, agg, (reg(1), reg(2)), None)], aggregations=(agg,)),
+        {1: (0,)},
     )
     run.fire(1, {1: 5, 2: 6})
     # Give the entry another key under the hash of (5, 6).
@@ -374,7 +376,7 @@ def test_a_count_by_one_key_claims_its_slot() -> None:
     agg = aggregation("count", keys=(INT,))
     key = t.Cast(INT, SPAN, reg(1))
     run = TargetRig(
-        program([t.Aggregate(SPAN, agg, (key,), None)], aggregations=(agg,)),
+        program([t.AggregateAction(SPAN, agg, (key,), None)], aggregations=(agg,)),
         {1: (0,)},
         scratch=scratch(globals_size=8192 + 64),
     )

@@ -452,7 +452,7 @@ def clauses() -> tuple[list[t.Action], ...]:
     keys = (reg(1), reg(2))
 
     def evaluate(expr: t.Expr) -> t.Action:
-        return t.Evaluate(SPAN, expr)
+        return t.EvaluateAction(SPAN, expr)
 
     own = trace(t.GlobalRead(INT64, SPAN, SELF))
     element = trace(t.KeyedRead(INT, SPAN, ARRAY, keys))
@@ -509,7 +509,7 @@ def test_an_interrupt_is_no_part_of_the_thread(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(BUILTINS, "tid", Access(CURRENT_AT, (0x10,), 4, True))
     monkeypatch.setitem(BUILTINS, "interrupt", Access(0x140, (), 4))
     own = t.GlobalRead(INT64, SPAN, SELF)
-    change = t.Evaluate(SPAN, t.Assign(INT64, SPAN, SELF, reg(3)))
+    change = t.EvaluateAction(SPAN, t.Assign(INT64, SPAN, SELF, reg(3)))
     made = program([trace(own), change], variables=(SELF,))
     rig = TargetRig(made, {10: (0,)}, scratch=scratch(dynamic_size=1 << 20))
 
@@ -536,9 +536,13 @@ def test_what_dtrace_error_frees_is_gone(kind: type[Rig]) -> None:
     own = t.GlobalRead(INT64, SPAN, SELF)
     bad = t.Load(INT64, SPAN, t.Cast(PointerType(INT64), SPAN, reg(1)))
     made = program(
-        [t.Evaluate(SPAN, t.Assign(INT64, SPAN, SELF, reg(3))), trace(own), trace(bad)],
-        [trace(own), t.Evaluate(SPAN, t.Assign(INT64, SPAN, SELF, integer(5, INT64))), trace(own)],
-        [t.Evaluate(SPAN, t.Assign(INT64, SPAN, SELF, integer(0, INT64)))],
+        [t.EvaluateAction(SPAN, t.Assign(INT64, SPAN, SELF, reg(3))), trace(own), trace(bad)],
+        [
+            trace(own),
+            t.EvaluateAction(SPAN, t.Assign(INT64, SPAN, SELF, integer(5, INT64))),
+            trace(own),
+        ],
+        [t.EvaluateAction(SPAN, t.Assign(INT64, SPAN, SELF, integer(0, INT64)))],
         [trace(own)],
         variables=(SELF,),
     )
@@ -559,7 +563,7 @@ def test_a_key_is_read_behind_its_tag(isa_name: str, barrier: str) -> None:
     """Where processors read in another order than is written (Arm's and RISC-V's manuals), there
     is a barrier for loads even in code that only reads a variable."""
     isa, places = load(isa_name), scratch(dynamic_size=1 << 20)
-    made = program([t.Evaluate(SPAN, t.KeyedRead(INT, SPAN, ARRAY, (reg(1), reg(2))))],
+    made = program([t.EvaluateAction(SPAN, t.KeyedRead(INT, SPAN, ARRAY, (reg(1), reg(2))))],
                    variables=(SELF, ARRAY))  # fmt: skip
     layout = lay_out_program(made, [], 64, places.agg_size)
     facts = Facts(

@@ -11,7 +11,7 @@ from tests.dlang.types.test_conversions import shape
 
 def parts(format_: str, arguments: str = "") -> list[tuple[object, ...]]:
     (action,) = actions(f'printf("{format_}"{", " if arguments else ""}{arguments});')
-    assert isinstance(action, typed.Printf)
+    assert isinstance(action, typed.PrintfAction)
     return [
         (p.literal, p.conversion, p.flags, p.width, p.precision, p.size)
         for p in action.format.parts
@@ -58,17 +58,17 @@ def test_printf_formats(format_: str, arguments: str, expected: list[tuple[objec
 
 def test_star_arguments_become_int() -> None:
     (action,) = actions('printf("%*.*d", arg0, (char)2, arg1);')
-    assert isinstance(action, typed.Printf)
+    assert isinstance(action, typed.PrintfAction)
     assert [shape(a) for a in action.args] == ["<int>arg0", "2:int", "arg1"]
 
 
 def test_simple_actions() -> None:
     made = actions("trace(pid); exit(arg0); x = 1; (void)x++; pid;")
     assert [type(a).__name__ for a in made] == [
-        "Trace", "Exit", "Evaluate", "Evaluate", "Evaluate",
+        "TraceAction", "ExitAction", "EvaluateAction", "EvaluateAction", "EvaluateAction",
     ]  # fmt: skip
-    assert isinstance(made[1], typed.Exit) and shape(made[1].status) == "<int>arg0"
-    assert isinstance(made[3], typed.Evaluate) and shape(made[3].expr) == "(x post 1)"
+    assert isinstance(made[1], typed.ExitAction) and shape(made[1].status) == "<int>arg0"
+    assert isinstance(made[3], typed.EvaluateAction) and shape(made[3].expr) == "(x post 1)"
     assert made[1].span.column == len("BEGIN { trace(pid); ") + 1
 
 
@@ -95,7 +95,7 @@ def test_aggregating_functions(
     call: str, params: tuple[int, ...], shown: str | None, weight: str | None
 ) -> None:
     (action,) = actions(f"@a = {call};")
-    assert isinstance(action, typed.Aggregate)
+    assert isinstance(action, typed.AggregateAction)
     assert action.aggregation.function == typed.AggFunction(call.split("(")[0], params)
     assert (shape(action.value) if action.value else None) == shown
     assert (shape(action.weight) if action.weight else None) == weight
@@ -113,7 +113,7 @@ def test_keys_have_one_type_over_the_whole_program() -> None:
     assert [str(k) for k in aggregation.keys] == ["uint64_t", "string", "int"]
     assert aggregation.keys[1] == StringType(20)
     first, second = (c.actions[0] for c in program.clauses)
-    assert isinstance(first, typed.Aggregate) and isinstance(second, typed.Aggregate)
+    assert isinstance(first, typed.AggregateAction) and isinstance(second, typed.AggregateAction)
     assert [shape(k) for k in first.keys] == ["<uint64_t>pid", "execname", "1:int"]
     assert [shape(k) for k in second.keys] == ["timestamp", "b'longer than sixteen'", "300:int"]
 
@@ -129,18 +129,19 @@ def test_aggregations_are_collected_first() -> None:
     ]  # fmt: skip
     made = program.clauses[0].actions
     assert [type(a).__name__ for a in made] == [
-        "Printa", "Printa", "Clear", "Trunc", "Trunc", "Normalize", "Normalize",
+        "PrintaAction", "PrintaAction", "ClearAction", "TruncAction", "TruncAction",
+        "NormalizeAction", "NormalizeAction",
     ]  # fmt: skip
     first = made[0]
-    assert isinstance(first, typed.Printa) and first.format is not None
+    assert isinstance(first, typed.PrintaAction) and first.format is not None
     assert [(p.literal, p.conversion, p.size) for p in first.format.parts] == [
         (b"", "d", 4), (b" ", "@u", 8), (b"\n", "", 0),
     ]  # fmt: skip
     assert [a.name for a in made[1].aggregations] == ["a", "b"]  # type: ignore[attr-defined]
-    assert isinstance(made[3], typed.Trunc) and made[3].count is None
-    assert isinstance(made[4], typed.Trunc) and shape(made[4].count) == "5:int64_t"
-    assert isinstance(made[5], typed.Normalize) and shape(made[5].divisor) == "1000:uint64_t"
-    assert isinstance(made[6], typed.Normalize) and made[6].divisor is None
+    assert isinstance(made[3], typed.TruncAction) and made[3].count is None
+    assert isinstance(made[4], typed.TruncAction) and shape(made[4].count) == "5:int64_t"
+    assert isinstance(made[5], typed.NormalizeAction) and shape(made[5].divisor) == "1000:uint64_t"
+    assert isinstance(made[6], typed.NormalizeAction) and made[6].divisor is None
 
 
 def test_printa_formats() -> None:

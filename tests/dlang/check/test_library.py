@@ -48,7 +48,7 @@ def value(expression: str, of: Dialect, before: str = "") -> typed.Expr:
     action = (
         compile_text(text, "t.d", None, Environment(dialect=lambda: of))[1].clauses[0].actions[0]
     )
-    assert isinstance(action, typed.Trace)
+    assert isinstance(action, typed.TraceAction)
     return action.expr
 
 
@@ -68,16 +68,16 @@ def test_names_are_found_as_the_parser_finds_them(library: Library) -> None:
     program = parse_text(library.text, library.name, part=True, knows_type=types.__contains__)
     declared: set[str] = set()
     for item in program.items:
-        if isinstance(item, tree.Inline):
+        if isinstance(item, tree.InlineNode):
             declared.add(item.name)
-        elif isinstance(item, tree.TypeDeclaration):
+        elif isinstance(item, tree.TypeDeclarationNode):
             body = item.type.body
             declared |= {item.name, body.tag if body else ""}
-            if isinstance(body, tree.EnumBody):
+            if isinstance(body, tree.EnumBodyNode):
                 declared.update(one.name for one in body.enumerators)
     assert declared_names(library) == declared - {""}
     assert types == {
-        item.name for item in program.items if isinstance(item, tree.TypeDeclaration)
+        item.name for item in program.items if isinstance(item, tree.TypeDeclarationNode)
     } - {""}
 
 

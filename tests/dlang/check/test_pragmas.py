@@ -32,7 +32,7 @@ def test_accepted(line: str) -> None:
         found = compile_(text)
         assert [v.name for v in found.variables] == [v.name for v in plain.variables]
         printed = unparse(parse_text(text, "t.d"))
-        (pragma,) = (i for i in parse_text(printed, "t.d").items if isinstance(i, tree.Pragma))
+        (pragma,) = (i for i in parse_text(printed, "t.d").items if isinstance(i, tree.PragmaNode))
         assert " ".join((pragma.kind, *pragma.words)) in line
 
 

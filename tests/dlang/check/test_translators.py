@@ -14,7 +14,7 @@ RECORD = "struct in { int first; int second; };\n"
 def same_value(translated: str, written: str, before: str) -> bool:
     """Whether both give the same typed expression, in one program."""
     first, second = actions(f"trace(({translated})); trace(({written}));", before)
-    assert isinstance(first, typed.Trace) and isinstance(second, typed.Trace)
+    assert isinstance(first, typed.TraceAction) and isinstance(second, typed.TraceAction)
     return without_spans(first.expr) == without_spans(second.expr)
 
 

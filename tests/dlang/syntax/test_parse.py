@@ -158,34 +158,34 @@ PRECEDENCE = [
 ]
 
 
-def bracketed(e: tree.Expr) -> str:
+def bracketed(e: tree.ExprNode) -> str:
     """Every operator in parentheses: an independent printer."""
     match e:
-        case tree.Integer():
+        case tree.IntegerNode():
             return e.text
-        case tree.Name():
+        case tree.NameNode():
             return e.name
-        case tree.Aggregation():
+        case tree.AggregationNode():
             return f"@{e.name}"
-        case tree.Index():
+        case tree.IndexNode():
             return f"{bracketed(e.base)}[{','.join(map(bracketed, e.arguments))}]"
-        case tree.Call():
+        case tree.CallNode():
             return f"{bracketed(e.function)}({','.join(map(bracketed, e.arguments))})"
-        case tree.Member():
+        case tree.MemberNode():
             return f"{bracketed(e.base)}{e.op}{e.name}"
-        case tree.Prefix():
+        case tree.PrefixNode():
             return f"({e.op}{' ' if e.op.isalpha() else ''}{bracketed(e.operand)})"
-        case tree.Postfix():
+        case tree.PostfixNode():
             return f"({bracketed(e.operand)}{e.op})"
-        case tree.Infix() | tree.Assignment():
+        case tree.InfixNode() | tree.AssignmentNode():
             return f"({bracketed(e.left)} {e.op} {bracketed(e.right)})"
-        case tree.Ternary():
+        case tree.TernaryNode():
             parts = (e.condition, e.then, e.otherwise)
             return "({} ? {} : {})".format(*map(bracketed, parts))
-        case tree.CastTo():
+        case tree.CastNode():
             stars = " " + "*" * e.type.stars if e.type.stars else ""
             return f"({' '.join(e.type.words)}{stars})({bracketed(e.operand)})"
-        case tree.SizeofType():
+        case tree.SizeofTypeNode():
             return f"sizeof({' '.join(e.type.words)})"
     raise AssertionError(e)
 
@@ -281,7 +281,7 @@ def test_macro_arguments() -> None:
 def test_defaultargs() -> None:
     text = "#pragma D option defaultargs\nBEGIN { trace($1); trace($$2); }"
     first, second = compile_(text, Macros(("k",))).clauses[0].actions
-    assert isinstance(first, typed.Trace) and isinstance(second, typed.Trace)
+    assert isinstance(first, typed.TraceAction) and isinstance(second, typed.TraceAction)
     assert isinstance(first.expr, typed.IntConst) and first.expr.value == 0
     assert isinstance(second.expr, typed.StrConst) and second.expr.value == b""
     compile_("BEGIN { }", Macros(("k", "unused"), defaultargs=True))

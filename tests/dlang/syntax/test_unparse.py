@@ -152,6 +152,6 @@ def test_any_expressions(predicate: str, statement: str) -> None:
 
 def test_a_tree_that_no_text_makes() -> None:
     """What kinst itself puts there: the type of a local variable."""
-    one = tree.Typed(SPAN, INT, tree.Name(SPAN, "a"), True)
-    clause = tree.Clause(SPAN, (), None, (tree.Prefix(SPAN, "*", one),))
-    assert "*(int *)a;" in unparse(tree.Program((clause,)))
+    one = tree.TypedNode(SPAN, INT, tree.NameNode(SPAN, "a"), True)
+    clause = tree.ClauseNode(SPAN, (), None, (tree.PrefixNode(SPAN, "*", one),))
+    assert "*(int *)a;" in unparse(tree.ProgramNode((clause,)))

@@ -261,7 +261,7 @@ def test_variables_are_shared_between_clauses_and_programs() -> None:
     assert len(made.variables) == 1 and len(made.aggregations) == 1
     assert len(combine(programs).clauses) == 2
     trace = made.clauses[1].actions[0]
-    assert isinstance(trace, typed.Trace) and trace.expr.type == UINT64
+    assert isinstance(trace, typed.TraceAction) and trace.expr.type == UINT64
 
 
 def test_builtins() -> None:

@@ -17,7 +17,7 @@ from kinst.session.descriptions import check_providers
 
 def pattern_of(description: str) -> ProbePattern:
     (clause,) = parse_option("n", description).items
-    assert isinstance(clause, tree.Clause)
+    assert isinstance(clause, tree.ClauseNode)
     return clause.descriptions[0].pattern
 
 
@@ -45,7 +45,7 @@ def test_places_as_other_tools_write_them(written: str, meant: tuple[str, str, s
 
 def test_a_predicate_follows_an_offset() -> None:
     (clause,) = parse_option("n", "vfs_read+19/pid == 1/{ trace(1); }").items
-    assert isinstance(clause, tree.Clause) and clause.predicate is not None
+    assert isinstance(clause, tree.ClauseNode) and clause.predicate is not None
     assert clause.descriptions[0].pattern == ProbePattern("kinst", "", "vfs_read", "19")
 
 

@@ -13,7 +13,7 @@ from kinst.consumer.symbols import Names, ResolvedSymbol
 from kinst.core import dtypes
 from kinst.core.dtypes import DType, StringType
 from kinst.core.records import Field
-from kinst.dlang.typed import AggFunction, Aggregation
+from kinst.dlang.typed import AggFunction, AggregationVariable
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.render.dtrace.distributions import distribution
 from tests.consumer.world import World, aggregation, format_, part, table_layout
@@ -163,7 +163,7 @@ def test_zoomed_bars_fill_95_percent() -> None:
 
 
 def show(
-    aggs: Sequence[tuple[Aggregation, Sequence[Field]]],
+    aggs: Sequence[tuple[AggregationVariable, Sequence[Field]]],
     entries: Sequence[tuple[int, bytes, Sequence[int]]],
     options: Options | None = None,
 ) -> World:
@@ -275,7 +275,7 @@ def test_no_keys_no_columns() -> None:
 
 
 def test_aggregations_come_in_the_order_of_the_program() -> None:
-    aggs: list[tuple[Aggregation, list[Field]]] = [
+    aggs: list[tuple[AggregationVariable, list[Field]]] = [
         (aggregation(i, f, name=f), []) for i, f in enumerate(["max", "min", "count"])
     ]
     w = show(aggs, [(2, b"", [7]), (0, b"", [9]), (1, b"", [-1])])
@@ -283,7 +283,7 @@ def test_aggregations_come_in_the_order_of_the_program() -> None:
     assert w.text().split() == ["9", "-1", "7"]
 
 
-def two() -> list[tuple[Aggregation, list[Field]]]:
+def two() -> list[tuple[AggregationVariable, list[Field]]]:
     keys = [Field(8, 16, STRING)]
     return [
         (aggregation(0, "count", (STRING,), name="n"), keys),

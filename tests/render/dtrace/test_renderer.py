@@ -12,7 +12,17 @@ from kinst.core.errors import TargetError
 from kinst.core.layout import HEADER_HALF
 from kinst.core.probe import Probe, ProbeName
 from kinst.core.records import Field
-from kinst.dlang.typed import Action, Clear, Evaluate, Exit, Normalize, Printa, Printf, Trace, Trunc
+from kinst.dlang.typed import (
+    Action,
+    ClearAction,
+    EvaluateAction,
+    ExitAction,
+    NormalizeAction,
+    PrintaAction,
+    PrintfAction,
+    TraceAction,
+    TruncAction,
+)
 from kinst.dlang.vocabulary.d_options import Options
 from tests.consumer.world import (
     BEGIN,
@@ -36,7 +46,7 @@ STRING = (StringType(32), 32)
 
 def printf_world(parts: list, types: list, options: Options = QUIET) -> World:  # type: ignore[type-arg]
     made, size = fields(*types)
-    action = Printf(SPAN, format_(*parts), tuple(const() for _ in types))
+    action = PrintfAction(SPAN, format_(*parts), tuple(const() for _ in types))
     return World([([action], [made], size)], options=options)
 
 
@@ -55,7 +65,7 @@ def test_default_action_prints_the_columns() -> None:
 def test_hello_world_with_exit() -> None:
     """The first program of the guide: BEGIN { trace("hello, world"); exit(0); }"""
     made, size = fields(STRING, dtypes.INT)
-    actions = [Trace(SPAN, const()), Exit(SPAN, const())]
+    actions = [TraceAction(SPAN, const()), ExitAction(SPAN, const())]
     w = World([(actions, [made[:1], made[1:]], size)], probes=(BEGIN,))
     payload = b"hello, world\0".ljust(32, b"\xcc") + struct.pack("<i", 0)
     assert w.interpreter.exit_status is None
@@ -68,7 +78,7 @@ def test_hello_world_with_exit() -> None:
 
 def test_exit_status_is_remembered_and_nothing_is_printed_for_it_when_quiet() -> None:
     made, size = fields(dtypes.INT)
-    w = World([([Exit(SPAN, const())], [made], size)], options=QUIET)
+    w = World([([ExitAction(SPAN, const())], [made], size)], options=QUIET)
     w.take([chunk(record(0, struct.pack("<i", 3)))])
     assert (w.text(), w.interpreter.exit_status) == ("", 3)
 
@@ -87,7 +97,7 @@ def test_exit_status_is_remembered_and_nothing_is_printed_for_it_when_quiet() ->
 )
 def test_trace_of_integers(type_: dtypes.IntType, data: bytes, shown: str, quiet: str) -> None:
     made, size = fields(type_)
-    clause = ([Trace(SPAN, const())], [made], size)
+    clause = ([TraceAction(SPAN, const())], [made], size)
     w = World([clause])
     w.take([chunk(record(0, data))])
     assert w.text() == HEAD + "  0     12                      vfs_read:19 " + shown + "\n"
@@ -98,7 +108,7 @@ def test_trace_of_integers(type_: dtypes.IntType, data: bytes, shown: str, quiet
 
 def test_trace_of_unprintable_bytes_is_a_dump() -> None:
     made, size = fields(STRING)
-    w = World([([Trace(SPAN, const())], [made], size)], options=QUIET)
+    w = World([([TraceAction(SPAN, const())], [made], size)], options=QUIET)
     w.take([chunk(record(0, b"a\x01\xfe\0".ljust(32, b"\xcc")))])
     assert w.text() == (
         "\n             0  1  2  3  4  5  6  7  8  9  a  b  c  d  e  f  0123456789abcdef\n"
@@ -109,9 +119,9 @@ def test_trace_of_unprintable_bytes_is_a_dump() -> None:
 def test_printf_follows_the_columns_and_two_actions_share_a_row() -> None:
     made, size = fields(dtypes.INT64, dtypes.UINT64)
     actions = [
-        Printf(SPAN, format_(part("t=", "d")), (const(),)),
-        Evaluate(SPAN, const()),
-        Printf(SPAN, format_(part(" rsi=", "x", "#")), (const(),)),
+        PrintfAction(SPAN, format_(part("t=", "d")), (const(),)),
+        EvaluateAction(SPAN, const()),
+        PrintfAction(SPAN, format_(part(" rsi=", "x", "#")), (const(),)),
     ]
     w = World([(actions, [made[:1], (), made[1:]], size)])
     w.take([chunk(record(0, struct.pack("<qQ", -5, 0xFFFF888003A2B000)))])
@@ -148,8 +158,8 @@ def test_dynamic_width_and_precision_come_with_the_record() -> None:
 def test_records_of_two_clauses_and_two_cpus_come_in_order_of_time() -> None:
     made, size = fields(dtypes.INT64)
     clauses: list[tuple[list[Action], list[tuple[Field, ...]], int]] = [
-        ([Printf(SPAN, format_(part("a", "d"), part("\n")), (const(),))], [made], size),
-        ([Printf(SPAN, format_(part("b\n")), ())], [()], 24),
+        ([PrintfAction(SPAN, format_(part("a", "d"), part("\n")), (const(),))], [made], size),
+        ([PrintfAction(SPAN, format_(part("b\n")), ())], [()], 24),
     ]
     w = World(clauses, options=QUIET)
     zero = [record(0, struct.pack("<q", t), time=t) for t in range(0, 100, 2)]
@@ -192,7 +202,7 @@ ROWS = format_(part("", "d"), part("=", "d", "@"), part(";"))
 
 
 def test_printa_sees_what_was_counted_before_it_and_newer_data_after() -> None:
-    w = counting_world([Printa(SPAN, ROWS, (AGG,))], [])
+    w = counting_world([PrintaAction(SPAN, ROWS, (AGG,))], [])
     w.take([chunk(record(0))])
     assert w.text() == "3=10;2=20;1=30;"
     half = int.from_bytes(w.memory[HEADER_HALF : HEADER_HALF + 8], "little")
@@ -204,7 +214,7 @@ def test_printa_sees_what_was_counted_before_it_and_newer_data_after() -> None:
 
 
 def test_default_printa_has_an_empty_line_before_and_the_end_of_the_row_after() -> None:
-    w = counting_world([Printa(SPAN, None, (AGG,))], [], Options())
+    w = counting_world([PrintaAction(SPAN, None, (AGG,))], [], Options())
     w.take([chunk(record(0))])
     assert w.text() == (
         HEAD + "  0     12                      vfs_read:19 \n"
@@ -214,12 +224,12 @@ def test_default_printa_has_an_empty_line_before_and_the_end_of_the_row_after() 
 
 def test_actions_happen_in_the_order_of_the_clause() -> None:
     actions = [
-        Normalize(SPAN, AGG, const(10)),
-        Printa(SPAN, ROWS, (AGG,)),
-        Normalize(SPAN, AGG, None),
-        Printf(SPAN, format_(part("|")), ()),
-        Clear(SPAN, AGG),
-        Printa(SPAN, ROWS, (AGG,)),
+        NormalizeAction(SPAN, AGG, const(10)),
+        PrintaAction(SPAN, ROWS, (AGG,)),
+        NormalizeAction(SPAN, AGG, None),
+        PrintfAction(SPAN, format_(part("|")), ()),
+        ClearAction(SPAN, AGG),
+        PrintaAction(SPAN, ROWS, (AGG,)),
     ]
     w = counting_world(actions, [dtypes.UINT64])
     w.take([chunk(record(0, struct.pack("<Q", 10)))])
@@ -230,26 +240,26 @@ def test_actions_happen_in_the_order_of_the_clause() -> None:
     ("count", "left"), [(2, "2=20;1=30;"), (-2, "3=10;2=20;"), (0, ""), (9, "3=10;2=20;1=30;")]
 )
 def test_trunc(count: int, left: str) -> None:
-    actions = [Trunc(SPAN, AGG, const()), Printa(SPAN, ROWS, (AGG,))]
+    actions = [TruncAction(SPAN, AGG, const()), PrintaAction(SPAN, ROWS, (AGG,))]
     w = counting_world(actions, [dtypes.INT])
     w.take([chunk(record(0, struct.pack("<i", count)))])
     assert w.text() == left
 
 
 def test_trunc_without_a_count_removes_everything() -> None:
-    w = counting_world([Trunc(SPAN, AGG, None), Printa(SPAN, ROWS, (AGG,))], [])
+    w = counting_world([TruncAction(SPAN, AGG, None), PrintaAction(SPAN, ROWS, (AGG,))], [])
     w.take([chunk(record(0))])
     w.finish()
     assert w.text() == ""
 
 
 def test_at_the_end_only_what_was_never_printed_is_printed() -> None:
-    w = counting_world([Printa(SPAN, ROWS, (AGG,))], [])
+    w = counting_world([PrintaAction(SPAN, ROWS, (AGG,))], [])
     w.finish()
     assert w.text() == (
         "        3               10\n        2               20\n        1               30\n"
     )
-    w = counting_world([Printa(SPAN, ROWS, (AGG,))], [])
+    w = counting_world([PrintaAction(SPAN, ROWS, (AGG,))], [])
     w.take([chunk(record(0))])
     w.out.clear()
     w.finish()
