@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
-from kinst.core.isa import Isa
 from kinst.core.paths import cache_folder
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.d_options import NAMES, OWN_NAMES
@@ -98,13 +96,8 @@ def kernel_names(request: Request) -> KernelNames | None:
     rows.sort(key=lambda row: row.name.encode())
     registers = tuple(register.d_name for register in isa.registers)
     return KernelNames(
-        isa.name, debug, index is not None, _plain(isa), registers, tuple(rows), _modules(modules)
+        isa.name, debug, index is not None, isa.plain, registers, tuple(rows), _modules(modules)
     )
-
-
-def _plain(isa: Isa) -> Mapping[str, object]:
-    rules = import_module(f"kinst.isa.{isa.name}.decode").PLAIN
-    return {name: getattr(rules, name) for name in rules.__slots__}
 
 
 def _offset(elf: Elf, address: int) -> int:

@@ -121,7 +121,7 @@ def target_machine(
         f"{isa.name} target", isa.triple, isa.cpu_features, False, scratch.address, scratch,
         facts.nofault_read, isa.registers, isa.frame_slots, isa.sp_slot, isa.convention,
         facts.per_cpu, facts.builtins, isa.timestamp_asm,
-        getattr(isa, "timestamp_constraints", "=r"), facts.clock and facts.clock.from_zero(),
+        isa.timestamp_constraints, facts.clock and facts.clock.from_zero(),
         facts.trap_pc_offset, facts.trap_pc_delta, facts.thread_time,
         facts.unwinder, isa.llvm_options, facts.user, parents_of(facts), paths=facts.paths,
         user_state=facts.user_state, signature_bits=isa.signature_bits,

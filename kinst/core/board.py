@@ -1,6 +1,6 @@
-"""What QEMU is asked for to run a kernel of an ISA, and what its GDB stub calls things.
+"""How QEMU runs a kernel of an instruction set.
 
-Tested by tests/isa/test_isa_contract.py and tests/isa/test_boards.py.
+Tested by tests/isa/test_boards.py.
 """
 
 from __future__ import annotations
@@ -10,32 +10,36 @@ from typing import Protocol
 
 
 class Board(Protocol):
-    """What QEMU is asked for to run a kernel of this ISA, and what its GDB stub calls things."""
+    """How QEMU runs a kernel of an instruction set.  Registers are by its GDB stub's names."""
 
-    QEMU: str  # the program
-    PACKAGE: str  # of Debian, that has it
+    # The program, and the Debian package that has it.
+    QEMU: str
+    PACKAGE: str
     MACHINE: str
-    CPU: str  # which cpu_for() answers for most kernels; "" for QEMU's own choice
-    HOST_MACHINES: tuple[str, ...]  # os.uname().machine of hosts that could run it with KVM
-    SERIAL: tuple[str, ...]  # -device of console, output and control; "" for the machine's own
-    # Registers that arm a CPU's timer when they are written: QEMU saves what is in them, but not
-    # that anything is to happen then.  The stub does not name them: each is so many numbers behind
-    # one that has a name.
+    # What cpu_for() returns for most kernels; "" for QEMU's own choice.
+    CPU: str
+    # os.uname().machine of hosts that could run the kernel with KVM.
+    HOST_MACHINES: tuple[str, ...]
+    # -device of console, output and control; "" for the machine's own port.
+    SERIAL: tuple[str, ...]
+    # Registers that arm a CPU's timer when they are written: QEMU saves their values, but not that
+    # the timer is armed.  The stub does not name them: (a register that has a name, how many
+    # numbers after it).
     TIMERS: tuple[tuple[str, int], ...]
-    CARD_SLOT: str  # -device into which a card is put while it runs; "" where kernels take none
-    PC: str  # the stub's name of the program counter
-    SP: str  # and of the stack pointer
-    LINK: str  # of the register that holds a function's return address; "" where its stack does
-    CALL_CHANGES: tuple[str, ...]  # of what a call of a C function may change, PC and SP included
-    VECTORS: tuple[str, ...]  # the stub's names of registers that hold the trap handler's address
-    GDB_REGISTERS: tuple[tuple[str, int], ...]  # (name, bytes) of the g packet without description
+    # -device into which a card is put while the guest runs; "" if kernels take none.
+    CARD_SLOT: str
+    # The register that holds a function's return address; "" if that is on the stack.
+    LINK: str
+    # Registers that a call of a C function may change, program counter and stack pointer included.
+    CALL_CHANGES: tuple[str, ...]
 
     def cpu_for(self, head: bytes) -> str:
-        """QEMU's name of a CPU that can run a kernel whose file begins with these 64 bytes."""
+        """Return QEMU's name of a CPU that can run a kernel whose file begins with these 64
+        bytes."""
         ...
 
     def interrupts_off(self, registers: Mapping[str, int]) -> bool:
-        """Whether the CPU does not come when it is called."""
+        """Whether the CPU does not take an interrupt."""
         ...
 
     def is_lost(self, registers: Mapping[str, int]) -> bool:
@@ -43,5 +47,5 @@ class Board(Protocol):
         ...
 
     def memory_map(self, size: int) -> tuple[tuple[int, int, int], ...]:
-        """(physical address, offset in the backing file, bytes) of RAM of `size` bytes."""
+        """Return (physical address, offset in the backing file, bytes) of RAM of `size` bytes."""
         ...

@@ -6,10 +6,12 @@ Tested by tests/machines/vm/test_machine.py and tests/test_contracts.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from kinst.core.page_tables import Paging, Read
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,23 @@ class GuestFiles(Protocol):
         ...
 
 
+# Whether page tables, as a CPU with these registers has them, show that a kernel whose image is in
+# this range has protected its text, or freed the code that only boots: the last thing that it does
+# before it runs programs.
+TextCheck = Callable[[Paging, Read, Mapping[str, int], tuple[int, int]], bool]
+
+
+def never_final(
+    _paging: Paging, _read: Read, _registers: Mapping[str, int], _image: tuple[int, int]
+) -> bool:
+    """Answer TextCheck for a kernel whose tables do not show it."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Boot:
+    """How a kernel is started in QEMU."""
+
     # What QEMU boots, in the folder in which a kernel was built.
     image: str
     # The kernel's command line in any guest: {end} and {size} are of the physical memory that it
@@ -63,6 +80,7 @@ class Boot:
     modules: str
     signs: ConsoleSigns
     files: GuestFiles
+    text_is_final: TextCheck = never_final
 
     def command_line(self, end: int, size: int, append: str, *, own: bool) -> str:
         """The whole of it.  append: what the user adds."""

@@ -87,7 +87,7 @@ class Scanned:
     bounds: I64
 
 
-def joined(parts: Sequence[Columns]) -> Columns:
+def concatenated(parts: Sequence[Columns]) -> Columns:
     """Columns one behind the other."""
     if len(parts) == 1:
         return parts[0]
@@ -177,7 +177,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
+class MadeTrampolines:
     """Trampolines of a batch.  code: of all, one straight behind the other.  original_at: as in
     Relocated, for each."""
 

@@ -59,14 +59,14 @@ class Onward:
     links: address of a planted instruction -> address of its trampoline.  falls_into: the planted
     instruction whose trampoline lies straight behind this one, or -1.  head: the trampoline begins
     with one instruction that a jump fits over, so that unplanting can turn it into the way back.
-    spare: address of an original instruction -> registers that may be spoiled on the way there
-    (Isa.spare).
+    dead: address of an original instruction -> registers that the way there may change
+    (Isa.dead_registers).
     """
 
     links: Mapping[int, int] = field(default_factory=dict)
     falls_into: int = -1
     head: bool = False
-    spare: Mapping[int, int] = field(default_factory=dict)
+    dead: Mapping[int, int] = field(default_factory=dict)
 
     def of(self, address: int) -> int:
         """Where control goes that was to go to an original instruction."""

@@ -101,7 +101,7 @@ class LiveKernel(Kernel, Protocol):
         """Drop what is kept of these functions' instructions, one by one; it is found again."""
         ...
 
-    def hangs_together(self, function: Function) -> bool:
+    def has_sequences(self, function: Function) -> bool:
         """False where unsafe() and rerun_prefix() say nothing of any instruction of a function."""
         ...
 

@@ -1,8 +1,11 @@
-"""What the page tables of every ISA of kinst have in common: trees of entries of 8 bytes, in
-which kinst maps leaves of 2 MB.  Levels are counted from the last one up (1: pages).  A table fills
-a page, of 4 KB (2 MB are an entry of level 2) or more (2 MB are many entries of level 1).
+"""Page tables: trees of 8-byte entries that kinst walks, and in which it maps leaves of 2 MB.
 
-Everything is a function of `read_physical(address, size) -> bytes`; nothing is kept.
+Levels are counted from the last one up (1: pages).  A table fills a page, of 4 KB (2 MB are one
+entry of level 2) or more (2 MB are many entries of level 1).
+
+Every method is a function of `read`, read_physical(address, size) -> bytes; nothing is kept.
+Registers are by the stub's names.  An image is the range [low, high) of virtual addresses in which
+a system maps its kernel (Territory.image).
 
 Tested by tests/machines/stub/test_memory.py and tests/isa/amd64/test_paging.py.
 """
@@ -10,7 +13,8 @@ Tested by tests/machines/stub/test_memory.py and tests/isa/amd64/test_paging.py.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kinst.core.errors import TargetError
@@ -25,8 +29,14 @@ ENTRIES = 512  # of a table in such a page
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A top-level table: its physical address, and 3 to 5 levels.  page_bits: of an address within
-    a page.  bits: of the addresses that are mapped, 0 where the top-level table is a whole one."""
+    """A top-level table.
+
+    Attributes:
+        physical: its physical address.
+        levels: 3 to 5.
+        page_bits: bits of an address within a page.
+        bits: bits of the addresses that are mapped; 0 if the top-level table is a whole one.
+    """
 
     physical: int
     levels: int = 4
@@ -41,7 +51,12 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A mapping of `size` bytes at `address`; entry: the raw entry.  executable: by the kernel."""
+    """A mapping of `size` bytes at `address`.
+
+    Attributes:
+        entry: the raw entry.
+        executable: whether the kernel may execute it.
+    """
 
     address: int
     physical: int
@@ -52,35 +67,152 @@ class Leaf:
     user: bool
 
 
+def _no_tables(_table: int) -> int:
+    raise TargetError("kinst maps nothing in page tables of this kind")
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How one ISA writes its entries; levels as above.
+    """How an instruction set writes the entries of tables with one size of pages.
 
-    valid: whether an entry of a level means something.  is_leaf: whether a valid one maps memory.
-    table: where the table is that an entry points at.  link: the entry for a table.
-    leaf: what an entry of a level maps at an address, below the entries that lead to it.
-    canonical: the upper half of the top table maps the end of the address space, the lower half
-    its start; otherwise all of it maps the end.  page_bits: as in Root.  page: the entry of level 1
-    for what would be this leaf's entry above."""
+    Attributes:
+        valid: whether an entry of a level means something.
+        is_leaf: whether a valid entry of a level maps memory.
+        table: the address of the table that an entry points to.
+        leaf: the mapping that (address, entry, level, entries above it) makes.
+        link: the entry for a table; only if make_leaf() is to make tables.
+        canonical: the upper half of the top table maps the end of the address space and the lower
+            half its start; otherwise all of it maps the end.
+        page_bits: as in Root.
+        page: the entry of level 1 for a leaf's entry of the level above.
+    """
 
     valid: Callable[[int, int], bool]
     is_leaf: Callable[[int, int], bool]
     table: Callable[[int], int]
-    link: Callable[[int], int]
     leaf: Callable[[int, int, int, Above], Leaf]
+    link: Callable[[int], int] = _no_tables
     canonical: bool = True
     page_bits: int = PAGE_BITS
     page: Callable[[int], int] = lambda entry: entry
 
 
 def shift(level: int, page_bits: int = PAGE_BITS) -> int:
-    """Bits of the address below the index of a table at level (1: last)."""
+    """Return the bits of an address below the index of a table at level (1: last)."""
     return page_bits + (page_bits - 3) * (level - 1)
+
+
+class Paging(ABC):
+    """Page tables of one instruction set: found by registers, walked, and extended."""
+
+    # Bytes that a direct branch reaches, less a margin: how far from its text a kernel's scratch
+    # may be mapped.
+    REACH: int = 0
+    # free_slots() includes slots of tables that make_leaf() would make.
+    FREE_IN_NEW_TABLES: bool = False
+
+    def __init__(self, *formats: Format) -> None:
+        """formats: one for each size of pages."""
+        self._tables = {form.page_bits: _Tables(form) for form in formats}
+
+    @abstractmethod
+    def root_of(self, registers: Mapping[str, int]) -> Root:
+        """Return the top-level table of the kernel's half as this CPU has it.
+
+        Raises TargetError if the CPU does not translate addresses, or its tables are of a kind that
+        kinst cannot read."""
+
+    @abstractmethod
+    def in_user_mode(self, registers: Mapping[str, int]) -> bool:
+        """Whether the CPU is in user mode."""
+
+    def roots_of(self, registers: Mapping[str, int]) -> tuple[Root, ...]:
+        """Return root_of() and, if a CPU can be in the kernel with the tables of user mode, another
+        that may be the kernel's: the one that maps more of the kernel is.
+
+        Raises TargetError as root_of() does."""
+        return (self.root_of(registers),)
+
+    def translates(self, registers: Mapping[str, int]) -> bool:
+        """Whether the CPU translates addresses yet.  Raises TargetError if kinst cannot tell."""
+        return True
+
+    def leaf_entry(self, physical: int, like: Leaf) -> int:
+        """Return an entry that maps LEAF_SIZE bytes at physical, writable and executable for the
+        kernel, otherwise as the mapping `like`.
+
+        Raises TargetError if code would not run there."""
+        return _no_tables(physical)
+
+    def find_text(self, read: Read, root: Root, image: tuple[int, int]) -> int:
+        """Return where the kernel's text starts: the lowest mapping of its image that the kernel
+        may execute.  Raises TargetError if there is none: the kernel is not up yet."""
+        for leaf in self.leaves(read, root, *image):
+            if leaf.executable and not leaf.user:
+                return leaf.address
+        raise no_text()
+
+    def executable_ranges(
+        self, read: Read, root: Root, image: tuple[int, int]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the ranges [start, end) of an image that the kernel may execute, adjacent mappings
+        as one."""
+        start = end = -1
+        for leaf in self.leaves(read, root, *image):
+            if not leaf.executable or leaf.user:
+                continue
+            if leaf.address != end:
+                if start >= 0:
+                    yield start, end
+                start = leaf.address
+            end = leaf.address + leaf.size
+        if start >= 0:
+            yield start, end
+
+    def walk(self, read: Read, root: Root, address: int) -> Leaf | None:
+        """Return the mapping of one virtual address, with the rights of all levels, or None."""
+        return self._tables[root.page_bits].walk(read, root, address)
+
+    def leaves(self, read: Read, root: Root, low: int, high: int) -> Iterator[Leaf]:
+        """Yield the mappings that touch [low, high), in address order.  Tables that cannot be read
+        (they are not in memory) are skipped."""
+        return self._tables[root.page_bits].leaves(read, root, low, high)
+
+    def free_slots(self, read: Read, root: Root, low: int, high: int) -> list[int]:
+        """Return virtual addresses in [low, high) where make_leaf() can map LEAF_SIZE bytes."""
+        missing = self.FREE_IN_NEW_TABLES
+        return self._tables[root.page_bits].free_slots(read, root, low, high, missing=missing)
+
+    def slot_free(self, read: Read, root: Root, address: int) -> bool:
+        """Whether make_leaf() could map the LEAF_SIZE bytes at address: nothing is mapped there, at
+        any level, and no top-level entry is needed (each process may have its own top level)."""
+        return self._tables[root.page_bits].slot_free(read, root, address)
+
+    def make_leaf(
+        self, read: Read, root: Root, address: int, entry: int, new_table: Callable[[], int]
+    ) -> list[tuple[int, bytes]] | None:
+        """Return the (physical address, bytes) to write, in order, so that address maps a leaf of
+        LEAF_SIZE bytes.
+
+        Returns None if the slot is taken, or a top-level entry would be needed: each process of the
+        guest may have its own top level.
+
+        Args:
+            entry: of the leaf, as from leaf_entry().
+            new_table: returns the physical address of an empty (zeroed) page for each table that is
+                missing.
+        """
+        return self._tables[root.page_bits].make_leaf(read, root, address, entry, new_table)
+
+
+def no_text() -> TargetError:
+    """Return the error for page tables in which no kernel text is mapped."""
+    return TargetError("no kernel text found in the guest's page tables")
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What of the tables is looked at: addresses [low, high), down to the level `last`."""
+    """The part of the tables to look at: addresses [low, high), down to the level `last`."""
 
     read: Read
     root: Root
@@ -89,12 +221,12 @@ class _Part:
     last: int
 
 
-class Tables:
-    """The page tables of an ISA."""
+class _Tables:
+    """Tables with pages of one size; Paging describes its methods."""
 
     def __init__(self, form: Format) -> None:
         self._form = form
-        # Of the entries that make_leaf writes, and how many they are.
+        # The level of the entries that make_leaf() writes, and their number.
         self._last = 2 if form.page_bits == PAGE_BITS else 1
         self._count = LEAF_SIZE >> self._shift(self._last)
 
@@ -102,17 +234,16 @@ class Tables:
         return shift(level, self._form.page_bits)
 
     def _entries_of(self, root: Root, level: int) -> int:
-        """How many entries a table of a level has."""
+        """Return how many entries a table of a level has."""
         if root.bits and level == root.levels:
             return 1 << root.bits - self._shift(level)
         return 1 << self._form.page_bits - 3
 
     def _at(self, root: Root, table: int, address: int, level: int) -> int:
-        """The physical address of the entry for address in a table at level."""
+        """Return the physical address of the entry for address in a table at level."""
         return table + 8 * (address >> self._shift(level) & (self._entries_of(root, level) - 1))
 
     def walk(self, read: Read, root: Root, address: int) -> Leaf | None:
-        """The mapping of one virtual address, with the rights of all levels, or None."""
         form, table, above = self._form, root.physical, Above()
         if address < self._first(root):
             return None
@@ -126,20 +257,15 @@ class Tables:
         return None
 
     def leaves(self, read: Read, root: Root, low: int, high: int) -> Iterator[Leaf]:
-        """Mappings that touch [low, high), in address order.  Tables that cannot be read (they
-        are not in memory) are passed over."""
         form = self._form
         for start, entry, level, above in self._entries(_Part(read, root, low, high, 1)):
             if form.valid(entry, level) and form.is_leaf(entry, level):
                 leaf = form.leaf(start, entry, level, above)
-                if leaf.address == start:  # where several entries make one mapping: the first
+                if leaf.address == start:  # the first of several entries for one mapping
                     yield leaf
 
-    def free_slots(
-        self, read: Read, root: Root, low: int, high: int, missing: bool = False
-    ) -> list[int]:
-        """Virtual addresses in [low, high) of 2 MB slots that are free in tables that exist;
-        missing: and in those that make_leaf() would make (larger pages: always)."""
+    def free_slots(self, read: Read, root: Root, low: int, high: int, missing: bool) -> list[int]:
+        """missing: also slots of tables that make_leaf() would make (with larger pages: always)."""
         if self._last == 1:
             slots = range(low + LEAF_SIZE - 1 & -LEAF_SIZE, high - LEAF_SIZE + 1, LEAF_SIZE)
             return [slot for slot in slots if self.slot_free(read, root, slot)]
@@ -152,13 +278,13 @@ class Tables:
         return found
 
     def _first(self, root: Root) -> int:
-        """The first address that the tables map."""
+        """Return the first address that the tables map."""
         if self._form.canonical:
             return 0
         return (1 << 64) - (1 << (root.bits or self._shift(root.levels + 1)))
 
     def _entries(self, part: _Part) -> Iterator[tuple[int, int, int, Above]]:
-        """(first address, entry, level, entries above) where the way down ends."""
+        """Yield (first address, entry, level, entries above) for each entry that ends a walk."""
         root = part.root
         return self._below(part, root.physical, root.levels, self._first(root), ())
 
@@ -187,8 +313,6 @@ class Tables:
                 yield start, entry, level, above
 
     def slot_free(self, read: Read, root: Root, address: int) -> bool:
-        """Whether make_leaf could map the 2 MB at address: nothing is there, at any level, and no
-        top-level entry is needed (each process of the guest may have its own top level)."""
         form, table = self._form, root.physical
         if address < self._first(root):
             return False
@@ -204,12 +328,6 @@ class Tables:
     def make_leaf(
         self, read: Read, root: Root, address: int, entry: int, new_table: Callable[[], int]
     ) -> list[tuple[int, bytes]] | None:
-        """The (physical address, bytes) to write, in order, so that address maps a 2 MB leaf.
-
-        entry: of a leaf of 2 MB.  new_table gives the physical address of an empty (zeroed) page
-        for each table that is missing.  None when the slot is taken, or when a top-level entry
-        would be needed: each process of the guest may have its own top level.
-        """
         writes: list[tuple[int, bytes]] = []
         form, table = self._form, root.physical
         linked = True  # whether `table` is part of the tables yet

@@ -54,7 +54,7 @@ def unused_by_stacks(
     Stopped.  unused() of return_addresses.py needs to know less of the system, and finds less."""
     every = [target.registers(cpu) for cpu in range(target.cpus)]
     in_kernel = [each for each in every if not isa.paging.in_user_mode(each)]
-    cpus = [(each.values(), each[isa.board.SP]) for each in in_kernel]
+    cpus = [(each.values(), each[isa.sp]) for each in in_kernel]
     try:
         used = set(_values_in_use(target.read, threads, cpus))
     except TargetError:

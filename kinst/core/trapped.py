@@ -61,7 +61,7 @@ def _has_trapped(
     if isa.paging.in_user_mode(registers):
         return False
     words = np.array([v for v in registers.values() if 0 <= v < 1 << 64], np.uint64)
-    stack = registers[isa.board.SP] & -8
+    stack = registers[isa.sp] & -8
     for size in (_SAVED, min(_SAVED, -stack % PAGE)) if pc_delta else ():
         with suppress(TargetError):
             words = np.concatenate([words, np.frombuffer(read(stack, size), "<u8")])

@@ -42,8 +42,14 @@ MOST_PLACES = 1 << 16  # answers of place() that are kept
 
 @dataclass(frozen=True)
 class CallConvention:
-    """Of an ISA: returns(code, address, target) as Isa.returns_of(); DWARF numbers of the stack
-    pointer and of the registers that calls keep; bits of a return address that a signature has."""
+    """How an ISA calls functions.
+
+    Attributes:
+        returns: Isa.returns_of().
+        stack: DWARF number of the stack pointer, -1 if it has none.
+        kept: DWARF numbers of the registers that calls preserve.
+        signature: bits of a return address that a signature has.
+    """
 
     returns: Callable[[bytes, int, int], Sequence[int]]
     stack: int

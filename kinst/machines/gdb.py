@@ -72,7 +72,7 @@ class GdbStub(StubTarget):
             self._rsp = Rsp(sock)
             self._rsp.ask_stopped()
             self._rsp.clear_breakpoints()
-            self._stub = Debugger(self._rsp, isa.board, len(isa.breakpoint))
+            self._stub = Debugger(self._rsp, isa)
         except BaseException:
             sock.close()
             raise
@@ -89,9 +89,9 @@ class GdbStub(StubTarget):
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
         """See core/machine.py: it is up, as far as anybody can tell, and stands."""
         registers = [self.registers(cpu) for cpu in range(self.cpus)]
-        vectors = [one.get(name, 0) for one in registers for name in self.isa.board.VECTORS]
+        vectors = [one.get(name, 0) for one in registers for name in self.isa.vectors]
         inside = [one for one in registers if not self._paging.in_user_mode(one)]
-        places = (*(v & -4 for v in vectors if v), *(one[self.isa.board.PC] for one in inside))
+        places = (*(v & -4 for v in vectors if v), *(one[self.isa.pc] for one in inside))
         return Bearings(self.find_text(), tuple(dict.fromkeys(places)))
 
     def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:

@@ -74,7 +74,7 @@ class FoundRuns:
     Attributes:
         runs: groups of instructions that one jump each may cover.
         unprobed: instructions in the runs that have no probe.
-        dead_registers: Isa.spare of the functions' instructions, by address.
+        dead_registers: Isa.dead_registers of the functions' instructions, by address.
         gates: instructions without a probe that get jumps of their own.
         gated: addresses of trap-planted instructions whose known predecessors are all displaced.
     """
@@ -287,7 +287,7 @@ class Leaders:
     ) -> FoundRuns:
         code = seen.code
         spare = dict[int, int]()
-        for k in range(len(code.functions)) if self._isa.needs_spare else ():
+        for k in range(len(code.functions)) if self._isa.needs_dead_register else ():
             spare |= self._spare(code, k)
         members = runs.behind - runs.first
         columns = code.columns
@@ -375,7 +375,7 @@ class Leaders:
         behind[1:] &= ~code.flows.falls[:-1]
         fills = self._fills(code, behind)
         begins = np.ones(len(code.place), np.bool_)
-        if self._isa.needs_spare:
+        if self._isa.needs_dead_register:
             spare = {at for k in range(len(code.functions)) for at in self._spare(code, k)}
             begins = np.isin(code.columns.address, np.array(sorted(spare), np.uint64))
         idle = idle_of(code.flows, fills, code.follows)
@@ -438,7 +438,7 @@ class Leaders:
         return frozenset(stem for stem, cold, _ in names if cold)
 
     def _spare(self, code: _FunctionRows, k: int) -> dict[int, int]:
-        """Isa.spare of one of the functions, by address."""
+        """Isa.dead_registers of one of the functions, by address."""
         start = code.functions[k].address
         known = self._spares.get(start)
         if known is None:
@@ -449,7 +449,7 @@ class Leaders:
                 flows.kind[rows].tolist(), flows.falls[rows].tolist(), flows.target[rows].tolist(),
                 columns.address.tolist(), strict=True,
             )  # fmt: skip
-            free = self._isa.spare(
+            free = self._isa.dead_registers(
                 instructions_of(columns),
                 [Flow(FLOW_KINDS[kind], falls, target or None, fault=fixup(at))
                  for kind, falls, target, at in leads],

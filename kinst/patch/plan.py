@@ -215,7 +215,8 @@ def plan_sites(
 
     chained: trampolines lead straight into those of the instructions that come next.  runs: of
     chained sites; all of their members are in `wanted`.  blocks: sites that are only counted may
-    share counters, where they are chained.  spare: Isa.spare of instructions by their addresses.
+    share counters, where they are chained.  spare: registers of
+    instructions (Isa.dead_registers) by their addresses.
     table: in which the machine finds code, as of Abilities.  near: addresses at which it finds
     code when sites are hit, besides the sites and where those lead."""
     refused: list[tuple[Site, str]] = []

@@ -110,7 +110,8 @@ def choose_movable(
     size and of LONGEST bytes."""
     address, scratch, size = site.address, ability.scratch_address, len(site.code)
     if not scratch or ability.forced == "stop":
-        return _stop(site, isa, ability, "" if scratch else _NO_SCRATCH, rerun_prefix)
+        why = "" if scratch else isa.no_trampolines or _NO_SCRATCH
+        return _stop(site, isa, ability, why, rerun_prefix)
     jump = isa.jump_patch(size, address, scratch) is not None
     if jump and ability.forced != "trap":
         return _shared("jump", "", rerun_prefix)

@@ -284,7 +284,9 @@ def call_convention(isa: Isa) -> CallConvention:
     names = isa.dwarf_registers
     own = [r.d_name for r in isa.registers if r.slot == isa.sp_slot and r.d_name in names]
     kept = frozenset(names.index(name) for name in isa.kept_registers)
-    return CallConvention(isa.returns_of, names.index(own[0]), kept, isa.signature_bits)
+    return CallConvention(
+        isa.returns_of, names.index(own[0]) if own else -1, kept, isa.signature_bits
+    )
 
 
 class ImageLocals:

@@ -266,8 +266,7 @@ class StoppedRunner(HostRunner):
         number = kernel_cpu(self._target, self._facts, cpu)
         if number not in self._system.online_cpus():
             return
-        place = next(r.gdb_name for r in self._isa.registers if r.slot == self._isa.pc_slot)
-        pc = self._target.registers(cpu)[place]
+        pc = self._target.registers(cpu)[self._isa.pc]
         self.hit(enabled, cpu, (pc, 0) if pc >> 63 else (0, pc))
 
     def hit(self, enabled: EnabledSite, cpu: int, arguments: tuple[int, ...] = ()) -> None:

@@ -22,8 +22,8 @@ from kinst.core.columns import (
     Columns,
     Flows,
     Scanned,
+    concatenated,
     instructions_of,
-    joined,
 )
 from kinst.core.displaced import Refused
 from kinst.core.errors import KinstError, UnmappedError
@@ -173,7 +173,7 @@ class RunningKernel:
             for f, low, high in zip(some, bounds, bounds[1:], strict=False):
                 self._columns[f.address] = scanned.columns.take(slice(low, high))
         found = [self._columns[f.address] for f in functions]
-        return Scanned(joined(found), np.cumsum([0, *map(len, found)]))
+        return Scanned(concatenated(found), np.cumsum([0, *map(len, found)]))
 
     def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
         """See core.kernel.Kernel.gaps."""
@@ -209,7 +209,7 @@ class RunningKernel:
         first = frozenset(scanned.bounds.tolist())
         for k in np.flatnonzero(np.isin(kind, (CALL, INDIRECT)) & (target == 0)).tolist():
             if k not in first:
-                flow = self.isa.joined(*instructions_of(columns.take(slice(k - 1, k + 1))))
+                flow = self.isa.pair_flow(*instructions_of(columns.take(slice(k - 1, k + 1))))
                 if flow is not None:
                     kind[k], falls[k] = FLOW_KINDS.index(flow.kind), flow.falls_through
                     target[k] = flow.target or 0
@@ -231,7 +231,7 @@ class RunningKernel:
         marks = np.zeros(len(sites), np.uint16)
         of = {s.function.address: s.function for s in sites}
         whole = [self._columns[at] for at in sorted(of) if at in self._columns]
-        known = joined(whole)
+        known = concatenated(whole)
         if len(known):
             at = np.minimum(np.searchsorted(known.address, addresses), len(known) - 1)
             marks = np.where(known.address[at] == addresses, known.marks[at], 0)
@@ -292,7 +292,7 @@ class RunningKernel:
         flow = self.isa.flow(one.code, one.address)
         if before is None or flow.target is not None or flow.kind not in ("call", "indirect"):
             return flow
-        return self.isa.joined(before, one) or flow
+        return self.isa.pair_flow(before, one) or flow
 
     def _seen_through(self, flow: Flow, address: int) -> Flow:
         fixup = self._system.fixup(address)
@@ -393,9 +393,11 @@ class RunningKernel:
         return any(self._system.fixup(a) is not None for a in range(address, address + size))
 
     def _stays(self, address: int, size: int) -> bool:
-        """Whether the ISA cannot displace the instruction, to a place that branches reach."""
+        """Whether the ISA, if it displaces instructions, cannot displace this one to a place that
+        branches reach."""
         code = self._system.code(address, size)
-        return isinstance(self.isa.displace(code, address, address - REACHED & MASK), Refused)
+        moved = self.isa.displace(code, address, address - REACHED & MASK)
+        return isinstance(moved, Refused) and not self.isa.no_trampolines
 
     def forget(self, functions: Iterable[Function]) -> None:
         """See core.kernel.LiveKernel.forget."""
@@ -403,9 +405,9 @@ class RunningKernel:
             self._instructions.pop(function.address, None)
             self._flows.pop(function.address, None)
 
-    def hangs_together(self, function: Function) -> bool:
-        """See core.kernel.LiveKernel.hangs_together."""
-        return self.isa.hangs_together(self.code(function))
+    def has_sequences(self, function: Function) -> bool:
+        """See core.kernel.LiveKernel.has_sequences."""
+        return self.isa.has_sequences(self.code(function))
 
     def unsafe(self, function: Function, address: int) -> str:
         """See core.kernel.LiveKernel.unsafe."""
@@ -416,7 +418,7 @@ class RunningKernel:
         """Find which of a function's instructions hang on others."""
         if function.address not in self._seen_whole:
             self._seen_whole.add(function.address)
-            if self.isa.hangs_together(self.code(function)):
+            if self.isa.has_sequences(self.code(function)):
                 instructions = self._instructions.get(function.address) or self._plain(function)
                 self._unsafe.update(self.isa.unsafe(instructions))
                 self._rerun_starts.update(self.isa.rerun_starts(instructions))

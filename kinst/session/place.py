@@ -120,7 +120,7 @@ def _split(
     reasons = system.site_refusals([(s.address, len(s.code)) for _, s in sites])
     of_functions = {s.function.address: s.function for _, s in sites}
     refusing = {at: system.refusals(f) for at, f in of_functions.items()}
-    bound = {at for at, f in of_functions.items() if kernel.hangs_together(f)}
+    bound = {at for at, f in of_functions.items() if kernel.has_sequences(f)}
     prefixes = {
         s.address: prefix
         for _, s in sites

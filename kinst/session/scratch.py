@@ -201,8 +201,10 @@ def _described(program: EnabledProgram) -> int:
 
 def _map(machine: StartedMachine, size: int, data: int) -> int | None:
     """Map scratch in reach of the loaded modules too, if that is possible; None if the target has
-    none.  data: bytes at its start that need not be in reach of code."""
+    none, or the ISA no code for it.  data: bytes at its start that need not be in reach of code."""
     target, (low, high) = machine.target, machine.text
+    if machine.isa.no_trampolines:
+        return None
     modules = machine.system.modules()
     low = min((low, *(m.text[0] for m in modules)))
     high = max((high, *(m.text[1] for m in modules)))

@@ -213,7 +213,7 @@ def share_in_probes(target: Target, isa: Isa, low: int, high: int) -> float:
     for _ in range(SAMPLES):
         target.stop()
         for cpu in range(target.cpus):
-            seen[cpu] += low <= target.registers(cpu)[isa.board.PC] < high
+            seen[cpu] += low <= target.registers(cpu)[isa.pc] < high
         target.resume()
         time.sleep(APART)
     return max(seen) / SAMPLES

@@ -225,7 +225,7 @@ class Placement:
         error: dtrace:::ERROR, also if no clause is attached to it.
         runs: groups of planted instructions that one jump covers.
         unprobed: instructions in the runs that have no probe.
-        dead_registers: registers that a jump may spoil (Isa.spare), by address.
+        dead_registers: registers that a jump may spoil (Isa.dead_registers), by address.
         gates: instructions without a probe that get a jump each, since they lead to traps.
         gated: addresses of the traps whose known predecessors are all displaced.
         sampled: those that a timer of the machine fires (profile-N in a machine that never stands).

@@ -26,7 +26,7 @@ from tests.fuzz.damage import BAD, chance
 FEW, MANY = 3000, 1_000_000
 MOST_REQUESTS = 20_000  # of a conversation that comes to an end
 MOST_BYTES = 256 << 20
-BOARD = load("amd64").board
+ISA = load("amd64")
 TARGET = b"""<?xml version="1.0"?><!DOCTYPE target SYSTEM "gdb-target.dtd">
 <target><architecture>i386:x86-64</architecture><xi:include href="core.xml"/></target>"""
 CORE = b"""<?xml version="1.0"?><!DOCTYPE feature SYSTEM "gdb-target.dtd"><feature name="core">%b
@@ -138,7 +138,7 @@ def converse(stub: PlayedStub) -> None:
     """All that kinst asks of a stub."""
     client = Rsp(stub)  # type: ignore[arg-type]
     client.ask_stopped()
-    debugger = Debugger(client, BOARD, 1)
+    debugger = Debugger(client, ISA)
     client.physical_memory()
     for cpu in range(min(debugger.cpus, 3)):
         dict(debugger.registers(cpu))

@@ -27,8 +27,8 @@ from tests.isa.kernel_text import Text, extents
 class PlannedFunction:
     """A function of the text, [start, end), and what is to be planted in it.
 
-    counters: of each site, by its address, what its CountBody was told.  spare: as Isa.spare, by
-    address; patches: those of runs among them, in order."""
+    counters: of each site, by its address, what its CountBody was told.  spare:
+    Isa.dead_registers, by address; patches: those of runs among them, in order."""
 
     start: int
     end: int
@@ -87,7 +87,7 @@ def plan_function(
     held |= {
         i.address for i in known if isinstance(isa.displace(i.code, i.address, scratch), Refused)
     }
-    free = list(isa.spare(known, [isa.flow(i.code, i.address) for i in known]))
+    free = list(isa.dead_registers(known, [isa.flow(i.code, i.address) for i in known]))
     function = Function("vmlinux", "f", start, end - start)
     sites = [Site(function, i.address - start, i.code) for i in known if i.address not in held]
     room = {
@@ -118,8 +118,8 @@ def runs_in(
 ) -> Runs:  # fmt: skip
     """The runs of a function to which nothing leads from elsewhere.
 
-    room: of each planted instruction, whether it has room for a jump of its own.  free: Isa.spare
-    of all.  held: what cannot be in a run."""
+    room: of each planted instruction, whether it has room for a jump of its own.  free:
+    Isa.dead_registers of all.  held: what cannot be in a run."""
     count = len(known)
     columns = columns_of([i.address for i in known], [i.code for i in known])
     flows = flows_of(columns, isa)
@@ -135,7 +135,7 @@ def runs_in(
         place, columns.size, flows, np.arange(count) > 0,
         entered=np.isin(columns.address, flows.target[flows.direct & ~displaced]),
         unfit=among(held), idle=nothing, padding=np.zeros(count, np.int64),
-        begins=np.array(free) != 0 if isa.needs_spare else ~nothing,
+        begins=np.array(free) != 0 if isa.needs_dead_register else ~nothing,
     )  # fmt: skip
     own = among(at for at, has in room.items() if has)
     found = find_runs(lines, among(room), own, isa.RUN_SIZE)

@@ -52,7 +52,7 @@ def drawn(isa: Isa, rng: random.Random) -> tuple[list[WantedSite], int]:
         scanned = isa.scan([(at, code)])
         assert scanned.bounds.tolist() == [0, len(instructions)]
         columns, kept = scanned.columns, isa.unsafe(instructions) | isa.rerun_starts(instructions)
-        assert not kept or isa.hangs_together(code)
+        assert not kept or isa.has_sequences(code)
         for k, one in enumerate(instructions):
             assert (one.address, one.size) == (int(columns.address[k]), int(columns.size[k]))
             assert columns.code[k].tobytes() == one.code.ljust(16, b"\0")

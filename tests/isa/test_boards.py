@@ -68,7 +68,7 @@ def standing(isa: Isa, folder: Path) -> Iterator[str]:
 
 def test_registers_without_a_description_are_gdbs(isa: Isa) -> None:
     known = [(name, size) for name, size, _, _ in registers(isa)]
-    mine = list(isa.board.GDB_REGISTERS)
+    mine = list(isa.gdb_registers)
     assert known[: len(mine)] == mine
 
 
@@ -76,9 +76,9 @@ def test_names_are_those_of_qemus_stub(isa: Isa, tmp_path: Path) -> None:
     with standing(isa, tmp_path) as connect:
         told = {name for name, _, _, _ in registers(isa, connect)}
     board = isa.board
-    assert told >= {board.PC, board.SP, *board.CALL_CHANGES}
+    assert told >= {isa.pc, isa.sp, *board.CALL_CHANGES}
     assert not board.LINK or board.LINK in told
-    assert not board.VECTORS or told & set(board.VECTORS)
+    assert not isa.vectors or told & set(isa.vectors)
     assert told >= {register.gdb_name for register in isa.registers}
     # What is asked of page tables and of CPUs that hang.
     asked = {
@@ -229,7 +229,7 @@ def test_what_a_call_changes_is_what_the_compiler_does_not_save(isa: Isa, tmp_pa
     kept = saved(isa, every, tmp_path) - {board.LINK}
     assert kept and kept != set(every)
     # The link register is saved for a function's own sake: its caller's call has changed it.
-    changed = {*every, board.PC, board.SP} - kept
+    changed = {*every, isa.pc, isa.sp} - kept
     # Linux keeps the shadow stack in x18, where it has one.
     spelled = {"fp": "s0"}
     told = {spelled.get(name, name) for name in board.CALL_CHANGES} - {"x18"}

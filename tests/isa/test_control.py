@@ -136,4 +136,4 @@ def test_riscv64_calls_in_two_instructions(upper: str, lower: str, flow: Flow | 
     isa = load("riscv64")
     at = 0xFFFFFFFF80A6E21A
     before = Instruction(at, bytes.fromhex(upper), "")
-    assert isa.joined(before, Instruction(before.end, bytes.fromhex(lower), "")) == flow
+    assert isa.pair_flow(before, Instruction(before.end, bytes.fromhex(lower), "")) == flow

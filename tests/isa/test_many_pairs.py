@@ -261,7 +261,7 @@ def planted_functions(
         if any(world.restless.match(one.text) for one in known):
             continue
         original = text.code[start - text.address : end - text.address]
-        if kernel.isa.needs_spare and calls_itself(kernel.isa, original, start, known):
+        if kernel.isa.needs_dead_register and calls_itself(kernel.isa, original, start, known):
             continue
         made = plan_function(
             kernel.isa, text, start, known, world.whole.scratch, SCRATCH_SIZE - 8192,

@@ -251,7 +251,7 @@ def random_trial(made: Material, which: int, rng: random.Random) -> Trial:
     function = Function("vmlinux", "f", TEXT, length)
     share = rng.choice((1.0, 1.0, 0.7, 0.3))
     asked = {one.address for one in known if rng.random() < share} or {known[0].address}
-    free = isa.spare(known, [isa.flow(one.code, one.address) for one in known])
+    free = isa.dead_registers(known, [isa.flow(one.code, one.address) for one in known])
     fits = {
         one.address: isa.jump_patch(one.size, one.address, SCRATCH) is not None for one in known
     }

@@ -47,7 +47,7 @@ def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Pla
     while isa.name == "riscv64" and code[:length].endswith(b"\x01\0"):  # c.nop, of .balign
         length -= 2
     decoded = list(isa.decode(code[:length], TEXT))
-    free = isa.spare(decoded, [isa.flow(i.code, i.address) for i in decoded])
+    free = isa.dead_registers(decoded, [isa.flow(i.code, i.address) for i in decoded])
     spare = dict(zip([i.address for i in decoded], free, strict=True))
     function = Function("vmlinux", "f", TEXT, length)
     sites = [Site(function, i.address - TEXT, i.code) for i in decoded]

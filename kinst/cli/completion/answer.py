@@ -282,6 +282,8 @@ class Completer:
     def _disassembled(self, row: Row) -> Iterator[tuple[int, str]]:
         assert self._names is not None
         about = self._names.about
+        if not about["disassembly"]:
+            return iter(())
         with open(about["debug"], "rb") as file:
             code = os.pread(file.fileno(), min(row.size, MOST_CODE), row.offset)
         plain = import_module("kinst.isa._plain")

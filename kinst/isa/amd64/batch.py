@@ -19,7 +19,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kinst.core.columns import I32, I64, U8, U64, WIDTH, Batch, Bools, Columns, Made, ragged
+from kinst.core.columns import (
+    I32,
+    I64,
+    U8,
+    U64,
+    WIDTH,
+    Batch,
+    Bools,
+    Columns,
+    MadeTrampolines,
+    ragged,
+)
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64.inline import RESTORE_FLAGS, SAVE_FLAGS
 from kinst.isa.amd64.marks import (
@@ -91,7 +102,7 @@ def _reached(goal: U64, batch: Batch) -> Bools:
     return (np.abs(low) < near) & (np.abs(high) < near)
 
 
-def trampolines(batch: Batch, to: U64, goal: U64) -> Made:
+def trampolines(batch: Batch, to: U64, goal: U64) -> MadeTrampolines:
     """See Isa.trampolines."""
     shape, columns = _Shape(batch), batch.columns
     start = np.cumsum(shape.size) - shape.size
@@ -135,7 +146,7 @@ def trampolines(batch: Batch, to: U64, goal: U64) -> Made:
     back = displaced + shape.displaced
     _put(out, back[shape.back], b"\xe9")
     aimed(shape.back, back + 1, after)
-    return Made(out, np.where(shape.copied, shape.work, -1).astype(np.int32))
+    return MadeTrampolines(out, np.where(shape.copied, shape.work, -1).astype(np.int32))
 
 
 def stubs(at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None:
@@ -169,7 +180,7 @@ def jump_patches(columns: Columns, to: U64) -> tuple[Bools, U8]:
 
 
 def run_patches(
-    start: U64, at: I64, code: bytes, to: U64, spare: Sequence[int]
+    start: U64, at: I64, code: bytes, to: U64, dead: Sequence[int]
 ) -> tuple[Bools, bytes]:
     """See Isa.run_patches."""
     distance = (to - start - np.uint64(e.JUMP_SIZE)).view(np.int64)

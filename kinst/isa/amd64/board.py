@@ -1,4 +1,4 @@
-"""What QEMU is asked for to run an amd64 kernel, and what its GDB stub calls things.
+"""What QEMU is asked for to run an amd64 kernel.
 
 Source: QEMU manual, "System emulation", i440fx/q35; hw/i386/pc_q35 for the memory layout.
 
@@ -25,28 +25,16 @@ SERIAL: tuple[str, ...] = (
 TIMERS: tuple[tuple[str, int], ...] = ()
 CARD_SLOT = "pcie-root-port"
 
-PC = "rip"
-SP = "rsp"
 LINK = ""
 # System V ABI, 3.2.1; flags mean nothing where a function is entered.
 CALL_CHANGES: tuple[str, ...] = (
     "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "rsp", "rip",
 )  # fmt: skip
-VECTORS: tuple[str, ...] = ()
-
-# gdb's default layout of the g packet for i386:x86-64, for stubs without a description.
-GDB_REGISTERS = (
-    *((name, 8) for name in ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp")),
-    *((f"r{i}", 8) for i in range(8, 16)),
-    ("rip", 8),
-    *((name, 4) for name in ("eflags", "cs", "ss", "ds", "es", "fs", "gs")),
-)
-
 _FOUR_GB = 1 << 32
 
 
 def cpu_for(head: bytes) -> str:
-    """See core/board.py."""
+    """Return the CPU that runs every kernel: QEMU's own choice."""
     return CPU
 
 

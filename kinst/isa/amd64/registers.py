@@ -78,6 +78,14 @@ DWARF = (
     *(f"R_R{n}" for n in range(8, 16)), "R_RIP",
 )  # fmt: skip
 
+# gdb's default layout of the g packet for i386:x86-64, for stubs without a description.
+GDB_REGISTERS = (
+    *((name, 8) for name in ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp")),
+    *((f"r{i}", 8) for i in range(8, 16)),
+    ("rip", 8),
+    *((name, 4) for name in ("eflags", "cs", "ss", "ds", "es", "fs", "gs")),
+)
+
 # Names that DTrace has and a probe of kinst cannot answer: D name to the reason.
 UNAVAILABLE = MappingProxyType(
     {

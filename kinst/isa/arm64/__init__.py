@@ -1,20 +1,16 @@
-"""arm64 (AArch64): see the modules of this package; ISA is what kinst.isa.load() gives.
+"""arm64 (AArch64).
 
 Tested by tests/isa/test_isa_contract.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 
-from kinst.core import unmarked
-from kinst.core.board import Board
 from kinst.core.bodies import Body
-from kinst.core.columns import I64, NO_COLUMNS, U8, U64, Bools, Columns, Scanned
 from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
-from kinst.core.instruction import Flow, Instruction
-from kinst.core.isa import Register
-from kinst.core.paging import Paging
+from kinst.core.isa import Isa
 from kinst.core.probe import Site
 from kinst.isa.arm64 import board as _board
 from kinst.isa.arm64 import control, encode, relocate, sequences, tables, trampoline
@@ -26,75 +22,66 @@ from kinst.isa.arm64 import registers as regs
 from kinst.isa.arm64 import snippets as _snippets
 
 
-class Arm64:
-    """The Isa protocol (kinst/core/isa.py) for arm64.
+class Arm64(Isa):
+    """Isa (core/isa.py) for arm64.
 
-    For kernels that run at EL1, as in kinst's own machine (machine.py): at EL2 (VHE) the
-    per-CPU base is in tpidr_el2, and what clauses find by tpidr_el1 is not there.
+    For kernels at EL1: at EL2 (VHE) the per-CPU base is in tpidr_el2, and clauses that read
+    tpidr_el1 would not find it.
     """
 
     name = "arm64"
     elf_machine = 183  # EM_AARCH64
-    triple = "aarch64-unknown-none"
-    # x18 is the shadow call stack's in kernels that have one.
-    cpu_features = "-fp-armv8,-neon,+reserve-x18"
-    registers: tuple[Register, ...] = regs.REGISTERS
-    unavailable_registers: Mapping[str, str] = regs.UNAVAILABLE
-    frame_slots = regs.FRAME_SLOTS
+    registers = regs.REGISTERS
     pc_slot = regs.PC_SLOT
     sp_slot = regs.SP_SLOT
-    flags_slot = regs.PSTATE_SLOT
     breakpoint = encode.BREAKPOINT
-    convention = "preserve_mostcc"
-    llvm_options: tuple[str, ...] = ()
-    shared_counters = True
-    records_inline = False
     # AAPCS64, 6.4.2: the ninth integer argument is at the stack pointer.
     argument_slots = tuple(range(8))
     stack_arguments = 0
+    result_slot = 0
     dwarf_registers = regs.DWARF
     kept_registers = tuple(f"R_X{n}" for n in range(19, 30))  # AAPCS64, 6.1.1
     signature_bits = regs.SIGNATURE
-    result_slot = 0
-    thunks: tuple[str, ...] = ()
-    RUN_SIZE = 0
-    RUN_STEP = 0
-    needs_spare = False
+    gdb_registers = regs.GDB_REGISTERS
+    vectors = regs.VECTORS
+    paging = _paging.PAGING
+    board = _board
+    plain = asdict(decoder.PLAIN)
+
+    no_trampolines = ""
+    triple = "aarch64-unknown-none"
+    # x18 is the shadow call stack's in kernels that have one.
+    cpu_features = "-fp-armv8,-neon,+reserve-x18"
+    convention = "preserve_mostcc"
     timestamp_asm = "%cntvct_el0"
-    paging: Paging = _paging
-    board: Board = _board
+    counting_changes_flags = False
     snippets = _snippets.REGISTERS
 
-    # Described in the protocol, and where they are.
     decode = staticmethod(decoder.decode)
+    sizes = staticmethod(decoder.sizes)
     flow = staticmethod(control.flow)
-    rerun_starts = staticmethod(sequences.rerun_starts)
-    jump_tables = staticmethod(tables.jump_tables)
-    may_make_tables = staticmethod(unmarked.may_make_tables)
     returns_of = staticmethod(control.returns_of)
+    unsafe = staticmethod(sequences.unsafe)
+    has_sequences = staticmethod(sequences.has_sequences)
+    rerun_starts = staticmethod(sequences.rerun_starts)
     unsteppable = staticmethod(sequences.unsteppable)
+    jump_tables = staticmethod(tables.jump_tables)
     displace = staticmethod(relocate.displace)
-    leads = staticmethod(unmarked.leads)
-    trampoline_sizes = staticmethod(unmarked.trampoline_sizes)
-    trampolines = staticmethod(unmarked.trampolines)
     snippet = staticmethod(_snippets.snippet)
     stub = staticmethod(_inline.stub)
-    counts_freely = staticmethod(unmarked.counts_freely)
     detour = staticmethod(detours.detour)
     translate_detour = staticmethod(detours.translate_detour)
-    unsafe = staticmethod(sequences.unsafe)
-    hangs_together = staticmethod(sequences.hangs_together)
 
-    def joined(self, before: Instruction, one: Instruction) -> Flow | None:
-        """None: direct branches reach all of the kernel."""
-        return None
+    def is_nop(self, code: bytes) -> bool:
+        """Whether it is NOP: other hints may have an effect."""
+        return code == encode.NOP
 
-    def thunk(self, name: str) -> Flow | None:
-        """None: compilers return and branch in place."""
-        return None
+    def undecoded(self, code: bytes) -> str:
+        """Only an instruction that is cut off is not decoded."""
+        return "the function ends inside an instruction"
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
-        """One b; None when `to` is more than 128 MB away."""
+        """Return one b; None if `to` is more than 128 MB away."""
         if size != encode.SIZE:
             return None
         try:
@@ -102,57 +89,9 @@ class Arm64:
         except OutOfReach:
             return None
 
-    def branches(self, code: bytes, address: int) -> tuple[U64, U64]:
-        """Not asked for: there are no runs."""
-        return NO_COLUMNS.address, NO_COLUMNS.address
-
-    def is_nop(self, code: bytes) -> bool:
-        """NOP alone: other hints may have an effect."""
-        return code == encode.NOP
-
-    def undecoded(self, code: bytes) -> str:
-        """Only an instruction that is cut off is not decoded."""
-        return "the function ends inside an instruction"
-
-    def padding(self, code: bytes) -> int:
-        """Not asked for."""
-        return 0
-
-    def spare(self, instructions: Sequence[Instruction], flows: Sequence[Flow]) -> Sequence[int]:
-        """Jumps need none."""
-        return [0] * len(instructions)
-
-    def run_patch(self, code: bytes, address: int, to: int, spare: int = 0) -> bytes | None:
-        """None is needed: every instruction has room for a jump."""
-        return None
-
     def leave_patch(self, at: int, to: int) -> bytes:
-        """One jump, as the way back is."""
+        """Return one jump: the way back is one, too."""
         return encode.branch(at, to)
-
-    def trap_patch(self, size: int) -> bytes:
-        """One brk, with a number that the kernel gives no meaning to."""
-        if size < encode.SIZE:
-            raise ValueError("an instruction has four bytes")
-        return encode.BREAKPOINT
-
-    def jump_patches(self, columns: Columns, to: U64) -> tuple[Bools, U8]:
-        """See unmarked.py."""
-        return unmarked.jump_patches_with(self.jump_patch, columns, to)
-
-    def run_patches(
-        self, start: U64, at: I64, code: bytes, to: U64, spare: Sequence[int]
-    ) -> tuple[Bools, bytes]:
-        """See unmarked.py."""
-        return unmarked.run_patches_with(self.run_patch, start, at, code, to, spare)
-
-    def stubs(self, at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None:
-        """See unmarked.py."""
-        return unmarked.stubs_with(self.stub, at, counters, to, free)
-
-    def scan(self, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
-        """See unmarked.py."""
-        return unmarked.scan_sizes(decoder.sizes_in, pieces)
 
     def trampoline(
         self,
@@ -163,7 +102,7 @@ class Arm64:
         rerun_prefix: bytes = b"",
         onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
-        """The whole trampoline at address `to` (trampoline.py)."""
+        """Return the whole trampoline at address `to` (trampoline.py)."""
         return trampoline.trampoline(site, to, bodies, rerun_prefix, onward)
 
 

@@ -1,4 +1,4 @@
-"""What QEMU is asked for to run an arm64 kernel, and what its GDB stub calls things.
+"""What QEMU is asked for to run an arm64 kernel.
 
 Source: QEMU manual, "System emulation", "'virt' generic virtual platform"; hw/arm/virt.c for
 the memory layout.
@@ -25,22 +25,15 @@ SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
 TIMERS: tuple[tuple[str, int], ...] = ()
 CARD_SLOT = "pcie-root-port"
 
-PC = "pc"
-SP = "sp"
 LINK = "x30"
 CALL_CHANGES = (*(f"x{n}" for n in range(19)), "x30", "sp", "pc")  # AAPCS64, 6.1.1
-VECTORS: tuple[str, ...] = ("VBAR", "VBAR_EL1")
-
-# gdb's default layout of the g packet for aarch64, for stubs without a description.
-GDB_REGISTERS = (*((f"x{n}", 8) for n in range(31)), ("sp", 8), ("pc", 8), ("cpsr", 4))
-
 _RAM = 0x4000_0000
 _IRQ_MASKED = 1 << 7  # PSTATE.I
 _TIMER_MASK, _TIMER_FIRED = 7, 5  # CNTV_CTL_EL0: enabled, not masked, its condition met
 
 
 def cpu_for(head: bytes) -> str:
-    """See core/board.py."""
+    """Return a CPU with pages of 16 KB for a kernel that has them."""
     pages = int.from_bytes(head[24:32], "little") >> 1 & 3
     return _CPU_OF_16K if head[56:60] == _IMAGE_MAGIC and pages == _PAGES_16K else CPU
 

@@ -41,7 +41,7 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
             at += SIZE
 
 
-def sizes_in(code: bytes) -> npt.NDArray[np.int64]:
+def sizes(code: bytes) -> npt.NDArray[np.int64]:
     """The sizes of the instructions that decode() finds."""
     return np.full(len(code) // SIZE, SIZE, np.int64)
 

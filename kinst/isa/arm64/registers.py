@@ -12,8 +12,6 @@ The frame is an array of u64, indexed as regs[] is.
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 from kinst.core.isa import Register
 
 SP_SLOT, PC_SLOT, PSTATE_SLOT = 31, 32, 33
@@ -35,4 +33,6 @@ DWARF = (*(f"R_X{n}" for n in range(31)), "R_SP")
 # Where paciasp signs a return address (DDI 0487, D8.9 "Pointer authentication"): above the
 # kernel's 48 bits of address, all of which are ones in its code; bit 55 is never the signature's.
 SIGNATURE = 0xFFFF << 48
-UNAVAILABLE = MappingProxyType[str, str]({})
+# gdb's default layout of the g packet for aarch64, for stubs without a description.
+GDB_REGISTERS = (*((f"x{n}", 8) for n in range(31)), ("sp", 8), ("pc", 8), ("cpsr", 4))
+VECTORS = ("VBAR", "VBAR_EL1")

@@ -60,8 +60,8 @@ def _exclusive(word: int) -> int:
     return _SETS_EVENT if word == _SEVL else _PLAIN
 
 
-def hangs_together(code: bytes) -> bool:
-    """See Isa.hangs_together."""
+def has_sequences(code: bytes) -> bool:
+    """See Isa.has_sequences."""
     words = np.frombuffer(code[: len(code) & -SIZE], "<u4")
     exclusive = words & _TOP_MASK << 24 == _TOP_EXCLUSIVE << 24
     return bool((exclusive | _prefixes(words) | _literals(words) | (words == _PACM)).any())

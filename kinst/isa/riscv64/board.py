@@ -1,4 +1,4 @@
-"""What QEMU is asked for to run a riscv64 kernel, and what its GDB stub calls things.
+"""What QEMU is asked for to run a riscv64 kernel.
 
 Source: QEMU manual, "'virt' Generic Virtual Platform"; hw/riscv/virt for the memory layout;
 RISC-V privileged specification, 4.1 (supervisor CSRs); gdb's RISC-V features.
@@ -23,25 +23,11 @@ SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
 # row, and names those that a CPU has before it starts: this one is not there yet.
 TIMERS: tuple[tuple[str, int], ...] = (("sstatus", 0x14D - 0x100),)
 CARD_SLOT = ""  # kernels for these boards are built without PCI hot-plug
-PC = "pc"
-SP = "sp"
 LINK = "ra"
 # psABI, "Integer Register Convention".
 CALL_CHANGES: tuple[str, ...] = (
     "ra", "sp", *(f"t{n}" for n in range(7)), *(f"a{n}" for n in range(8)), "pc",
 )  # fmt: skip
-VECTORS: tuple[str, ...] = ("stvec", "mtvec")
-
-# gdb's names and order of the general registers, for stubs without a description.
-GDB_REGISTERS = tuple(
-    (name, 8)
-    for name in (
-        "zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "fp", "s1",
-        *(f"a{i}" for i in range(8)), *(f"s{i}" for i in range(2, 12)),
-        *(f"t{i}" for i in range(3, 7)), "pc",
-    )
-)  # fmt: skip
-
 _RAM = 0x8000_0000
 _SUPERVISOR = 1
 _PAGE_FAULTS = (12, 13, 15)  # of scause: fetching, loading, storing
@@ -50,7 +36,7 @@ _SIE = 1 << 1  # of sstatus
 
 
 def cpu_for(head: bytes) -> str:
-    """See core/board.py."""
+    """Return the CPU that runs every kernel: QEMU's own choice."""
     return CPU
 
 

@@ -57,15 +57,15 @@ def flow(code: bytes, address: int) -> Flow:
     return TRAP if parsed.word == _UNIMP else NEXT
 
 
-def joined(before: Instruction, one: Instruction) -> Flow | None:
-    """The flow of a jalr whose register is set by the auipc straight before it: a call or a jump
-    to a known address (the psABI's `call` and `tail`); None of any other two instructions."""
-    high, jump = p.parse(before.code), p.parse(one.code)
+def pair_flow(first: Instruction, second: Instruction) -> Flow | None:
+    """Return the flow of a jalr whose register is set by the auipc directly before it: a call or a
+    jump to a known address (the psABI's `call` and `tail`)."""
+    high, jump = p.parse(first.code), p.parse(second.code)
     if high is None or jump is None or high.kind != p.AUIPC or jump.kind != p.JALR:
         return None
-    if high.rd != jump.rs1 or before.end != one.address:
+    if high.rd != jump.rs1 or first.end != second.address:
         return None
-    target = before.address + high.imm + jump.imm & MASK
+    target = first.address + high.imm + jump.imm & MASK
     return Flow("call" if jump.rd else "jump", bool(jump.rd), target)
 
 

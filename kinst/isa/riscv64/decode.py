@@ -47,7 +47,7 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
             at += size
 
 
-def sizes_in(code: bytes) -> npt.NDArray[np.int64]:
+def sizes(code: bytes) -> npt.NDArray[np.int64]:
     """The sizes of the instructions that decode() finds, which their lowest bits tell
     (parse.size_at)."""
     halves = np.frombuffer(code, "<u2", len(code) // 2)

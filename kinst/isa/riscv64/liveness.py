@@ -42,8 +42,8 @@ _RETURNED = ALL & ~(_CANDIDATES & ~_bits(A0, A0 + 1))  # and its caller, when it
 _AUIPC, _ECALL = 0x17, 0x73
 
 
-def spare(instructions: Sequence[Instruction], flows: Sequence[Flow]) -> list[int]:
-    """See Isa.spare."""
+def dead_registers(instructions: Sequence[Instruction], flows: Sequence[Flow]) -> list[int]:
+    """See Isa.dead_registers."""
     index = {one.address: k for k, one in enumerate(instructions)}
     count, written = len(instructions), 0
     effects = [_effect(one.code) for one in instructions]

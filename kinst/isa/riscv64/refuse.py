@@ -102,8 +102,8 @@ def refusal(parsed: p.Parsed) -> str:
     return _PAGING if register == _SATP and writes else ""
 
 
-def hangs_together(code: bytes) -> bool:
-    """See Isa.hangs_together: whether anything in it may be a system or an atomic instruction."""
+def has_sequences(code: bytes) -> bool:
+    """See Isa.has_sequences: whether anything in it may be a system or an atomic instruction."""
     opcode = np.frombuffer(code[: len(code) & -2], "<u2") & 0x7F
     return bool(((opcode == _SYSTEM) | (opcode == _ATOMIC)).any())
 

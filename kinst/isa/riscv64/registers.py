@@ -46,4 +46,14 @@ REGISTERS = (
 
 # RISC-V psABI, "DWARF Register Numbers": those of the integer registers are their own.
 DWARF = ("", *(f"R_{name.upper()}" for name in NAMES[1:]))
+# gdb's names and order of the general registers, for stubs without a description.
+GDB_REGISTERS = tuple(
+    (name, 8)
+    for name in (
+        "zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "fp", "s1",
+        *(f"a{i}" for i in range(8)), *(f"s{i}" for i in range(2, 12)),
+        *(f"t{i}" for i in range(3, 7)), "pc",
+    )
+)  # fmt: skip
+VECTORS = ("stvec", "mtvec")
 UNAVAILABLE = MappingProxyType({"R_ZERO": "it is always 0"})

@@ -10,7 +10,7 @@ refuse.py says what is not displaced at all.
 
 **The way back.**  No jump reaches the kernel from a trampoline without a register: jal has 1 MB.
 Where a register is known to be dead at the goal, and no clause reads it, it takes auipc and jalr
-(Onward.spare; liveness.py).  Else control goes back as from a trap: sepc = the place to go to,
+(Onward.dead; liveness.py).  Else control goes back as from a trap: sepc = the place to go to,
 sstatus.SPP = supervisor, sstatus.SPIE = sstatus.SIE, sret.  No register changes, SIE becomes what
 it was, and what is lost (sepc, SPP, SPIE) is what the trap that came here has overwritten anyway;
 who came by a jump comes from code that a trap may interrupt, as refuse.py makes sure.  Interrupts
@@ -74,7 +74,7 @@ def is_linked(code: bytes, address: int, onward: Onward) -> bool:
     if parsed.kind in (p.JAL, p.BRANCH):
         goals.append(address + parsed.imm)
     return onward.falls_into >= 0 or any(
-        goal in onward.links or onward.spare.get(goal) for goal in goals
+        goal in onward.links or onward.dead.get(goal) for goal in goals
     )
 
 
@@ -84,7 +84,7 @@ def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> by
     there = onward.links.get(goal, goal)
     if there != goal and e.fits(there - at, 21):
         return e.jal(e.X0, there - at)
-    register = choose(onward.spare.get(goal, 0))
+    register = choose(onward.dead.get(goal, 0))
     return e.jump(at, there, register, what) if register else leave(at, there, what)
 
 
@@ -115,7 +115,7 @@ def _move(
         jump = _go_on(to + len(link), address + parsed.imm, onward, _TARGET)
         return Moved(link + jump, False)
     if parsed.kind == p.JALR:
-        spare = choose(onward.spare.get(address, 0))
+        spare = choose(onward.dead.get(address, 0))
         return Moved(_move_indirect(parsed, after, to, spare), False)
     if parsed.kind == p.BRANCH:
         target = address + parsed.imm

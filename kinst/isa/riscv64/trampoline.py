@@ -56,7 +56,7 @@ def _behind_head(
     busy = bool(divided_work.inline or divided_work.calls)
     goal = relocate.quiet_goal(site.code, site.address) if busy and not linked else None
     try:
-        free = onward.spare.get(site.address, 0)
+        free = onward.dead.get(site.address, 0)
         work = _work(site, to, divided_work, goal, free)
     except OutOfReach as far:
         return Refused(far.what)

@@ -80,10 +80,10 @@ class GuestCalls:
         self._cpu = self._caught()
         before = self._surely(lambda: self._debugger.registers(self._cpu))
         saved = {name: before[name] for name in self._board.CALL_CHANGES}
-        self._home = lowered = saved[self._board.SP]
+        self._home = lowered = saved[self._isa.sp]
         if not self._by_itself:
             lowered = (lowered - _LOWERED) & -_ALIGNED
-        self._place = saved[self._board.PC], saved[self._board.SP]
+        self._place = saved[self._isa.pc], saved[self._isa.sp]
         lost = False
         apart = _WORD if self._by_itself else _ALIGNED
         landings = itertools.cycle((lowered, lowered - apart))
@@ -163,7 +163,7 @@ class GuestCalls:
     def _has_not_set_off(self) -> bool:
         """Whether the thread stands where it did before a call: the machine has not run, then."""
         there = self._surely(lambda: self._debugger.registers(self._cpu))
-        return (there[self._board.PC], there[self._board.SP]) == self._place
+        return (there[self._isa.pc], there[self._isa.sp]) == self._place
 
     def _stopped(self, deadline: float, values: Mapping[str, int] | None = None) -> Stopped | None:
         """Let the machine run until it stops at a breakpoint; None at the deadline.  values:
@@ -180,23 +180,23 @@ class GuestCalls:
 
     def _beginning(self, address: int, arguments: tuple[int, ...]) -> dict[str, int]:
         """The registers with which the thread begins a call."""
-        board, landing = self._board, self._landing
+        board, landing, pc, sp = self._board, self._landing, self._isa.pc, self._isa.sp
         values = dict(zip(self._arguments, arguments, strict=False))
-        values[board.PC] = address
-        values[board.SP] = self._stack
+        values[pc] = address
+        values[sp] = self._stack
         if board.LINK:
             values[board.LINK] = landing
         else:
-            values[board.SP] -= _WORD
+            values[sp] -= _WORD
             # Up to where the caller's address is, which a thread that nobody catches comes to.
-            words = (self._home - values[board.SP]) // _WORD if self._by_itself else 1
-            self._write(values[board.SP], landing.to_bytes(_WORD, "little") * words)
+            words = (self._home - values[sp]) // _WORD if self._by_itself else 1
+            self._write(values[sp], landing.to_bytes(_WORD, "little") * words)
         return values
 
     def _landed(self, deadline: float, values: Mapping[str, int]) -> int:
         """Let the thread run until it is back from a call; what that returned.  values: registers
         that it gets before."""
-        board, debugger, landing = self._board, self._debugger, self._landing
+        debugger, landing = self._debugger, self._landing
         debugger.want_breakpoints([landing])
         while True:
             stopped = self._stopped(deadline, values)
@@ -205,7 +205,7 @@ class GuestCalls:
                 debugger.stop()
                 raise _LostError(f"a call in the guest has not returned in {CALL_SECONDS:g} s")
             registers = debugger.registers(stopped.cpu)
-            if stopped.pc == landing and registers[board.SP] == self._stack:
+            if stopped.pc == landing and registers[self._isa.sp] == self._stack:
                 self._cpu = stopped.cpu
                 return registers[self._result]
             if stopped.pc == landing:

@@ -19,8 +19,7 @@ import numpy as np
 
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
-from kinst.core.page_tables import LEAF_SIZE, Read, Root
-from kinst.core.paging import Paging
+from kinst.core.page_tables import LEAF_SIZE, Paging, Read, Root
 from kinst.core.system import HOOK_BYTES, Lender, Territory, TrapPath
 from kinst.core.threads_inside import threads_inside
 from kinst.core.trapped import let_pass
@@ -178,7 +177,7 @@ class Guardian:
         try:
             self._rsp = idle.begun()
             self._rsp.clear_breakpoints()
-            self._debugger = Debugger(self._rsp, self._isa.board, len(self._isa.breakpoint))
+            self._debugger = Debugger(self._rsp, self._isa)
             if not self._rsp.physical_memory():
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
             return self._found(self._rsp, self._debugger, split)
@@ -284,7 +283,7 @@ class Guardian:
         """A new beginning with the stub: the machine stands, without breakpoints."""
         assert self._rsp is not None
         self._rsp = self._connected_anew() if self._leaving else self._rsp.taken_over()
-        self._debugger = Debugger(self._rsp, self._isa.board, len(self._isa.breakpoint))
+        self._debugger = Debugger(self._rsp, self._isa)
         self._rsp.physical_memory()
         return self._debugger
 
@@ -443,11 +442,11 @@ class Guardian:
         one stays."""
         debugger, deadline = self._debugger, time.monotonic() + LEAVE_SECONDS
         assert debugger and self._lender and self._memory
-        paging, board = self._isa.paging, self._isa.board
+        paging, sp = self._isa.paging, self._isa.sp
         while True:
             debugger.stop()
             every = [debugger.registers(cpu) for cpu in range(debugger.cpus)]
-            cpus = [(c.values(), c[board.SP]) for c in every if not paging.in_user_mode(c)]
+            cpus = [(c.values(), c[sp]) for c in every if not paging.in_user_mode(c)]
             if not threads_inside(
                 self._memory.reader(), self._lender.threads, self._changes.mapped, cpus
             ):

@@ -148,7 +148,7 @@ class AttachedVm(StubTarget):
         found, descriptor = self._ask("reach")
         assert isinstance(found, Reached)
         self._rsp = Rsp.adopted(descriptor, found.agreed)
-        self._stub = Debugger(self._rsp, self.isa.board, len(self.isa.breakpoint), found.seen)
+        self._stub = Debugger(self._rsp, self.isa, found.seen)
         self._stub.handed_back(running=True)
         self.cpus = self._stub.cpus
         self._text = found.text

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kinst.core.board import Board
 from kinst.core.errors import TargetError
+from kinst.core.isa import Isa
 from kinst.core.machine import Stopped
 from kinst.wire.packets import StopReply
 from kinst.wire.registers import RegisterFile, RegisterInfo, Registers, describe
@@ -32,18 +32,16 @@ class StubView:
 class Debugger:
     """A machine behind a stub.  CPUs are the stub's threads, in its order.
 
-    board: what the stub calls things.  The machine is stopped when this is made.
+    The machine is stopped when this is made.
     """
 
-    def __init__(
-        self, rsp: Rsp, board: Board, breakpoint_size: int, seen: StubView | None = None
-    ) -> None:
+    def __init__(self, rsp: Rsp, isa: Isa, seen: StubView | None = None) -> None:
         """seen: what another process has seen of the stub, which is not asked then."""
         self._rsp = rsp
-        self._pc = board.PC
-        self._size = breakpoint_size
+        self._pc = isa.pc
+        self._size = len(isa.breakpoint)
         if seen is None:
-            seen = StubView(tuple(rsp.threads()), describe(rsp, board.GDB_REGISTERS))
+            seen = StubView(tuple(rsp.threads()), describe(rsp, isa.gdb_registers))
         self.seen = seen
         self._threads = list(seen.threads)
         self._file = RegisterFile(rsp, seen.registers)

@@ -1,6 +1,6 @@
 """The guest's virtual memory through the shared mapping: no round trip to the stub.
 
-Page tables are read by the ISA's Paging (core/paging.py); nothing of one ISA is known here.
+Page tables are read by the ISA's Paging (core/page_tables.py); nothing of one ISA is known here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from kinst.core.errors import TargetError, UnmappedError
-from kinst.core.page_tables import LEAF_SIZE, Leaf, Root
-from kinst.core.paging import Paging
+from kinst.core.page_tables import LEAF_SIZE, Leaf, Paging, Root
 from kinst.core.system import Territory
 from kinst.core.words import PAGE
 

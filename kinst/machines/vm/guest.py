@@ -82,7 +82,7 @@ class Guest:
             return
         with self._watched():
             self._rsp = Rsp(self.qemu.gdb, running=True)
-            self._debugger = Debugger(self._rsp, self._board, len(self.isa.breakpoint))
+            self._debugger = Debugger(self._rsp, self.isa)
             self.cpus = self._debugger.cpus
             if not self._rsp.physical_memory():
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
@@ -114,7 +114,7 @@ class Guest:
                 if everything:
                     pages |= all_code(self._paging, self._territory.image, self.qemu, registers)
                 else:
-                    pages |= code_at_hand(self._paging, self._board, self.qemu, registers)
+                    pages |= code_at_hand(self.isa, self.qemu, registers)
         with self._watched():
             assert self._rsp is not None
             read = self.qemu.read_physical

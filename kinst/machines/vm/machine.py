@@ -204,9 +204,13 @@ class Vm(Guest):
         return any(self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus))
 
     def _text_is_final(self) -> bool:
-        read, final = self.qemu.read_physical, self._paging.text_is_final
-        image = self._territory.image
-        return any(final(read, self.registers(cpu), image) for cpu in range(self.cpus))
+        read, final, image = (
+            self.qemu.read_physical,
+            self._config.boot.text_is_final,
+            self._territory.image,
+        )
+        every = (self.registers(cpu) for cpu in range(self.cpus))
+        return any(final(self._paging, read, registers, image) for registers in every)
 
     # Running.
 
@@ -261,7 +265,7 @@ class Vm(Guest):
         for _ in range(SAMPLES):
             self.stop()
             stuck &= {c for c in stuck if self._board.interrupts_off(self.registers(c))}
-            places = {c: self.registers(c)[self._board.PC] for c in stuck}
+            places = {c: self.registers(c)[self.isa.pc] for c in stuck}
             in_probes = in_probes or any(low <= at < high for at in places.values())
             if not stuck or self._beat_moved():
                 self.resume()

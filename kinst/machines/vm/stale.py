@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 
-from kinst.core.board import Board
 from kinst.core.errors import TargetError
-from kinst.core.paging import Paging
+from kinst.core.isa import Isa
+from kinst.core.page_tables import Paging
 from kinst.core.words import PAGE
 from kinst.machines.stub.memory import GuestMemory, Physical
 
@@ -24,22 +24,21 @@ _STACK = 2048  # bytes of a CPU's stack in which return addresses are looked for
 _TEXT = 64 << 20  # behind its start a kernel's text has ended
 
 
-def code_at_hand(
-    paging: Paging, board: Board, physical: Physical, registers: Mapping[str, int]
-) -> set[int]:
+def code_at_hand(isa: Isa, physical: Physical, registers: Mapping[str, int]) -> set[int]:
     """Pages (physical addresses) of kernel code where a CPU with these registers is, and of all
     that its stack may return to; none where its page tables or stack cannot be read."""
+    paging = isa.paging
     root = paging.root_of(registers)
     memory = GuestMemory(paging, physical, (0, 0))
     memory.set_root(root)
-    stack = registers[board.SP] & -8
+    stack = registers[isa.sp] & -8
     try:
         raw = memory.read(stack, min(_STACK, PAGE - stack % PAGE))
     except TargetError:
         raw = b""
     words = [int.from_bytes(raw[k : k + 8], "little") for k in range(0, len(raw), 8)]
     found = set()
-    for word in (registers[board.PC], *words):
+    for word in (registers[isa.pc], *words):
         leaf = paging.walk(physical.read_physical, root, word)
         if leaf is not None and leaf.executable and not leaf.user:
             found.add((leaf.physical + word - leaf.address) & -PAGE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.system import PerCpu, Territory
-from kinst.systems.linux.guest.boot import boot
+from kinst.systems.linux.guest.boot import boot, text_is_protected
 from kinst.systems.linux.isafacts import CallNames, CallSite, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
@@ -50,5 +50,6 @@ LINUX = IsaFacts(
         # time by it.  And a busy host may be late with the ticks by which the kernel looks whether
         # its timer works at all: it would panic ("IO-APIC + timer doesn't work!", seen once).
         parameters="tsc=reliable no_timer_check",
+        text_is_final=text_is_protected,
     ),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.system import PerCpu, Territory
-from kinst.systems.linux.guest.boot import boot
+from kinst.systems.linux.guest.boot import boot, boot_code_is_freed
 from kinst.systems.linux.isafacts import CallNames, CallSite, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
@@ -47,5 +47,6 @@ LINUX = IsaFacts(
         # With KASLR modules lie anywhere within 2 GB of the kernel's image, and no branch from one
         # place reaches both.
         modules="nokaslr",
+        text_is_final=boot_code_is_freed,
     ),
 )  # fmt: skip

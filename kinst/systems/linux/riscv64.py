@@ -63,5 +63,7 @@ LINUX = IsaFacts(
     boot=boot(
         image="arch/riscv/boot/Image", console="ttyS0", ports=("ttyS1", "ttyS2"),
         limit="mem={size}",
+        # Page tables never show that it is about to start init: its text is mapped read-only from
+        # early on (arch/riscv/mm/init.c).
     ),
 )  # fmt: skip

@@ -12,9 +12,10 @@ import pytest
 
 from kinst.codegen.compile import read_object
 from kinst.core.errors import TargetError
-from kinst.core.page_tables import Root
+from kinst.core.page_tables import Leaf, Root
 from kinst.isa import load
-from kinst.isa.arm64 import board, paging
+from kinst.isa.arm64 import board
+from kinst.isa.arm64.paging import PAGING
 from kinst.systems.linux.arm64 import LINUX
 from tests.isa.emulated_arm64 import NAMES, SCRATCH, Machine, random_state
 
@@ -106,8 +107,8 @@ CONTROL = 16 << 16 | 16 | 2 << 30  # TCR_EL1: 48-bit addresses, 4 KB granule
 def test_the_kernels_root(root: int, vectors: int, state: int) -> None:
     """Values as QEMU's stub gave them of a running guest."""
     registers = {"TTBR1_EL1": root, "TCR_EL1": CONTROL, "VBAR": vectors, "cpsr": state}
-    assert paging.root_of(registers) == Root(SWAPPER, 4, 12, 48)
-    assert paging.in_user_mode(registers) == (state == 0)
+    assert PAGING.root_of(registers) == Root(SWAPPER, 4, 12, 48)
+    assert PAGING.in_user_mode(registers) == (state == 0)
 
 
 def test_a_leaf_is_mapped_and_found() -> None:
@@ -127,15 +128,15 @@ def test_a_leaf_is_mapped_and_found() -> None:
         return bytes(memory[at : at + size])
 
     root = Root(0x1000, 4)
-    text = paging.walk(read, root, near + 0x1234)
+    text = PAGING.walk(read, root, near + 0x1234)
     assert text is not None and text.executable and not text.writable and not text.user
-    assert paging.find_text(read, root, IMAGE) == near
-    assert paging.slot_free(read, root, new) and not paging.slot_free(read, root, near)
-    assert new in paging.free_slots(read, root, near - (64 << 20), near + (64 << 20))
-    entry = paging.leaf_entry(0x8000_0000, text)
-    for at, data in paging.make_leaf(read, root, new, entry, lambda: 0) or []:
+    assert PAGING.find_text(read, root, IMAGE) == near
+    assert PAGING.slot_free(read, root, new) and not PAGING.slot_free(read, root, near)
+    assert new in PAGING.free_slots(read, root, near - (64 << 20), near + (64 << 20))
+    entry = PAGING.leaf_entry(0x8000_0000, text)
+    for at, data in PAGING.make_leaf(read, root, new, entry, lambda: 0) or []:
         memory[at : at + len(data)] = data
-    leaf = paging.walk(read, root, new + 0x4567)
+    leaf = PAGING.walk(read, root, new + 0x4567)
     assert leaf is not None and leaf.writable and leaf.executable and not leaf.user
     assert leaf.physical == 0x8000_0000 and leaf.size == 2 << 20
     assert not leaf.entry & 1 << 50  # trampolines are entered by no bti
@@ -145,18 +146,16 @@ def test_a_kernel_at_el2_is_refused() -> None:
     """HCR_EL2.E2H (bit 34): the registers called EL1's are not the kernel's."""
     registers = {"TCR_EL1": 16 << 16 | 2 << 30, "TTBR1_EL1": SWAPPER, "HCR_EL2": 1 << 34}
     with pytest.raises(TargetError, match="EL2"):
-        paging.root_of(registers)
-    with pytest.raises(TargetError, match="EL2"):
-        paging.text_is_final(lambda at, size: bytes(size), registers, IMAGE)
-    assert paging.root_of({**registers, "HCR_EL2": 1 << 31}).physical == SWAPPER
+        PAGING.root_of(registers)
+    assert PAGING.root_of({**registers, "HCR_EL2": 1 << 31}).physical == SWAPPER
 
 
 def test_guarded_code_is_refused() -> None:
     """Bit 50 of the entry that maps the kernel's text: GP (DDI 0487, D8.3)."""
-    text = paging.Leaf(0xFFFF_8000_0800_0000, 0x4000_0000, 2 << 20, 0x783, False, True, False)
-    assert paging.leaf_entry(0x8000_0000, text)
+    text = Leaf(0xFFFF_8000_0800_0000, 0x4000_0000, 2 << 20, 0x783, False, True, False)
+    assert PAGING.leaf_entry(0x8000_0000, text)
     with pytest.raises(TargetError, match="nobti"):
-        paging.leaf_entry(0x8000_0000, dataclasses.replace(text, entry=text.entry | 1 << 50))
+        PAGING.leaf_entry(0x8000_0000, dataclasses.replace(text, entry=text.entry | 1 << 50))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,7 @@ def test_guarded_code_is_refused() -> None:
 def test_pages_of_every_size(granule: int, page_bits: int, offsets: tuple[int, ...]) -> None:
     """Tables by hand that map a page of text; 2 MB are mapped beside it and found again."""
     registers = {"TTBR1_EL1": 1 << 20, "TCR_EL1": 16 << 16 | granule << 30}
-    root = paging.root_of(registers)
+    root = PAGING.root_of(registers)
     assert (root.levels, root.page_bits, root.bits) == (len(offsets), page_bits, 48)
     page, near = 1 << page_bits, 0xFFFF_8000_0820_0000
     memory = bytearray(4 << 20)
@@ -188,32 +187,32 @@ def test_pages_of_every_size(granule: int, page_bits: int, offsets: tuple[int, .
     def read(at: int, size: int) -> bytes:
         return bytes(memory[at : at + size])
 
-    text = paging.walk(read, root, near + 0x123)
+    text = PAGING.walk(read, root, near + 0x123)
     assert text is not None and (text.address, text.size) == (near, page)
     assert text.physical == 1 << 30 and text.executable and not text.writable
-    assert list(paging.leaves(read, root, near - (1 << 30), near + (1 << 30))) == [text]
-    assert not paging.slot_free(read, root, near)
+    assert list(PAGING.leaves(read, root, near - (1 << 30), near + (1 << 30))) == [text]
+    assert not PAGING.slot_free(read, root, near)
     # In the table that is there, and where one must be made.
-    free = paging.free_slots(read, root, near, near + (2 << 30))
+    free = PAGING.free_slots(read, root, near, near + (2 << 30))
     for new in (near + (2 << 20), near + (1 << 30)):
-        assert new in free and paging.slot_free(read, root, new)
-        entry = paging.leaf_entry(3 << 30, text)
-        for at, data in paging.make_leaf(read, root, new, entry, lambda: next(tables)) or []:
+        assert new in free and PAGING.slot_free(read, root, new)
+        entry = PAGING.leaf_entry(3 << 30, text)
+        for at, data in PAGING.make_leaf(read, root, new, entry, lambda: next(tables)) or []:
             memory[at : at + len(data)] = data
-        assert not paging.slot_free(read, root, new)
+        assert not PAGING.slot_free(read, root, new)
         for offset in (0, 0x1F_FFFF, 0x12_3456):
-            leaf = paging.walk(read, root, new + offset)
+            leaf = PAGING.walk(read, root, new + offset)
             assert leaf is not None and leaf.writable and leaf.executable and not leaf.user
             assert leaf.physical + new + offset - leaf.address == (3 << 30) + offset
-        assert paging.walk(read, root, new + (2 << 20)) is None
-    assert paging.walk(read, root, near) == text
+        assert PAGING.walk(read, root, new + (2 << 20)) is None
+    assert PAGING.walk(read, root, near) == text
 
 
 def test_wide_page_table_entries_are_refused() -> None:
     """TCR_EL1.DS (bit 59): entries have bits 51 and 50 of the address elsewhere."""
     registers = {"TTBR1_EL1": SWAPPER, "TCR_EL1": 16 << 16 | 1 << 30 | 1 << 59}
     with pytest.raises(TargetError, match="LPA2"):
-        paging.root_of(registers)
+        PAGING.root_of(registers)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import Leaf, Root
-from kinst.isa.arm64 import paging
+from kinst.isa.arm64.paging import PAGING
 from kinst.systems.linux.arm64 import LINUX
 from tests.machines.page_table_ram import TableRam
 
@@ -54,7 +54,7 @@ def test_rights_of_blocks_and_pages(level: int, attributes: int) -> None:
     ram, size = Ram(), 1 << SHIFTS[level]
     kind = 3 if level == 1 else 1
     ram.map(TEXT & -size, 0x12_4000_0000 | AF | SHARED | UXN | attributes | kind, level)
-    leaf = paging.walk(ram.read, Root(ram.root), TEXT + 0x567)
+    leaf = PAGING.walk(ram.read, Root(ram.root), TEXT + 0x567)
     assert leaf is not None
     assert (leaf.address, leaf.size, leaf.physical) == (TEXT & -size, size, 0x12_4000_0000)
     assert leaf.writable == (not attributes & AP_READ_ONLY)
@@ -72,7 +72,7 @@ def test_what_tables_deny_counts_for_all_below(level: int, table: int, denied: s
     """APTable and PXNTable, at each level; UXNTable is about user mode, bit 63 about security."""
     ram = Ram()
     ram.map(TEXT, 0x4000_0000 | AF | AP_USER | 3, 1, {level: table})
-    leaf = paging.walk(ram.read, Root(ram.root), TEXT)
+    leaf = PAGING.walk(ram.read, Root(ram.root), TEXT)
     assert leaf is not None
     rights = {name for name in ("writable", "executable", "user") if getattr(leaf, name)}
     assert rights == {"writable", "executable", "user"} - {denied}
@@ -83,15 +83,15 @@ def test_entries_that_map_nothing() -> None:
     for level, entry in ((1, 1), (1, 2), (1, 0), (2, 2), (2, 0), (3, 2), (3, 0)):
         ram = Ram()
         ram.map(TEXT, 0x4000_0000 | AF | entry, level)
-        assert paging.walk(ram.read, Root(ram.root), TEXT) is None
-        assert list(paging.leaves(ram.read, Root(ram.root), *IMAGE)) == []
+        assert PAGING.walk(ram.read, Root(ram.root), TEXT) is None
+        assert list(PAGING.leaves(ram.read, Root(ram.root), *IMAGE)) == []
 
 
 def test_addresses_below_the_kernels_half_are_not_mapped() -> None:
     ram = Ram()
     ram.map(TEXT, 0x4000_0000 | AF | 1, 2)
-    assert paging.walk(ram.read, Root(ram.root), TEXT & (1 << 48) - 1) is None
-    assert not paging.slot_free(ram.read, Root(ram.root), 0)
+    assert PAGING.walk(ram.read, Root(ram.root), TEXT & (1 << 48) - 1) is None
+    assert not PAGING.slot_free(ram.read, Root(ram.root), 0)
 
 
 def test_text_is_the_longest_run() -> None:
@@ -106,32 +106,10 @@ def test_text_is_the_longest_run() -> None:
         ram.map(TEXT + (4 + n) * 2 * MB, 0x4800_0000 | AF | PXN | UXN | 1, 2)
         ram.map(TEXT + (32 + n) * 2 * MB, 0x4900_0000 | AF | AP_USER | 1, 2)
     root = Root(ram.root)
-    assert paging.find_text(ram.read, root, IMAGE) == TEXT
+    assert PAGING.find_text(ram.read, root, IMAGE) == TEXT
     empty = Ram()
     with pytest.raises(TargetError, match="no kernel text"):
-        paging.find_text(empty.read, Root(empty.root), IMAGE)
-
-
-@pytest.mark.parametrize("name", ["SCTLR", "SCTLR_EL1"])
-def test_text_is_final_when_what_only_boots_is_given_up(name: str) -> None:
-    code = AF | AP_READ_ONLY | SHARED | UXN
-    ram = Ram()
-    for n in range(4):
-        ram.map(TEXT + 2 * MB * n, 0x4000_0000 | code | 1, 2)
-    control = 16 << 16 | 16 | 2 << 30  # TCR_EL1: 48 bits, pages of 4 KB
-    registers = {name: 1, "TTBR1_EL1": ram.root, "TCR_EL1": control}
-    assert paging.text_is_final(ram.read, registers, IMAGE)
-    assert not paging.text_is_final(ram.read, {**registers, name: 0}, IMAGE)  # no MMU yet
-    # The code that only boots, behind read-only data; then it is freed.
-    ram.map(TEXT + 24 * MB, 0x4200_0000 | code | 1, 2)
-    assert not paging.text_is_final(ram.read, registers, IMAGE)
-    ram.map(TEXT + 24 * MB, 0x4200_0000 | code | PXN | 1, 2)
-    assert paging.text_is_final(ram.read, registers, IMAGE)
-    # A module, far away.
-    ram.map(TEXT + 96 * MB, 0x4300_0000 | code | 3, 1)
-    ram.map(TEXT - 64 * MB, 0x4300_0000 | code | 3, 1)
-    assert paging.text_is_final(ram.read, registers, IMAGE)
-    assert not paging.text_is_final(Ram().read, registers, IMAGE)
+        PAGING.find_text(empty.read, Root(empty.root), IMAGE)
 
 
 # (TG1, T1SZ): the levels, by D8.2's tables of address sizes and lookup levels.
@@ -145,15 +123,15 @@ SIZES = [
 @pytest.mark.parametrize(("granule", "size", "levels", "page_bits"), SIZES)
 def test_levels_of_every_size(granule: int, size: int, levels: int, page_bits: int) -> None:
     registers = {"TTBR1_EL1": 0x7_4158_0001 | 0xABCD << 48, "TCR_EL1": size << 16 | granule << 30}
-    assert paging.root_of(registers) == Root(0x7_4158_0000, levels, page_bits, 64 - size)
+    assert PAGING.root_of(registers) == Root(0x7_4158_0000, levels, page_bits, 64 - size)
 
 
 def test_what_a_stub_does_not_give() -> None:
     for given in ({"TCR_EL1": 2 << 30}, {"TTBR1_EL1": 0}, {}):
         with pytest.raises(TargetError, match="does not give T"):
-            paging.root_of(given)
+            PAGING.root_of(given)
     with pytest.raises(TargetError, match="LPA2"):  # a granule that is reserved
-        paging.root_of({"TTBR1_EL1": 0, "TCR_EL1": 16 << 16})
+        PAGING.root_of({"TTBR1_EL1": 0, "TCR_EL1": 16 << 16})
 
 
 def test_the_new_leaf_is_as_the_text_is() -> None:
@@ -163,10 +141,10 @@ def test_the_new_leaf_is_as_the_text_is() -> None:
         for flags in (0, NG):
             entry = 0x4000_0000 | AF | SHARED | AP_READ_ONLY | CONTIGUOUS | memory << 2 | flags | 1
             text = Leaf(TEXT, 0x4000_0000, 2 * MB, entry, False, True, False)
-            made = paging.leaf_entry(0x1_8060_0000, text)
+            made = PAGING.leaf_entry(0x1_8060_0000, text)
             assert made == 0x1_8060_0000 | UXN | SHARED | AF | memory << 2 | flags | 1
 
 
 def test_reach_is_less_than_a_branch_has() -> None:
     """C6.2, B: plus and minus 128 MB."""
-    assert 64 * MB < paging.REACH < 128 * MB
+    assert 64 * MB < PAGING.REACH < 128 * MB

@@ -27,7 +27,7 @@ CBGT = 0x74020080  # cbgt w0, w2, .+16 (FEAT_CMPBR)
 def of(*words: int) -> tuple[dict[int, str], dict[int, int]]:
     """unsafe() and rerun_starts() of a function of these words, by index."""
     code = b"".join(struct.pack("<I", word) for word in words)
-    assert ISA.hangs_together(code)
+    assert ISA.has_sequences(code)
     instructions = list(ISA.decode(code, AT))
     unsafe = {(at - AT) // 4: why for at, why in ISA.unsafe(instructions).items()}
     again = {(at - AT) // 4: (to - AT) // 4 for at, to in ISA.rerun_starts(instructions).items()}

@@ -74,7 +74,7 @@ def onward_of(chain: str, site: Site) -> Onward:
         "next": Onward({after: BEHIND}, after),
         "target": Onward({target: TARGET}),
         "both": Onward({after: BEHIND, target: TARGET}, after),
-        "spare": Onward(spare=spare),
+        "spare": Onward(dead=spare),
     }[chain]
 
 

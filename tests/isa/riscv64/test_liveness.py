@@ -40,7 +40,8 @@ def spare_of(source: str, folder: Path, address: int = TEXT) -> list[set[str]]:
     flows = [ISA.flow(one.code, one.address) for one in instructions]
     names = {r.slot: r.gdb_name for r in ISA.registers}
     return [
-        {names[n] for n in range(32) if bits >> n & 1} for bits in ISA.spare(instructions, flows)
+        {names[n] for n in range(32) if bits >> n & 1}
+        for bits in ISA.dead_registers(instructions, flows)
     ]
 
 
@@ -99,9 +100,9 @@ def test_a_fault_leads_on(tmp_path: Path) -> None:
     code = assembled("riscv64", "li t1, 1\nld a0, 0(a0)\nli t1, 0\nret\nmv a0, t1\nret", tmp_path)
     instructions = list(ISA.decode(code, TEXT))
     flows = [ISA.flow(one.code, one.address) for one in instructions]
-    assert ISA.spare(instructions, flows)[1] >> 6 & 1
+    assert ISA.dead_registers(instructions, flows)[1] >> 6 & 1
     flows[1] = replace(flows[1], fault=instructions[4].address)
-    assert not ISA.spare(instructions, flows)[1] >> 6 & 1
+    assert not ISA.dead_registers(instructions, flows)[1] >> 6 & 1
 
 
 def test_rubbish_in_what_is_dead(tmp_path: Path) -> None:
@@ -111,7 +112,9 @@ def test_rubbish_in_what_is_dead(tmp_path: Path) -> None:
         length -= 2
     instructions = list(ISA.decode(code[:length], TEXT))
     flows = [ISA.flow(one.code, one.address) for one in instructions]
-    free = dict(zip([i.address for i in instructions], ISA.spare(instructions, flows), strict=True))
+    free = dict(
+        zip([i.address for i in instructions], ISA.dead_registers(instructions, flows), strict=True)
+    )
     made = Planned(ISA, code, [], [], plan_sites([], ISA, PAGE, 2 * PAGE))
     plain, spoiled = original(made), 0
     for _, address, values, data, stack in first_visits(plain):

@@ -8,7 +8,7 @@ import pytest
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import Root
 from kinst.isa.riscv64 import board as machine
-from kinst.isa.riscv64 import paging
+from kinst.isa.riscv64.paging import PAGING
 from kinst.systems.linux.riscv64 import LINUX
 from tests.machines.page_table_ram import TableRam
 
@@ -55,15 +55,15 @@ def ram(request: pytest.FixtureRequest) -> Ram:
 
 def test_walk(ram: Ram) -> None:
     root = Root(ram.root, ram.levels)
-    leaf = paging.walk(ram.read, root, TEXT + 0x12345)
+    leaf = PAGING.walk(ram.read, root, TEXT + 0x12345)
     assert leaf is not None
     assert (leaf.address, leaf.physical, leaf.size) == (TEXT, 0x8020_0000, 2 * MEGABYTE)
     assert (leaf.writable, leaf.executable, leaf.user) == (False, True, False)
-    small = paging.walk(ram.read, root, TEXT + 0x20_3FFF)
+    small = PAGING.walk(ram.read, root, TEXT + 0x20_3FFF)
     assert small is not None
     assert (small.physical, small.size, small.writable) == (0x8123_4000, 4096, True)
-    assert paging.walk(ram.read, root, TEXT + 0x20_4000) is None
-    user = paging.walk(ram.read, root, 0x40_0000)
+    assert PAGING.walk(ram.read, root, TEXT + 0x20_4000) is None
+    user = PAGING.walk(ram.read, root, 0x40_0000)
     assert user is not None and user.user
 
 
@@ -72,64 +72,64 @@ def test_a_contiguous_page_of_64_kb(ram: Ram) -> None:
     for n in range(16):
         ram.map(TEXT + 0x21_0000 + n * 0x1000, entry(0x8200_8000, V | R | A) | 1 << 63, 1)
     root = Root(ram.root, ram.levels)
-    leaf = paging.walk(ram.read, root, TEXT + 0x21_5678)
+    leaf = PAGING.walk(ram.read, root, TEXT + 0x21_5678)
     assert leaf is not None
     assert (leaf.address, leaf.physical, leaf.size) == (TEXT + 0x21_0000, 0x8200_0000, 0x1_0000)
-    found = list(paging.leaves(ram.read, root, TEXT, TEXT + 0x40_0000))
+    found = list(PAGING.leaves(ram.read, root, TEXT, TEXT + 0x40_0000))
     assert [(x.address, x.size) for x in found] == [
         (TEXT, 2 * MEGABYTE), (TEXT + 0x20_3000, 4096), (TEXT + 0x21_0000, 0x1_0000),
     ]  # fmt: skip
 
 
 def test_text_is_the_lowest_executable_mapping_of_the_kernels(ram: Ram) -> None:
-    assert paging.find_text(ram.read, Root(ram.root, ram.levels), IMAGE) == TEXT
+    assert PAGING.find_text(ram.read, Root(ram.root, ram.levels), IMAGE) == TEXT
     empty = Ram(3)
     with pytest.raises(TargetError, match="no kernel text"):
-        paging.find_text(empty.read, Root(empty.root, 3), IMAGE)
+        PAGING.find_text(empty.read, Root(empty.root, 3), IMAGE)
 
 
 def test_a_leaf_is_added_near(ram: Ram) -> None:
     root = Root(ram.root, ram.levels)
-    free = paging.free_slots(ram.read, root, *IMAGE)
+    free = PAGING.free_slots(ram.read, root, *IMAGE)
     assert TEXT + 0x40_0000 in free
     assert TEXT not in free and TEXT + 0x20_0000 not in free
     at = TEXT + 0x40_0000
-    assert paging.slot_free(ram.read, root, at) and not paging.slot_free(ram.read, root, TEXT)
-    like = paging.walk(ram.read, root, TEXT)
+    assert PAGING.slot_free(ram.read, root, at) and not PAGING.slot_free(ram.read, root, TEXT)
+    like = PAGING.walk(ram.read, root, TEXT)
     assert like is not None
-    value = paging.leaf_entry(0xC000_0000, like)
+    value = PAGING.leaf_entry(0xC000_0000, like)
     assert value == entry(0xC000_0000, V | R | W | X | A | D | G)
-    writes = paging.make_leaf(ram.read, root, at, value, ram.page)
+    writes = PAGING.make_leaf(ram.read, root, at, value, ram.page)
     assert writes is not None and len(writes) == 1
     for where, data in writes:
         ram.put(where, int.from_bytes(data, "little"))
-    leaf = paging.walk(ram.read, root, at + 5)
+    leaf = PAGING.walk(ram.read, root, at + 5)
     assert leaf is not None and leaf.physical == 0xC000_0000 and leaf.executable
-    assert paging.make_leaf(ram.read, root, at, value, ram.page) is None
+    assert PAGING.make_leaf(ram.read, root, at, value, ram.page) is None
 
 
 def test_missing_tables_are_made_but_not_at_the_top(ram: Ram) -> None:
     root = Root(ram.root, ram.levels)
-    like = paging.walk(ram.read, root, TEXT)
+    like = PAGING.walk(ram.read, root, TEXT)
     assert like is not None
-    value = paging.leaf_entry(0xC000_0000, like)
+    value = PAGING.leaf_entry(0xC000_0000, like)
     elsewhere = 0xFFFF_FFFF_C020_0000 if ram.levels > 3 else 0xFFFF_FFC0_0000_0000
-    writes = paging.make_leaf(ram.read, root, elsewhere, value, ram.page)
+    writes = PAGING.make_leaf(ram.read, root, elsewhere, value, ram.page)
     assert (writes is None) == (ram.levels == 3)
-    assert paging.slot_free(ram.read, root, elsewhere) == (ram.levels > 3)
+    assert PAGING.slot_free(ram.read, root, elsewhere) == (ram.levels > 3)
     for where, data in writes or ():
         ram.put(where, int.from_bytes(data, "little"))
-    leaf = paging.walk(ram.read, root, elsewhere)
+    leaf = PAGING.walk(ram.read, root, elsewhere)
     assert (leaf is not None) == (ram.levels > 3)
 
 
 def test_registers() -> None:
     for mode, levels in ((8, 3), (9, 4), (10, 5)):
         satp = mode << 60 | 0x1234 << 44 | 0x8_1234
-        assert paging.root_of({"satp": satp}) == Root(0x8123_4000, levels)
+        assert PAGING.root_of({"satp": satp}) == Root(0x8123_4000, levels)
     with pytest.raises(TargetError, match="no page tables"):
-        paging.root_of({"satp": 0})
-    assert paging.in_user_mode({"priv": 0}) and not paging.in_user_mode({"priv": 1})
+        PAGING.root_of({"satp": 0})
+    assert PAGING.in_user_mode({"priv": 0}) and not PAGING.in_user_mode({"priv": 1})
 
 
 def test_a_hart_that_waits_is_not_one_that_hangs() -> None:

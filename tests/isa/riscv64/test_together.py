@@ -88,7 +88,7 @@ def test_every_way_from_a_reservation_to_its_end(tmp_path: Path) -> None:
         else:
             assert found == between(lines), lines
             some += bool(found)
-        assert not found or isa.hangs_together(body)
+        assert not found or isa.has_sequences(body)
         marks = ("lr.", "sc.", "amo", "csr", "sret")
         if not any(text.startswith(marks) for text, _ in lines):
             assert not found
@@ -100,18 +100,18 @@ def test_what_takes_no_longer_look(tmp_path: Path) -> None:
     plain = assembled("riscv64", "add a0, a0, a1; ld a5, 0(a1); ret; li a4, 5; mul a1, a2, a3",
                       tmp_path)  # fmt: skip
     isa = load("riscv64")
-    assert not isa.hangs_together(plain) and not isa.hangs_together(b"")
+    assert not isa.has_sequences(plain) and not isa.has_sequences(b"")
     for text in ("lr.d a4, (a1)", "sc.w a2, a4, (a1)", "sret", "csrw sepc, a0"):
         one = assembled("riscv64", text, tmp_path)
         for code in (one, plain + one, one + plain, plain + one + b"\x01"):
-            assert isa.hangs_together(code), text
+            assert isa.has_sequences(code), text
     arm64 = load("arm64")
     plain = assembled("arm64", "add x0, x0, x1; ldr x5, [x1]; ret; mul x1, x2, x3; b .", tmp_path)
-    assert not arm64.hangs_together(plain) and not arm64.hangs_together(b"")
+    assert not arm64.has_sequences(plain) and not arm64.has_sequences(b"")
     for text in ("ldxr x4, [x1]", "stlxr w2, x4, [x1]", "ldaxp x1, x2, [x3]"):
         one = assembled("arm64", text, tmp_path)
         for code in (one, plain + one, one + plain, plain + one + b"\0\0\0"):
-            assert arm64.hangs_together(code), text
+            assert arm64.has_sequences(code), text
 
 
 # Predicated and not, of each size (DDI 0487, C7: MOVPRFX); and what is like them, but is not.
@@ -129,7 +129,7 @@ def test_a_prefix_stays_with_its_instruction(tmp_path: Path) -> None:
         assert len(known) == 4
         held = [TEXT + 4, TEXT + 8] if text in PREFIXES else []
         assert sorted(isa.unsafe(known)) == held, text
-        assert isa.hangs_together(code) == bool(held), text
+        assert isa.has_sequences(code) == bool(held), text
         assert isa.rerun_starts(known) == {}
 
 
@@ -142,7 +142,7 @@ def test_data_that_a_function_loads_is_none_of_its_instructions(tmp_path: Path) 
         code = assembled("arm64", f"{text}, .+12\nret\nnop\nnop\nnop\nnop\nnop", tmp_path)
         known = list(isa.decode(code, TEXT))
         assert sorted(isa.unsafe(known)) == [TEXT + 12 + 4 * n for n in range(size // 4)], text
-        assert isa.hangs_together(code)
+        assert isa.has_sequences(code)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from kinst.core.displaced import Refused
 from kinst.isa import load
 from kinst.isa.riscv64 import parse as p
 from kinst.isa.riscv64 import relocate
-from kinst.isa.riscv64.decode import sizes_in
+from kinst.isa.riscv64.decode import sizes as sizes_in
 from tests.isa.gnu_assembler import assembled
 
 ISA = load("riscv64")
@@ -287,7 +287,7 @@ def test_registers_of_rare_instructions(source: str, spare: list[set[int]], tmp_
     code = assembled("riscv64", f".option rvc\n{source}", tmp_path)
     instructions = list(ISA.decode(code, TEXT))
     flows = [ISA.flow(one.code, one.address) for one in instructions]
-    found = ISA.spare(instructions, flows)
+    found = ISA.dead_registers(instructions, flows)
     assert [{n for n in range(32) if bits >> n & 1} for bits in found] == spare
 
 

@@ -285,7 +285,7 @@ def test_whose_code_nobody_is_in() -> None:
     guest, other = Guest(), (0xFFFF_8000, 0xFFFF_9000)
     ended = [EndedCode(one, np.zeros(0, np.uint64)) for one in (*SCRATCH, other)]
     isa = load("amd64")
-    cpu = dict.fromkeys(("cs", "rip", "rax"), 0) | {isa.board.SP: 0x9000}
+    cpu = dict.fromkeys(("cs", "rip", "rax"), 0) | {isa.sp: 0x9000}
     target = SimpleNamespace(read=guest.read, cpus=1, registers=lambda number: cpu)
 
     def left() -> list[EndedCode]:

@@ -6,7 +6,7 @@ import pytest
 
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import Root
-from kinst.isa.amd64 import paging
+from kinst.isa.amd64.paging import PAGING
 from kinst.machines.stub.memory import GuestMemory
 from tests.isa.amd64.test_paging import TEXT, Ram, kernel
 
@@ -23,7 +23,7 @@ class Physical:
 
 
 def memory_of(ram: Ram) -> GuestMemory:
-    memory = GuestMemory(paging, Physical(ram), (0x100000, 0x4000))
+    memory = GuestMemory(PAGING, Physical(ram), (0x100000, 0x4000))
     memory.set_root(Root(ram.root))
     return memory
 
@@ -45,7 +45,7 @@ def test_what_is_not_mapped_is_named() -> None:
     with pytest.raises(TargetError, match=f"{beyond:#x} cannot be read"):
         memory.read(beyond - 8, 16)
     with pytest.raises(TargetError, match="not known yet"):
-        list(GuestMemory(paging, Physical(kernel()), (0, 0)).pieces(TEXT, 1))
+        list(GuestMemory(PAGING, Physical(kernel()), (0, 0)).pieces(TEXT, 1))
 
 
 def test_what_a_top_level_had_is_read_in_its_place() -> None:

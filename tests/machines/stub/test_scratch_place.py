@@ -9,7 +9,7 @@ import pytest
 
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import LEAF_SIZE, Root
-from kinst.isa.arm64 import paging
+from kinst.isa.arm64.paging import PAGING
 from kinst.machines.stub.memory import GuestMemory
 from kinst.systems.linux.arm64 import LINUX
 from tests.machines.page_table_ram import TableRam
@@ -48,13 +48,13 @@ class Ram(TableRam):
 
 def place(ram: Ram, text: int, size: int, data: int) -> int:
     """Where scratch went; all of it is mapped, in order, and code reaches the text and back."""
-    memory = GuestMemory(paging, ram, (0x8_0000, 0x4_0000))
+    memory = GuestMemory(PAGING, ram, (0x8_0000, 0x4_0000))
     memory.set_root(Root(ram.root))
     near = (text, text + TEXT_SIZE)
     frames = range(SCRATCH, SCRATCH + size, LEAF_SIZE)
     found = memory.map_near(frames, near, LINUX.territory, near, data)
     for offset in range(0, size, BLOCK):
-        leaf = paging.walk(ram.read_physical, Root(ram.root, 4), found + offset)
+        leaf = PAGING.walk(ram.read_physical, Root(ram.root, 4), found + offset)
         assert leaf is not None and leaf.executable and leaf.writable and not leaf.user
         assert leaf.physical == SCRATCH + offset
     code, end = found + data, found + size

@@ -14,7 +14,7 @@ import pytest
 from kinst.core.errors import TargetError
 from kinst.core.machine import CommandEnded, Stopped
 from kinst.isa.amd64 import board as machine
-from kinst.isa.amd64 import paging
+from kinst.isa.amd64.paging import PAGING
 from kinst.isa.arm64 import board as arm64_machine
 from kinst.kernels.fetch import Prepared
 from kinst.machines.vm import kvm
@@ -310,7 +310,7 @@ def test_an_initrd_of_the_users(prepared: Prepared, tmp_path: Path, append: str)
         vm.wait_ready(SECONDS)
         assert vm.find_text() == 0xFFFFFFFF81000000
         # Its text is final, that is, write-protected.
-        leaf = paging.walk(vm.qemu.read_physical, vm.memory.root, 0xFFFFFFFF81000000)
+        leaf = PAGING.walk(vm.qemu.read_physical, vm.memory.root, 0xFFFFFFFF81000000)
         assert leaf is not None and leaf.executable and not leaf.writable
         scratch = vm.map_scratch(64 * MEGABYTE, (0xFFFFFFFF81000000, 0xFFFFFFFF82000000))
         assert scratch is not None

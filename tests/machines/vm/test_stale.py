@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from kinst.core.errors import TargetError
 from kinst.core.words import PAGE
-from kinst.isa.amd64 import board as machine
-from kinst.isa.amd64 import paging
+from kinst.isa import load
+from kinst.isa.amd64.paging import PAGING
 from kinst.machines.vm.stale import all_code, code_at_hand
 from kinst.systems.linux.amd64 import LINUX
 from tests.isa.amd64.test_paging import NX, PS, TEXT, P, Ram
 
+ISA = load("amd64")
 STACK = 0xFFFF_C900_0000_0000
 USER = 0x400000
 
@@ -41,25 +42,25 @@ def world() -> tuple[Memory, dict[str, int]]:
 
 def test_code_at_hand_is_where_the_cpu_is_and_returns_to() -> None:
     memory, registers = world()
-    found = code_at_hand(paging, machine, memory, registers)
+    found = code_at_hand(ISA, memory, registers)
     assert found == {0x300000, 0x300000 - PAGE}
 
 
 def test_code_at_hand_without_a_stack_that_can_be_read() -> None:
     memory, registers = world()
     registers |= {"rsp": STACK + PAGE, "rip": TEXT + 3 * PAGE}
-    assert code_at_hand(paging, machine, memory, registers) == {0x300000 - 3 * PAGE}
+    assert code_at_hand(ISA, memory, registers) == {0x300000 - 3 * PAGE}
     registers["rip"] = USER
-    assert code_at_hand(paging, machine, memory, registers) == set()
+    assert code_at_hand(ISA, memory, registers) == set()
 
 
 def test_all_code_is_every_executable_page_of_the_image() -> None:
     memory, registers = world()
     memory.ram.map(TEXT + (2 << 20), 0x200000 | P | PS, 2 << 20)
     wanted = {0x300000 - k * PAGE for k in (0, 1, 3)} | set(range(0x200000, 0x400000, PAGE))
-    assert all_code(paging, LINUX.territory.image, memory, registers) == wanted
+    assert all_code(PAGING, LINUX.territory.image, memory, registers) == wanted
     assert (
-        all_code(paging, LINUX.territory.image, memory, registers | {"cr3": memory.ram.page()})
+        all_code(PAGING, LINUX.territory.image, memory, registers | {"cr3": memory.ram.page()})
         == set()
     )
 
@@ -76,6 +77,6 @@ def test_pages_that_are_not_there_are_left_out() -> None:
 
     memory.read_physical = read
     registers["rip"] = TEXT + 4 * PAGE
-    assert code_at_hand(paging, machine, memory, registers) == {0x300000 - PAGE}
-    found = all_code(paging, LINUX.territory.image, memory, registers)
+    assert code_at_hand(ISA, memory, registers) == {0x300000 - PAGE}
+    found = all_code(PAGING, LINUX.territory.image, memory, registers)
     assert found == {0x300000 - k * PAGE for k in (0, 1, 3)}

@@ -6,9 +6,14 @@ Tested by tests/machines/vm/test_console.py.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from kinst.core.boot import Boot, ConsoleSigns
+from kinst.core.boot import Boot, ConsoleSigns, TextCheck, never_final
+from kinst.core.errors import TargetError
+from kinst.core.page_tables import Paging, Read
 from kinst.systems.linux.guest.initramfs import Initramfs
+
+_BOOT_CODE_WITHIN = 64 << 20  # after the start of the text, where the code that only boots lies
 
 SIGNS = ConsoleSigns(
     panic=re.compile(r"Kernel panic - not syncing: .*"),
@@ -37,6 +42,7 @@ def boot(
     limit: str,
     parameters: str = "",
     modules: str = "",
+    text_is_final: TextCheck = never_final,
 ) -> Boot:
     """Return how Linux boots on one ISA.
 
@@ -47,6 +53,7 @@ def boot(
         limit: the parameter that keeps it in its memory.
         parameters: what guests of kinst's own need besides.
         modules: what they need if modules are loaded.
+        text_is_final: how page tables show that it is about to start init.
     """
     # The self-tests of the kernel's ciphers are a fifth of its boot under TCG; a guest of the
     # user's own boots as it would elsewhere.  Init gets what the kernel does not know as variables.
@@ -59,4 +66,36 @@ def boot(
         modules,
         SIGNS,
         Initramfs(),
+        text_is_final,
     )
+
+
+def text_is_protected(
+    paging: Paging, read: Read, registers: Mapping[str, int], image: tuple[int, int]
+) -> bool:
+    """Whether Linux has write-protected its text, which is the last thing it does before it starts
+    init (init/main.c, mark_readonly)."""
+    if not paging.translates(registers):
+        return False
+    root = paging.root_of(registers)
+    try:
+        leaf = paging.walk(read, root, paging.find_text(read, root, image))
+    except TargetError:
+        return False
+    return leaf is not None and not leaf.writable
+
+
+def boot_code_is_freed(
+    paging: Paging, read: Read, registers: Mapping[str, int], image: tuple[int, int]
+) -> bool:
+    """Whether Linux has freed the code that only boots, which it does just before it starts init
+    (init/main.c, free_initmem)."""
+    if not paging.translates(registers):
+        return False
+    root = paging.root_of(registers)
+    try:
+        start = paging.find_text(read, root, image)
+    except TargetError:
+        return False
+    starts = [low for low, _ in paging.executable_ranges(read, root, image)]
+    return not any(start < low < start + _BOOT_CODE_WITHIN for low in starts)
