@@ -12,11 +12,17 @@ from typing import Any
 
 import pytest
 
+import kinst.isa
 import kinst.providers
 import kinst.systems
-from kinst.core.errors import DError
+from kinst.core.displaced import Refused
+from kinst.core.errors import DError, KinstError
+from kinst.core.isa import Isa
+from kinst.core.probe import Function, Site
+from kinst.patch.ways import Choice, PlantingAbility, choose
 from tests import ROOT
 from tests.contracts import missing
+from tests.fake.fake_kernel_file import kernel_file
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_tracing import trace
 
@@ -120,3 +126,78 @@ def test_a_system_without_system_calls_has_none_of_that_provider(add: Add) -> No
     with pytest.raises(DError) as found:
         run("syscall::work:entry { trace(1); }", Call("work", (3,), 0))
     assert found.value.hint == "syscall::NAME:entry and syscall::NAME:return"
+
+
+E_MACHINE = 18  # offset in an ELF header
+WORK = [Call("exercise", (n,), n % 2) for n in range(3)]
+A64_PROGRAM = """
+    kinst::leaf:, kinst::choose: { @[probefunc, probename] = count(); }
+    fbt::leaf:entry { @sums[arg0, args[1], regs[R_X0]] = sum(arg1); }
+    fbt::work:return { @results[arg1] = count(); }"""
+
+
+def a64_machine(folder: Path) -> FakeMachine:
+    """The fake arm64 kernel, said to be of another instruction set in its file."""
+    data = bytearray(kernel_file("arm64").read_bytes())
+    data[E_MACHINE : E_MACHINE + 2] = (0xA64).to_bytes(2, "little")
+    file = folder / "vmlinux"
+    file.write_bytes(data)
+    return FakeMachine("a64", hardware="arm64", file=file)
+
+
+def test_an_instruction_set_that_only_stops_counts_as_one_that_plants(
+    add: Add, tmp_path: Path
+) -> None:
+    """With a system that could plant: stopping is what this instruction set leaves."""
+    add(kinst.isa, "a64")
+    machine = a64_machine(tmp_path)
+    before = machine.text
+    stopped = trace(machine, A64_PROGRAM, WORK)
+    planted = trace(FakeMachine("arm64"), A64_PROGRAM, WORK)
+    assert sorted(stopped.lines) == sorted(planted.lines) != []
+    said = [line for line in stopped.said if "stop-planted" in line]
+    assert said and not [line for line in planted.said if "stop-planted" in line]
+    assert machine.text == before
+
+
+def test_what_such_an_instruction_set_does_not_say_is_refused_with_the_reason(add: Add) -> None:
+    add(kinst.isa, "a64")
+    isa = kinst.isa.load("a64")
+    assert kinst.isa.of_machine(0xA64) is isa
+    assert len(example("kinst/isa/a64.py").splitlines()) < 150
+    site = Site(Function("vmlinux", "f", 0x1000, 4), 0, bytes.fromhex("1f2003d5"))
+    stopping = choose(site, b"", isa, PlantingAbility(0, trap=True, fault_hook=True), "", False)
+    assert stopping == Choice("stop", "kinst makes no trampolines for this instruction set")
+    displaced = isa.displace(site.code, 0x1000, 0x2000)
+    assert displaced == isa.trampoline(site, b"", 0x2000, ()) == Refused(stopping.reason)
+    assert isa.jump_patch(4, 0x1000, 0x2000) is None
+    with pytest.raises(KinstError, match="does not know how QEMU runs a64 kernels"):
+        isa.board.memory_map(1 << 30)
+
+
+def test_an_instruction_set_without_what_is_required_is_not_made() -> None:
+    class Nothing(Isa):
+        name = "nothing"
+
+    with pytest.raises(TypeError, match=r"abstract methods.*decode.*flow"):
+        Nothing()  # type: ignore[abstract]
+
+
+def test_its_answers_are_those_of_arm64(add: Add) -> None:
+    """Where control goes from every instruction of the fake kernel, and its page tables: but for
+    what a64 does not tell apart, which may go anywhere."""
+    add(kinst.isa, "a64")
+    isa, arm64 = kinst.isa.load("a64"), kinst.isa.load("arm64")
+    machine = FakeMachine("arm64")
+    start = machine.address("text_start")
+    registers = {"TTBR1_EL1": 0x7_4158_0000, "TCR_EL1": 16 << 16 | 2 << 30, "cpsr": 5}
+    assert isa.paging.root_of(registers).physical == arm64.paging.root_of(registers).physical
+    assert not isa.paging.in_user_mode(registers)
+    assert isa.paging.in_user_mode({"cpsr": 0})
+    for one in arm64.decode(machine.text, start):
+        known = arm64.flow(one.code, one.address)
+        flow = isa.flow(one.code, one.address)
+        anywhere = flow.kind == "indirect" and flow.falls_through
+        told = (flow.kind, flow.target) == (known.kind, known.target)
+        assert told or anywhere or (known.kind, flow.kind) == ("landing", "next"), one.text
+        assert next(isa.decode(one.code, one.address)).text == one.text

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -116,8 +117,8 @@ class Kernel:
 
 
 @cache
-def read_kernel(isa: str) -> Kernel:
-    elf = open_elf(kernel_file(isa))
+def read_kernel(file: Path) -> Kernel:
+    elf = open_elf(file)
     table = elf.symbols
     names = table.names_of(range(len(table)))
     places = zip(table.address.tolist(), table.size.tolist(), strict=True)
@@ -187,16 +188,28 @@ class Work:
 class FakeMachine:
     """The Target protocol (kinst/core/machine.py) over emulated CPUs.
 
-    The machine is stopped when it is made.  scratch: bytes for kinst, 0 for a machine without."""
+    The machine is stopped when it is made.  scratch: bytes for kinst, 0 for a machine without.
+    hardware: the ISA of its emulated CPUs, if kinst knows them by another.  file: its kernel, if
+    that is another than kernel_file()."""
 
     abilities = Abilities(writes_code=True, runs_commands=True)
     planter = None
 
-    def __init__(self, isa: str, cpus: int = 2, scratch: int = 128 * MB) -> None:
+    def __init__(
+        self,
+        isa: str,
+        cpus: int = 2,
+        scratch: int = 128 * MB,
+        *,
+        hardware: str = "",
+        file: Path | None = None,
+    ) -> None:
         self.isa: Isa = load(isa)
+        self.hardware = hardware or isa
         self.cpus = cpus
-        self.kernel = read_kernel(isa)
-        self.addresses = ADDRESSES[isa]
+        self.file = file or kernel_file(self.hardware)
+        self.kernel = read_kernel(self.file)
+        self.addresses = ADDRESSES[self.hardware]
         self.workload: Sequence[Call] = ()
         self.turn = TURN
         self.running = False
@@ -214,12 +227,12 @@ class FakeMachine:
         self._next_table = RAM
         self._levels = self.addresses.levels
         self._root = self._new_table()
-        self._boot(isa)
+        self._boot(self.hardware)
         self.memory.set_root(Root(self._root, self._levels))
         self.virtual = Virtual(self.memory, self._physical)
         entries = Entries(self.address("break_entry"), self.address("fault_entry"))
         self.processors: list[Cpu] = [
-            CPUS[isa](self._ram, self._page, entries, self.virtual) for _ in range(cpus)
+            CPUS[self.hardware](self._ram, self._page, entries, self.virtual) for _ in range(cpus)
         ]
         self._work = [Work() for _ in range(cpus)]
         self._started = False
@@ -249,7 +262,7 @@ class FakeMachine:
             self._map_leaf(self.addresses.direct + at, RAM + at, ENTRY[isa].data)
 
     def _map_leaf(self, virtual: int, physical: int, bits: int) -> None:
-        form, table = ENTRY[self.isa.name], self._root
+        form, table = ENTRY[self.hardware], self._root
         for level in range(self._levels, 2, -1):
             at = table + 8 * (virtual >> shift(level) & (ENTRIES - 1))
             if not int.from_bytes(self._ram.read(at, 8), "little"):

@@ -76,23 +76,23 @@ class FakeSystem(BasicSystem):
         self._leaves = False
         kernel = machine.kernel
         self._text = (kernel.address("text_start"), kernel.address("text_end"))
-        offset, delta = TRAP_PC[machine.isa.name]
+        offset, delta = TRAP_PC[machine.hardware]
         self.facts = Facts(
             os="fake",
             release="1",
             slide=0,
             cpus=machine.cpus,
-            builtins=builtins(machine.isa.name),
+            builtins=builtins(machine.hardware),
             nofault_read=kernel.address("read_nofault") if nofault else 0,
             trap_hook=kernel.address("handle_break") if traps else 0,
             trap_pc_offset=offset,
             trap_pc_delta=delta,
             fault_hook=kernel.address("find_fixup"),
-            per_cpu=PER_CPU[machine.isa.name],
+            per_cpu=PER_CPU[machine.hardware],
             per_cpu_bases=machine.per_cpu_bases,
             clock=CLOCK,
             interrupt_masks=(1 << 8, 0xFF0000),
-            thread_registers=("tp",) if machine.isa.name == "riscv64" else (),
+            thread_registers=("tp",) if machine.hardware == "riscv64" else (),
         )
         found = [Function(MODULE, n, *kernel.symbols[n]) for n in kernel.functions]
         self._functions = sorted((f for f in found if f.size), key=lambda f: f.address)

@@ -19,7 +19,6 @@ from kinst.session import request as asking
 from kinst.session import tracee
 from kinst.session.report import Report
 from kinst.session.request import Request
-from tests.fake.fake_kernel_file import kernel_file
 from tests.fake.fake_machine import Call, FakeKind, FakeMachine
 from tests.fake.fake_system import FakeSystem, FakeSystemKind
 
@@ -65,7 +64,7 @@ def trace(
     Raises what kinst raises.  Quiet."""
     chosen: dict[str, str] = {"quiet": "", "bufsize": "256k", "aggsize": "256k"}
     chosen |= settings or {}
-    asked = Request(debug=str(kernel_file(machine.isa.name)), **request)
+    asked = Request(debug=str(machine.file), **request)
     machine.workload = tuple(workload)
     out: list[str] = []
     said = [] if said is None else said

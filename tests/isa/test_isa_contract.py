@@ -1,14 +1,16 @@
-"""What every instruction set must answer (the protocol Isa of kinst/core/isa.py), whichever it is:
-a new one passes these tests before anything else of kinst is tried on it."""
+"""What every instruction set must answer (kinst/core/isa.py), whichever it is: a new one passes
+these tests before anything else of kinst is tried on it.  Those with `isa` ask all of them, those
+with `each` the ones that plant."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import subprocess
-from collections.abc import Mapping
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 import llvmlite.binding as llvm
 import pytest
@@ -28,64 +30,72 @@ AT = 0xFFFF_FFFF_8100_0000  # an address that kernels of all of them use
 SCRATCH = AT + (1 << 19)  # within reach of every direct branch
 KINDS = {"next", "landing", "jump", "branch", "call", "return", "indirect", "trap"}
 
-# One instruction set's no-operation is known by its text, whatever the set.
-NOPS: Mapping[int, bytes] = {
-    62: bytes.fromhex("0f1f440000"),  # EM_X86_64
-    183: bytes.fromhex("1f2003d5"),  # EM_AARCH64
-    243: bytes.fromhex("13000000"),  # EM_RISCV
-}
-
 
 @pytest.fixture(params=names())
-def each(request: pytest.FixtureRequest) -> Isa:
+def isa(request: pytest.FixtureRequest) -> Isa:
+    """Each instruction set."""
     return load(request.param)
+
+
+@pytest.fixture(params=[name for name in names() if not load(name).no_trampolines])
+def each(request: pytest.FixtureRequest) -> Isa:
+    """Each instruction set that plants."""
+    return load(request.param)
+
+
+def samples(isa: Isa) -> ModuleType:
+    """tests/isa/NAME/samples.py: what a no-operation, a call and a move are."""
+    return import_module(f"tests.isa.{isa.name}.samples")
 
 
 @pytest.fixture
 def nop(each: Isa) -> bytes:
-    found = NOPS.get(each.elf_machine)
-    assert found is not None, f"tell this test what a no-operation of {each.name} is"
-    return found
+    code: bytes = samples(each).NOP
+    return code
 
 
 def site_of(code: bytes) -> Site:
     return Site(Function("vmlinux", "f", AT, 64), 0, code)
 
 
-def test_it_is_found_by_its_name_and_by_its_elf_machine(each: Isa) -> None:
-    assert load(each.name) is each
-    assert of_machine(each.elf_machine) is each
+def test_it_is_found_by_its_name_and_by_its_elf_machine(isa: Isa) -> None:
+    assert load(isa.name) is isa
+    assert of_machine(isa.elf_machine) is isa
 
 
-def test_it_has_everything_that_the_protocols_ask(each: Isa) -> None:
+def test_it_has_everything_that_the_protocols_ask(isa: Isa) -> None:
     attributes = {name for part in Isa.__mro__ for name in inspect.get_annotations(part)}
-    assert [name for name in sorted(attributes) if not hasattr(each, name)] == []
-    assert isinstance(each, Isa) and isinstance(each.paging, Paging)
-    assert not missing(Board, each.board)
+    assert [name for name in sorted(attributes) if not hasattr(isa, name)] == []
+    assert isinstance(isa, Isa) and isinstance(isa.paging, Paging)
 
 
-def test_registers_are_told_apart(each: Isa) -> None:
-    d_names = [r.d_name for r in each.registers]
+def test_registers_are_told_apart(isa: Isa) -> None:
+    d_names = [r.d_name for r in isa.registers]
     assert len(set(d_names)) == len(d_names)
     assert all(re.fullmatch("R_[A-Z0-9]+", name) for name in d_names)
-    assert not set(d_names) & set(each.unavailable_registers)
-    assert all(why for why in each.unavailable_registers.values())
-    slots = {r.slot for r in each.registers}
-    assert slots == set(range(each.frame_slots)), "the frame has no slot that is nothing's"
-    assert {each.pc_slot, each.sp_slot, each.result_slot} <= slots
-    assert each.pc_slot != each.sp_slot
-    assert set(each.argument_slots) <= slots
-    assert len(set(each.argument_slots)) == len(each.argument_slots)
+    assert not set(d_names) & set(isa.unavailable_registers)
+    assert all(why for why in isa.unavailable_registers.values())
+    slots = {r.slot for r in isa.registers}
+    assert slots == set(range(isa.frame_slots)), "the frame has no slot that is nothing's"
+    assert {isa.pc_slot, isa.sp_slot, isa.result_slot} <= slots
+    assert isa.pc_slot != isa.sp_slot
+    assert set(isa.argument_slots) <= slots
+    assert len(set(isa.argument_slots)) == len(isa.argument_slots)
     # One place in the frame has one value: two names for it are one register of the stub's.
     for slot in slots:
-        assert len({r.gdb_name for r in each.registers if r.slot == slot}) == 1
-    for index in {r.index for r in each.registers}:
-        assert len({r.slot for r in each.registers if r.index == index}) == 1
+        assert len({r.gdb_name for r in isa.registers if r.slot == slot}) == 1
+    for index in {r.index for r in isa.registers}:
+        assert len({r.slot for r in isa.registers if r.index == index}) == 1
     # What is no signature of an address is none of its bits.
-    assert all(at | each.signature_bits == at for at in (AT, AT + 0x0001_2345, AT + 2))
-    known = {*d_names, *each.unavailable_registers, ""}
-    assert set(each.dwarf_registers) <= known
-    assert set(each.kept_registers) <= known
+    assert all(at | isa.signature_bits == at for at in (AT, AT + 0x0001_2345, AT + 2))
+    known = {*d_names, *isa.unavailable_registers, ""}
+    assert set(isa.dwarf_registers) <= known
+    assert set(isa.kept_registers) <= known
+
+
+def test_a_breakpoint_traps(isa: Isa) -> None:
+    (one,) = isa.decode(isa.breakpoint, AT)
+    assert isa.flow(one.code, AT).kind == "trap"
 
 
 def test_registers_of_arm64_are_called_as_in_freebsd() -> None:
@@ -108,6 +118,7 @@ def test_dwarf_numbers_are_those_of_the_assembler(each: Isa, tmp_path: Path) -> 
 
 
 def test_the_boards_names_are_those_of_registers(each: Isa) -> None:
+    assert not missing(Board, each.board)
     stub = {r.gdb_name for r in each.registers}
     plain = {name for name, _ in each.gdb_registers}
     assert {each.pc, each.sp} <= stub & plain
@@ -234,11 +245,8 @@ def test_a_trampoline_ends_behind_the_site(each: Isa, nop: bytes, bodies: str) -
 def test_a_guard_may_read_what_nothing_writes(each: Isa, nop: bytes, tmp_path: Path) -> None:
     """Registers of the site that are not kept."""
     argument = each.snippets.names[each.argument_slots[-1]]
-    move = {62: "mov {1}, {0}", 183: "mov {0}, {1}", 243: ".option norvc\nmv {0}, {1}"}
-    named = (each.snippets.result, argument)
-    if each.elf_machine == 62:
-        named = (f"%{named[0]}", f"%{named[1]}")
-    code = assembled(each.name, move[each.elf_machine].format(*named), tmp_path)
+    move = samples(each).MOVE.format(each.snippets.result, argument)
+    code = assembled(each.name, move, tmp_path)
     guard = each.snippet(code)
     assert guard is not None
     counter = SCRATCH + 0xA000 if each.shared_counters else 0x100
@@ -277,8 +285,7 @@ def test_plain_instructions_need_no_care(each: Isa, nop: bytes) -> None:
 
 
 def test_a_direct_call_is_found_by_its_return_address(each: Isa, nop: bytes) -> None:
-    calls = {62: b"\xe8\x3b\0\0\0", 183: bytes.fromhex("10000094"), 243: bytes.fromhex("ef000004")}
-    call = calls[each.elf_machine]  # each of them calls AT + 0x40
+    call = samples(each).CALL
     flow = each.flow(call, AT)
     assert (flow.kind, flow.target, flow.falls_through) == ("call", AT + 0x40, True)
     assert list(each.returns_of(call + nop, AT, AT + 0x40)) == [AT + len(call)]
