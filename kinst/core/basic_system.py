@@ -1,7 +1,7 @@
-"""A system of which little is known: the answers of core.system.System that are true of any kernel.
+"""A system of which little is known: answers of core.system.System that hold for any kernel.
 
-A system derives from it and says what it knows beyond; what it does not say is refused, with its
-reason, or taken for the worst case.
+A system derives from it and says what it knows beyond; the rest is refused with a reason, or taken
+for the worst case.
 
 Tested by tests/test_contracts.py and tests/fake.
 """
@@ -18,7 +18,8 @@ from kinst.core.system import Clock, Facts, Lender, LoadedModule, ModuleFrames, 
 
 
 class BasicSystem(System):
-    """functions(), lookup(), glob(), function_at(), code() and text are for the system to say."""
+    """Answers of any kernel; functions(), lookup(), glob(), function_at(), code() and text are the
+    system's."""
 
     facts: Facts
 
@@ -35,7 +36,7 @@ class BasicSystem(System):
         return None
 
     def clock(self) -> Clock | None:
-        """None: timestamp is the host's time while the machine runs."""
+        """Return None: timestamp is the host's time while the machine runs."""
         return None
 
     def online_cpus(self) -> Sequence[int]:
@@ -63,7 +64,7 @@ class BasicSystem(System):
         return np.zeros(0, np.uint64)
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """True: it may."""
+        """Return True for each: the system may write there."""
         return [True] * len(sites)
 
     def leaving_call_sites(self) -> System:
@@ -76,11 +77,11 @@ class BasicSystem(System):
         return False
 
     def is_fatal(self, address: int) -> bool:
-        """False: control may go on after a trap."""
+        """Return False: control may go on after a trap."""
         return False
 
     def dead_ends(self) -> Sequence[str]:
-        """None: a way too many only makes an inline copy end earlier."""
+        """Return none: an extra path only makes an inlined copy end earlier."""
         return ()
 
     def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
@@ -102,4 +103,4 @@ class BasicSystem(System):
         return ()
 
     def find_frames_with(self, find: Callable[[LoadedModule], ModuleFrames | None]) -> None:
-        """There are no modules."""
+        """Do nothing: there are no modules."""

@@ -1,5 +1,4 @@
-"""What is done at one site: the kinds of work, and how a site's is divided between what is done in
-line and what needs a frame and a call.
+"""Work at one site: its kinds, and which part is done in line and which needs a frame and a call.
 
 Tested by tests/codegen/test_snippets.py and tests/isa.
 """
@@ -14,16 +13,19 @@ from kinst.core.system import Clock
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Straight machine code that works one word out of the registers at a site, to be copied into
-    a trampoline: control enters it at its start with the site's general registers and leaves it
-    at its end, with the word in SnippetRegisters.result.
+    """Straight machine code that computes one word from the registers at a site, to be copied into
+    a trampoline.
 
-    It runs before any frame is made, with interrupts as they are at the site, so it writes no
-    memory, does not use the stack, and reads only memory that is always mapped.
+    Control enters it at its start with the site's general registers and leaves it at its end, with
+    the word in SnippetRegisters.result. It runs before any frame is made, with interrupts as they
+    are at the site, so it writes no memory, does not use the stack, and reads only memory that is
+    always mapped.
 
-    reads, writes: numbers of general registers, as the ISA encodes them; the result's is among
-    the written ones.  flags: it changes condition flags.  zero: of a guard, the work is done
-    where the word is zero; otherwise where it is not.
+    Attributes:
+        reads: numbers of general registers, as the ISA encodes them.
+        writes: the same, the result's included.
+        flags: whether it changes condition flags.
+        zero: for a guard, whether the work is done if the word is zero rather than if it is not.
     """
 
     code: bytes
@@ -35,12 +37,14 @@ class Snippet:
 
 @dataclass(frozen=True, slots=True)
 class SnippetRegisters:
-    """What code generation must know to make a Snippet.
+    """How code generation makes a Snippet.
 
-    names: frame slot to what LLVM's inline assembly calls the register whose value at the site
-    goes there; only of those that a snippet may read.  result: the name of the register for the
-    word.  features: LLVM features besides Isa.cpu_features.  selects: there is an instruction that
-    chooses between two values; without one LLVM would branch.
+    Attributes:
+        names: LLVM's inline-assembly name of the register whose value at the site goes to a frame
+            slot; only of those that a snippet may read.
+        result: the name of the register for the word.
+        features: LLVM features besides Isa.cpu_features.
+        selects: whether an instruction chooses between two values; without one LLVM would branch.
     """
 
     names: Mapping[int, str]
@@ -51,11 +55,13 @@ class SnippetRegisters:
 
 @dataclass(frozen=True, slots=True)
 class CallBody:
-    """The probe's work is a call: entry(site_descriptor, frame) in the ISA's `convention`.
+    """Work by a call: entry(site_descriptor, frame) in the ISA's `convention`.
 
-    entry: address of the code.  argument: address of the site descriptor.
-    slots: frame slots that the clauses read and the trampoline must fill (Register.slot).
-    guard: a word without which the call would do nothing; the code called tests the same again.
+    Attributes:
+        entry: address of the code.
+        argument: address of the site descriptor.
+        slots: frame slots that the clauses read and the trampoline must fill (Register.slot).
+        guard: decides whether the call has anything to do; the called code tests the same again.
     """
 
     entry: int
@@ -66,11 +72,12 @@ class CallBody:
 
 @dataclass(frozen=True, slots=True)
 class CountBody:
-    """The probe's work is to add one to 8-byte counters, each at per-CPU base + offset.
+    """Work that adds one to 8-byte counters, each at per-CPU base + offset.
 
-    offsets: signed 32-bit displacements from the kernel's per-CPU base register; or, where the
-    ISA has shared_counters, addresses of counters that all CPUs add to.
-    guard: a word that decides whether it is done at all.
+    Attributes:
+        offsets: signed 32-bit displacements from the kernel's per-CPU base register or, if the ISA
+            has shared_counters, addresses of counters that all CPUs add to.
+        guard: decides whether it is done at all.
     """
 
     offsets: tuple[int, ...]
@@ -79,8 +86,12 @@ class CountBody:
 
 @dataclass(frozen=True, slots=True)
 class IndexedBody:
-    """The probe's work is to add one to the counter whose offset (as in CountBody) is a snippet's
-    word; where that is 0, `otherwise`.  guard: as in CountBody."""
+    """Work that adds one to the counter whose offset (as in CountBody) a snippet computes.
+
+    Attributes:
+        index: the snippet; if its word is 0, `otherwise` is called instead.
+        guard: as in CountBody.
+    """
 
     index: Snippet
     otherwise: CallBody
@@ -91,8 +102,10 @@ class IndexedBody:
 class RecordField:
     """`size` bytes of a record at `offset`.
 
-    kind: "time" or "cpu", the record's own; "register", the one whose value at the site goes to
-    frame slot `value`; or "constant", `value` itself."""
+    Attributes:
+        kind: "time" or "cpu", the record's own; "register", the one whose value at the site goes to
+            frame slot `value`; or "constant", `value` itself.
+    """
 
     offset: int
     size: int
@@ -102,14 +115,19 @@ class RecordField:
 
 @dataclass(frozen=True, slots=True)
 class RecordPlaces:
-    """What writing records without a call needs of a CPU.
+    """Addresses and constants for writing records without a call.
 
-    cpu, busy: signed 32-bit displacements from the per-CPU base register of this CPU's number and
-    of the word (32 bits each) that keeps the thread on it, and others off it, while it is raised.
-    settled: address of a word (32 bits) that says by being less than 2 that this needs no raising;
-    0 where it never does, and None where it always does.
-    state, rings: addresses of CPU 0's state page and ring; those of the others follow.
-    ring_size: a power of two.  clock: of the cycle counter."""
+    Attributes:
+        cpu: signed 32-bit displacement from the per-CPU base register of this CPU's number.
+        busy: the same of the word (32 bits) that, while raised, keeps the thread on its CPU and
+            others off it.
+        settled: address of a word (32 bits): if less than 2, nothing needs raising; 0 if nothing
+            ever does, None if it always does.
+        state: address of CPU 0's state page; those of the others follow.
+        rings: address of CPU 0's ring; those of the others follow.
+        ring_size: a power of two.
+        clock: of the cycle counter.
+    """
 
     cpu: int
     busy: int
@@ -122,15 +140,20 @@ class RecordPlaces:
 
 @dataclass(frozen=True, slots=True)
 class RecordBody:
-    """The probe's work is one record in this CPU's ring (core/layout.py RECORD_*), of `size` bytes;
-    where that cannot be written at once (no room, an NMI within a clause), `otherwise`.
+    """Work that writes one record to this CPU's ring (core/layout.py RECORD_*).
 
-    clause: its number in the record.  probe: Probe.id.  guard: as in CountBody.
+    If the record cannot be written at once (no room, an NMI within a clause), `otherwise` is called
+    instead. Interrupts stay as they are, and an interrupt handler may write records of its own
+    meanwhile. So one instruction that changes STATE_RESERVED reserves room first, and the records
+    become visible, by STATE_HEAD, when the outermost of those being written is whole: handlers end
+    before the interrupted code goes on, so all records after it are whole by then, too.
 
-    Interrupts stay as they are, and an interrupt handler may write records of its own meanwhile.
-    So room is reserved first, by one instruction that changes STATE_RESERVED, and the records show,
-    by STATE_HEAD, when the outermost of those that are being written is whole: handlers end before
-    what they interrupt goes on, so all behind it is whole by then, too."""
+    Attributes:
+        clause: its number in the record.
+        probe: Probe.id.
+        size: bytes of the record.
+        guard: as in CountBody.
+    """
 
     places: RecordPlaces
     clause: int
@@ -146,10 +169,14 @@ Body = CallBody | CountBody | IndexedBody | RecordBody
 
 @dataclass(frozen=True, slots=True)
 class SiteWork:
-    """inline: counting that needs no frame, done first.  Then either `frame`, calls and counting
-    inside one frame, always; or `asked`, calls of which all are made, in one frame, where the
-    guard of any of them holds; or `indexed`, where its own call is made when no counter is found;
-    or `recorded`, where its own call is made when it cannot write its record.
+    """The work of one site, by how it is done.
+
+    Attributes:
+        inline: counting that needs no frame, done first.
+        frame: calls and counting inside one frame, done always.
+        asked: calls that are all made, in one frame, if the guard of any of them holds.
+        indexed: work whose own call is made if it finds no counter.
+        recorded: work whose own call is made if it cannot write its record.
     """
 
     inline: tuple[CountBody, ...] = ()
@@ -160,7 +187,7 @@ class SiteWork:
 
     @property
     def snippets(self) -> tuple[Snippet, ...]:
-        """Every snippet that is run, in their order."""
+        """Every snippet that runs, in order."""
         counts = [body.guard for body in self.inline if body.guard is not None]
         found = [*counts, *self.guards]
         if self.indexed is not None:
@@ -172,12 +199,12 @@ class SiteWork:
 
     @property
     def guards(self) -> tuple[Snippet, ...]:
-        """Of the calls that are asked for."""
+        """Guards of the calls in `asked`."""
         return tuple(body.guard for body in self.asked if body.guard is not None)
 
     @property
     def calls(self) -> tuple[CallBody | CountBody, ...]:
-        """What is done inside the frame, if there is one."""
+        """The work inside the frame, if there is one."""
         with_another_way = self.indexed or self.recorded
         return (
             self.frame or self.asked or ((with_another_way.otherwise,) if with_another_way else ())
@@ -185,13 +212,12 @@ class SiteWork:
 
 
 def divided(bodies: Sequence[Body]) -> SiteWork:
-    """The work of a site's bodies.
+    """Return how the work of a site's bodies is done.
 
-    The order of several probes' counting and calls is kept only among the calls, and where
-    everything is inside a frame: nothing that a call does can be seen in a counter, nor the other
-    way round.  Only one call at a site can be the way out of an IndexedBody or a RecordBody, since
-    the others would have to know whether it was taken; with others, it is a call like them.
-    """
+    The order of several probes' counting and calls is kept only among the calls, and if everything
+    is inside a frame: no call sees a counter, and counting sees nothing of a call. Only one call at
+    a site can be the fallback of an IndexedBody or a RecordBody, since others would have to know
+    whether it was made; together with others, it is a call like them."""
     lone = [body for body in bodies if not isinstance(body, CountBody)]
     if len(lone) == 1 and isinstance(lone[0], IndexedBody):
         return SiteWork(_counts(bodies), indexed=lone[0])

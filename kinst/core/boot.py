@@ -16,7 +16,7 @@ from kinst.core.page_tables import Paging, Read
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSigns:
-    """What lines of the kernel's console mean."""
+    """Meanings of lines on the kernel's console."""
 
     # The kernel gives up.
     panic: re.Pattern[str]
@@ -24,31 +24,35 @@ class ConsoleSigns:
     trouble: re.Pattern[str]
     # The kernel starts its first program.
     first_program: re.Pattern[str]
-    # The kernel died of a breakpoint that is only left in QEMU's translation; "" if it says nothing
-    # of that.
+    # The kernel died of a breakpoint that remains only in QEMU's translation; "" if it does not say
+    # so.
     lost_breakpoint: str
 
 
 class GuestFiles(Protocol):
-    """What is in a guest of kinst's own: its first program, and the commands."""
+    """Files in a guest of kinst's own: its first program, and the commands."""
 
     def build(
         self, busybox: Path, files: Mapping[str, Path], modules: Sequence[Path] = ()
     ) -> bytes:
-        """The archive that the kernel unpacks: the same bytes for the same files.
+        """Return the archive that the kernel unpacks: the same bytes for the same files.
 
-        busybox: a statically linked one of the guest's ISA.  files: absolute path in the guest to a
-        file of the host.  modules: kernel modules, loaded in this order.  Raises KinstError if a
-        file cannot be read or a guest path is not absolute."""
+        Raises KinstError if a file cannot be read or a guest path is not absolute.
+
+        Args:
+            busybox: a statically linked one of the guest's ISA.
+            files: absolute path in the guest to a file of the host.
+            modules: kernel modules, loaded in this order.
+        """
         ...
 
     def beside(self, initrd: bytes, busybox: Path) -> bytes:
-        """An archive of the user's with kinst's helper added.  Raises KinstError if busybox cannot
+        """Return the user's archive with kinst's helper added. Raises KinstError if busybox cannot
         be read."""
         ...
 
     def starting_beside(self, append: str) -> str:
-        """The command line by which that helper is started, and after it what `append` says."""
+        """Return the command line that starts that helper, followed by `append`."""
         ...
 
 
@@ -69,20 +73,19 @@ def never_final(
 class Boot:
     """How a kernel is started in QEMU."""
 
-    # What QEMU boots, in the folder in which a kernel was built.
+    # The file that QEMU boots, in a kernel's build folder.
     image: str
-    # The kernel's command line in any guest: {end} and {size} are of the physical memory that it
-    # may use, in bytes.
+    # The kernel's command line in any guest; {end} and {size}, in bytes, limit its physical memory.
     line: str
-    # More of it in guests of kinst's own.
+    # Additions in guests of kinst's own.
     own: str
-    # More of it if modules are loaded.
+    # Additions if modules are loaded.
     modules: str
     signs: ConsoleSigns
     files: GuestFiles
     text_is_final: TextCheck = never_final
 
     def command_line(self, end: int, size: int, append: str, *, own: bool) -> str:
-        """The whole of it.  append: what the user adds."""
+        """Return the kernel's whole command line. append: what the user adds."""
         parts = (self.line.format(end=end, size=size), self.own if own else "", append)
         return " ".join(filter(None, parts))

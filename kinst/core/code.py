@@ -1,5 +1,5 @@
-"""A function of the running kernel as it stands in memory: instructions, blocks, and the edges
-between them.
+"""A function of the running kernel as it is in memory: instructions, blocks, and the edges between
+them.
 
 Tested by tests/views/test_flow.py.
 """
@@ -21,10 +21,13 @@ OUTSIDE = -1
 class CodeInstruction:
     """One live instruction.
 
-    text: as the disassembler spells it.  function: the part that it is in, whose probe it has.
-    place: its source, None where that is not known.  refused: it is known not to be plantable;
-    why is for planting to say.  target: of a direct branch or call, None for others; target_name:
-    of one that leaves the function, as NAME or NAME+OFFSET.
+    Attributes:
+        text: as the disassembler spells it.
+        function: the function, or part of one, that it is in and whose probe it has.
+        place: its source, None if not known.
+        refused: whether it is known that it cannot be planted; planting gives the reason.
+        target: of a direct branch or call, else None.
+        target_name: NAME or NAME+OFFSET of a target outside the function.
     """
 
     address: int
@@ -39,18 +42,20 @@ class CodeInstruction:
 
     @property
     def offset(self) -> int:
-        """From the start of its part: the name of its probe."""
+        """Offset from the start of its part: the name of its probe."""
         return self.address - self.function.address
 
 
 @dataclass(frozen=True, slots=True)
 class CodeEdge:
-    """A way from the end of a block to the start of another, or to OUTSIDE of the function.
+    """An edge from the end of a block to the start of another, or to OUTSIDE of the function.
 
-    kind: "next" (straight on), "taken" (of a conditional branch), "jump", "computed", "return",
-    "fault" (what the instruction does when it faults on purpose).  condition: a D expression over
-    regs[], true at the block's last instruction when control will go this way; "" where D cannot
-    say it, and where there is no other way.
+    Attributes:
+        to: index of the block.
+        kind: "next", "taken" (of a conditional branch), "jump", "computed", "return" or "fault"
+            (the instruction faults on purpose).
+        condition: a D expression over regs[], true at the block's last instruction if control will
+            take this edge; "" if D cannot say it, or there is no other edge.
     """
 
     to: int
@@ -60,8 +65,8 @@ class CodeEdge:
 
 @dataclass(frozen=True, slots=True)
 class CodeBlock:
-    """Instructions that control enters only at the first, and leaves behind the last, but for
-    calls that do not return.  destination: of a computed jump, as a D expression, or ""."""
+    """Instructions that control enters only at the first and leaves only after the last, apart from
+    calls that do not return. destination: of a computed jump, as a D expression, or ""."""
 
     instructions: tuple[CodeInstruction, ...]
     edges: tuple[CodeEdge, ...]
@@ -81,9 +86,9 @@ class FunctionCode:
     """The live code of a function and of its parts.
 
     Attributes:
-        parts: the function, then what the compiler moved away from it (NAME.cold).
+        parts: the function, then its parts that the compiler moved away (NAME.cold).
         blocks: by address.
-        root: the block that the function is entered by.
+        root: index of the block at the function's entry.
         gaps: bytes of the parts that are not decoded.
     """
 
@@ -98,5 +103,5 @@ class FunctionCode:
 
     @cached_property
     def instructions(self) -> Sequence[CodeInstruction]:
-        """All of them, by address."""
+        """All instructions, by address."""
         return tuple(one for block in self.blocks for one in block.instructions)

@@ -1,7 +1,7 @@
-"""Many instructions at once: a numpy column for each of what is known of them.
+"""Many instructions at once: a numpy column for each of their properties.
 
-An object for each of 300,000 instructions takes seconds to make and hundreds of megabytes to
-keep; columns of the same take neither.
+An object for each of 300,000 instructions takes seconds to make and hundreds of megabytes to keep;
+columns take neither.
 
 Tested by tests/isa/test_marks.py and tests/patch/test_patches.py.
 """
@@ -26,16 +26,19 @@ Bools = npt.NDArray[np.bool_]
 
 WIDTH = 16  # bytes of a row of code: no instruction of any ISA is longer
 FLOW_KINDS = ("next", "landing", "jump", "branch", "call", "return", "indirect", "trap")
-FOLLOWING = 48  # bytes after a site that are looked at for flag liveness
+FOLLOWING = 48  # bytes after a site that flag liveness may depend on
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
     """Instructions in the order of their addresses.
 
-    code: a row of WIDTH bytes for each, zeros behind its own.  marks: what its ISA has found out
-    about each of them (Isa.scan) and wants to be told when trampolines are made; 0: nothing, and
-    the ISA's methods for one instruction are to be asked.
+    Attributes:
+        address: of each.
+        size: bytes of each.
+        code: a row of WIDTH bytes for each, zeros after its own.
+        marks: what Isa.scan() noted about each for Isa.trampolines(); 0 if nothing, and the ISA's
+            methods for one instruction must be asked.
     """
 
     address: U64
@@ -48,11 +51,11 @@ class Columns:
 
     @property
     def after(self) -> U64:
-        """The address behind each."""
+        """The address after each instruction."""
         return self.address + self.size
 
     def take(self, which: I64 | Bools | slice) -> Columns:
-        """Some of them, in this order."""
+        """Return some of them, in this order."""
         return Columns(self.address[which], self.size[which], self.code[which], self.marks[which])
 
 
@@ -63,7 +66,7 @@ NO_COLUMNS = Columns(
 
 
 def columns_of(addresses: Sequence[int], codes: Sequence[bytes]) -> Columns:
-    """Columns of these instructions, of which nothing is marked."""
+    """Return columns of these instructions, without marks."""
     size = np.fromiter(map(len, codes), np.uint8, len(codes))
     code = np.frombuffer(b"".join([c.ljust(WIDTH, b"\0") for c in codes]), np.uint8)
     return Columns(
@@ -73,22 +76,26 @@ def columns_of(addresses: Sequence[int], codes: Sequence[bytes]) -> Columns:
 
 
 def instructions_of(columns: Columns) -> list[Instruction]:
-    """An object for each of a few instructions, without its text."""
+    """Return an object for each of a few instructions, without its text."""
     rows = zip(columns.address.tolist(), columns.size.tolist(), columns.code, strict=True)
     return [Instruction(address, code[:size].tobytes(), "") for address, size, code in rows]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scanned:
-    """What was found in pieces of code.  bounds: the index of each piece's first instruction, and
-    the number of all at the end."""
+    """Instructions found in pieces of code.
+
+    Attributes:
+        columns: of all pieces.
+        bounds: index of each piece's first instruction, and in the end their number.
+    """
 
     columns: Columns
     bounds: I64
 
 
 def concatenated(parts: Sequence[Columns]) -> Columns:
-    """Columns one behind the other."""
+    """Return the columns of all parts, one part after another."""
     if len(parts) == 1:
         return parts[0]
     if not parts:
@@ -105,7 +112,7 @@ def columns_in(
     addresses: Sequence[int] | U64,
     sizes: Sequence[int] | I64,
 ) -> Columns:
-    """Columns of instructions, of which nothing is marked, in pieces of code: (address, bytes)."""
+    """Return columns, without marks, of instructions in pieces of code: (address, bytes)."""
     address, size = np.array(addresses, np.uint64), np.array(sizes, np.uint8)
     lengths = np.array([len(code) for _, code in pieces])
     moved = np.array([at for at, _ in pieces], np.uint64) - (np.cumsum(lengths) - lengths).astype(
@@ -120,11 +127,12 @@ def columns_in(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leads:
-    """Where control goes from instructions that are marked, by columns.
+    """Where control goes from marked instructions.
 
-    falls: on to the next instruction, and not by way of a call that returns there.  target: of a
-    direct jump, branch or call, else 0.  kind: as in Flow, by its index in FLOW_KINDS, where a
-    landing may be called next.
+    Attributes:
+        falls: whether it goes on to the next instruction, other than by a call that returns there.
+        target: of a direct jump, branch or call, else 0.
+        kind: index in FLOW_KINDS of Flow.kind; a landing may be called next.
     """
 
     falls: Bools
@@ -136,8 +144,12 @@ class Leads:
 class Flows:
     """Where control goes from instructions.
 
-    kind: as in Leads.  falls: the next instruction may follow, after a call when it returns.
-    target: of a direct jump, branch or call, else 0.  fault: the kernel expects it to fault."""
+    Attributes:
+        kind: index in FLOW_KINDS.
+        falls: whether the next instruction may follow; after a call, when it returns.
+        target: of a direct jump, branch or call, else 0.
+        fault: whether the kernel expects the instruction to fault.
+    """
 
     kind: U8
     falls: Bools
@@ -146,18 +158,23 @@ class Flows:
 
     @property
     def direct(self) -> Bools:
-        """Which have a target."""
+        """Which instructions have a target."""
         found: Bools = self.target != 0
         return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Trampolines of marked instructions that do nothing but count, to be made together.
+    """Trampolines of marked instructions that only count, to be made together.
 
-    counters: CountBody's offsets, a row for each; count: how many of the row are there.
-    falls_into: what comes next is planted, and its trampoline lies straight behind.  head: as in
-    Onward.  low, high: the memory that they will lie in.
+    Attributes:
+        columns: the instructions.
+        counters: CountBody's offsets, a row for each instruction.
+        count: how many offsets of each row are used.
+        falls_into: whether the next instruction is planted, with its trampoline directly after.
+        head: as in Onward.
+        low: start of the memory in which the trampolines will lie.
+        high: end of that memory.
     """
 
     columns: Columns
@@ -169,7 +186,7 @@ class Batch:
     high: int
 
     def take(self, which: I64 | Bools) -> Batch:
-        """Some of them, in this order."""
+        """Return some of them, in this order."""
         return Batch(
             self.columns.take(which), self.counters[which], self.count[which],
             self.falls_into[which], self.head[which], self.low, self.high,
@@ -178,15 +195,19 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MadeTrampolines:
-    """Trampolines of a batch.  code: of all, one straight behind the other.  original_at: as in
-    Relocated, for each."""
+    """Trampolines of a batch.
+
+    Attributes:
+        code: of all, one directly after another.
+        original_at: as in Relocated, for each.
+    """
 
     code: U8
     original_at: I32
 
 
 def ragged(start: I64, size: I64) -> I64:
-    """The numbers start, start + 1, ... of each range, one range after another."""
+    """Return the numbers start, start + 1, ... of each range, one range after another."""
     ends = np.cumsum(size)
     total = int(ends[-1]) if len(ends) else 0
     found: I64 = np.arange(total) + np.repeat(start - (ends - size), size)
@@ -202,7 +223,7 @@ class Pairs(Sequence[tuple[int, int]]):
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]]) -> Pairs:
-        """The same as columns."""
+        """Return pairs as columns."""
         rows = np.array(list(pairs), np.uint64).reshape(-1, 2)
         return cls(rows[:, 0], rows[:, 1])
 

@@ -1,8 +1,7 @@
-"""The part of D that is a system's: its constants, structures, libraries, and how it encodes what D
-shows.
+"""A system's own part of D: its constants, structures, libraries, and encodings of what D shows.
 
 Each system offers one (SystemKind.dialect in kinst/systems); the front end and the code generator
-get it as a value.  The defaults are those of a system of which nothing is known.
+get it as a value. The defaults are those of an unknown system.
 
 Tested by tests/dlang/check/test_library.py.
 """
@@ -17,16 +16,16 @@ from kinst.core.dtypes import StructType
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A file of D with the system's types, inlines and translators, in the manner of dtrace(1)'s
+    """A file of D with the system's types, inlines and translators, like dtrace(1)'s
     /usr/lib/dtrace/*.d."""
 
-    # Of the file, as #pragma D depends_on library has it.
+    # File name, as in #pragma D depends_on library.
     name: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class EncodedBits:
     """Some bits of an encoded number: (number >> shift & mask) << place."""
 
     shift: int
@@ -36,15 +35,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNumbers:
-    """How the kernel encodes a device's numbers in one: the pieces of each, to be joined."""
+    """How the kernel encodes a device's major and minor number in one: the bit fields of each."""
 
-    major: tuple[Piece, ...]
-    minor: tuple[Piece, ...]
+    major: tuple[EncodedBits, ...]
+    minor: tuple[EncodedBits, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AddressFamilies:
-    """Numbers of the families of addresses that inet_ntop() knows."""
+    """Numbers of the address families that inet_ntop() knows."""
 
     inet: int
     inet6: int
@@ -53,12 +52,14 @@ class AddressFamilies:
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
     # The system's name in messages, "" for an unknown one.
+    """A system's own part of D."""
+
     system: str = ""
     # Names that every program knows, and their values.
     constants: Mapping[str, int] = field(default_factory=dict)
     # Structures of the Guide's programs, by tag, for kernels without their types.
     structures: Mapping[str, StructType] = field(default_factory=dict)
-    # Tag of the structure that curthread points to; "" where its type is not known.
+    # Tag of the structure that curthread points to; "" if its type is not known.
     thread: str = ""
     # The largest error number, if functions return their errors as negative numbers; 0 if the
     # thread keeps its error (Facts.builtins has "errno" then).

@@ -1,4 +1,4 @@
-"""What a displaced instruction becomes, and where control goes on behind it.
+"""What a displaced instruction becomes, and where control goes on after it.
 
 Tested by tests/isa.
 """
@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """Displaced code for one place: runs the instruction's effect, then goes where it went.
+    """Displaced code for one place: it has the instruction's effect, then goes where that went.
 
-    code: bytes valid at the address they were made for; control leaves it at the original
-    successor (the jump back is part of it), at a branch target, or at a callee.
-    original_at: offset in code of the copy that can fault as the original did, or -1 when
-    nothing in it can (a direct branch).  A fault there must be reported to the kernel's
-    exception tables as at the original address.
+    Attributes:
+        code: bytes valid at the address they were made for; control leaves it at the original
+            successor (the jump back is part of it), at a branch target, or at a callee.
+        original_at: offset in code of the copy that can fault as the original did, or -1 if nothing
+            in it can (a direct branch). A fault there must be reported to the kernel's exception
+            tables as at the original address.
     """
 
     code: bytes
@@ -32,7 +33,7 @@ class Refused:
 
 
 class OutOfReach(Exception):  # noqa: N818 - it is a result on its way up, not an error
-    """An instruction cannot get to its target.  what: in words for the user."""
+    """An instruction cannot reach its target. what: in words for the user."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -43,8 +44,9 @@ class OutOfReach(Exception):  # noqa: N818 - it is a result on its way up, not a
 class Moved:
     """One displaced instruction without its way back.
 
-    falls_through: control can run off its end, and must then go to the original successor.
-    original_at: as in Relocated.
+    Attributes:
+        falls_through: control can run off its end, and must then go to the original successor.
+        original_at: as in Relocated.
     """
 
     code: bytes
@@ -56,11 +58,13 @@ class Moved:
 class Onward:
     """Where a chained trampoline sends control, in place of original code that is planted too.
 
-    links: address of a planted instruction -> address of its trampoline.  falls_into: the planted
-    instruction whose trampoline lies straight behind this one, or -1.  head: the trampoline begins
-    with one instruction that a jump fits over, so that unplanting can turn it into the way back.
-    dead: address of an original instruction -> registers that the way there may change
-    (Isa.dead_registers).
+    Attributes:
+        links: address of a planted instruction -> address of its trampoline.
+        falls_into: the planted instruction whose trampoline lies directly after this one, or -1.
+        head: the trampoline begins with one instruction that a jump fits over, so that unplanting
+            can turn it into the way back.
+        dead: address of an original instruction -> registers that the way there may change
+            (Isa.dead_registers).
     """
 
     links: Mapping[int, int] = field(default_factory=dict)
@@ -69,7 +73,7 @@ class Onward:
     dead: Mapping[int, int] = field(default_factory=dict)
 
     def of(self, address: int) -> int:
-        """Where control goes that was to go to an original instruction."""
+        """Return where control goes instead of to this original instruction."""
         return self.links.get(address, address)
 
 
@@ -79,10 +83,10 @@ UNCHAINED = Onward()
 def with_way_back(
     moved: Moved | Refused, to: int, back: Callable[[int], bytes]
 ) -> Relocated | Refused:
-    """Displaced code at `to`, with what leads from its end to the original successor.
+    """Return displaced code at `to`, with what leads from its end to the original successor.
 
-    back: makes that at an address (nothing where the successor's trampoline is right there); it
-    may raise OutOfReach."""
+    back: makes that at an address (nothing if the successor's trampoline is right there); it may
+    raise OutOfReach."""
     if isinstance(moved, Refused):
         return moved
     if not moved.falls_through:

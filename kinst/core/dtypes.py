@@ -1,11 +1,11 @@
 """Types of the D language, as the checker assigns them and codegen lowers them.
 
-D is LP64 on every ISA of kinst: int is 4 bytes, long and pointers are 8 (Dynamic Tracing
-Guide, "Types, Operators, and Expressions").
+D is LP64 on every ISA: int is 4 bytes, long and pointers are 8 (Dynamic Tracing Guide, "Types,
+Operators, and Expressions").
 
-Qualifiers (const, volatile, restrict) and the names of typedefs mean nothing to the compiler
-and are kept for messages and print() only: in IntType.name, and elsewhere in `alias`, which does
-not take part in comparisons.
+Qualifiers (const, volatile, restrict) and the names of typedefs mean nothing to the compiler and
+are kept for messages and print() only: in IntType.name, and elsewhere in `alias`, which comparisons
+ignore.
 
 Tested by tests/dlang/types and tests/image/test_types.py.
 """
@@ -33,8 +33,14 @@ class VoidType(DType):
 
 @dataclass(frozen=True, slots=True)
 class IntType(DType):
-    """An integer: size in bytes (1, 2, 4, 8); name as D spells it.  plain_char: C's char, which
-    is unsigned in kernels of some ISAs, and since Linux 6.2 in all (-funsigned-char)."""
+    """An integer.
+
+    Attributes:
+        size: bytes (1, 2, 4, 8).
+        name: as D spells it.
+        plain_char: C's char, which is unsigned in kernels of some ISAs, and since Linux 6.2 in all
+            (-funsigned-char).
+    """
 
     size: int
     signed: bool
@@ -47,9 +53,11 @@ class IntType(DType):
 
 @dataclass(frozen=True, slots=True)
 class EnumType(IntType):
-    """An enumeration: an integer whose values have names.  name: "enum tag", or a typedef's.
+    """An enumeration: an integer whose values have names.
 
-    values: (name, value), in the order of the declaration.
+    Attributes:
+        name: "enum tag", or a typedef's.
+        values: (name, value), in the order of the declaration.
     """
 
     values: tuple[tuple[str, int], ...] = field(default=(), compare=False, repr=False)
@@ -58,13 +66,13 @@ class EnumType(IntType):
         return self.name
 
     def name_of(self, value: int) -> str | None:
-        """The first name of a value."""
+        """Return the first name of a value."""
         return next((name for name, known in self.values if known == value), None)
 
 
 @dataclass(frozen=True, slots=True)
 class FloatType(DType):
-    """float, double, long double: of members and casts only; D does not compute with them."""
+    """float, double or long double, of members and casts only: D does not compute with them."""
 
     size: int
     name: str
@@ -87,8 +95,7 @@ class PointerType(DType):
 class StringType(DType):
     """A D string, stored as NUL-terminated bytes in at most `size` bytes (NUL included).
 
-    size 0 means "bounded by the strsize option"; execname and literals have smaller bounds.
-    """
+    size 0 means "bounded by the strsize option"; execname and literals have smaller bounds."""
 
     size: int = 0
 
@@ -98,7 +105,7 @@ class StringType(DType):
 
 @dataclass(frozen=True, slots=True)
 class ArrayType(DType):
-    """count elements of a type; count 0: a flexible array, whose length is not known."""
+    """`count` elements of a type; 0 for a flexible array, whose length is not known."""
 
     of: DType
     count: int
@@ -110,7 +117,7 @@ class ArrayType(DType):
 
 @dataclass(frozen=True, slots=True)
 class FunctionType(DType):
-    """A function: what it returns and takes.  variadic: more may follow."""
+    """A function: its result and its parameters. variadic: more may follow."""
 
     result: DType
     parameters: tuple[DType, ...]
@@ -123,10 +130,12 @@ class FunctionType(DType):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a structure.  name "": an anonymous structure or union, or padding bits.
+    """A member of a structure.
 
-    bit: offset of its first bit from the structure's start.  bits: width of a bit-field, 0 for
-    any other member.
+    Attributes:
+        name: "" for an anonymous structure or union, or padding bits.
+        bit: offset of its first bit from the structure's start.
+        bits: width of a bit-field, 0 for any other member.
     """
 
     name: str
@@ -136,26 +145,31 @@ class Member:
 
     @property
     def offset(self) -> int:
-        """Bytes from the structure's start (of the byte with the first bit)."""
+        """Bytes from the structure's start to the byte with the first bit."""
         return self.bit // 8
 
 
 class MemberSource(Protocol):
-    """What knows the members of structures."""
+    """Reads the members of structures."""
 
     def members(self, struct: StructType) -> Sequence[Member]:
-        """The members in their order; () when only the name is known (a forward declaration).
-        Raises KinstError for damaged debug information."""
+        """Return the members in their order; () for a forward declaration. Raises KinstError for
+        damaged debug information."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StructType(DType):
-    """A structure or union.  Its members are read when they are asked for, so that types which
-    contain pointers to themselves are as cheap as any, and can be compared and hashed.
+    """A structure or union.
 
-    kind: "struct" or "union".  name: the tag, "" for none.  size: bytes, 0 when it is only
-    declared.  key: what tells it from all others of its source ("vmlinux 123", "D 4").
+    Its members are read only when needed, so that types which contain pointers to themselves are as
+    cheap as any, and can be compared and hashed.
+
+    Attributes:
+        kind: "struct" or "union".
+        name: the tag, "" for none.
+        size: bytes, 0 if it is only declared.
+        key: distinguishes it from all others of its source ("vmlinux 123", "D 4").
     """
 
     kind: str
@@ -173,8 +187,8 @@ class StructType(DType):
         return self.source.members(self)
 
     def member(self, name: str) -> Member | None:
-        """The member of this name, also one of an anonymous member; its bit is counted from
-        the start of this structure."""
+        """Return the member of this name, also one of an anonymous member; its bit counts from the
+        start of this structure."""
         for one in self.members:
             if one.name == name and name:
                 return one
@@ -186,7 +200,7 @@ class StructType(DType):
 
 
 def spelled(type_: DType, name: str = "") -> str:
-    """The C declaration of `name` with this type, or the type's own name: char *(*)[4]."""
+    """Return the C declaration of `name` with this type, or the type's own name: char *(*)[4]."""
     if isinstance(type_, PointerType | ArrayType | FunctionType) and not type_.alias:
         if isinstance(type_, PointerType):
             inner = type_.to
@@ -213,7 +227,7 @@ def is_char(type_: DType) -> bool:
 
 
 def named(type_: DType, name: str) -> DType:
-    """The type under a typedef's name."""
+    """Return the type with a typedef's name."""
     if isinstance(type_, IntType):
         return replace(type_, name=name)
     if isinstance(type_, PointerType | ArrayType | FunctionType | StructType):
@@ -221,16 +235,17 @@ def named(type_: DType, name: str) -> DType:
     return type_
 
 
-# Of a record about the current process, first: its id, where its program's code was loaded, and
-# the file name of its program, cut to 32 bytes; all 0 where it is not known.
+# Words about the current process in a record: its id, where its program's code was loaded, and the
+# file name of its program, cut to 32 bytes; all 0 if not known.
 USER_WORDS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class StackType(DType):
-    """A recorded stack: `frames` u64 return addresses, the first the probed pc, zeros behind.
+    """A recorded stack: `frames` u64 return addresses, the probed program counter first, zeros at
+    the end.
 
-    user: of the current process, about which USER_WORDS words come first."""
+    user: whether it is the current process's; then USER_WORDS words about that come first."""
 
     frames: int
     user: bool = False
@@ -245,8 +260,10 @@ class StackType(DType):
 
 @dataclass(frozen=True, slots=True)
 class SymbolType(DType):
-    """A recorded address that is shown as a name: kind sym, func, mod, or, of the current
-    process and with USER_WORDS words about it in front, uaddr, usym, ufunc, umod."""
+    """A recorded address that is shown as a name.
+
+    kind: sym, func, mod; or, for an address of the current process with USER_WORDS words about that
+    before it, uaddr, usym, ufunc, umod."""
 
     kind: str
 

@@ -1,7 +1,7 @@
-"""Errors that are for people: one line, where it is, and what would work instead.
+"""Errors for users: one line that says what happened, where, and what would work instead.
 
-Everything that a user can cause is raised as a KinstError (or a subclass) and printed by
-kinst/cli alone; any other exception that reaches it is a defect of kinst.
+Every error that a user can cause is raised as a KinstError (or a subclass) and printed by kinst/cli
+alone; any other exception that reaches it is a defect of kinst.
 
 Tested by tests/d, by programs that are wrong.
 """
@@ -17,9 +17,12 @@ from kinst.core.endings import status_when_gone
 class Span:
     """A place in D source text.
 
-    file: name as the user gave it ("<command line>" for -n and friends).
-    line, column: 1-based.  length: characters from column that are meant.
-    text: the whole source line, for the caret.
+    Attributes:
+        file: name as the user gave it ("<command line>" for -n and its like).
+        line: from 1.
+        column: from 1.
+        length: characters from column on.
+        text: the whole source line, for the caret.
     """
 
     file: str
@@ -33,7 +36,7 @@ class Span:
 
 
 class KinstError(Exception):
-    """What went wrong, in one line, and, where one is known, what would work (hint)."""
+    """What went wrong, in one line, and what would work (hint), if that is known."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -45,14 +48,16 @@ class KinstError(Exception):
 
 
 class AbsentError(KinstError):
-    """A name of a probe description that the traced kernel does not have: no error with -Z."""
+    """A probe description names something that the traced kernel does not have: no error with
+    -Z."""
 
 
 class DError(KinstError):
     """An error in a D program.
 
-    tag: the error tag of dtrace(1)'s -xerrtags (D_SYNTAX, D_PROTO_LEN, ...).
-    span: the place, printed as file:line:column with the line and a caret below it.
+    Attributes:
+        tag: the error tag of dtrace(1)'s -xerrtags (D_SYNTAX, D_PROTO_LEN, ...).
+        span: the place, printed as file:line:column with the line and a caret below it.
     """
 
     def __init__(self, message: str, span: Span, tag: str = "D_UNKNOWN", hint: str = "") -> None:
@@ -61,7 +66,7 @@ class DError(KinstError):
         self.tag = tag
 
     def caret(self) -> str:
-        """The source line and a caret under the place, or "" when the line is not known."""
+        """Return the source line and a caret under the place, or "" if the line is not known."""
         if not self.span.text:
             return ""
         pad = "".join(c if c == "\t" else " " for c in self.span.text[: self.span.column - 1])
@@ -73,7 +78,7 @@ class TargetError(KinstError):
 
 
 class GoneError(TargetError):
-    """The machine ended by itself.  kind: "panic", "hang", or "" for any other reason."""
+    """The machine ended by itself. kind: "panic", "hang", or "" for any other reason."""
 
     def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
@@ -90,4 +95,4 @@ class ScratchUsedUpError(KinstError):
 
 
 class UnmappedError(TargetError):
-    """Nothing is at an address, of a kernel or of the file that stands in for it."""
+    """Nothing is mapped at an address of a kernel, or of the file that stands in for it."""

@@ -1,9 +1,9 @@
-"""What debug information says of functions and of where they were inlined.
+"""Functions and their inlined copies, from debug information.
 
-Addresses are as linked (running address = linked + slide).  Terms are DWARF's (DWARF 5,
-section 3.3.8): an abstract instance is the function as written; a concrete inlined instance
-(DW_TAG_inlined_subroutine) is a copy of it in another function; an out-of-line instance is
-the function's own code.
+Addresses are as linked (running address = linked + slide). Terms are DWARF's (DWARF 5, section
+3.3.8): an abstract instance is the function as written; a concrete inlined instance
+(DW_TAG_inlined_subroutine) is a copy of it in another function; an out-of-line instance is the
+function's own code.
 
 Tested by tests/image/dwarf/scan and tests/sugar.
 """
@@ -17,10 +17,14 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class FunctionDie:
-    """A function in one unit.  die, unit: offsets in .debug_info.
+    """A function in one unit.
 
-    inlined: DW_AT_inline says it was or was declared so, or copies of it exist.
-    ranges: of its out-of-line instance, (low, high) pairs; () where it has none.
+    Attributes:
+        die: offset in .debug_info of its entry.
+        unit: offset in .debug_info of its unit.
+        inlined: whether DW_AT_inline says that it was inlined or declared so, or copies of it
+            exist.
+        ranges: (low, high) pairs of its out-of-line instance; () if it has none.
     """
 
     name: str
@@ -36,12 +40,17 @@ class FunctionDie:
 class InlineCopy:
     """One concrete inlined instance.
 
-    entry: by the rule of perf, SystemTap and libdw: DW_AT_entry_pc, else DW_AT_low_pc, else
-    the start of the first range; None where the copy has no address at all.
-    ranges: (low, high), in the order of the debug information; () for a copy without code.
-    call_file, call_line: where it was called.  function: the abstract instance's name.
-    within: names of the inlined functions that it is nested in, innermost first.
-    caller: name of the concrete function (DW_TAG_subprogram) whose tree it is in.
+    Attributes:
+        function: the abstract instance's name.
+        die: offset in .debug_info of its entry.
+        unit: offset in .debug_info of its unit.
+        entry: by the rule of perf, SystemTap and libdw: DW_AT_entry_pc, else DW_AT_low_pc, else the
+            start of the first range; None if the copy has no address at all.
+        ranges: (low, high), in the order of the debug information; () for a copy without code.
+        call_file: file of the call.
+        call_line: line of the call.
+        within: names of the inlined functions around it, innermost first.
+        caller: name of the concrete function (DW_TAG_subprogram) whose tree it is in.
     """
 
     function: str
@@ -57,8 +66,8 @@ class InlineCopy:
 
 @dataclass(frozen=True, slots=True)
 class InlinedFrame:
-    """An inlined function that an instruction belongs to, and where in it that is; file is "" and
-    line 0 where the debug information does not say."""
+    """An inlined function that an instruction belongs to, and its line there; file is "" and line 0
+    if the debug information does not say."""
 
     function: str
     file: str
@@ -69,8 +78,11 @@ class InlinedFrame:
 class SourcePlace:
     """The source of an instruction.
 
-    file, line: in the function whose code it is ("" and 0 where they are not known): where
-    functions are inlined there, the outermost one's call.  inlined: those, innermost first.
+    Attributes:
+        file: of the function whose code it is, "" if not known; if functions are inlined there, of
+            the outermost one's call.
+        line: the line in that file, 0 if not known.
+        inlined: those functions, innermost first.
     """
 
     file: str
@@ -79,20 +91,20 @@ class SourcePlace:
 
 
 class DebugIndex(Protocol):
-    """What debug information says of functions and their copies, by name and by address."""
+    """Functions and their copies, by name and by address."""
 
     def functions(self, name: str) -> Sequence[FunctionDie]:
-        """Every function of this name, abstract and concrete ones joined, in file order."""
+        """Return every function of this name, abstract and concrete ones merged, in file order."""
         ...
 
     def copies(self, name: str) -> Sequence[InlineCopy]:
-        """Every inlined copy of the functions of this name, in file order."""
+        """Return every inlined copy of the functions of this name, in file order."""
         ...
 
     def inline_names(self) -> Sequence[str]:
-        """The distinct names of functions that have inlined copies."""
+        """Return the distinct names of functions that have inlined copies."""
         ...
 
     def copies_at(self, address: int) -> Sequence[InlineCopy]:
-        """The inlined copies whose code holds this address, innermost first."""
+        """Return the inlined copies whose code holds this address, innermost first."""
         ...

@@ -1,4 +1,4 @@
-"""An instruction as it is decoded: where it is, and where control goes from it.
+"""A decoded instruction, and where control goes from it.
 
 Tested by tests/isa/test_isa_contract.py.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """A decoded instruction. text is mnemonic and operands as the disassembler spells them."""
+    """A decoded instruction. text: mnemonic and operands as the disassembler spells them."""
 
     address: int
     code: bytes
@@ -29,13 +29,18 @@ class Instruction:
 class Flow:
     """Where control goes from an instruction.
 
-    kind: "next"; "landing" (next, and indirect branches may come here); "jump", "branch"
-    (conditional) and "call" by target; "return"; "indirect" (a jump to a computed place);
-    "trap".  falls_through: the next instruction may follow (after a call: when it returns).
-    target: of a direct branch or call.  condition, otherwise: D expressions over regs[], true
-    at the instruction when a conditional branch will be taken, and when not.  destination: of
-    an indirect jump, as a D expression; "" when D cannot say it.  fault: where control goes when
-    the instruction faults on purpose (not the ISA's word but the kernel's exception table).
+    Attributes:
+        kind: "next"; "landing" (next, and indirect branches may come here); "jump", "branch"
+            (conditional) and "call" by target; "return"; "indirect" (a jump to a computed address);
+            "trap".
+        falls_through: the next instruction may follow (after a call: when it returns).
+        target: of a direct branch or call.
+        condition: a D expression over regs[], true at the instruction if a conditional branch will
+            be taken.
+        otherwise: a D expression that is true if it will not.
+        destination: of an indirect jump, as a D expression; "" if D cannot say it.
+        fault: where control goes if the instruction faults on purpose (by the kernel's exception
+            table, not by the ISA).
     """
 
     kind: str
@@ -49,11 +54,13 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class JumpTable:
-    """Data that a computed jump takes its target from: target = base + scale * entry, where base
-    0 means that entries are whole addresses.
+    """Data from which a computed jump takes its target: target = base + scale * entry, or the entry
+    itself if base is 0.
 
-    address: of the first entry.  size: bytes of an entry, which is signed unless it is an address.
-    count: of entries; 0 where the code does not say it.
+    Attributes:
+        address: of the first entry.
+        size: bytes of an entry, which is signed unless it is an address.
+        count: number of entries; 0 if the code does not say it.
     """
 
     address: int

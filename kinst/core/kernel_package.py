@@ -1,5 +1,5 @@
-"""Which kernel is meant: the build that a machine runs, or the one of Debian's that is fetched for
-an ISA when none is named (a value in kinst.isa.NAME.debian).
+"""A kernel's build, and Debian's kernel that is fetched for an ISA if the user names none (a value
+in kinst.isa.NAME.debian).
 
 Tested by tests/kernels/test_fetch.py and tests/kernels/test_vmlinux_search.py.
 """
@@ -14,7 +14,7 @@ class KernelBuild:
     """One build of a kernel.
 
     Attributes:
-        release: as uname -r says it.
+        release: as uname -r prints it.
         build_id: GNU build-id, in hexadecimal.
     """
 

@@ -1,7 +1,7 @@
 """The layout of scratch: what in-target code writes and the consumer reads.
 
-Scratch is one run of bytes, seen by the target at `address` and mapped by kinst.  Offsets
-here are from its start.  All integers are little-endian.
+Scratch is one range of bytes, seen by the target at `address` and mapped by kinst. Offsets here are
+from its start. All integers are little-endian.
 
     0              header page: activity, active aggregation half (HEADER_*)
     per CPU        one state page each (STATE_*), then ring, then aggregation halves, temp
@@ -24,8 +24,8 @@ LEAF = 2 << 20  # bytes that one entry of the last level but one of page tables 
 HEADER_ACTIVE = 0  # u64: 0 not started or ended: probes return at once; 1 running
 HEADER_HALF = 8  # u64: 0 or 1: which aggregation half producers write
 
-# Speculations.  A slot's word is even while it is free, and odd while it is in use: every use
-# makes two steps.  What records carry is word << 8 | slot number from 1: no two uses share it.
+# Speculations.  A slot's word is even while it is free and odd while it is in use: every use adds
+# two.  Records carry word << 8 | slot number from 1, which no two uses share.
 HEADER_NSPEC = 1008  # u64: slots in use (option nspec), at most MOST_SPECULATIONS
 HEADER_SPECSIZE = 1016  # u64: bytes that one speculation may record on one CPU (specsize)
 HEADER_SPECULATIONS = 1024  # u64 for each slot
@@ -51,17 +51,17 @@ STATE_TOLD = 552  # u64: entries ever written to STATE_FAULTS
 # u64: STATE_HEAD and the bytes of records that are being written; kept by programs that write
 # records without a call (core/bodies.py RecordBody), and 0 in others
 STATE_RESERVED = 560
-# What such code asks for in one load of 8 bytes.
+# Both are read by such code in one load of 8 bytes.
 STATE_CLOSED = 572  # u32: 1 once kinst has ended the trace (HEADER_ACTIVE)
 STATE_SEQUENCE = 576  # u64: odd while this CPU is in a clause; +1 on entry, +1 on exit
-# FAULTS_KEPT times u64 x 4, the last ones, entry n at n modulo that: epid | kind << 32 |
+# The last FAULTS_KEPT faults, u64 x 4 each, entry n at n modulo FAULTS_KEPT: epid | kind << 32 |
 # action << 40; the value; the time; STATE_HEAD then.
 STATE_FAULTS = 1024
 FAULTS_KEPT = 32
 STATE_SPECULATIONS = 2048  # u64 for each slot: word << 32 | bytes recorded for that use of it
 
-# Of the working memory of clauses, its end: what alloca() and copyin() hand out, then the string
-# that strtok() keeps (strsize bytes).
+# End of the working memory of clauses: memory for alloca() and copyin(), then the string that
+# strtok() keeps (strsize bytes).
 ARENA = 16384
 
 # Ring record header; records are padded to 8 bytes and never wrap (a PAD record fills).
@@ -80,7 +80,7 @@ FAULT_ILLOP = 3
 FAULT_DIVZERO = 4
 FAULT_NOSCRATCH = 5
 
-# Site descriptor: what a clause is told of the probe that fired.
+# Site descriptor: what a clause reads about the probe that fired.
 SITE_PROBE = 0  # u32 Probe.id
 SITE_EPID = 4  # u32 epid of this (probe, first clause); clause k of the site has epid + k
 SITE_PC = 8  # u64 address of the instruction
@@ -98,7 +98,7 @@ SITE_HEADER = 144
 
 RA_IN_SLOT = -(1 << 31)
 
-# What argN is at a site.
+# Kinds of argN at a site.
 ARGUMENTS = 10
 ARGUMENT_HOST = 0  # in the context of host-run clauses (CONTEXT_ARGS); not there in the target
 ARGUMENT_SLOT = 1  # frame[value]
@@ -125,17 +125,17 @@ CONTEXT_ARGS = 11  # ten u64
 CONTEXT_EXECNAME = 21  # 32 bytes, NUL-terminated
 CONTEXT_INTERRUPT = 25  # builtins["interrupt"] of Facts
 CONTEXT_SLOTS = 26
-# Behind them: how many frames the host found on the stack, and as many words as the program's
-# longest stack() asks for: those frames, zeros behind.
+# After them: how many frames the host found on the stack, then as many words as the program's
+# longest stack() asks for: those frames, then zeros.
 CONTEXT_STACK = CONTEXT_SLOTS
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Where everything is.  cpus: of the target; slots cpus+1 in all (the last is the host's).
+    """Where everything in scratch is.
 
-    Offsets are from the start of scratch; sizes in bytes.  ring_size is a power of two.
-    """
+    Offsets are from its start; sizes are in bytes. There are cpus + 1 slots: the target's, and the
+    host's."""
 
     address: int  # target virtual address of offset 0
     size: int
@@ -184,11 +184,10 @@ def lay_out(
     dynamic_size: int = 0,
     text_from: int = 0,
 ) -> Scratch:
-    """Place the areas one after another, each on a page; text takes what is left, from text_from
-    on (a multiple of a page).
+    """Place the areas one after another, each on a page; text takes the rest, from text_from on (a
+    multiple of a page).
 
-    Raises ValueError when size is too small to leave any text.
-    """
+    Raises ValueError if size is too small to leave any text."""
 
     def pages(n: int) -> int:
         return (n + PAGE - 1) & -PAGE

@@ -1,7 +1,7 @@
-"""Where local variables are: what the debug information says of one instruction.
+"""Local variables at one instruction, from debug information.
 
-Addresses and values are given as D expressions over regs[] (u64), so that a clause can compute
-them where its probe fires (DWARF 5, section 2.6).
+Addresses and values are D expressions over regs[] (u64), so that a clause can compute them where
+its probe fires (DWARF 5, section 2.6).
 
 Tested by tests/sugar/test_locals.py.
 """
@@ -15,8 +15,14 @@ from kinst.core.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of a variable's bytes.  kind: "memory" (text is its address), "value" (text is its
-    value) or "" (not there).  size: bytes; 0 where it is the whole variable."""
+    """Consecutive bytes of a variable.
+
+    Attributes:
+        kind: "memory" (text is its address), "value" (text is its value) or "" (it is not
+            available).
+        text: a D expression.
+        size: bytes; 0 for the whole variable.
+    """
 
     kind: str
     text: str
@@ -27,8 +33,11 @@ class Piece:
 class Local:
     """A variable or parameter at one instruction.
 
-    function: the one it is declared in, inlined or not.  pieces: in order of its bytes; () where
-    it cannot be read there, and `reason` says why."""
+    Attributes:
+        function: the function that declares it, inlined or not.
+        pieces: in the order of its bytes; () if it cannot be read there.
+        reason: why it cannot be read.
+    """
 
     name: str
     type: DType

@@ -1,4 +1,4 @@
-"""Where kinst keeps things on the host.
+"""Folders of kinst on the host.
 
 Tested by tests/kernels/test_fetch.py.
 """
@@ -12,11 +12,11 @@ from kinst.core.errors import KinstError
 
 
 def cache_folder() -> Path:
-    """The folder for what can be fetched or made again: $XDG_CACHE_HOME/kinst or ~/.cache/kinst.
+    """Return the folder for what can be fetched or made again: $XDG_CACHE_HOME/kinst or
+    ~/.cache/kinst.
 
-    A relative $XDG_CACHE_HOME is ignored, as the XDG base directory specification demands.
-    Raises KinstError where there is no $HOME, and the system knows none of this user either.
-    """
+    A relative $XDG_CACHE_HOME is ignored, as the XDG base directory specification demands. Raises
+    KinstError if there is no $HOME, and the system knows no home folder of this user."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if base.startswith("/"):
         return Path(base) / "kinst"

@@ -1,4 +1,4 @@
-"""Images, functions, sites and probes: the nouns of design.md.
+"""Images, functions, sites and probes.
 
 Tested by tests/providers.
 """
@@ -11,14 +11,16 @@ from fnmatch import fnmatchcase
 
 from kinst.core.layout import ARGUMENT_POINTED, POINTED_SHIFT
 
-MOST_GAPS = 3  # that are told one by one
+MOST_GAPS = 3  # that a message lists
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
     """A function symbol at its address in the running kernel.
 
-    module: "vmlinux" for the kernel proper.  size: bytes, from the symbol table.
+    Attributes:
+        module: "vmlinux" for the kernel proper.
+        size: bytes, from the symbol table.
     """
 
     module: str
@@ -40,12 +42,12 @@ class ProbeName:
         return f"{self.provider}:{self.module}:{self.function}:{self.name}"
 
     def __hash__(self) -> int:
-        """By the parts that differ most: names are looked up by the hundred thousand."""
+        """Hash the parts that differ most: names are looked up by the hundred thousand."""
         return hash((self.function, self.name))
 
     @property
     def parts(self) -> tuple[str, str, str, str]:
-        """Its four parts, in order."""
+        """The four parts, in order."""
         return self.provider, self.module, self.function, self.name
 
 
@@ -57,9 +59,8 @@ def _globs(pattern: str, value: str) -> bool:
 class ProbePattern:
     """A probe description as written: empty parts match anything, parts are sh(1) globs.
 
-    id: not 0 when the description is a probe id; then the parts are empty and matches() is
-    False, because names do not know ids.
-    """
+    id: not 0 if the description is a probe id; then the parts are empty, and matches() is False,
+    because names do not know ids."""
 
     provider: str = ""
     module: str = ""
@@ -84,9 +85,12 @@ class ProbePattern:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """What an instruction is of an inlined function: kind entry or return.
+    """How an instruction enters or leaves an inlined function.
 
-    layer: of several copies that begin or end at the same instruction, which one."""
+    Attributes:
+        kind: entry or return.
+        layer: which of several copies that begin or end at the same instruction.
+    """
 
     kind: str
     function: str
@@ -95,7 +99,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One instruction of the running kernel: where it is and its live bytes."""
+    """One instruction of the running kernel: its place and its live bytes."""
 
     function: Function
     offset: int
@@ -132,12 +136,12 @@ class Gap:
 
 
 def gap_text(gap: Gap) -> str:
-    """What a listing shows in the place of instructions."""
+    """Return what a listing shows in place of instructions."""
     return f"({gap.size} bytes that are not decoded: {gap.reason})"
 
 
 def gaps_told(gaps: Sequence[Gap]) -> str:
-    """Say in one clause which bytes are lost."""
+    """Return one clause that says which bytes are not decoded."""
     told = "; ".join(map(str, gaps[:MOST_GAPS]))
     more = f" and {len(gaps) - MOST_GAPS} more places" if len(gaps) > MOST_GAPS else ""
     size = sum(gap.size for gap in gaps)
@@ -146,7 +150,7 @@ def gaps_told(gaps: Sequence[Gap]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A probe with its id.  site is None for probes that no instruction belongs to."""
+    """A probe with its id. site: None for probes that belong to no instruction."""
 
     id: int
     name: ProbeName
@@ -155,7 +159,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ProbeInterface:
-    """What D has to know of a provider's probes."""
+    """What D must know about a provider's probes."""
 
     # Names of probes without a function and without arguments.
     plain: tuple[str, ...] = ()
@@ -165,8 +169,8 @@ class ProbeInterface:
     all_plain: bool = False
     # Names of the probes at which a function's result is arg1.
     returns: tuple[str, ...] = ()
-    # Each instruction of a function is one, named by its offset, and inline functions have entry
-    # and return.
+    # Each instruction of a function is a probe, named by its offset, and inline functions have
+    # entry and return.
     by_offset: bool = False
     # Each function that is not inline has entry and return.
     of_functions: bool = False
@@ -180,18 +184,18 @@ class Argument:
 
     # ARGUMENT_* of core/layout.py.
     kind: int
-    # Its slot, its value, bytes above the stack pointer, or what pointed_at() returns.
+    # Its slot, its value, bytes above the stack pointer, or pointed_at()'s number.
     value: int = 0
 
 
 def pointed_at(slot: int, offset: int) -> Argument:
-    """The 8 bytes at an offset from the address in a slot."""
+    """Return an argument: the 8 bytes at an offset from the address in a slot."""
     return Argument(ARGUMENT_POINTED, offset << POINTED_SHIFT | slot)
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramText:
-    """One -n, -P, -m, -f, -i or -s: its letter, its text, the name for messages."""
+    """One -n, -P, -m, -f, -i or -s: its letter, its text, its name in messages."""
 
     letter: str
     text: str

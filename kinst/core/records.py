@@ -1,23 +1,25 @@
-"""What clauses write: the layouts that codegen decides and the consumer reads.
+"""Layouts of what clauses write: codegen decides them, the consumer reads by them.
 
 A ring record is RECORD_HEADER bytes (core/layout.py) followed by the clause's fields; a field that
-is the time is the header's.  One record is written for each clause that runs to its end and has at
+is the time is the header's. One record is written for each clause that runs to its end and has at
 least one recording action (trace, printf, printa, exit, clear, trunc, normalize, or no action at
 all); a clause that only evaluates and aggregates writes none.
 
-An aggregation table lies in every CPU slot's two aggregation halves, at `area`: `capacity`
-entries of `entry_size` bytes.  Entry: u64 tag, keys, data.
+An aggregation table lies in every CPU slot's two aggregation halves, at `area`: `capacity` entries
+of `entry_size` bytes. Entry: u64 tag, keys, data.
 
-* Hashed (constant_keys is None): open addressing, linear probing from (hash & (capacity-1)),
-  at most PROBE_LIMIT entries; tag is 0 when free, otherwise the key's 64-bit hash with bit 0
-  set.  Keys are compared whole.
-* Constant keys: every update of the aggregation has keys that each probe knows beforehand;
+- Hashed (constant_keys is None): open addressing, linear probing from (hash & (capacity-1)), at
+  most PROBE_LIMIT entries; tag is 0 if free, otherwise the key's 64-bit hash with bit 0 set. Keys
+  are compared whole.
+- Constant keys: every update of the aggregation has keys that are known for each probe in advance;
   entry i belongs to constant_keys[i], tag is 0 until first used, keys are not stored.
 
-Data, all u64/i64: count: n.  sum: total.  min, max: value.  avg: n, total.  stddev: n, total,
-sum of squares low, high (128 bits).  quantize: 127 buckets, index 63 is value 0, 63+k is
-2^(k-1), 63-k is -2^(k-1).  lquantize: below, levels..., above.  llquantize: below, buckets...,
-above, as DTrace numbers them.
+Data, all u64/i64:
+- count: n. sum: total. min, max: value. avg: n, total.
+- stddev: n, total, sum of squares low, high (128 bits).
+- quantize: 127 buckets, index 63 is value 0, 63+k is 2^(k-1), 63-k is -2^(k-1).
+- lquantize: below, levels..., above.
+- llquantize: below, buckets..., above, as DTrace numbers them.
 
 Tested by tests/consumer/test_values.py and tests/codegen/layout/test_layout.py.
 """
@@ -35,7 +37,7 @@ QUANTIZE_ZERO = 63
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """size bytes at offset: from the record's start, or from the entry's start for keys.
+    """`size` bytes at `offset` from the start of a record or, for a key, of an entry.
 
     Integers and pointers are stored with their type's size; strings as NUL-terminated text,
     zero-padded in aggregation keys."""
@@ -47,9 +49,13 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class ClauseLayout:
-    """fields: one tuple for each action of the clause, in order; () where it records nothing.
+    """The record of a clause.
 
-    size: bytes of the whole record, 0 when the clause writes none."""
+    Attributes:
+        clause: its number.
+        size: bytes of the whole record, 0 if the clause writes none.
+        fields: a tuple for each action of the clause, in order; () if it records nothing.
+    """
 
     clause: int
     size: int
@@ -61,13 +67,17 @@ KeyValue = int | bytes
 
 @dataclass(frozen=True, slots=True)
 class AggregationLayout:
-    """counters: where not -1, entry i of a constant-key count() also has an 8-byte monotonic
-    counter at counters + 8*i of every target CPU's counter block; the value is the sum of
-    table and counters.
+    """The table of an aggregation.
 
-    slots: where not 0, a count() with one integer key has that many such counters, for the keys
-    whose words (the key, zero-extended, and SLOT_BIAS; modulo 2**64, never 0) are in the table of
-    `slots` words at `slot_table` of the globals area."""
+    Attributes:
+        counters: if not -1, entry i of a constant-key count() also has an 8-byte monotonic counter
+            at counters + 8*i of every target CPU's counter block; the value is the sum of table and
+            counters.
+        slots: if not 0, a count() with one integer key has so many such counters, for the keys
+            whose words (the key, zero-extended, plus SLOT_BIAS; modulo 2**64, never 0) are in the
+            table of `slots` words.
+        slot_table: offset of that table in the globals area.
+    """
 
     index: int
     area: int
@@ -90,9 +100,9 @@ SLOTS = 1024
 # of its entries; the entries follow, one after another.
 DYNAMIC_LINE = 64
 DYNAMIC_ENTRIES = 7
-DYNAMIC_PROBES = 8  # buckets that a key may be in, from its own on
-# Of a control word.
-DYNAMIC_LOCKED = 1  # by the one that inserts into an associative array
+DYNAMIC_PROBES = 8  # buckets that a key may be in, from its own one on
+# Bits of a control word.
+DYNAMIC_LOCKED = 1  # while a clause inserts into an associative array
 DYNAMIC_PASSED = 2  # an insertion found no room and went on
 # The low bits of a tag; the others are the key's hash.  A free entry's tag is 0.
 DYNAMIC_STATE = 7
@@ -103,16 +113,20 @@ DYNAMIC_RINSING = 4  # free once no clause runs that ran when it became so
 
 
 def bucket_size(entry_size: int) -> int:
-    """Bytes of a bucket; each begins on a line of the cache."""
+    """Return the bytes of a bucket; each begins on a cache line."""
     return (DYNAMIC_LINE + DYNAMIC_ENTRIES * entry_size + DYNAMIC_LINE - 1) & -DYNAMIC_LINE
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicLayout:
-    """The table of one dynamic variable (self->x, a[key]), at `area` of the dynamic area.
+    """The table of one dynamic variable (self->x, a[key]).
 
-    keys, value: places in an entry.  A thread-local variable's first key is the thread; its
-    entries are free as soon as they are freed, since no other thread looks for them.
+    Attributes:
+        area: offset in the dynamic area.
+        keys: places in an entry; the first key of a thread-local variable is the thread.
+        value: its place in an entry.
+        shared: whether it is no thread-local variable. Entries of those are free as soon as they
+            are freed, since no other thread looks for them.
     """
 
     index: int
@@ -135,14 +149,17 @@ class DynamicLayout:
 
 @dataclass(frozen=True, slots=True)
 class ProgramLayout:
-    """variables: offset of each Variable, by Variable.index: in the globals area, or, of a
-    clause-local one that lies in memory, in a clause's working memory behind the keys; -1 where
-    it is in neither.  clause_size: bytes of those.  dynamic: of the dynamic variables.
+    """What a program writes.
 
-    strings: the string constants: the offset of each in the strings area, and the area's bytes.
-
-    site_keys: (probe id, aggregation index) -> entry, for constant-key aggregations; in a
-    site descriptor the entries follow SITE_HEADER in the order of constant_aggregations.
+    Attributes:
+        variables: offset of each variable, by Variable.index, in the globals area or, for a
+            clause-local one in memory, in a clause's working memory after the keys; -1 if it is in
+            neither.
+        clause_size: bytes of the clause-local ones.
+        dynamic: the dynamic variables.
+        strings: offset of each string constant in the strings area, and the area's bytes.
+        site_keys: (probe id, aggregation index) -> entry, for constant-key aggregations; in a site
+            descriptor the entries follow SITE_HEADER in the order of constant_aggregations.
     """
 
     clauses: tuple[ClauseLayout, ...]

@@ -1,10 +1,10 @@
 """Conservative search for live return addresses: registers and words of memory that point into a
 function, or into code of an ended trace.
 
-A thread in a piece of code has its address, as a program counter or as where a call returns to: in
-a register of the CPU that it runs on or, if it sleeps or was interrupted, in an aligned word of
-memory.  So no thread is in code to which no such word points.  The opposite does not hold: most
-words are left over from interrupts.
+The address of a piece of code that a thread is in, as a program counter or a return address, is in
+a register of its CPU or, if it sleeps or was interrupted, in an aligned word of memory. So no
+thread is in code to which no such word points. The opposite does not hold: most words are left over
+from interrupts.
 
 Tested by tests/fake/test_runs.py and tests/machines/attach/test_parts.py.
 """
@@ -25,9 +25,9 @@ class EndedCode:
     """Code of one trace that has ended, in which a thread may still be.
 
     Attributes:
-        range: addresses [low, high) where it is.
+        range: its addresses [low, high).
         ways_back: addresses that it leads back to, ascending.
-        counters: bytes [low, high) of the room for counters that it adds to.
+        counters: bytes [low, high) of the counter area that it adds to.
     """
 
     range: tuple[int, int]
@@ -47,8 +47,8 @@ def pointers_into(target: Target, ranges: Sequence[tuple[int, int]]) -> U64 | No
 
 
 def unused(target: Target, ended: Sequence[EndedCode]) -> tuple[EndedCode, ...]:
-    """Return the code that no thread is in any more, nor will be: nothing leads to code of an ended
-    trace but itself.  Stopped."""
+    """Return the code that no thread is in any more, nor will be: only code of an ended trace leads
+    to code of an ended trace. Stopped."""
     live = pointers_into(target, around(ended)) if ended else None
     return () if live is None else tuple(one for one in ended if not is_entered(one, live))
 
@@ -60,7 +60,7 @@ def around(ended: Sequence[EndedCode]) -> list[tuple[int, int]]:
 
 
 def with_ways_back(live: U64, ended: Sequence[EndedCode]) -> U64:
-    """Return `live`, and where every ended code that contains one of them leads back to, sorted."""
+    """Return `live` plus the ways back of every ended code that contains one of them, sorted."""
     back = [one.ways_back for one in ended if is_entered(one, live)]
     return np.unique(np.concatenate([live, *back]))
 

@@ -1,4 +1,4 @@
-"""Functions of a running machine as their source has them: lines, and what is inlined where.
+"""Functions of a running machine in their source: lines, and inlined copies.
 
 Tested by tests/views/test_coverage.py.
 """
@@ -12,7 +12,7 @@ from kinst.core.probe import Function
 
 @dataclass(frozen=True, slots=True)
 class CodeLine:
-    """Instructions of one source line: running addresses low to high (exclusive)."""
+    """Instructions of one source line: running addresses [low, high)."""
 
     low: int
     high: int
@@ -24,7 +24,7 @@ class CodeLine:
 class InlinedCode:
     """A copy of an inline function: file and line of its declaration, running addresses.
 
-    entry: None where it is not known, or in no loaded code."""
+    entry: None if it is not known, or in no loaded code."""
 
     name: str
     file: str
@@ -37,9 +37,13 @@ class InlinedCode:
 class SourceFunction:
     """A function, or a part of one that the compiler has moved elsewhere.
 
-    name: as in the source.  file, line: of its declaration, "" and 0 where that is not known.
-    lines: of its code, by address; () where no debug information tells.  inlined: the copies in
-    it."""
+    Attributes:
+        name: as in the source.
+        file: of its declaration, "" if not known.
+        line: of its declaration, 0 if not known.
+        lines: of its code, by address; () without debug information.
+        inlined: the copies in it.
+    """
 
     function: Function
     name: str
@@ -51,8 +55,7 @@ class SourceFunction:
 
 @dataclass(frozen=True, slots=True)
 class TracedSite:
-    """An instruction that probes of a trace are at.  reason: why it is not planted, "" where it
-    is."""
+    """An instruction that has probes of a trace. reason: why it is not planted, or ""."""
 
     function: Function
     address: int
@@ -66,8 +69,14 @@ class TracedSite:
 
 @dataclass(frozen=True, slots=True)
 class CodeImage:
-    """The kernel's code, or a module's: running addresses from the lowest to behind the highest.
-    linked: the lowest, as the file has it.  path: of its file with debug information."""
+    """The code of the kernel or of a module.
+
+    Attributes:
+        low: its lowest running address.
+        high: the address after its highest.
+        linked: its lowest address in the file.
+        path: of its file with debug information.
+    """
 
     module: str
     low: int

@@ -1,8 +1,7 @@
 """Stability attributes: how much a program's probes and names may change from one kernel to the
 next (Dynamic Tracing Guide, "Stability").
 
-What the attributes of a provider's probes are is said by the provider; they are compared and
-reported only (-v), nothing depends on them.
+Each provider declares the attributes of its probes. They are only compared and reported (-v).
 
 Tested by tests/consumer/test_stability.py.
 """
@@ -24,8 +23,13 @@ GLOB = frozenset("*?[\\")
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """name, data: numbers in LEVELS, of names and of what the data mean.  dependency: in
-    CLASSES."""
+    """One set of stability attributes.
+
+    Attributes:
+        name: stability of names, a number in LEVELS.
+        data: stability of what the data mean, a number in LEVELS.
+        dependency: a number in CLASSES.
+    """
 
     name: int
     data: int
@@ -36,7 +40,7 @@ class Attributes:
         return self.least(minimum) == minimum
 
     def least(self, other: Attributes) -> Attributes:
-        """The least of both, part by part."""
+        """Return the least of both, part by part."""
         return Attributes(
             min(self.name, other.name),
             min(self.data, other.data),
@@ -48,10 +52,11 @@ class Attributes:
 
 
 def attributes(text: str) -> Attributes:
-    """Of Evolving/Evolving/Common, in any case.  Raises ValueError."""
+    """Return the attributes of a text like Evolving/Evolving/Common, in any case. Raises
+    ValueError."""
     name, data, dependency = text.lower().split("/")
     levels = [level.lower() for level in LEVELS]
-    classes = [one.lower() for one in CLASSES]
+    classes = [name.lower() for name in CLASSES]
     return Attributes(levels.index(name), levels.index(data), classes.index(dependency))
 
 
@@ -63,8 +68,8 @@ UNSTABLE = attributes("Unstable/Unstable/Common")
 
 @dataclass(frozen=True, slots=True)
 class ProviderStability:
-    """Of a provider's name, of the modules, functions and names of its probes, and of their
-    arguments."""
+    """Attributes of a provider's name, of the modules, functions and names of its probes, and of
+    their arguments."""
 
     provider: Attributes
     module: Attributes
@@ -73,12 +78,12 @@ class ProviderStability:
     args: Attributes
 
 
-# Of a description that names no one provider.
+# For a description that names no single provider.
 ANY = ProviderStability(UNSTABLE, UNSTABLE, UNSTABLE, UNSTABLE, UNSTABLE)
 
 
 def stability_of(*texts: str) -> ProviderStability:
-    """Of the five texts, as in `attributes`."""
+    """Return the attributes of five texts, as attributes() takes them."""
     provider, module, function, name, args = map(attributes, texts)
     return ProviderStability(provider, module, function, name, args)
 
@@ -89,8 +94,8 @@ def is_open(part: str) -> bool:
 
 
 def of_description(pattern: ProbePattern, stability: ProviderStability) -> Attributes:
-    """Of a probe description: the least of its parts' that are named (libdtrace's
-    dt_probe_info())."""
+    """Return the attributes of a probe description: the least of the parts that it names
+    (libdtrace's dt_probe_info())."""
     found = stability.provider
     for part, own in (
         (pattern.module, stability.module),
@@ -103,7 +108,7 @@ def of_description(pattern: ProbePattern, stability: ProviderStability) -> Attri
 
 
 def least(all_: Iterable[Attributes]) -> Attributes:
-    """The least of all, part by part."""
+    """Return the least of all, part by part."""
     found = MOST
     for one in all_:
         found = found.least(one)

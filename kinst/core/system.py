@@ -1,7 +1,7 @@
-"""What a system (an operating system, or any kernel at all) answers of the kernel that runs.
+"""What a system (an operating system, or any kernel at all) answers about the kernel that runs.
 
-Each small protocol is one question; System is all of them.  A system is one file or folder of
-kinst.systems, found from the kernel's image.  Addresses are virtual unless a name says physical.
+Each small protocol is one question; System is all of them. A system is one file or folder of
+kinst.systems, found from the kernel's image. Addresses are virtual unless a name says physical.
 
 Tested by tests/test_contracts.py.
 """
@@ -24,9 +24,11 @@ HOOK_BYTES = 32  # live bytes of a hooked function that a detour may displace
 class Territory:
     """Where a system keeps its kernel on one ISA: ranges [low, high) of virtual addresses.
 
-    image: where its image is mapped.  scratch: where kinst may map scratch.  reserved: what of that
-    the system fills later.  grows_behind_text: whether it will map what is free behind its text
-    by and by.
+    Attributes:
+        image: where its image is mapped.
+        scratch: where kinst may map scratch.
+        reserved: parts of that which the system fills later.
+        grows_behind_text: whether it will use the free addresses after its text over time.
     """
 
     image: tuple[int, int]
@@ -37,12 +39,12 @@ class Territory:
 
 @dataclass(frozen=True, slots=True)
 class PerCpu:
-    """How code in the kernel reaches the data of its CPU, and the current thread."""
+    """How code in the kernel reaches its CPU's data, and the current thread."""
 
     # An LLVM address space whose zero is this CPU's data (x86: 256 is %gs), or None.
     address_space: int | None
-    # What Function.asm() of codegen reads the data's address by, without an address space: inline
-    # assembly, or a register where LLVM's parser is out of reach (%tpidr_el1).
+    # Without an address space: inline assembly that reads the data's address, or a register if
+    # llvmlite cannot reach LLVM's assembly parser for the ISA (%tpidr_el1).
     base_asm: str = ""
     # The same for the current thread's address, if the kernel keeps it in a register.
     thread_asm: str = ""
@@ -52,12 +54,18 @@ class PerCpu:
 class Access:
     """How in-target code finds a built-in's value, as data.
 
-    Load 8 bytes at per-CPU base + per_cpu (or take the constant `address` when per_cpu is
-    None), then add the first offset and load a pointer, and so on; the last offset is where
-    the value lies: `size` bytes, or, with string True, at most `size` bytes of text.
-    direct: the per-CPU load itself is the value (offsets empty).
-    thread: start from the current thread's address, which the kernel keeps in a register
-    (PerCpu.thread_asm), in place of a load; per_cpu is None then.
+    Load 8 bytes at per-CPU base + per_cpu (or take the constant `address` if per_cpu is None), add
+    the first offset and load a pointer, and so on. The value lies at the last offset.
+
+    Attributes:
+        per_cpu: offset from the per-CPU base, or None.
+        offsets: as above; none if the per-CPU load itself is the value.
+        size: bytes of the value or, for a string, its most bytes.
+        signed: whether the value is signed.
+        string: whether the value is text.
+        address: where to start if there is no per_cpu.
+        thread: start from the current thread's address, which the kernel keeps in a register
+            (PerCpu.thread_asm); per_cpu is None then.
     """
 
     per_cpu: int | None
@@ -73,7 +81,7 @@ class Access:
 class Clock:
     """ns = base_ns + ((cycles - base_cycles) * mult >> shift); wall = ns + wall_offset.
 
-    now_ns: on the same scale, when the kernel last looked at its clock."""
+    now_ns: when the kernel last looked at its clock, on the same scale."""
 
     base_cycles: int
     base_ns: int
@@ -83,8 +91,8 @@ class Clock:
     now_ns: int = 0
 
     def from_zero(self) -> Clock:
-        """The same clock by the cycles at which it showed 0, so that base_ns is 0: by these it
-        shows as much, or 1 ns less.  Itself where a cycle is longer than a ns."""
+        """Return a clock with base_ns 0, counted from the cycles at which this one showed 0: it
+        shows the same, or 1 ns less. If a cycle is longer than a ns, return this clock."""
         if self.mult > 1 << self.shift:
             return self
         zero = self.base_cycles - (self.base_ns << self.shift) // self.mult
@@ -104,11 +112,13 @@ class ThreadTime:
 class Unwinder:
     """The kernel's own unwinder, to be called in the context of a probe.
 
-    address: of a C function (saved registers, u64 store[], u32 entries, u32 skip) that stores
-    the saved pc and then return addresses, at most `entries`, and returns how many.  It reads
-    stacks only where it has checked them, in any context.
-    size: bytes of the saved registers; registers: (offset in them, D name of a register, "" for
-    the program counter); constants: (offset, value).  All else there is zero.
+    Attributes:
+        address: of a C function (saved registers, u64 store[], u32 entries, u32 skip) that stores
+            the saved program counter and then return addresses, at most `entries`, and returns how
+            many. It reads stacks only after checking them, in any context.
+        size: bytes of the saved registers; what no other field sets is zero.
+        registers: (offset in them, D name of a register, "" for the program counter).
+        constants: (offset in them, value).
     """
 
     address: int
@@ -121,10 +131,13 @@ class Unwinder:
 class UserMemory:
     """How in-target code reaches the memory of the current process.
 
-    read: address of a C function (dst, user src, size) -> 0 or error, which never oopses.
-    write: of one (user dst, src, size), or 0.  mm: finds the address space's structure, 0 for a
-    kernel thread, which has none; None where the functions see to that.  arg_start, arg_end:
-    offsets in it of where the arguments of the process lie; 0 where not known.
+    Attributes:
+        read: address of a C function (dst, user src, size) -> 0 or error, which never oopses.
+        write: address of one (user dst, src, size), or 0.
+        mm: finds the address space's structure, 0 for a kernel thread, which has none; None if the
+            functions check that.
+        arg_start: offset in it of the address of the process's arguments; 0 if not known.
+        arg_end: offset in it of the address where they end; 0 if not known.
     """
 
     read: int
@@ -135,8 +148,8 @@ class UserMemory:
 
 
 class Paths(Protocol):
-    """Code of clauses that finds the paths of files: kinst.codegen.helpers.paths.PathCode says what
-    is asked of it."""
+    """Emits code that finds the paths of files: kinst.codegen.helpers.paths.PathCode has its
+    methods."""
 
     @property
     def longest(self) -> int:
@@ -146,15 +159,19 @@ class Paths(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UserState:
-    """The user mode of the current thread, and what its process runs.
+    """The user mode of the current thread, and the program of its process.
 
-    stack: offset in a task of where its kernel stack begins; saved: from there to the registers
-    that were saved on the way in from user mode.  registers: by D name, their offsets there; pc,
-    frame: the offsets of the program counter and the frame pointer.  next_at, return_at: of the
-    caller's frame pointer and of the return address, from a frame pointer.  address_mask: the
-    bits of a return address that are one.
-    code_start: offset in mm of where the program's code was loaded; program: offsets that lead
-    from mm to the text of its file name.
+    Attributes:
+        stack: offset in a task of the address of its kernel stack.
+        saved: offset, from there, of the registers saved at entry from user mode.
+        registers: offsets in those, by D name.
+        pc: offset in those of the program counter.
+        frame: offset in those of the frame pointer.
+        next_at: offset of the caller's frame pointer, from a frame pointer.
+        return_at: offset of the return address, from a frame pointer.
+        address_mask: the bits of a return address that are an address.
+        code_start: offset in mm of the address where the program's code was loaded.
+        program: offsets that lead from mm to the text of its file name.
     """
 
     stack: int
@@ -171,14 +188,19 @@ class UserState:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """How all threads are found, and where each has its stack: offsets in bytes.
+    """How to find all threads and their stacks. Offsets are in bytes.
 
-    first: address of a process' first thread, which is always there.  next: in such a thread, of
-    the list of them (whose first word is the address of the next one's list).  group: of the
-    address of what its threads share; head: in that, of the list of them; node: in a thread, of its
-    place in that list.  stack: of where its stack begins; pointer: of the stack pointer of a thread
-    that does not run.  running: of 4 bytes that are not 0 while it runs on a CPU, or -1.
-    size: bytes of a stack.
+    Attributes:
+        first: address of the first thread of a process that always exists.
+        next: offset in such a thread of the list of them (its first word is the address of the next
+            one's list).
+        group: offset of the address of what the threads of a process share.
+        head: offset in that of the list of its threads.
+        node: offset in a thread of its place in that list.
+        stack: offset of the address of its stack.
+        pointer: offset of the stack pointer of a thread that does not run.
+        running: offset of 4 bytes that are not 0 while it runs on a CPU, or -1.
+        size: bytes of a stack.
     """
 
     first: int
@@ -194,10 +216,13 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class TrapPath:
-    """How the kernel's breakpoints and faults come to kinst.
+    """How the kernel's breakpoints and faults reach kinst.
 
-    hooks: addresses of the functions of which a detour may displace HOOK_BYTES (trap_hook,
-    fault_hook and bug_hook of Facts, where they are).  pc_delta: Facts.trap_pc_delta."""
+    Attributes:
+        hooks: addresses of the functions of which a detour may displace HOOK_BYTES: trap_hook,
+            fault_hook and bug_hook of Facts, if known.
+        pc_delta: Facts.trap_pc_delta.
+    """
 
     hooks: tuple[int, ...]
     pc_delta: int
@@ -205,17 +230,25 @@ class TrapPath:
 
 @dataclass(frozen=True, slots=True)
 class Lender:
-    """How memory is had from the kernel's own allocator, by calls that a thread of it makes.
+    """How to allocate memory from the kernel's own allocator, by calls that one of its threads
+    makes.
 
-    entries: addresses of functions at whose entry a thread may be made to call: it may sleep, holds
-    no lock, and takes interrupts.  landing: an address that nothing comes to otherwise.  returning:
-    that of a function that only returns an error, which few come to; or 0.  All others are
-    addresses of C functions: allocate(flags, order), which returns the address of
-    page << order bytes or 0; release(address, order); forget(start, end) makes all CPUs forget
-    translations of addresses that are not mapped any more.
-
-    threads, traps: what must be known before it is given back.  tracer: address of a word, and what
-    it is while the kernel's own tracer has no user (see Claims); None where that is not known.
+    Attributes:
+        entries: addresses of functions at whose entry a thread may be made to call: it may sleep,
+            holds no lock, and takes interrupts.
+        landing: an address that control reaches in no other way.
+        returning: address of a function that only returns an error and is rarely called; or 0.
+        allocate: address of the C function (flags, order), which returns the address of page <<
+            order bytes or 0.
+        flags: its first argument.
+        release: address of the C function (address, order).
+        forget: address of the C function (start, end), which makes all CPUs forget translations of
+            addresses that are no longer mapped.
+        page: bytes of a page.
+        threads: how to see that no thread is in the memory before it is freed.
+        traps: how breakpoints and faults reach kinst.
+        tracer: address of a word, and its value while the kernel's own tracer has no user (see
+            Claims); None if not known.
     """
 
     entries: tuple[int, ...]
@@ -233,9 +266,8 @@ class Lender:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a system knows of the running kernel, once its place in memory is known.
-
-    The defaults are what a system says that does not know."""
+    """What a system knows about the running kernel, once its place in memory is known. The defaults
+    are those of a system that knows nothing."""
 
     # The system's name and release, for messages.
     os: str = ""
@@ -243,13 +275,13 @@ class Facts:
     # Running address minus linked address.
     slide: int = 0
     cpus: int = 1
-    # D name to how it is found: cpu, pid, tid, ppid, uid, gid, execname, curthread, errno; and
-    # interrupt, a word in which a CPU notes that it handles an interrupt (interrupt_masks).
+    # How built-ins are found, by D name: cpu, pid, tid, ppid, uid, gid, execname, curthread, errno;
+    # and interrupt, a word in which a CPU notes that it handles an interrupt (interrupt_masks).
     builtins: Mapping[str, Access] = field(default_factory=dict)
     # Address of a C function (dst, src, size) -> 0 or error that never faults, or 0.
     nofault_read: int = 0
-    # The C function that a breakpoint reaches with a pointer to saved registers, or 0.  In those
-    # the program counter is at trap_pc_offset, so many bytes after the breakpoint instruction.
+    # The C function that a breakpoint reaches with a pointer to saved registers, or 0.  Those hold
+    # at trap_pc_offset the program counter: the breakpoint's address plus trap_pc_delta.
     trap_hook: int = 0
     trap_pc_offset: int = 0
     trap_pc_delta: int = 0
@@ -258,31 +290,31 @@ class Facts:
     # The per-CPU base register's value on each CPU, in CPU order.
     per_cpu_bases: tuple[int, ...] = ()
     clock: Clock | None = None
-    # How code reaches what builtins start from; None where it cannot.
+    # How code reaches what builtins start from; None if it cannot.
     per_cpu: PerCpu | None = None
-    # The C function that looks up a BUG or WARN trap by its address (first argument), or 0.  If it
-    # is not, it is hooked as fault_hook is, because such traps may then be planted.
+    # The C function that looks up a BUG or WARN trap by its address (first argument), or 0.  With
+    # one, such traps may be planted: it is hooked as fault_hook is.
     bug_hook: int = 0
     thread_time: ThreadTime | None = None
     # Name of the kernel's own tracer (see Claims), for messages.
     tracer: str = "the kernel's own tracer"
-    # None where the kernel has none that clauses can call.
+    # None if the kernel has none that clauses can call.
     unwinder: Unwinder | None = None
-    # For accesses that start from the current thread: registers by the stub's names, of which the
-    # first that is there and not 0 has its address.
+    # For accesses that start from the current thread: registers by the stub's names; the first that
+    # exists and is not 0 holds its address.
     thread_registers: tuple[str, ...] = ()
     user: UserMemory | None = None
-    # None where they are not known.
+    # None if they are not known.
     paths: Paths | None = None
     user_state: UserState | None = None
-    # Bits of builtins["interrupt"], a level each: if any of a mask is set, the CPU handles an
+    # A mask of bits of builtins["interrupt"] for each level: if any bit is set, the CPU handles an
     # interrupt of that level, which is no part of the thread that it interrupted.
     interrupt_masks: tuple[int, ...] = ()
-    # A counter of 4 bytes of each CPU: a thread that has raised it stays on that CPU, and others
-    # stay off it.  None where there is none.
+    # A counter of 4 bytes for each CPU: a thread that has raised it stays on that CPU, and others
+    # stay off it.  None if there is none.
     pin: Access | None = None
-    # Address of a word (u32) that is 0 or 1 while no thread loses its CPU in the kernel unless it
-    # asks for it; 0 where none ever does; None where that is not so.
+    # Address of a word (u32) that is 0 or 1 while no thread loses its CPU in the kernel
+    # involuntarily; 0 if none ever does; None if any may.
     preemption: int | None = None
     # (D name, offset) of registers as the kernel saves them when it is interrupted.
     saved_registers: tuple[tuple[str, int], ...] = ()
@@ -297,7 +329,7 @@ class Section:
 
 
 class LoadedModule(Protocol):
-    """A part of the kernel with a file of its own, as it is loaded.  text: [start, end)."""
+    """A part of the kernel with a file of its own, as it is loaded. text: [start, end)."""
 
     @property
     def name(self) -> str: ...
@@ -316,32 +348,32 @@ class Symbols(Protocol):
     """Names and addresses."""
 
     def functions(self) -> Sequence[Function]:
-        """Every function of every image, in address order."""
+        """Return every function of every image, in address order."""
         ...
 
     def lookup(self, name: str) -> Sequence[Function]:
-        """The functions of exactly this name (or alias), in address order."""
+        """Return the functions of exactly this name (or alias), in address order."""
         ...
 
     def glob(self, pattern: str) -> Sequence[Function]:
-        """The functions with a name that matches an sh(1) pattern, in address order."""
+        """Return the functions whose name matches an sh(1) pattern, in address order."""
         ...
 
     def function_at(self, address: int) -> Function | None:
-        """The function whose code holds this address."""
+        """Return the function whose code holds this address."""
         ...
 
     def variable_at(self, address: int) -> tuple[str, str, int] | None:
-        """(module, name, start) of the variable that holds this address."""
+        """Return (module, name, start) of the variable that holds this address."""
         ...
 
 
 class Code(Protocol):
-    """Code as it is at this moment."""
+    """Code as it is now."""
 
     def code(self, address: int, size: int) -> bytes:
-        """The bytes that the kernel runs there: its memory or, where the kernel has not been
-        loaded yet, its file.  Raises KinstError where nothing is."""
+        """Return the bytes that the kernel runs there: from its memory or, if it is not loaded yet,
+        from its file. Raises KinstError if nothing is there."""
         ...
 
 
@@ -353,7 +385,7 @@ class SystemCall:
     name: str
     # The function that each call of it enters, and returns from with its result.
     function: Function
-    # The program's arguments, when that function is entered.
+    # Where the program's arguments are when that function is entered.
     arguments: tuple[Argument, ...]
 
 
@@ -361,7 +393,7 @@ class SystemCalls(Protocol):
     """Where system calls are."""
 
     def system_calls(self) -> Sequence[SystemCall]:
-        """All of them, by name; none if that is not known."""
+        """Return all system calls, by name; none if they are not known."""
         ...
 
 
@@ -369,36 +401,37 @@ class Refusals(Protocol):
     """What must not be planted, and what is special about instructions that may be."""
 
     def refusals(self, function: Function) -> str:
-        """Why no instruction of this function may be planted, or ""."""
+        """Return why no instruction of this function may be planted, or ""."""
         ...
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
-        """For each (address, size): why this very instruction may not be planted (jump label,
+        """Return, for each (address, size), why this instruction may not be planted (jump label,
         static call, ...), or ""."""
         ...
 
     def has_fixup(self, address: int) -> bool:
-        """Whether the kernel expects this instruction to fault (it has an exception-table
-        entry), so that its displaced copy needs the fault hook."""
+        """Whether the kernel expects this instruction to fault (it has an exception-table entry),
+        so that its displaced copy needs the fault hook."""
         ...
 
     def fixup(self, address: int) -> int | None:
-        """Where control goes when this instruction faults (its exception-table entry says it), or
+        """Return where control goes if this instruction faults (from its exception-table entry), or
         None."""
         ...
 
     def landings(self) -> npt.NDArray[np.uint64]:
-        """Addresses of code that control may come to by the system's own tables, ascending: of
-        fix-ups, and where jumps lead that it may yet write."""
+        """Return the addresses of code that the system's own tables lead to, ascending: fix-ups,
+        and targets of jumps that it may yet write."""
         ...
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """For each (address, size): whether the system may write there while it runs, where
-        claims() cannot keep it from that."""
+        """Return, for each (address, size), whether the system may write there while it runs and
+        claims() cannot prevent it."""
         ...
 
     def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """For each (address, size): whether any of it is left to the system's own tracer."""
+        """Return, for each (address, size), whether any of it is left to the system's own
+        tracer."""
         ...
 
     def is_bug(self, address: int) -> bool:
@@ -407,12 +440,12 @@ class Refusals(Protocol):
         ...
 
     def is_fatal(self, address: int) -> bool:
-        """Whether this trap instruction ends the thread or the kernel (BUG): nothing runs on
-        behind it."""
+        """Whether this trap instruction ends the thread or the kernel (BUG), so that nothing runs
+        after it."""
         ...
 
     def dead_ends(self) -> Sequence[str]:
-        """Names of functions that never return to their caller."""
+        """Return the names of functions that never return to their caller."""
         ...
 
 
@@ -420,38 +453,45 @@ class Claims(Protocol):
     """An agreement with the kernel's own tracer."""
 
     def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
-        """Data writes, to be made before these instructions are patched or lie under a jump, that
-        keep the kernel's own tracer away from them.  Raises KinstError where it has them now."""
+        """Return data writes that keep the kernel's own tracer away from these instructions, to be
+        made before they are patched or covered by a jump. Raises KinstError if it uses one of them
+        now."""
         ...
 
     def releases(self, claimed: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
-        """Data writes that undo claims(), to be made when the sites are as they were."""
+        """Return data writes that undo claims(), to be made after the sites are restored."""
         ...
 
 
 class Unwinding(Protocol):
-    """Callers."""
+    """How to find callers."""
 
     def frame_rule(self, address: int) -> tuple[str, int, int] | None:
-        """CFA rule at an instruction: (base register's D name, offset, return address offset
-        from CFA), or None where the unwinder has none."""
+        """Return the CFA rule at an instruction, (base register's D name, offset, offset of the
+        return address from the CFA); None if the unwinder has none."""
         ...
 
     def frame_address(self, address: int) -> tuple[str, int] | None:
-        """(base register's D name, offset) of the canonical frame address at an instruction."""
+        """Return (base register's D name, offset) of the canonical frame address at an
+        instruction."""
         ...
 
     def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
-        """The program counter and the return addresses of a stopped CPU, innermost first.
+        """Return the program counter and the return addresses of a stopped CPU, innermost first.
         registers: by D name."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CallerRule:
-    """Where the caller's frame is at one address of a module's file: the CFA is register (a DWARF
-    number) + offset; the return address is at CFA + return_at, or where that is None still in
-    return_register."""
+    """Where the caller's frame is at one address of a module's file.
+
+    Attributes:
+        register: DWARF number of the register from which the CFA is found.
+        offset: from its value to the CFA.
+        return_register: the register that holds the return address if return_at is None.
+        return_at: offset of the return address from the CFA, or None.
+    """
 
     register: int
     offset: int
@@ -461,8 +501,12 @@ class CallerRule:
 
 @dataclass(frozen=True, slots=True)
 class ModuleFrames:
-    """A module's call frame information.  rule: by address of its file.  back: from running
-    addresses to the file's, or None."""
+    """A module's call frame information.
+
+    Attributes:
+        rule: the rule at an address of its file.
+        back: from a running address to the file's, or None.
+    """
 
     rule: Callable[[int], CallerRule | None]
     back: Callable[[int], int | None]
@@ -472,21 +516,24 @@ class Modules(Protocol):
     """Modules that are loaded into the kernel."""
 
     def modules(self) -> Sequence[LoadedModule]:
-        """All of them; () for a system that has none."""
+        """Return all of them; () for a system that has none."""
         ...
 
     def find_frames_with(self, find: Callable[[LoadedModule], ModuleFrames | None]) -> None:
-        """Where a module has no unwind tables in memory, ask `find`, once for each."""
+        """Ask `find`, once for each module, for modules that have no unwind tables in memory."""
         ...
 
 
 class System(Symbols, Code, SystemCalls, Refusals, Claims, Unwinding, Modules, Protocol):
-    """All that must be known of one running kernel.
+    """All that must be known about one running kernel.
 
-    facts: accessors for built-ins, hooks, the unwinder.  text: [start, end) of the kernel's own
-    code, as it runs.  page_tables: address of the top level of the page tables that map the kernel
-    in every context, None where that is not known.  heartbeat: of 8 bytes that change with every
-    timer tick, or None.  lender: None where the kernel cannot lend memory.
+    Attributes:
+        facts: how built-ins are found, hooks, the unwinder.
+        text: [start, end) of the kernel's own code, as it runs.
+        page_tables: address of the top level of the page tables that map the kernel in every
+            context, or None.
+        heartbeat: address of 8 bytes that change with every timer tick, or None.
+        lender: None if the kernel cannot lend memory.
     """
 
     facts: Facts
@@ -495,8 +542,8 @@ class System(Symbols, Code, SystemCalls, Refusals, Claims, Unwinding, Modules, P
     def text(self) -> tuple[int, int]: ...
 
     def leaving_call_sites(self) -> System:
-        """The same system, of which the places where its own tracer may put a call while it runs
-        are left to that: refused, and taken for rewritten."""
+        """Return the same system, except that it leaves to its own tracer the places where that may
+        put a call while it runs: they are refused, and count as rewritten."""
         ...
 
     @property
@@ -509,9 +556,9 @@ class System(Symbols, Code, SystemCalls, Refusals, Claims, Unwinding, Modules, P
     def lender(self) -> Lender | None: ...
 
     def clock(self) -> Clock | None:
-        """facts.clock, read anew: its now_ns is the last tick's."""
+        """Read facts.clock anew: its now_ns is the last tick's."""
         ...
 
     def online_cpus(self) -> Sequence[int]:
-        """The CPUs that run now, of facts.cpus."""
+        """Return the CPUs that run now, of facts.cpus."""
         ...

@@ -1,9 +1,10 @@
 """Whether a thread of the guest will go on in code that nothing leads to any more.
 
-A probe's code may be left at any moment (an interrupt, a fault of a displaced access to user
-memory), for as long as the thread is not scheduled: what it goes on with lies on its stack.  Once
-nothing leads there any more, threads only leave; so when no CPU and no stack points inside, in a
-machine that stands, nothing will.  Of each stack only the part in use counts: below are left-overs.
+A thread may be interrupted in a probe's code at any moment (an interrupt, a fault of a displaced
+access to user memory), and stays there until it is scheduled again: the address where it goes on is
+on its stack. Once nothing leads into the code, threads only leave it; so if no CPU and no stack of
+a stopped machine points into it, none will run it. Only the part of each stack that is in use
+counts: old values remain below it.
 
 Tested by tests/machines/attach/test_parts.py.
 """
@@ -25,20 +26,24 @@ from kinst.core.system import Threads
 Read = Callable[[int, int], bytes]
 Ranges = Sequence[tuple[int, int]]
 OnCpu = tuple[Collection[int], int]  # values of a CPU's registers, and its stack pointer
-MOST_THREADS = 1 << 16  # a list that is longer is none
+MOST_THREADS = 1 << 16  # a longer list is damaged
 
 
 def threads_inside(read: Read, threads: Threads, ranges: Ranges, cpus: Sequence[OnCpu]) -> bool:
-    """Whether a thread or a CPU is in one of the ranges [low, high), or will return there.
+    """Whether a thread or a CPU is in one of the ranges [low, high), or will return there. Stopped.
 
-    read: the kernel's memory; the machine stands.  cpus: those that are in the kernel.  Raises
-    TargetError where the lists of threads cannot be read."""
+    Raises TargetError if the lists of threads cannot be read.
+
+    Args:
+        read: reads the kernel's memory.
+        cpus: those that are in the kernel.
+    """
     used = _values_in_use(read, threads, cpus)
     return any(low <= value < high for value in used for low, high in ranges)
 
 
 def _values_in_use(read: Read, threads: Threads, cpus: Sequence[OnCpu]) -> Iterator[int]:
-    """The registers of these CPUs, and the words of all threads' stacks that are in use."""
+    """Yield the registers of these CPUs, and the words of all threads' stacks that are in use."""
     for values, _ in cpus:
         yield from values
     pointers = [pointer for _, pointer in cpus]
@@ -51,7 +56,9 @@ def unused_by_stacks(
     target: Target, isa: Isa, threads: Threads, ended: Sequence[EndedCode]
 ) -> tuple[EndedCode, ...]:
     """Return the code of ended traces that no thread is in any more; none if that is not known.
-    Stopped.  unused() of return_addresses.py needs to know less of the system, and finds less."""
+    Stopped.
+
+    unused() of return_addresses.py needs to know less about the system, and finds less."""
     every = [target.registers(cpu) for cpu in range(target.cpus)]
     in_kernel = [each for each in every if not isa.paging.in_user_mode(each)]
     cpus = [(each.values(), each[isa.sp]) for each in in_kernel]
@@ -64,7 +71,7 @@ def unused_by_stacks(
 
 
 class _Fields:
-    """A thread's structure, of which one read gets all that is asked for."""
+    """A thread's structure; one read gets all its fields."""
 
     def __init__(self, read: Read, threads: Threads, address: int) -> None:
         offsets = (
@@ -81,7 +88,7 @@ class _Fields:
 
 
 def all_threads(read: Read, threads: Threads) -> Iterator[_Fields]:
-    """All threads.  Raises TargetError where the lists have no end."""
+    """Yield all threads. Raises TargetError if the lists have no end."""
     process, count = _Fields(read, threads, threads.first), 0
     while True:
         head = process.word(threads.group) + threads.head
@@ -105,7 +112,7 @@ def all_threads(read: Read, threads: Threads) -> Iterator[_Fields]:
 
 
 def _used(threads: Threads, thread: _Fields, pointers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """[start, end) of the part of a thread's stack that is in use."""
+    """Yield [start, end) of the part of a thread's stack that is in use."""
     base = thread.word(threads.stack)
     end = base + threads.size
     own = [pointer for pointer in pointers if base <= pointer < end]
@@ -113,7 +120,7 @@ def _used(threads: Threads, thread: _Fields, pointers: Sequence[int]) -> Iterato
         yield own[0], end
         return
     if threads.running >= 0 and thread.word(threads.running, 4):
-        # Its CPU is in user mode, and the stack is empty, or on a stack for interrupts.
+        # Its CPU is in user mode and the stack is empty, or the CPU is on a stack for interrupts.
         if pointers:
             yield base, end
         return
@@ -125,6 +132,6 @@ def _used(threads: Threads, thread: _Fields, pointers: Sequence[int]) -> Iterato
 def _words(read: Read, start: int, end: int) -> Sequence[int]:
     start &= -8
     data = b""
-    with suppress(TargetError):  # a thread that ends may have given its stack back
+    with suppress(TargetError):  # the stack of a thread that ends may be freed
         data = read(start, end - start)
     return struct.unpack(f"<{len(data) // 8}Q", data[: len(data) & -8])

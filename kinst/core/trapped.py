@@ -1,5 +1,5 @@
-"""CPUs between a breakpoint of kinst's and the hook in the kernel's handler: while one is there the
-hook must stay, or the kernel meets a breakpoint that is nobody's, and dies of it.
+"""CPUs between a breakpoint of kinst's and the hook in the kernel's handler: the hook must stay
+until they have passed, or the kernel dies of a breakpoint that it does not know.
 
 Tested by tests/session/test_trapped_cpu.py and tests/machines/attach/test_guardian.py.
 """
@@ -18,7 +18,7 @@ from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.words import PAGE
 
-# A CPU that has met a breakpoint is given time to come to the hook: so often, so many seconds.
+# Times, and seconds each, that a CPU at a breakpoint gets to reach the hook.
 _PASSES, _PASS = 500, 0.005
 _SAVED = 512  # bytes of a stack above which a trap's registers are not saved
 
@@ -26,7 +26,7 @@ Read = Callable[[int, int], bytes]
 
 
 class Stoppable(Protocol):
-    """CPUs that can be looked at, as a Target's and a stub's can."""
+    """CPUs that can be stopped and read: of a Target, and of a stub."""
 
     @property
     def cpus(self) -> int: ...
@@ -39,10 +39,14 @@ class Stoppable(Protocol):
 
 
 def let_pass(machine: Stoppable, read: Read, isa: Isa, sites: U64, pc_delta: int) -> None:
-    """Let the CPUs that have met a breakpoint at one of these sites come to the hook.  The machine
-    stands before and behind this; the sites have no breakpoints any more.
+    """Let the CPUs that have met a breakpoint at one of these sites reach the hook.
 
-    read: the kernel's memory.  pc_delta: of Facts.trap_pc_delta."""
+    The machine is stopped before and after; the sites have no breakpoints any more.
+
+    Args:
+        read: reads the kernel's memory.
+        pc_delta: Facts.trap_pc_delta.
+    """
     places = sites + np.uint64(pc_delta)
     for _ in range(_PASSES):
         cpus = (machine.registers(cpu) for cpu in range(machine.cpus))
@@ -56,8 +60,8 @@ def let_pass(machine: Stoppable, read: Read, isa: Isa, sites: U64, pc_delta: int
 def _has_trapped(
     read: Read, isa: Isa, registers: Mapping[str, int], places: U64, pc_delta: int
 ) -> bool:
-    """Whether a CPU may be between a breakpoint and the hook: what a trap saves as the program
-    counter is in a register or, where that is no address of an instruction, on the stack."""
+    """Whether a CPU may be between a breakpoint and the hook: the program counter that a trap saves
+    is in a register or, if it is no address of an instruction, on the stack."""
     if isa.paging.in_user_mode(registers):
         return False
     words = np.array([v for v in registers.values() if 0 <= v < 1 << 64], np.uint64)

@@ -1,5 +1,5 @@
-"""Where the types of the traced kernel come from: the protocol between the files that know
-them (image) and the D compiler.
+"""Types of the traced kernel: the protocol between the files that have them (image) and the D
+compiler.
 
 Tested by tests/image/test_type_files.py.
 """
@@ -13,19 +13,21 @@ from typing import Protocol
 from kinst.core.dtypes import ArrayType, DType, EnumType, FunctionType, PointerType, StructType
 from kinst.core.errors import KinstError
 
-KERNEL = "vmlinux"  # what kinst calls the module of the kernel proper, of whatever system
+KERNEL = "vmlinux"  # module name of the kernel proper, of any system
 
 
 class AmbiguousNameError(KinstError):
-    """A name of values of several enumerations that differ."""
+    """Several enumerations give a name different values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
     """A variable or function of the kernel or of a module.
 
-    address: as linked in the kernel's file; in a module's, offset in `section`.
-    type: None where the debug information has none for it.  per_cpu: every CPU has its own.
+    Attributes:
+        address: as linked in the kernel's file; in a module's file, offset in `section`.
+        type: None if the debug information has none for it.
+        per_cpu: whether every CPU has its own.
     """
 
     module: str
@@ -38,49 +40,47 @@ class Symbol:
 
 
 class TypeSource(Protocol):
-    """Types and symbols by name, out of files; nothing is opened before it is asked for.
+    """Types and symbols by name, from files. Nothing is opened before it is needed.
 
-    module: "" for any (the kernel proper first), KERNEL, or a module's name.  Every method
-    raises KinstError when a file that it needs is missing or damaged, or there is no such
-    module.
-    """
+    module: "" for any (the kernel proper first), KERNEL, or a module's name. Every method raises
+    KinstError if a file that it needs is missing or damaged, or there is no such module."""
 
     def tagged(self, kind: str, name: str, module: str = "") -> DType | None:
-        """The struct, union or enum (kind) with this tag."""
+        """Return the struct, union or enum (kind) with this tag."""
         ...
 
     def typedef(self, name: str, module: str = "") -> DType | None:
-        """The type that a typedef (or base type) names."""
+        """Return the type that a typedef (or base type) names."""
         ...
 
     def enumerator(self, name: str, module: str = "") -> tuple[EnumType, int] | None:
-        """An enumeration constant: its type and value.  Raises AmbiguousNameError."""
+        """Return the type and the value of an enumeration constant. Raises AmbiguousNameError."""
         ...
 
     def symbol(self, name: str, module: str = "") -> Symbol | None:
-        """A variable or function of this name, global ones first."""
+        """Return a variable or function of this name, global ones first."""
         ...
 
     def function(self, name: str, module: str = "") -> FunctionType | None:
-        """The prototype of a function."""
+        """Return the prototype of a function."""
         ...
 
     def local(self, function: str, variable: str, module: str = "") -> DType | None:
-        """The type of a local variable or parameter somewhere in a function."""
+        """Return the type of a local variable or parameter anywhere in a function."""
         ...
 
     def locals(self, function: str, module: str = "") -> Sequence[str]:
-        """The names of all of them, parameters first."""
+        """Return the names of a function's local variables, parameters first."""
         ...
 
     def modules(self) -> Sequence[str]:
-        """The names of the modules whose types can be asked for, KERNEL first."""
+        """Return the names of the modules that have types, KERNEL first."""
         ...
 
 
 def as_named(type_: DType, types: TypeSource) -> DType:
-    """The type of the same name that the program's own names mean: a structure of DWARF is
-    then the one that `struct NAME` is."""
+    """Return the type that the program's own names mean by this one's name: `struct NAME` for a
+    structure of DWARF."""
     if isinstance(type_, StructType) and type_.name:
         found = types.tagged(type_.kind, type_.name)
         same = isinstance(found, StructType) and found.size == type_.size

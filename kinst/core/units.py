@@ -1,4 +1,4 @@
-"""Units of time that values of a D program have, and numbers with their unit, for people.
+"""Units of time of values in a D program, and numbers with their unit, for people.
 
 Tested by tests/views/test_scales.py and tests/dlang/check/test_measures.py.
 """

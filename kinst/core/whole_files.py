@@ -1,4 +1,4 @@
-"""Files of the cache: there whole, or not at all, whoever else reads and writes them.
+"""Files of the cache: readers see a whole file or none, whichever processes write it.
 
 Tested by tests/fuzz/test_caches.py.
 """
@@ -13,15 +13,16 @@ from contextlib import contextmanager, suppress
 from io import BufferedWriter, FileIO
 from pathlib import Path
 
-PART = ".part"  # how names of files end that are being written
-WRITING = 600.0  # seconds after which whoever wrote a part has ended
+PART = ".part"  # suffix of files that are being written
+WRITING = 600.0  # seconds after which the writer of a part has ended
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[FileIO]:
-    """A file to write to under another name, which gets its own when the block ends: readers see a
-    whole file, and of two writers the later one wins.  If the block raises, there is what was there
-    before.  Raises OSError."""
+    """Open a file under a temporary name; it gets its own name when the block ends.
+
+    Readers see a whole file, and of two writers the later one wins. If the block raises, the
+    earlier file stays. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=PART)
     try:
@@ -36,8 +37,8 @@ def whole_file(path: Path) -> Iterator[FileIO]:
 
 
 def write_whole(path: Path, pieces: Iterable[bytes]) -> bool:
-    """Write such a file, all of it on disk before it has its name.  False where that cannot be done
-    (a full or read-only disk): then there is what was there before."""
+    """Write a file whole, all of it on disk before it has its name. Return False if that fails (a
+    full or read-only disk); the earlier file stays."""
     with suppress(OSError):
         with whole_file(path) as raw, BufferedWriter(raw) as file:
             for piece in pieces:
@@ -49,7 +50,7 @@ def write_whole(path: Path, pieces: Iterable[bytes]) -> bool:
 
 
 def _tidy(path: Path) -> None:
-    """Throw away what writers of this file that were killed have left."""
+    """Delete what killed writers of this file have left."""
     for part in path.parent.glob(f"{glob_of(path.name)}.*{PART}"):
         with suppress(OSError):
             if part.stat().st_mtime < time.time() - WRITING:
@@ -57,5 +58,5 @@ def _tidy(path: Path) -> None:
 
 
 def glob_of(name: str) -> str:
-    """The pattern that only this name matches (glob(7))."""
+    """Return the pattern that only this name matches (glob(7))."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

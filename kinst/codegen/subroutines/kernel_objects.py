@@ -9,7 +9,7 @@ from kinst.codegen.helpers.branching import leave, loop, step
 from kinst.codegen.helpers.paths import kernel_path
 from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.codegen.subroutines.arguments import Args, number, pointer, wide
-from kinst.core.dialect import DeviceNumbers, Piece
+from kinst.core.dialect import EncodedBits, DeviceNumbers
 from kinst.core.errors import KinstError
 from kinst.core.layout import CONTEXT_PID, CONTEXT_PPID
 
@@ -88,7 +88,7 @@ def _devices(firing: Firing, name: str) -> DeviceNumbers:
     return found
 
 
-def _joined(firing: Firing, args: Args, pieces: Sequence[Piece]) -> IrValue:
+def _joined(firing: Firing, args: Args, pieces: Sequence[EncodedBits]) -> IrValue:
     """The pieces of the first argument, as one number."""
     code, number, found = firing.code, wide(firing, args[0]), const(0)
     for k, piece in enumerate(pieces):

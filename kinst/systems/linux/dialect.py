@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from kinst.core.dialect import AddressFamilies, DeviceNumbers, Dialect, Library, Piece
+from kinst.core.dialect import AddressFamilies, EncodedBits, DeviceNumbers, Dialect, Library
 from kinst.core.dtypes import ArrayType, IntType, Member, StructType
 
 _LIBRARIES = Path(__file__).with_name("d")
@@ -116,6 +116,6 @@ def dialect() -> Dialect:
         absent=_ABSENT,
         libraries=tuple(Library(path.name, path.read_text("utf-8")) for path in files),
         # MAJOR() and MINOR() of a kernel's dev_t (include/linux/kdev_t.h): 12 and 20 bits.
-        devices=DeviceNumbers(major=(Piece(20, 0xFFF),), minor=(Piece(0, 0xFFFFF),)),
+        devices=DeviceNumbers(major=(EncodedBits(20, 0xFFF),), minor=(EncodedBits(0, 0xFFFFF),)),
         families=_FAMILIES,
     )
