@@ -97,7 +97,7 @@ class Kernel(Protocol):
         ...
 
 
-class LiveKernel(Kernel, Protocol):
+class PlantableKernel(Kernel, Protocol):
     """What planting asks of the traced kernel, beyond what providers do."""
 
     def forget(self, functions: Iterable[Function]) -> None:

@@ -14,7 +14,7 @@ from kinst.core.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LocalPiece:
     """Consecutive bytes of a variable.
 
     Attributes:
@@ -42,5 +42,5 @@ class Local:
     name: str
     type: DType
     function: str
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[LocalPiece, ...] = ()
     reason: str = ""

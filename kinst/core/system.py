@@ -397,7 +397,7 @@ class SystemCalls(Protocol):
         ...
 
 
-class Refusals(Protocol):
+class SiteRules(Protocol):
     """What must not be planted, and what is special about instructions that may be."""
 
     def refusals(self, function: Function) -> str:
@@ -512,7 +512,7 @@ class ModuleFrames:
     back: Callable[[int], int | None]
 
 
-class Modules(Protocol):
+class LoadedModules(Protocol):
     """Modules that are loaded into the kernel."""
 
     def modules(self) -> Sequence[LoadedModule]:
@@ -524,7 +524,7 @@ class Modules(Protocol):
         ...
 
 
-class System(Symbols, Code, SystemCalls, Refusals, Claims, Unwinding, Modules, Protocol):
+class System(Symbols, Code, SystemCalls, SiteRules, Claims, Unwinding, LoadedModules, Protocol):
     """All that must be known about one running kernel.
 
     Attributes:

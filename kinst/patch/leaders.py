@@ -42,7 +42,7 @@ from kinst.core.columns import (
 from kinst.core.errors import KinstError
 from kinst.core.instruction import Flow
 from kinst.core.isa import Isa
-from kinst.core.kernel import LiveKernel
+from kinst.core.kernel import PlantableKernel
 from kinst.core.probe import Function, Site
 from kinst.core.system import System
 from kinst.core.words import COLD
@@ -171,7 +171,7 @@ class _Entered:
 class Leaders:
     """Leaders of the kernel's code; what all programs share is computed once."""
 
-    def __init__(self, isa: Isa, system: System, kernel: LiveKernel) -> None:
+    def __init__(self, isa: Isa, system: System, kernel: PlantableKernel) -> None:
         self._isa = isa
         self._system = system
         self._kernel = kernel
@@ -179,7 +179,7 @@ class Leaders:
         self._spares: dict[int, dict[int, int]] = {}
         self._beyond = isa.RUN_SIZE + LONGEST  # places behind each function
 
-    def seen_by(self, kernel: LiveKernel) -> Leaders:
+    def seen_by(self, kernel: PlantableKernel) -> Leaders:
         """Return these leaders with what another view of the kernel has decoded."""
         self._kernel = kernel
         return self

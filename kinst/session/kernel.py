@@ -202,7 +202,7 @@ class RunningKernel:
             at = start + size
 
     def flow_columns(self, functions: Sequence[Function]) -> tuple[Scanned, Flows]:
-        """See core.kernel.LiveKernel.flow_columns."""
+        """See core.kernel.PlantableKernel.flow_columns."""
         scanned = self.columns(functions)
         columns, flows = scanned.columns, flows_of(scanned.columns, self.isa)
         kind, falls, target, fault = flows.kind, flows.falls, flows.target, flows.fault
@@ -225,8 +225,7 @@ class RunningKernel:
         return scanned, flows
 
     def marks(self, sites: Sequence[Site]) -> U16:
-        """See core.kernel.LiveKernel.marks: of functions that columns() knows by what it knows,
-        of others by the bytes from the site on."""
+        """Take marks from columns() of the functions that it knows; decode other sites alone."""
         addresses = np.array([s.address for s in sites], np.uint64)
         marks = np.zeros(len(sites), np.uint16)
         of = {s.function.address: s.function for s in sites}
@@ -400,17 +399,17 @@ class RunningKernel:
         return isinstance(moved, Refused) and not self.isa.no_trampolines
 
     def forget(self, functions: Iterable[Function]) -> None:
-        """See core.kernel.LiveKernel.forget."""
+        """See core.kernel.PlantableKernel.forget."""
         for function in functions:
             self._instructions.pop(function.address, None)
             self._flows.pop(function.address, None)
 
     def has_sequences(self, function: Function) -> bool:
-        """See core.kernel.LiveKernel.has_sequences."""
+        """See core.kernel.PlantableKernel.has_sequences."""
         return self.isa.has_sequences(self.code(function))
 
     def unsafe(self, function: Function, address: int) -> str:
-        """See core.kernel.LiveKernel.unsafe."""
+        """See core.kernel.PlantableKernel.unsafe."""
         self._bound(function)
         return self._unsafe.get(address, "")
 
@@ -482,13 +481,13 @@ class RunningKernel:
         return self._system.code(address, size)
 
     def rerun_prefix(self, function: Function, address: int) -> bytes:
-        """See core.kernel.LiveKernel.rerun_prefix."""
+        """See core.kernel.PlantableKernel.rerun_prefix."""
         self._bound(function)
         start = self._rerun_starts.get(address, address) - function.address
         return self.code(function)[start : address - function.address]
 
     def following(self, function: Function, address: int, size: int) -> bytes:
-        """See core.kernel.LiveKernel.following."""
+        """See core.kernel.PlantableKernel.following."""
         start = address - function.address
         return self.code(function)[start : start + size]
 

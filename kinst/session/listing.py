@@ -12,7 +12,7 @@ import numpy as np
 
 from kinst.core.columns import columns_of
 from kinst.core.instruction import Instruction
-from kinst.core.kernel import Kernel, LiveKernel, Provider
+from kinst.core.kernel import Kernel, PlantableKernel, Provider
 from kinst.core.probe import Function, Probe, ProbeName
 from kinst.patch.chains import find_chains
 from kinst.providers import FIRST_ID, listed
@@ -117,7 +117,7 @@ def _ways(placement: Placement, *, can_run: bool) -> dict[tuple[int, int], tuple
     return ways | {s.enabled.key: ("refused", s.choice.reason) for s in placement.refused}
 
 
-def _links(placement: Placement, kernel: LiveKernel) -> dict[int, int]:
+def _links(placement: Placement, kernel: PlantableKernel) -> dict[int, int]:
     """Map each chained site to a predecessor in its chain, preferably the instruction directly
     before it."""
     every = (*(s.site for s in placement.planted), *placement.unprobed, *placement.gates)

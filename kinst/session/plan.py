@@ -19,7 +19,7 @@ from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_k
 from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody
 from kinst.core.columns import FOLLOWING
 from kinst.core.isa import Isa
-from kinst.core.kernel import LiveKernel
+from kinst.core.kernel import PlantableKernel
 from kinst.core.layout import ARGUMENT_POINTED, ARGUMENT_SLOT, ARGUMENT_STACK, POINTED_SLOT
 from kinst.core.machine import CodeTable
 from kinst.core.return_addresses import EndedCode
@@ -148,7 +148,7 @@ def _entries(enabled: Sequence[EnabledSite]) -> tuple[tuple[int, ...], ...]:
 
 
 def _near(
-    wanted: Sequence[WantedSite], kernel: LiveKernel, table: CodeTable | None
+    wanted: Sequence[WantedSite], kernel: PlantableKernel, table: CodeTable | None
 ) -> Sequence[int]:
     """Return addresses near few sites that control comes to from other pages: the entries of the
     sites' functions and, for few functions, what those call and where the calls return."""

@@ -16,7 +16,7 @@ from kinst.codegen.analysis import string_table
 from kinst.codegen.compile import HostCode, TargetCode
 from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.isa import Isa
-from kinst.core.kernel import LiveKernel, Timer
+from kinst.core.kernel import PlantableKernel, Timer
 from kinst.core.layout import Scratch
 from kinst.core.machine import Target
 from kinst.core.probe import Argument, Gap, Probe, ProbePattern, ProgramText, Site
@@ -58,7 +58,7 @@ class StartedMachine:
     isa: Isa
     target: Target
     system: System
-    kernel: LiveKernel
+    kernel: PlantableKernel
     text: tuple[int, int]
     images: LoadedImages
     programs: Mapping[str, Path] = field(default_factory=dict)

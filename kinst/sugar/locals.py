@@ -13,7 +13,7 @@ from difflib import get_close_matches
 
 from kinst.core.dtypes import INT64, ArrayType, DType, FloatType, StructType, VoidType
 from kinst.core.errors import DError, KinstError, Span
-from kinst.core.locals import Local, Piece
+from kinst.core.locals import Local, LocalPiece
 from kinst.core.probe import ProbePattern
 from kinst.dlang.api import parse_text
 from kinst.dlang.syntax import tree
@@ -381,7 +381,7 @@ def _member(local: Local, name: str) -> Local:
             raise KinstError(f"{label} is in more than one register")
         signed = "int64_t" if getattr(found.type, "signed", False) else "uint64_t"
         text = f"(({signed})(({whole}) << {up}) >> {64 - found.bits})"
-        return Local(label, found.type, local.function, (Piece("value", text),))
+        return Local(label, found.type, local.function, (LocalPiece("value", text),))
     size = size_of(found.type, 0)
     return _slice(local, found.offset, size, found.type, label)
 
@@ -398,7 +398,7 @@ def _slice(local: Local, start: int, size: int, type_: DType, name: str) -> Loca
                 text = f"({text} + {delta})"
             elif delta and piece.kind:
                 text = f"({text} >> {8 * delta})"
-            found.append(Piece(piece.kind, text, high - low))
+            found.append(LocalPiece(piece.kind, text, high - low))
         at += length
     if not found or sum(p.size for p in found) < size or not all(p.kind for p in found):
         raise KinstError(f"{name} is optimised out")

@@ -9,7 +9,7 @@ import pytest
 
 from kinst.core.dtypes import INT, UINT64, ArrayType, DType, Member, PointerType, StructType
 from kinst.core.errors import DError, KinstError
-from kinst.core.locals import Local, Piece
+from kinst.core.locals import Local, LocalPiece
 from kinst.core.probe import ProbePattern
 from kinst.dlang.api import parse_text
 from kinst.dlang.syntax.unparse import unparse
@@ -29,18 +29,21 @@ N = {0: "regs[R_RDI]", 4: RBX, 8: RBX, 12: ""}
 
 def find(place: MatchedInstruction, name: str, inlined: str) -> Local:
     if inlined == "copy":
-        return Local(name, INT, "copy", (Piece("value", "regs[R_RCX]"),))
+        return Local(name, INT, "copy", (LocalPiece("value", "regs[R_RCX]"),))
     if name == "n":
         text = N[place.address]
-        pieces = (Piece("value", text),) if text else ()
+        pieces = (LocalPiece("value", text),) if text else ()
         return Local("n", INT, "f", pieces, "" if text else "it is optimised out")
-    made: Mapping[str, tuple[DType, tuple[Piece, ...]]] = {
-        "p": (PAIR, (Piece("value", RBX, 4), Piece("", "", 4))),
-        "q": (PAIR, (Piece("value", RBX),)),
-        "m": (PAIR, (Piece("memory", "(regs[R_RSP] + 8)"),)),
-        "to": (PointerType(PAIR), (Piece("value", RBX),)),
-        "row": (ArrayType(INT, 4), (Piece("value", RBX),)),
-        "two": (UINT64, (Piece("value", RBX, 4), Piece("memory", "(regs[R_RSP] + 4)", 4))),
+    made: Mapping[str, tuple[DType, tuple[LocalPiece, ...]]] = {
+        "p": (PAIR, (LocalPiece("value", RBX, 4), LocalPiece("", "", 4))),
+        "q": (PAIR, (LocalPiece("value", RBX),)),
+        "m": (PAIR, (LocalPiece("memory", "(regs[R_RSP] + 8)"),)),
+        "to": (PointerType(PAIR), (LocalPiece("value", RBX),)),
+        "row": (ArrayType(INT, 4), (LocalPiece("value", RBX),)),
+        "two": (
+            UINT64,
+            (LocalPiece("value", RBX, 4), LocalPiece("memory", "(regs[R_RSP] + 4)", 4)),
+        ),
     }
     if name not in made:
         raise KinstError(f"no local variable {name} at {place.text}", "there are n, p")

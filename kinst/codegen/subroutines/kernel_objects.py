@@ -9,7 +9,7 @@ from kinst.codegen.helpers.branching import leave, loop, step
 from kinst.codegen.helpers.paths import kernel_path
 from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.codegen.subroutines.arguments import Args, number, pointer, wide
-from kinst.core.dialect import EncodedBits, DeviceNumbers
+from kinst.core.dialect import DeviceNumbers, EncodedBits
 from kinst.core.errors import KinstError
 from kinst.core.layout import CONTEXT_PID, CONTEXT_PPID
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kinst.core.locals import Piece
+from kinst.core.locals import LocalPiece
 from kinst.core.words import MASK
 from kinst.image.dwarf.reader import Reader
 
@@ -88,8 +88,8 @@ class _Machine(Reader):
         super().__init__(code)
         self.context = context
         self.stack: list[_Value] = []
-        self.place: Piece | None = None  # a register or a value, where it is no address
-        self.pieces: list[Piece] = []
+        self.place: LocalPiece | None = None  # a register or a value, where it is no address
+        self.pieces: list[LocalPiece] = []
         self.forks = 0
 
     def push(self, text: str, base: Base = GENERIC) -> None:
@@ -110,7 +110,7 @@ class _Machine(Reader):
             raise NotHereError(f"it is in a register that probes do not have ({number})")
         return f"regs[{names[number]}]"
 
-    def run(self) -> tuple[Piece, ...]:
+    def run(self) -> tuple[LocalPiece, ...]:
         while self.left():
             op = self.number(1)
             self.step(GNU.get(op, op))
@@ -136,22 +136,22 @@ class _Machine(Reader):
         if len(text) > MOST_TEXT:
             raise NotHereError("its location is too long an expression")
         self.at, self.stack = len(self.data), []
-        self.place = Piece(yes.kind, text)
+        self.place = LocalPiece(yes.kind, text)
 
-    def taken(self, size: int) -> Piece:
+    def taken(self, size: int) -> LocalPiece:
         """Return what was computed so far as a piece, and clear the stack."""
         place, self.place = self.place, None
         if place is not None:
-            return Piece(place.kind, place.text, size)
+            return LocalPiece(place.kind, place.text, size)
         if not self.stack:
-            return Piece("", "", size)
-        return Piece("memory", self.pop().text, size)
+            return LocalPiece("", "", size)
+        return LocalPiece("memory", self.pop().text, size)
 
     def step(self, op: int) -> None:
         if OP_LIT0 <= op < OP_LIT0 + 32:
             self.push(constant(op - OP_LIT0))
         elif OP_REG0 <= op < OP_REG0 + 32:
-            self.place = Piece("value", self.register(op - OP_REG0))
+            self.place = LocalPiece("value", self.register(op - OP_REG0))
         elif OP_BREG0 <= op < OP_BREG0 + 32:
             self.push(added(self.register(op - OP_BREG0), self.sleb()))
         elif OP_CONST1U <= op < OP_CONST1U + 8:
@@ -264,12 +264,12 @@ def _implicit(m: _Machine) -> None:
     size = m.uleb()
     if size > 8:
         raise NotHereError("it is a constant of more than 8 bytes")
-    m.place = Piece("value", constant(m.number(size)))
+    m.place = LocalPiece("value", constant(m.number(size)))
 
 
 def _stack_value(m: _Machine) -> None:
     value = m.pop()
-    m.place = Piece("value", value.text)
+    m.place = LocalPiece("value", value.text)
 
 
 def _typed_constant(m: _Machine) -> None:
@@ -320,7 +320,7 @@ def _plus(m: _Machine) -> None:
 
 
 def _register_x(m: _Machine) -> None:
-    m.place = Piece("value", m.register(m.uleb()))
+    m.place = LocalPiece("value", m.register(m.uleb()))
 
 
 def _breg_x(m: _Machine) -> None:
@@ -377,7 +377,7 @@ def value_of(code: bytes, context: ExpressionContext) -> str:
     return piece.text
 
 
-def pieces_of(code: bytes, context: ExpressionContext) -> tuple[Piece, ...]:
+def pieces_of(code: bytes, context: ExpressionContext) -> tuple[LocalPiece, ...]:
     """The places of a variable by its location expression.  Raises NotHereError."""
     if not code:
         raise NotHereError("it is optimised out")

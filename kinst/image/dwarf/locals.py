@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kinst.core.dtypes import DType
-from kinst.core.locals import Local, Piece
+from kinst.core.locals import Local, LocalPiece
 from kinst.image.dwarf.cfi import ROOM, InspectedFrame
 from kinst.image.dwarf.dies import Die, Dies
 from kinst.image.dwarf.entry_values import Caller, Entries, EntryValues
@@ -292,7 +292,7 @@ class DwarfLocals:
 
     def _pieces(
         self, die: Die, scopes: Sequence[_Scope], frame: InspectedFrame
-    ) -> tuple[Piece, ...]:
+    ) -> tuple[LocalPiece, ...]:
         for one in self._origins(die):
             if AT_LOCATION in one.attributes:
                 code = self._lists.location(one, AT_LOCATION, frame.address)
@@ -302,7 +302,7 @@ class DwarfLocals:
                 if isinstance(value, bytes) and len(value) <= 8:
                     value = int.from_bytes(value, "little")
                 if isinstance(value, int):
-                    return (Piece("value", constant(value)),)
+                    return (LocalPiece("value", constant(value)),)
                 raise NotHereError("it is a constant of more than 8 bytes")
             if one.number(AT_DECLARATION):
                 raise NotHereError("it is declared here and defined elsewhere: `name reads it")

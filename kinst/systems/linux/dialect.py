@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from kinst.core.dialect import AddressFamilies, EncodedBits, DeviceNumbers, Dialect, Library
+from kinst.core.dialect import AddressFamilies, DeviceNumbers, Dialect, EncodedBits, Library
 from kinst.core.dtypes import ArrayType, IntType, Member, StructType
 
 _LIBRARIES = Path(__file__).with_name("d")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kinst.core.errors import KinstError
-from kinst.core.locals import Local, Piece
+from kinst.core.locals import Local, LocalPiece
 from kinst.image.debug_info import DebugInfo
 from kinst.image.dwarf.cfi import InspectedFrame, open_cfi
 from kinst.image.dwarf.expressions import Base, ExpressionContext, NotHereError, pieces_of
@@ -169,12 +169,12 @@ def test_expressions(code: str, pieces: list[tuple[str, str, int]] | None) -> No
             (piece,) = pieces_of(bytes.fromhex(code), context())
             assert piece.kind == "value" and "uint8_t" in piece.text and "+ 16" in piece.text
         return
-    assert pieces_of(bytes.fromhex(code), context()) == tuple(Piece(*p) for p in pieces)
+    assert pieces_of(bytes.fromhex(code), context()) == tuple(LocalPiece(*p) for p in pieces)
 
 
 def test_entry_values() -> None:
     code = bytes.fromhex("a301559f")
-    assert pieces_of(code, context(at_entry=True)) == (Piece("value", RDI),)
+    assert pieces_of(code, context(at_entry=True)) == (LocalPiece("value", RDI),)
     with pytest.raises(NotHereError, match="only its value at the function's entry"):
         pieces_of(code, context())
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kinst.core.locals import Local, Piece
+from kinst.core.locals import Local, LocalPiece
 from kinst.image.debug_info import DebugInfo
 from kinst.image.dwarf.cfi import InspectedFrame
 from kinst.image.dwarf.locals import DwarfLocals
@@ -217,7 +217,7 @@ def check(found: Local | None, wanted: tuple[Variable, str] | None) -> None:
         assert found.pieces == () and found.reason == "it is optimised out"
     else:
         kind = "memory" if one.static else "value"
-        assert found.pieces == (Piece(kind, f"{one.value:#x}ull"),)
+        assert found.pieces == (LocalPiece(kind, f"{one.value:#x}ull"),)
 
 
 def opened(drawn: Drawn, folder: Path) -> DwarfLocals:
@@ -372,7 +372,7 @@ def test_constants_of_every_form(value: Value, number: int | None, tmp_path: Pat
     if number is None:
         assert found.pieces == () and found.reason == "it is a constant of more than 8 bytes"
     else:
-        assert found.pieces == (Piece("value", f"{number:#x}ull"),)
+        assert found.pieces == (LocalPiece("value", f"{number:#x}ull"),)
 
 
 ROOM = """
@@ -414,7 +414,7 @@ def test_room_for_ftrace_in_front(isa: str, tmp_path: Path) -> None:
         assert known.names("asked", address) == ["first", "second", "sum"], hex(address)
         for name, register in zip(("first", "second"), taken, strict=True):
             found = known.find("asked", frame, name)
-            assert found is not None and found.pieces == (Piece("value", f"regs[{register}]"),)
+            assert found is not None and found.pieces == (LocalPiece("value", f"regs[{register}]"),)
     at = int(symbols.address[stub])
     assert known.names("stub", at) == []
     assert known.find("stub", InspectedFrame(at, True, None, int), "first") is None
