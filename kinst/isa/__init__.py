@@ -1,7 +1,7 @@
-"""Rank 1: one file or folder for each instruction set; the only user of the disassembler.
+"""Instruction sets, one file or folder each; only they use the disassemblers.
 
-An instruction set is a module (or package) of this package that has a value `ISA`: it is
-found by its name, so adding one is adding one file.
+An instruction set is a module (or package) of this package that has a value `ISA`. It is found by
+its name, so adding one is adding one file (core/isa.py).
 
 Tested by tests/isa/test_isa_contract.py.
 """
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def names() -> tuple[str, ...]:
-    """Names of every instruction set there is, sorted."""
+    """Return the names of all instruction sets, sorted."""
     found = (module.name for module in pkgutil.iter_modules(__path__))
     return tuple(sorted(name for name in found if not name.startswith("_")))
 
 
 def load(name: str) -> Isa:
-    """The instruction set called `name`.  Raises KinstError when there is none."""
+    """Return the instruction set with this name. Raises KinstError if there is none."""
     known = names()
     if name not in known:
         close = get_close_matches(name, known, 1)
@@ -37,7 +37,7 @@ def load(name: str) -> Isa:
 
 
 def of_machine(machine: int) -> Isa | None:
-    """The instruction set of an ELF file's e_machine, or None when there is none."""
+    """Return the instruction set of an ELF file's e_machine, or None."""
     for name in names():
         isa: Isa | None = getattr(importlib.import_module(f"{__name__}.{name}"), "ISA", None)
         if isa is not None and isa.elf_machine == machine:
@@ -48,9 +48,8 @@ def of_machine(machine: int) -> Isa | None:
 def register_hint(isa: Isa, name: str) -> str:
     """Return what to type for a register that D does not know by this name, or "".
 
-    name: as another tool spells it (rdx, %rdx, X2), or a register of another instruction set, of
-    which the one with the same argument of a function is named.
-    """
+    name: as another tool spells it (rdx, %rdx, X2), or a register of another instruction set, whose
+    counterpart in function arguments is then named."""
     bare = name.removeprefix("R_").lstrip("%").upper()
     if own := _named_register(isa, bare):
         return f"in D: regs[{own}]"

@@ -1,7 +1,7 @@
-"""Disassembly for people who are still typing: a disassembler alone, without the rest of an
-instruction set, which takes longer to load than they wait.
+"""Disassembly for completion: a disassembler alone, without the rest of an instruction set, which
+takes too long to load while a user types.
 
-What each instruction set has to say about it is its decoder's PLAIN.
+Each instruction set's decoder has its rules, as PLAIN.
 
 Tested by tests/isa/test_plain_text.py.
 """
@@ -19,8 +19,9 @@ class PlainDisassembly:
     """How to disassemble.
 
     Attributes:
-        arch, mode: capstone's.
-        parcel: bytes that are stepped over where nothing decodes.
+        arch: capstone's architecture.
+        mode: capstone's mode.
+        parcel: bytes to skip if nothing decodes.
         module: name of a module whose disassemble(code, address) is used instead of capstone.
     """
 
@@ -31,7 +32,7 @@ class PlainDisassembly:
 
 
 def disassemble(rules: PlainDisassembly, code: bytes, address: int) -> Iterator[tuple[int, str]]:
-    """(offset, text) of the instructions of code, as far as they are known."""
+    """Yield (offset, text) of the instructions of code, as far as they are known."""
     if rules.module:
         found: Iterator[tuple[int, str]] = import_module(rules.module).disassemble(code, address)
         return found

@@ -1,8 +1,9 @@
-"""Decoding of x86-64, by iced-x86; what that does not know has a length by the opcode maps.
+"""Decoding of x86-64 by iced-x86; the opcode maps give the length of instructions that it does not
+know.
 
-Kept apart from the rest of the instruction set, which takes longer to load than people who are
-still typing wait.  Instructions that iced-x86 does not know, and no-operations that are reserved
-for later use, have the code UNKNOWN and are spelled as bytes (.byte).
+Separate from the rest of the instruction set, which takes too long to load while a user types.
+Instructions that iced-x86 does not know, and no-operations that are reserved for later use, have
+the code UNKNOWN and are spelled as bytes (.byte).
 
 Tested by tests/isa/amd64/test_encoding_space.py and tests/isa/test_plain_text.py.
 """
@@ -35,27 +36,27 @@ ENDS = "ret retf jmp ud2"
 
 
 def numbers(names: str) -> frozenset[int]:
-    """iced-x86's numbers of mnemonics."""
+    """Return iced-x86's numbers of mnemonics."""
     return frozenset(getattr(Mnemonic, name.upper()) for name in names.split())
 
 
 @cache
 def codes_of(names: str) -> frozenset[int]:
-    """iced-x86's codes, one for each opcode and form, of mnemonics."""
+    """Return iced-x86's codes of mnemonics, one for each opcode and form."""
     wanted = numbers(names)
     every = (getattr(Code, name) for name in dir(Code) if name.isupper())
     return frozenset(code for code in every if OpCodeInfo(code).mnemonic in wanted)
 
 
 def never_falls_through() -> frozenset[int]:
-    """Codes of instructions after which compilers put breakpoints that nothing runs."""
+    """Return the codes of instructions after which compilers put breakpoints that nothing runs."""
     return codes_of(ENDS)
 
 
 @cache
 def unknown() -> frozenset[int]:
-    """Codes of what is not known: no instruction, and no-operations that later processors may give
-    a meaning."""
+    """Return the codes of unknown instructions: of none, and of no-operations that later processors
+    may give a meaning."""
     return codes_of("reservednop") | {UNKNOWN}
 
 
@@ -73,7 +74,8 @@ def _formatter() -> Formatter:
 
 
 def sizes_and_codes(code: bytes, address: int) -> tuple[list[int], list[int]]:
-    """The size and iced-x86's Code of each instruction, in order, as far as lengths are known."""
+    """Return the size and iced-x86's Code of each instruction, in order, as far as lengths are
+    known."""
     decoder = Decoder(BITS, code, ip=address)
     sizes, codes = list[int](), list[int]()
     at = 0
@@ -98,19 +100,19 @@ def sizes_and_codes(code: bytes, address: int) -> tuple[list[int], list[int]]:
 
 
 def first(code: bytes, address: int) -> Instruction | None:
-    """The instruction at the start of `code`; None if it is not known, or cut short."""
+    """Return the instruction at the start of `code`; None if it is unknown or cut short."""
     found = Decoder(BITS, code[:LONGEST], ip=address).decode()
     return None if found.code in unknown() else found
 
 
 def only(code: bytes, address: int) -> Instruction | None:
-    """The instruction that all of `code` is; None if it is not known."""
+    """Return the instruction that all of `code` is; None if it is unknown."""
     found = first(code, address)
     return found if found is not None and found.len == len(code) else None
 
 
 def listed(code: bytes, address: int) -> Iterator[Instruction]:
-    """Instructions of code in order, up to the first that is not known."""
+    """Yield the instructions of code in order, up to the first unknown one."""
     for one in Decoder(BITS, code, ip=address):
         if one.code in unknown():
             return
@@ -118,12 +120,12 @@ def listed(code: bytes, address: int) -> Iterator[Instruction]:
 
 
 def name(one: Instruction) -> str:
-    """The instruction's mnemonic as it is shown, without prefixes."""
+    """Return the instruction's mnemonic as it is shown, without prefixes."""
     return _formatter().format_mnemonic(one, FormatMnemonicOptions.NO_PREFIXES)
 
 
 def texts(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
-    """(offset, size, text) of each instruction, without the breakpoints that nothing runs."""
+    """Yield (offset, size, text) of each instruction, except breakpoints that nothing runs."""
     ends, spell = never_falls_through(), _formatter().format
     decoder = Decoder(BITS, code, ip=address)
     before, at = UNKNOWN, 0
@@ -145,12 +147,12 @@ def texts(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
 
 
 def spelled(code: bytes) -> str:
-    """What iced-x86 does not know, as assemblers take it."""
+    """Return an instruction that iced-x86 does not know as assemblers take it."""
     if code == UDB:
         return "udb"
     return ".byte " + ", ".join(f"{byte:#04x}" for byte in code)
 
 
 def disassemble(code: bytes, address: int) -> Iterator[tuple[int, str]]:
-    """(offset, text) of each instruction of code."""
+    """Yield (offset, text) of each instruction of code."""
     return ((at, text) for at, _, text in texts(code, address))

@@ -67,8 +67,8 @@ _XOP_IMMEDIATE = {8: 1, 9: 0, 10: 4}
 
 
 def length_at(code: bytes, at: int = 0) -> int:
-    """Bytes of the instruction at an offset of code; 0 if that cannot be known, or if the code
-    ends before it does."""
+    """Return the bytes of the instruction at an offset of code; 0 if that cannot be known, or the
+    code ends before it does."""
     try:
         end = _end(code, at)
     except IndexError:
@@ -77,7 +77,7 @@ def length_at(code: bytes, at: int = 0) -> int:
 
 
 def _end(code: bytes, at: int) -> int:
-    """The offset after the instruction, 0 if that cannot be known.  Raises IndexError if the
+    """Return the offset after the instruction, 0 if that cannot be known. Raises IndexError if the
     code ends too early to tell."""
     narrow = short = wide = False
     last = at + LONGEST
@@ -86,7 +86,7 @@ def _end(code: bytes, at: int) -> int:
         byte = code[at]
         if byte in LEGACY:
             prefixes.add(byte)
-            wide = False  # a REX that is not straight before the opcode is ignored
+            wide = False  # a REX that is not directly before the opcode is ignored
         elif byte & 0xF0 == 0x40:
             wide = bool(byte & 8)
         else:
@@ -151,7 +151,7 @@ def _rex2_end(code: bytes, at: int, *, narrow: bool) -> int:
 
 
 def _vector_end(code: bytes, at: int) -> int:
-    """VEX, EVEX or XOP."""
+    """Return the offset after an instruction with VEX, EVEX or XOP."""
     first = code[at]
     if first == 0xC5:
         opmap, at = 1, at + 2
@@ -175,8 +175,8 @@ def _vector_end(code: bytes, at: int) -> int:
 
 
 def after_operands(code: bytes, at: int) -> int:
-    """The offset after ModRM, SIB and displacement, of which ModRM is at `at` (SDM volume 2,
-    tables 2-2 and 2-3)."""
+    """Return the offset after ModRM, SIB and displacement; ModRM is at `at` (SDM volume 2, tables
+    2-2 and 2-3)."""
     modrm = code[at]
     mod, base = modrm >> 6, modrm & 7
     at += 1

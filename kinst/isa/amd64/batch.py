@@ -1,14 +1,14 @@
-"""Many counting trampolines at once: byte for byte what trampoline.py makes of each.
+"""Many counting trampolines at once: byte for byte those of trampoline.py.
 
     [nop]  of a head whose work does not begin with a counter
-    [push rax; lahf; seto al]  where flags live
+    [push rax; lahf; seto al]  if flags are live
     inc gs:[...]  for each counter
     [add al, 127; sahf; pop rax]
-    the displaced instruction, its distance or displacement made anew
-    [jmp]  back, where control can run off the end and what comes next is elsewhere
+    the displaced instruction, with a new distance or displacement
+    [jmp]  back, if control can run off the end and the next trampoline is elsewhere
 
-No size hangs on where a trampoline lies, so what reaches is looked at once, for all the memory that
-they may lie in.
+No size depends on where a trampoline lies, so reach is tested once, for all the memory that they
+may lie in.
 
 Tested by tests/isa/test_batches.py.
 """
@@ -55,7 +55,7 @@ _REACH = 1 << 31
 
 
 class _Shape:
-    """How much each part of a batch's trampolines takes, in bytes."""
+    """Bytes of each part of a batch's trampolines."""
 
     def __init__(self, batch: Batch) -> None:
         marks = batch.columns.marks
@@ -75,7 +75,6 @@ class _Shape:
 
 
 def trampoline_sizes(batch: Batch) -> I32:
-    """See Isa.trampoline_sizes."""
     shape, columns = _Shape(batch), batch.columns
     after = columns.after
     known = _reached(after, batch)
@@ -103,7 +102,6 @@ def _reached(goal: U64, batch: Batch) -> Bools:
 
 
 def trampolines(batch: Batch, to: U64, goal: U64) -> MadeTrampolines:
-    """See Isa.trampolines."""
     shape, columns = _Shape(batch), batch.columns
     start = np.cumsum(shape.size) - shape.size
     out = np.zeros(int(shape.size.sum()), np.uint8)
@@ -119,7 +117,7 @@ def trampolines(batch: Batch, to: U64, goal: U64) -> MadeTrampolines:
     _put(out, (displaced - len(RESTORE_FLAGS))[shape.saved], RESTORE_FLAGS)
 
     def aimed(which: Bools, at: I64, target: U64) -> None:
-        """Distances, from the end of the four bytes at `at`, to targets."""
+        """Write distances, from the end of the four bytes at `at`, to targets."""
         here = to + (at - start).view(np.uint64) + np.uint64(4)
         _put32(out, at[which], (target - here)[which].view(np.int64))
 
@@ -150,7 +148,6 @@ def trampolines(batch: Batch, to: U64, goal: U64) -> MadeTrampolines:
 
 
 def stubs(at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None:
-    """See Isa.stubs."""
     saved = ~free
     size = _COUNT_SIZE + e.JUMP_SIZE + saved * (len(SAVE_FLAGS) + len(RESTORE_FLAGS))
     start = np.cumsum(size) - size
@@ -169,7 +166,6 @@ def stubs(at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None
 
 
 def jump_patches(columns: Columns, to: U64) -> tuple[Bools, U8]:
-    """See Isa.jump_patches."""
     distance = (to - columns.address - np.uint64(e.JUMP_SIZE)).view(np.int64)
     known = (columns.size >= e.JUMP_SIZE) & _fits32(distance)
     rows = np.full(columns.code.shape, e.INT3[0], np.uint8)
@@ -182,7 +178,6 @@ def jump_patches(columns: Columns, to: U64) -> tuple[Bools, U8]:
 def run_patches(
     start: U64, at: I64, code: bytes, to: U64, dead: Sequence[int]
 ) -> tuple[Bools, bytes]:
-    """See Isa.run_patches."""
     distance = (to - start - np.uint64(e.JUMP_SIZE)).view(np.int64)
     known = _fits32(distance) & (np.diff(at) >= e.JUMP_SIZE)
     rows = np.full(len(code), e.INT3[0], np.uint8)
@@ -192,12 +187,12 @@ def run_patches(
 
 
 def _put(out: U8, at: I64, code: bytes) -> None:
-    """The same bytes at many places."""
+    """Write the same bytes at many offsets."""
     for offset, byte in enumerate(code):
         out[at + offset] = byte
 
 
 def _put32(out: U8, at: I64, value: I64) -> None:
-    """A number of four bytes at each place."""
+    """Write a number of four bytes at each offset."""
     for offset in range(4):
         out[at + offset] = value >> 8 * offset & 0xFF

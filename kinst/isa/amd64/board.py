@@ -1,4 +1,4 @@
-"""What QEMU is asked for to run an amd64 kernel.
+"""How QEMU runs an amd64 kernel.
 
 Source: QEMU manual, "System emulation", i440fx/q35; hw/i386/pc_q35 for the memory layout.
 
@@ -44,18 +44,13 @@ def interrupts_off(registers: Mapping[str, int]) -> bool:
 
 
 def is_lost(registers: Mapping[str, int]) -> bool:
-    """Whether the CPU can do nothing but fault any more: never seen as such.
-
-    A fault in a fault resets the machine (a triple fault), which ends QEMU.
-    """
+    """Return False: a fault in a fault resets the machine (a triple fault), which ends QEMU."""
     return False
 
 
 def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
-    """(physical address, offset in the backing file, bytes) of q35's RAM of `size` bytes.
-
-    Less than 0xb0000000 bytes are all below 4 GB; more are split at 2 GB.
-    """
+    """Return q35's RAM: all of it below 4 GB if it has less than 0xb0000000 bytes, else split at 2
+    GB."""
     if size < 0xB000_0000:
         return ((0, 0, size),)
     low = 0x8000_0000

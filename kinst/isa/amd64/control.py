@@ -1,5 +1,7 @@
-"""Where control goes from one amd64 instruction.  Source: Intel SDM volume 2 (Jcc, JMP, LOOP,
-RET, appendix A's opcode maps) and volume 1, 3.4.3 (EFLAGS).
+"""Where control goes from one amd64 instruction.
+
+Source: Intel SDM volume 2 (Jcc, JMP, LOOP, RET, appendix A's opcode maps) and volume 1, 3.4.3
+(EFLAGS).
 
 Tested by tests/isa/test_control.py and tests/isa/test_control_flow.py.
 """
@@ -48,9 +50,9 @@ LANDING = Flow("landing")
 RETURN = Flow("return", falls_through=False)
 CALL = Flow("call")
 INDIRECT = Flow("indirect", falls_through=False)
-# What is not known may go on, and anywhere else.
+# An unknown instruction may go on, and anywhere else.
 ANYWHERE = Flow("indirect")
-# The kernel steps over ud2, and since Linux 6.19 over ud1, where it means a warning (WARN).
+# The kernel steps over ud2, and since Linux 6.19 over ud1, if it means a warning (WARN).
 WARN = Flow("trap")
 TRAP = Flow("trap", falls_through=False)
 
@@ -63,7 +65,7 @@ _NAMED = {
         ),
         INDIRECT,
     ),
-    # A hypervisor, an enclave or a transaction's start comes back elsewhere.
+    # A hypervisor, an enclave or a transaction's start may return elsewhere.
     **dict.fromkeys(
         _x86.numbers("syscall sysenter vmlaunch vmresume enclu getsec seamret xbegin xabort"),
         ANYWHERE,
@@ -74,8 +76,8 @@ _NAMED = {
 _GROUP5 = 0xFF
 _BRANCHES = frozenset((*range(0x70, 0x80), *range(0xE0, 0xE4), 0xC2, 0xC3, 0xE8, 0xE9, 0xEB))
 _ENDBR = (b"\xf3\x0f\x1e\xfa", b"\xf3\x0f\x1e\xfb")
-# What Linux writes over an endbr64 that nothing jumps to (asm/ibt.h: gen_endbr_poison()), early and
-# late versions.
+# Linux writes these over an endbr64 that nothing jumps to (asm/ibt.h: gen_endbr_poison()): early
+# and late versions.
 _SEALED = {bytes.fromhex("660f1f00"), bytes.fromhex("0f1f40d6")}
 
 _RETURN_THUNK = re.compile(r"\w*return_thunk\Z")
@@ -84,11 +86,10 @@ THUNKS = ("*return_thunk", "__x86_indirect_*thunk_r*")
 
 
 def thunk(name: str) -> Flow | None:
-    """What a jump to a function of this name does, when it is one of the thunks that stand for
-    a return or for an indirect jump.
+    """Return the return or indirect jump that a thunk of this name stands for.
 
-    Compilers name them (gcc(1), -mindirect-branch and -mfunction-return: thunk-extern); kernels add
-    variants of the same form."""
+    Compilers name thunks (gcc(1), -mindirect-branch and -mfunction-return: thunk-extern); kernels
+    add variants of the same form."""
     if _RETURN_THUNK.match(name):
         return RETURN
     found = _INDIRECT_THUNK.match(name)
@@ -99,7 +100,7 @@ def thunk(name: str) -> Flow | None:
 
 
 def flow(code: bytes, address: int) -> Flow:
-    """Where control goes from the one instruction `code` at `address`."""
+    """Return where control goes from the one instruction `code` at `address`."""
     if code == _x86.UDB:
         return WARN
     known, parsed = _x86.only(code, address), parse(code)
@@ -143,7 +144,8 @@ def _is_branch(parsed: Parsed) -> bool:
 
 
 def _led_to(form: str, parsed: Parsed, after: int) -> int:
-    """Where a direct branch leads, whose distance is of this form: addresses have 64 bits."""
+    """Return the target of a direct branch whose distance has this struct format; addresses have 64
+    bits."""
     distance: int = struct.unpack_from(form, parsed.code, parsed.opcode_at + 1)[0]
     return after + distance & MASK
 
@@ -160,7 +162,7 @@ def _conditional(code: int, target: int) -> Flow:
 
 
 def _counted(parsed: Parsed, target: int) -> Flow:
-    """jrcxz, loop, loope, loopne; loop decrements before it looks."""
+    """Return the flow of jrcxz, loop, loope or loopne; loop decrements before it tests."""
     count = "(regs[R_RCX] & 0xffffffff)" if ADDRESS_SIZE in parsed.prefixes else "regs[R_RCX]"
     if parsed.opcode == 0xE3:
         return Flow("branch", True, target, f"{count} == 0", f"{count} != 0")
@@ -172,7 +174,8 @@ def _counted(parsed: Parsed, target: int) -> Flow:
 
 
 def _indirect(parsed: Parsed, after: int) -> Flow:
-    """jmp to a register's or a memory word's value; "" where D cannot say it (segments)."""
+    """Return the flow of a jmp to the value of a register or a memory word; its destination is ""
+    if D cannot say it (segments)."""
     segment = any(p in parsed.prefixes for p in b"\x64\x65")
     if parsed.reg == 5 or (parsed.mod != 3 and (segment or ADDRESS_SIZE in parsed.prefixes)):
         return INDIRECT
@@ -184,7 +187,7 @@ def _indirect(parsed: Parsed, after: int) -> Flow:
 
 
 def _memory(parsed: Parsed, after: int) -> str:
-    """The address of the memory operand as a D expression."""
+    """Return the address of the memory operand as a D expression."""
     at = parsed.modrm_at + 1
     terms: list[str] = []
     base: int | None = parsed.rm | (parsed.rex & 1) << 3
@@ -213,7 +216,7 @@ _CALL, _CALL_SIZE = 0xE8, 5  # CALL rel32
 
 
 def returns_of(code: bytes, address: int, target: int) -> list[int]:
-    """Return addresses of the calls of `target` (E8 and a 32-bit displacement; SDM 2, CALL)."""
+    """Return the addresses after calls of `target` (E8 and a 32-bit displacement; SDM 2, CALL)."""
     found: list[int] = []
     for first in range(4):
         count = (len(code) - first - 1) // 4

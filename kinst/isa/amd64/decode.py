@@ -1,4 +1,4 @@
-"""Instructions of amd64 code, as they are shown and as other modules ask for them.
+"""Instructions of amd64 code: their texts, padding, and why bytes do not decode.
 
 Tested by tests/isa/test_isa_contract.py and tests/isa/test_plain_text.py.
 """
@@ -18,24 +18,21 @@ _PADDING = _x86.numbers("int3 nop")
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:
-    """See Isa.decode.
-
-    Breakpoints after a return or a jump are left out: compilers and the kernel put them there
-    so that processors do not run on in vain (straight-line speculation), and nothing else does.
+    """Leave out breakpoints after a return or a jump: compilers and the kernel put them there so
+    that processors do not run on speculatively (straight-line speculation), and nothing runs them.
     """
     for at, size, text in _x86.texts(code, address):
         yield Instruction(address + at, code[at : at + size], text)
 
 
 def undecoded(code: bytes) -> str:
-    """See Isa.undecoded."""
     if length_at(code + bytes(LONGEST)):
         return "the function ends inside an instruction"
     return f"no opcode map tells how long an instruction is that begins {code[:4].hex(' ')}"
 
 
 def padding(code: bytes) -> int:
-    """Bytes of breakpoints and no-operations at the start of code."""
+    """Return the bytes of breakpoints and no-operations at the start of code."""
     size = 0
     for one in _x86.listed(code, 0):
         if one.mnemonic not in _PADDING:
@@ -45,5 +42,4 @@ def padding(code: bytes) -> int:
 
 
 def is_nop(code: bytes) -> bool:
-    """See Isa.is_nop."""
     return padding(code) == len(code) and code[:1] != b"\xcc"

@@ -1,8 +1,8 @@
 """Hooks at the start of C functions of the kernel (System V ABI, AMD64 supplement).
 
-The first instructions of the function, five bytes or more, make way for a jump to a stub.
-The stub keeps the argument registers, calls the hook, and goes on with the displaced
-instructions.  At a function's start rsp is 8 modulo 16 and DF is clear, both by the ABI.
+A jump to a stub replaces the function's first instructions, five bytes or more. The stub saves the
+argument registers, calls the hook, and goes on with the displaced instructions. At a function's
+start rsp is 8 modulo 16 and DF is clear, both by the ABI.
 """
 
 from __future__ import annotations
@@ -31,11 +31,6 @@ class _Start:
 
 
 def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
-    """(patch at address, stub at `to`).  The stub calls hook(arg0), a C function that returns
-    0 to go on in the original function, or 1 to return from it at once.
-
-    code: the function's first bytes, 20 or more to be sure.
-    """
     saves = b"".join(e.push(register) for register in _ARGUMENTS)
     restores = b"".join(e.pop(register) for register in reversed(_ARGUMENTS))
     try:
@@ -50,7 +45,6 @@ def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes]
 def translate_detour(
     code: bytes, address: int, to: int, hook: int
 ) -> tuple[bytes, bytes] | Refused:
-    """As detour, but the stub replaces the first argument by hook(arg0) and goes on."""
     saves = b"".join(e.push(register) for register in _ARGUMENTS)
     kept = [register for register in _ARGUMENTS if register not in (e.RDI, e.RAX)]
     restores = b"".join(e.pop(register) for register in reversed(kept))
@@ -83,7 +77,7 @@ def _displace_start(code: bytes, address: int, to: int) -> _Start | Refused:
         last = size >= e.JUMP_SIZE
         goes = flow(one, address + size - length).kind
         if goes not in ("next", "landing") and not (last and goes == "call"):
-            # A call comes back to the original address, which must lie behind the patch.
+            # A call returns to the original address, which must lie after the patch.
             return Refused(f"{mnemonic} at +{size - length} leaves it before there is room")
         if last:
             if moved.falls_through:

@@ -21,7 +21,7 @@ PUSHFQ, POPFQ, CLI, CLD, RET = b"\x9c", b"\x9d", b"\xfa", b"\xfc", b"\xc3"
 
 
 def signed64(value: int) -> int:
-    """value modulo 2**64 as a signed number."""
+    """Return value modulo 2**64 as a signed number."""
     value &= MASK
     return value - (1 << 64) if value >> 63 else value
 
@@ -39,9 +39,9 @@ def disp32(value: int) -> bytes:
 
 
 def relative(end: int, target: int, what: str) -> bytes:
-    """The displacement from `end` (address of the next instruction) to target.
+    """Return the displacement from `end` (address of the next instruction) to target.
 
-    Raises OutOfReach, saying `what` is out of reach."""
+    Raises OutOfReach, which says that `what` is out of reach."""
     distance = signed64(target - end)
     if not fits32(distance):
         raise OutOfReach(f"{what} is more than 2 GB away from the trampoline")
@@ -147,7 +147,7 @@ def hop(distance: int) -> bytes:
 
 
 def hop_if_rcx_zero(distance: int) -> bytes:
-    """jrcxz over `distance` bytes, at most 127; no flag is asked or changed."""
+    """jrcxz over `distance` bytes, at most 127; it reads and changes no flag."""
     return b"\xe3" + struct.pack("<b", distance)
 
 
@@ -162,5 +162,5 @@ def increment_gs(offset: int) -> bytes:
 
 
 def increment_gs_at(register: int) -> bytes:
-    """inc qword ptr gs:[register], of the first eight but rsp and rbp."""
+    """inc qword ptr gs:[register], for the first eight registers except rsp and rbp."""
     return b"\x65\x48\xff" + bytes((register,))

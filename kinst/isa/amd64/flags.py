@@ -1,9 +1,9 @@
-"""Whether the arithmetic flags are dead at an instruction: overwritten before they are read.
+"""Liveness of the arithmetic flags: whether they are overwritten before they are read.
 
-A flag that an instruction leaves undefined counts as overwritten: no program can use the old
-value after it.  Everything that is not in these tables counts as a reader, as does every
-branch, call and return: what runs after them is not looked at.  Source: Intel SDM volume 1,
-appendix A ("EFLAGS cross-reference").
+A flag that an instruction leaves undefined counts as overwritten: no program can use the old value
+after it. An instruction that is not in these tables counts as a reader, and so does every branch,
+call and return: what runs after them is not considered. Source: Intel SDM volume 1, appendix A
+("EFLAGS cross-reference").
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COUNTING_CLOBBERS = ARITHMETIC & ~CF
 
 LOOK_AHEAD = 16  # instructions; longer runs without any flag-setter are rare
 
-# Mnemonics to (flags read, flags written), whichever their operands are.
+# Mnemonics to (flags read, flags written), for any operands.
 _NONE = (
     "mov movzx movsx movsxd lea push pop nop xchg not bswap cdqe cdq cqo cwde cwd cbw"
     " movsb movsw movsd movsq stosb stosw stosd stosq lodsb lodsw lodsd lodsq movnti"
@@ -47,22 +47,21 @@ _EFFECT = {
 }
 _COUNTED = _x86.numbers("shl shr sar sal shld shrd")
 _VOID = (0, 0)
-COUNT_MASK = 0x1F  # or 0x3F, by operand size: a multiple of 32 is not looked at closer
+COUNT_MASK = 0x1F  # or 0x3F, by operand size: a multiple of 32 counts as 0
 
 
 def effect_of(mnemonic: int) -> tuple[int, int] | None:
-    """(flags read, flags written) by iced-x86's mnemonic; None if that is not known, or hangs on
-    an operand."""
+    """Return (flags read, flags written) by iced-x86's mnemonic; None if that is not known, or
+    depends on an operand."""
     return _EFFECT.get(mnemonic)
 
 
 @cache
 def counts(code: Any) -> tuple[bool, int]:
-    """Whether an instruction's effect hangs on a count, by iced-x86's code, and the count if every
-    such instruction has the same: 1, or 0 for cl; -1 if the last byte is the count.
+    """Return whether an instruction's effect depends on a count, by iced-x86's code, and the count
+    if it is the same for all such instructions: 1, or 0 for cl; -1 if the last byte is the count.
 
-    A shift by 0 leaves the flags; by cl it may.
-    """
+    A shift by 0 leaves the flags; a shift by cl may be one."""
     info = OpCodeInfo(code)
     if info.mnemonic not in _COUNTED:
         return False, 0
@@ -83,7 +82,9 @@ def _effect(one: Instruction, code: bytes) -> tuple[int, int] | None:
 def dead(code: bytes, following: bytes, address: int, flags: int = ARITHMETIC) -> bool:
     """Whether all of `flags` are overwritten before any is read, starting with `code` itself.
 
-    code: the instruction at address.  following: the bytes after it; it may be cut anywhere.
+    Args:
+        code: the instruction at address.
+        following: the bytes after it; they may be cut anywhere.
     """
     run, at = code + following[: LOOK_AHEAD * LONGEST], 0
     for one in islice(_x86.listed(run, address), LOOK_AHEAD):

@@ -1,19 +1,19 @@
-"""What a trampoline does before there is a frame: counting, predicates, looking counters up.
+"""Work of a trampoline before there is a frame: counting, predicates, looking up counters.
 
-Interrupts stay as they are: a counter is changed by one instruction that addresses it through
-gs, so it does not matter whether an interrupt, or another CPU, comes in between; and what
-snippets read (registers, the current thread) is the same before and after.
+Interrupts stay as they are: one instruction changes a counter, through gs, so it does not matter
+whether an interrupt, or another CPU, comes between; and what snippets read (registers, the current
+thread) is the same before and after.
 
-    save     the registers that the snippets change; the flags, where they are changed and live
-    count    inc gs:[counter], each behind its guard
-    ask      snippet; away to `call` if its word says so
-    record   written in line (records.py); away to `call` where that cannot be done
+    save     registers that the snippets change; the flags, if they are changed and live
+    count    inc gs:[counter], each after its guard
+    ask      snippet; to `call` if its word says so
+    record   written in line (records.py); to `call` if that cannot be done
     restore, and on to the displaced instruction
     call:    restore, and the calls in their frame
 
 Flags are saved by lahf, which knows all but OF, and seto: popf is slow everywhere and ends QEMU's
-translation block.  They stay in ax, unless a snippet uses rax: then they are on the stack.
-Guards are asked by jrcxz, which leaves flags alone.
+translation block. They stay in ax or, if a snippet uses rax, on the stack. Guards are tested by
+jrcxz, which leaves flags alone.
 
 Tested by tests/codegen/test_snippets.py.
 """
@@ -39,8 +39,10 @@ SAVE_FLAGS, RESTORE_FLAGS = e.push(e.RAX) + _TAKE_FLAGS, _GIVE_FLAGS + e.pop(e.R
 def inline(
     work: SiteWork, site: Site, following: bytes, to: int, frame: Callable[[int], bytes]
 ) -> bytes:
-    """The code at `to`.  frame: makes the calls with their frame, of the same length at any
-    address; raises OutOfReach."""
+    """Return the code at `to`.
+
+    frame: makes the calls with their frame, of the same length at any address; raises OutOfReach.
+    """
     snippets = work.snippets
     changed = flags.ARITHMETIC if any(snippet.flags for snippet in snippets) else 0
     if work.inline or work.indexed:
@@ -90,12 +92,11 @@ def inline(
 
 
 def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
-    """See Isa.stub."""
     code = e.increment_gs(counter)
     if not free:
         code = SAVE_FLAGS + code + RESTORE_FLAGS
     try:
-        return code + e.jump(at + len(code), to, "the trampoline behind it")
+        return code + e.jump(at + len(code), to, "the trampoline after it")
     except OutOfReach as far:
         return Refused(far.what)
 
@@ -106,8 +107,14 @@ def count(body: CountBody) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """save, restore: what keeps the site's registers and flags.  on_stack: registers by number to
-    where their values are, from rsp.  changed: registers that the snippets so far have changed."""
+    """Registers and flags of the site that are saved.
+
+    Attributes:
+        save: code that saves them.
+        restore: code that restores them.
+        on_stack: where their values are, from rsp, by register number.
+        changed: registers that the snippets so far have changed.
+    """
 
     save: bytes
     restore: bytes
@@ -118,7 +125,12 @@ class _Kept:
     def by(
         cls, snippets: Sequence[Snippet], live: bool, also: frozenset[int] = frozenset()
     ) -> _Kept:
-        """live: the flags have to be kept.  also: registers that are changed besides."""
+        """Return what these snippets need saved.
+
+        Args:
+            live: whether the flags must be saved.
+            also: registers that other code changes.
+        """
         written = also.union(*(snippet.writes for snippet in snippets))
         read = frozenset[int]().union(*(snippet.reads for snippet in snippets))
         pushed = [*sorted(written - {e.RAX}), e.RAX] if live else sorted(written)
@@ -135,7 +147,8 @@ class _Kept:
         return cls(save, restore, places, set())
 
     def run(self, snippet: Snippet) -> bytes:
-        """The snippet, its registers loaded again where another one has changed them."""
+        """Return the snippet's code, after loads of its registers that another snippet has
+        changed."""
         again = sorted(snippet.reads & self.changed)
         self.changed.update(snippet.writes)
         return (
@@ -144,7 +157,7 @@ class _Kept:
 
 
 def _if_zero(distance: int) -> bytes:
-    """Go `distance` bytes on where the word is zero."""
+    """Return code that skips `distance` bytes if the word is zero."""
     if e.fits8(distance):
         return e.hop_if_rcx_zero(distance)
     far = e.hop(distance)
@@ -158,7 +171,7 @@ def _unless_zero(distance: int) -> bytes:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Go on `distance` bytes further where the guard holds."""
+    """Return code that skips `distance` bytes if the guard holds."""
     return _if_zero(distance) if guard.zero else _unless_zero(distance)
 
 

@@ -1,8 +1,8 @@
-"""What is marked of many amd64 instructions when they are decoded, for batch.py.
+"""Marks of many amd64 instructions, made as they are decoded, for batch.py.
 
-Marked are those that are displaced in one of a few plain ways; what is refused, what has a
-prefix that changes how far it reaches, and whatever is rare is left to the methods for one
-instruction.  Source: Intel SDM volume 2, chapter 2 and appendix A.
+Instructions that are displaced in one of a few plain ways are marked. Refused ones, those with a
+prefix that changes their reach, and rare ones are left to the methods for one instruction. Source:
+Intel SDM volume 2, chapter 2 and appendix A.
 
 Tested by tests/isa/test_marks.py.
 """
@@ -45,10 +45,10 @@ _FLOWS[[JUMP, BRANCH, CALL, RETURN]] = [
 ]
 DEAD = 1 << 3  # the flags that counting changes are overwritten before they are read
 NEAR = 1 << 4  # of a branch: four bytes of distance, not one
-FIELD_SHIFT = 8  # where the distance, or the displacement, is in its bytes; four bits
+FIELD_SHIFT = 8  # offset of its distance or displacement; four bits
 CONDITION_SHIFT = 12  # of a branch
 
-# What is not marked, whatever it is made of, beside what is refused by its name.
+# Mnemonics that are not marked, besides the refused ones.
 _ALONE = _x86.numbers("sti ud2")
 
 _ONE_BYTE_ALONE = np.zeros(256, np.bool_)
@@ -61,14 +61,15 @@ _MODRM = np.stack([np.isin(np.arange(256), sorted(ops)) for ops in MODRM])
 
 @dataclass(slots=True)
 class _Effects:
-    """What is known of instructions by iced-x86's code, as columns that have a row for each code.
+    """Effects of instructions by iced-x86's code: columns with a row for each code.
 
     Attributes:
         known: the codes whose rows are filled in.
-        read, written: arithmetic flags.
-        unknown: the flags are not known.
-        counted: the last byte is a count, by which the flags are written or not.
-        plain: the instruction may be marked.
+        read: arithmetic flags that it reads.
+        written: arithmetic flags that it writes.
+        unknown: whether the flags are not known.
+        counted: whether the last byte is a count that decides whether the flags are written.
+        plain: whether the instruction may be marked.
     """
 
     known: set[int]
@@ -102,7 +103,6 @@ def _effects() -> _Effects:
 
 
 def scan(pieces: Sequence[tuple[int, bytes]]) -> Scanned:
-    """See Isa.scan."""
     sizes, codes, ends = list[int](), list[int](), [0]
     for address, code in pieces:
         some, kinds = _x86.sizes_and_codes(code, address)
@@ -125,7 +125,7 @@ def scan(pieces: Sequence[tuple[int, bytes]]) -> Scanned:
 
 
 def _left_out(codes: I64, piece: I64) -> Bools:
-    """The breakpoints that decode() leaves out: those after an instruction that never falls
+    """Return the breakpoints that decode() leaves out: those after an instruction that never falls
     through, and after one another."""
     trap = codes == _x86.INT3
     at = np.arange(len(codes))
@@ -192,7 +192,8 @@ def _marks(found: Columns, codes: I64, piece: I64) -> U16:
 
 
 def _dead(found: Columns, piece: I64, read: U16, written: U16, unknown: Bools) -> Bools:
-    """flags.dead() of what counting changes, at each instruction."""
+    """Return whether the flags that counting changes are dead at each instruction
+    (flags.dead())."""
     count = len(found)
     end = found.after
     live = np.full(count, COUNTING_CLOBBERS, np.uint16)
@@ -212,7 +213,6 @@ def _dead(found: Columns, piece: I64, read: U16, written: U16, unknown: Bools) -
 
 
 def counts_freely(sites: Columns, following: Sequence[bytes]) -> Bools:
-    """See Isa.counts_freely."""
     free: Bools = sites.marks & DEAD != 0
     for k in np.flatnonzero(sites.marks == 0).tolist():
         code = sites.code[k, : sites.size[k]].tobytes()
@@ -221,7 +221,6 @@ def counts_freely(sites: Columns, following: Sequence[bytes]) -> Bools:
 
 
 def leads(columns: Columns) -> Leads:
-    """See Isa.leads."""
     kind = columns.marks & KIND
     falls = (kind == COPY) | (kind == RELATIVE) | (kind == BRANCH)
     direct = np.flatnonzero((kind == JUMP) | (kind == BRANCH) | (kind == CALL))
@@ -231,7 +230,8 @@ def leads(columns: Columns) -> Leads:
 
 
 def distances(columns: Columns) -> I64:
-    """The number in each instruction that is relative to its end; of those that have one."""
+    """Return the number in each instruction that is relative to its end; for instructions that have
+    one."""
     field = (columns.marks >> FIELD_SHIFT & 15).astype(np.int64)
     rows = np.arange(len(columns))
     four = np.zeros((len(columns), 4), np.uint8)

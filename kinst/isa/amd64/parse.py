@@ -1,8 +1,8 @@
-"""Where the parts of one amd64 instruction are: prefixes, opcode, ModRM, displacement.
+"""The parts of one amd64 instruction: prefixes, opcode, ModRM, displacement.
 
-Only what relocation needs is found here; whether the bytes are a known instruction, and how long
-it is, kinst/isa/_x86.py says.  Source: Intel SDM volume 2, chapter 2 ("Instruction
-format") and appendix A (opcode maps).
+Finds only what relocation needs; kinst/isa/_x86.py says whether the bytes are a known instruction,
+and how long it is. Source: Intel SDM volume 2, chapter 2 ("Instruction format") and appendix A
+(opcode maps).
 
 Tested by tests/isa/test_parts.py.
 """
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from kinst.isa._x86_length import LEGACY, MODRM, REGISTERS_ONLY
 
-# Opcode maps.
-# Three: behind 0F 38 or 0F 3A.  Vector: whichever VEX, EVEX and XOP have.
+# Opcode maps.  Three: after 0F 38 or 0F 3A.  Vector: those of VEX, EVEX and XOP.
 ONE_BYTE, TWO_BYTE, THREE_BYTE, VECTOR = range(4)
 
 RSP = 4  # register number in ModRM and SIB; also "a SIB byte follows" in ModRM.rm
@@ -23,9 +22,13 @@ RIP_RELATIVE = 5  # ModRM.rm with mod 0
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """One instruction taken apart.  Offsets are into code; modrm_at is -1 without ModRM.
+    """One instruction taken apart. Offsets are into code.
 
-    prefixes: the legacy ones.  rex: 0 when there is none.
+    Attributes:
+        prefixes: the legacy ones.
+        rex: 0 if there is none.
+        map: ONE_BYTE, TWO_BYTE, THREE_BYTE or VECTOR.
+        modrm_at: -1 without ModRM.
     """
 
     code: bytes
@@ -56,14 +59,16 @@ class Parsed:
 
     @property
     def rip_relative(self) -> bool:
-        """A memory operand relative to the next instruction; disp32 is at modrm_at + 1."""
+        """Whether a memory operand is relative to the next instruction; its disp32 is at modrm_at +
+        1."""
         if self.modrm_at < 0 or self.modrm & 0xC7 != RIP_RELATIVE:
             return False
         return self.map != TWO_BYTE or self.opcode not in REGISTERS_ONLY
 
     @property
     def based_on_rsp(self) -> bool:
-        """Of one that has a ModRM: a memory operand whose base register is rsp."""
+        """Whether the base register of the memory operand is rsp; only for an instruction with
+        ModRM."""
         return (
             self.mod != 3
             and self.rm == RSP
@@ -81,10 +86,10 @@ def _is_prefix(byte: int) -> bool:
 
 
 def parse(code: bytes) -> Parsed | None:
-    """Take one instruction apart; None when the bytes end before its ModRM."""
+    """Take one instruction apart; return None if the bytes end before its ModRM."""
     at = 0
     try:
-        # A REX that is not straight before the opcode is ignored.
+        # A REX that is not directly before the opcode is ignored.
         while code[at] in LEGACY or (_is_rex(code[at]) and _is_prefix(code[at + 1])):
             at += 1
         prefixes = bytes(byte for byte in code[:at] if byte in LEGACY)
@@ -111,7 +116,8 @@ def parse(code: bytes) -> Parsed | None:
 
 
 def _is_vector(code: bytes, at: int) -> bool:
-    """VEX (C4, C5), EVEX (62), or XOP (8F whose map field is 8 or more; else it is pop)."""
+    """Whether a VEX (C4, C5), EVEX (62) or XOP prefix is here (8F with a map field of 8 or more;
+    else it is pop)."""
     first = code[at]
     return first in (0xC4, 0xC5, 0x62) or (first == 0x8F and code[at + 1] & 0x1F >= 8)
 

@@ -1,18 +1,18 @@
 """A record written in line (core/bodies.py RecordBody), with interrupts as they are.
 
-    raise    the kernel's preemption count: the thread stays on this CPU, and others off it; where
-             the kernel does not preempt its threads it is enough to ask whether that is still so
+    raise    the kernel's preemption count: the thread stays on this CPU, and others off it; if
+             the kernel does not preempt its threads it is enough to test that this still holds
     room     STATE_RESERVED, if tracing is active, this CPU is in no clause and the ring has room
     time     of the cycle counter, and then cmpxchg of STATE_RESERVED: an interrupt that has written
              a record since would have changed it, so times in a ring are in the records' order
     fill     with plain moves: the room is this record's alone
-    show     the outermost record's end moves STATE_HEAD to STATE_RESERVED, and looks again whether
+    show     the outermost record's end moves STATE_HEAD to STATE_RESERVED, and tests again whether
              an interrupt has reserved more before STATE_HEAD had moved
     lower    the count
 
-What cannot be done goes the usual way.  Lowering does not reschedule: what a tick asked for within
-these nanoseconds is done at the kernel's next occasion.  cmpxchg has no lock prefix: other
-CPUs do not write there.
+If any of this cannot be done, a call writes the record. Lowering does not reschedule: the kernel
+does what a tick asked for within these nanoseconds at its next occasion. cmpxchg has no lock
+prefix: other CPUs do not write there.
 
 Tested by tests/isa/test_batches.py.
 """
@@ -38,8 +38,8 @@ from kinst.core.words import PAGE
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64 import registers as r
 
-# rcx: bytes from CPU 0's state page to this CPU's.  rax: STATE_RESERVED before.  rdx: where the
-# record is, from CPU 0's ring.  r11: the time, then whatever is stored.
+# rcx: bytes from CPU 0's state page to this CPU's.  rax: STATE_RESERVED before.  rdx: the record's
+# offset from CPU 0's ring.  r11: the time, then each value to store.
 CHANGED = frozenset((e.RAX, e.RCX, e.RDX, e.R11))
 _PAGE_SHIFT = PAGE.bit_length() - 1
 _EQUAL, _NOT_EQUAL, _SIGN = 0x4, 0x5, 0x8  # conditions of branches
@@ -47,14 +47,14 @@ _REGISTERS = {**r.GENERAL, **{r.SLOT[n]: k for n, k in (("rsi", 6), ("rdi", 7), 
 
 
 def lower(places: RecordPlaces) -> bytes:
-    """Lower the preemption count, if it was raised."""
+    """Return code that lowers the preemption count, if it was raised."""
     if places.settled is not None:
         return b""
     return b"\x65\xff\x0c\x25" + e.disp32(places.busy)  # dec dword gs:[busy]
 
 
 def _near(address: int) -> bytes:
-    """An address as a displacement, which is extended with its sign.  Raises OutOfReach."""
+    """Return an address as a sign-extended displacement. Raises OutOfReach."""
     signed = e.signed64(address)
     if not e.fits32(signed):
         raise OutOfReach("a ring is not in the last 2 GB of addresses")
@@ -62,17 +62,19 @@ def _near(address: int) -> bytes:
 
 
 def write(body: RecordBody, on_stack: Mapping[int, int], call: bytes) -> bytes:
-    """The code, up to and with `call`, to which control goes when nothing could be written.  When
-    a record was, it goes on behind `call`.  The count is raised either way.
+    """Return the code up to and including `call`, which runs if nothing could be written. After a
+    record was written, control goes on after `call`. The count is raised either way.
 
-    on_stack: where the values of registers are, from rsp.  Raises OutOfReach."""
+    Raises OutOfReach.
+
+    on_stack: where the values of registers are, from rsp."""
     written = _filled(body, on_stack) + _end(body, len(call))
     return _reserved(body) + _branch(_NOT_EQUAL, len(written)) + written + call
 
 
 def _reserved(body: RecordBody) -> bytes:
-    """Room: where there was some, the zero flag is set.  There is one branch for all that could be
-    against it, since each ends a block of QEMU's."""
+    """Return code that reserves room and sets the zero flag if there was some. One branch tests all
+    conditions, since each branch ends a block of QEMU's."""
     places, clock = body.places, body.places.clock
     state = e.signed64(places.state)
     code = b""
@@ -80,7 +82,7 @@ def _reserved(body: RecordBody) -> bytes:
         code += b"\x65\xff\x04\x25" + e.disp32(places.busy)  # inc dword gs:[busy]
     code += b"\x65\x8b\x0c\x25" + e.disp32(places.cpu)  # mov ecx, gs:[cpu]
     code += b"\xc1\xe1" + bytes((_PAGE_SHIFT,))  # shl ecx, 12
-    # Words of which none may have its sign.
+    # The signs of these words are conditions: none may be set.
     code += b"\x48\x8b\x91" + _near(state + STATE_CLOSED)  # mov rdx, [rcx + CLOSED]
     code += e.load_value(e.RAX, 1 << 32 | 1)  # closed, or the sequence odd
     code += b"\x48\x21\xc2\x48\xf7\xda"  # and rdx, rax; neg rdx
@@ -95,7 +97,7 @@ def _reserved(body: RecordBody) -> bytes:
     if places.settled:
         code += b"\x8b\x04\x25" + _near(places.settled)  # mov eax, [settled]
         code += b"\x48\xc1\xe0\x3e\x48\x09\xc2"  # shl rax, 62: was 2 or 3; or rdx, rax
-    # sar rdx, 63; xor r11, rdx: if one has, the start becomes what STATE_RESERVED is not
+    # sar rdx, 63; xor r11, rdx: if one is set, the start differs from STATE_RESERVED
     code += b"\x48\xc1\xfa\x3f\x49\x31\xd3"
     code += b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0"  # rdtsc; shl rdx, 32; or rax, rdx
     code += e.load_value(e.RDX, -clock.base_cycles) + b"\x48\x01\xd0"  # add rax, rdx
@@ -106,9 +108,10 @@ def _reserved(body: RecordBody) -> bytes:
 
 
 def _nanoseconds(clock: Clock) -> bytes:
-    """Of the cycles in rax: to r11, and what r11 was to rax."""
+    """Return code that puts the time of the cycles in rax into r11, and r11's old value into
+    rax."""
     whole = clock.mult << 64 - clock.shift if clock.shift <= 64 else 1 << 64
-    if clock.base_ns == 0 and whole < 1 << 64:  # the product's upper half is what is looked for
+    if clock.base_ns == 0 and whole < 1 << 64:  # the product's upper half is the time
         code = e.load_value(e.RDX, whole) + b"\x48\xf7\xe2"  # mul rdx: rdx and rax
         return code + e.move(e.RAX, e.R11) + e.move(e.R11, e.RDX)
     code = e.load_value(e.RDX, clock.mult) + b"\x48\xf7\xea"  # imul rdx: rdx and rax
@@ -122,10 +125,11 @@ def _branch(condition: int, distance: int) -> bytes:
 
 
 def _end(body: RecordBody, beyond: int) -> bytes:
-    """Move the head from this record's start to its end; and, where something was reserved behind
-    it, on to there.  Where the head is not at the start, this record interrupted another one.
+    """Return code that moves the head from this record's start to its end and, if more was reserved
+    after it, to the end of that. If the head is not at the start, this record interrupted another
+    one.
 
-    beyond: bytes behind this that are passed over."""
+    beyond: bytes after this code to skip."""
     state = e.signed64(body.places.state)
     head, reserved = _near(state + STATE_HEAD), _near(state + STATE_RESERVED)
     code = b"\x48\x8d\x90" + e.disp32(body.size)  # lea rdx, [rax + size]
@@ -163,7 +167,7 @@ def _filled(body: RecordBody, on_stack: Mapping[int, int]) -> bytes:
 
 
 def _value(places: RecordPlaces, field: RecordField, on_stack: Mapping[int, int]) -> bytes:
-    """Store a field that is not the time."""
+    """Return code that stores a field that is not the time."""
     register, code = e.R11, b""
     match field.kind:
         case "time":

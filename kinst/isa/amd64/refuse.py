@@ -1,7 +1,7 @@
-"""What is displaced and what is not, each decided on purpose.
+"""Which instructions are displaced and which are refused, each decided on purpose.
 
 A displaced instruction runs at another address with the original registers, flags and stack,
-and then goes where the original went.  So only three things can make a copy unfaithful: it
+and then goes where the original went.  A copy can be unfaithful in three ways only: it
 shows or uses its own address; it acts on the very next instruction; or the trampoline around
 it (its memory, its per-CPU base) is not there when it runs.
 
@@ -15,20 +15,20 @@ it (its memory, its per-CPU base) is not there when it runs.
 | mov from cr, mov to and from dr | copied |
 | vmcall, vmmcall, encls | copied: the hypervisor or enclave call knows no address |
 | ret, push, pop, string instructions with rep, lock, segment overrides, nop | copied.  After a ret the RSB predicts wrongly once |
-| endbr64 | refused: where indirect branch tracking is on, indirect calls must find it there |
+| endbr64 | refused: with indirect branch tracking on, indirect calls must find it there |
 | jmp, jcc, jrcxz, loop, call | rewritten (relocate.py) |
 | mov to cr | refused: it can unmap the trampoline or change the processor's mode |
 | swapgs, wrgsbase, rdgsbase, mov/pop/lgs to gs | refused: around them gs is not the kernel's, and the probe's own code needs it |
 | syscall, sysret, sysenter, sysexit, iret, eretu, erets, retf, far jmp and call | refused: entry to and exit from the kernel |
-| ud2 | copied, to trap at its copy: who plants it must have the kernel look up the original address instead (Relocated.original_at; the system refuses it otherwise) |
+| ud2 | copied, to trap at its copy: the bug hook makes the kernel look up the original address (Facts.bug_hook; without one the system refuses it) |
 | int n, int1, int3, ud0, ud1, udb | refused: the kernel's handler looks their address up (static calls, breakpoints) |
-| hlt, mwait, mwaitx, umwait | refused: an interrupt between the check before them and the copy would be slept over |
+| hlt, mwait, mwaitx, umwait | refused: the CPU would sleep through an interrupt between the check before them and the copy |
 | mov ss, pop ss, lss | refused: interrupts and debug traps are held for one instruction, which would be another |
 | xbegin, xend, xabort | refused: a transaction cannot run through a trampoline |
 | vmlaunch, vmresume, vmrun, skinit, getsec, enclu, rsm, seamret | refused: the machine goes on elsewhere |
-| what iced-x86 does not know, and no-operations that are reserved | refused |
+| instructions that iced-x86 does not know, and reserved no-operations | refused |
 
-For comparison: Linux's kprobes refuse far jumps, int3, iret and what sets ss (arch/x86/kernel/
+For comparison: Linux's kprobes refuse far jumps, int3, iret and instructions that set ss (arch/x86/kernel/
 kprobes/core.c); FreeBSD's kinst refuses sti, popf and jrcxz (kinst_isa.c).
 
 Tested by tests/isa/test_refused.py.
@@ -73,7 +73,7 @@ _SHADOW_ENDS = _x86.numbers("hlt mwait mwaitx umwait sysexit sysexitq iret iretd
 
 
 def refusal(parsed: Parsed | None, mnemonic: int) -> str:
-    """Why a known instruction is not displaced, or "".  mnemonic: iced-x86's."""
+    """Return why a known instruction is not displaced, or "". mnemonic: iced-x86's."""
     reason = BY_MNEMONIC.get(mnemonic, "")
     if reason or parsed is None:
         return reason
@@ -91,10 +91,9 @@ def refusal(parsed: Parsed | None, mnemonic: int) -> str:
 
 
 def shadow_refusal(code: bytes, following: bytes, address: int) -> str:
-    """Why an instruction cannot be displaced because of the one after it, or "".
+    """Return why an instruction cannot be displaced because of the one after it, or "".
 
-    following: live bytes from `address`, where the next instruction is.
-    """
+    following: live bytes from `address` on, where the next instruction is."""
     one = _x86.first(code, address - len(code))
     if one is None or one.mnemonic != Mnemonic.STI:
         return ""

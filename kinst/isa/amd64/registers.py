@@ -1,13 +1,13 @@
 """The registers of regs[], and where a trampoline saves them.
 
 Indices are FreeBSD's and illumos': regs_x86.d numbers the i386 names 0 to 18 (REG_* of i386's
-regset.h, which dtrace_getreg() maps to the 64-bit registers), and the amd64 names follow at
-19 + REG_* of amd64's regset.h.  R_FSBASE and R_GSBASE have a REG_* but no line in regs_x86.d;
-they are named here by the same rule.
+regset.h, which dtrace_getreg() maps to the 64-bit registers), and the amd64 names follow at 19 +
+REG_* of amd64's regset.h. R_FSBASE and R_GSBASE have a REG_* but no line in regs_x86.d; they are
+named here by the same rule.
 
-The frame is an array of u64.  Its order is the trampoline's: flags, r11, rsi and rdi are
-pushed first, so they lie at the top; what clauses use most follows downwards, so that a
-trampoline reserves (and touches) only the slots from the lowest that is asked for.
+The frame is an array of u64, in the trampoline's order: flags, r11, rsi and rdi are pushed first,
+so they lie at the top; the registers that clauses use most come next below, so that a trampoline
+reserves (and writes) only the slots from the lowest that is needed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PC_SLOT = SLOT["rip"]
 SP_SLOT = SLOT["rsp"]
 FLAGS_SLOT = SLOT["eflags"]
 
-# Slots that the trampoline fills before anything else, by push, from the top of the frame.
+# Slots that the trampoline fills first, by push, from the top of the frame.
 PUSHED = frozenset(SLOT[name] for name in ("eflags", "r11", "rsi", "rdi"))
 LOWEST_PUSHED = min(PUSHED)
 
-# What a trampoline stores into the other slots: general registers by encoding ...
+# Registers that a trampoline stores into the other slots: general ones by encoding ...
 GENERAL = MappingProxyType(
     {
         SLOT[name]: number
@@ -86,7 +86,7 @@ GDB_REGISTERS = (
     *((name, 4) for name in ("eflags", "cs", "ss", "ds", "es", "fs", "gs")),
 )
 
-# Names that DTrace has and a probe of kinst cannot answer: D name to the reason.
+# D names that DTrace has, with the reason why a probe of kinst cannot read them.
 UNAVAILABLE = MappingProxyType(
     {
         "R_TRAPNO": "no trap number belongs to a kinst probe",

@@ -1,14 +1,15 @@
 """One instruction made to run elsewhere, with the same effect.
 
 What depends on its own address is re-encoded:
-- memory operands relative to rip: the displacement is adjusted; where it does not reach (a
-  per-CPU variable: gs:[rip + x] means a small address that wraps round), the absolute
-  address is encoded if it fits 32 bits sign-extended;
-- short and near jumps and conditional jumps become near ones; jrcxz and loop, which only
-  exist short, hop over a jump to where they do not go;
-- a call pushes the original return address and jumps.  An indirect call through memory based
-  on rsp reads 8 bytes further up, because the push comes first.
-refuse.py says what is not displaced at all.  Source: Intel SDM volume 2.
+- memory operands relative to rip: the displacement is adjusted; if it does not reach (a per-CPU
+  variable: gs:[rip + x] means a small address that wraps round), the absolute address is encoded if
+  it fits 32 bits sign-extended;
+- short and near jumps and conditional jumps become near ones; jrcxz and loop, which only exist
+  short, hop over a jump to the next instruction;
+- a call pushes the original return address and jumps. An indirect call through memory based on rsp
+  reads 8 bytes further up, because the push comes first.
+
+refuse.py decides what is not displaced. Source: Intel SDM volume 2.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _TARGET = "the branch's target"
 
 
 def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
-    """Code at `to` with the effect of the one instruction `code` at `address`."""
+    """Return code at `to` with the effect of the one instruction `code` at `address`."""
     after = address + len(code)
 
     def back(at: int) -> bytes:
@@ -50,7 +51,7 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
-    """As displace(), without the jump back."""
+    """Return what displace() does, without the jump back."""
     known = _x86.only(code, address)
     if known is None:
         return Refused(LOOKED_UP if code == _x86.UDB else UNKNOWN)
@@ -85,7 +86,7 @@ def _move(parsed: Parsed, address: int, to: int, onward: Onward) -> Moved | Refu
 
 
 def _move_branch(parsed: Parsed, after: int, to: int, onward: Onward) -> Moved | Refused:
-    """A direct branch.  Its segment prefixes are hints, or padding: they are dropped."""
+    """Move a direct branch, without its segment prefixes: they are hints, or padding."""
     if OPERAND_SIZE in parsed.prefixes:
         return Refused("a branch with an operand size prefix: processors differ on it")
     op = parsed.opcode
@@ -136,7 +137,7 @@ def _move_indirect(parsed: Parsed, after: int, to: int) -> Moved | Refused:
 
 
 def _raise_rsp(parsed: Parsed) -> bytes | Refused:
-    """The instruction with its rsp-based operand a pushed word further up."""
+    """Return the instruction with its rsp-based operand one pushed word further up."""
     if ADDRESS_SIZE in parsed.prefixes:
         return Refused("a call through a 32-bit stack address")
     at = parsed.modrm_at + 2  # after ModRM and SIB
@@ -154,10 +155,10 @@ def _raise_rsp(parsed: Parsed) -> bytes | Refused:
 
 
 def with_target(parsed: Parsed, after: int, to: int) -> bytes | Refused:
-    """The instruction's bytes for `to`, its rip-relative operand meaning the same memory.
+    """Return the instruction's bytes for `to`, with its rip-relative operand at the same address.
+    Raises OutOfReach.
 
-    after: the address that follows the original.  Raises OutOfReach.
-    """
+    after: the address after the original."""
     code = parsed.code
     if not parsed.rip_relative:
         return code

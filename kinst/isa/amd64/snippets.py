@@ -1,4 +1,4 @@
-"""Snippets (core/bodies.py): what LLVM is told of their registers, and what they touch.
+"""Snippets (core/bodies.py): their registers for LLVM, and what they read and write.
 
 Tested by tests/codegen/test_snippets.py.
 """
@@ -22,7 +22,7 @@ from kinst.isa import _x86
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64 import registers as r
 
-# What jrcxz tests, the one branch that asks no flag.
+# The register that jrcxz tests, the only branch that reads no flag.
 RESULT = e.RCX
 
 _NAMES = ("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi")
@@ -45,7 +45,6 @@ _GENERAL = tuple(getattr(Register, name.upper()) for name in NAMES)
 
 @cache
 def snippet(code: bytes, zero: bool = False) -> Snippet | None:
-    """See Isa.snippet."""
     reads, writes = set[int](), {RESULT}
     flags, at, replaced = False, 0, set[int]()
     factory = InstructionInfoFactory()
@@ -79,5 +78,5 @@ def snippet(code: bytes, zero: bool = False) -> Snippet | None:
 
 
 def _keeps_part(register: Any) -> bool:
-    """Whether a write of this register leaves the rest of the whole one as it was."""
+    """Whether a write of this register leaves the rest of the whole register as it was."""
     return RegisterExt.size(register) < 4

@@ -1,10 +1,10 @@
-"""Where the tables of computed jumps may be.
+"""Addresses that may be those of tables of computed jumps.
 
 Position-independent code makes the address of a table by lea, relative to rip; its entries are
-32-bit distances from the table.  Other code uses the address as a displacement, of whole
-addresses that are scaled by 8 (GCC's and LLVM's i386 back ends: ASM_OUTPUT_ADDR_DIFF_ELT and
-ASM_OUTPUT_ADDR_VEC_ELT; SDM volume 2, section 2.1.5 for the operand).  Kernels with retpolines
-have only arrays of labels.
+32-bit distances from the table. Other code uses the address as a displacement; its entries are
+whole addresses, with an index scaled by 8 (GCC's and LLVM's i386 back ends:
+ASM_OUTPUT_ADDR_DIFF_ELT and ASM_OUTPUT_ADDR_VEC_ELT; SDM volume 2, section 2.1.5 for the operand).
+Kernels with retpolines have only arrays of labels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ _NO_BASE = 5  # of a SIB byte, with mod 0: a 32-bit displacement in its place
 
 
 def jump_tables(instructions: Sequence[Instruction]) -> list[JumpTable]:
-    """See Isa.jump_tables."""
     return list(dict.fromkeys(_tables(instructions)))
 
 
@@ -43,7 +42,7 @@ def _tables(instructions: Sequence[Instruction]) -> Iterator[JumpTable]:
 
 
 def _scaled_by_eight(parsed: Parsed) -> bool:
-    """A memory operand of a displacement and an index times 8, without a base."""
+    """Whether the memory operand is a displacement and an index times 8, without a base."""
     if parsed.mod != 0 or parsed.rm != RSP:
         return False
     sib = parsed.code[parsed.modrm_at + 1]
@@ -51,8 +50,8 @@ def _scaled_by_eight(parsed: Parsed) -> bool:
 
 
 def may_make_tables(columns: Columns) -> Bools:
-    """See Isa.may_make_tables: where any byte could be lea's, or the ModRM byte of an operand with
-    an index times 8 and no base."""
+    """Return instructions in which any byte could be lea's, or the ModRM byte of an operand with an
+    index times 8 and no base."""
     code = columns.code
     lea = (code[:, :-1] == _LEA) & (code[:, 1:] & 0xC7 == 0x05)
     scaled = (code[:, :-1] & 0xC7 == RSP) & (code[:, 1:] & 0xC7 == 0xC0 | _NO_BASE)

@@ -1,8 +1,8 @@
-"""Where code may lead, whichever of its bytes instructions begin at.
+"""Addresses that code may lead to, whatever bytes its instructions begin at.
 
-Found are direct branches, and addresses that instructions make or push: those of the real
-instructions all, and some that are none.  Source: Intel SDM volume 2 (Jcc, JMP, CALL, LOOP, LEA,
-and section 2.2.1.3, "Displacement": 32 bits are sign-extended, also as immediates).
+Finds direct branches, and addresses that instructions make or push: those of all real instructions,
+and some that are none. Source: Intel SDM volume 2 (Jcc, JMP, CALL, LOOP, LEA, and section 2.2.1.3,
+"Displacement": 32 bits are sign-extended, also as immediates).
 
 Tested by tests/isa/test_what_leads_where.py.
 """
@@ -18,13 +18,12 @@ U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
-_CHUNK = 1 << 20  # bytes looked at in one go, so that what is worked out on the way stays small
-_LONGEST = 16  # bytes behind a chunk that what begins in it may need
+_CHUNK = 1 << 20  # bytes searched at once: bounds the memory for intermediate arrays
+_LONGEST = 16  # bytes after a chunk that instructions beginning in it may need
 _REACH = 1 << 30  # more than any kernel's code has
 
 
 def branches(code: bytes, address: int) -> tuple[U64, U64]:
-    """See Isa.branches."""
     raw = np.frombuffer(code, np.uint8)
     places, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for at in range(0, len(raw), _CHUNK):
@@ -41,8 +40,8 @@ def branches(code: bytes, address: int) -> tuple[U64, U64]:
 
 
 def _found(raw: U8, address: int) -> Iterator[tuple[I64, I64]]:
-    """(where, where to) of what there may be in raw, as offsets in it.  It ends with bytes that
-    are only there to be read."""
+    """Yield (where, where to) of possible branches and addresses in raw, as offsets in it. Its last
+    _LONGEST bytes are only operands of earlier ones."""
     first, second = raw[:-_LONGEST], raw[1 : 1 - _LONGEST]
     short = (first & 0xF0 == 0x70) | (first & 0xFC == 0xE0) | (first == 0xEB)
     near = (first == 0xE8) | (first == 0xE9)
@@ -60,7 +59,7 @@ def _found(raw: U8, address: int) -> Iterator[tuple[I64, I64]]:
 
 
 def _signed(raw: U8, where: I64, size: int) -> I64:
-    """The little-endian numbers of `size` bytes at these places."""
+    """Return the signed little-endian numbers of `size` bytes at these offsets."""
     found = np.zeros(len(where), np.int64)
     for byte in range(size):
         found |= raw[where + byte].astype(np.int64) << 8 * byte

@@ -1,13 +1,13 @@
 """The whole trampoline: the probe's work, then the displaced instruction, then the way back.
 
-Counting alone is one `inc` of this CPU's own memory for each counter: an interrupt cannot
-split it, and it leaves CF alone.  What else needs no frame is in inline.py.
+Counting alone is one `inc` of this CPU's own memory for each counter: an interrupt cannot split it,
+and it leaves CF alone. inline.py has other work without a frame.
 
-A call saves what the call itself needs (flags, r11, rsi, rdi), and the slots that the clauses
-read; the code called keeps everything else (LLVM's preserve_mostcc keeps every general
-register but r11).  popf is the right end here: it brings back IF, DF and the arithmetic flags
-in one go, and sti would end the translation block just the same.  The stack is not realigned:
-clauses are compiled without vector registers and with 8-byte stack alignment.
+A call saves what the call itself needs (flags, r11, rsi, rdi), and the slots that the clauses read;
+the called code preserves everything else (LLVM's preserve_mostcc preserves every general register
+but r11). popf is right at the end here: it restores IF, DF and the arithmetic flags at once, and
+sti would end QEMU's translation block just the same. The stack is not realigned: clauses are
+compiled without vector registers and with 8-byte stack alignment.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _RDMSR = b"\x0f\x32"
 def trampoline(
     site: Site, following: bytes, to: int, bodies: Sequence[Body], onward: Onward = UNCHAINED
 ) -> Relocated | Refused:
-    """The trampoline at `to` for a site.
+    """Return the trampoline at `to` for a site.
 
-    following: live bytes after the instruction; a few dozen are enough.  Refused: when the
-    instruction cannot be displaced, depends on the one after it, or something is more than
-    2 GB away.
-    """
+    Refused if the instruction cannot be displaced, depends on the one after it, or something is
+    more than 2 GB away.
+
+    following: live bytes after the instruction; a few dozen are enough."""
     after = site.address + len(site.code)
     reason = shadow_refusal(site.code, following, after)
     if reason:
@@ -61,7 +61,7 @@ def _work(site: Site, following: bytes, to: int, bodies: Sequence[Body]) -> byte
 
 
 def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes:
-    """Bodies of which at least one is a call, in order, inside one frame."""
+    """Return the code of bodies, at least one of them a call, in order, inside one frame."""
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
     stored = sorted(slots - r.PUSHED)
     lowest = stored[0] if stored else r.LOWEST_PUSHED
@@ -84,10 +84,9 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes
 
 
 def _fill(slot: int, offset: int, frame_end: int, site: Site) -> bytes:
-    """Store one frame slot at [rsp + offset]; rdi, rsi and r11 are free.
+    """Return code that stores one frame slot at [rsp + offset]; rdi, rsi and r11 are free.
 
-    frame_end: what rsp is below its value at the site, in bytes.
-    """
+    frame_end: bytes by which rsp is below its value at the site."""
     if slot in r.GENERAL:
         return e.store(offset, r.GENERAL[slot])
     if slot == r.SP_SLOT:

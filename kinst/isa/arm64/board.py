@@ -1,7 +1,7 @@
-"""What QEMU is asked for to run an arm64 kernel.
+"""How QEMU runs an arm64 kernel.
 
-Source: QEMU manual, "System emulation", "'virt' generic virtual platform"; hw/arm/virt.c for
-the memory layout.
+Source: QEMU manual, "System emulation", "'virt' generic virtual platform"; hw/arm/virt.c for the
+memory layout.
 
 Tested by tests/isa/test_boards.py.
 """
@@ -41,21 +41,17 @@ def cpu_for(head: bytes) -> str:
 def interrupts_off(registers: Mapping[str, int]) -> bool:
     """Whether the CPU holds back its timer's interrupt (PSTATE.I is set and it has fired).
 
-    Linux waits for work (wfi) with interrupts off: only a CPU that does not come when called
-    hangs.
-    """
+    Linux waits for work (wfi) with interrupts off: a CPU hangs only if it does not take an
+    interrupt that is pending."""
     fired = registers.get("CNTV_CTL_EL0", 0) & _TIMER_MASK == _TIMER_FIRED
     return fired and bool(registers["cpsr"] & _IRQ_MASKED)
 
 
 def is_lost(registers: Mapping[str, int]) -> bool:
-    """Whether the CPU can do nothing but fault any more: never seen as such.
-
-    Linux finds a bad stack at each entry, and says so.
-    """
+    """Return False: Linux finds a bad stack at each entry, and says so."""
     return False
 
 
 def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
-    """(physical address, offset in the backing file, bytes) of virt's RAM of `size` bytes."""
+    """Return virt's RAM, in one piece."""
     return ((_RAM, 0, size),)

@@ -1,5 +1,6 @@
-"""Where control goes from one AArch64 instruction.  Source: Arm Architecture Reference Manual
-(DDI 0487), C1.2.4 "Condition code" and C6.
+"""Where control goes from one AArch64 instruction.
+
+Source: Arm Architecture Reference Manual (DDI 0487), C1.2.4 "Condition code" and C6.
 
 Tested by tests/isa/test_control.py and tests/isa/test_control_flow.py.
 """
@@ -39,7 +40,7 @@ LANDING = Flow("landing")
 RETURN = Flow("return", falls_through=False)
 CALL = Flow("call")
 INDIRECT = Flow("indirect", falls_through=False)
-# The kernel steps over its brk where it means a warning (WARN).
+# The kernel steps over its brk if it means a warning (WARN).
 WARN = Flow("trap")
 TRAP = Flow("trap", falls_through=False)
 
@@ -60,7 +61,7 @@ _BY_KIND = {
 
 
 def flow(code: bytes, address: int) -> Flow:
-    """Where control goes from the one instruction `code` at `address`."""
+    """Return where control goes from the one instruction `code` at `address`."""
     parsed = p.parse(code, address)
     kind = parsed.kind
     if kind in (p.B, p.BL):
@@ -89,7 +90,7 @@ _BL, _BL_BITS = 0x25, 26  # opcode of BL above its displacement in words (C6.2, 
 
 
 def returns_of(code: bytes, address: int, target: int) -> list[int]:
-    """Return addresses of the calls (BL) of `target`."""
+    """Return the addresses after calls (BL) of `target`."""
     words = np.frombuffer(code, "<u4", len(code) // SIZE)
     (places,) = np.nonzero(words >> _BL_BITS == _BL)
     shift = 32 - _BL_BITS

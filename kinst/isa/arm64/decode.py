@@ -16,14 +16,14 @@ from kinst.isa._plain import PlainDisassembly
 from kinst.isa.arm64.encode import SIZE
 
 _DISASSEMBLER = Cs(CS_ARCH_ARM64, CS_MODE_ARM)
-_CHUNK = 1 << 16  # capstone keeps what it decoded in one call in memory
-UNKNOWN = ".inst"  # what the text of a word that does not decode starts with
+_CHUNK = 1 << 16  # capstone keeps all that it decoded in one call in memory
+UNKNOWN = ".inst"  # how the text of a word that does not decode begins
 
 PLAIN = PlainDisassembly(CS_ARCH_ARM64, CS_MODE_ARM, SIZE)
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:
-    """Every whole word of code in order.  One that capstone does not know is `.inst WORD`: all
+    """Yield every whole word of code. A word that capstone does not know becomes `.inst WORD`: all
     instructions have one size, so what follows is still in step."""
     at, whole = 0, len(code) & -SIZE
     while at < whole:
@@ -42,12 +42,12 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
 
 
 def sizes(code: bytes) -> npt.NDArray[np.int64]:
-    """The sizes of the instructions that decode() finds."""
+    """Return the sizes of the instructions that decode() finds."""
     return np.full(len(code) // SIZE, SIZE, np.int64)
 
 
 def text_of(code: bytes, address: int) -> str:
-    """The one instruction `code` as text; "" when it does not decode."""
+    """Return the text of the one instruction `code`; "" if it does not decode."""
     for _, _, mnemonic, operands in _DISASSEMBLER.disasm_lite(code, address, 1):
         return f"{mnemonic} {operands}" if operands else mnemonic
     return ""

@@ -1,8 +1,8 @@
 """Hooks at the start of C functions of the kernel (Procedure Call Standard for AArch64).
 
-The function's first instruction makes way for a branch to a stub.  The stub keeps the argument
-registers, calls the hook, and goes on with the displaced instruction.  At a function's start
-x9 to x17 hold nothing that counts.
+A branch to a stub replaces the function's first instruction. The stub saves the argument registers,
+calls the hook, and goes on with the displaced instruction. At a function's start x9 to x17 are
+dead.
 
 Tested by tests/isa/arm64/test_trampoline.py.
 """
@@ -20,9 +20,8 @@ _ANSWER = 16
 
 
 def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
-    """(patch at address, stub at `to`).  The stub calls hook(arg0), a C function that returns
-    0 to go on in the original function, or 1 to return from it at once: with 0, where the
-    function returns anything, which is how Linux's exception handlers say "handled"."""
+    """Make the function return 0 if the hook returns 1: Linux's exception handlers say "handled"
+    so."""
     try:
         head = _save() + e.call(to + len(_save()), hook, "the hook")
         head += _move(_ANSWER, 0) + _restore()
@@ -36,7 +35,6 @@ def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes]
 def translate_detour(
     code: bytes, address: int, to: int, hook: int
 ) -> tuple[bytes, bytes] | Refused:
-    """As detour, but the stub replaces the first argument by hook(arg0) and goes on."""
     try:
         head = _save() + e.call(to + len(_save()), hook, "the hook")
         head += _move(_ANSWER, 0) + _restore() + _move(0, _ANSWER)

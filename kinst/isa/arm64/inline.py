@@ -1,13 +1,13 @@
-"""What a trampoline does before there is a frame: counting, predicates, looking counters up.
+"""Work of a trampoline before there is a frame: counting, predicates, looking up counters.
 
-Counting alone adds to memory by load- and store-exclusive, in a loop: the same counter is every
-CPU's.  (The atomic instructions of Armv8.1 may not be there; a counter for each CPU would need
-its interrupts masked, which costs more.)  Interrupts stay as they are throughout, and so do the
-flags, unless a snippet sets them: then they are saved with the registers.
+Counting alone adds to memory by load- and store-exclusive, in a loop: all CPUs share the counter.
+(The atomic instructions of Armv8.1 may be missing; a counter for each CPU would need its interrupts
+masked, which costs more.) Interrupts stay as they are throughout, and so do the flags, unless a
+snippet sets them: then they are saved with the registers.
 
-    save     the registers that counting and the snippets use, and NZCV where a snippet sets it
-    count    each counter behind its guard
-    ask      snippet; away to `call` if its word says so
+    save     registers that counting and the snippets use, and NZCV if a snippet sets it
+    count    each counter after its guard
+    ask      snippet; to `call` if its word says so
     restore, and on to the displaced instruction
     call:    restore, and the calls in their frame
 
@@ -24,15 +24,17 @@ from kinst.core.displaced import OutOfReach, Refused
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64.snippets import RESULT
 
-ADDRESS, VALUE = 0, 1  # the registers that counting works with ...
-STATUS = 2  # ... and whether the value was stored
+# Registers of counting: the counter's address, its value, whether that was stored.
+ADDRESS, VALUE, STATUS = 0, 1, 2
 _COUNTING = frozenset((ADDRESS, VALUE, STATUS))
 _COUNTING_SIZE = 32
 
 
 def inline(work: SiteWork, to: int, frame: Callable[[int], bytes]) -> bytes:
-    """The code at `to`.  frame: makes the calls with their frame, of the same length at any
-    address; raises OutOfReach."""
+    """Return the code at `to`.
+
+    frame: makes the calls with their frame, of the same length at any address; raises OutOfReach.
+    """
     snippets = work.snippets
     if not snippets:
         return _count_only([at for body in work.inline for at in body.offsets])
@@ -63,16 +65,15 @@ def inline(work: SiteWork, to: int, frame: Callable[[int], bytes]) -> bytes:
 
 
 def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
-    """See Isa.stub."""
     code = _count_only((counter,))
     try:
-        return code + e.branch(at + len(code), to, "the trampoline behind it")
+        return code + e.branch(at + len(code), to, "the trampoline after it")
     except OutOfReach as far:
         return Refused(far.what)
 
 
 def count(counters: Sequence[int]) -> bytes:
-    """Add one to the counters at these addresses; x0 to x2 are free."""
+    """Return code that adds one to the counters at these addresses; x0 to x2 are free."""
     return b"".join(e.load_value(ADDRESS, at) + _add_one(ADDRESS) for at in counters)
 
 
@@ -85,7 +86,7 @@ def _count_only(counters: Sequence[int]) -> bytes:
 
 
 def _add_one(address: int) -> bytes:
-    """Add one to the counter at the address in a register; x1 and x2 are free."""
+    """Return code that adds one to the counter at the address in a register; x1 and x2 are free."""
     again = e.load_exclusive(VALUE, address) + e.add(VALUE, VALUE, 1)
     again += e.store_exclusive(STATUS, VALUE, address)
     return again + e.branch_not_zero(STATUS, -len(again))
@@ -93,8 +94,14 @@ def _add_one(address: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """save, restore: what keeps the site's registers and flags.  on_stack: registers by number to
-    where their values are, from sp.  changed: registers that the code so far has changed."""
+    """Registers and flags of the site that are saved.
+
+    Attributes:
+        save: code that saves them.
+        restore: code that restores them.
+        on_stack: where their values are, from sp, by register number.
+        changed: registers that the code so far has changed.
+    """
 
     save: bytes
     restore: bytes
@@ -121,7 +128,7 @@ class _Kept:
         return cls(save, restore + e.add(e.SP, e.SP, size), places, changed)
 
     def run(self, snippet: Snippet) -> bytes:
-        """The snippet, its registers loaded again where something has changed them."""
+        """Return the snippet's code, after loads of its registers that other code has changed."""
         again = sorted(snippet.reads & self.changed)
         self.changed.update(snippet.writes)
         code = b"".join(e.load(register, e.SP, self.on_stack[register]) for register in again)
@@ -129,7 +136,7 @@ class _Kept:
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Go on `distance` bytes further where the guard holds."""
+    """Return code that skips `distance` bytes if the guard holds."""
     test = e.branch_zero if guard.zero else e.branch_not_zero_x
     return test(RESULT, e.SIZE + distance)
 

@@ -1,4 +1,4 @@
-"""What one AArch64 instruction refers to and where it may go, by its encoding.
+"""Address operands and branch targets of one AArch64 instruction, by its encoding.
 
 Source: Arm Architecture Reference Manual (DDI 0487), C4.1 "A64 instruction set encoding".
 
@@ -18,9 +18,9 @@ B, BL, B_COND, CB, TB, ADR, ADRP, LITERAL, BR, BLR, RET = (
 RET_NEAR = "ret near"  # retaasppc, retabsppc: authenticate by an address near their own
 UNKNOWN = "unknown"  # of the group that branches are in, and no encoding that kinst knows
 PLAIN = ""
-# (mask, word under it) of what is no branch in "Branches, exception generating and system
-# instructions": exceptions (svc to dcps), and hints, barriers, PSTATE, sys, mrs, msr and their
-# 128-bit forms.
+# (mask, word under it) of instructions in "Branches, exception generating and system instructions"
+# that are no branches: exceptions (svc to dcps), and hints, barriers, PSTATE, sys, mrs, msr and
+# their 128-bit forms.
 _STRAIGHT = (
     (0xFF000000, 0xD4000000),
     (0xFF800000, 0xD5000000),
@@ -30,9 +30,14 @@ _IN_GROUP = 0x1C000000, 0x14000000
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """kind: as above.  target: of a branch, or the address that it makes or loads from.
-    register: the one that is tested, written or branched to.  signed: of a pointer that is
-    authenticated first (braa and the like)."""
+    """One instruction taken apart.
+
+    Attributes:
+        kind: as above.
+        target: of a branch, or the address that it makes or loads from.
+        register: the one that is tested, written or branched to.
+        authenticated: the pointer is authenticated first (braa and the like).
+    """
 
     word: int
     kind: str = PLAIN
@@ -47,7 +52,7 @@ def _signed(value: int, bits: int) -> int:
 
 
 def parse(code: bytes, address: int) -> Parsed:
-    """The one instruction `code` at `address`."""
+    """Take apart the one instruction `code` at `address`."""
     w = int.from_bytes(code, "little")
     low = w & 0x1F
 

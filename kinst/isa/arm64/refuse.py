@@ -1,39 +1,39 @@
-"""What is displaced and what is not, each decided on purpose.
+"""Which instructions are displaced and which are refused, each decided on purpose.
 
 A displaced instruction runs at another address with the original registers, flags and stack,
-and then goes where the original went.  So only these can make a copy unfaithful: it shows or
-uses its own address; its effect hangs on the instructions around it (sequences.py); or what the
-probe's work needs or changes (the exception registers, the per-CPU base) is not as it was.
+and then goes where the original went.  A copy can be unfaithful in these ways only: it shows or
+uses its own address; its effect depends on the instructions around it (sequences.py); or state
+that the probe's work needs or changes (the exception registers, the per-CPU base) is different.
 
 | instruction | decision |
 |---|---|
 | b, bl, b.cond, cbz, cbnz, tbz, tbnz, adr, adrp, ldr and ldrsw literal, SIMD literals, prfm literal, blr | rewritten (relocate.py) |
 | br, ret, retaa, retab, braa | copied.  Trampolines lie in pages without BTI guard, from where an indirect branch may land on any bti |
 | paciasp, autiasp and the like | copied: they sign with x30 and sp, which are the original's |
-| bti | refused: where branch targets are guarded, indirect branches must find it there.  (paciasp is such a target too: a kernel that guards its text is refused as a whole, paging.py) |
+| bti | refused: if branch targets are guarded, indirect branches must find it there.  (paciasp is such a target too: a kernel that guards its text is refused as a whole, paging.py) |
 | msr and mrs of NZCV, DAIF, SPSel, PAN, UAO, SSBS, DIT, TCO; daifset, daifclr | copied: PSTATE is the original's when the copy runs, and nothing is held back for one instruction as on other ISAs |
-| hvc, smc | copied: the call below the kernel knows no address, and comes back behind the copy |
+| hvc, smc | copied: the call below the kernel knows no address, and returns after the copy |
 | svc, dcps | refused: they enter another exception level's vectors |
 | eret, eretaa, drps | refused: they leave the kernel, by registers that an exception in a clause would change |
-| brk #0x800 | copied, to trap at its copy: BUG and WARN look their address up, and who plants it must have the kernel look up the original address instead (Relocated.original_at; the system refuses it otherwise) |
+| brk #0x800 | copied, to trap at its copy: BUG and WARN look their address up, and the bug hook makes the kernel look up the original address (Facts.bug_hook; without one the system refuses it) |
 | other brk, hlt, udf | refused: debuggers, probes, sanitizers, whose handlers look at the address |
-| mrs and msr of ESR, FAR, ELR, SPSR | refused: what an exception left there, an exception in a clause (a bad pointer) would overwrite |
+| mrs and msr of ESR, FAR, ELR, SPSR | refused: an exception in a clause (a bad pointer) would overwrite the state that an exception left there |
 | msr to SCTLR, TCR, TTBR1, MAIR, PIR, POR, HCR and their second halves | refused: they can unmap the trampoline |
 | msr to TPIDR_EL1, TPIDR_EL2 | refused: around it per-CPU data is not there, and the probe's own code needs it |
 | other system registers; dc, ic, at, tlbi; barriers; sb, csdb, esb | copied: they know no address, and only the time between two instructions changes |
 | wfi, wfe, sev, sevl, yield | copied: wfi wakes up by an interrupt that is pending, masked or not; wfe may always wake up early |
 | ldxr, its pairs and halves | copied; not to be stepped over by a debugger (sequences.py) |
-| stxr, its pairs and halves, and what is between | copied behind a copy of the ldxr and all up to them, where that may be run again (rerun.py); elsewhere refused by the function's view of them (sequences.py) |
+| stxr, its pairs and halves, and the instructions between | copied after a copy of the ldxr and all up to them, if those may run again (rerun.py); otherwise refused by the function's view of them (sequences.py) |
 | casp, ldadd, swp and the like (LSE) | copied: each is atomic by itself |
 | cpyp, cpym, cpye, setp, setm, sete and their forms (FEAT_MOPS) | refused: the three must stand together, and an exception between them goes back to the first by its distance |
-| autiasppc, retaasppc, paciasppc and the like (FEAT_PAuth_LR) | refused: they sign with their own address.  pacm, and what it is before: refused, it makes others do so |
-| hints whose number kinst does not know | refused: what is a hint today may have an effect tomorrow |
-| SIMD, floating point, SVE | copied: clauses use none of these registers.  movprfx, and what it is glued to: refused (sequences.py) |
+| autiasppc, retaasppc, paciasppc and the like (FEAT_PAuth_LR) | refused: they sign with their own address.  pacm, and the instruction after it: refused, it makes others do so |
+| hints whose number kinst does not know | refused: a hint of today may have an effect tomorrow |
+| SIMD, floating point, SVE | copied: clauses use none of these registers.  movprfx, and the instruction after it: refused (sequences.py) |
 | transactions (tstart, tcommit, tcancel) | refused: they cannot run through a trampoline |
 | anything that does not decode | refused |
 
 For comparison: Linux's kprobes refuse exception generation, eret, most of msr and mrs and hints,
-exclusives and what is between them (arch/arm64/kernel/probes/decode-insn.c).
+exclusives and the instructions between them (arch/arm64/kernel/probes/decode-insn.c).
 
 Tested by tests/isa/test_refused.py.
 """  # noqa: E501
@@ -54,7 +54,7 @@ UNKNOWN = "its bytes are not one known instruction"
 
 _BUG = 0xD4210000  # brk #0x800: Linux, arch/arm64/include/asm/brk-imm.h, BUG_BRK_IMM
 
-# (mask, word under it, reason); the first that fits counts.
+# (mask, word under it, reason); the first match counts.
 _BY_WORD = (
     (0xFFFFFFFF, _BUG, ""),
     (0xFFE0001F, 0xD4000001, _ENTRY),  # svc
@@ -74,7 +74,7 @@ _BY_WORD = (
     (0xFFFFDBFF, 0xDAC183FE, _SIGNS),  # pacnbiasppc, pacnbibsppc, paciasppc, pacibsppc
 )
 _HINT, _HINTS = 0xD503201F, 0xFFFFF01F
-# CRm:op2 of those that DDI 0487 names (C4.1, "Hints"), but bti, which is above, and pacm.
+# CRm:op2 of those that DDI 0487 names (C4.1, "Hints"), except bti, which is above, and pacm.
 _KNOWN_HINTS = frozenset((
     *range(9), 10, 12, 14, 16, 17, 18, 19, 20, 22, *range(24, 32), 40,
 ))  # fmt: skip
@@ -104,7 +104,7 @@ _READ = dict.fromkeys(_OF_EXCEPTIONS, _EXCEPTION)
 
 
 def refusal(word: int) -> str:
-    """Why the instruction of this encoding is not displaced, or ""."""
+    """Return why the instruction of this encoding is not displaced, or ""."""
     for mask, value, reason in _BY_WORD:
         if word & mask == value:
             return reason

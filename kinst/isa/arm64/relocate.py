@@ -1,13 +1,13 @@
 """One instruction made to run elsewhere, with the same effect.
 
 What depends on its own address is rewritten:
-- b goes straight to its target; bl and blr put the original return address into x30 first;
-- conditional branches reach 1 MB or 32 KB only: they hop over the way back to a b;
+- b goes directly to its target; bl and blr put the original return address into x30 first;
+- conditional branches, which reach only 1 MB or 32 KB, hop over the way back to a b;
 - adr and adrp make the original's address, in as many instructions as it takes;
-- ldr literal makes the address in the register that it loads, or, where that is none of the
-  general ones (SIMD, prfm), in x16, which is kept on the stack meanwhile.
-refuse.py says what is not displaced at all.  Source: Arm Architecture Reference Manual
-(DDI 0487), C6.
+- ldr literal makes the address in the register that it loads or, if that is no general register
+  (SIMD, prfm), in x16, which is saved on the stack meanwhile.
+
+refuse.py decides what is not displaced. Source: Arm Architecture Reference Manual (DDI 0487), C6.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _VECTOR_LOADS = (0xBD400000, 0xFD400000, 0x3DC00000)  # s, d, q
 
 
 def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
-    """Code at `to` with the effect of the one instruction `code` at `address`."""
+    """Return code at `to` with the effect of the one instruction `code` at `address`."""
     after = address + e.SIZE
 
     def back(at: int) -> bytes:
@@ -54,7 +54,7 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
-    """As displace(), without the jump back."""
+    """Return what displace() does, without the jump back."""
     if len(code) != e.SIZE or not (_is_unprivileged_load(code) or text_of(code, address)):
         return Refused(UNKNOWN)
     parsed = p.parse(code, address)
@@ -70,8 +70,8 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
 
 
 def _is_unprivileged_load(code: bytes) -> bool:
-    """Whether it is an ldtr*, of which capstone does not know those that load the register of their
-    address (C4.1, "Load/store register (unprivileged)")."""
+    """Whether it is an ldtr*: capstone does not know those that load the register of their address
+    (C4.1, "Load/store register (unprivileged)")."""
     word = int.from_bytes(code, "little")
     size, opc = word >> 30, word >> 22 & 3
     kind = opc == 1 or (opc == 2 and size < 3) or (opc == 3 and size < 2)
@@ -112,12 +112,12 @@ def _move(parsed: p.Parsed, address: int, to: int, onward: Onward) -> Moved | Re
 
 
 def _inverted(word: int, kind: str) -> int:
-    """A conditional branch with its condition the other way round (C6: B.cond, CBZ, TBZ)."""
+    """Return a conditional branch with the opposite condition (C6: B.cond, CBZ, TBZ)."""
     return word ^ (_CONDITION_LOW if kind == p.B_COND else _NOT_ZERO)
 
 
 def aimed(code: bytes, at: int, to: int) -> bytes:
-    """code with the conditional branch at its offset `at` going to the offset `to`."""
+    """Return code with the conditional branch at its offset `at` going to the offset `to`."""
     word = int.from_bytes(code[at : at + e.SIZE], "little")
     field = _OFFSET_14 if word & _TEST_BIT_MASK == _TEST_BIT else _OFFSET_19
     distance = (to - at) // e.SIZE << _OFFSET_SHIFT & field
@@ -125,7 +125,7 @@ def aimed(code: bytes, at: int, to: int) -> bytes:
 
 
 def _address(register: int, at: int, address: int) -> bytes:
-    """The shortest code at `at` that makes any address."""
+    """Return the shortest code at `at` that makes any address."""
     try:
         if not address & 0xFFF:
             return e.page_of(register, at, address)
@@ -135,7 +135,7 @@ def _address(register: int, at: int, address: int) -> bytes:
 
 
 def _move_literal(parsed: p.Parsed, to: int) -> Moved:
-    """What it loads lies in the kernel's text: it cannot fault."""
+    """Move a literal load. It reads the kernel's text, so it cannot fault."""
     opc, vector, register = parsed.word >> 30, parsed.word & _VECTOR, parsed.register
     load = (_VECTOR_LOADS if vector else _GENERAL_LOADS)[opc] | register
     if not vector and opc != _PREFETCH and register != e.ZR:
@@ -148,7 +148,7 @@ def _move_literal(parsed: p.Parsed, to: int) -> Moved:
 
 
 def literal_size(word: int) -> int:
-    """Bytes that a literal load reads; 0 for a prefetch."""
+    """Return the bytes that a literal load reads; 0 for a prefetch."""
     opc = word >> 30
     if word & _VECTOR:
         return 4 << opc

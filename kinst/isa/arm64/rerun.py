@@ -1,30 +1,30 @@
-"""Exclusive sequences run again: what makes an instruction between a load-exclusive and its
-store-exclusive, and the store-exclusive itself, plantable all the same.
+"""Exclusive sequences that can run again: conditions under which an instruction between a
+load-exclusive and its store-exclusive, and the store-exclusive itself, can be planted.
 
-A probe's work there takes away the mark that the load-exclusive made.  But such a sequence may
-always be started again: until the store is done it has changed nothing but registers.  So the
-trampoline of such an instruction does the probe's work, runs a copy of everything from the
-load-exclusive on, then the displaced instruction, and goes on behind the original, with a new mark:
+A probe's work there clears the mark that the load-exclusive made. But such a sequence may always be
+started again: until the store is done it has changed nothing but registers. So the trampoline of
+such an instruction does the probe's work, runs a copy of everything from the load-exclusive on,
+then the displaced instruction, and continues after the original, with a new mark:
 
-    work; copy of ldxr; copy of what is between; displaced instruction; branch back
+    work; copy of ldxr; copies of the instructions between; displaced instruction; branch back
 
-What follows in the original text, the next trampoline included, finds what it would have found if
-the load-exclusive had run only now.  That holds under these conditions (cannot()):
+The original text that follows, the next trampoline included, finds the same state as if the
+load-exclusive had run only now, under these conditions (cannot()):
 
-- the only way to the instruction is straight from the load-exclusive: no branch of the function
-  goes in between (what a compiler makes of an asm statement has one entry);
-- what is run again is the load-exclusive, arithmetic on general registers, and conditional
+- the only path to the instruction leads directly from the load-exclusive: no branch of the function
+  enters between (a compiled asm statement has one entry);
+- the code that runs again is the load-exclusive, arithmetic on general registers, and conditional
   branches out: no memory, no system register, no call;
 - it changes no register, nor the flags, that it has read before: it finds its inputs again;
-- behind a branch out of it nothing is written but by the instruction itself: if the branch is
-  taken in the second run, which finds newer memory, the registers are those of a first run that
-  has left there.
+- after a branch out of it nothing is written except by the instruction itself: if the branch is
+  taken in the second run, which reads newer memory, the registers are those of a first run that has
+  left there.
 
 In that last case the probe has fired for a pass that the processor then abandoned, as it abandons
-one whose store fails: what regs[] has shown is what that pass had read.
+one whose store fails: regs[] has shown what that pass had read.
 
-Source: Arm Architecture Reference Manual (DDI 0487), B2.9 "Synchronization and semaphores" for
-the sequences, C4.1 for the encodings.
+Source: Arm Architecture Reference Manual (DDI 0487), B2.9 "Synchronization and semaphores" for the
+sequences, C4.1 for the encodings.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _add_extended(w: int) -> Effect:
     return _effect(immediate.reads | {w >> 16 & 0x1F}, immediate.writes)
 
 
-# (mask, word under it, what it does): arithmetic on general registers.
+# (mask, word under it, its effect): arithmetic on general registers.
 _ARITHMETIC: tuple[tuple[int, int, Callable[[int], Effect]], ...] = (
     (0x1F800000, 0x11000000, _add_immediate),
     (0x1F800000, 0x12000000, _logical_immediate),
@@ -123,8 +123,8 @@ def _parsed(word: int, address: int) -> p.Parsed:
 
 
 def _step(word: int, address: int) -> Effect | None:
-    """What one instruction behind the load-exclusive does; None where it is not known to be
-    harmless when it is run twice."""
+    """Return the effect of one instruction after the load-exclusive; None if it is not known to be
+    harmless when it runs twice."""
     parsed = _parsed(word, address)
     if parsed.kind == p.B_COND:
         return _effect((_FLAGS,), ())
@@ -134,7 +134,7 @@ def _step(word: int, address: int) -> Effect | None:
 
 
 def targets(addresses: Sequence[int], words: npt.NDArray[np.uint32]) -> frozenset[int]:
-    """Where direct branches go to, of the instructions at these addresses."""
+    """Return the targets of direct branches among the instructions at these addresses."""
     # Of C4.1's "Branches, Exception Generating and System instructions", by their first bits.
     branches = (words & 0x7C000000 == 0x14000000) | (words & 0xFF000000 == 0x54000000)
     branches |= words & 0x7C000000 == 0x34000000
@@ -144,14 +144,19 @@ def targets(addresses: Sequence[int], words: npt.NDArray[np.uint32]) -> frozense
 
 
 def targets_known(addresses: Sequence[int], words: npt.NDArray[np.uint32]) -> bool:
-    """Whether every direct branch of these instructions is one whose target is known."""
+    """Whether the target of every direct branch of these instructions is known."""
     suspects = np.flatnonzero(words & 0x1C000000 == 0x14000000).tolist()
     return all(_parsed(int(words[k]), addresses[k]).kind != p.UNKNOWN for k in suspects)
 
 
 def cannot(words: Mapping[int, int], load: int, site: int, goals: Collection[int]) -> str:
-    """Why the instructions from the load-exclusive at `load` on cannot be run again before the one
-    at `site`, or "".  words: address to encoding of the function; goals: its targets()."""
+    """Return why the instructions from the load-exclusive at `load` on cannot run again before the
+    one at `site`, or "".
+
+    Args:
+        words: encodings of the function, by address.
+        goals: its targets().
+    """
     if not load < site:
         return _APART
     if any(at in goals for at in range(load + e.SIZE, site + e.SIZE, e.SIZE)):
@@ -170,8 +175,8 @@ def cannot(words: Mapping[int, int], load: int, site: int, goals: Collection[int
 
 
 def displace(rerun_prefix: bytes, code: bytes, address: int, to: int) -> Relocated | Refused:
-    """As relocate.displace() of the one instruction `code`, behind a copy of the instructions
-    `rerun_prefix`, which lie straight before it and for which cannot() has found nothing."""
+    """Return relocate.displace() of the one instruction `code`, after a copy of the instructions
+    `rerun_prefix`, which lie directly before it and for which cannot() returned ""."""
     start, copied, leaving = address - len(rerun_prefix), b"", list[tuple[int, int]]()
     for offset in range(0, len(rerun_prefix), e.SIZE):
         one = rerun_prefix[offset : offset + e.SIZE]

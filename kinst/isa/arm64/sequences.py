@@ -1,14 +1,14 @@
-"""Instructions that cannot be planted because of the others in their function.
+"""Instructions that cannot be planted because of others in their function.
 
-A load-exclusive marks memory that a store-exclusive then writes only if nothing happened
-between: another exclusive access, an exception.  A probe's work between the two is such a
-thing, and a loop around them would never end (DDI 0487, B2.9 "Synchronization and
-semaphores").  wfe and wfet also wait for the mark of a load-exclusive to be lost.  What is between
-can be planted where the sequence can be run again after the probe's work (rerun.py); elsewhere not.
+A load-exclusive marks memory; a store-exclusive then writes it only if nothing happened between: no
+other exclusive access, no exception. A probe's work between the two clears the mark, and a loop
+around them would never end (DDI 0487, B2.9 "Synchronization and semaphores"). wfe and wfet also
+wait until the mark of a load-exclusive is cleared. An instruction between can be planted if the
+sequence can run again after the probe's work (rerun.py), and not otherwise.
 
 The load-exclusive itself can be planted: the probe's work comes before its displaced copy, and
-between the copy and what follows there is one direct branch, which the manual allows.  A debugger
-that steps over it goes through an exception, though, which loses the mark.
+between the copy and the next instruction there is one direct branch, which the manual allows. A
+debugger that steps over it takes an exception, though, which clears the mark.
 
 Tested by tests/isa/arm64/test_rerun.py.
 """
@@ -50,7 +50,7 @@ _PLAIN, _LOAD, _END, _SETS_EVENT = range(4)
 
 
 def _exclusive(word: int) -> int:
-    """_LOAD, _END (store-exclusive, clrex, wfe, wfet), _SETS_EVENT or _PLAIN."""
+    """Return _LOAD, _END (store-exclusive, clrex, wfe, wfet), _SETS_EVENT or _PLAIN."""
     if word & 0xBFA00000 == 0x89000000:  # ldtxr, ldatxr, sttxr, stltxr
         return _LOAD if word & 1 << 22 else _END
     if word & 0x3F800000 == 0x08000000 and (not word & 1 << 21 or word >> 31):
@@ -61,26 +61,24 @@ def _exclusive(word: int) -> int:
 
 
 def has_sequences(code: bytes) -> bool:
-    """See Isa.has_sequences."""
     words = np.frombuffer(code[: len(code) & -SIZE], "<u4")
     exclusive = words & _TOP_MASK << 24 == _TOP_EXCLUSIVE << 24
     return bool((exclusive | _prefixes(words) | _literals(words) | (words == _PACM)).any())
 
 
 def _prefixes(words: U32) -> Bools:
-    """Which are movprfx."""
+    """Return which words are movprfx."""
     found: Bools = (words & 0xFF3EE000 == 0x04102000) | (words & 0xFFFFFC00 == 0x0420BC00)
     return found
 
 
 def _literals(words: U32) -> Bools:
-    """Which load from an address near their own."""
+    """Return which words load from an address near their own."""
     found: Bools = words & 0x3B000000 == 0x18000000
     return found
 
 
 def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
-    """Address to reason, of a function's live instructions in order."""
     addresses, words = _columns(instructions)
     found: dict[int, str] = {}
     for address, (_, why) in _sequences(addresses, words.tobytes()).items():
@@ -102,23 +100,22 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
 
 
 def rerun_starts(instructions: Sequence[Instruction]) -> Mapping[int, int]:
-    """Address, of those that can be planted with others run again before them (rerun.py), to the
-    address of the load-exclusive that this starts from."""
+    """Return the load-exclusive that each instruction's rerun starts from (rerun.py)."""
     addresses, words = _columns(instructions)
     found = _sequences(addresses, words.tobytes())
     return {address: load for address, (load, why) in found.items() if not why}
 
 
 def _columns(instructions: Sequence[Instruction]) -> tuple[tuple[int, ...], U32]:
-    """Addresses and encodings."""
+    """Return addresses and encodings."""
     code = b"".join([i.code for i in instructions])
     return tuple([i.address for i in instructions]), np.frombuffer(code, "<u4")
 
 
 @lru_cache(maxsize=4)  # unsafe() and rerun_starts() ask one after the other
 def _sequences(addresses: tuple[int, ...], code: bytes) -> Mapping[int, tuple[int, str]]:
-    """Address of what a load-exclusive's mark is lost at, to (address of that load-exclusive, why
-    it cannot be run again, or "")."""
+    """Map each instruction at which a load-exclusive's mark would be lost to (address of that
+    load-exclusive, why the instructions from it on cannot run again, or "")."""
     encoded = np.frombuffer(code, "<u4")
     exclusive = np.flatnonzero(encoded & _TOP_MASK << 24 == _TOP_EXCLUSIVE << 24).tolist()
     loads = [addresses[k] for k in exclusive if _exclusive(int(encoded[k])) == _LOAD]
@@ -136,12 +133,12 @@ def _sequences(addresses: tuple[int, ...], code: bytes) -> Mapping[int, tuple[in
 
 
 def unsteppable(code: bytes) -> str:
-    """Why a debugger cannot step over the one instruction `code`, or ""."""
     return _STEPPED if _exclusive(int.from_bytes(code, "little")) == _LOAD else ""
 
 
 def _held(words: Mapping[int, int], load: int) -> set[int]:
-    """What is on a way from the load-exclusive at `load` to an end, with the end."""
+    """Return the instructions on a path from the load-exclusive at `load` to an end, ends
+    included."""
     ways: dict[int, list[int]] = {}  # address to those that follow
     reached, frontier = {load}, [load]
     for _ in range(_LONGEST):
@@ -166,7 +163,7 @@ def _held(words: Mapping[int, int], load: int) -> set[int]:
 
 
 def _next(words: Mapping[int, int], at: int) -> list[int]:
-    """Where control can go to within the function."""
+    """Return where control can go within the function."""
     parsed = p.parse(words[at].to_bytes(SIZE, "little"), at)
     if parsed.kind in (p.BR, p.RET, p.RET_NEAR, p.BL, p.BLR):
         return []

@@ -1,4 +1,4 @@
-"""Snippets (core/bodies.py): what LLVM is told of their registers, and what they touch.
+"""Snippets (core/bodies.py): their registers for LLVM, and what they read and write.
 
 Tested by tests/codegen/test_snippets.py.
 """
@@ -17,7 +17,7 @@ _READABLE = (*range(18), *range(19, 29))
 
 REGISTERS = SnippetRegisters({n: f"x{n}" for n in _READABLE}, f"x{RESULT}")
 
-# What LLVM makes of arithmetic, of choices and of loads; and the ones that set flags.
+# Mnemonics of LLVM's code for arithmetic, choices and loads; and those that set flags.
 _QUIET = (
     "add sub and orr eor orn eon bic mul mneg madd msub neg mvn lsl lsr asr ror extr mov movz movn"
     " movk ubfx sbfx ubfiz sbfiz bfi bfxil bfc sxtb sxth sxtw uxtb uxth uxtw cset csetm csel csinc"
@@ -32,7 +32,6 @@ _FORBIDDEN = re.compile(r"\bw?sp\b|!|\]\s*,")  # the stack; bases that are writt
 
 @cache
 def snippet(code: bytes, zero: bool = False) -> Snippet | None:
-    """See Isa.snippet."""
     touched, flags, size = {RESULT}, False, 0
     for one in decode(code, 0):
         mnemonic, _, operands = one.text.partition(" ")

@@ -1,13 +1,13 @@
 """The tables of computed jumps.
 
-GCC's code for switch (aarch64.md, casesi) loads an entry of 1, 2 or 4 bytes, and adds four
-times that to the address of a label behind the jump:
+GCC's code for switch (aarch64.md, casesi) loads an entry of 1, 2 or 4 bytes, and adds four times
+that to the address of a label after the jump:
 
     ldrh wE, [xT, wI, uxtw #1]; adr xL, label; add xD, xL, wE, sxth #2; br xD
 
-xT has the table's address by an adrp and an add somewhere before.  A compare of wI with the
-last entry's number is before it, or before the branch that leads there.  Arrays of labels have
-whole addresses.  Encodings: DDI 0487, C4.1.
+An adrp and an add somewhere before have put the table's address into xT. A comparison of wI with
+the last entry's number is before it, or before the branch that leads there. Arrays of labels have
+whole addresses. Encodings: DDI 0487, C4.1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ _STAYING = (p.PLAIN, p.ADR, p.ADRP, p.LITERAL)  # kinds that are no branches
 
 
 def jump_tables(instructions: Sequence[Instruction]) -> list[JumpTable]:
-    """See Isa.jump_tables."""
     words = {i.address: int.from_bytes(i.code, "little") for i in instructions}
     makers = list(_addresses(instructions, words))
     found = [JumpTable(place, 8) for _, _, place in makers]
@@ -57,7 +56,7 @@ def _addresses(instructions: Sequence[Instruction], words: Mapping[int, int]) ->
 def _of_jump(
     jump: int, register: int, words: Mapping[int, int], makers: Sequence[_Maker]
 ) -> Iterator[JumpTable]:
-    """The tables that a br by this register may use."""
+    """Yield the tables that a br by this register may use."""
     add = words.get(jump - SIZE, 0)
     # add xD, xL, wE, option #shift
     shift, option = add >> 10 & 7, add >> 13 & 7
@@ -85,7 +84,8 @@ def _of_jump(
 
 
 def _written(register: int, before: int, words: Mapping[int, int]) -> int:
-    """The last instruction before, in order of addresses, that may write a register; or 0."""
+    """Return the last instruction before, in order of addresses, that may write a register; or
+    0."""
     address = before - SIZE
     while (word := words.get(address)) is not None:
         if register in _may_write(word) and not _is_branch(word, address):
@@ -95,14 +95,15 @@ def _written(register: int, before: int, words: Mapping[int, int]) -> int:
 
 
 def _entry_size(word: int) -> int:
-    """Bytes that a load with a register as its index loads: ldrb, ldrh, ldr w, ldrs*; else 0."""
+    """Return the bytes that a load with a register index loads: ldrb, ldrh, ldr w, ldrs*; else
+    0."""
     if word & 0x3F200C00 != 0x38200800 or not word >> 22 & 3:
         return 0
     return (1, 2, 4, 0)[word >> 30]
 
 
 def _count(load: int, index: int, words: Mapping[int, int]) -> int:
-    """Entries, by the comparison of the index; 0 where it is not found."""
+    """Return the number of entries, by the comparison of the index; 0 if it is not found."""
     for end in (load, *_leading_to(load, words)):
         for address in range(end - SIZE, end - _COMPARE * SIZE, -SIZE):
             word = words.get(address)
@@ -117,8 +118,8 @@ def _count(load: int, index: int, words: Mapping[int, int]) -> int:
 
 
 def _may_write(word: int) -> tuple[int, ...]:
-    """Registers that an instruction may write: loads and stores (C4.1) may write any that they
-    name, by loading two or by changing their base; others their first operand."""
+    """Return registers that an instruction may write: loads and stores (C4.1) may write any that
+    they name, by loading two or by changing their base; others their first operand."""
     if word & 0x0A000000 == 0x08000000:
         return word & 31, word >> 5 & 31, word >> 10 & 31, word >> 16 & 31
     return (word & 31,)
@@ -129,7 +130,7 @@ def _is_branch(word: int, address: int) -> bool:
 
 
 def _leading_to(load: int, words: Mapping[int, int]) -> list[int]:
-    """The branches to the start of the block of the load, which is behind a jump."""
+    """Return the branches to the start of the load's block, which comes after a jump."""
     start = load
     while words.get(start - SIZE) is not None and not _is_branch(words[start - SIZE], start - SIZE):
         start -= SIZE

@@ -1,9 +1,9 @@
 """The whole trampoline: the probe's work, then the displaced instruction, then the way back.
 
-What needs no frame is in inline.py.
-A call saves what the code called may change (LLVM's preserve_mostcc on AArch64: x0 to x8, x16,
-x17 and, by the call, x30; x18 is never touched), and what the clauses read.  The stack pointer
-is 16-byte aligned at every instruction of the kernel (SCTLR_EL1.SA), and so is the frame.
+inline.py has work without a frame. A call saves what the called code may change (LLVM's
+preserve_mostcc on AArch64: x0 to x8, x16, x17 and, by the call, x30; x18 is never changed), and
+what the clauses read. The stack pointer is 16-byte aligned at every instruction of the kernel
+(SCTLR_EL1.SA), and so is the frame.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kinst.isa.arm64 import registers as r
 from kinst.isa.arm64 import relocate, rerun
 from kinst.isa.arm64.inline import count, inline
 
-# Saved and brought back, in pairs that are stored at once; x9 and x29 are there to fill theirs.
+# Saved and restored in pairs; x9 and x29 are only there to complete theirs.
 _SAVED = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9), (16, 17), (29, 30))
 _CLOBBERED = frozenset(n for pair in _SAVED for n in pair)
 _GENERAL = 31  # x0 to x30
@@ -27,12 +27,12 @@ _GENERAL = 31  # x0 to x30
 def trampoline(
     site: Site, to: int, bodies: Sequence[Body], rerun_prefix: bytes, onward: Onward = UNCHAINED
 ) -> Relocated | Refused:
-    """The trampoline at `to` for a site.
+    """Return the trampoline at `to` for a site.
 
-    rerun_prefix: the instructions before it, from a load-exclusive on, that are to be run again
-    between the bodies and the displaced instruction (rerun.py), or b"".
-    Refused: when the instruction cannot be displaced, or something is more than 128 MB away.
-    """
+    Refused if the instruction cannot be displaced, or something is more than 128 MB away.
+
+    rerun_prefix: the instructions before it, from a load-exclusive on, that run again between the
+    bodies and the displaced instruction (rerun.py), or b""."""
     try:
         work = _work(site, to, bodies)
     except OutOfReach as far:
@@ -55,7 +55,7 @@ def _work(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
 
 
 def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes:
-    """Bodies of which at least one is a call, in order, inside one frame."""
+    """Return the code of bodies, at least one of them a call, in order, inside one frame."""
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
     code = e.sub(e.SP, e.SP, r.FRAME_SIZE)
     for first, second in _SAVED:
@@ -82,7 +82,8 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes
 
 
 def _save_state(whole: bool) -> bytes:
-    """PSTATE into its slot: the flags and masks and, for a clause that reads it, the rest."""
+    """Return code that saves PSTATE in its slot: the flags and masks and, for a clause that reads
+    it, the rest."""
     code = e.read_system(0, e.NZCV)
     for part in (e.DAIF, e.CURRENT_EL, e.SP_SEL) if whole else (e.DAIF,):
         code += e.read_system(1, part) + e.or_registers(0, 0, 1)

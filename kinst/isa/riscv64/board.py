@@ -1,7 +1,7 @@
-"""What QEMU is asked for to run a riscv64 kernel.
+"""How QEMU runs a riscv64 kernel.
 
-Source: QEMU manual, "'virt' Generic Virtual Platform"; hw/riscv/virt for the memory layout;
-RISC-V privileged specification, 4.1 (supervisor CSRs); gdb's RISC-V features.
+Source: QEMU manual, "'virt' Generic Virtual Platform"; hw/riscv/virt for the memory layout; RISC-V
+privileged specification, 4.1 (supervisor CSRs).
 
 Tested by tests/isa/test_boards.py.
 """
@@ -19,8 +19,8 @@ HOST_MACHINES: tuple[str, ...] = ("riscv64",)
 
 # The first line is the machine's own UART (an empty name); the others are PCI cards.
 SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
-# stimecmp (Sstc), which OpenSBI writes where a kernel leaves that to it.  QEMU numbers CSRs in a
-# row, and names those that a CPU has before it starts: this one is not there yet.
+# stimecmp (Sstc), which OpenSBI writes if a kernel leaves that to it.  QEMU numbers CSRs in a row,
+# and names those that a CPU has before it starts: this one does not exist yet.
 TIMERS: tuple[tuple[str, int], ...] = (("sstatus", 0x14D - 0x100),)
 CARD_SLOT = ""  # kernels for these boards are built without PCI hot-plug
 LINK = "ra"
@@ -43,9 +43,8 @@ def cpu_for(head: bytes) -> str:
 def interrupts_off(registers: Mapping[str, int]) -> bool:
     """Whether the CPU, in supervisor mode, holds back an interrupt that is pending.
 
-    Linux waits for work (wfi) with interrupts off: only a CPU that does not come when called
-    hangs.
-    """
+    Linux waits for work (wfi) with interrupts off: a CPU hangs only if it does not take an
+    interrupt that is pending."""
     if registers.get("priv", _SUPERVISOR) != _SUPERVISOR or registers["sstatus"] & _SIE:
         return False
     return bool(registers["sip"] & registers["sie"])
@@ -53,12 +52,11 @@ def interrupts_off(registers: Mapping[str, int]) -> bool:
 
 def is_lost(registers: Mapping[str, int]) -> bool:
     """Whether the CPU faults where it would save the state of a fault (a page fault, at the entry
-    of the trap handler): it does nothing else any more.
+    of the trap handler), for ever.
 
-    One of some hundred boots with the OpenSBI 1.1 of QEMU 7.2 ends so: sbi_hart_start() marks a CPU
-    as started before it says where, and the CPU, which looks just then, starts the whole kernel a
-    second time, clearing its data and page tables under the first.
-    """
+    About one in a hundred boots with the OpenSBI 1.1 of QEMU 7.2 ends so: sbi_hart_start() marks a
+    CPU as started before it says where, and a CPU that looks just then starts the whole kernel a
+    second time, clearing its data and page tables under the first."""
     vector = registers["stvec"] & -4
     entry = range(vector, vector + _ENTRY)
     faulted = registers["scause"] in _PAGE_FAULTS and registers["sepc"] in entry
@@ -66,5 +64,5 @@ def is_lost(registers: Mapping[str, int]) -> bool:
 
 
 def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
-    """(physical address, offset in the backing file, bytes) of virt's RAM of `size` bytes."""
+    """Return virt's RAM, in one piece."""
     return ((_RAM, 0, size),)

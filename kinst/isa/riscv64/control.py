@@ -1,5 +1,7 @@
-"""Where control goes from one riscv64 instruction.  Source: RISC-V unprivileged specification,
-"Control Transfer Instructions", and privileged specification, "Trap-Return Instructions".
+"""Where control goes from one riscv64 instruction.
+
+Source: RISC-V unprivileged specification, "Control Transfer Instructions", and privileged
+specification, "Trap-Return Instructions".
 
 Tested by tests/isa/test_control.py and tests/isa/test_control_flow.py.
 """
@@ -19,10 +21,10 @@ NEXT = Flow("next")
 RETURN = Flow("return", falls_through=False)
 CALL = Flow("call")
 INDIRECT = Flow("indirect", falls_through=False)
-# The kernel steps over an ebreak where it means a warning (WARN).
+# The kernel steps over an ebreak if it means a warning (WARN).
 WARN = Flow("trap")
 TRAP = Flow("trap", falls_through=False)
-# Of an encoding that is not known: it may go on, or anywhere.
+# An unknown encoding may go on, or anywhere.
 ANYWHERE = Flow("indirect", falls_through=True)
 
 _TRAP_RETURNS = frozenset((0x10200073, 0x30200073, 0x70200073, 0x7B200073))  # s, m, mn, d
@@ -33,12 +35,12 @@ _COMPARISONS = {0: ("==", "!=", ""), 2: ("<", ">=", "(int64_t)"), 3: ("<", ">=",
 
 
 def register(number: int) -> str:
-    """A register's value as a D expression."""
+    """Return a register's value as a D expression."""
     return f"regs[R_{NAMES[number].upper()}]" if number else "0"
 
 
 def flow(code: bytes, address: int) -> Flow:
-    """Where control goes from the one instruction `code` at `address`."""
+    """Return where control goes from the one instruction `code` at `address`."""
     parsed = p.parse(code)
     if parsed is None or parsed.kind == p.UNKNOWN:
         return ANYWHERE
@@ -94,7 +96,7 @@ _LOWER = 0xFFF
 
 
 def returns_of(code: bytes, address: int, target: int) -> list[int]:
-    """Return addresses of the calls of `target`: jal, or auipc and jalr through one register."""
+    """Return the addresses after calls of `target`: jal, or auipc and jalr through one register."""
     halves = np.frombuffer(code, "<u2", len(code) // 2).astype(np.int64)
     if len(halves) < 2:
         return []
@@ -114,7 +116,7 @@ def returns_of(code: bytes, address: int, target: int) -> list[int]:
 
 
 def _jal_moves(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Displacements of jal: imm[20|10:1|11|19:12] from bit 12 on."""
+    """Return displacements of jal: imm[20|10:1|11|19:12] from bit 12 on."""
     high, middle = words >> 31 & 1, words >> 12 & 0xFF
     return _signed(
         high << 20 | middle << 12 | (words >> 20 & 1) << 11 | (words >> 21 & 0x3FF) << 1, 21

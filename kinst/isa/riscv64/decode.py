@@ -1,6 +1,7 @@
-"""Decoding: the length of an instruction is in its lowest bits, and capstone has its text.  An
-instruction that this capstone does not know (Zbb, Zicbom, Svinval: alternatives of the kernel use
-them) is told as its bits, as GNU as takes them (.insn).
+"""Decoding: the length of an instruction is in its lowest bits, and capstone has its text.
+
+An instruction that this capstone does not know (Zbb, Zicbom, Svinval: alternatives of the kernel
+use them) is shown as its bits, as GNU as takes them (.insn).
 
 Tested by tests/isa/test_isa_contract.py and tests/isa/test_plain_text.py.
 """
@@ -18,7 +19,7 @@ from kinst.isa._plain import PlainDisassembly
 from kinst.isa.riscv64.parse import size_at
 
 _DISASSEMBLER = Cs(CS_ARCH_RISCV, CS_MODE_RISCV64 | CS_MODE_RISCVC)
-_CHUNK = 1 << 16  # capstone keeps what it decoded in one call in memory
+_CHUNK = 1 << 16  # capstone keeps all that it decoded in one call in memory
 _LONGEST = 4
 
 PLAIN = PlainDisassembly(CS_ARCH_RISCV, CS_MODE_RISCV64 | CS_MODE_RISCVC, 2)
@@ -41,14 +42,14 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
         size = size_at(code, at)
         if not size:
             return
-        # What the chunk may have cut short opens the next one.
+        # An instruction that the chunk may have cut short begins the next chunk.
         if whole or at + _LONGEST <= start + _CHUNK:
             yield _unnamed(code[at : at + size], address + at)
             at += size
 
 
 def sizes(code: bytes) -> npt.NDArray[np.int64]:
-    """The sizes of the instructions that decode() finds, which their lowest bits tell
+    """Return the sizes of the instructions that decode() finds, from their lowest bits
     (parse.size_at)."""
     halves = np.frombuffer(code, "<u2", len(code) // 2)
     long = np.where(halves & 0x1F != 0x1F, 2, 0)

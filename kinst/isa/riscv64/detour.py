@@ -1,8 +1,8 @@
 """Hooks at the start of C functions of the kernel (RISC-V psABI, "Procedure Calling Convention").
 
-The first instructions of the function, eight bytes or more, make way for a jump through t1 to a
-stub.  At a function's start the temporaries t0 to t6 hold nothing: the way to the stub spoils
-one, and the way back another, one that the displaced instructions do not name.
+A jump through t1 to a stub replaces the function's first instructions, eight bytes or more. At a
+function's start the temporaries t0 to t6 are dead: the way to the stub changes one, and the way
+back another, one that the displaced instructions do not name.
 
 Tested by tests/isa/riscv64/test_trampoline.py.
 """
@@ -23,11 +23,6 @@ _BEQ = 0
 
 
 def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
-    """(patch at address, stub at `to`).  The stub calls hook(arg0), a C function that returns
-    0 to go on in the original function, or 1 to return from it at once.
-
-    code: the function's first bytes, 12 or more to be sure.
-    """
     try:
         head = _save() + e.call(to + len(_save()), hook, "the hook") + e.move(_HERE, e.A0)
         head += _restore(_SAVED) + e.branch(_BEQ, _HERE, e.X0, 4 + len(e.RET)) + e.RET
@@ -39,7 +34,6 @@ def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes]
 def translate_detour(
     code: bytes, address: int, to: int, hook: int
 ) -> tuple[bytes, bytes] | Refused:
-    """As detour, but the stub replaces the first argument by hook(arg0) and goes on."""
     try:
         head = _save() + e.call(to + len(_save()), hook, "the hook")
         head += _restore(tuple(register for register in _SAVED if register != e.A0))

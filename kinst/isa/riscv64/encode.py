@@ -1,5 +1,7 @@
-"""Encodings of what kinst writes.  Source: RISC-V unprivileged specification (RV64I base, "M",
-"A", "C", Zicsr), chapters "RV32/64G Instruction Set Listings" and "RVC Instruction Set Listings".
+"""Encodings of the instructions that kinst writes.
+
+Source: RISC-V unprivileged specification (RV64I base, "M", "A", "C", Zicsr), chapters "RV32/64G
+Instruction Set Listings" and "RVC Instruction Set Listings".
 
 Tested by tests/isa/test_encodings.py.
 """
@@ -26,7 +28,7 @@ RET = b"\x82\x80"  # c.jr ra
 
 
 def signed(value: int, bits: int = 64) -> int:
-    """The lowest `bits` bits as two's complement."""
+    """Return the lowest `bits` bits as two's complement."""
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
 
@@ -97,7 +99,7 @@ def c_j(distance: int) -> bytes:
 
 
 def branch(funct3: int, rs1: int, rs2: int, distance: int) -> bytes:
-    """The conditional branch; distance within 4 KB."""
+    """A conditional branch; distance within 4 KB."""
     assert fits(distance, 13), distance
     high = (distance >> 12 & 1) << 6 | distance >> 5 & 0x3F
     low = (distance >> 1 & 0xF) << 1 | distance >> 11 & 1
@@ -118,7 +120,7 @@ def c_ldsp(register: int, offset: int) -> bytes:
 
 
 def _parts(distance: int, what: str) -> tuple[int, int]:
-    """(upper 20 bits, lower 12 signed) of a distance; raises OutOfReach beyond 2 GB."""
+    """Return (upper 20 bits, lower 12 signed) of a distance. Raises OutOfReach beyond 2 GB."""
     if not fits(distance + 0x800, 32):
         raise OutOfReach(f"{what} is more than 2 GB away")
     return (distance + 0x800) >> 12, signed(distance, 12)
@@ -141,7 +143,7 @@ def call(at: int, target: int, what: str = "the code called") -> bytes:
 
 
 def jump(at: int, target: int, through: int, what: str = "the way back") -> bytes:
-    """Jump, spoiling the register `through`.  Raises OutOfReach beyond 2 GB."""
+    """Jump, changing the register `through`. Raises OutOfReach beyond 2 GB."""
     upper, lower = _parts(signed(target - at), what)
     return auipc(through, upper) + jalr(X0, through, lower)
 

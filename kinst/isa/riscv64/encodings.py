@@ -286,7 +286,7 @@ class _Operand:
     size: int
 
     def registers(self, word: int) -> int:
-        """The registers that the field of this word names, as bits."""
+        """Return the registers that the field of this word names, as bits."""
         number = word >> self.shift & (1 << self.size) - 1
         if self.size == 3:
             number += 8
@@ -298,7 +298,7 @@ class _Operand:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The words that equal `match` under `mask`, and what they read and write.
+    """The words that equal `match` under `mask`, and the registers that they read and write.
 
     Attributes:
         reads: registers that all of them read, as bits.
@@ -312,7 +312,7 @@ class Encoding:
     writes: int
 
     def effect(self, word: int) -> tuple[int, int]:
-        """(registers read, registers written) by this word, as bits."""
+        """Return (registers read, registers written) by this word, as bits."""
         reads, writes = self.reads, self.writes
         for operand in self.operands:
             registers = operand.registers(word)
@@ -323,28 +323,28 @@ class Encoding:
 
 @lru_cache(maxsize=1 << 16)
 def find(word: int, size: int) -> Encoding | None:
-    """The encoding of a word of `size` bytes, or None where it is not known."""
+    """Return the encoding of a word of `size` bytes, or None if it is unknown."""
     table = _compressed() if size == 2 else _full()
     group = word & 0xE003 if size == 2 else word & 0x7F
     return next((one for one in table.get(group, ()) if word & one.mask == one.match), None)
 
 
 def effect(word: int, size: int) -> tuple[int, int]:
-    """(registers read, registers written) by a word of `size` bytes, as bits: if it is not known,
-    all and none."""
+    """Return (registers read, registers written) by a word of `size` bytes, as bits; all and none
+    for an unknown word."""
     known = find(word, size)
     return known.effect(word) if known else (ALL, 0)
 
 
 @cache
 def _full() -> dict[int, list[Encoding]]:
-    """By the major opcode."""
+    """Return the encodings by major opcode."""
     return _grouped(_FULL, 32, 0x7F)
 
 
 @cache
 def _compressed() -> dict[int, list[Encoding]]:
-    """By quadrant and funct3."""
+    """Return the encodings by quadrant and funct3."""
     return _grouped(_COMPRESSED, 16, 0xE003)
 
 
@@ -358,7 +358,7 @@ def _grouped(table: str, width: int, group: int) -> dict[int, list[Encoding]]:
 
 
 def _row(tokens: Sequence[str], width: int) -> Iterator[Encoding]:
-    """The encodings of one row of a table."""
+    """Yield the encodings of one row of a table."""
     implied = [token[1:] for token in tokens if token[0] == "+"]
     reads = sum(1 << int(one[1:]) for one in implied if one[0] == "s")
     writes = sum(1 << int(one[1:]) for one in implied if one[0] == "d")
@@ -378,7 +378,8 @@ def _row(tokens: Sequence[str], width: int) -> Iterator[Encoding]:
 
 
 def _patterns(field: str) -> list[str]:
-    """What a field may be: binary digits, with `-` where a bit does not matter."""
+    """Return the values that a field may have: binary digits, with `-` for a bit that does not
+    matter."""
     if named := _FIELD.fullmatch(field):
         letter, short, given, set_ = named.groups()
         pattern = given or "-" * (3 if short else 5)
@@ -392,5 +393,5 @@ def _patterns(field: str) -> list[str]:
 
 
 def _not_zero(size: int) -> list[str]:
-    """Patterns that together are all numbers of `size` bits but 0."""
+    """Return patterns that together are all numbers of `size` bits except 0."""
     return ["0" * k + "1" + "-" * (size - k - 1) for k in range(size)]

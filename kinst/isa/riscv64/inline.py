@@ -1,11 +1,11 @@
-"""What a trampoline does before there is a frame: counting, predicates, looking counters up.
+"""Work of a trampoline before there is a frame: counting, predicates, looking up counters.
 
-Counting alone is one amoadd.d for each counter, which all CPUs share: an address of a CPU's own
-would take the kernel's table of them, and two more loads.  Interrupts stay as they are.
+Counting alone is one amoadd.d for each counter, which all CPUs share: a CPU's own counter would
+need the kernel's table of per-CPU addresses, and two more loads. Interrupts stay as they are.
 
-    save     the registers that counting and the snippets use
-    count    each counter behind its guard
-    ask      snippet; away to `call` if its word says so
+    save     registers that counting and the snippets use
+    count    each counter after its guard
+    ask      snippet; to `call` if its word says so
     restore; `end`; on to the displaced instruction
     call:    restore, and the calls in their frame
 
@@ -28,10 +28,13 @@ _COUNTING = frozenset((e.T0, e.T1))
 
 
 def inline(work: SiteWork, to: int, end: _Maker, frame: _Maker) -> bytes:
-    """The code at `to`, of work that has snippets.
+    """Return the code at `to` of work that has snippets.
 
-    end: makes what is to be done where no call is.  frame: makes the calls with their frame.  Both
-    are of the same length at any address, and raise OutOfReach."""
+    Args:
+        end: makes the code at the end of paths without a call.
+        frame: makes the calls with their frame. Both are of the same length at any address, and
+            raise OutOfReach.
+    """
     kept = _Kept.by(work.snippets, bool(work.inline or work.indexed))
     code = kept.save
     for body in work.inline:
@@ -68,7 +71,7 @@ def inline(work: SiteWork, to: int, end: _Maker, frame: _Maker) -> bytes:
 
 
 def count(at: int, body: CountBody, one: int = e.T1, spoiled: int = e.T0) -> bytes:
-    """one: a register that is 1."""
+    """Return code that counts. one: a register that is 1."""
     code = b""
     for address in body.offsets:
         code += e.load_address(spoiled, at + len(code), address, "the counter")
@@ -78,8 +81,14 @@ def count(at: int, body: CountBody, one: int = e.T1, spoiled: int = e.T0) -> byt
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """save, restore: what keeps the site's registers.  on_stack: registers by number to where
-    their values are, from sp.  changed: registers that the code so far has changed."""
+    """Registers of the site that are saved.
+
+    Attributes:
+        save: code that saves them.
+        restore: code that restores them.
+        on_stack: where their values are, from sp, by register number.
+        changed: registers that the code so far has changed.
+    """
 
     save: bytes
     restore: bytes
@@ -98,7 +107,7 @@ class _Kept:
         return cls(save, restore + e.addi(e.SP, e.SP, size), places, set())
 
     def run(self, snippet: Snippet) -> bytes:
-        """The snippet, its registers loaded again where something has changed them."""
+        """Return the snippet's code, after loads of its registers that other code has changed."""
         again = sorted(snippet.reads & self.changed)
         self.changed.update(snippet.writes)
         code = b"".join(e.c_ldsp(register, self.on_stack[register]) for register in again)
@@ -106,12 +115,12 @@ class _Kept:
 
 
 def _branch(test: int, distance: int) -> bytes:
-    """Go `distance` bytes on where the word is (not) zero."""
+    """Return code that skips `distance` bytes if the word is (not) zero."""
     return e.branch(test, RESULT, e.X0, e.SIZE + distance)
 
 
 def _when(guard: Snippet, distance: int) -> bytes:
-    """Go on `distance` bytes further where the guard holds."""
+    """Return code that skips `distance` bytes if the guard holds."""
     return _branch(_EQUAL if guard.zero else _NOT_EQUAL, distance)
 
 

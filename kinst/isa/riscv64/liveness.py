@@ -1,17 +1,19 @@
-"""Which registers nothing reads from an instruction on, before they are written.
+"""Liveness of registers: which are dead at an instruction, that is, written before they are read.
 
-A jump that reaches a trampoline takes two instructions and a register.  The one that it spoils must
-be dead there: on every way that control can take from the instruction, within its function, it is
-written before it is read, or the function returns.  What a caller reads then is a result, or what
-calls keep (RISC-V psABI, "Integer Register Convention"), or, where the compiler has looked into
-the function, any register that the function leaves alone: then only those come into question that
-it writes itself, somewhere.  GCC does not look (-fipa-ra) where functions begin with room for a
-tracer's call (toplev.cc, process_options: function_entry_patch_area_size): two nops, or an auipc
-and a nop, which may become the jalr of that auipc at any time and then reads its register.  A
-called function reads its arguments; whether it keeps a temporary is not assumed either way.  One
-that a compiler has put last in a function, such as that of the stack protector, does not come back:
-there is nothing to come back to.  Jumps out of the function read everything, and so does an
-instruction that is not known; what the others read and write is in encodings.py.
+A jump that reaches a trampoline takes two instructions and changes a register. That register must
+be dead there: on every path that control can take from the instruction, within its function, it is
+written before it is read, or the function returns. After a return the caller reads a result, a
+register that calls preserve (RISC-V psABI, "Integer Register Convention") or, if the compiler has
+analysed the function, any register that the function leaves alone: so only registers that the
+function itself writes somewhere are candidates. GCC does not analyse functions (-fipa-ra) that
+begin with room for a tracer's call (toplev.cc, process_options: function_entry_patch_area_size):
+two nops, or an auipc and a nop, which may become the jalr of that auipc at any time and then reads
+its register.
+
+A called function reads its arguments; nothing is assumed about whether it preserves a temporary. A
+call that a compiler has put last in a function, such as that of the stack protector, does not
+return: there is nothing to return to. Jumps out of the function, and unknown instructions, read
+everything; encodings.py has what the others read and write.
 """
 
 from __future__ import annotations
@@ -43,7 +45,6 @@ _AUIPC, _ECALL = 0x17, 0x73
 
 
 def dead_registers(instructions: Sequence[Instruction], flows: Sequence[Flow]) -> list[int]:
-    """See Isa.dead_registers."""
     index = {one.address: k for k, one in enumerate(instructions)}
     count, written = len(instructions), 0
     effects = [_effect(one.code) for one in instructions]
@@ -52,8 +53,8 @@ def dead_registers(instructions: Sequence[Instruction], flows: Sequence[Flow]) -
     if _is_room_for_call(instructions):
         patchable = True
         effects[1] = effects[0][1], 0
-    # Of each instruction: those that may come next, what is read whatever they read, and what of
-    # theirs it leaves as it is.
+    # For each instruction: those that may come next; registers that are read whatever those read;
+    # and registers that it does not write.
     ways, reads, passed = list[tuple[int, ...]](), list[int](), list[int]()
     for k, (one, flow) in enumerate(zip(instructions, flows, strict=True)):
         following, out = _ways(k, one, flow, index, instructions)
@@ -90,8 +91,8 @@ def _is_room_for_call(instructions: Sequence[Instruction]) -> bool:
 
 
 def choose(registers: int) -> int:
-    """One of these (bits), or 0.  Not t0 where there is another: processors take a jump by it for
-    a return."""
+    """Return one of these registers (bits), or 0; t0 only if it is the only one, because processors
+    predict a jump by it as a return."""
     order = (*TEMPORARIES[1:], *range(A0, A0 + 8), T0)
     return next((register for register in order if registers >> register & 1), 0)
 
@@ -103,7 +104,8 @@ def _ways(
     index: dict[int, int],
     instructions: Sequence[Instruction],
 ) -> tuple[list[int], int]:
-    """(the instructions that may come next, what is read where control leaves the function)."""
+    """Return (the instructions that may come next, the registers that are read if control leaves
+    the function)."""
     following, out = [], 0
     if flow.falls_through:
         after = k + 1
@@ -132,7 +134,7 @@ def _ways(
 
 @lru_cache(maxsize=1 << 16)
 def _effect(code: bytes) -> tuple[int, int]:
-    """(registers read, registers written), as bits."""
+    """Return (registers read, registers written), as bits."""
     word = int.from_bytes(code, "little")
     if word == _ECALL and len(code) == 4:
         return _ARGUMENTS, 0  # of the firmware, which keeps all but a0 and a1

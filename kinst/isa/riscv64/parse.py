@@ -1,4 +1,4 @@
-"""What of one riscv64 instruction matters to control flow and relocation.
+"""Operands of one riscv64 instruction that matter to control flow and relocation.
 
 Source: RISC-V unprivileged specification, "Base Instruction Formats", "RVC Instruction Set
 Listings", "RV32/64G Instruction Set Listings" (the map of major opcodes).
@@ -34,8 +34,13 @@ _EBREAK = 0x0010_0073
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """kind: one of the above.  imm: in bytes, of JAL and BRANCH from the instruction's own
-    address, of AUIPC what is added to it.  word: the bits; 16 of a compressed instruction."""
+    """One instruction taken apart.
+
+    Attributes:
+        kind: one of the above.
+        imm: in bytes; of JAL and BRANCH from the instruction's own address, of AUIPC what it adds.
+        word: the bits; 16 of a compressed instruction.
+    """
 
     kind: str
     word: int
@@ -47,7 +52,7 @@ class Parsed:
 
     @property
     def funct3(self) -> int:
-        """Of a branch: which comparison.  Of SYSTEM: which operation."""
+        """The comparison of a branch, or the operation of SYSTEM."""
         if self.size == 2:
             return self.word >> 13 & 1
         return self.word >> 12 & 7
@@ -63,7 +68,7 @@ def size_at(code: bytes, at: int) -> int:
 
 @lru_cache(maxsize=1 << 15)
 def parse(code: bytes) -> Parsed | None:
-    """The one instruction that is all of `code`, or None where it is not that."""
+    """Take apart the one instruction that all of `code` is; return None if it is not one."""
     if not code or size_at(code, 0) != len(code):
         return None
     word = int.from_bytes(code, "little")
@@ -102,7 +107,7 @@ def _full(word: int) -> Parsed:
 
 
 def _gather(word: int, places: tuple[tuple[int, int], ...]) -> int:
-    """The number whose bit `to` is the word's bit `from_`, for each (from_, to)."""
+    """Return the number whose bit `to` is the word's bit `from_`, for each (from_, to)."""
     return sum((word >> from_ & 1) << to for from_, to in places)
 
 

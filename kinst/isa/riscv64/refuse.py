@@ -1,4 +1,4 @@
-"""What is displaced and what is not, each decided on purpose.
+"""Which instructions are displaced and which are refused, each decided on purpose.
 
 A displaced instruction runs at another address with the original registers, stack and interrupt
 state, and then goes where the original went.  But at a trap-planted site a trap has been taken
@@ -10,25 +10,25 @@ drops a reservation of lr; the way back (relocate.py) overwrites the same.  Noth
 | integer, bit manipulation, floating point, vector | copied: no address in them; clauses use no floating-point or vector registers |
 | loads, stores, amo*, cbo.*, hlv, hsv | copied; a fault is reported at the original address (Relocated.original_at) |
 | auipc, jal, jalr, branches, and their compressed forms | rewritten (relocate.py) |
-| fence, fence.tso, pause, fence.i | copied: what is fetched or read after the copy is after the fence |
+| fence, fence.tso, pause, fence.i | copied: a fetch or a read after the copy is after the fence |
 | sfence.vma, sfence.*.inval, sinval.vma, hfence.*, hinval.* | copied: they know no address of code |
 | csrs, csrc (and immediate forms) to sstatus | copied: SIE, SUM and FS are the original's when the copy runs, and stay as it leaves them |
 | csr* to sie, sip, stimecmp, time, cycle, hpmcounter*, senvcfg, scounteren, fcsr, vector, seed and other state | copied |
 | csrrw to sstatus | refused: it sets what a return from a trap takes, and the way back is one |
-| csr* to sepc, scause, stval, sscratch, stvec, and all of a function that writes one of them or has an sret | refused: a trap there destroys what the function works on |
+| csr* to sepc, scause, stval, sscratch, stvec, and all of a function that writes one of them or has an sret | refused: a trap there overwrites the state that the function works on |
 | csr* to satp | refused when it writes: it can unmap the trampoline.  Reading is copied |
-| ecall | copied: the firmware returns behind the copy, and takes its arguments in registers |
-| ebreak | copied, to trap at its copy: who plants it must have the kernel look up the original address instead (Relocated.original_at; the system refuses it otherwise) |
-| wfi | copied: it ends when an interrupt is pending, taken or not, so none can be slept over |
+| ecall | copied: the firmware returns after the copy, and takes its arguments in registers |
+| ebreak | copied, to trap at its copy: the bug hook makes the kernel look up the original address (Facts.bug_hook; without one the system refuses it) |
+| wfi | copied: it ends when an interrupt is pending, taken or not, so the CPU sleeps through none |
 | wrs.nto, wrs.sto | refused: they wait on the reservation of the lr before them |
-| lr, sc, and what lies between them | refused: a trap, and the stores of a trampoline, end the reservation, and the loop around them would never end |
+| lr, sc, and the instructions between them | refused: a trap, and the stores of a trampoline, end the reservation, and the loop around them would never end |
 | sret, mret | refused: they leave the kernel |
 | c.unimp (two zero bytes) | refused: it is a trap, or data |
 | every encoding that encodings.py does not name: reserved, a vendor's own, newer than kinst | refused: not known |
-| what does not decode: more than 32 bits | refused |
+| instructions of more than 32 bits | refused |
 
 For comparison: Linux's kprobes (arch/riscv/kernel/probes/decode-insn.c) refuse SYSTEM and FENCE
-instructions; FreeBSD's kinst (riscv/kinst_isa.c) refuses lr, sc and what is between, and sret.
+instructions; FreeBSD's kinst (riscv/kinst_isa.c) refuses lr, sc and the instructions between, and sret.
 
 Tested by tests/isa/test_refused.py.
 """  # noqa: E501
@@ -63,12 +63,12 @@ _STACK = "it links into the stack pointer, or jumps to it"
 
 
 def _atomic(parsed: p.Parsed) -> int:
-    """funct5 of an atomic instruction, or -1."""
+    """Return funct5 of an atomic instruction, or -1."""
     return parsed.word >> 27 if parsed.kind == p.AMO else -1
 
 
 def _csr(parsed: p.Parsed) -> tuple[int, bool, bool] | None:
-    """(register, whether it writes, whether it writes all bits) of a csr* instruction."""
+    """Return (register, whether it writes, whether it writes all bits) of a csr* instruction."""
     if parsed.kind != p.SYSTEM or parsed.funct3 & 3 == 0:
         return None
     whole = parsed.funct3 & 3 == 1
@@ -76,7 +76,7 @@ def _csr(parsed: p.Parsed) -> tuple[int, bool, bool] | None:
 
 
 def refusal(parsed: p.Parsed) -> str:
-    """Why this instruction is not displaced, or ""."""
+    """Return why this instruction is not displaced, or ""."""
     if parsed.kind == p.UNKNOWN:
         return _UNKNOWN
     if parsed.kind == p.UNIMP:
@@ -103,15 +103,14 @@ def refusal(parsed: p.Parsed) -> str:
 
 
 def has_sequences(code: bytes) -> bool:
-    """See Isa.has_sequences: whether anything in it may be a system or an atomic instruction."""
+    """Whether it may have a system or an atomic instruction."""
     opcode = np.frombuffer(code[: len(code) & -2], "<u2") & 0x7F
     return bool(((opcode == _SYSTEM) | (opcode == _ATOMIC)).any())
 
 
 def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
-    """Of a function's instructions in order, those that cannot be planted because of the others:
-    from an lr to its sc, by every path between them, and all of a function that works on the
-    state of traps."""
+    """Return the instructions from an lr to its sc, on every path between them, and all of a
+    function that works on the state of traps."""
     marks = dict[int, int]()
     for i in instructions:
         if i.code[0] & 0x7F not in (_SYSTEM, _ATOMIC):
@@ -130,7 +129,7 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
 
 
 def _between(instructions: Sequence[Instruction], marks: Mapping[int, int]) -> set[int]:
-    """Addresses on a path from an lr to an sc, ends included."""
+    """Return the addresses on a path from an lr to an sc, ends included."""
     after: dict[int, list[int]] = {i.address: [] for i in instructions}
     before: dict[int, list[int]] = {i.address: [] for i in instructions}
     for i in instructions:
@@ -150,7 +149,7 @@ def _between(instructions: Sequence[Instruction], marks: Mapping[int, int]) -> s
 
 
 def _reached(starts: Iterable[int], edges: Mapping[int, Sequence[int]], ends: set[int]) -> set[int]:
-    """Every address that edges lead to from the starts; the search stops at the ends."""
+    """Return every address that edges lead to from the starts; the search stops at the ends."""
     found: set[int] = set()
     open_ = [target for start in starts for target in edges[start]]
     while open_:

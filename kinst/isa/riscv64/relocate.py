@@ -3,29 +3,29 @@
 What depends on its own address is rewritten:
 - auipc loads the value it would have had;
 - a branch keeps its condition, and each side goes its own way;
-- a call loads the original return address into its link register first; where that is also the
-  register that it jumps by, the target is kept before: in a register that is dead there, or as
-  below.
-refuse.py says what is not displaced at all.
+- a call loads the original return address into its link register first; if that is also the
+  register that it jumps by, the target is saved before: in a dead register, or as below.
 
-**The way back.**  No jump reaches the kernel from a trampoline without a register: jal has 1 MB.
-Where a register is known to be dead at the goal, and no clause reads it, it takes auipc and jalr
-(Onward.dead; liveness.py).  Else control goes back as from a trap: sepc = the place to go to,
-sstatus.SPP = supervisor, sstatus.SPIE = sstatus.SIE, sret.  No register changes, SIE becomes what
-it was, and what is lost (sepc, SPP, SPIE) is what the trap that came here has overwritten anyway;
-who came by a jump comes from code that a trap may interrupt, as refuse.py makes sure.  Interrupts
-are off from the reading of sstatus to sret, so that no other trap comes between; two registers are
-saved below the stack pointer, where the ABI has nothing (RISC-V psABI, "Integer Calling
-Convention").  The paper's second breakpoint would do the same by the kernel's trap handler, at
-thirty times the cost.
+refuse.py decides what is not displaced.
 
-**The short way back.**  Every instruction that touches a control and status register costs, on
-emulators most of all.  After a probe's work interrupts are off anyway; an instruction that cannot
-fault and does not see sstatus may as well run so.  Then sepc and sstatus are set before it, while
-registers are still free, and sret alone is behind it (return_to, quietly).
+**The way back.** No jump reaches the kernel from a trampoline without a register: jal has 1 MB. If
+a register is known to be dead at the target, and no clause reads it, the way back is auipc and jalr
+(Onward.dead; liveness.py). Otherwise control returns as from a trap: sepc = the address to go to,
+sstatus.SPP = supervisor, sstatus.SPIE = sstatus.SIE, sret. No register changes, SIE becomes what it
+was, and what is lost (sepc, SPP, SPIE) is what the trap that came here has overwritten anyway;
+control that came by a jump comes from code that a trap may interrupt, as refuse.py makes sure.
+Interrupts are off from the reading of sstatus to sret, so that no other trap comes between; two
+registers are saved below the stack pointer, where the ABI has nothing (RISC-V psABI, "Integer
+Calling Convention"). A second breakpoint, as in the paper on FreeBSD's kinst, would do the same by
+the kernel's trap handler, at thirty times the cost.
 
-**No way back.**  Where what comes next is planted as well, control goes on in its trampoline
-(patch/chains.py), which a jal reaches or which lies right there.  That leaves sepc and sstatus
+**The short way back.** Every instruction that accesses a control and status register is slow, most
+of all on emulators. After a probe's work interrupts are off anyway; an instruction that cannot
+fault and does not see sstatus may as well run so. Then sepc and sstatus are set before it, while
+registers are still free, and only sret comes after it (return_to, quietly).
+
+**No way back.** If the next instruction is planted as well, control goes on in its trampoline
+(patch/chains.py), which a jal reaches or which lies directly after. That leaves sepc and sstatus
 alone; the trap that came into the chain has overwritten them as above.
 """
 
@@ -55,7 +55,7 @@ _MOP_MASK, _MOP = 0xF8FF, 0x6081  # c.mop
 
 
 def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
-    """Code at `to` with the effect of the one instruction `code` at `address`."""
+    """Return code at `to` with the effect of the one instruction `code` at `address`."""
     after = address + len(code)
 
     def back(at: int) -> bytes:
@@ -65,8 +65,8 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 
 def is_linked(code: bytes, address: int, onward: Onward) -> bool:
-    """Whether control goes on in a trampoline behind this instruction, or by a jump, on one of its
-    ways."""
+    """Whether, on one of its paths, control goes on in a trampoline after this instruction, or by a
+    jump."""
     parsed = p.parse(code)
     if parsed is None:
         return False
@@ -79,8 +79,9 @@ def is_linked(code: bytes, address: int, onward: Onward) -> bool:
 
 
 def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> bytes:
-    """Code at `at` that goes to the original instruction at goal, or to its trampoline: always, as
-    what lies at goal by then may be the middle of a jump that leads elsewhere."""
+    """Return code at `at` that goes to the original instruction at goal, or to its trampoline. If
+    there is one it must go there: the text at goal may by then be the middle of a jump that leads
+    elsewhere."""
     there = onward.links.get(goal, goal)
     if there != goal and e.fits(there - at, 21):
         return e.jal(e.X0, there - at)
@@ -89,7 +90,7 @@ def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> by
 
 
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
-    """As displace(), without the way back."""
+    """Return what displace() does, without the way back."""
     parsed = p.parse(code)
     if parsed is None:
         return Refused("its bytes are not one known instruction")
@@ -107,7 +108,7 @@ def _move(
 ) -> Moved:
     after = address + parsed.size
     if parsed.kind == p.AUIPC:
-        # With x0 it is a hint: a landing pad, where processors look for them.
+        # With x0 it is a hint: a landing pad, on processors that have them.
         value = load(parsed.rd, to, address + parsed.imm) if parsed.rd else b"\x01\0"
         return Moved(value, True)
     if parsed.kind == p.JAL:
@@ -133,12 +134,11 @@ def _move(
 
 
 def quiet_goal(code: bytes, address: int) -> int | None:
-    """Where control goes from an instruction that can run with interrupts off and the state for
-    sret set, when it is no branch that is taken; None when it is another kind.
+    """Return where control goes from an instruction that can run with interrupts off and the state
+    for sret set, unless it is a branch that is taken; None for other instructions.
 
-    Those are arithmetic, what is relative to the stack pointer, as the trampoline itself uses
-    the stack, and direct jumps and branches.
-    """
+    Those are arithmetic, accesses relative to the stack pointer, as the trampoline itself uses the
+    stack, and direct jumps and branches."""
     parsed = p.parse(code)
     if parsed is None or refusal(parsed):
         return None
@@ -149,7 +149,7 @@ def quiet_goal(code: bytes, address: int) -> int | None:
 
 
 def _plain(parsed: p.Parsed) -> bool:
-    """Arithmetic, or a load or store at the stack pointer or above it."""
+    """Whether it is arithmetic, or a load or store at the stack pointer or above it."""
     if parsed.size == 4:
         above = parsed.rs1 == e.SP and not parsed.word >> 31
         opcode = parsed.word & 0x7F
@@ -157,13 +157,13 @@ def _plain(parsed: p.Parsed) -> bool:
     quadrant, funct3 = parsed.word & 3, parsed.word >> 13
     if parsed.word & _MOP_MASK == _MOP:
         return False  # c.sspush stores
-    # c.addi4spn; c.addi to c.and; c.slli, c.mv, c.add and what has sp as its base.
+    # c.addi4spn; c.addi to c.and; c.slli, c.mv, c.add and accesses with sp as their base.
     return (quadrant, funct3) == (0, 0) or quadrant == 1 or (quadrant == 2 and funct3 not in (1, 5))
 
 
 def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
-    """Code at `to` with the effect of an instruction that has a quiet_goal, where return_to has
-    been run for that goal."""
+    """Return code at `to` with the effect of an instruction that has a quiet_goal, to run after
+    return_to for that goal."""
     parsed = p.parse(code)
     assert parsed is not None
     try:
@@ -181,22 +181,23 @@ def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
 
 
 def return_to(at: int, goal: int) -> bytes:
-    """Code at `at`: sepc = goal, and sstatus so that sret goes there, of t0, which is sstatus with
-    interrupts as they are to be again.  They are off already.  Spoils t0 and t1."""
+    """Return code at `at` that sets sepc = goal, and sstatus so that sret goes there, from t0,
+    which holds sstatus with interrupts as they are to be again. They are off already. Changes t0
+    and t1."""
     code = _set_status(e.T1, e.T0)
     return code + e.load_address(e.T0, at + len(code), goal, _GOAL) + e.csr_write(e.SEPC, e.T0)
 
 
 def _go_to(at: int, target: int) -> bytes:
-    """sret to another place than return_to has said."""
+    """Return code that goes by sret to another address than return_to has set."""
     code = e.addi(e.SP, e.SP, -_ROOM) + e.c_sdsp(e.T0, 0)
     code += e.load_address(e.T0, at + len(code), target, _TARGET) + e.csr_write(e.SEPC, e.T0)
     return code + e.c_ldsp(e.T0, 0) + e.addi(e.SP, e.SP, _ROOM) + e.SRET
 
 
 def _set_status(spare: int, status: int) -> bytes:
-    """sstatus = status, but that sret goes to supervisor mode with SIE as it is in status, and
-    interrupts are off until then."""
+    """Return code that sets sstatus = status, except that sret goes to supervisor mode with SIE as
+    it is in status, and interrupts are off until then."""
     return (
         e.andi(spare, status, e.SIE)
         + e.slli(spare, spare, e.SPIE.bit_length() - e.SIE.bit_length())
@@ -208,7 +209,7 @@ def _set_status(spare: int, status: int) -> bytes:
 
 
 def load(rd: int, at: int, value: int) -> bytes:
-    """rd = value, which is an address: by a distance where that reaches."""
+    """Return code that sets rd = value, an address: by a distance if that reaches."""
     try:
         return e.load_address(rd, at, value)
     except OutOfReach:
@@ -216,7 +217,7 @@ def load(rd: int, at: int, value: int) -> bytes:
 
 
 def _move_indirect(parsed: p.Parsed, after: int, to: int, spare: int) -> bytes:
-    """spare: a register that nobody needs, or 0."""
+    """Move a jalr. spare: a dead register, or 0."""
     rd, rs1 = parsed.rd, parsed.rs1
     jump = e.jalr(e.X0, rs1, parsed.imm)
     if not rd:
@@ -239,7 +240,7 @@ def _move_indirect(parsed: p.Parsed, after: int, to: int, spare: int) -> bytes:
 
 
 def leave(at: int, target: int, what: str = "the way back") -> bytes:
-    """Code at `at` that goes to target and changes no register.  Raises OutOfReach."""
+    """Return code at `at` that goes to target and changes no register. Raises OutOfReach."""
     head = _save()
     return head + e.load_address(e.T0, at + len(head), target, what) + _return_state() + _restore()
 
@@ -250,7 +251,8 @@ def _save() -> bytes:
 
 
 def _return_state() -> bytes:
-    """As return_to: of t0, and with interrupts as they are now.  They are off from here on."""
+    """Return what return_to does with t0, for interrupts as they are now. They are off from here
+    on."""
     return (
         e.csr_read_clear_bits(e.T1, e.SSTATUS, e.SIE)
         + e.csr_write(e.SEPC, e.T0)

@@ -1,4 +1,6 @@
-"""Snippets (core/bodies.py): what LLVM is told of their registers, and what they touch.
+"""Snippets (core/bodies.py): their registers for LLVM, and what they read and write.
+
+Source: RISC-V unprivileged specification, "RV32/64G Instruction Set Listings".
 
 Tested by tests/codegen/test_snippets.py.
 """
@@ -29,7 +31,6 @@ _FIXED = frozenset((0, NAMES.index("tp")))  # read and never changed
 
 @cache
 def snippet(code: bytes, zero: bool = False) -> Snippet | None:
-    """See Isa.snippet.  Source: RISC-V unprivileged ISA, "RV32/64G Instruction Set Listings"."""
     reads, writes = set[int](), {RESULT}
     if len(code) % _SIZE:
         return None

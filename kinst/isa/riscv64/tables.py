@@ -1,8 +1,9 @@
-"""Where the tables of computed jumps may be: at every address that a pair of instructions makes.
+"""Addresses that may be those of tables of computed jumps: every address that a pair of
+instructions makes.
 
 Compilers make the address of a table by auipc (lui, in programs at low addresses) and addi, not
-always side by side.  GCC's tables for switch have 32-bit distances from the table itself
-(riscv.md, casesi: CASE_VECTOR_PC_RELATIVE); arrays of labels have whole addresses.
+always side by side. GCC's tables for switch have 32-bit distances from the table itself (riscv.md,
+casesi: CASE_VECTOR_PC_RELATIVE); arrays of labels have whole addresses.
 
 Tested by tests/isa/riscv64/test_words.py.
 """
@@ -22,7 +23,6 @@ _AUIPC, _LUI, _ADDI = 0x17, 0x37, 0x13
 
 
 def jump_tables(instructions: Sequence[Instruction]) -> list[JumpTable]:
-    """See Isa.jump_tables."""
     places = dict.fromkeys(_addresses(instructions))
     found = [table for a in places for table in (JumpTable(a, 4, a), JumpTable(a, 8))]
     return found + [JumpTable(a, 4) for a in places if a < _LOW]
@@ -42,7 +42,7 @@ def _addresses(instructions: Sequence[Instruction]) -> Iterator[int]:
 
 
 def _high(one: Instruction) -> int | None:
-    """The upper part of an address that auipc, lui or c.lui makes, or None."""
+    """Return the upper part of an address that auipc, lui or c.lui makes, or None."""
     word = int.from_bytes(one.code, "little")
     if word & 0x7F in (_AUIPC, _LUI):
         start = one.address if word & 0x7F == _AUIPC else 0
@@ -53,7 +53,7 @@ def _high(one: Instruction) -> int | None:
 
 
 def _added(code: bytes, register: int) -> int | None:
-    """What addi or c.addi adds to this register, or None when it is another instruction."""
+    """Return what addi or c.addi adds to this register; None for another instruction."""
     word = int.from_bytes(code, "little")
     if word & 0x707F == _ADDI and word >> 15 & 31 == register:
         return signed(word >> 20, 12)

@@ -1,8 +1,8 @@
-"""Where code may lead, whichever of its halfwords instructions begin at.
+"""Addresses that code may lead to, whatever halfwords its instructions begin at.
 
-Found are direct branches, and addresses that two neighbouring instructions make: those of the real
-instructions all, and some that are none.  Source: RISC-V unprivileged specification, "Control
-Transfer Instructions" and "RVC Instruction Set Listings".
+Finds direct branches, and addresses that two neighbouring instructions make: those of all real
+instructions, and some that are none. Source: RISC-V unprivileged specification, "Control Transfer
+Instructions" and "RVC Instruction Set Listings".
 
 Tested by tests/isa/test_what_leads_where.py.
 """
@@ -15,8 +15,8 @@ import numpy as np
 
 from kinst.core.columns import I64, U64
 
-_CHUNK = 1 << 20  # bytes looked at in one go, so that what is worked out on the way stays small
-_LONGEST = 8  # bytes behind a chunk that what begins in it may need
+_CHUNK = 1 << 20  # bytes searched at once: bounds the memory for intermediate arrays
+_LONGEST = 8  # bytes after a chunk that instructions beginning in it may need
 
 # Bits of displacements, (from, to), as in parse.py.
 _CJ = ((12, 11), (11, 4), (10, 9), (9, 8), (8, 10), (7, 6), (6, 7), (5, 3), (4, 2), (3, 1), (2, 5))
@@ -24,7 +24,6 @@ _CB = ((12, 8), (11, 4), (10, 3), (6, 7), (5, 6), (4, 2), (3, 1), (2, 5))
 
 
 def branches(code: bytes, address: int) -> tuple[U64, U64]:
-    """See Isa.branches."""
     places, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for at in range(0, len(code), _CHUNK):
         size = (min(_CHUNK, len(code) - at) + 1 & -2) + _LONGEST
@@ -41,7 +40,8 @@ def branches(code: bytes, address: int) -> tuple[U64, U64]:
 
 
 def _found(halves: I64) -> Iterator[tuple[I64, I64]]:
-    """(where, where to), as offsets in bytes; the last halfwords are only there to be read."""
+    """Yield (where, where to), as offsets in bytes. The last halfwords are only operands of earlier
+    ones."""
     low = halves[: -_LONGEST // 2]
     for which, places, bits in (
         (low & 0xE003 == 0xA001, _CJ, 12),
@@ -61,7 +61,7 @@ def _found(halves: I64) -> Iterator[tuple[I64, I64]]:
     imm = (word >> 31 & 1) << 12 | (word >> 7 & 1) << 11
     imm |= (word >> 25 & 0x3F) << 5 | (word >> 8 & 0xF) << 1
     yield 2 * where, 2 * where + _signed(imm, 13)
-    # auipc, and straight behind it what adds to its register: addi, jalr.
+    # auipc, directly followed by an instruction that adds to its register: addi, jalr.
     pair = (here & 0x7F == 0x17) & ((behind & 0x707F == 0x13) | (behind & 0x707F == 0x67))
     where = np.flatnonzero(pair & (here >> 7 & 31 == behind >> 15 & 31))
     high, low_part = here[where] & 0xFFFF_F000, behind[where] >> 20

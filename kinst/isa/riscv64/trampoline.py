@@ -1,13 +1,13 @@
 """The whole trampoline: the probe's work, then the displaced instruction, then the way back.
 
-Counting alone is one amoadd.d for each counter (inline.py, as all that needs no frame), by two
+Counting alone is one amoadd.d for each counter (inline.py has other work without a frame), by two
 registers that are dead at the site or saved around it.
 
 A call is in the C convention (LLVM's preserve-most convention on this ISA restores a0 over the
-result): what a C function may spoil is saved, and of the rest what the clauses read.  Interrupts
-are off from before the first call until after the last (sstatus.SIE), and then what they were, or
-up to the way back where the instruction does not mind (relocate.py, "The short way back").
-The stack is 16-byte aligned at every instruction (RISC-V psABI).
+result): the registers that a C function may change are saved, and of the others those that the
+clauses read. Interrupts are off from before the first call until after the last (sstatus.SIE), and
+then as they were, or off up to the way back if the instruction allows it (relocate.py, "The short
+way back"). The stack is 16-byte aligned at every instruction (RISC-V psABI).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ROOM = 16
 def trampoline(
     site: Site, to: int, bodies: Sequence[Body], onward: Onward = UNCHAINED
 ) -> Relocated | Refused:
-    """The trampoline at `to` for a site.  Refused: when the instruction cannot be displaced or
+    """Return the trampoline at `to` for a site. Refused if the instruction cannot be displaced or
     something is more than 2 GB away.
 
-    A head (Onward) begins with a jump over a way back to the site: without it that way is taken.
-    """
+    A head (Onward) begins with a jump over a way back to the site: once the jump is removed,
+    control takes that."""
     head = b""
     if onward.head:
         try:
@@ -72,8 +72,13 @@ def _behind_head(
 
 
 def _work(site: Site, to: int, work: SiteWork, goal: int | None, free: int) -> bytes:
-    """goal: relocate.quiet_goal, for which interrupts are off and relocate.return_to has been run
-    at the end, whatever way the work went.  free: registers that nobody needs, as bits."""
+    """Return the code of a site's work.
+
+    Args:
+        goal: relocate.quiet_goal; if not None, interrupts are off and relocate.return_to has run at
+            the end, on every path.
+        free: dead registers, as bits.
+    """
 
     def end(at: int) -> bytes:
         return b"" if goal is None or work.frame else _counts(at, (), goal)
@@ -90,7 +95,7 @@ def _work(site: Site, to: int, work: SiteWork, goal: int | None, free: int) -> b
 
 
 def _counts(to: int, bodies: Sequence[CountBody], goal: int | None, free: int = 0) -> bytes:
-    """Counting alone, without guards.  goal, free: as in _work."""
+    """Return code that only counts, without guards. goal, free: as in _work."""
     one = choose(free)
     spoiled = choose(free & ~(1 << one))
     if bodies and goal is None and one and spoiled:
@@ -110,7 +115,6 @@ def _counts(to: int, bodies: Sequence[CountBody], goal: int | None, free: int = 
 
 
 def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
-    """See Isa.stub."""
     try:
         code = _counts(at, (CountBody((counter,)),), None)
         return code + e.jal(e.X0, to - at - len(code))
@@ -119,7 +123,8 @@ def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
 
 
 def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: int | None) -> bytes:
-    """Bodies of which at least one is a call, in order, inside one frame.  goal: as in _work."""
+    """Return the code of bodies, at least one of them a call, in order, inside one frame. goal: as
+    in _work."""
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
     code = e.addi(e.SP, e.SP, -r.FRAME_SIZE)
     code += b"".join(e.c_sdsp(register, 8 * register) for register in r.CALLER_SAVED)
@@ -143,7 +148,7 @@ def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: in
 
 
 def _fill(at: int, slot: int, site: Site) -> bytes:
-    """Store a frame slot that is not saved anyway; t0 is free."""
+    """Return code that stores a frame slot that is not saved anyway; t0 is free."""
     if slot == r.PC_SLOT:
         return relocate.load(e.T0, at, site.address) + e.c_sdsp(e.T0, 8 * slot)
     if slot == r.SP_SLOT:
