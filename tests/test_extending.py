@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+import kinst.codegen.subroutines
 import kinst.isa
 import kinst.providers
 import kinst.systems
+from kinst.api.names import vocabulary
 from kinst.core.displaced import Refused
 from kinst.core.errors import DError, KinstError
 from kinst.core.isa import Isa
@@ -32,6 +34,7 @@ CACHES = (
     kinst.systems.kinds, kinst.providers.load_all, kinst.providers.interfaces,
     kinst.providers.of_instructions, kinst.providers.of_functions,
     kinst.providers._kernel_probe,
+    kinst.codegen.subroutines.load_all, kinst.codegen.subroutines.prototypes,
 )  # fmt: skip
 
 
@@ -53,10 +56,10 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
     made: list[str] = []
 
     def put(package: ModuleType, name: str) -> None:
-        kind = package.__name__.rpartition(".")[2]
+        kind = package.__name__.replace(".", "/")
         folder = tmp_path / kind
-        folder.mkdir()
-        (folder / f"{name}.py").write_text(example(f"kinst/{kind}/{name}.py"))
+        folder.mkdir(parents=True)
+        (folder / f"{name}.py").write_text(example(f"{kind}/{name}.py"))
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
         made.append(f"{package.__name__}.{name}")
         forget()
@@ -201,3 +204,29 @@ def test_its_answers_are_those_of_arm64(add: Add) -> None:
         told = (flow.kind, flow.target) == (known.kind, known.target)
         assert told or anywhere or (known.kind, flow.kind) == ("landing", "next"), one.text
         assert next(isa.decode(one.code, one.address)).text == one.text
+
+
+@pytest.mark.parametrize("isa", kinst.isa.names())
+def test_a_subroutine_is_one_file(add: Add, isa: str) -> None:
+    add(kinst.codegen.subroutines, "bitcount")
+    numbers = [0, 1, 0b1011, 1 << 63, (1 << 64) - 1]
+    program = 'fbt::leaf:entry { printf("%d;", bitcount(arg0)); }'
+    calls = [Call("leaf", (n, 0), 0) for n in numbers]
+    counted = [int(n) for n in trace(FakeMachine(isa), program, calls).out.split(";") if n.strip()]
+    assert counted == [n.bit_count() for n in numbers]
+    constant = 'BEGIN { x = 0xf0f0; printf("%d", bitcount(x)); }'
+    assert run(constant).strip() == "8", "the host's own probes compile it, too"
+
+
+def test_calls_of_a_new_subroutine_are_checked(add: Add) -> None:
+    add(kinst.codegen.subroutines, "bitcount")
+    assert vocabulary().words["bitcount"] == "subroutine"
+    for call, tag in (("bitcount()", "D_PROTO_LEN"), ('bitcount("x")', "D_PROTO_ARG")):
+        with pytest.raises(DError) as found:
+            run(f"BEGIN {{ trace({call}); }}")
+        assert found.value.tag == tag
+
+
+def test_without_its_file_the_subroutine_is_not_there() -> None:
+    with pytest.raises(DError, match="undefined function name: bitcount"):
+        run("BEGIN { trace(bitcount(1)); }")

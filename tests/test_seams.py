@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinst.dlang.vocabulary.subroutines import PROTOTYPES
+from kinst.codegen.subroutines import prototypes
 from kinst.image.elf import open_elf
 from kinst.kernels.fetch import prepared
 from tests.tiers import EVERYTHING, FIRST, ISAS
@@ -283,7 +283,7 @@ def test_only_the_linux_system_names_symbols_of_linux() -> None:
             f"{source.at(node)} names {text!r}"
             for node, text in texts(source.nodes)
             if not is_linux(source) and id(node) not in commands
-            if looks_like_a_symbol(text) and text in symbols and text not in PROTOTYPES
+            if looks_like_a_symbol(text) and text in symbols and text not in prototypes()
         ]
     assert not found, show(found)
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kinst.codegen.subroutines import prototypes
 from kinst.core.paths import cache_folder
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.d_options import NAMES, OWN_NAMES
-from kinst.dlang.vocabulary.subroutines import PROTOTYPES
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf, open_elf
 from kinst.image.elf_file import SHF_EXECINSTR
@@ -123,8 +123,7 @@ def vocabulary() -> Vocabulary:
     words |= dict.fromkeys(builtins.ARRAYS, "array")
     words |= {one.name: "aggregating function" for one in builtins.AGGREGATING.values()}
     words |= dict.fromkeys(builtins.ACTIONS, "action")
-    for one in PROTOTYPES.values():
-        words[one.name] = "subroutine"
+    words |= dict.fromkeys(prototypes(), "subroutine")
     providers = load_all()
     return Vocabulary(
         words,

@@ -11,7 +11,6 @@ from kinst.codegen.code_machine import CodeMachine
 from kinst.core.dtypes import ArrayType, PointerType, StackType, StringType, StructType, SymbolType
 from kinst.dlang import typed
 from kinst.dlang.typed import Shared, TranslatedStruct
-from kinst.dlang.vocabulary.subroutines import PROTOTYPES
 from kinst.dlang.walk import expressions, find
 
 
@@ -43,7 +42,7 @@ def makes_pointers(program: typed.TypedProgram) -> bool:
     return any(
         isinstance(expr, TranslatedStruct | Shared)
         or (isinstance(expr, typed.GlobalRead) and isinstance(expr.type, ArrayType))
-        or (isinstance(expr, typed.Subroutine) and PROTOTYPES[expr.name].has_pointers)
+        or (isinstance(expr, typed.Subroutine) and expr.prototype.has_pointers)
         or _points_into_string(expr)
         for expr in expressions(program)
     )

@@ -1,14 +1,13 @@
 """The typed tree: the checker's result, which codegen and the consumer read.
 
-Names: every action ends in Action (TraceAction); a value that is recorded and never computed with
-begins with Recorded (RecordedStack). Every class of the syntax tree (syntax/tree.py) ends in Node.
+Every action ends in Action (TraceAction); a value that is recorded and never computed with begins
+with Recorded (RecordedStack). The classes of the syntax tree (syntax/tree.py) end in Node.
 
-Every expression carries its type; conversions are explicit Cast nodes, so that codegen never
-converts by itself: both operands of a Binary have the same type (shifts excepted), and the
-result of comparisons and logical operators is INT (Dynamic Tracing Guide, ch. 2).  Strings are
-never cast: types that differ only in StringType.size are the same here.  Expressions whose
-operands are all integer constants are folded to one IntConst.  No tree is higher than
-walk.MAX_HEIGHT, so that recursion over it is safe.
+Every expression has its type. Conversions are explicit Cast nodes, so that codegen never converts
+by itself: both operands of a Binary have the same type (shifts excepted), and the result of a
+comparison or logical operator is INT (Dynamic Tracing Guide, ch. 2). Strings are never cast: types
+that differ only in StringType.size are one type here. Expressions of integer constants are folded
+to one IntConst. No tree is higher than walk.MAX_HEIGHT, so recursion over it is safe.
 
 Tested by tests/dlang/test_walk.py.
 """
@@ -20,25 +19,22 @@ from dataclasses import dataclass, field
 from kinst.core.dtypes import ArrayType, DType, IntType, StringType, StructType
 from kinst.core.errors import Span
 from kinst.core.probe import Crossing, ProbePattern
+from kinst.dlang.vocabulary.subroutines import Prototype
 
 
 @dataclass(frozen=True, slots=True)
 class FormatPart:
-    """One piece of a printf format.
+    """One conversion of a printf format and the text before it, or the text after the last one."""
 
-    literal: the text before the conversion, with escapes and %% replaced. conversion: "" behind the
-    last conversion, else its letter without length modifiers ("d", "x", "s", "Y", ...), preceded by
-    "@" where printa() prints the aggregated value ("@d"). flags, width, precision: as written; "*"
-    takes an argument of its own, which comes before the value in the argument list. size: bytes of
-    the integer that is converted; 0 for other values.
-    """
-
-    literal: bytes
+    literal: bytes  # the text, with escapes and %% replaced
+    # The letter without length modifiers ("d", "x", "s", "Y", ...), with "@" before it if printa()
+    # prints the aggregated value ("@d"); "" after the last conversion.
     conversion: str = ""
     flags: str = ""
+    # As written. "*" takes an argument of its own, before the value in the argument list.
     width: int | str | None = None
     precision: int | str | None = None
-    size: int = 0
+    size: int = 0  # bytes of the integer that is converted; 0 for other values
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,35 +45,27 @@ class PrintfFormat:
 
 @dataclass(frozen=True, slots=True)
 class AggFunction:
-    """count sum min max avg stddev quantize lquantize llquantize.
+    """An aggregating function."""
 
-    params: lquantize (base, limit, step); llquantize (factor, low, high, nsteps).
-    """
-
-    name: str
+    name: str  # count sum min max avg stddev quantize lquantize llquantize
+    # lquantize: base, limit, step. llquantize: factor, low, high, nsteps.
     params: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What an aggregation measures, in the program's own words; "" and () where that is not known.
+    """What an aggregation measures, in the program's own words; "" and () if that is not known."""
 
-    Attributes:
-        expression: the first argument of the aggregating function.
-        unit: of its values: "ns", "us", "ms" or "s".
-        keys: the expressions of the keys.
-    """
-
-    expression: str = ""
-    unit: str = ""
-    keys: tuple[str, ...] = ()
+    expression: str = ""  # the first argument of the aggregating function
+    unit: str = ""  # of its values: "ns", "us", "ms" or "s"
+    keys: tuple[str, ...] = ()  # the expressions of the keys
 
 
 @dataclass(frozen=True, slots=True)
 class AggregationVariable:
-    """An aggregation variable; name without the "@" ("" for the anonymous one, printed "@")."""
+    """An aggregation of the program."""
 
-    name: str
+    name: str  # without the "@"; "" for the anonymous one, which is printed as "@"
     index: int
     keys: tuple[DType, ...]
     function: AggFunction
@@ -110,49 +98,41 @@ class Builtin(Expr):
 
 @dataclass(frozen=True, slots=True)
 class RegisterRead(Expr):
-    """regs[index]. index is an expression, usually an IntConst (Register.index).
+    """regs[index] or uregs[index]."""
 
-    user: uregs[index], a register of the thread's user mode; its index is always constant.
-    """
-
-    index: Expr
-    user: bool = False
+    index: Expr  # usually an IntConst (Register.index); that of uregs[] always
+    user: bool = False  # uregs[]: a register of the thread's user mode
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A D variable.
+    """A D variable."""
 
-    name: as D writes it, with self-> or this->. type: of the variable, or of one element. scope:
-    "global", "self" (one for each thread) or "this" (one for each firing). keys: the types of an
-    associative array's keys. length: of a scalar array (int a[5]), else 0.
-    """
-
-    name: str
-    type: DType
+    name: str  # with self-> or this->
+    type: DType  # of the variable, or of one element
     index: int
-    scope: str = "global"
-    keys: tuple[DType, ...] = ()
-    length: int = 0
+    scope: str = "global"  # "global", "self" (one for each thread) or "this" (one for each firing)
+    keys: tuple[DType, ...] = ()  # types of an associative array's keys
+    length: int = 0  # of a scalar array (int a[5]), else 0
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether it lives in the space of dynamic variables, under its keys."""
+        """Whether it is stored in the space of dynamic variables, under its keys."""
         return self.scope == "self" or bool(self.keys)
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalRead(Expr):
-    """A variable without keys, in any scope."""
+    """The value of a variable without keys, in any scope."""
 
     variable: Variable
 
 
 @dataclass(frozen=True, slots=True)
 class Assign(Expr):
-    """variable = value, then the value.  Compound assignment is already expanded.
+    """variable = value, with this value as the result. Compound assignment is already expanded.
 
-    The constant 0 of type INT assigned to a string frees it (self->s = 0)."""
+    The constant 0 of type INT, assigned to a string, frees it (self->s = 0)."""
 
     variable: Variable
     value: Expr
@@ -160,17 +140,17 @@ class Assign(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Step(Expr):
-    """++ and --. by: +1 or -1, times the pointee's size; post: the value is the old one."""
+    """++ or -- of a variable."""
 
     variable: Variable
-    by: int
-    post: bool
+    by: int  # +1 or -1, times the size of what a pointer points to
+    post: bool  # the result is the old value
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedRead(Expr):
     """variable[keys]: an element of an associative array (0 or "" if it was never assigned), or of
-    a scalar array (one key, an INT64; outside the array it faults)."""
+    a scalar array (one key, an INT64; an index outside the array faults)."""
 
     variable: Variable
     keys: tuple[Expr, ...]
@@ -178,8 +158,9 @@ class KeyedRead(Expr):
 
 @dataclass(frozen=True, slots=True)
 class KeyedAssign(Expr):
-    """variable[keys] = value, then the value. In value, OldValue stands for what the element of the
-    innermost KeyedAssign around it held before, so that keys are computed only once."""
+    """variable[keys] = value, with this value as the result. In value, OldValue is the previous
+    value of the element that the innermost KeyedAssign around it assigns to, so that keys are
+    computed only once."""
 
     variable: Variable
     keys: tuple[Expr, ...]
@@ -193,7 +174,7 @@ class OldValue(Expr):
 
 @dataclass(frozen=True, slots=True)
 class KeyedStep(Expr):
-    """++ and -- of an element; as Step."""
+    """++ or -- of an element of an array, with Step's fields."""
 
     variable: Variable
     keys: tuple[Expr, ...]
@@ -209,9 +190,10 @@ class Unary(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Binary(Expr):
-    """op: + - * / % & | ^ << >> on integers; == != < <= > >= (integers, pointers, strings).
+    """An arithmetic operator or a comparison.
 
-    Signedness is that of the operands' type.  Division by zero fires dtrace:::ERROR.
+    op: + - * / % & | ^ << >> on integers; == != < <= > >= on integers, pointers and strings.
+    Signedness is that of the operands' type. Division by zero fires dtrace:::ERROR.
     """
 
     op: str
@@ -221,7 +203,7 @@ class Binary(Expr):
 
 @dataclass(frozen=True, slots=True)
 class NonZero(Expr):
-    """operand; where it is 0 it faults as a division by it would."""
+    """The operand, which faults if it is 0, like a division by it."""
 
     operand: Expr
 
@@ -253,38 +235,31 @@ class Cast(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Load(Expr):
-    """The value of `type` at an address of the traced kernel. It is fault-safe: a bad address fires
-    dtrace:::ERROR. An integer or pointer is loaded as such; a StringType copies a string.
+    """The value of `type` at an address of the traced kernel; a bad address fires dtrace:::ERROR.
 
-    A structure or array is not loaded: codegen's value for it is its address, a Value of 64 bits,
-    and only actions that record it (trace, print) copy its bytes.
-
-    most: the bytes of a char array that holds a string, perhaps without a NUL; 0 for everything
-    else.
+    An integer or pointer is loaded; a StringType copies a string. A structure or array is not
+    loaded: its value in codegen is its address, a Value of 64 bits, and only actions that record it
+    (trace, print) copy its bytes.
     """
 
     address: Expr
-    most: int = 0
+    most: int = 0  # size of a char array that holds a string, perhaps without a NUL; else 0
 
 
 @dataclass(frozen=True, slots=True)
 class BitField(Expr):
-    """The value of a bit-field, with its declared type; fault-safe as Load is.
+    """The value of a bit-field, with its declared type; a bad address fires dtrace:::ERROR."""
 
-    address: of the structure, or of the innermost one that contains it. bit: offset of its first
-    bit from there. bits: its width, 1 to 64.
-    """
-
-    address: Expr
-    bit: int
-    bits: int
+    address: Expr  # of the innermost structure that contains it
+    bit: int  # offset of its first bit from there
+    bits: int  # width, 1 to 64
 
 
 @dataclass(frozen=True, slots=True)
 class SymbolAddress(Expr):
-    """The address of a symbol of the traced kernel, a pointer to the symbol's type.
+    """The address of a symbol of the traced kernel, as a pointer to the symbol's type.
 
-    It is known when the kernel runs: CodeMachine.symbols has it by (module, name).
+    CodeMachine.symbols has the number, by (module, name), once the kernel runs.
     """
 
     module: str
@@ -293,46 +268,48 @@ class SymbolAddress(Expr):
 
 @dataclass(frozen=True, slots=True)
 class RecordedStack(Expr):
-    """stack(n) or ustack(n), of a StackType: recorded or used as a key, never computed with."""
+    """stack(n) or ustack(n), of a StackType."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedSymbol(Expr):
-    """sym(address) and the like, of a SymbolType: recorded or used as a key, never computed
-    with."""
+    """sym(address) and the like, of a SymbolType."""
 
     address: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Subroutine(Expr):
-    """A call of one of D's subroutines (vocabulary/subroutines.py), its arguments already
-    converted.
+    """A call of one of D's subroutines, its arguments already converted.
 
-    The string it returns may be NULL (strchr, strrchr, strstr, strtok). NULL can be compared with
-    NULL and faults anywhere else.
+    A string that it returns may be NULL (strchr, strrchr, strstr, strtok). NULL can be compared
+    with NULL and faults anywhere else.
     """
 
-    name: str
+    prototype: Prototype
     args: tuple[Expr, ...]
+
+    @property
+    def name(self) -> str:
+        return self.prototype.name
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedMemory(Expr):
-    """The bytes at an address, of a DumpType: recorded only; fault-safe."""
+    """The bytes at an address, of a DumpType; a bad address fires dtrace:::ERROR."""
 
     address: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation(Expr):
-    """speculate(id), commit(id) or discard(id), as the number that its record carries: that of the
+    """The number that the record of speculate(id), commit(id) or discard(id) has: that of the
     speculation, or 0 for none.
 
     After speculate, what the clause records belongs to the speculation; commit and discard end it.
     """
 
-    name: str
+    name: str  # speculate, commit or discard
     id: Expr
 
 
@@ -343,16 +320,17 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateAction(Action):
-    """An expression for its effect; it records nothing."""
+    """An expression that is evaluated for its effect; records nothing."""
 
     expr: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class TraceAction(Action):
-    """names: here and below: of the values that are recorded, as the program writes them."""
+    """trace(expr)."""
 
     expr: Expr
+    # The recorded expressions as the program writes them; so too in the actions below.
     names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
@@ -366,9 +344,8 @@ class PrintAction(Action):
 
 @dataclass(frozen=True, slots=True)
 class PrintfAction(Action):
-    """args: one for each conversion that takes one, and before it one for each "*"."""
-
     format: PrintfFormat
+    # One for each conversion that takes a value, and one before it for each "*".
     args: tuple[Expr, ...]
     names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
@@ -411,25 +388,24 @@ class NormalizeAction(Action):
 
 @dataclass(frozen=True, slots=True)
 class PerformAction(Action):
-    """An action, by its name, that is carried out where its record arrives: speculate, commit,
-    discard, tracemem, system, freopen, setopt, ftruncate. args: what is recorded for it."""
+    """An action that the consumer carries out when its record arrives."""
 
-    name: str
-    args: tuple[Expr, ...]
+    name: str  # speculate, commit, discard, tracemem, system, freopen, setopt, ftruncate
+    args: tuple[Expr, ...]  # the recorded values
     format: PrintfFormat | None = None
     names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ChillAction(Action):
-    """chill(ns): the CPU spins."""
+    """chill(duration): the CPU spins."""
 
-    duration: Expr
+    duration: Expr  # ns
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedAction(Action):
-    """A destructive action that kinst does not carry out, and the reason."""
+    """A destructive action that kinst does not carry out, with the reason."""
 
     name: str
     reason: str
@@ -437,26 +413,22 @@ class RefusedAction(Action):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """index: position in the program. actions: () means the default action. crossings: for each
-    pattern that is an instruction of an inlined copy, its role in that copy."""
-
-    index: int
+    index: int  # position in the program
     patterns: tuple[ProbePattern, ...]
     pattern_spans: tuple[Span, ...]
     predicate: Expr | None
-    actions: tuple[Action, ...]
+    actions: tuple[Action, ...]  # () for the default action
     span: Span
+    # For each pattern that is an instruction of an inlined copy, its role in that copy.
     crossings: tuple[Crossing | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TypedProgram:
-    """options: (name, value or "") of each #pragma D option, in order."""
-
     clauses: tuple[Clause, ...]
     variables: tuple[Variable, ...] = ()
     aggregations: tuple[AggregationVariable, ...] = ()
-    options: tuple[tuple[str, str], ...] = field(default=())
+    options: tuple[tuple[str, str], ...] = field(default=())  # (name, value or "") in order
 
 
 def is_signed(type_: DType) -> bool:
@@ -466,59 +438,54 @@ def is_signed(type_: DType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Store(Expr):
-    """*address = value, then the value (with post, the old one).
+    """*address = value, with this value as the result.
 
-    Only memory that the clause has allocated may be written (Dynamic Tracing Guide, "Pointers and
-    Arrays"), and that of variables; any other address faults. variable: the structure or array that
-    the address has to be in. bit, bits: as in BitField; bits 0 if it is none. In value, Before
-    stands for what the innermost Store's address holds. root: for a dynamic variable (self->x,
-    a[key]) its read, whose keys find the element; in address, BaseAddress stands for the
-    element's address, and a missing element is made. A string is stored in all of its type's size,
-    cut or filled up with NULs.
+    Only memory that the clause has allocated (Dynamic Tracing Guide, "Pointers and Arrays") and
+    memory of variables may be written; any other address faults. A string is stored in all of its
+    type's size, cut or filled up with NULs.
     """
 
     address: Expr
-    value: Expr
-    bit: int = 0
-    bits: int = 0
-    post: bool = False
-    variable: Variable | None = None
+    value: Expr  # Before in it is what the innermost Store's address holds
+    bit: int = 0  # of a bit-field, as in BitField
+    bits: int = 0  # 0 if it is no bit-field
+    post: bool = False  # the result is the old value
+    variable: Variable | None = None  # the structure or array that the address has to be in
+    # The read of a dynamic variable (self->x, a[key]), whose keys find the element. BaseAddress in
+    # `address` is the element's address; a missing element is made.
     root: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Before(Expr):
-    """What a Store's address holds before it."""
+    """The value at a Store's address before the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaseAddress(Expr):
-    """In a Store's address: the start of the element, or of the TranslatedStruct."""
+    """In a Store's address: the address of the element, or of the TranslatedStruct."""
 
 
 @dataclass(frozen=True, slots=True)
 class TranslatedStruct(Expr):
-    """A structure that a translator makes, in the clause's memory: zeros except for the stores.
-    Like any structure's, its value is its address.
+    """A structure that a translator makes in the clause's memory: zeros, except for the stores.
+    Its value is its address, like any structure's."""
 
-    first: evaluated before the stores, or None. stores: each address is relative to BaseAddress.
-    """
-
-    first: Expr | None
-    stores: tuple[Store, ...]
+    first: Expr | None  # evaluated before the stores
+    stores: tuple[Store, ...]  # their addresses begin with BaseAddress
 
 
 @dataclass(frozen=True, slots=True)
 class Shared(Expr):
-    """The address of a variable, or of a part of it, as a pointer that may be kept: the same number
-    in the traced kernel and on the host, which see variables at two places."""
+    """The address of a variable or of a part of it, as a pointer that may be stored: one number for
+    the traced kernel and the host, which map variables at different addresses."""
 
     operand: Expr
 
 
 def root_of(address: Expr) -> Expr | None:
-    """The read of the structure, array or string variable that an address is made from, else
-    None."""
+    """Return the read of the structure, array or string variable that an address is computed from;
+    None if there is none."""
     while True:
         if isinstance(address.type, StructType | ArrayType):
             return address

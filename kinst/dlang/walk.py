@@ -1,7 +1,7 @@
 """Walks over D's trees: the syntax tree (syntax/tree.py) and the typed tree (typed.py).
 
-Both are dataclasses whose fields hold nodes, tuples of nodes, or values that are no nodes. No tree
-is higher than MAX_HEIGHT, so recursion over one is safe. Parsing bounds the syntax tree
+Nodes are dataclasses whose fields hold nodes, tuples of nodes, or other values. No tree is higher
+than MAX_HEIGHT, so recursion over it is safe. The parser bounds the syntax tree
 (type_parser.MAX_DEPTH), but pointer arithmetic turns one operator into several typed nodes.
 """
 
@@ -18,20 +18,20 @@ from kinst.dlang.syntax import tree
 MAX_HEIGHT = 200  # at three Python frames a level, still within Python's 1,000
 
 # Annotations of fields that never hold nodes; such fields are skipped for speed.
-_LEAVES = frozenset({"DType", "IntLiteral", "Span", "bool", "bytes", "int", "str"})
+_LEAVES = frozenset({"DType", "IntLiteral", "Prototype", "Span", "bool", "bytes", "int", "str"})
 
 _Kind = TypeVar("_Kind")
 
 
 class _Parts(dict[type, tuple[str, ...] | None]):
-    """For each class of nodes the fields that may hold other nodes; None for what is no node
+    """The fields of each class of nodes that may hold other nodes; None for a class that is no node
     (types, variables, spans)."""
 
     def __missing__(self, kind: type) -> tuple[str, ...] | None:
         nodes = (typed.Expr, typed.Action, typed.Clause, typed.TypedProgram)
-        known = kind.__module__ == tree.__name__ or issubclass(kind, nodes)
+        is_node = kind.__module__ == tree.__name__ or issubclass(kind, nodes)
         self[kind] = None
-        if known and is_dataclass(kind):
+        if is_node and is_dataclass(kind):
             self[kind] = tuple(f.name for f in fields(kind) if f.type not in _LEAVES)
         return self[kind]
 
@@ -39,70 +39,70 @@ class _Parts(dict[type, tuple[str, ...] | None]):
 _parts = _Parts()
 
 
-def _below(value: object, found: list[object]) -> None:
+def _add_nodes(value: object, nodes: list[object]) -> None:
     if isinstance(value, tuple):
         for item in value:
-            _below(item, found)
+            _add_nodes(item, nodes)
     elif _parts[type(value)] is not None:
-        found.append(value)
+        nodes.append(value)
 
 
 def children(node: object) -> list[object]:
-    """The nodes directly below a node, or the nodes in a tuple, in program order."""
-    found: list[object] = []
+    """Return the nodes directly below a node, or the nodes in a tuple, in program order."""
+    nodes: list[object] = []
     if isinstance(node, tuple):
-        _below(node, found)
+        _add_nodes(node, nodes)
     else:
         for name in _parts[type(node)] or ():
-            _below(getattr(node, name), found)
-    return found
+            _add_nodes(getattr(node, name), nodes)
+    return nodes
 
 
 def walk(node: object) -> Iterator[object]:
-    """A node (or the nodes in a tuple) and everything below, outer nodes first, in program
+    """Yield a node (or the nodes in a tuple) and all nodes below, outer nodes first, in program
     order."""
-    waiting = children(node)[::-1] if isinstance(node, tuple) else [node]
-    while waiting:
-        here = waiting.pop()
-        yield here
-        waiting += reversed(children(here))
+    pending = children(node)[::-1] if isinstance(node, tuple) else [node]
+    while pending:
+        current = pending.pop()
+        yield current
+        pending += reversed(children(current))
 
 
 def find(node: object, kind: type[_Kind]) -> Iterator[_Kind]:
-    """Every node of a class, or of its subclasses, in the order of walk()."""
-    return (found for found in walk(node) if isinstance(found, kind))
+    """Return every node of a class, or of its subclasses, in the order of walk()."""
+    return (part for part in walk(node) if isinstance(part, kind))
 
 
 def expressions(
     node: typed.TypedProgram | typed.Clause | typed.Action | typed.Expr,
 ) -> Iterator[typed.Expr]:
-    """Every expression in a piece of a typed tree, including itself."""
+    """Return every expression in a part of a typed tree, the part itself included."""
     return find(node, typed.Expr)
 
 
-def replaced(node: _Kind, one: Callable[[Any], Any]) -> _Kind:
-    """The tree with each node replaced for which one() gives another one, and not None.
+def replaced(node: _Kind, replacement: Callable[[Any], Any]) -> _Kind:
+    """Return the tree with each node replaced by replacement(node), unless that is None.
 
-    Outer nodes come first, and replacements are not looked into. What does not change stays the
+    Outer nodes come first; replacements are not walked. An unchanged part of the tree stays the
     same object.
     """
-    return _replaced(node, one)  # type: ignore[no-any-return]
+    return _replaced(node, replacement)  # type: ignore[no-any-return]
 
 
-def _replaced(value: Any, one: Callable[[Any], Any]) -> Any:
+def _replaced(value: Any, replacement: Callable[[Any], Any]) -> Any:
     if isinstance(value, tuple):
-        items = tuple(_replaced(item, one) for item in value)
+        items = tuple(_replaced(item, replacement) for item in value)
         return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
     names = _parts[type(value)]
     if names is None:
         return value
-    found = one(value)
-    if found is not None:
-        return found
+    instead = replacement(value)
+    if instead is not None:
+        return instead
     changed = {}
     for name in names:
         old = getattr(value, name)
-        new = _replaced(old, one)
+        new = _replaced(old, replacement)
         if new is not old:
             changed[name] = new
     return replace(value, **changed) if changed else value
@@ -110,14 +110,14 @@ def _replaced(value: Any, one: Callable[[Any], Any]) -> Any:
 
 def check_height(clause: typed.Clause) -> None:
     """Raise DError D_SYNTAX if an expression of the clause is higher than MAX_HEIGHT."""
-    waiting = [(child, 1) for child in children(clause)]
-    while waiting:
-        node, height = waiting.pop()
+    pending = [(child, 1) for child in children(clause)]
+    while pending:
+        node, height = pending.pop()
         if isinstance(node, typed.Action):
-            waiting += [(child, height) for child in children(node)]
+            pending += [(child, height) for child in children(node)]
             continue
         if height > MAX_HEIGHT:
             assert isinstance(node, typed.Expr)
             message = "expression is nested too deeply"
             raise DError(message, node.span, "D_SYNTAX", "use a variable for a part of it")
-        waiting += [(child, height + 1) for child in children(node)]
+        pending += [(child, height + 1) for child in children(node)]

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from kinst.codegen.subroutines import prototypes
 from kinst.core.dialect import Dialect
 from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
@@ -145,7 +146,7 @@ def parse_request(
     """
     options = _with_settings(Options(), request.settings)
     programs: list[tree.ProgramNode] = []
-    known = type_names(types, dialect)
+    known = type_names(types, dialect, prototypes())
     part = len(request.programs) > 1
 
     def knows(name: str) -> bool:
@@ -243,6 +244,7 @@ def _checked(
         ustackframes=options.ustackframes,
         jstackframes=options.jstackframes,
         providers=interfaces(),
+        subroutines=prototypes(),
         measures={**measures_of(combine(programs)), **measures},
         dialect=dialect,
     )

@@ -8,6 +8,7 @@ import re
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from kinst.codegen.subroutines import prototypes
 from kinst.core import layout as lay
 from kinst.core.dtypes import StringType
 from kinst.dlang import typed as t
@@ -28,7 +29,9 @@ ERRORS = "dtrace:::ERROR { trace(arg4); trace(arg5); }"
 
 def compiled(text: str) -> t.TypedProgram:
     return compile_text(
-        text, "test", environment=Environment(REGS, STRSIZE, dialect=of_host().dialect)
+        text,
+        "test",
+        environment=Environment(REGS, STRSIZE, dialect=of_host().dialect, subroutines=prototypes()),
     )[1]
 
 

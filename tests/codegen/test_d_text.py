@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 
+from kinst.codegen.subroutines import prototypes
 from kinst.core import layout as lay
 from kinst.core.dtypes import StringType
 from kinst.core.errors import KinstError
@@ -31,7 +32,7 @@ REGS = {r.d_name: r.index for r in REGISTERS}
 
 
 def compiled(text: str) -> t.TypedProgram:
-    return compile_text(text, "test", environment=Environment(registers=REGS))[1]
+    return compile_text(text, "test", environment=Environment(REGS, subroutines=prototypes()))[1]
 
 
 def values(run: Rig, record: object) -> list[int | bytes]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kinst.codegen.subroutines import prototypes
 from kinst.core import layout as lay
 from kinst.core.dtypes import StringType
 from kinst.core.errors import KinstError
@@ -24,7 +25,9 @@ LETTERS = "".join(chr(ord("a") + k % 26) for k in range(400))
 
 def compiled(kind: type[Rig], text: str, strsize: int = 64) -> Rig:
     """Each line is a clause of the one probe."""
-    program = compile_text(text, "test", environment=Environment(REGS, strsize))[1]
+    program = compile_text(
+        text, "test", environment=Environment(REGS, strsize, subroutines=prototypes())
+    )[1]
     clauses = tuple(range(text.count("kinst::f:0")))
     error = (len(clauses),) if "dtrace:::ERROR" in text else ()
     memory = {AT: LETTERS.encode() + bytes(1024), HIGH: bytes(range(128, 256)) + bytes(1024)}
@@ -148,7 +151,9 @@ def with_room(text: str, size: int) -> Rig | None:
     """A program whose actions have so many bytes for their strings; None if they need more."""
     places = scratch(temp_size=lay.ARENA + 64 + 64 + size)
     try:
-        program = compile_text(text, "test", environment=Environment(REGS, 64))[1]
+        program = compile_text(
+            text, "test", environment=Environment(REGS, 64, subroutines=prototypes())
+        )[1]
         memory = {AT: LETTERS.encode() + bytes(1024)}
         return HostRig(program, {7: (0,)}, strsize=64, memory=memory, scratch=places)
     except KinstError as error:

@@ -21,6 +21,7 @@ from functools import cache
 
 import kinst
 from kinst.api import ProgramText
+from kinst.codegen.subroutines import prototypes
 from kinst.core.errors import DError, KinstError
 from kinst.dlang.api import Environment, Macros, compile_text
 from kinst.dlang.syntax import tree
@@ -37,6 +38,7 @@ ENVIRONMENT = Environment(
     256,
     providers=interfaces(),
     dialect=of_host().dialect,
+    subroutines=prototypes(),
 )
 MACROS = Macros(("k", "12", "name", "a b"), {"pid": 5, "target": 6}, defaultargs=True)
 _TOKEN = re.compile(r'[A-Za-z_]\w*|\d\w*|"[^"\n]*"|\s+|.', re.S)

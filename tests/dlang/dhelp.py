@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from kinst.codegen.subroutines import prototypes
 from kinst.core.errors import DError, Span
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, Macros, compile_text
@@ -13,7 +14,9 @@ from kinst.providers import interfaces
 from kinst.systems import of_host
 
 REGISTERS = {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20}
-ENVIRONMENT = Environment(REGISTERS, 256, providers=interfaces(), dialect=of_host().dialect)
+ENVIRONMENT = Environment(
+    REGISTERS, 256, providers=interfaces(), dialect=of_host().dialect, subroutines=prototypes()
+)
 
 
 def compile_(text: str, macros: Macros | None = None) -> typed.TypedProgram:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from kinst.codegen.subroutines import prototypes
 from kinst.core.errors import DError
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.vocabulary import builtins
@@ -22,6 +23,7 @@ ENVIRONMENT = Environment(
     256,
     providers=interfaces(),
     dialect=of_host().dialect,
+    subroutines=prototypes(),
 )
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kinst.codegen.subroutines import prototypes
 from kinst.core.errors import DError, KinstError
 from kinst.dlang.api import Environment, Macros, compile_text, parse_option, parse_text
 from kinst.dlang.syntax.source import to_text
@@ -27,7 +28,9 @@ from tests.dlang.syntax.test_parse import PROGRAMS as GOOD
 from tests.dlang.test_errors import BODIES, PROGRAMS
 from tests.tiers import draws
 
-ENVIRONMENT = Environment({"R_RAX": 14}, 256, providers=interfaces(), dialect=of_host().dialect)
+ENVIRONMENT = Environment(
+    {"R_RAX": 14}, 256, providers=interfaces(), dialect=of_host().dialect, subroutines=prototypes()
+)
 # Without defaultargs a text that leaves $3 unused is refused before anything else is looked at.
 MACROS = Macros(("k", "12", "name", "a b"), {"pid": 5}, defaultargs=True)
 _WORDS = (

@@ -1,8 +1,13 @@
-"""Code of D's subroutines, one module for each theme.
+"""D's subroutines, one module for each theme; every module of this folder is found by itself.
 
-A function here that has the name of a subroutine (dlang/vocabulary/subroutines.py has the
-prototypes) is that subroutine: NAME(firing, args) -> its value, args being the values of the
-arguments in order.  A string that it returns may be NULL.
+A subroutine is one function under its prototype (libdtrace's, of dt_open.c's table of globals and
+the Dynamic Tracing Guide, "Actions and Subroutines"):
+
+    @subroutine("string basename(const char *)")
+    def basename(firing: Firing, args: Args) -> Lowered:
+
+The function emits the code of one call; args are the values of the arguments, in order, and a
+string that it returns may be NULL.
 
 Where a subroutine ends in one of DTrace's faults, so does the clause: a string that is NULL is
 an invalid address, text that does not fit is want of scratch space, a bad base is an illegal
@@ -17,22 +22,22 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
-from types import ModuleType
 
-from kinst.codegen.subroutines.arguments import Subroutine
-from kinst.dlang.vocabulary.subroutines import PROTOTYPES
-
-
-def _own(module: ModuleType) -> Mapping[str, Subroutine]:
-    """The subroutines that a module defines itself, by name."""
-    found = {name: vars(module)[name] for name in PROTOTYPES.keys() & vars(module).keys()}
-    return {name: f for name, f in found.items() if f.__module__ == module.__name__}
+from kinst.codegen.subroutines.arguments import SubroutineCode
+from kinst.dlang.vocabulary.subroutines import Prototype
 
 
 @cache
-def load_all() -> Mapping[str, Subroutine]:
+def load_all() -> Mapping[str, SubroutineCode]:
     """Every subroutine by its name in D."""
-    found: dict[str, Subroutine] = {}
-    for info in pkgutil.iter_modules(__path__):
-        found.update(_own(importlib.import_module(f"{__name__}.{info.name}")))
-    return found
+    modules = [
+        importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)
+    ]
+    values = [value for module in modules for value in vars(module).values()]
+    return {one.prototype.name: one for one in values if isinstance(one, SubroutineCode)}
+
+
+@cache
+def prototypes() -> Mapping[str, Prototype]:
+    """The prototype of every subroutine by its name, for Environment.subroutines."""
+    return {name: one.prototype for name, one in load_all().items()}

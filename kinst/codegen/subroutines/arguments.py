@@ -1,4 +1,4 @@
-"""What subroutines share: their arguments as words, and room for their results.
+"""What subroutines share: how one is declared, its arguments as words, room for its result.
 
 Tested by tests/codegen/subroutines/test_subroutines.py.
 """
@@ -6,17 +6,33 @@ Tested by tests/codegen/subroutines/test_subroutines.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.ssa import IrValue, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR, FAULT_ILLOP
+from kinst.dlang.vocabulary.subroutines import Prototype, prototype
 
 SLASH, DOT = ord("/"), ord(".")
 
 Args = Sequence[Lowered]
-Subroutine = Callable[[Firing, Args], Lowered]
+
+
+@dataclass(frozen=True, slots=True)
+class SubroutineCode:
+    """A subroutine of D: what the checker knows of it, and the emitter of a call's code."""
+
+    prototype: Prototype
+    emit: Callable[[Firing, Args], Lowered]
+
+
+def subroutine(
+    text: str, *, destructive: bool = False
+) -> Callable[[Callable[[Firing, Args], Lowered]], SubroutineCode]:
+    """Make a function D's subroutine of this prototype (vocabulary.subroutines.prototype())."""
+    return lambda emit: SubroutineCode(prototype(text, destructive), emit)
 
 
 def text_words(firing: Firing, value: Lowered) -> tuple[IrValue, IrValue]:

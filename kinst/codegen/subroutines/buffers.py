@@ -17,15 +17,17 @@ from kinst.codegen.helpers.memory_access import (
 )
 from kinst.codegen.helpers.strings_in_memory import read_user_string
 from kinst.codegen.ssa import IrFunction, IrValue, const
-from kinst.codegen.subroutines.arguments import Args, fault_if_failed, number, pointer
+from kinst.codegen.subroutines.arguments import Args, fault_if_failed, number, pointer, subroutine
 from kinst.codegen.subroutines.strings import write_length
 from kinst.core.layout import ARENA
 
 
+@subroutine("void *alloca(size_t)")
 def alloca(firing: Firing, args: Args) -> Lowered:
     return allocate_zeros(firing, number(firing, args[0]))
 
 
+@subroutine("void bcopy(void *, void *, size_t)")
 def bcopy(firing: Firing, args: Args) -> Lowered:
     source, to, size = (
         pointer(firing, args[0]),
@@ -52,6 +54,7 @@ def _fill_zeros(unit: Unit, name: str) -> IrFunction:
     return code
 
 
+@subroutine("string memstr(void *, char, size_t)")
 def memstr(firing: Firing, args: Args) -> Lowered:
     """As in FreeBSD, the last byte becomes the NUL; no bytes at all are NULL."""
     code = firing.code
@@ -71,6 +74,7 @@ def memstr(firing: Firing, args: Args) -> Lowered:
     return Text(code.select(none, const(0), room), strsize, nullable=True)
 
 
+@subroutine("void *copyin(uintptr_t, size_t)")
 def copyin(firing: Firing, args: Args) -> Lowered:
     code = firing.code
     source, size = number(firing, args[0]), number(firing, args[1])
@@ -92,6 +96,7 @@ def _end_text(firing: Firing, end: IrValue) -> None:
     when(code, code.icmp("ult", used, ARENA), put_nul)
 
 
+@subroutine("void copyinto(uintptr_t, size_t, void *)")
 def copyinto(firing: Firing, args: Args) -> Lowered:
     source, size = number(firing, args[0]), number(firing, args[1])
     to = writable(firing, pointer(firing, args[2]), size)
@@ -99,6 +104,7 @@ def copyinto(firing: Firing, args: Args) -> Lowered:
     return const(0)
 
 
+@subroutine("string copyinstr(uintptr_t, [size_t])")
 def copyinstr(firing: Firing, args: Args) -> Lowered:
     code = firing.code
     strsize = firing.unit.layout.strsize
@@ -111,6 +117,7 @@ def copyinstr(firing: Firing, args: Args) -> Lowered:
     return Text(room, strsize)
 
 
+@subroutine("void copyout(void *, uintptr_t, size_t)", destructive=True)
 def copyout(firing: Firing, args: Args) -> Lowered:
     source, to, size = pointer(firing, args[0]), number(firing, args[1]), number(firing, args[2])
     between = firing.allocate(size)
@@ -119,6 +126,7 @@ def copyout(firing: Firing, args: Args) -> Lowered:
     return const(0)
 
 
+@subroutine("void copyoutstr(const char *, uintptr_t, size_t)", destructive=True)
 def copyoutstr(firing: Firing, args: Args) -> Lowered:
     """Write at most `size` bytes, with the NUL if it is among them."""
     code = firing.code
@@ -131,6 +139,7 @@ def copyoutstr(firing: Firing, args: Args) -> Lowered:
     return const(0)
 
 
+@subroutine("uintptr_t *memref(void *, size_t)")
 def memref(firing: Firing, args: Args) -> Lowered:
     """Two words in memory: the address and the size."""
     address, size = pointer(firing, args[0]), number(firing, args[1])

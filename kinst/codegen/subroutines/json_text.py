@@ -11,7 +11,7 @@ from __future__ import annotations
 from kinst.codegen.firing import Firing, Lowered, Text, Unit
 from kinst.codegen.helpers.branching import both, byte_in, either, leave, loop, put, step, when
 from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
-from kinst.codegen.subroutines.arguments import Args, new_text, text_words
+from kinst.codegen.subroutines.arguments import Args, new_text, subroutine, text_words
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _DOT, _MINUS = (ord(c) for c in '"\\,:.-')
 
@@ -344,6 +344,7 @@ def _write_json(unit: Unit, name: str) -> IrFunction:
     return code
 
 
+@subroutine("string json(const char *, const char *)")
 def json(firing: Firing, args: Args) -> Lowered:
     code = firing.code
     dst, size, text = new_text(firing)

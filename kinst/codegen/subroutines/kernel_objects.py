@@ -8,7 +8,7 @@ from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Unit, context_word,
 from kinst.codegen.helpers.branching import leave, loop, step
 from kinst.codegen.helpers.paths import kernel_path
 from kinst.codegen.ssa import IrFunction, IrValue, const
-from kinst.codegen.subroutines.arguments import Args, number, pointer, wide
+from kinst.codegen.subroutines.arguments import Args, number, pointer, subroutine, wide
 from kinst.core.dialect import DeviceNumbers, EncodedBits
 from kinst.core.errors import KinstError
 from kinst.core.layout import CONTEXT_PID, CONTEXT_PPID
@@ -51,6 +51,7 @@ def _has_ancestor(firing: Firing, pid: IrValue) -> IrValue:
     return firing.code.call(firing.unit.helper("progeny", _write_progeny), words)
 
 
+@subroutine("int progenyof(pid_t)")
 def progenyof(firing: Firing, args: Args) -> Lowered:
     code, machine = firing.code, firing.unit.machine
     pid = code.op("and", number(firing, args[0]), 0xFFFFFFFF)
@@ -69,14 +70,17 @@ def progenyof(firing: Firing, args: Args) -> Lowered:
     return code.op("or", near, _has_ancestor(firing, pid))
 
 
+@subroutine("string d_path(struct path *)")
 def d_path(firing: Firing, args: Args) -> Lowered:
     return kernel_path(firing, pointer(firing, args[0]))
 
 
+@subroutine("uint_t getmajor(uint64_t)")
 def getmajor(firing: Firing, args: Args) -> Lowered:
     return _joined(firing, args, _devices(firing, "getmajor").major)
 
 
+@subroutine("uint_t getminor(uint64_t)")
 def getminor(firing: Firing, args: Args) -> Lowered:
     return _joined(firing, args, _devices(firing, "getminor").minor)
 

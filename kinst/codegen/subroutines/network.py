@@ -11,7 +11,15 @@ from kinst.codegen.firing import Firing, Lowered, Text, Unit
 from kinst.codegen.helpers.branching import both, byte_of, either, loop, put, step, when
 from kinst.codegen.helpers.memory_access import read
 from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
-from kinst.codegen.subroutines.arguments import DOT, Args, fault_if_failed, number, pointer, wide
+from kinst.codegen.subroutines.arguments import (
+    DOT,
+    Args,
+    fault_if_failed,
+    number,
+    pointer,
+    subroutine,
+    wide,
+)
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_ILLOP
 
@@ -130,14 +138,17 @@ def _inet(name: str, size: int, address: IrValue, firing: Firing) -> Lowered:
     return Text(room, INET_ROOM)
 
 
+@subroutine("string inet_ntoa(in_addr_t *)")
 def inet_ntoa(firing: Firing, args: Args) -> Lowered:
     return _inet("inet4", 4, pointer(firing, args[0]), firing)
 
 
+@subroutine("string inet_ntoa6(struct in6_addr *)")
 def inet_ntoa6(firing: Firing, args: Args) -> Lowered:
     return _inet("inet6", 16, pointer(firing, args[0]), firing)
 
 
+@subroutine("string inet_ntop(int, void *)")
 def inet_ntop(firing: Firing, args: Args) -> Lowered:
     code = firing.code
     family, address = number(firing, args[0]), pointer(firing, args[1])
@@ -172,16 +183,31 @@ def _byte_swap(firing: Firing, args: Args, size: int) -> Lowered:
     return result
 
 
+@subroutine("uint16_t htons(uint16_t)")
 def htons(firing: Firing, args: Args) -> Lowered:
     return _byte_swap(firing, args, 2)
 
 
+@subroutine("uint32_t htonl(uint32_t)")
 def htonl(firing: Firing, args: Args) -> Lowered:
     return _byte_swap(firing, args, 4)
 
 
+@subroutine("uint64_t htonll(uint64_t)")
 def htonll(firing: Firing, args: Args) -> Lowered:
     return _byte_swap(firing, args, 8)
 
 
-ntohs, ntohl, ntohll = htons, htonl, htonll
+@subroutine("uint16_t ntohs(uint16_t)")
+def ntohs(firing: Firing, args: Args) -> Lowered:
+    return _byte_swap(firing, args, 2)
+
+
+@subroutine("uint32_t ntohl(uint32_t)")
+def ntohl(firing: Firing, args: Args) -> Lowered:
+    return _byte_swap(firing, args, 4)
+
+
+@subroutine("uint64_t ntohll(uint64_t)")
+def ntohll(firing: Firing, args: Args) -> Lowered:
+    return _byte_swap(firing, args, 8)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from kinst.codegen.firing import Firing, Lowered, Text, Unit, context_word
 from kinst.codegen.helpers.branching import both, byte_in, either, loop, step, when
 from kinst.codegen.ssa import IrFunction, IrValue, const
-from kinst.codegen.subroutines.arguments import Args, base_of, text_words, wide
+from kinst.codegen.subroutines.arguments import Args, base_of, subroutine, text_words, wide
 from kinst.core.layout import CONTEXT_TIMESTAMP, STATE_RANDOM
 
 LLTOSTR_ROOM = 72  # 64 binary digits, a sign, the NUL
@@ -96,6 +96,7 @@ def _write_strtoll(unit: Unit, name: str) -> IrFunction:
     return code
 
 
+@subroutine("string lltostr(int64_t, [int])")
 def lltostr(firing: Firing, args: Args) -> Lowered:
     # Whoever reads the text may read up to its bound from wherever it starts.
     room = firing.text_room(2 * LLTOSTR_ROOM)
@@ -104,6 +105,7 @@ def lltostr(firing: Firing, args: Args) -> Lowered:
     return Text(firing.code.call(helper, words), LLTOSTR_ROOM)
 
 
+@subroutine("int64_t strtoll(const char *, [int])")
 def strtoll(firing: Firing, args: Args) -> Lowered:
     helper = firing.unit.helper("strtoll", _write_strtoll)
     words = (*text_words(firing, args[0]), base_of(firing, args))
@@ -114,6 +116,7 @@ def strtoll(firing: Firing, args: Args) -> Lowered:
 _GAMMA, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
+@subroutine("int rand()")
 def rand(firing: Firing, args: Args) -> Lowered:
     """splitmix64 with one state for each CPU, seeded by the cycle counter."""
     code, machine = firing.code, firing.unit.machine

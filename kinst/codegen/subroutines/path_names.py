@@ -21,7 +21,7 @@ from kinst.codegen.helpers.branching import (
     when,
 )
 from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
-from kinst.codegen.subroutines.arguments import DOT, SLASH, Args, new_text, text_words
+from kinst.codegen.subroutines.arguments import DOT, SLASH, Args, new_text, subroutine, text_words
 from kinst.codegen.subroutines.strings import write_length
 
 _Write = Callable[[Unit, str], IrFunction]
@@ -198,13 +198,16 @@ def _make_path(firing: Firing, args: Args, name: str, write: _Write) -> Lowered:
     return text
 
 
+@subroutine("string basename(const char *)")
 def basename(firing: Firing, args: Args) -> Lowered:
     return _make_path(firing, args, "basename", _write_basename)
 
 
+@subroutine("string dirname(const char *)")
 def dirname(firing: Firing, args: Args) -> Lowered:
     return _make_path(firing, args, "dirname", _write_dirname)
 
 
+@subroutine("string cleanpath(const char *)")
 def cleanpath(firing: Firing, args: Args) -> Lowered:
     return _make_path(firing, args, "cleanpath", _write_cleanpath)

@@ -26,7 +26,7 @@ from kinst.codegen.helpers.branching import (
 )
 from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.ssa import IrFunction, IrValue, const
-from kinst.codegen.subroutines.arguments import Args, new_text, text_words, wide
+from kinst.codegen.subroutines.arguments import Args, new_text, subroutine, text_words, wide
 from kinst.core.layout import FAULT_BADADDR, FAULT_NOSCRATCH
 
 MINUS_ONE = const(-1)
@@ -268,6 +268,7 @@ def _write_strtok(unit: Unit, name: str) -> IrFunction:
     return code
 
 
+@subroutine("size_t strlen(const char *)")
 def strlen(firing: Firing, args: Args) -> Lowered:
     helper = firing.unit.helper("length", write_length)
     return firing.code.call(helper, text_words(firing, args[0]))
@@ -281,14 +282,17 @@ def _find_byte(firing: Firing, args: Args, last: bool) -> Lowered:
     return Text(found, firing.unit.layout.strsize, nullable=True)
 
 
+@subroutine("string strchr(const char *, char)")
 def strchr(firing: Firing, args: Args) -> Lowered:
     return _find_byte(firing, args, last=False)
 
 
+@subroutine("string strrchr(const char *, char)")
 def strrchr(firing: Firing, args: Args) -> Lowered:
     return _find_byte(firing, args, last=True)
 
 
+@subroutine("string strstr(const char *, const char *)")
 def strstr(firing: Firing, args: Args) -> Lowered:
     code = firing.code
     helper = firing.unit.helper("index", _write_index)
@@ -299,6 +303,7 @@ def strstr(firing: Firing, args: Args) -> Lowered:
     return Text(found, firing.unit.layout.strsize, nullable=True)
 
 
+@subroutine("int index(const char *, const char *, [int])")
 def index(firing: Firing, args: Args) -> Lowered:
     helper = firing.unit.helper("index", _write_index)
     start = wide(firing, args[2]) if len(args) == 3 else const(0)
@@ -306,6 +311,7 @@ def index(firing: Firing, args: Args) -> Lowered:
     return firing.code.call(helper, words)
 
 
+@subroutine("int rindex(const char *, const char *, [int])")
 def rindex(firing: Firing, args: Args) -> Lowered:
     helper = firing.unit.helper("rindex", _write_rindex)
     start = wide(firing, args[2]) if len(args) == 3 else const((1 << 63) - 1)
@@ -313,6 +319,7 @@ def rindex(firing: Firing, args: Args) -> Lowered:
     return firing.code.call(helper, words)
 
 
+@subroutine("string strjoin(const char *, const char *)")
 def strjoin(firing: Firing, args: Args) -> Lowered:
     code = firing.code
     dst, size, text = new_text(firing)
@@ -324,6 +331,7 @@ def strjoin(firing: Firing, args: Args) -> Lowered:
     return text
 
 
+@subroutine("string substr(const char *, int, [int])")
 def substr(firing: Firing, args: Args) -> Lowered:
     dst, size, text = new_text(firing)
     count = wide(firing, args[2]) if len(args) == 3 else size
@@ -340,14 +348,17 @@ def _fold_case(firing: Firing, args: Args, first: str) -> Lowered:
     return text
 
 
+@subroutine("string tolower(const char *)")
 def tolower(firing: Firing, args: Args) -> Lowered:
     return _fold_case(firing, args, "A")
 
 
+@subroutine("string toupper(const char *)")
 def toupper(firing: Firing, args: Args) -> Lowered:
     return _fold_case(firing, args, "a")
 
 
+@subroutine("string strtok(const char *?, const char *)")
 def strtok(firing: Firing, args: Args) -> Lowered:
     """The string, and how far it is used up, are kept until the probe's clauses are over."""
     code, unit = firing.code, firing.unit

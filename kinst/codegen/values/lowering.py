@@ -30,7 +30,6 @@ from kinst.core.layout import FAULT_BADADDR, FAULT_DIVZERO, FAULT_ILLOP
 from kinst.dlang import typed
 from kinst.dlang.typed import BaseAddress, Before, Shared, Store, TranslatedStruct
 from kinst.dlang.vocabulary import builtins
-from kinst.dlang.vocabulary.subroutines import PROTOTYPES
 
 _PLAIN = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
 
@@ -50,7 +49,7 @@ def nullable(firing: Firing, expr: typed.Expr) -> Lowered:
     on."""
     match expr:
         case typed.Subroutine():
-            parameters = PROTOTYPES[expr.name].parameters
+            parameters = expr.prototype.parameters
             args = [
                 (nullable if parameter.nullable else lower)(firing, arg)
                 for parameter, arg in zip(parameters, expr.args, strict=False)
@@ -291,7 +290,7 @@ def present(firing: Firing, value: Lowered) -> Lowered:
 
 def subroutine(firing: Firing, expr: typed.Subroutine, args: Args) -> Lowered:
     """The value of a call. args: the arguments' values in order. A string may be NULL."""
-    value = load_all()[expr.name](firing, args)
+    value = load_all()[expr.name].emit(firing, args)
     if isinstance(value, Text):
         return value
     if isinstance(expr.type, VoidType):

@@ -353,7 +353,7 @@ def aggregate(node: tree.AssignmentNode, scope: Scope, aggregations: Aggregation
 def _names_aggregating(call: tree.CallNode, scope: Scope) -> bool:
     if not isinstance(call.function, tree.NameNode):
         return False
-    if builtins.kind_of(call.function.name) is None:
+    if scope.kind_of(call.function.name) is None:
         raise unknown_function(call.function.name, call.span, scope)
     return call.function.name in builtins.AGGREGATING
 

@@ -34,7 +34,7 @@ from kinst.dlang.types.conversions import (
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.builtins import SPECULATION
 from kinst.dlang.vocabulary.other_tracers import function_hint
-from kinst.dlang.vocabulary.subroutines import ABSENT, PROTOTYPES, Parameter
+from kinst.dlang.vocabulary.subroutines import ABSENT, Parameter
 
 
 def subroutine(node: tree.CallNode, name: str, scope: Scope, check: Check) -> typed.Expr:
@@ -42,7 +42,7 @@ def subroutine(node: tree.CallNode, name: str, scope: Scope, check: Check) -> ty
 
     Raises DError D_PROTO_LEN, D_PROTO_ARG and the errors of the arguments' expressions.
     """
-    prototype = PROTOTYPES[name]
+    prototype = scope.environment.subroutines[name]
     passed, needed = len(node.arguments), prototype.required
     most = len(prototype.parameters)
     if not needed <= passed <= most:
@@ -59,7 +59,7 @@ def subroutine(node: tree.CallNode, name: str, scope: Scope, check: Check) -> ty
             zip(prototype.parameters, node.arguments, strict=False), 1
         )
     )
-    return typed.Subroutine(prototype.result, node.span, name, args)
+    return typed.Subroutine(prototype.result, node.span, prototype, args)
 
 
 def _argument(name: str, number: int, wanted: Parameter, given: typed.Expr) -> typed.Expr:
@@ -97,8 +97,8 @@ def _absent(name: str, span: Span, scope: Scope) -> DError:
 
 def destructive_calls(nodes: Sequence[typed.Expr]) -> list[str]:
     """The names of the destructive subroutines among these expressions."""
-    calls = (node.name for node in nodes if isinstance(node, typed.Subroutine))
-    return [name for name in calls if PROTOTYPES[name].destructive]
+    calls = (node.prototype for node in nodes if isinstance(node, typed.Subroutine))
+    return [prototype.name for prototype in calls if prototype.destructive]
 
 
 def _speculation(node: tree.CallNode) -> typed.Expr:
@@ -140,7 +140,7 @@ def call(node: tree.CallNode, scope: Scope, check: Check) -> typed.Expr:
     name = node.function.name
     if name == "speculation":
         return _speculation(node)
-    if name in PROTOTYPES:
+    if name in scope.environment.subroutines:
         return subroutine(node, name, scope, check)
     if name in builtins.CALLABLE:
         if not node.arguments and name in _WITH_ARGUMENT:
@@ -159,14 +159,14 @@ def unknown_function(name: str, span: Span, scope: Scope) -> DError:
         return _absent(name, span, scope)
     if name in builtins.ACTIONS_NOT_YET:
         return DError(f"{name}( ) is not supported yet", span, "D_UNKNOWN")
-    kind = builtins.kind_of(name)
+    kind = scope.kind_of(name)
     if name in scope.variables or name in scope.environment.registers:
         kind = "scalar"
     if kind is not None:
         message = f"{kind} '{name}' may not be referenced as a function"
         return DError(message, span, "D_FUNC_IDKIND")
     inlines = (one.name for one in scope.inlines.values() if one.parameters is not None)
-    known = [*builtins.CALLABLE, *PROTOTYPES, "speculation", *inlines]
+    known = [*builtins.CALLABLE, *scope.environment.subroutines, "speculation", *inlines]
     near = get_close_matches(name[:80], known, 1, 0.7)
     hint = function_hint(name) or (f"did you mean {near[0]}()?" if near else "")
     return DError(f"undefined function name: {name[:80]}", span, "D_FUNC_UNDEF", hint)

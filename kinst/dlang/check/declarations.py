@@ -25,7 +25,6 @@ from kinst.dlang.types.conversions import (
     is_string_like,
     same,
 )
-from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.type_names import words
 
 MOST_ELEMENTS = 1 << 20
@@ -39,7 +38,7 @@ def declare_type(node: tree.TypeDeclarationNode, scope: Scope) -> None:
         raise DError(message, node.span, "D_DECL_IDRED")
     body = node.type.body
     for one in body.enumerators if isinstance(body, tree.EnumBodyNode) else ():
-        if builtins.kind_of(one.name) is not None or _is_global(one.name, scope):
+        if scope.kind_of(one.name) is not None or _is_global(one.name, scope):
             raise DError(f"identifier redeclared: {one.name}", one.span, "D_DECL_IDRED")
     scope.types.declare(node)
 
@@ -58,7 +57,7 @@ def declare(
         _declare_only(node.name, type_, node.span, scope)
         return
     name = f"{node.scope}->{node.name}" if node.scope else node.name
-    taken = builtins.kind_of(name) is not None or name in scope.environment.registers
+    taken = scope.kind_of(name) is not None or name in scope.environment.registers
     if scope.types.is_typedef(name):
         raise DError(f"typedef identifier redeclared: {name}", node.span, "D_DECL_IDRED")
     if taken or name in scope.inlines:
@@ -341,7 +340,7 @@ def check_pragma(node: tree.PragmaNode, scope: Scope) -> None:
         return
     if name in scope.variables or name in scope.inlines:
         return
-    if builtins.kind_of(name) is not None or name in scope.environment.registers:
+    if scope.kind_of(name) is not None or name in scope.environment.registers:
         message = f"#pragma {node.kind} cannot modify entity defined outside program scope"
         raise DError(message, node.span, "D_PRAGMA_SCOPE")
     hint = f"{name} is no global variable or inline of the program"

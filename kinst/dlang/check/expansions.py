@@ -40,7 +40,6 @@ from kinst.dlang.types.conversions import (
     same,
     to_string,
 )
-from kinst.dlang.vocabulary import builtins
 from kinst.dlang.walk import children
 
 # Limit for a whole program: inlines that use inlines multiply.
@@ -53,7 +52,7 @@ def define_inline(node: tree.InlineNode, scope: Scope, check: Check) -> None:
     Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_OP_INCOMPAT and all errors of expressions.
     """
     name = node.name
-    if builtins.kind_of(name) is not None or name in scope.environment.registers:
+    if scope.kind_of(name) is not None or name in scope.environment.registers:
         raise DError(f"built-in identifier redeclared: {name}", node.span, "D_DECL_IDRED")
     if name in scope.variables or name in scope.inlines:
         kind = "scalar" if name in scope.variables else "inline"

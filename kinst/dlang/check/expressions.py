@@ -208,7 +208,7 @@ def _other_kind(name: str, scope: Scope) -> str:
         return "associative array" if variable.keys or variable.length else "scalar"
     if name in scope.inlines or name in scope.bound or name in scope.environment.registers:
         return "scalar"
-    return builtins.kind_of(name) or ""
+    return scope.kind_of(name) or ""
 
 
 def _cast_to(node: tree.CastNode, scope: Scope, check: Check) -> typed.Expr:

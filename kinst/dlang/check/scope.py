@@ -20,6 +20,7 @@ from kinst.dlang.syntax import tree
 from kinst.dlang.types.program_types import Types
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.other_tracers import variable_hint
+from kinst.dlang.vocabulary.subroutines import Prototype
 
 _CONSTANT = re.compile(r"[A-Z][A-Z0-9_]+\Z")
 
@@ -76,6 +77,8 @@ class Environment:
     register_hint: Callable[[str], str] = _no_hint
     # What is known of each provider's probes.
     providers: Mapping[str, ProbeInterface] = field(default_factory=dict)
+    # D's subroutines by name.
+    subroutines: Mapping[str, Prototype] = field(default_factory=dict)
     # What each aggregation measures, by name, where that is known better than by this program.
     measures: Mapping[str, typed.Measure] = field(default_factory=dict)
     # The traced system's part of D, asked for when a program first needs it.
@@ -145,10 +148,15 @@ class Scope:
     def end_assignment(self) -> None:
         self._being_assigned.pop()
 
+    def kind_of(self, name: str) -> str | None:
+        """The kind of a built-in name or a subroutine, in dtrace(1)'s words; None for a name that
+        is free."""
+        return "function" if name in self.environment.subroutines else builtins.kind_of(name)
+
     def refuse_builtin(self, name: str, span: Span, role: str) -> None:
         """Raise DError D_IDENT_BADREF if name is a built-in array or function. role: how the
         program uses it."""
-        kind = builtins.kind_of(name)
+        kind = self.kind_of(name)
         if kind is not None and kind != "scalar":
             message = f"{kind} '{name}' may not be referenced as {role}"
             raise DError(message, span, "D_IDENT_BADREF")

@@ -51,7 +51,6 @@ from kinst.dlang.types.operators import (
     step_of,
     wider_string,
 )
-from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.constants import CONSTANTS
 from kinst.dlang.vocabulary.type_names import typedef
 
@@ -96,7 +95,7 @@ def constant_named(name: str, scope: Scope) -> int | None:
 def _is_taken(name: str, scope: Scope) -> bool:
     """Whether a plain name means something that is not a variable."""
     return (
-        builtins.kind_of(name) is not None
+        scope.kind_of(name) is not None
         or name in scope.environment.registers
         or name in scope.inlines
         or name in scope.bound

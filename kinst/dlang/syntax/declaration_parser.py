@@ -1,4 +1,4 @@
-"""Declarations: variables, typedefs, structures, inlines and translators at the outer level.
+"""The parser of declarations: variables, types, inlines, translators and providers.
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -19,8 +19,8 @@ from kinst.dlang.vocabulary.type_names import STARTS_TYPE, TAGS, words
 
 
 def provider(parser: ExpressionParser) -> tree.ProviderNode:
-    """provider name { probes };, from the first token, which is the current one; afterwards the
-    current one is the last. Raises DError D_SYNTAX, D_DECL_*."""
+    """Parse provider name { probes };. The semicolon stays the current token. Raises DError
+    D_SYNTAX, D_DECL_*."""
     parser.advance()
     name = _name(parser, "the provider's name expected")
     parser.expect("{")
@@ -43,7 +43,7 @@ def _name(parser: ExpressionParser, expected: str) -> Token:
 
 
 def _probe(parser: ExpressionParser) -> tree.ProbeDeclarationNode:
-    """name(parameters); or name(parameters) : (parameters);"""
+    """Parse name(parameters); or name(parameters) : (parameters);"""
     name = _name(parser, "the probe's name expected")
     inputs, outputs = _prototype(parser), None
     if parser.at(":"):
@@ -79,8 +79,8 @@ class DeclarationParser(ExpressionParser):
         self.items: list[tree.ItemNode] = []
 
     def declares(self, head: Token) -> bool:
-        """Whether a declaration begins here, at int, uint64_t*x, struct and the like. int* alone
-        counts, as in libdtrace."""
+        """Whether a declaration begins with this token: int, uint64_t*x, struct and the like, and
+        int* alone, as in libdtrace."""
         if head.kind != "description" or ":" in head.text:
             return False
         word = head.text.split("*", 1)[0]
@@ -93,7 +93,7 @@ class DeclarationParser(ExpressionParser):
         return name.kind == "description" and self.lexer.head(name.end).text in (";", ",")
 
     def declaration(self, head: Token) -> int:
-        """Parse one declaration; the offset behind its semicolon. Raises DError."""
+        """Parse one declaration and return the offset after its semicolon. Raises DError."""
         self.token = self.lexer.expression(head.start)
         word = self.token.text
         if word in _NOT_YET:
@@ -105,7 +105,7 @@ class DeclarationParser(ExpressionParser):
             return self.token.end
         storage = self.advance().text if word in _STORAGE else ""
         if storage in ("static", "extern") and self.token.text == "inline":
-            self.advance()  # C's, of a function
+            self.advance()  # C's inline, of a function
             storage = "static"
         if storage in _CLASSES and storage != "static":
             raise self._bad_class()
@@ -131,8 +131,8 @@ class DeclarationParser(ExpressionParser):
         return self._objects(base, storage)
 
     def _objects(self, base: tree.TypeNode, storage: str) -> int:
-        """Variables or functions. static may only stand before these; in C's headers such functions
-        have bodies, which are skipped."""
+        """Parse variables or functions. static may stand only before functions; these have bodies
+        in C's headers, which are skipped."""
         scope = "" if storage == "static" else storage
         first = len(self.items)
 
@@ -150,7 +150,7 @@ class DeclarationParser(ExpressionParser):
         return self._more(one)
 
     def _skip_body(self) -> int:
-        """Skip { ... } with everything nested in it; the offset behind it."""
+        """Skip { ... } with everything nested in it and return the offset after it."""
         depth = 0
         while True:
             if self.token.kind == "end":
@@ -165,7 +165,7 @@ class DeclarationParser(ExpressionParser):
         return DError(message, self.token.span, "D_DECL_BADCLASS")
 
     def _specifiers_or_int(self, storage: str) -> tree.TypeNode:
-        """The type; int if a storage class is followed by a name only, as in old C."""
+        """Parse the type; it is int if only a name follows a storage class, as in old C."""
         if storage and self.token.kind == "name" and not self._starts_type(self.token.text):
             after = self.lexer.expression(self.token.end)
             if after.kind == "op" and after.text in (";", ",", "[", "("):
@@ -173,13 +173,13 @@ class DeclarationParser(ExpressionParser):
         return self.specifiers()
 
     def _list_of(self, one: Callable[[], None]) -> int:
-        """A list of what `one` parses, with commas, up to and with the semicolon; the offset behind
-        it."""
+        """Parse a comma-separated list up to its semicolon, each element by calling `one`. Return
+        the offset after the semicolon."""
         one()
         return self._more(one)
 
     def _more(self, one: Callable[[], None]) -> int:
-        """More of them behind commas, and the semicolon: its end."""
+        """Parse the rest of such a list, from its first comma on."""
         while self.at(","):
             self.advance()
             one()
@@ -190,7 +190,7 @@ class DeclarationParser(ExpressionParser):
     def _declared_name(self) -> Token:
         name = self.token
         if name.kind == "name" and name.text in STARTS_TYPE & KEYWORDS:
-            message = f"invalid type combination: {name.text} behind a type"
+            message = f"invalid type combination: {name.text} after a type"
             raise DError(message, name.span, "D_DECL_COMBO", "is there a ; before it?")
         if name.kind != "name" or name.text in KEYWORDS:
             raise self.unexpected("a variable name expected")
@@ -209,8 +209,8 @@ class DeclarationParser(ExpressionParser):
         return self._list_of(one)
 
     def _variable(self, base: tree.TypeNode, scope: str) -> tree.DeclarationNode:
-        """Stars, a name and what is in [ ]: the types of keys, or a number of elements. An extern
-        declaration makes no variable, nor does that of a function."""
+        """Parse stars, a name and [ ] with the types of keys or a number of elements. Neither an
+        extern declaration nor that of a function makes a variable."""
         if self.at("(") or scope == "extern":
             return self._complicated(base, scope)
         type_ = replace(base, stars=self.stars())
@@ -231,19 +231,19 @@ class DeclarationParser(ExpressionParser):
             if keys is not None and self.at("["):
                 message = "cannot declare array of associative arrays"
                 raise DError(message, self.token.span, "D_DECL_DYNOBJ", "write [int, int]")
-        behind: list[tree.Derivation] = []
+        suffixes: list[tree.Derivation] = []
         while self.at("[") or (self.at("(") and length is None and keys is None):
-            behind.append(self.derivation())
-            if isinstance(behind[-1], tree.FunctionNode):
+            suffixes.append(self.derivation())
+            if isinstance(suffixes[-1], tree.FunctionNode):
                 scope = "extern"
-        type_ = replace(type_, derived=tuple(reversed(behind)))
+        type_ = replace(type_, derived=tuple(reversed(suffixes)))
         if self.at("="):
             hint = f"{name.text} = ... in a BEGIN clause"
             raise self.unexpected(f"a declaration has no initial value; write {hint}")
         return tree.DeclarationNode(name.span, type_, name.text, scope, keys, length)
 
     def _complicated(self, base: tree.TypeNode, scope: str) -> tree.DeclarationNode:
-        """A variable whose declarator has parentheses: int (*f)(void)."""
+        """Parse a variable whose declarator has parentheses: int (*f)(void)."""
         type_, name = self.declarator(base)
         if name is None:
             raise self.unexpected("a variable name expected")
@@ -273,12 +273,12 @@ class DeclarationParser(ExpressionParser):
         return word in STARTS_TYPE or (word not in KEYWORDS and self.names_type(word))
 
     def _listed(self, one: Callable[[], _Listed]) -> list[_Listed]:
-        """one, and more of it behind commas."""
-        found = [one()]
+        """Parse a comma-separated list, each element by calling `one`."""
+        elements = [one()]
         while self.at(","):
             self.advance()
-            found.append(one())
-        return found
+            elements.append(one())
+        return elements
 
     def _parameter(self) -> tree.ParameterNode:
         base = self.specifiers()
@@ -287,7 +287,7 @@ class DeclarationParser(ExpressionParser):
         return tree.ParameterNode(type_, name.text, name.span)
 
     def _inline(self, base: tree.TypeNode) -> tree.InlineNode:
-        """name = expression; or name[type key, ...] = expression;"""
+        """Parse name = expression; or name[type key, ...] = expression;"""
         type_ = replace(base, stars=self.stars())
         name = self._declared_name()
         parameters: tuple[tree.ParameterNode, ...] | None = None
@@ -296,7 +296,7 @@ class DeclarationParser(ExpressionParser):
             parameters = tuple(self._listed(self._parameter))
             self.expect("]")
         if not self.at("="):
-            raise self.unexpected("an inline is defined where it is declared: = expected")
+            raise self.unexpected("an inline needs its value: = expected")
         self.advance()
         value = self.expression()
         if not self.at(";"):
@@ -304,13 +304,13 @@ class DeclarationParser(ExpressionParser):
         return tree.InlineNode(name.span, type_, name.text, parameters, value)
 
     def _translator(self) -> int:
-        """translator type < source parameter > { member = expression; ... };"""
+        """Parse translator type < source parameter > { member = expression; ... };"""
         span = self.advance().span
         type_ = self.type_name()
         self.expect("<")
         source, name = self.declarator(self.specifiers())
         if name is None:
-            raise self.unexpected("a name for what is translated expected")
+            raise self.unexpected("a name for the translator's parameter expected")
         self.expect(">")
         self.expect("{")
         members: list[tree.MemberValueNode] = []

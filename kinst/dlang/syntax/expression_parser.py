@@ -1,7 +1,7 @@
-"""Expressions: recursive descent by precedence, with a bound on nesting.
+"""The parser of expressions: recursive descent by precedence, with a bound on nesting.
 
-Each level of nesting takes two Python frames, and no tree is higher than MAX_DEPTH, so that later
-stages may simply recurse.
+Each level of nesting takes two Python frames, and no tree is higher than MAX_DEPTH, so later stages
+may recurse.
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -33,8 +33,6 @@ _Sized = tuple[tree.ExprNode, int]  # an expression and its height
 
 
 class ExpressionParser(TypeParser):
-    """Parses from `token` on; the current token is always the first unused one."""
-
     def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
         super().__init__(lexer, knows_type)
         self.in_predicate = False
@@ -43,11 +41,10 @@ class ExpressionParser(TypeParser):
         self._variables: set[str] = set()  # names that look like types but are assigned to
 
     def constant(self) -> tree.ExprNode:
-        """See TypeParser."""
         return self._level(TERNARY)[0]
 
     def expression(self) -> tree.ExprNode:
-        """A whole expression, commas included."""
+        """Parse a whole expression, commas included."""
         return self._level(COMMA)[0]
 
     def _higher(self, span: Span, *heights: int) -> int:
@@ -58,7 +55,7 @@ class ExpressionParser(TypeParser):
         return height
 
     def _level(self, strength: int, depth: int = 0) -> _Sized:
-        """An expression whose operators bind at least as strongly as `strength`."""
+        """Parse an expression whose operators bind at least as strongly as `strength`."""
         self._higher(self.token.span, depth)
         start = self.token.start
         left, height = self._unary(depth)
@@ -88,8 +85,8 @@ class ExpressionParser(TypeParser):
         return left, height
 
     def _operator_span(self, start: int, at: Token) -> Span:
-        """Where errors about an operator point: from its first operand to itself if they are on one
-        line."""
+        """Return the span of errors about an operator: from its first operand to the operator if
+        they are on one line, else the operator."""
         whole = self.source.span(start, at.end)
         return whole if whole.line == at.span.line else at.span
 
@@ -102,7 +99,8 @@ class ExpressionParser(TypeParser):
         return True
 
     def _unary(self, depth: int) -> _Sized:
-        """Prefix operators and casts, collected in a loop, around a postfix expression."""
+        """Parse prefix operators and casts, in a loop, and the postfix expression that they apply
+        to."""
         prefixes: list[tuple[Token, tree.TypeNode | None, Span]] = []
         operand: _Sized | None = None
         while operand is None:
@@ -210,7 +208,8 @@ class ExpressionParser(TypeParser):
         raise self.unexpected()
 
     def _name(self, token: Token) -> tree.ExprNode:
-        """A name. Keywords are none; a type's name is one where it is assigned to."""
+        """Parse a name. Keywords are refused; the name of a type is a variable if it is assigned
+        to."""
         if token.text == "offsetof":
             return self._offsetof()
         if token.text in KEYWORDS:
@@ -227,7 +226,7 @@ class ExpressionParser(TypeParser):
         return tree.NameNode(token.span, token.text)
 
     def _xlate(self, depth: int) -> _Sized:
-        """xlate < type > (expression)."""
+        """Parse xlate < type > (expression)."""
         start = self.advance().start
         self.expect("<")
         type_ = self.type_name()
@@ -253,18 +252,18 @@ class ExpressionParser(TypeParser):
             return False
         if after.text in TYPEDEFS or after.text in self.typedefs:
             return True
-        # Ask the kernel for a type of this name only where a type may stand.
+        # Ask the kernel for a type of this name only if a type may stand here.
         fits = then.kind == "name" or (then.kind == "op" and then.text in (")", "*", "("))
         return fits and not builtins.kind_of(after.text) and self.names_type(after.text)
 
     def _parenthesized_type(self) -> tuple[tree.TypeNode, int]:
-        """A type in parentheses, and the offset behind it; None for anything else."""
+        """Parse a type in parentheses. Return it and the offset after it."""
         self.expect("(")
         type_ = self.type_name()
         return type_, self.expect(")").end
 
     def _offsetof(self) -> tree.ExprNode:
-        """offsetof(type, member)."""
+        """Parse offsetof(type, member)."""
         start = self.advance().start
         self.expect("(")
         type_ = self.type_name()

@@ -29,21 +29,18 @@ NUMBER_OR_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Macros:
-    """The values of macros.
+    """The values of macros."""
 
-    arguments: $0 (the script's name) and the operands of the command, $1, $2, ... variables: pid,
-    target, uid, euid, gid, egid, ppid, pgid, sid, tid, ... by name. defaultargs: undefined
-    arguments are 0 or "", and unused ones are no error. argref: unused ones are no error.
-    """
-
+    # $0 (the script's name) and the operands of the command, $1, $2, ...
     arguments: tuple[str, ...] = ()
+    # pid, target, uid, euid, gid, egid, ppid, pgid, sid, tid, ... by name.
     variables: Mapping[str, int] = field(default_factory=dict)
-    defaultargs: bool = False
-    argref: bool = False
+    defaultargs: bool = False  # undefined arguments are 0 or "", and unused ones are no error
+    argref: bool = False  # unused arguments are no error
 
 
 class MacroUse:
-    """Looks macros up, and remembers which arguments a program has used."""
+    """Replaces macros, and records which arguments a program uses."""
 
     def __init__(self, macros: Macros) -> None:
         self.macros = macros
@@ -52,7 +49,7 @@ class MacroUse:
         self._used: set[int] = set()
 
     def argument(self, reference: str, span: Span, default: str) -> str:
-        """The text of $N (reference as written).  Raises DError D_MACRO_UNDEF."""
+        """Return the text of $N, given as written. Raises DError D_MACRO_UNDEF."""
         digits = reference.lstrip("$").lstrip("0") or "0"
         index = int(digits) if len(digits) < 10 else 10**9
         if index < len(self.macros.arguments):
@@ -68,20 +65,20 @@ class MacroUse:
         )
 
     def variable(self, reference: str, span: Span) -> int:
-        """The value of $name.  Raises DError D_MACRO_UNDEF."""
+        """Return the value of $name, given as written. Raises DError D_MACRO_UNDEF."""
         name = reference.lstrip("$")
         if name not in self.macros.variables:
-            known = " ".join(f"${v}" for v in sorted(self.macros.variables))
+            names = " ".join(f"${v}" for v in sorted(self.macros.variables))
             raise DError(
                 f"macro variable {reference[:40]} is not defined",
                 span,
                 "D_MACRO_UNDEF",
-                macro_hint(name) or (f"defined: {known}" if known else ""),
+                macro_hint(name) or (f"defined: {names}" if names else ""),
             )
         return self.macros.variables[name]
 
     def expand(self, text: str, span: Span) -> str:
-        """A probe description with every macro replaced by its text."""
+        """Replace every macro of a probe description by its text."""
 
         def replace(match: re.Match[str]) -> str:
             if match.group(1)[0].isdigit():
@@ -91,10 +88,8 @@ class MacroUse:
         return _REFERENCE.sub(replace, text)
 
     def check_used(self, span: Span) -> None:
-        """As in dtrace(1), the last argument has to be used; if it is not, there are too many.
-
-        Raises DError D_MACRO_UNUSED.
-        """
+        """Raise DError D_MACRO_UNUSED if the last argument is not used: then the command line has
+        too many, as dtrace(1) sees it."""
         last = len(self.macros.arguments) - 1
         if last >= 1 and last not in self._used and not (self.defaultargs or self.argref):
             raise DError(
@@ -124,8 +119,8 @@ _CHARACTER = re.compile(r"'((?:[^'\\\n]|\\[^\n])*)'")
 
 _DESCRIPTION = re.compile(r"[-$:a-zA-Z_.?*\\\[\]!@][-$:0-9a-zA-Z_.`?*\\\[\]!@]*")
 
-# Descriptions as other tools print and take them: FUNCTION+OFFSET, after which a kernel's traces
-# have /SIZE; and FILE:FUNCTION:LINE.
+# Descriptions in the form of other tools: FUNCTION+OFFSET, with /SIZE in a kernel's traces; and
+# FILE:FUNCTION:LINE.
 _PLUS_OFFSET = re.compile(r"(?<=[0-9a-zA-Z_])\+(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:/0[xX][0-9a-fA-F]+)?")
 _IN_FILE = re.compile(r"(?:kinst)?:*[-0-9a-zA-Z_./]+\.[chS]:[0-9a-zA-Z_.@]+:[0-9]+")
 
@@ -141,35 +136,29 @@ _OPERATOR = re.compile("|".join(re.escape(o) for o in _OPERATORS))
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """kind: int, string, name, agg, op, description or end.
-
-    text: as written (an operator, a name, a description); for a macro, its value. sign: of a macro
-    argument such as -5.
-    """
-
-    kind: str
-    text: str
+    kind: str  # int, string, name, agg, op, description or end
+    text: str  # as written; for a macro, its value
     span: Span
     start: int
     end: int
     integer: IntLiteral | None = None
-    data: bytes = b""
-    sign: str = ""
+    data: bytes = b""  # of a string
+    sign: str = ""  # of a macro argument such as -5
 
     def __str__(self) -> str:
         return self.text if self.kind != "end" else "end of input"
 
 
 class Lexer:
-    """The tokens of one Source. control_lines: the # lines that were skipped, by offset."""
+    """Splits a text into tokens."""
 
     def __init__(self, source: SourceText, macros: MacroUse) -> None:
         self.source = source
         self.macros = macros
-        self.control_lines: dict[int, str] = {}
+        self.control_lines: dict[int, str] = {}  # skipped so far, by offset
 
     def skip(self, at: int) -> int:
-        """The offset of the next character that is not space, comment or control line.
+        """Return the offset of the next character outside of space, comments and control lines.
 
         Raises DError D_SYNTAX for a comment that does not end.
         """
@@ -206,7 +195,7 @@ class Lexer:
         return not self.source.text[line:at].strip(" \t\f\v\r")
 
     def head(self, at: int) -> Token:
-        """The token at `at` in a clause head: description, int, or an operator."""
+        """Return the token at offset `at` in a clause head: description, int, or an operator."""
         at = self.skip(at)
         text = self.source.text
         if at >= len(text):
@@ -224,7 +213,7 @@ class Lexer:
         raise self._unexpected(at)
 
     def expression(self, at: int) -> Token:
-        """The token at `at` in an expression, statement or declaration.
+        """Return the token at offset `at` in an expression, statement or declaration.
 
         Raises DError D_SYNTAX, D_INT_*, D_STR_NL, D_CHR_*, D_MACRO_*.
         """
@@ -250,8 +239,8 @@ class Lexer:
         raise self._unexpected(at)
 
     def ends_predicate(self, at: int) -> bool:
-        """Whether a / that ends just before `at` closes a predicate: dtrace(1) looks whether
-        { ; / or the end of the text comes next."""
+        """Whether a / that ends just before offset `at` closes a predicate: { ; / or the end of the
+        text comes next, as in dtrace(1)."""
         at = self.skip(at)
         return at >= len(self.source.text) or self.source.text[at] in ";{/"
 
@@ -302,8 +291,8 @@ class Lexer:
         return DError(f"newline encountered in {what}", self.source.span(at, end), tag)
 
     def _macro(self, start: int, end: int) -> Token:
-        """A macro's token. $$x is a string; $1 is an integer or a name if its text is one, else a
-        string."""
+        """Return a macro's token. $$x is a string; $1 is an integer or a name if its text is one,
+        else a string."""
         token = self._token("name", start, end)
         reference = token.text
         as_string = reference.startswith("$$")

@@ -1,10 +1,9 @@
-"""Whole programs: clauses, declarations, control lines; and the command line's probe options.
+"""The parser of programs: clauses, control lines, and the command line's probe options.
 
-A clause with an if becomes several clauses, in the order of its statements, as in FreeBSD's
-libdtrace (dt_sugar.c). this->%condition_N says where control is: 1 in the first branch, 2 in the
-other one, and 0, with which every firing begins, if the if has not been reached. this->%error is 1
-while one of the parts runs, so that a fault in it skips the parts behind it. No name of D contains
-a %.
+A clause with an if is split into several clauses, in the order of its statements, as in FreeBSD's
+libdtrace (dt_sugar.c). this->%condition_N is 1 in the first branch of the Nth if, 2 in the other
+one, and 0 as long as the if has not been reached in this firing. this->%error is 1 while one of the
+clauses runs, so that a fault in it skips those after it. No name of D contains a %.
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -41,7 +40,8 @@ class _IfSplitter:
     predicate: tree.ExprNode | None = None
 
     def block(self, statements: tuple[tree.Statement, ...], inside: tree.ExprNode) -> None:
-        """The statements of a block; all of its parts but the first run under `inside`."""
+        """Add the statements of a block. Its clauses, except the first, have the predicate
+        `inside`."""
         for statement in statements:
             if not isinstance(statement, tree.IfNode):
                 self.statements.append(statement)
@@ -58,7 +58,7 @@ class _IfSplitter:
             self.close(inside)
 
     def close(self, following: tree.ExprNode) -> None:
-        """End the part under construction if it has statements; the next one runs under
+        """End the current clause if it has statements. The next one has the predicate
         `following`."""
         if self.statements:
             span = self.clause.span
@@ -74,10 +74,13 @@ class _IfSplitter:
 
 
 def split(clause: tree.ClauseNode, statements: tuple[tree.Statement, ...]) -> list[tree.ClauseNode]:
-    """The clauses for one whose statements contain an if. clause: without its statements.
+    """Split a clause whose statements contain an if.
 
-    Other clauses of the probe use the same names, so they are set to 0 first, before the predicate:
-    what comes behind must not run if that fails.
+    Other clauses of the probe use these variables, too. So the first clause sets them to 0, and has
+    no predicate: if the predicate of the next one fails, the clauses after it must not run.
+
+    Args:
+        clause: the clause without its statements.
     """
     span = clause.span
     splitter = _IfSplitter(clause, 2, predicate=clause.predicate)
@@ -123,7 +126,7 @@ _LARGEST_VERSION = (255, 4095, 4095)  # DT_VERSION_MAJMAX and the other two
 
 
 def _read_pragma(kind: str, given: list[str], span: Span) -> tree.PragmaNode:
-    """The pragma of this kind with these words, where strings have their quotes.
+    """Read a pragma from its words; strings have their quotes.
 
     Raises DError D_PRAGMA_MALFORM, D_PRAGMA_INVAL.
     """
@@ -164,10 +167,10 @@ _WORD = re.compile(r'"[^"]*"|[^\s"]+')
 
 
 def read_control_line(text: str, span: Span) -> OptionNode | PragmaNode | None:
-    """An option, a pragma, or None for a line that has no effect.
+    """Read a control line, from the # to its end. Return an option, a pragma, or None for a line
+    that has no effect.
 
-    text: from the # to the end of the line.  Raises DError D_PRAGCTL_INVAL, D_PRAGERR,
-    D_PRAGMA_INVAL, D_PRAGMA_MALFORM, D_PRAGMA_OPTSET.
+    Raises DError D_PRAGCTL_INVAL, D_PRAGERR, D_PRAGMA_INVAL, D_PRAGMA_MALFORM, D_PRAGMA_OPTSET.
     """
     words = _WORD.findall(text[1:])
     if not words:
@@ -184,7 +187,7 @@ def read_control_line(text: str, span: Span) -> OptionNode | PragmaNode | None:
         raise DError(f"#error: {' '.join(words[1:])}", span, "D_PRAGERR")
     if words[0] == "line" or words[0].isdigit():
         if LINE_MARKER.match(text):
-            return None  # Source has seen it
+            return None  # SourceText reads it
         raise DError("malformed #line directive", span, "D_PRAGMA_MALFORM", '#line 5 "file"')
     raise DError(f"invalid control directive: #{words[0]}", span, "D_PRAGCTL_INVAL")
 
@@ -214,11 +217,11 @@ def _d_pragma(words: list[str], span: Span) -> OptionNode | PragmaNode | None:
     return OptionNode(span, name, value)
 
 
-MAX_BRANCHES = 40  # levels of if; each else if is one
+MAX_BRANCHES = 40  # levels of if; each "else if" is one
 
 
 class Level(IntEnum):
-    """The part of a probe description that is written last (dtrace(1)'s -P -m -f -n)."""
+    """The last part of a probe description on the command line (dtrace(1)'s -P -m -f -n)."""
 
     PROVIDER = 0
     MODULE = 1
@@ -244,13 +247,18 @@ def parse(
     part: bool = False,
     knows_type: Callable[[str], bool] | None = None,
 ) -> tree.ProgramNode:
-    """The syntax tree of a program text.
+    """Parse the text of a program.
 
-    file: its name in errors. level: how probe descriptions are filled up. script: the text of a
-    file, where, as in dtrace(1), a clause needs a body. part: there are other texts, so that this
-    one may consist of declarations. knows_type: whether the traced kernel has a typedef of this
-    name. Raises DError (any input gives a program or a DError): D_SYNTAX, D_EMPTY, D_PDESC_INVAL,
-    D_MACRO_*, D_INT_*, D_STR_NL, D_CHR_*, D_PRAG*, D_DECL_*, D_UNKNOWN.
+    Args:
+        file: the name that errors show.
+        level: the last part that probe descriptions have.
+        script: the text is a file's, in which a clause needs a body, as in dtrace(1).
+        part: other texts follow, so that this one may have declarations only.
+        knows_type: whether the traced kernel has a typedef of this name.
+
+    Raises:
+        DError: D_SYNTAX, D_EMPTY, D_PDESC_INVAL, D_MACRO_*, D_INT_*, D_STR_NL, D_CHR_*, D_PRAG*,
+            D_DECL_*, D_UNKNOWN. Every text gives a program or a DError.
     """
     use = MacroUse(macros or Macros())
     lexer = Lexer(SourceText(text, file), use)
@@ -296,7 +304,7 @@ class _ProgramParser(DeclarationParser):
         return tree.ProgramNode(tuple(self.items))
 
     def _skip(self, at: int) -> int:
-        """Skip to the next item, reading the control lines on the way."""
+        """Skip to the next item, and read the control lines before it."""
         at = self.lexer.skip(at)
         self._take_controls()
         return at
@@ -314,7 +322,7 @@ class _ProgramParser(DeclarationParser):
         self._controls_done += len(lines)
 
     def _clause(self, head: Token) -> int:
-        """Parse one clause; the offset behind it."""
+        """Parse one clause and return the offset after it."""
         self.args_used = False
         descriptions = [self._description(head)]
         last = head
@@ -339,11 +347,12 @@ class _ProgramParser(DeclarationParser):
             end = last.end
         else:
             self.token = following
-            raise self.unexpected(", or / or { expected behind a probe description")
+            raise self.unexpected(", or / or { expected after a probe description")
         self._take_controls()
         span = descriptions[0].span
         plain = tuple(s for s in statements if not isinstance(s, tree.IfNode))
-        # args[] has the types of one description: libdtrace compiles each of them by itself.
+        # The types of args[] are those of one description, so each becomes a clause, as in
+        # libdtrace.
         each = [(d,) for d in descriptions] if self.args_used else [tuple(descriptions)]
         for some in each:
             clause = tree.ClauseNode(span, some, predicate, plain)
@@ -368,7 +377,7 @@ class _ProgramParser(DeclarationParser):
         return statements, self.token.end
 
     def _statements(self, depth: int) -> tuple[tree.Statement, ...]:
-        """Up to the closing brace, which stays the current token."""
+        """Parse statements up to the closing brace, which stays the current token."""
         statements: list[tree.Statement] = []
         while not self.at("}"):
             if self.at(";"):
@@ -381,7 +390,7 @@ class _ProgramParser(DeclarationParser):
         return tuple(statements)
 
     def _statement(self, depth: int) -> tree.Statement:
-        """An expression, or an if with its branches."""
+        """Parse an expression, or an if with its branches."""
         word = self.token
         if word.kind != "name" or word.text != "if":
             return self.expression()
@@ -400,7 +409,7 @@ class _ProgramParser(DeclarationParser):
         return tree.IfNode(word.span, condition, then, otherwise)
 
     def _branch(self, depth: int) -> tuple[tree.Statement, ...]:
-        """A block in braces, or one statement with its semicolon."""
+        """Parse a block in braces, or one statement with its semicolon."""
         if self.at("{"):
             self.advance()
             statements = self._statements(depth)
@@ -468,12 +477,18 @@ def parse_option(
     part: bool = False,
     knows_type: Callable[[str], bool] | None = None,
 ) -> tree.ProgramNode:
-    """The program of one option, such as ("f", "vfs_read /pid == 1/ { trace(arg0); }").
+    """Parse the program of one option, such as ("f", "vfs_read /pid == 1/ { trace(arg0); }").
 
-    option: the letter without its dash. ordinal: its number among options of this letter, from 1;
-    errors name it "-n argument" or "-n argument 2" and give line and column in the value. part: as
-    for parse(). Raises DError (any value gives a program or a DError); KinstError for -i without a
-    number.
+    Errors name the option, "-n argument" or "-n argument 2", with line and column in the value.
+
+    Args:
+        option: the letter without its dash.
+        ordinal: its number among the options of this letter, from 1.
+        part, knows_type: as for parse().
+
+    Raises:
+        DError: the value is no program.
+        KinstError: -i has no number.
     """
     level = LEVELS[option]
     name = f"-{option} argument" + (f" {ordinal}" if ordinal > 1 else "")

@@ -1,5 +1,5 @@
-"""D text: the source with its spans, and the literals in it (Dynamic Tracing Guide, "Types,
-Operators, and Expressions").
+"""The text of a program, spans in it, and its literals (Dynamic Tracing Guide, "Types, Operators,
+and Expressions").
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -19,9 +19,11 @@ LINE_MARKER = re.compile(
 
 
 class SourceText:
-    """The D text of a file or a command-line argument, and spans in it.
+    """The D text of a file or a command-line argument.
 
-    text: any characters at all. file: its name in errors.
+    Args:
+        text: any characters.
+        file: the name that errors show.
     """
 
     def __init__(self, text: str, file: str) -> None:
@@ -37,7 +39,7 @@ class SourceText:
                 self._markers.append((index + 1, name, int(marker[1])))
 
     def span(self, start: int, end: int) -> Span:
-        """The characters from offset start to end, cut at the end of the first line."""
+        """Return the span from offset start to end, cut at the end of its first line."""
         line = bisect_right(self._starts, start) - 1
         text = self._lines[line]
         column = start - self._starts[line]
@@ -48,7 +50,7 @@ class SourceText:
 
 
 def to_bytes(text: str) -> bytes:
-    """The bytes that source characters were read from; undecodable ones come back unchanged."""
+    """Return the bytes that source characters were read from, undecodable bytes included."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -56,7 +58,7 @@ def to_bytes(text: str) -> bytes:
 
 
 def to_text(data: bytes) -> str:
-    """The inverse of to_bytes, for any bytes."""
+    """Return the source characters of any bytes: the inverse of to_bytes()."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -76,15 +78,15 @@ _MOST_DIGITS = 64  # more significant digits than any 64-bit number has, in any 
 
 @dataclass(frozen=True, slots=True)
 class IntLiteral:
-    """value: 0..2**64-1.  suffix: u, l, ul, ... in lower case.  decimal: not octal or hex."""
+    """An integer constant."""
 
-    value: int
-    suffix: str = ""
-    decimal: bool = True
+    value: int  # 0..2**64-1
+    suffix: str = ""  # u, l, ul, ... in lower case
+    decimal: bool = True  # neither octal nor hexadecimal
 
 
 def read_integer(text: str, span: Span) -> IntLiteral:
-    """An integer constant as written.  Raises DError D_INT_DIGIT, D_INT_OFLOW."""
+    """Read an integer constant. Raises DError D_INT_DIGIT, D_INT_OFLOW."""
     match = _INTEGER.match(text)
     if match is None:
         raise DError(f"{text} is not an integer constant", span, "D_SYNTAX")
@@ -106,7 +108,7 @@ def read_integer(text: str, span: Span) -> IntLiteral:
 
 
 def literal_type(literal: IntLiteral, span: Span) -> IntType:
-    """The first type of C99's list that holds the value.  Raises DError D_INT_OFLOW."""
+    """Return the first type of C99's list that can hold the value. Raises DError D_INT_OFLOW."""
     unsigned = "u" in literal.suffix
     first = int(unsigned) + 2 * literal.suffix.count("l")
     step = 2 if unsigned or literal.decimal else 1
@@ -130,8 +132,8 @@ _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9A-Fa-f]+|.)", re.DOTALL)
 
 
 def unescape(text: str) -> bytes:
-    """The bytes inside a string constant: C's escapes are replaced, and any other character
-    behind a backslash means itself."""
+    """Return the bytes of the inside of a string constant. C's escapes are replaced; any other
+    character after a backslash means itself."""
     out = bytearray()
     at = 0
     for match in _ESCAPE.finditer(text):
@@ -151,13 +153,15 @@ def unescape(text: str) -> bytes:
 
 
 def string_value(text: str) -> bytes:
-    """The bytes of a string constant, up to its first NUL as everywhere in DTrace."""
+    """Return the bytes of a string constant up to its first NUL, like DTrace."""
     return unescape(text).split(b"\0", 1)[0]
 
 
 def character_value(text: str, span: Span) -> IntLiteral:
-    """The value of a character constant; 'ab' is 0x6162. Raises DError D_CHR_NULL (empty),
-    D_CHR_OFLOW (over 8 bytes)."""
+    """Return the value of a character constant; 'ab' is 0x6162.
+
+    Raises DError D_CHR_NULL (empty), D_CHR_OFLOW (over 8 bytes).
+    """
     data = unescape(text)
     if not data:
         raise DError("empty character constant", span, "D_CHR_NULL")
@@ -170,7 +174,7 @@ _PRINTED = {v: k for k, v in _ESCAPES.items() if k not in "'?"}
 
 
 def escape(data: bytes) -> str:
-    """The inside of a string constant for which unescape() returns `data`."""
+    """Return the inside of a string constant that unescape() turns into `data`."""
     out = []
     for byte in data:
         if byte in _PRINTED:

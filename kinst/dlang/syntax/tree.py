@@ -1,10 +1,10 @@
 """The syntax tree: D as it is written, before names and types are resolved.
 
-Names: every class here ends in Node (ClauseNode, AggregationNode). The typed tree (typed.py), which
-the checker makes of it, has none of these names.
+Every class here ends in Node (ClauseNode, AggregationNode). The checker turns this tree into the
+typed tree (typed.py), whose classes have none of these names.
 
-Parentheses are not kept; unparse.py adds those that precedence needs. Macros have been
-replaced. No expression is nested deeper than type_parser.MAX_DEPTH.
+Parentheses are not kept; unparse.py adds those that precedence needs. Macros are already replaced.
+No expression is nested deeper than type_parser.MAX_DEPTH.
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -26,10 +26,8 @@ class ExprNode:
 
 @dataclass(frozen=True, slots=True)
 class IntegerNode(ExprNode):
-    """text: the constant as written (0x10, 'a', 5u)."""
-
     literal: IntLiteral
-    text: str
+    text: str  # as written: 0x10, 'a', 5u
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +42,14 @@ class NameNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class AggregationNode(ExprNode):
-    """@name, or @ (name "")."""
+    """An aggregation: @name."""
 
-    name: str
+    name: str  # without the @; "" for the anonymous one
 
 
 @dataclass(frozen=True, slots=True)
 class IndexNode(ExprNode):
-    """base[arguments]: a pointer, regs, an aggregation or an associative array."""
+    """base[arguments], where base is a pointer, regs, an aggregation or an array."""
 
     base: ExprNode
     arguments: tuple[ExprNode, ...]
@@ -65,32 +63,28 @@ class CallNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class MemberNode(ExprNode):
-    """base.name or base->name (op "." or "->"); also self->name and this->name."""
+    """base.name or base->name; also self->name and this->name."""
 
     base: ExprNode
-    op: str
+    op: str  # "." or "->"
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixNode(ExprNode):
-    """op: * & - + ~ ! ++ -- sizeof stringof."""
-
-    op: str
+    op: str  # * & - + ~ ! ++ -- sizeof stringof
     operand: ExprNode
 
 
 @dataclass(frozen=True, slots=True)
 class PostfixNode(ExprNode):
-    """op: ++ --."""
-
-    op: str
+    op: str  # ++ or --
     operand: ExprNode
 
 
 @dataclass(frozen=True, slots=True)
 class InfixNode(ExprNode):
-    """Every binary operator of C, ^^ and the comma."""
+    """A binary operator of C, ^^, or the comma."""
 
     op: str
     left: ExprNode
@@ -99,9 +93,7 @@ class InfixNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentNode(ExprNode):
-    """op: = += -= and so on."""
-
-    op: str
+    op: str  # = += -= *= and so on
     left: ExprNode
     right: ExprNode
 
@@ -115,20 +107,20 @@ class TernaryNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class PointerNode:
-    """A * of a declarator, outside of the innermost ones."""
+    """A * of a declarator that is not one of TypeNode.stars."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayNode:
-    """[count]; None: []."""
+    """[count] of a declarator."""
 
-    count: ExprNode | None
+    count: ExprNode | None  # None for []
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionNode:
-    """(parameters)."""
+    """(parameters) of a declarator."""
 
     parameters: tuple[TypeNode, ...]
     variadic: bool
@@ -139,19 +131,17 @@ Derivation = PointerNode | ArrayNode | FunctionNode
 
 @dataclass(frozen=True, slots=True)
 class FieldNode:
-    """A member as declared; name "" for an anonymous structure or padding bits."""
+    """The declaration of a structure's member."""
 
     type: TypeNode
-    name: str
-    width: ExprNode | None
+    name: str  # "" for an anonymous structure or for padding bits
+    width: ExprNode | None  # of a bit-field
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
 class StructBodyNode:
-    """kind: struct or union."""
-
-    kind: str
+    kind: str  # struct or union
     tag: str
     fields: tuple[FieldNode, ...]
     span: Span
@@ -173,15 +163,14 @@ class EnumBodyNode:
 
 @dataclass(frozen=True, slots=True)
 class TypeNode:
-    """words: unsigned long, uint64_t, struct file... stars: levels of pointer to that. derived:
-    what is then made of it, in this order: for int (*)[4] an array, then a pointer. body: that of a
-    structure or enumeration defined here."""
+    """The name of a type, as in a declaration or a cast."""
 
-    words: tuple[str, ...]
-    stars: int
+    words: tuple[str, ...]  # unsigned long, uint64_t, struct file, ...
+    stars: int  # levels of pointer to these words
     span: Span
+    # The rest of the declarator, innermost first: for int (*)[4] an array, then a pointer.
     derived: tuple[Derivation, ...] = ()
-    body: StructBodyNode | EnumBodyNode | None = None
+    body: StructBodyNode | EnumBodyNode | None = None  # of a type that is defined here
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +181,12 @@ class CastNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class TypedNode(ExprNode):
-    """operand as a value of a type, or (pointer) as a pointer to one. kinst makes these for local
-    variables, whose types need not have names."""
+    """The operand as a value of a type. kinst makes these for local variables, whose types need not
+    have a name in D."""
 
     type: DType
     operand: ExprNode
-    pointer: bool
+    pointer: bool  # the operand is a pointer to the type
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +196,10 @@ class SizeofTypeNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class OffsetOfNode(ExprNode):
-    """offsetof(type, member); member may be a path: a.b."""
+    """offsetof(type, member)."""
 
     type: TypeNode
-    member: str
+    member: str  # may be a path: a.b
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,33 +217,31 @@ class ItemNode:
 
 @dataclass(frozen=True, slots=True)
 class OptionNode(ItemNode):
-    """#pragma D option name=value; value "" when there is none."""
+    """#pragma D option name=value."""
 
     name: str
-    value: str
+    value: str  # "" if there is none
 
 
 @dataclass(frozen=True, slots=True)
 class PragmaNode(ItemNode):
-    """#pragma D attributes, binding or depends_on (kind); words: the rest, strings in quotes."""
+    """#pragma D attributes, binding or depends_on."""
 
-    kind: str
-    words: tuple[str, ...]
+    kind: str  # attributes, binding or depends_on
+    words: tuple[str, ...]  # the rest; strings keep their quotes
 
 
 @dataclass(frozen=True, slots=True)
 class DeclarationNode(ItemNode):
-    """One variable: type name. scope: "", "self" or "this", or "extern" for what is only declared:
-    a function, or anything behind that word.
-
-    keys: of an associative array; None if it has none. length: of a scalar array.
-    """
+    """The declaration of one variable."""
 
     type: TypeNode
     name: str
+    # "", "self" or "this"; "extern" for a name that is only declared: a function, or any name after
+    # that word.
     scope: str = ""
-    keys: tuple[TypeNode, ...] | None = None
-    length: ExprNode | None = None
+    keys: tuple[TypeNode, ...] | None = None  # of an associative array
+    length: ExprNode | None = None  # of a scalar array
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +254,7 @@ class TypeDeclarationNode(ItemNode):
 
 @dataclass(frozen=True, slots=True)
 class ParameterNode:
-    """Of an inline array: type name."""
+    """A parameter of an inline array or of a probe: type name."""
 
     type: TypeNode
     name: str
@@ -305,10 +292,10 @@ class TranslatorNode(ItemNode):
 
 @dataclass(frozen=True, slots=True)
 class PrototypeNode:
-    """(parameters) of a probe; the names may be "".  variadic: more may follow."""
+    """(parameters) of a probe, whose names may be ""."""
 
     parameters: tuple[ParameterNode, ...]
-    variadic: bool
+    variadic: bool  # ends in ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,22 +318,20 @@ class ProviderNode(ItemNode):
 
 @dataclass(frozen=True, slots=True)
 class DescriptionNode:
-    """pattern: the parts, with macros replaced and filled up from the right; or an id.
+    """A probe description."""
 
-    inlined: the inline function if this is an instruction of one of its copies (kinst.sugar);
-    crossing: its role in that copy.
-    """
-
-    pattern: ProbePattern
+    pattern: ProbePattern  # the parts, filled up from the right, or an id
     span: Span
+    # The inline function, if this is an instruction of one of its inlined copies (kinst.sugar), and
+    # the instruction's role in that copy.
     inlined: str = ""
     crossing: Crossing | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class IfNode:
-    """if (condition) then else otherwise; only within the parser, which splits the clause (see
-    program_parser.py)."""
+    """if (condition) then else otherwise. Only the parser has these: it splits the clause
+    (program_parser.py)."""
 
     span: Span
     condition: ExprNode
@@ -359,20 +344,19 @@ Statement = ExprNode | IfNode
 
 @dataclass(frozen=True, slots=True)
 class ClauseNode(ItemNode):
-    """statements: () means the default action."""
-
     descriptions: tuple[DescriptionNode, ...]
     predicate: ExprNode | None
-    statements: tuple[ExprNode, ...]
+    statements: tuple[ExprNode, ...]  # () for the default action
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramNode:
-    """items: in source order (a control line within a clause comes before the clause). empty: where
-    a text ends that has no clause and should have one, else None; its declarations are checked
-    first."""
+    """A whole program."""
 
+    # In source order; a control line within a clause comes before the clause.
     items: tuple[ItemNode, ...] = field(default=())
+    # The end of a text that has no clause and should have one. An error, once its declarations are
+    # checked.
     empty: Span | None = None
 
     @property

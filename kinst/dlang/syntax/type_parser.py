@@ -1,5 +1,5 @@
-"""Types as C writes them: specifiers, declarators, bodies of structures and enumerations (K&R
-A8; Dynamic Tracing Guide, "Structs and Unions").
+"""The parser of types: specifiers, declarators, bodies of structures and enumerations (K&R A8;
+Dynamic Tracing Guide, "Structs and Unions").
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -24,7 +24,7 @@ from kinst.dlang.vocabulary.type_names import (
 )
 
 MAX_DEPTH = 100
-MAX_BODIES = 20  # structures in structures
+MAX_BODIES = 20  # levels of structures in structures
 
 KEYWORDS = (
     words(
@@ -39,21 +39,22 @@ CLASSES = words("auto register static extern typedef self this")  # of storage
 _ATTRIBUTES = words("short long signed unsigned")
 
 
-def _is_nothing(type_: tree.TypeNode) -> bool:
-    """Whether a parameter's type is void itself."""
+def _is_void(type_: tree.TypeNode) -> bool:
+    """Whether a type is void, and not a pointer to it."""
     words = [w for w in type_.words if w not in QUALIFIERS]
     return words == ["void"] and not type_.stars and not type_.derived
 
 
 def further(base: tree.TypeNode) -> tree.TypeNode:
-    """The type for the next declarator, to which a tag defined for the one before is known."""
+    """Return the type for the next declarator of a list: without its body, if a tag names it."""
     return replace(base, body=None) if base.body is not None and base.body.tag else base
 
 
 class TypeParser:
     """Parses from `token` on; the current token is always the first unused one.
 
-    knows_type: whether the traced kernel has a type of this name.
+    Args:
+        knows_type: whether the traced kernel has a type of this name.
     """
 
     def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
@@ -65,7 +66,7 @@ class TypeParser:
         self._bodies = 0
 
     def advance(self) -> Token:
-        """Use up the current token; the next one becomes the current one."""
+        """Return the current token and go to the next one."""
         used = self.token
         self.token = self.lexer.expression(used.end)
         return used
@@ -79,7 +80,7 @@ class TypeParser:
         return self.advance()
 
     def unexpected(self, hint: str = "") -> DError:
-        """A D_SYNTAX error at the current token."""
+        """Return a D_SYNTAX error at the current token."""
         shown = str(self.token)[:40]
         where = shown if self.token.kind == "end" else f'"{shown}"'
         return DError(f"syntax error near {where}", self.token.span, "D_SYNTAX", hint)
@@ -88,17 +89,17 @@ class TypeParser:
         return self.source.span(start, end)
 
     def constant(self) -> tree.ExprNode:
-        """An expression without commas, as in a dimension or a bit-field's width."""
+        """Parse an expression without commas, as in a dimension or a bit-field's width."""
         raise NotImplementedError
 
     def names_type(self, name: str) -> bool:
-        """Whether a name that is no keyword is a type's."""
+        """Whether a word that is no keyword names a type."""
         own = name.removeprefix("D`")
-        known = name in TYPEDEFS or name in LIBRARY_TYPES or own in self.typedefs
-        return known or self._knows_type(name)
+        in_program = name in TYPEDEFS or name in LIBRARY_TYPES or own in self.typedefs
+        return in_program or self._knows_type(name)
 
     def specifiers(self) -> tree.TypeNode:
-        """A type without stars and declarator: const unsigned long, struct file, foo_t, ..."""
+        """Parse a type without stars and declarator: const unsigned long, struct file, foo_t."""
         found: list[str] = []
         start, end = self.token.start, self.token.end
         named = False
@@ -130,14 +131,14 @@ class TypeParser:
         return tree.TypeNode(tuple(found), 0, self.from_to(start, end))
 
     def _goes_on(self, found: list[str]) -> bool:
-        """Whether the current name belongs to the type, and is not what is declared: unsigned foo_t
-        x."""
+        """Whether the current name is still part of the type, and not the declared name, as foo_t
+        is in: unsigned foo_t x."""
         if not set(found) <= _ATTRIBUTES | QUALIFIERS or not self.names_type(self.token.text):
             return False
         return self.lexer.expression(self.token.end).kind == "name"
 
     def _tagged(self, before: list[str]) -> tree.TypeNode:
-        """struct, union or enum, with its tag, its body or both."""
+        """Parse struct, union or enum with its tag, its body or both."""
         kind = self.advance()
         self._end = kind.end
         tag = ""
@@ -212,7 +213,7 @@ class TypeParser:
         return tree.EnumBodyNode(tag, tuple(found), span)
 
     def type_name(self) -> tree.TypeNode:
-        """A type without a name, as in a cast or in sizeof."""
+        """Parse a type without a name, as in a cast or in sizeof."""
         type_, name = self.declarator(self.specifiers())
         if name is not None:
             self.token = name
@@ -220,8 +221,8 @@ class TypeParser:
         return type_
 
     def declarator(self, base: tree.TypeNode, depth: int = 0) -> tuple[tree.TypeNode, Token | None]:
-        """Type and name from stars, a name or ( ), and [ ] and ( ) behind it; the name may be
-        missing."""
+        """Parse stars, a name or ( ), then [ ] and ( ). Return the type, and the name if there is
+        one."""
         stars, derived, name = self._declared(depth)
         return replace(base, stars=base.stars + stars, derived=derived), name
 
@@ -238,10 +239,10 @@ class TypeParser:
             self.expect(")")
         elif self.token.kind == "name" and self.token.text not in KEYWORDS:
             name = self.advance()
-        behind: list[tree.Derivation] = []
+        suffixes: list[tree.Derivation] = []
         while self.at("[", "("):
-            behind.append(self.derivation(depth))
-        return stars, (*reversed(behind), *inner), name
+            suffixes.append(self.derivation(depth))
+        return stars, (*reversed(suffixes), *inner), name
 
     def _is_inner(self) -> bool:
         """Whether ( begins a declarator in parentheses, and not parameters."""
@@ -252,7 +253,7 @@ class TypeParser:
         return free and not self.names_type(after.text)
 
     def derivation(self, depth: int = 0) -> tree.Derivation:
-        """What a [ or ( behind a name means."""
+        """Parse the [ ] or ( ) after a name."""
         return self._dimension() if self.at("[") else self._parameters(depth)
 
     def _dimension(self) -> tree.Derivation:
@@ -262,7 +263,7 @@ class TypeParser:
         return tree.ArrayNode(count, bracket.span)
 
     def parameters(self, depth: int = 0) -> tuple[tuple[tree.ParameterNode, ...], bool]:
-        """The parameters in parentheses, each with its name or "", and whether ... follows them."""
+        """Parse parameters in parentheses. Return them, and whether ... follows them."""
         self.expect("(")
         found: list[tree.ParameterNode] = []
         variadic = False
@@ -288,10 +289,10 @@ class TypeParser:
     def _parameters(self, depth: int) -> tree.Derivation:
         parameters, variadic = self.parameters(depth + 1)
         found = [one.type for one in parameters]
-        nothing = [one for one in parameters if _is_nothing(one.type)]
+        voids = [one for one in parameters if _is_void(one.type)]
         seen: set[str] = set()
         for number, one in enumerate(parameters, 1):
-            if one in nothing and one.name:
+            if one in voids and one.name:
                 message = f"void parameter may not have a name: {one.name}"
                 raise DError(message, one.span, "D_DECL_PROTO_NAME")
             if one.name and one.name in seen:
@@ -301,14 +302,14 @@ class TypeParser:
                 )
                 raise DError(message, one.span, "D_DECL_PROTO_FORM")
             seen.add(one.name)
-        if nothing and (len(found) > 1 or variadic):
-            raise DError("void must be sole parameter", nothing[0].span, "D_DECL_PROTO_VOID")
-        if nothing:
+        if voids and (len(found) > 1 or variadic):
+            raise DError("void must be sole parameter", voids[0].span, "D_DECL_PROTO_VOID")
+        if voids:
             found = []
         return tree.FunctionNode(tuple(found), variadic)
 
     def stars(self) -> int:
-        """The number of * that follow (qualifiers between them are dropped)."""
+        """Parse any number of * and return it; qualifiers between them are dropped."""
         count = 0
         while True:
             if self.at("*"):

@@ -1,4 +1,4 @@
-"""Prints a syntax tree as D, in the layout of dtrace -d: one description a line, statements
+"""The text of a syntax tree, in the layout of dtrace -d: one description a line, statements
 indented by a tab (FreeBSD's status report of 2023Q1, kinst).
 """
 
@@ -20,8 +20,10 @@ _PRIMARY = POSTFIX_STRENGTH + 1
 
 
 def unparse(program: tree.ProgramNode) -> str:
-    """D text that parses to the same tree, apart from spans. Only the clauses that an if has become
-    (program_parser.py) contain names that are not D's."""
+    """Return D text that parses to this tree, apart from spans.
+
+    The clauses that an if was split into (program_parser.py) contain names that are not D's.
+    """
     blocks: list[str] = []
     plain: list[str] = []
     items = list(program.items)
@@ -40,7 +42,8 @@ def unparse(program: tree.ProgramNode) -> str:
 
 
 def _declared_together(items: list[tree.ItemNode]) -> int:
-    """The number of items that came from one declaration: several if its structure has no tag."""
+    """Return how many of the first items are from one declaration: several if its structure has no
+    tag."""
     first = items[0]
     if not isinstance(first, tree.TypeDeclarationNode) or first.name or not first.type.body:
         return 1
@@ -54,7 +57,7 @@ def _declared_together(items: list[tree.ItemNode]) -> int:
 
 
 def _plain(items: list[tree.ItemNode]) -> str:
-    """Items that are no clause: one, or all of one declaration."""
+    """Return the text of an item that is no clause, or of all items of one declaration."""
     item, last = items[0], items[-1]
     if isinstance(item, tree.OptionNode):
         return f"#pragma D option {item.name}{f'={item.value}' if item.value else ''}\n"
@@ -108,8 +111,8 @@ def _translator(item: tree.TranslatorNode) -> str:
 def _provider(item: tree.ProviderNode) -> str:
     lines = []
     for one in item.probes:
-        behind = f" : {_prototype(one.outputs)}" if one.outputs is not None else ""
-        lines.append(f"\tprobe {one.name}{_prototype(one.inputs)}{behind};\n")
+        outputs = f" : {_prototype(one.outputs)}" if one.outputs is not None else ""
+        lines.append(f"\tprobe {one.name}{_prototype(one.inputs)}{outputs};\n")
     return f"provider {item.name} {{\n{''.join(lines)}}};\n"
 
 
@@ -119,7 +122,7 @@ def _prototype(item: tree.PrototypeNode) -> str:
 
 
 def unparse_clause(clause: tree.ClauseNode) -> str:
-    """One clause, ending in a newline."""
+    """Return the text of one clause, with a newline at the end."""
     lines = [",\n".join(str(d.pattern) for d in clause.descriptions)]
     if clause.predicate is not None:
         lines.append(f"/{_predicate(clause.predicate)}/")
@@ -129,7 +132,7 @@ def unparse_clause(clause: tree.ClauseNode) -> str:
 
 
 def _predicate(expr: tree.ExprNode) -> str:
-    """A predicate. /*p/ would begin a comment, and a / before { ; or / would end the predicate."""
+    """Return the text of a predicate. /*p/ would begin a comment, so a space comes before a *."""
     text = unparse_expression(expr)
     return f" {text}" if text.startswith("*") else text
 
@@ -139,7 +142,7 @@ def unparse_expression(expr: tree.ExprNode) -> str:
 
 
 def _expr(expr: tree.ExprNode, strength: int) -> str:
-    """The expression, in parentheses if its operator binds weaker than `strength`."""
+    """Return an expression's text, in parentheses if its operator binds weaker than `strength`."""
     text, own = _with_strength(expr)
     return f"({text})" if own < strength else text
 
@@ -160,7 +163,7 @@ def _with_strength(expr: tree.ExprNode) -> tuple[str, int]:
             return f"{_expr(expr.function, POSTFIX_STRENGTH)}({_list(expr.arguments)})", _PRIMARY
         case tree.MemberNode():
             base = _expr(expr.base, POSTFIX_STRENGTH)
-            # 1.m would be a number of floating point.
+            # 1.m would be a floating-point number.
             base = f"({base})" if isinstance(expr.base, tree.IntegerNode) else base
             return f"{base}{expr.op}{expr.name}", POSTFIX_STRENGTH
         case tree.PostfixNode():
@@ -212,7 +215,7 @@ def _list(arguments: tuple[tree.ExprNode, ...]) -> str:
 
 
 def _type(type_: tree.TypeNode, name: str = "") -> str:
-    """As C writes it: int (*name)[4]."""
+    """Return a type as C writes it: int (*name)[4]."""
     return _spaced(_base(type_), _declarator(type_, name))
 
 
@@ -221,7 +224,7 @@ def _spaced(base: str, declarator: str) -> str:
 
 
 def _base(type_: tree.TypeNode) -> str:
-    """A type without stars and declarator."""
+    """Return the text of a type without stars and declarator."""
     return " ".join((*type_.words, *([_body(type_.body)] if type_.body else [])))
 
 
@@ -247,7 +250,7 @@ def _body(body: tree.StructBodyNode | tree.EnumBodyNode) -> str:
 
 
 def _declarator(type_: tree.TypeNode, name: str) -> str:
-    """The stars, name, brackets and parentheses around a name."""
+    """Return a name with the stars, brackets and parentheses around it."""
     text = name
     for one in reversed(type_.derived):
         if isinstance(one, tree.PointerNode):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kinst.core.dtypes import INT, INT64, UINT64, VOID, DType, PointerType, StringType
-from kinst.dlang.vocabulary.subroutines import ABSENT, PROTOTYPES
+from kinst.dlang.vocabulary.subroutines import ABSENT
 from kinst.dlang.vocabulary.type_names import typedef, words
 
 
@@ -124,7 +124,8 @@ CALLABLE = frozenset(AGGREGATING) | ACTIONS
 
 
 def kind_of(name: str) -> str | None:
-    """The kind of a built-in name, in dtrace(1)'s words; None for a name that is free."""
+    """The kind of a built-in name, in dtrace(1)'s words; None for a name that is free, or is a
+    subroutine's (Scope.kind_of() has those too)."""
     if name in VARIABLES or name in VARIABLES_NOT_YET:
         return "scalar"
     if name in ARRAYS or name in ARRAYS_NOT_YET:
@@ -133,7 +134,7 @@ def kind_of(name: str) -> str | None:
         return "aggregating function"
     if name in ACTIONS or name in ACTIONS_NOT_YET:
         return "tracing function"
-    if name in PROTOTYPES or name in ABSENT or name == "speculation":
+    if name in ABSENT or name == "speculation":
         return "function"
     return None
 

@@ -1,8 +1,7 @@
-"""D's subroutines: a row for each prototype.
+"""Prototypes of D's subroutines, and the names of those that kinst does not have.
 
-To add one, add its row here and a function of its name to a module of codegen/subroutines/.
-Prototypes are libdtrace's (dt_open.c's table of globals; Dynamic Tracing Guide, "Actions and
-Subroutines"). Subroutines of other kernels are refused with a reason.
+A subroutine's prototype stands beside its code, in kinst/codegen/subroutines; the checker is given
+all of them (Environment.subroutines).
 
 Tested by tests/dlang/check/test_calls.py.
 """
@@ -17,9 +16,14 @@ from kinst.dlang.vocabulary.type_names import typedef
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """shown: its spelling in errors. type: integers are converted to it; a StringType takes
-    whatever is like a string; a PointerType takes every pointer, because the kernel's types for the
-    same thing differ. nullable: NULL is a value of its own here, not a bad address."""
+    """A parameter of a subroutine.
+
+    Attributes:
+        shown: its type as errors spell it.
+        type: integers are converted to it; a StringType takes everything that is like a string; a
+            PointerType takes every pointer, because kernels differ in the types of these.
+        nullable: whether NULL is a value like others, and not a bad address.
+    """
 
     shown: str
     type: DType
@@ -28,8 +32,13 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Prototype:
-    """required: how many of the parameters have to be passed. destructive: it writes to the traced
-    process (Dynamic Tracing Guide, "Destructive Actions")."""
+    """A subroutine as the checker knows it.
+
+    Attributes:
+        required: how many of the parameters have to be passed.
+        destructive: whether it writes to the traced process (Dynamic Tracing Guide, "Destructive
+            Actions").
+    """
 
     name: str
     result: DType
@@ -57,63 +66,24 @@ def _type(shown: str) -> DType:
     return INT if shown == "int" else typedef(shown)
 
 
-# name: result (parameters).  [ ] are around a parameter that may be left out, ? is behind one that
-# may be NULL, ! is before the name of a destructive subroutine.
-_TABLE = """
-alloca: void * (size_t)
-basename: string (const char *)
-bcopy: void (void *, void *, size_t)
-cleanpath: string (const char *)
-copyin: void * (uintptr_t, size_t)
-copyinstr: string (uintptr_t, [size_t])
-copyinto: void (uintptr_t, size_t, void *)
-!copyout: void (void *, uintptr_t, size_t)
-!copyoutstr: void (const char *, uintptr_t, size_t)
-d_path: string (struct path *)
-dirname: string (const char *)
-getmajor: uint_t (uint64_t)
-getminor: uint_t (uint64_t)
-htonl: uint32_t (uint32_t)
-htonll: uint64_t (uint64_t)
-htons: uint16_t (uint16_t)
-index: int (const char *, const char *, [int])
-inet_ntoa: string (in_addr_t *)
-inet_ntoa6: string (struct in6_addr *)
-inet_ntop: string (int, void *)
-json: string (const char *, const char *)
-lltostr: string (int64_t, [int])
-memref: uintptr_t * (void *, size_t)
-memstr: string (void *, char, size_t)
-ntohl: uint32_t (uint32_t)
-ntohll: uint64_t (uint64_t)
-ntohs: uint16_t (uint16_t)
-progenyof: int (pid_t)
-rand: int ()
-rindex: int (const char *, const char *, [int])
-strchr: string (const char *, char)
-strjoin: string (const char *, const char *)
-strlen: size_t (const char *)
-strrchr: string (const char *, char)
-strstr: string (const char *, const char *)
-strtok: string (const char *?, const char *)
-strtoll: int64_t (const char *, [int])
-substr: string (const char *, int, [int])
-tolower: string (const char *)
-toupper: string (const char *)
-"""
+def prototype(text: str, destructive: bool = False) -> Prototype:
+    """Read a prototype as C has it: "size_t strlen(const char *)".
 
+    Brackets are around a parameter that may be left out, and a "?" follows one that may be NULL:
+    "string strtok(const char *?, const char *)", "string lltostr(int64_t, [int])".
+    """
+    before, _, inside = text.rstrip(")").partition("(")
+    name = before.replace("*", " ").split()[-1]
+    parts = inside.split(", ") if inside else []
+    plain = [(part.strip("[]?"), part.endswith("?")) for part in parts]
+    return Prototype(
+        name,
+        _type(before.removesuffix(name).strip()),
+        tuple(Parameter(shown, _type(shown), nullable) for shown, nullable in plain),
+        sum(not part.startswith("[") for part in parts),
+        destructive,
+    )
 
-def _parsed(line: str) -> Prototype:
-    name, _, rest = line.partition(": ")
-    result, _, inside = rest.rstrip(")").rpartition(" (")
-    shown = [p for p in inside.split(", ") if p]
-    required = sum(not p.startswith("[") for p in shown)
-    plain = [(p.strip("[]?"), p.endswith("?")) for p in shown]
-    parameters = tuple(Parameter(p, _type(p), nullable) for p, nullable in plain)
-    return Prototype(name.lstrip("!"), _type(result), parameters, required, name.startswith("!"))
-
-
-PROTOTYPES = {p.name: p for p in map(_parsed, _TABLE.strip().splitlines())}
 
 _LOCKS = "it asks about locks of illumos or FreeBSD"
 

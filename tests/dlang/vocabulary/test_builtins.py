@@ -6,16 +6,16 @@ import re
 
 import pytest
 
+from kinst.codegen.subroutines import prototypes
 from kinst.dlang.vocabulary.builtins import ACTIONS, AGGREGATING, ARRAYS, VARIABLES
 from kinst.dlang.vocabulary.d_options import COMPILE_TIME, DYNAMIC
-from kinst.dlang.vocabulary.subroutines import PROTOTYPES
 from tests.d.cases import all_cases
 
 # What needs a traced kernel or process: tests/codegen and tests/vm have it.
 ELSEWHERE = {"arg6", "arg7", "arg8", "arg9", "d_path", "ustackdepth"}
 # No effect in kinst: tests/dlang/vocabulary/test_d_options.py has it.
 ELSEWHERE |= {"aggpercpu"}
-WORDS = {*ACTIONS, *AGGREGATING, *ARRAYS, *VARIABLES, *PROTOTYPES, *COMPILE_TIME, *DYNAMIC}
+WORDS = {*ACTIONS, *AGGREGATING, *ARRAYS, *VARIABLES, *prototypes(), *COMPILE_TIME, *DYNAMIC}
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from kinst.codegen.subroutines import prototypes
 from kinst.core.errors import DError
 from kinst.core.probe import ProbePattern
 from kinst.dlang.api import compile_text, parse_option
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary import builtins, other_tracers
-from kinst.dlang.vocabulary.subroutines import PROTOTYPES
 from kinst.isa import load, names, register_hint
 from kinst.providers import load_all
 from kinst.session.descriptions import check_providers
@@ -108,7 +108,7 @@ def test_names_of_other_tracers(body: str, meant: str) -> None:
 def test_no_name_of_the_tables_is_a_name_of_d() -> None:
     """A hint for a name that D has would never be shown."""
     free = {"pid", "tid", "ppid", "uid", "cpu", "execname", "probefunc"}  # no functions of D
-    assert not set(other_tracers.FUNCTIONS) & set(PROTOTYPES)
+    assert not set(other_tracers.FUNCTIONS) & set(prototypes())
     assert not set(other_tracers.FUNCTIONS) & (builtins.CALLABLE - free)
     assert not set(other_tracers.VARIABLES) & (set(builtins.VARIABLES) | builtins.ARRAYS)
 
