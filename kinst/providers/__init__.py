@@ -1,4 +1,4 @@
-"""Rank 2: one file for each provider; a provider is found by its file's name.
+"""The providers, one file each; kinst finds them by the names of their files.
 
 Tested by tests/providers/test_providers.py.
 """
@@ -31,34 +31,34 @@ __all__ = [
     "of_instructions",
 ]
 
-FIRST_ID = 1  # of the probes that are there without being asked for
+FIRST_ID = 1  # of the probes that always exist
 
 
 @cache
 def load_all() -> Mapping[str, Provider]:
-    """Every provider by name; each module of this package offers PROVIDER."""
-    found: dict[str, Provider] = {}
+    """Return every provider by its name: the PROVIDER of each module of this package."""
+    providers: dict[str, Provider] = {}
     for info in pkgutil.iter_modules(__path__):
         provider: Provider = importlib.import_module(f"{__name__}.{info.name}").PROVIDER
-        found[provider.name] = provider
-    return found
+        providers[provider.name] = provider
+    return providers
 
 
 @cache
 def interfaces() -> Mapping[str, ProbeInterface]:
-    """What D has to know of each provider's probes."""
+    """Return what D needs to know of each provider's probes."""
     return {name: provider.interface for name, provider in load_all().items()}
 
 
 @cache
 def of_instructions() -> str:
-    """Name of the provider whose probes are instructions, named by their offset."""
+    """Return the name of the provider whose probes are instructions, named by their offset."""
     return next(name for name, one in interfaces().items() if one.by_offset)
 
 
 @cache
 def of_functions() -> str:
-    """Name of the provider whose probes are entry and return of functions."""
+    """Return the name of the provider whose probes are entries and returns of functions."""
     return next(name for name, one in interfaces().items() if one.of_functions)
 
 
@@ -69,19 +69,20 @@ def _kernel_probe() -> re.Pattern[str]:
 
 
 def names_kernel_probe(text: str) -> bool:
-    """Whether a program's text seems to name a provider whose probes are in a traced kernel."""
+    """Whether the text of a program seems to name a provider with probes in a traced kernel."""
     return _kernel_probe().search(text) is not None
 
 
 def argument_types(pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
-    """The types of args[] at the one probe that a description means, None if it means more.
+    """Return the types of args[] at the probe that a description means; None if it means several.
 
-    Raises KinstError where the kernel's types do not tell."""
-    asked = [p for name, p in load_all().items() if pattern.provider in ("", name)]
-    found = [known for p in asked if (known := p.argument_types(pattern, types)) is not None]
-    return found[0] if len(found) == 1 else None
+    Raises KinstError if the kernel's types do not have them.
+    """
+    named = [p for name, p in load_all().items() if pattern.provider in ("", name)]
+    known = [args for p in named if (args := p.argument_types(pattern, types)) is not None]
+    return known[0] if len(known) == 1 else None
 
 
 def listed(providers: Mapping[str, Provider]) -> list[Found]:
-    """The probes that are there without being asked for; their ids start at FIRST_ID."""
+    """Return the probes that always exist; their ids start at FIRST_ID."""
     return [found for p in providers.values() for found in p.listed()]

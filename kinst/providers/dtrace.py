@@ -17,7 +17,7 @@ ERROR = ProbeName("dtrace", "", "", "ERROR")
 
 
 class DTraceProvider(Provider):
-    """The three probes that are always there, in the order that gives them ids 1, 2 and 3."""
+    """The probes BEGIN, END and ERROR, which have the ids 1, 2 and 3."""
 
     name = "dtrace"
     stability = stability_of(

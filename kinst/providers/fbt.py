@@ -1,14 +1,14 @@
-"""The fbt provider: a function's entry, and every way out of it (Dynamic Tracing Guide, ch. 20).
+"""The fbt provider: entries and returns of functions (Dynamic Tracing Guide, ch. 20).
 
 fbt::<function>:entry is at the first instruction; arg0 to arg9 are the function's arguments by
-the C calling convention.  fbt::<function>:return is one probe at every instruction by which
-control leaves the function: returns, and jumps to other functions (tail calls), of which the
-conditional ones count when they are taken.  A function's .cold part belongs to it.  At a
-return arg0 is the offset of the instruction in the function and arg1 the returned value; at a
-tail call that value is not known yet, and reading arg1 there is an error (dtrace:::ERROR).
+the C calling convention. fbt::<function>:return is one probe at every instruction by which
+control leaves the function: returns, and jumps to other functions (tail calls); a conditional jump
+fires it only if it is taken. A function includes its .cold part. At a return, arg0 is the offset of
+the instruction in the function and arg1 the returned value; at a tail call that value is not known
+yet, and reading arg1 there is an error (dtrace:::ERROR).
 
 Functions may be globs, or left out: `fbt:::entry` is every function of the kernel, and so is
-`:::entry`.  Only `:::`, which names nothing at all, has none of them (it asks for no kernel).
+`:::entry`. Only `:::` has none of them, since it needs no kernel.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WORD = 8
 
 
 def entry_site(function: Function, kernel: Kernel) -> Instruction | None:
-    """The first instruction that can be planted: a landing pad must stay where it is."""
+    """Return the first instruction that can be planted: not a landing pad, which cannot move."""
     isa = kernel.isa
     return next(
         (
@@ -51,14 +51,14 @@ def entry_site(function: Function, kernel: Kernel) -> Instruction | None:
 
 
 def entry_probe_site(function: Function, kernel: Kernel) -> Instruction | None:
-    """entry_site(), or the instruction behind what is left to the system's own tracer there, which
-    has no effect, unless something in the function leads to that instruction, too."""
+    """Return entry_site(), or, if that is left to the system's own tracer, the instruction after
+    the tracer's, which have no effect: unless a branch in the function leads there."""
     first = entry_site(function, kernel)
     if first is None or not kernel.left([(first.address, len(first.code))])[0]:
         return first
-    behind = [one for one in kernel.beginning(function) if one.address > first.address]
-    left = kernel.left([(one.address, len(one.code)) for one in behind])
-    for one, is_left in zip(behind, left, strict=True):
+    later = [one for one in kernel.beginning(function) if one.address > first.address]
+    left = kernel.left([(one.address, len(one.code)) for one in later])
+    for one, is_left in zip(later, left, strict=True):
         if not is_left:
             parts = kernel.parts(function)
             targets = {flow.target for part in parts for flow in kernel.flows(part)}
@@ -67,7 +67,7 @@ def entry_probe_site(function: Function, kernel: Kernel) -> Instruction | None:
 
 
 def entry_arguments(isa: Isa) -> tuple[Argument, ...]:
-    """arg0 to arg9 at a function's first instruction."""
+    """Return arg0 to arg9 at a function's first instruction."""
     registers = [Argument(ARGUMENT_SLOT, slot) for slot in isa.argument_slots]
     return (*registers, *(
         Argument(ARGUMENT_STACK, isa.stack_arguments + WORD * k)
@@ -76,8 +76,8 @@ def entry_arguments(isa: Isa) -> tuple[Argument, ...]:
 
 
 def ways_out(function: Function, kernel: Kernel) -> Iterator[tuple[Function, int, str, bool]]:
-    """(part, index of the instruction in it, condition, whether the function's result is known)
-    of every instruction by which control leaves a function."""
+    """Yield (part, index of the instruction in it, condition, whether the function's result is
+    known) for every instruction by which control leaves a function."""
     parts = kernel.parts(function)
     start = entry_site(function, kernel)
     starts = {function.address, start.address if start else function.address}
@@ -91,9 +91,11 @@ def ways_out(function: Function, kernel: Kernel) -> Iterator[tuple[Function, int
 
 
 def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) -> str | None:
-    """The condition on which this instruction leaves the function: "" always, None never.
+    """Return the condition on which an instruction leaves its function: "" always, None never.
 
-    end: of the instruction.  starts: where a jump to is a new call of the function itself.
+    Args:
+        end: the address after the instruction.
+        starts: addresses at which a jump is a new call of the function itself.
     """
 
     def outside(address: int) -> bool:
@@ -108,18 +110,17 @@ def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) ->
         ) if place else ""  # fmt: skip
     target = flow.target if flow.kind in ("jump", "branch") else None
     taken = target is not None and (target in starts or outside(target))
-    # A function of assembly may run on into the next one; behind a call that is the last
-    # instruction, or a trap, nothing runs on.
-    on = flow.kind in ("next", "branch", "landing") and outside(end)
-    if not taken and not on:
+    # A function in assembly may fall through into the next one; not after a call or a trap.
+    falls_through = flow.kind in ("next", "branch", "landing") and outside(end)
+    if not taken and not falls_through:
         return None
-    if flow.kind != "branch" or (taken and on):
+    if flow.kind != "branch" or (taken and falls_through):
         return ""
     return flow.condition if taken else flow.otherwise
 
 
 class FbtProvider(Provider):
-    """Functions of the running kernel, by its symbols and live text."""
+    """Functions of the running kernel, from its symbols and live text."""
 
     name = "fbt"
     stability = stability_of(
@@ -130,7 +131,7 @@ class FbtProvider(Provider):
     usage = "fbt::FUNCTION:entry and fbt::FUNCTION:return name functions, fbt:::entry all"
 
     def argument_types(self, pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
-        """A function's parameters, or the offset and its result."""
+        """Return a function's parameters; at its return, the offset and its result."""
         name = pattern.function.split("@")[0]
         plain = name and not any(c in pattern.function + pattern.module for c in "*?[")
         if pattern.provider not in ("", self.name) or not plain or pattern.name not in NAMES:

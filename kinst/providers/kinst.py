@@ -1,8 +1,8 @@
-"""The kinst provider: one probe for each instruction, made on demand (dtrace_kinst(4)).
+"""The kinst provider: a probe for each instruction that a description names (dtrace_kinst(4)).
 
-kinst::<function>: means every instruction, kinst::<function>:<offset> the one at that offset,
-in bytes from the function's first.  Functions may be globs.  Nothing is matched unless both the
-provider and a function are named, so that `-l -P kinst` and `:::` list nothing.
+kinst::<function>: means every instruction, kinst::<function>:<offset> the instruction at that
+offset, in bytes from the function's start. Functions may be globs. A description that does not name
+both the provider and a function matches nothing, so `-l -P kinst` and `:::` list no instructions.
 
 Tested by tests/providers/test_providers.py.
 """
@@ -19,16 +19,16 @@ from kinst.core.kernel import Found, Kernel, Provider, no_function
 from kinst.core.probe import Function, ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of
 
-# For who wants all of the kernel's.
+# The hint for a description that asks for all instructions of the kernel.
 EVERYWHERE = (
     "kinst::FUNCTION: names its instructions; kinst::*: those of all functions, which"
     " -x batch=10s plants in parts"
 )
-TOGETHER = 512  # functions that are decoded at once
+BATCH = 512  # functions that are decoded at once
 
 
 def _offset(text: str) -> int | None:
-    """The offset that a probe name spells (decimal or 0x hexadecimal), or None."""
+    """Return the offset that a probe name spells (decimal, or hexadecimal with 0x), or None."""
     try:
         return int(text, 16) if text[:2] in ("0x", "0X") else int(text, 10)
     except ValueError:
@@ -41,7 +41,7 @@ def _found(function: Function, offset: int, code: bytes) -> Found:
 
 
 def _nearest(function: Function, kernel: Kernel, offset: int) -> KinstError:
-    """The error for an offset at which no instruction starts."""
+    """Return the error for an offset at which no instruction starts."""
     instructions = kernel.instructions(function)
     offsets = [i.address - function.address for i in instructions]
     gap = next((g for g in kernel.gaps([function]) if g.offset <= offset < g.end), None)
@@ -97,14 +97,14 @@ class KinstProvider(Provider):
         self, pattern: ProbePattern, functions: Sequence[Function], kernel: Kernel
     ) -> Iterator[Found]:
         if pattern.name in ("entry", "return"):
-            # kinst.sugar has replaced these in every program.
+            # kinst.sugar replaces these if the function is inlined anywhere.
             raise KinstError(
                 f"{pattern}: not an instruction of a function", f"fbt::{pattern.function}:"
             )
         offset = _offset(pattern.name) if pattern.name else None
         if offset is None:
-            for low in range(0, len(functions), TOGETHER):
-                yield from _all_of(functions[low : low + TOGETHER], kernel, pattern.name)
+            for low in range(0, len(functions), BATCH):
+                yield from _all_of(functions[low : low + BATCH], kernel, pattern.name)
             return
         for function in functions:
             instructions = kernel.instructions(function)
@@ -117,18 +117,16 @@ class KinstProvider(Provider):
 
 
 def _all_of(functions: Sequence[Function], kernel: Kernel, glob: str) -> Iterator[Found]:
-    """The instructions of functions whose offsets match."""
+    """Yield the instructions of functions whose offsets match the glob."""
     scanned = kernel.columns(functions)
     bounds, row = scanned.bounds.tolist(), scanned.columns.code.tobytes()
     starts, sizes = scanned.columns.address.tolist(), scanned.columns.size.tolist()
-    known: dict[int, tuple[int, str]] = {}  # offsets, which most functions have in common
+    # Offsets and their texts. Most functions have the same ones, and share these objects.
+    shared: dict[int, tuple[int, str]] = {}
     for function, low, high in zip(functions, bounds, bounds[1:], strict=False):
         for k in range(low, high):
             offset = starts[k] - function.address
-            kept = known.get(offset)
-            if kept is None:
-                kept = known[offset] = offset, str(offset)
-            offset, text = kept
+            offset, text = shared.get(offset) or shared.setdefault(offset, (offset, str(offset)))
             if not glob or fnmatchcase(text, glob):
                 name = ProbeName("kinst", function.module, function.name, text)
                 yield Found(name, Site(function, offset, row[WIDTH * k : WIDTH * k + sizes[k]]))

@@ -1,7 +1,7 @@
 """The profile provider: profile-N on every CPU, tick-N on one (Dynamic Tracing Guide, ch. 19).
 
-Created on demand from the name; the listing shows the ones that dtrace(1) makes beforehand.
-A number without a suffix is a rate in hertz.
+A probe is made from the name in a description; a listing shows those that dtrace(1) makes
+beforehand. A number without a suffix is a rate in hertz.
 
 Tested by tests/providers/test_providers.py.
 """
@@ -26,11 +26,11 @@ _LISTED = (
     *(f"profile-{rate}" for rate in (97, 199, 499, 997, 1999, 4001, 4999)),
     *(f"tick-{rate}" for rate in (1, 10, 100, 500, 1000, 5000)),
 )
-SHORTEST_NS = 200_000  # as the profile provider of DTrace: nothing above 5000 Hz
+SHORTEST_NS = 200_000  # DTrace's own limit: 5000 Hz
 
 
 def timer_of(name: str) -> Timer | None:
-    """The timer that a probe name means, or None when it is not of that form.
+    """Return the timer that a probe name means, or None if it names no timer.
 
     Raises AbsentError for an unknown unit, zero, or a period under 200 microseconds.
     """
@@ -55,7 +55,7 @@ def timer_of(name: str) -> Timer | None:
 
 
 class ProfileProvider(Provider):
-    """Time-based probes, one for each distinct name."""
+    """Timers: one probe for each name."""
 
     name = "profile"
     stability = stability_of(

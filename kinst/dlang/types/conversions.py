@@ -1,7 +1,7 @@
 """C's conversions of typed expressions, with constant folding (K&R A6, C99 6.3, on LP64).
 
-What C leaves undefined is what codegen computes: integers wrap at their type's size; shifts are
-done in 64 bits with the count modulo 64 and then cut to the type.
+D defines what C leaves undefined, and codegen computes the same: integers wrap at their type's
+size; shifts are done in 64 bits with the count modulo 64 and then cut to the type.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_integer(type_: DType) -> bool:
 
 
 def is_scalar(type_: DType) -> bool:
-    """Integers and pointers; strings are not scalars in D."""
+    """Whether a type is an integer or a pointer; strings are not scalars in D."""
     return isinstance(type_, IntType | PointerType)
 
 
@@ -56,12 +56,12 @@ def is_char_pointer(type_: DType) -> bool:
 
 
 def is_string_like(type_: DType) -> bool:
-    """Whether it may stand where a string is wanted: a string or a char pointer."""
+    """Whether a value may be used as a string: a string or a char pointer."""
     return is_string(type_) or is_char_pointer(type_)
 
 
 def is_declaration(type_: DType) -> bool:
-    """Whether it is a structure that is only declared, so that nobody knows its size."""
+    """Whether a type is a structure that is only declared, without a known size."""
     return isinstance(type_, StructType) and not type_.size and not type_.members
 
 
@@ -70,7 +70,8 @@ def is_zero(expr: typed.Expr) -> bool:
 
 
 def size_of(type_: DType, strsize: int) -> int:
-    """sizeof, in bytes; 0 if the type has no size. strsize: of strings without a bound."""
+    """Return the size of a type in bytes, 0 if it has none; `strsize` is that of a string without a
+    bound."""
     if isinstance(type_, IntType | PointerType):
         return type_.size
     if isinstance(type_, StringType):
@@ -83,16 +84,16 @@ def size_of(type_: DType, strsize: int) -> int:
 
 
 def same(left: DType, right: DType) -> bool:
-    """Whether two types are compatible; an integer type may be spelled in several ways."""
+    """Whether two types are compatible; integer types may differ in their names."""
     if isinstance(left, IntType) and isinstance(right, IntType):
         return left.size == right.size and left.signed == right.signed
     if isinstance(left, PointerType) and isinstance(right, PointerType):
-        # D's own char is signed; the kernel's need not be.
+        # D's own char is signed; the kernel's may be unsigned.
         return same(left.to, right.to) or (is_char(left.to) and is_char(right.to))
     if isinstance(left, ArrayType) and isinstance(right, ArrayType):
         return left.count == right.count and same(left.of, right.of)
     if isinstance(left, StructType) and isinstance(right, StructType):
-        # The kernel and its modules may each describe the same structure.
+        # The kernel and each of its modules may describe one structure.
         named = left.name and left.kind == right.kind and left.name == right.name
         sizes = left.size == right.size or not left.size or not right.size
         return bool(named and sizes) or left == right
@@ -103,7 +104,7 @@ def same(left: DType, right: DType) -> bool:
 
 
 def wrap(value: int, type_: DType) -> int:
-    """A number as type_ (an integer or pointer) represents it."""
+    """Return a number as type_ (an integer or pointer) represents it."""
     size = type_.size if isinstance(type_, IntType | PointerType) else POINTER_SIZE
     value &= (1 << (8 * size)) - 1
     if typed.is_signed(type_) and value >> (8 * size - 1):
@@ -116,8 +117,8 @@ def constant(value: int, type_: DType, span: Span) -> typed.IntConst:
 
 
 def _result(value: int, type_: DType, span: Span) -> typed.IntConst:
-    """The result of an operator on constants. One that int cannot hold is an int64_t, as a literal
-    of that value would be: `timestamp - start > 5 * 1000000000`, `1 << 40` (libdtrace's
+    """Return the result of an operator on constants. If int cannot hold it, it is an int64_t, like
+    a literal of that value: `timestamp - start > 5 * 1000000000`, `1 << 40` (libdtrace's
     dt_node_op2() computes constants in 64 bits)."""
     if type(type_) is IntType and same(type_, INT) and wrap(value, INT) != value:
         return constant(value, INT64, span)
@@ -125,9 +126,8 @@ def _result(value: int, type_: DType, span: Span) -> typed.IntConst:
 
 
 def cast(expr: typed.Expr, type_: DType) -> typed.Expr:
-    """An expression converted to type_ (both are integers or pointers); constants are converted
-    here."""
-    # A cast gives a bit-field a size, even a cast to the bit-field's own type.
+    """Convert an expression to type_; both are integers or pointers. Constants are folded."""
+    # A cast to its own type, too, gives a bit-field a size.
     if expr.type == type_ and not isinstance(expr, typed.BitField):
         return expr
     if isinstance(expr, typed.IntConst):
@@ -140,7 +140,7 @@ def cast(expr: typed.Expr, type_: DType) -> typed.Expr:
 
 
 def to_string(expr: typed.Expr) -> typed.Expr:
-    """A string from a string or from an address (pointer or integer)."""
+    """Return a string itself, or the string at an address (pointer or integer)."""
     if is_string(expr.type):
         return expr
     address = expr
@@ -150,21 +150,21 @@ def to_string(expr: typed.Expr) -> typed.Expr:
 
 
 def promoted(type_: IntType) -> IntType:
-    """The integer promotions: an integer narrower than int becomes int (C99 6.3.1.1)."""
+    """Return the type after the integer promotions: int if it is narrower (C99 6.3.1.1)."""
     if isinstance(type_, EnumType) and type_.size == INT.size:
         return INT if type_.signed else UINT
     return INT if type_.size < INT.size else type_
 
 
 def of_field(expr: typed.Expr) -> typed.Expr:
-    """A bit-field as an operand: an int if that holds all of its values (C99 6.3.1.1)."""
+    """Convert a bit-field to int if that holds all of its values (C99 6.3.1.1)."""
     if not isinstance(expr, typed.BitField) or expr.bits >= 8 * INT.size:
         return expr
     return cast(expr, INT)
 
 
 def common(left: IntType, right: IntType) -> IntType:
-    """The usual arithmetic conversions (C99 6.3.1.8)."""
+    """Return the type after the usual arithmetic conversions (C99 6.3.1.8)."""
     left, right = promoted(left), promoted(right)
     if left.signed == right.signed:
         return right if right.size > left.size else left
@@ -186,7 +186,7 @@ COMPARISONS = frozenset(_COMPARE)
 
 
 def _folded(op: str, left: int, right: int) -> int:
-    """The exact result; the caller wraps it."""
+    """Return the exact result; the caller wraps it."""
     if op in _PLAIN:
         return _PLAIN[op](left, right)
     if op in _COMPARE:
@@ -202,7 +202,7 @@ def _folded(op: str, left: int, right: int) -> int:
 
 
 def binary(op: str, left: typed.Expr, right: typed.Expr, type_: DType, span: Span) -> typed.Expr:
-    """left op right, folded if both are constants. Both already have their final types.
+    """Return left op right, folded if both are constants. Both already have their final types.
 
     Raises DError D_DIV_ZERO.
     """
@@ -214,7 +214,7 @@ def binary(op: str, left: typed.Expr, right: typed.Expr, type_: DType, span: Spa
 
 
 def logical(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr:
-    """&& || ^^, folded if both sides are constants."""
+    """Return left op right for && || ^^, folded if both are constants."""
     if isinstance(left, typed.IntConst) and isinstance(right, typed.IntConst):
         a, b = left.value != 0, right.value != 0
         value = {"&&": a and b, "||": a or b, "^^": a != b}[op]
@@ -223,7 +223,7 @@ def logical(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.E
 
 
 def unary(op: str, operand: typed.Expr, type_: DType, span: Span) -> typed.Expr:
-    """- ~ ! on an operand that has its final type, folded if that is a constant."""
+    """Return - ~ or ! of an operand that has its final type, folded if it is a constant."""
     if isinstance(operand, typed.IntConst):
         value = {"-": -operand.value, "~": ~operand.value, "!": int(operand.value == 0)}[op]
         return _result(value, type_, span)
@@ -233,7 +233,7 @@ def unary(op: str, operand: typed.Expr, type_: DType, span: Span) -> typed.Expr:
 def offset_pointer(
     op: str, pointer: typed.Expr, index: typed.Expr, size: int, span: Span
 ) -> typed.Expr:
-    """pointer + index or pointer - index, in units of `size` bytes."""
+    """Return pointer + index or pointer - index, in units of `size` bytes."""
     scaled = binary("*", cast(index, UINT64), constant(size, UINT64, span), UINT64, span)
     if is_zero(scaled):
         return pointer

@@ -1,4 +1,4 @@
-"""Operators on typed expressions: types found, conversions made explicit, constants folded.
+"""Operators on typed expressions: finds their types, makes conversions explicit, folds constants.
 
 Every DError has libdtrace's tag and, up to line breaks, its words.
 
@@ -50,8 +50,8 @@ def incompatible(left: DType, op: str, right: DType, span: Span) -> DError:
 
 
 def common_pointer(left: typed.Expr, right: typed.Expr) -> PointerType | None:
-    """The type in which two pointers, or a pointer and an integer (curthread == regs[R_RDI]), are
-    compared; None if they cannot be."""
+    """Return the type in which two pointers, or a pointer and an integer (curthread ==
+    regs[R_RDI]), are compared; None if they cannot be."""
     a, b = left.type, right.type
     if isinstance(a, PointerType) and isinstance(b, PointerType):
         if is_void_pointer(b):
@@ -65,7 +65,7 @@ def common_pointer(left: typed.Expr, right: typed.Expr) -> PointerType | None:
 
 
 def converted(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Expr:
-    """A value as it is assigned to something of type_ (K&R A7.17).
+    """Convert a value for an assignment to type_ (K&R A7.17).
 
     Raises DError D_OP_INCOMPAT.
     """
@@ -91,7 +91,7 @@ def converted(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Exp
 
 
 def load(address: typed.Expr, span: Span) -> typed.Expr:
-    """*address.  Raises DError D_DEREF_NONPTR, D_DEREF_VOID."""
+    """Return *address. Raises DError D_DEREF_NONPTR, D_DEREF_VOID."""
     if not isinstance(address.type, PointerType):
         hint = "cast it: *(uint64_t *)..." if is_integer(address.type) else ""
         raise DError("cannot dereference non-pointer type", span, "D_DEREF_NONPTR", hint)
@@ -102,8 +102,7 @@ def load(address: typed.Expr, span: Span) -> typed.Expr:
 
 
 def need_definition(op: str, type_: DType, span: Span) -> None:
-    """Raises DError D_OP_INCOMPLETE for a structure that is only declared: the operator needs its
-    definition."""
+    """Raise DError D_OP_INCOMPLETE if a type is a structure that is only declared."""
     if is_declaration(type_):
         message = (
             f"operator {op} cannot be applied to a forward declaration: no {type_} definition is"
@@ -119,7 +118,7 @@ _KINDS = {
 
 
 def operate(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str) -> typed.Expr:
-    """left op right. shown: the operator as errors name it."""
+    """Return left op right; errors name the operator as `shown`."""
     left, right = of_field(left), of_field(right)
     if op in ("&&", "||", "^^"):
         if not is_scalar(left.type) or not is_scalar(right.type):
@@ -145,8 +144,8 @@ def _compare(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.
     if isinstance(left.type, IntType) and isinstance(right.type, IntType):
         type_: DType = common(left.type, right.type)
         return binary(op, cast(left, type_), cast(right, type_), INT, span)
-    likes = is_string_like(left.type) and is_string_like(right.type)
-    if likes and (is_string(left.type) or is_string(right.type)):
+    strings = is_string_like(left.type) and is_string_like(right.type)
+    if strings and (is_string(left.type) or is_string(right.type)):
         return typed.Binary(INT, span, op, to_string(left), to_string(right))
     if op in ("==", "!=") and (
         (is_string(left.type) and is_zero(right)) or (is_string(right.type) and is_zero(left))
@@ -159,8 +158,8 @@ def _compare(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.
 
 
 def move(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str = "") -> typed.Expr:
-    """Pointer arithmetic: pointer + integer, integer + pointer, pointer - integer, and the
-    difference of two pointers (K&R A7.7).  Raises DError D_OP_INCOMPAT, D_OP_INCOMPLETE."""
+    """Return pointer + integer, integer + pointer, pointer - integer, or the difference of two
+    pointers (K&R A7.7). Raises DError D_OP_INCOMPAT, D_OP_INCOMPLETE."""
     a, b = left.type, right.type
     for type_ in (a, b):
         if isinstance(type_, PointerType):
@@ -169,8 +168,8 @@ def move(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str = 
         return offset_pointer(op, left, right, size_of(a.to, 0), span)
     if op == "+" and isinstance(b, PointerType) and is_integer(a) and not is_void_pointer(b):
         return offset_pointer(op, right, left, size_of(b.to, 0), span)
-    known = not is_void_pointer(a) and not is_void_pointer(b)
-    if isinstance(a, PointerType) and isinstance(b, PointerType) and op == "-" and known:
+    sized = not is_void_pointer(a) and not is_void_pointer(b)
+    if isinstance(a, PointerType) and isinstance(b, PointerType) and op == "-" and sized:
         if not same(a.to, b.to):
             raise incompatible(a, shown or op, b, span)
         distance = binary("-", cast(left, LONG), cast(right, LONG), LONG, span)
@@ -180,13 +179,13 @@ def move(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str = 
 
 
 def wider_string(left: DType, right: DType) -> StringType:
-    """The string type that holds values of both."""
+    """Return the string type that holds values of both."""
     assert isinstance(left, StringType) and isinstance(right, StringType)
     return StringType(max(left.size, right.size) if left.size and right.size else 0)
 
 
 def choose(condition: typed.Expr, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr:
-    """condition ? left : right (K&R A7.16).  Raises DError D_OP_INCOMPAT."""
+    """Return condition ? left : right (K&R A7.16). Raises DError D_OP_INCOMPAT."""
     type_: DType | None
     left, right = of_field(left), of_field(right)
     if isinstance(left.type, IntType) and isinstance(right.type, IntType):
@@ -215,8 +214,10 @@ def choose(condition: typed.Expr, left: typed.Expr, right: typed.Expr, span: Spa
 
 
 def step_of(node: tree.PrefixNode | tree.PostfixNode, type_: DType, strsize: int) -> int:
-    """What ++ adds, or -- with a minus sign: 1, or the size of a pointer's target. strsize: of
-    strings. Raises DError D_OP_SCALAR, D_OP_VFPTR, D_OP_INCOMPLETE."""
+    """Return the number that ++ or -- adds: +1 or -1, times the size of what a pointer points to.
+
+    Raises DError D_OP_SCALAR, D_OP_VFPTR, D_OP_INCOMPLETE.
+    """
     if not is_scalar(type_):
         message = f"operator {node.op} requires operand of scalar type"
         raise DError(message, node.span, "D_OP_SCALAR")

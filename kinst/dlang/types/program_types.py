@@ -1,7 +1,7 @@
 """The types that a program can name: D's own, those that it declares, and the kernel's.
 
-Declared structures are laid out by the C ABI for LP64: System V psABI, "Aggregates and Unions",
-"Bit-Fields" (the same on all of kinst's ISAs). Errors are libdtrace's (dt_decl.c).
+Declared structures have the layout of the C ABI for LP64, which all ISAs of kinst share: System V
+psABI, "Aggregates and Unions", "Bit-Fields". Errors are libdtrace's (dt_decl.c).
 
 Tested by tests/dlang/check/test_declarations.py.
 """
@@ -49,7 +49,7 @@ from kinst.dlang.vocabulary.type_names import (
 
 
 def base_type(name: TypeNode) -> DType | None:
-    """The type that the words mean, apart from stars; None for a name that is no base type.
+    """Return the type that the words name, without stars; None for a name that is no base type.
 
     Raises DError D_DECL_COMBO and those of check_attributes().
     """
@@ -83,7 +83,7 @@ INT_MAX, INT_MIN = (1 << 31) - 1, -(1 << 31)
 
 MOST_ELEMENTS = 1 << 31
 
-INT_ENUM = EnumType(4, True, "enum")  # of a constant while its enumeration is incomplete
+INT_ENUM = EnumType(4, True, "enum")  # of a constant until its enumeration is complete
 
 OWN = "D"  # the module name of the program itself: struct D`foo
 
@@ -91,13 +91,14 @@ Check = Callable[[tree.ExprNode], typed.Expr]
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The module and the name in module`name; the module is "" in a plain name, for any."""
+    """Split module`name into module and name; the module of a plain name is ""."""
     module, _, plain = name.rpartition("`")
     return module, plain
 
 
 def type_names(source: TypeSource | None) -> Callable[[str], bool] | None:
-    """A test whether the kernel has a type of this name, for the parser; None without a kernel."""
+    """Return a function that tells whether the kernel has a type of this name; None without a
+    kernel."""
     if source is None:
         return None
 
@@ -112,7 +113,7 @@ def type_names(source: TypeSource | None) -> Callable[[str], bool] | None:
 
 
 def alignment(type_: DType) -> int:
-    """The alignment of a type, in bytes."""
+    """Return the alignment of a type, in bytes."""
     if isinstance(type_, ArrayType):
         return alignment(type_.of)
     if isinstance(type_, StructType):
@@ -132,8 +133,12 @@ class Types:
         strsize: int = 256,
         structure: Callable[[str], StructType | None] = lambda tag: None,
     ) -> None:
-        """strsize: bytes of a member of type string.  structure: the system's by their tags, for a
-        kernel without types."""
+        """
+        Args:
+            source: the kernel's types.
+            strsize: bytes of a member of type string.
+            structure: the system's structures by tag, for a kernel without types.
+        """
         self.source = source
         self._of_system = structure
         self._strsize = strsize
@@ -143,18 +148,17 @@ class Types:
         self._constants: dict[str, tuple[EnumType, int]] = {}
         self._members: dict[str, Sequence[Member]] = {}
         self._made: dict[int, tuple[tree.StructBodyNode | tree.EnumBodyNode, DType]] = {}  # by id()
-        self._bodies = 0  # of structures, to tell those without a tag apart
+        self._bodies = 0  # of structures so far: a number for each one without a tag
 
     def members(self, struct: StructType) -> Sequence[Member]:
-        """See core.dtypes.MemberSource."""
         return self._members.get(struct.key, ())
 
     def declare(self, node: tree.TypeDeclarationNode) -> None:
-        """struct tag { ... }; and typedef.  Raises DError D_DECL_*."""
+        """Declare struct tag { ... }; or a typedef. Raises DError D_DECL_*."""
         type_ = self.resolve(node.type)
         if not node.name:
             return
-        if not is_bool(type_):  # which is known by its name
+        if not is_bool(type_):  # a bool is told by its name
             type_ = named(type_, node.name)
         old = self._typedefs.get(node.name)
         if old is not None and old != type_:
@@ -167,7 +171,7 @@ class Types:
         return name in self._typedefs or name in TYPEDEFS
 
     def resolve(self, name: tree.TypeNode) -> DType:
-        """The type that a TypeNode means.  Raises DError D_DECL_*, D_UNKNOWN."""
+        """Return the type that a TypeNode means. Raises DError D_DECL_*, D_UNKNOWN."""
         try:
             type_ = self._base(name)
         except KinstError as error:
@@ -230,13 +234,13 @@ class Types:
         if found is None and not module and plain in STRUCTURES:
             return named(self._tagged("struct", STRUCTURES[plain], span), plain)
         if found is None:
-            # To libdtrace's lexer a plain name is no type unless it is known as one.
+            # libdtrace's lexer takes a plain name for a type only if it knows the type.
             message = f"failed to resolve type {word[:80]}: Unknown type name"
             raise DError(message, span, "D_UNKNOWN" if module else "D_SYNTAX")
         return found
 
     def _tagged(self, kind: str, word: str, span: Span) -> DType:
-        """A structure or union by its tag. As in C, using an undefined one declares it."""
+        """Return a structure or union by its tag. Using an undefined one declares it, as in C."""
         module, plain = split_name(word)
         known = self._tags.get((kind, plain))
         if module in ("", OWN) and known is not None:
@@ -255,8 +259,8 @@ class Types:
         return StructType(kind, plain, 0, f"{OWN} {kind} {plain}", self)
 
     def lookup(self, type_: StructType) -> StructType:
-        """The definition of a structure that may be only declared where its type comes from."""
-        if type_.size or not type_.name:  # one of a program's own may have members, but no size yet
+        """Return the definition of a structure whose type may be a mere declaration."""
+        if type_.size or not type_.name:  # a program's own may have members, but no size yet
             return type_
         found = self._tags.get((type_.kind, type_.name))
         if found is None and self.source is not None:
@@ -264,15 +268,15 @@ class Types:
         return found if isinstance(found, StructType) else type_
 
     def defined(self, type_: DType) -> DType:
-        """The same type; a pointer to a structure that may be only declared where the type comes
-        from points to its definition."""
+        """Return a type; if it is a pointer to a declaration of a structure, a pointer to its
+        definition."""
         if isinstance(type_, PointerType) and isinstance(type_.to, StructType):
             whole = self.lookup(type_.to)
             return type_ if whole is type_.to else replace(type_, to=whole)
         return type_
 
     def _made_of(self, body: tree.StructBodyNode | tree.EnumBodyNode) -> DType:
-        """The type that a body makes: one type, however many names are declared with it."""
+        """Return the type of a body: one type, even if several names are declared with it."""
         if id(body) not in self._made:
             made = (
                 self._structure(body)
@@ -286,12 +290,12 @@ class Types:
         self._bodies += 1
         key = f"{OWN} {body.kind} {body.tag or self._bodies}"
         layout = _MemberLayout(body.kind == "union", self._strsize)
-        if body.tag:  # its own members mean it, not a structure of the kernel's with its name
+        if body.tag:  # for its own members, rather than a structure of the kernel of this name
             self._tags.setdefault(
                 (body.kind, body.tag), StructType(body.kind, body.tag, 0, key, self)
             )
         for field in body.fields:
-            self._add(layout, field)  # which may declare others
+            self._add(layout, field)  # may declare other types
         if key in self._members:
             message = f"{body.kind} {body.tag} redeclared"
             raise DError(message, body.span, "D_DECL_TYPERED")
@@ -352,7 +356,7 @@ class Types:
                 message = f"identifier redeclared: {one.name}"
                 raise DError(message, one.span, "D_DECL_IDRED")
             values.append((one.name, value))
-            self._constants[one.name] = (INT_ENUM, value)  # for those that follow
+            self._constants[one.name] = (INT_ENUM, value)  # for the enumerators that follow
         made = EnumType(4, True, f"enum {body.tag}".rstrip(), tuple(values))
         if body.tag:
             if ("enum", body.tag) in self._tags:
@@ -362,7 +366,7 @@ class Types:
         return made
 
     def enumerator(self, word: str) -> tuple[EnumType, int] | None:
-        """The enumeration constant of this name, with its type, or None. Raises KinstError."""
+        """Return the enumerator of this name, with its type, or None. Raises KinstError."""
         module, plain = split_name(word)
         if module in ("", OWN) and plain in self._constants:
             return self._constants[plain]
@@ -371,13 +375,13 @@ class Types:
         return self.source.enumerator(plain, module)
 
     def symbol(self, word: str) -> Symbol | None:
-        """The kernel's symbol that module`name or `name means, or None. Raises KinstError."""
+        """Return the kernel's symbol module`name or `name, or None. Raises KinstError."""
         module, plain = split_name(word)
         return self.source.symbol(plain, module) if self.source is not None else None
 
 
 class _MemberLayout:
-    """A structure's members, one after another, or a union's, one over another."""
+    """Places a structure's members one after another, or a union's at offset 0."""
 
     def __init__(self, union: bool, strsize: int) -> None:
         self._strsize = strsize
@@ -398,7 +402,7 @@ class _MemberLayout:
         self._take(at, 8 * size_of(type_, self._strsize))
 
     def add_bits(self, name: str, type_: IntType, width: int) -> None:
-        """Add a bit-field, which lies in one storage unit of its type; width 0 ends a unit."""
+        """Add a bit-field, which is within one storage unit of its type; width 0 ends a unit."""
         unit = 8 * type_.size
         at = 0 if self._union else self._bit
         if width == 0 or at // unit != (at + width - 1) // unit:
@@ -413,6 +417,6 @@ class _MemberLayout:
         self._end = max(self._end, at + bits)
 
     def size(self) -> int:
-        """The size in bytes, padded to the alignment."""
+        """Return the size in bytes, padded to the alignment."""
         whole = -(-self._end // 8)
         return -(-whole // self._align) * self._align

@@ -1,8 +1,8 @@
-"""D's built-in variables, aggregating functions and actions: those that kinst has, and those that
-it does not have yet.
+"""D's built-in variables, aggregating functions and actions, and those that kinst does not have
+yet.
 
-Types are those of dtrace(1) (Dynamic Tracing Guide, "Built-in Variables"); a string with a bound of
-its own carries it, in bytes with the NUL.
+Types are those of dtrace(1) (Dynamic Tracing Guide, "Built-in Variables"). The bound of a string is
+in bytes with the NUL.
 
 Tested by tests/dlang/test_docs.py and tests/d/builtins.cases.
 """
@@ -18,11 +18,10 @@ from kinst.dlang.vocabulary.type_names import typedef, words
 
 
 class Where(Enum):
-    """EVERYWHERE: at any probe. KERNEL: only where a probe fires in the kernel; 0 in BEGIN, END and
-    tick."""
+    """The probes at which a built-in variable has a value."""
 
     EVERYWHERE = "everywhere"
-    KERNEL = "kernel"
+    KERNEL = "kernel"  # at probes in the kernel; 0 in BEGIN, END and tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class BuiltinVariable:
 
 def _table() -> dict[str, BuiltinVariable]:
     everywhere, kernel = Where.EVERYWHERE, Where.KERNEL
-    # Limits of a process's short name (PRFNSZ, procfs.h) and of dtrace(1)'s probe names, with NUL.
+    # Bounds of a process's short name (PRFNSZ, procfs.h) and of dtrace(1)'s probe names, with NUL.
     execname, part, function = StringType(16), StringType(64), StringType(192)
     uint, pid = typedef("uint_t"), typedef("pid_t")
     rows: list[tuple[str, DType, Where, str]] = [
@@ -75,7 +74,6 @@ def _table() -> dict[str, BuiltinVariable]:
 
 VARIABLES = _table()
 
-# Arrays are the checker's business.
 ARRAYS = frozenset({"args", "regs", "uregs"})
 
 ARRAYS_NOT_YET: frozenset[str] = frozenset()
@@ -85,11 +83,9 @@ VARIABLES_NOT_YET = words("inet ipl jid jailname locals zonename")
 
 @dataclass(frozen=True, slots=True)
 class AggregatingFunction:
-    """least, most: numbers of arguments it takes; most None means any number."""
-
     name: str
-    least: int
-    most: int | None
+    least: int  # arguments
+    most: int | None  # arguments; None for any number
 
 
 AGGREGATING = {
@@ -117,15 +113,17 @@ ACTIONS = words(
 ACTIONS_NOT_YET = words("printm printt")
 
 
-# Actions with a value that is recorded and never computed with.
+# Actions whose value is recorded and never computed with.
 VALUED_ACTIONS = words("func jstack mod stack sym uaddr ufunc umod ustack usym")
 
 CALLABLE = frozenset(AGGREGATING) | ACTIONS
 
 
 def kind_of(name: str) -> str | None:
-    """The kind of a built-in name, in dtrace(1)'s words; None for a name that is free, or is a
-    subroutine's (Scope.kind_of() has those too)."""
+    """Return the kind of a built-in name, in dtrace(1)'s words; None for any other name.
+
+    Scope.kind_of() knows subroutines, too.
+    """
     if name in VARIABLES or name in VARIABLES_NOT_YET:
         return "scalar"
     if name in ARRAYS or name in ARRAYS_NOT_YET:
@@ -151,4 +149,4 @@ def is_not_yet(name: str) -> bool:
 
 SPECULATION = "speculation()"  # the name of the typed.Builtin that this call becomes
 
-MOST_CHILL = 500_000_000  # ns, DTrace's limit: a CPU that is away for longer seems dead
+MOST_CHILL = 500_000_000  # ns, DTrace's limit: a CPU that does not respond for longer seems dead

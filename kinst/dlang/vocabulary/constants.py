@@ -1,6 +1,5 @@
-"""Constants of D itself, which are the same in every system: those of the Dynamic Tracing Guide's
-own interfaces, and numbers of internet protocols.  Others are the traced system's
-(core/dialect.py).
+"""Constants that D has in every system: those of the Dynamic Tracing Guide's own interfaces, and
+numbers of internet protocols. Other constants are the traced system's (core/dialect.py).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Sizes in bytes, rates as periods in nanoseconds.  cpu: -1 for all."""
+    """The values of all options: sizes in bytes, rates as periods in nanoseconds."""
 
     agghist: bool = False
     aggpack: bool = False
@@ -38,7 +38,7 @@ class Options:
     bufsize: int = 4 << 20
     cleanrate: int = _SECOND // 101
     cpp: bool = False
-    cpu: int = -1
+    cpu: int = -1  # -1 for all
     defaultargs: bool = False
     destructive: bool = False
     dynvarsize: int = 1 << 20
@@ -65,7 +65,7 @@ class Options:
     zdefs: bool = False
 
     def with_option(self, name: str, value: str | None) -> Options:
-        """These options with one changed. value None: only the name was given.
+        """Return these options with one changed; value is None if only its name was given.
 
         Raises KinstError for an unknown option or a bad value.
         """
@@ -73,10 +73,9 @@ class Options:
         if parse is None:
             near = get_close_matches(name[:40], [*_PARSERS, *OWN_NAMES], 1)
             every = " ".join(sorted((*_PARSERS, *OWN_NAMES)))
-            known = f"did you mean {near[0]}?" if near else f"known: {every}"
-            raise KinstError(f"unknown option {name[:40]!r}", known)
-        made = parse(name, value)
-        changed: dict[str, Any] = {name: made}
+            hint = f"did you mean {near[0]}?" if near else f"known: {every}"
+            raise KinstError(f"unknown option {name[:40]!r}", hint)
+        changed: dict[str, Any] = {name: parse(name, value)}
         return replace(self, **changed)
 
 
@@ -100,8 +99,8 @@ def _bad(name: str, value: str | None, hint: str) -> KinstError:
 
 
 def parse_boolean(name: str, value: str | None) -> bool:
-    """A flag: nothing, a number, on, yes, enable, enabled, true or set; or 0, off, no, disable,
-    disabled, false, unset or an empty value (dt_opt_runtime())."""
+    """Parse a flag. True: no value, a number, on, yes, enable, enabled, true or set. False: 0, off,
+    no, disable, disabled, false, unset or an empty value (dt_opt_runtime())."""
     word = "on" if value is None else value.lower()
     number = re.fullmatch("[0-9]{1,19}", word)
     if word in ("on", "yes", "enable", "enabled", "true", "set") or (number and int(word)):
@@ -112,8 +111,8 @@ def parse_boolean(name: str, value: str | None) -> bool:
 
 
 def parse_size(name: str, value: str | None, least: int = 1) -> int:
-    """Bytes: a number, perhaps with k, m, g or t (powers of 1024) behind it, from least to
-    2**63-1."""
+    """Parse a size in bytes, from `least` to 2**63-1: a number, then k, m, g or t (powers of 1024)
+    or nothing."""
     match = _SIZE.match(value or "")
     hint = "bytes, or a number with k, m, g or t"
     if match is None:
@@ -127,8 +126,8 @@ def parse_size(name: str, value: str | None, least: int = 1) -> int:
 
 
 def parse_rate(name: str, value: str | None) -> int:
-    """A period in nanoseconds, from a number with ns us ms s m h d (or their long forms), or
-    from a frequency in hz; without a unit, nanoseconds."""
+    """Parse a period, or a frequency in hz, to nanoseconds. Units are ns us ms s m h d or their long
+    forms; nanoseconds without one."""
     match = _RATE.match(value or "")
     hint = "a number with ns, us, ms, s, min, h, d or hz"
     if match is None:
@@ -166,7 +165,7 @@ def parse_frames(name: str, value: str | None) -> int:
 
 
 def parse_specsize(name: str, value: str | None) -> int:
-    """A size; 0 is allowed and leaves no room for anything."""
+    """Parse a size; 0 is allowed and leaves no room for a record."""
     return parse_size(name, value, 0)
 
 
@@ -178,7 +177,7 @@ def parse_strsize(name: str, value: str | None) -> int:
 
 
 def parse_fail(name: str, value: str | None) -> str:
-    """What makes a trace fail, worst first; all is every one of them, none is nothing."""
+    """Parse the conditions that make a trace fail, worst first; or "all", or "none"."""
     words = (value or "").split(",")
     if words in (["all"], ["none"]):
         return ",".join(STATUS_OF) if words == ["all"] else ""
@@ -188,7 +187,7 @@ def parse_fail(name: str, value: str | None) -> str:
 
 
 def parse_attributes(name: str, value: str | None) -> str:
-    """Stability attributes, as Evolving/Evolving/Common."""
+    """Parse stability attributes such as Evolving/Evolving/Common."""
     try:
         return str(attributes(value or ""))
     except ValueError:
@@ -196,7 +195,7 @@ def parse_attributes(name: str, value: str | None) -> str:
 
 
 def parse_version(name: str, value: str | None) -> str:
-    """A version of D that has existed (libdtrace's _dtrace_versions[])."""
+    """Parse a version of D that has existed (libdtrace's _dtrace_versions[])."""
     match = re.fullmatch(r"(\d{1,3})\.(\d{1,4})(?:\.(\d{1,4}))?", value or "")
     if match is None:
         raise _bad(name, value, "1.0 is an example")
@@ -206,7 +205,7 @@ def parse_version(name: str, value: str | None) -> str:
     return value or ""
 
 
-# Of the minor versions that had any, the last one.
+# The last micro version of each minor version that had any.
 _MICROS = {2: 2, 4: 1, 6: 3, 7: 1, 8: 1, 9: 1, 12: 1}
 
 
@@ -266,18 +265,17 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
 
 NAMES = frozenset(_PARSERS)
 
-# Options of the compiler: they may be set at any time, but later than compiling has no effect
-# (dtrace_setopt()).
+# Options of the compiler: setopt() may set them, without effect (dtrace_setopt()).
 COMPILE_TIME = frozenset(
     ("aggpercpu", "amin", "argref", "cpp", "defaultargs", "encoding", "errtags",
      "evaltime", "version", "zdefs")
 )  # fmt: skip
 
-# Options that may change during a trace.
+# Options that setopt() may change during a trace.
 DYNAMIC = frozenset(
     ("agghist", "aggpack", "aggrate", "aggsortkey", "aggsortkeypos", "aggsortpos", "aggsortrev",
      "aggzoom", "flowindent", "quiet", "rawbytes", "stackindent", "switchrate")
 )  # fmt: skip
 
-# kinst's own options, which session/ reads; control lines pass them on unchecked.
+# kinst's own options. session/ reads them; control lines pass them on unchecked.
 OWN_NAMES = frozenset({"batch", "plant", "scratch"})

@@ -1,10 +1,9 @@
 """Words of other tracers and debuggers, and what D has for them.
 
-People who know bpftrace, perf, trace-cmd, SystemTap or gdb type what their fingers know.  A name
-that D does not have is looked up here before its spelling is compared with D's names: `comm` is no
-misspelt `cpu`.  The tables only make hints of error messages.  Two forms of probe descriptions are
-taken as what they mean, FUNCTION+OFFSET and FILE:FUNCTION:LINE.  docs/coming-from.md shows these
-facts as a page.
+Users of bpftrace, perf, trace-cmd, SystemTap or gdb type the words that they know. A name that D
+does not have is looked up here before its spelling is compared with D's names: `comm` is no
+misspelt `cpu`. The tables only give hints to error messages. Two forms of probe descriptions are
+understood: FUNCTION+OFFSET and FILE:FUNCTION:LINE. docs/coming-from.md is this as a page.
 
 Sources: bpftrace's language reference (0.23), perf-probe(1), the kernel's Documentation/trace/
 kprobetrace.rst, SystemTap's tapset reference, gdb's manual ("Registers").
@@ -18,7 +17,7 @@ from types import MappingProxyType
 
 from kinst.core.probe import ProbePattern
 
-# Variables, without a $ that gdb's and perf's have: what to type instead.
+# Variables (gdb's and perf's without their $): what to type instead.
 VARIABLES: Mapping[str, str] = MappingProxyType(
     {
         # bpftrace
@@ -82,7 +81,7 @@ def _ticks(match: re.Match[str]) -> str:
     return f"in D: tick-{match[2]}{unit}" if unit else ""
 
 
-# Descriptions as they are written in other languages, whole: the hint, or what makes it.
+# Whole probe descriptions of other languages: the hint, or a function that makes it.
 _PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (rf"(?:kprobe|k):(?:\w+:)?{_NAME}\+(\w+)", r"in D: kinst::\1:\2"),
     (rf"(?:kprobe|k|fentry|kfunc|f):(?:\w+:)?{_NAME}", r"in D: fbt::\1:entry"),
@@ -104,7 +103,7 @@ _PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
      r"|cpc):.*",
      "kinst has no such provider; fbt::FUNCTION:entry names the kernel's functions"),
 )  # fmt: skip
-# As kernels and other tools write places in code.
+# The forms in which kernels and other tools print an instruction.
 _PLUS_OFFSET = re.compile(r"(?P<before>(?:[^:]*:)*)(?P<function>[^:+]+)\+(?P<offset>\w+)(?:/\w+)?")
 _IN_FILE = re.compile(
     r"(?:kinst)?:*(?P<file>[-\w./]+\.[chS]):(?P<function>[\w.@]+):(?P<line>[0-9]+)"
@@ -138,10 +137,8 @@ def macro_hint(name: str) -> str:
 
 
 def plain_description(text: str) -> str:
-    """Return a probe description with FUNCTION+OFFSET and FILE:FUNCTION:LINE as D writes them.
-
-    text: without macros.  A kernel's own traces print FUNCTION+0xOFFSET/0xSIZE.
-    """
+    """Return a probe description, without macros, with FUNCTION+OFFSET and FILE:FUNCTION:LINE as D
+    writes them. A kernel's own traces print FUNCTION+0xOFFSET/0xSIZE."""
     if match := _IN_FILE.fullmatch(text):
         file = match["file"].rpartition("/")[2]
         return f"kinst::{match['function']}:@{file}@{match['line']}"

@@ -18,7 +18,7 @@ _SIZE = 16
 
 
 class _Times:
-    """Implements core.dtypes.MemberSource."""
+    """The MemberSource of these structures."""
 
     def members(self, struct: StructType) -> Sequence[Member]:
         return _MEMBERS[struct.name]

@@ -89,7 +89,7 @@ _LOCKS = "it asks about locks of illumos or FreeBSD"
 
 _STREAMS = "it asks about STREAMS messages of illumos"
 
-# Subroutines that kinst has for no system; a system may say of them why it has none
+# Subroutines that kinst has for no system, and why. A system may have a reason of its own
 # (Dialect.absent).
 ABSENT = {
     "ddi_pathname": "it names devices of illumos",

@@ -12,11 +12,11 @@ from kinst.core.errors import DError, Span
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text, for tables of names."""
+    """Return the words of a text, for tables of names."""
     return frozenset(text.split())
 
 
-# size in bytes, signed -> the type names that mean it.
+# (size in bytes, signed): the names of this type.
 _ALIASES: dict[tuple[int, bool], str] = {
     (1, True): "int8_t s8",
     (1, False): "uint8_t uchar_t u_char u8 _Bool bool",
@@ -42,7 +42,7 @@ SCALARS: dict[str, DType] = {
 
 SCALARS["string"] = STRING
 
-# Base words -> size; "signed" and "unsigned" may join any of them.
+# Size in bytes by base words; "signed" and "unsigned" may be added to each.
 BASE_SIZES: dict[tuple[str, ...], int] = {
     ("char",): 1,
     ("short",): 2,
@@ -61,7 +61,7 @@ BASE_WORDS = frozenset({"char", "short", "int", "long", "signed", "unsigned", "v
 
 QUALIFIERS = frozenset({"const", "volatile", "restrict"})
 
-# The Guide's typedefs for structures; where the kernel has the structure, it is the kernel's.
+# The Guide's typedefs for structures. If the kernel has the structure, it is the kernel's.
 STRUCTURES = {
     "in6_addr_t": "in6_addr",
     "timespec_t": "timespec",
@@ -71,7 +71,7 @@ STRUCTURES = {
 
 TYPEDEFS = (frozenset(SCALARS) | STRUCTURES.keys()) - BASE_WORDS
 
-# Types of the Guide's that systems define in their D libraries.
+# Types of the Guide that systems define in their D libraries.
 LIBRARY_TYPES = frozenset({"psinfo_t", "lwpsinfo_t", "cpuinfo_t", "fileinfo_t"})
 
 TAGS = frozenset({"struct", "union", "enum"})
@@ -82,7 +82,7 @@ STARTS_TYPE = BASE_WORDS | QUALIFIERS | TYPEDEFS | TAGS | FLOATS
 
 
 def typedef(name: str) -> IntType:
-    """The integer type of this name. Raises KeyError for any other name."""
+    """Return the integer type of this name. Raises KeyError for any other name."""
     type_ = SCALARS[name]
     assert isinstance(type_, IntType)
     return type_
@@ -93,7 +93,7 @@ def is_bool(type_: DType) -> bool:
 
 
 def check_attributes(words: Sequence[str], word: str, span: Span) -> None:
-    """Check short, long, signed and unsigned among the words against the type called word; "" is a
+    """Check that short, long, signed and unsigned among `words` fit the type named `word`, "" for a
     structure, union or enumeration (libdtrace's dt_decl_check()).
 
     Raises DError D_DECL_CHARATTR, D_DECL_VOIDATTR, D_DECL_SIGNINT, D_DECL_LONGINT.
