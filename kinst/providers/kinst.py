@@ -97,7 +97,7 @@ class KinstProvider(Provider):
         self, pattern: ProbePattern, functions: Sequence[Function], kernel: Kernel
     ) -> Iterator[Found]:
         if pattern.name in ("entry", "return"):
-            # kinst.sugar replaces these if the function is inlined anywhere.
+            # kinst.sugar has replaced these in every program.
             raise KinstError(
                 f"{pattern}: not an instruction of a function", f"fbt::{pattern.function}:"
             )

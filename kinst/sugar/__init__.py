@@ -1,2 +1,2 @@
-"""Rank 2: syntax tree to syntax tree: inline functions, source lines and local variables become
-plain probes and expressions over regs[]."""
+"""Expansions of the syntax tree: inline functions, source lines and local variables become plain
+probes and expressions over regs[]."""

@@ -1,9 +1,9 @@
 """Replaces kinst::F:entry and kinst::F:return in the syntax tree by plain probe descriptions.
 
-The description of an inline function becomes kinst::CALLER:OFFSET for each of its copies, and
-fbt::F:entry or fbt::F:return for its out-of-line code if it has any; a function that is never
-inlined becomes the fbt probe alone.  A conditional jump out of a copy is a return only when it is
-taken: such sites go to clauses of their own, directly behind, with the condition as a predicate.
+The description of an inline function becomes kinst::CALLER:OFFSET for each of its inlined copies,
+and fbt::F:entry or fbt::F:return for its out-of-line code if it has any; a function that is never
+inlined becomes the fbt probe alone. A conditional jump out of a copy is a return only if it is
+taken: such sites go to a clause of their own, directly after, with the condition as its predicate.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kinst.sugar.inline import (
 )
 
 NAMES = ("entry", "return")
-MOST_NAMES = 64  # functions that one glob may mean
+MOST_NAMES = 64  # functions that one glob may match
 _GLOB = frozenset("*?[")
 
 
@@ -51,9 +51,9 @@ class Expansion:
     """A program after expansion.
 
     Attributes:
-        program: without the descriptions that were replaced.
-        notes: lines for the user, for -v.
-        losses: lines for the user about what cannot be traced, always told.
+        program: the program, in which no such description is left.
+        notes: lines for the user, shown with -v.
+        losses: lines for the user about copies that cannot be traced, always shown.
     """
 
     program: tree.ProgramNode
@@ -69,16 +69,19 @@ def is_sugar(pattern: ProbePattern) -> bool:
 
 
 def has_sugar(program: tree.ProgramNode) -> bool:
-    """Whether any description of the program is."""
+    """Whether a program has such a description."""
     return any(is_sugar(d.pattern) for c in program.clauses for d in c.descriptions)
 
 
 def expand(program: tree.ProgramNode, sources: Sources, *, zero: bool = False) -> Expansion:
-    """Replace every such description; the notes are for -v.
+    """Replace every such description.
 
-    Raises DError at a description that cannot be replaced: its function is unknown or inlined
-    nowhere, or its glob matches too many functions.  zero (-Z): such a description is left out
-    instead, and so is a clause that has no other.
+    Args:
+        zero: leave out descriptions that cannot be replaced, and clauses that have no other (-Z).
+
+    Raises:
+        DError: a description cannot be replaced: its function is unknown or inlined nowhere, or its
+            glob matches too many functions.
     """
     expander = _Expander(sources, zero)
     items: list[tree.ItemNode] = []
@@ -87,13 +90,13 @@ def expand(program: tree.ProgramNode, sources: Sources, *, zero: bool = False) -
     return Expansion(tree.ProgramNode(tuple(items)), tuple(expander.notes), tuple(expander.losses))
 
 
-# A plain description; the inline function that it stands for ("" for none); how many inline
-# functions that copy is nested in.
+# A plain description; the inline function whose copy it is in ("" for none); the number of inline
+# functions that this copy is nested in.
 _Named = tuple[ProbePattern, str, int]
 
 
-# A site's place in the order of those at the same instruction; the inline function; the
-# description that matched it.
+# A site's rank among the sites at its instruction; the inline function; the description that
+# matched it.
 _Meant = tuple[int, str, tree.DescriptionNode]
 
 
@@ -103,7 +106,7 @@ def _by_depth(one: _Meant) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
-    """The sites of one description: those that always count, and those with a condition."""
+    """The sites of one description: those that always fire, and those with a condition."""
 
     always: tuple[_Named, ...]
     sometimes: tuple[tuple[str, _Named], ...] = ()
@@ -111,16 +114,15 @@ class _Meaning:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A region to be traced.  inside: its instructions, for return probes.  plain: its sites if no
-    instruction were refused."""
+    """A region to be traced."""
 
     region: CopyRegion
     graph: Graph
-    inside: Stay | None
-    plain: list[CopyExit]
+    inside: Stay | None  # its nodes, for return probes
+    plain: list[CopyExit]  # its sites if no instruction were refused
 
     def places(self, refused: Callable[[int], bool]) -> list[CopyExit] | None:
-        """The sites to plant, or None if no instruction can stand for the entry."""
+        """Return the sites to plant, or None if the entry cannot be planted nor replaced."""
         entry = entry_place(self.region.entry, self.graph, refused)
         if entry is None:
             return None
@@ -141,10 +143,11 @@ class _Expander:
         self.losses: list[str] = []
 
     def clause(self, clause: tree.ClauseNode) -> list[tree.ClauseNode]:
-        """The clause, followed by the clauses for conditional sites.
+        """Return the clause, then the clauses for conditional sites.
 
-        A site that leaves several nested copies at once fires for each of them, in clauses one
-        behind the other: inner copies are left first and entered last."""
+        A site that leaves several nested copies at once fires for each of them, in consecutive
+        clauses: inner copies are left first and entered last.
+        """
         layers: dict[str, list[list[tree.DescriptionNode]]] = {"": []}
         for condition, places in self._places(clause).items():
             rows = layers.setdefault(condition, [])
@@ -165,7 +168,7 @@ class _Expander:
         ]  # fmt: skip
 
     def _places(self, clause: tree.ClauseNode) -> dict[str, dict[ProbePattern, list[_Meant]]]:
-        """The sites of the clause's descriptions, by condition and then by place."""
+        """Return the sites of a clause's descriptions by condition, then by plain description."""
         found: dict[str, dict[ProbePattern, list[_Meant]]] = {}
         for description in clause.descriptions:
             meaning = _Meaning(((description.pattern, "", 0),))
@@ -210,7 +213,8 @@ class _Expander:
         return _Meaning(tuple(always), tuple(sometimes))
 
     def _function(self, pattern: ProbePattern, name: str, *, alone: bool) -> _Meaning:
-        """alone: the description names this one function, so not finding it is an error."""
+        """Find the sites of one function. An unknown function is an error if the description names
+        it alone."""
         functions = self._index.functions(name)
         copies = self._index.copies(name)
         own = self._own(pattern, name, functions, alone=alone and not copies)
@@ -232,8 +236,8 @@ class _Expander:
     def _own(
         self, pattern: ProbePattern, name: str, functions: Sequence[FunctionDie], *, alone: bool
     ) -> list[Function]:
-        """Its out-of-line code, by debug information (which knows that F.isra.0 is F), else by
-        symbols."""
+        """Return a function's out-of-line code, by debug information (where F.isra.0 is F) or else
+        by symbols."""
         found: dict[int, Function] = {}
         for die in functions:
             for low, _ in die.ranges:
@@ -257,8 +261,8 @@ class _Expander:
         empty: int,
         copies: int,
     ) -> list[tuple[str, _Named]]:
-        """(condition, description) of every site, in the order of the copies.  A site that leaves
-        several copies is listed for each."""
+        """Return (condition, description) of every site, in the order of the copies; a site that
+        leaves several copies once for each."""
         graphs = graphs_of(regions, self._kernel)
         count = _Count(copies, empty)
         gaps = {
@@ -304,16 +308,16 @@ class _Expander:
         if left_out := count.left_out():
             self.losses.append(f"{said}: {left_out}")
         if count.undecoded:
-            holes = [gap for some in gaps.values() for gap in some]
+            all_gaps = [gap for of_parts in gaps.values() for gap in of_parts]
             self.losses.append(
                 f"{said}: {count.undecoded} of {copies} inlined copies are left out:"
-                f" {gaps_told(holes)}"
+                f" {gaps_told(all_gaps)}"
             )
         return found
 
     def _refused(self, chosen: Sequence[_Chosen]) -> Callable[[int], bool]:
-        """A function that tells whether an instruction cannot be planted.  The likely sites are
-        looked up together beforehand."""
+        """Return a function that tells whether an instruction is refused. The likely sites are
+        asked for together, which is faster."""
         sizes: dict[int, int] = {}
         for copy in chosen:
             likely = [copy.region.entry, *(one.address for one in copy.plain)]
@@ -341,7 +345,7 @@ class _Expander:
     def _nothing(
         self, pattern: ProbePattern, functions: Sequence[FunctionDie], copies: int, said: str
     ) -> KinstError:
-        """The error for a name without any site.  said: what became of its copies."""
+        """Return the error for a name without any site. said: why its copies are left out."""
         name = pattern.function
         for die in functions:
             if copies:
@@ -367,7 +371,7 @@ def _in(function: Function, pattern: ProbePattern) -> bool:
 
 
 def _lost(region: CopyRegion, gaps: Sequence[Gap], name: str) -> bool:
-    """Whether bytes that are not decoded hide a copy, or where control leaves it."""
+    """Whether a copy, or an instruction by which control leaves it, may be in a gap."""
     spans = [(g.function.address + g.offset, g.function.address + g.end) for g in gaps]
     places = ((region.entry, region.entry + 1), *region.ranges)
     hidden = any(low < end and start < high for low, high in spans for start, end in places)
@@ -379,7 +383,7 @@ def _part(address: int, parts: Sequence[Function]) -> int:
 
 
 def _with_condition(condition: str, clause: tree.ClauseNode) -> tree.ExprNode | None:
-    """The clause's predicate, and-ed with a condition unless that is ""."""
+    """Return the clause's predicate, with a condition before it unless that is ""."""
     if not condition:
         return clause.predicate
     program = parse_text(f"BEGIN/{condition}/{{}}", clause.span.file)
@@ -392,7 +396,7 @@ def _with_condition(condition: str, clause: tree.ClauseNode) -> tree.ExprNode | 
 
 @dataclass(slots=True)
 class _Count:
-    """How many copies of a function were treated in which way, for -v."""
+    """Numbers of copies of a function, for the notes."""
 
     copies: int
     empty: int
@@ -409,7 +413,7 @@ class _Count:
     elsewhere: int = 0
 
     def left_out(self) -> str:
-        """How many copies are not traced, and why; "" if all are."""
+        """Say how many copies are not traced, and why; "" if all are."""
         parts = (
             (self.empty, "without code"),
             (self.lost, "outside of every function, or rewritten"),

@@ -1,11 +1,11 @@
 """The flow graph of a function with its .cold parts, cut where inlined copies begin and end.
 
-A node is a run of instructions that control enters only at the first.  The rules for edges:
+A node is a basic block: control enters it only at its first instruction. The rules for edges:
 
-- A call continues behind itself, unless the callee never returns: with an edge back from panic()
-  the graph would have paths that nothing takes.
+- A call continues after itself, unless the callee never returns: an edge back from panic() would
+  give the graph paths that control never takes.
 - A computed jump leads to the entries of the function's jump tables, and to every node without
-  another predecessor.  One edge too many makes a copy smaller; a missing one would put its entry in
+  another predecessor. One edge too many makes a copy smaller; a missing one would put its entry in
   the wrong place.
 - An instruction that may fault on purpose also leads to its fix-up code, for the same reason.
 
@@ -28,22 +28,26 @@ OUTSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An edge to a node, or to OUTSIDE of the function.
+    """An edge to a node, or out of the function."""
 
-    condition: a D expression that holds when the edge is taken, "" if it always is.  known: D can
-    tell at the node's last instruction whether the edge is taken; it cannot if that instruction may
-    fault.  fault: the edge is taken when it does."""
-
-    to: int
-    condition: str = ""
+    to: int  # a node, or OUTSIDE
+    condition: str = ""  # a D expression that holds if the edge is taken; "" if it always is
+    # D can tell at the node's last instruction whether the edge is taken. It cannot if that
+    # instruction may fault.
     known: bool = True
-    fault: bool = False
+    fault: bool = False  # taken if the instruction faults
 
 
 class Graph:
-    """parts: the function, then the parts that the compiler moved elsewhere.  starts: the address
-    of each node, ascending.  last: the address of each node's last instruction.  edges, before:
-    each node's outgoing edges and its predecessors."""
+    """The flow graph of one function.
+
+    Attributes:
+        parts: the function, then its .cold parts.
+        starts: the address of each node, ascending.
+        last: the address of each node's last instruction.
+        edges: each node's outgoing edges.
+        before: each node's predecessors.
+    """
 
     def __init__(
         self,
@@ -53,8 +57,12 @@ class Graph:
         alone: Collection[int],
         dead_ends: Collection[int],
     ) -> None:
-        """cuts: addresses at which nodes must begin.  alone: cuts behind whose first instruction
-        the next node must begin.  dead_ends: of functions that never return."""
+        """
+        Args:
+            cuts: addresses at which a node must begin.
+            alone: cuts whose node has one instruction only.
+            dead_ends: addresses of functions that never return.
+        """
         self.parts = tuple(parts)
         self._dead_ends = dead_ends
         instructions: dict[int, tuple[int, Flow]] = {}  # start -> (end, flow)
@@ -67,15 +75,17 @@ class Graph:
         self._addresses = sorted(instructions)
         self._flows = instructions
         leaders = {part.address for part in parts} | {c for c in cuts if c in instructions}
-        # Entries outside of their copy's ranges stand alone.
+        # An entry outside of its copy's ranges is a node of one instruction.
         leaders |= {instructions[a][0] for a in alone if a in instructions}
         for address, following in pairwise([*self._addresses, 0]):
             end, flow = instructions[address]
             if flow.fault is not None:
                 leaders |= {following, flow.fault}
-            on = flow.kind in ("next", "landing") or (flow.kind == "call" and self._returns(flow))
-            if not on or end != following:
-                # Between them is padding, or another function.
+            falls = flow.kind in ("next", "landing") or (
+                flow.kind == "call" and self._returns(flow)
+            )
+            if not falls or end != following:
+                # If they are not adjacent, padding or another function is between them.
                 leaders.add(following)
             if flow.kind in ("jump", "branch") and flow.target is not None:
                 leaders.add(flow.target)
@@ -94,9 +104,10 @@ class Graph:
                     self.before[edge.to].append(node)
 
     def _join_computed(self, targets: set[int]) -> None:
-        """Add the ways of computed jumps: to what tables say, and to code that has no way to it."""
-        led_to = {edge.to for edges in self.edges for edge in edges} | {self.root}
-        heads = (n for n in range(len(self.starts)) if n not in led_to)
+        """Add the edges of computed jumps: to the targets in tables, and to nodes that no other
+        edge leads to."""
+        reached = {edge.to for edges in self.edges for edge in edges} | {self.root}
+        heads = (n for n in range(len(self.starts)) if n not in reached)
         targets = targets | {n for n in heads if not self._padding.issuperset(self.instructions(n))}
         for node, edges in enumerate(self.edges):
             flow = self._flows[self.last[node]][1]
@@ -111,7 +122,7 @@ class Graph:
         return flow.target not in self._dead_ends
 
     def _last(self, node: int) -> int:
-        """The last instruction before the next node, or before a gap."""
+        """Return the address of a node's last instruction."""
         if node + 1 < len(self.starts):
             at = bisect_left(self._addresses, self.starts[node + 1]) - 1
         else:
@@ -129,66 +140,66 @@ class Graph:
         )
 
     def _plain_edges(self, node: int) -> tuple[Edge, ...]:
-        """Without faults, and without what computed jumps find in tables."""
+        """Return a node's edges without faults and without the targets of jump tables."""
         end, flow = self._flows[self.last[node]]
-        going = self._index.get(end, OUTSIDE)
+        next_node = self._index.get(end, OUTSIDE)
         if flow.kind in ("jump", "branch"):
             assert flow.target is not None
             taken = Edge(self._index.get(flow.target, OUTSIDE), flow.condition)
-            return (taken, Edge(going, flow.otherwise)) if flow.falls_through else (taken,)
+            return (taken, Edge(next_node, flow.otherwise)) if flow.falls_through else (taken,)
         if flow.kind == "return":
             return (Edge(OUTSIDE),)
         if flow.kind == "indirect":
             elsewhere = self._elsewhere(flow.destination)
             out = Edge(OUTSIDE, elsewhere, bool(elsewhere))
-            # An instruction that is not known may go on as well.
-            return (out, Edge(going, known=False)) if flow.falls_through else (out,)
-        if flow.kind == "call" and (not self._returns(flow) or going == OUTSIDE):
-            # Behind the last instruction of a function there is nothing to return to.
+            # An unknown instruction may fall through as well.
+            return (out, Edge(next_node, known=False)) if flow.falls_through else (out,)
+        if flow.kind == "call" and (not self._returns(flow) or next_node == OUTSIDE):
+            # A call that is the last instruction of a function cannot return into it.
             return ()
-        if flow.kind == "trap" and (not flow.falls_through or going == OUTSIDE):
+        if flow.kind == "trap" and (not flow.falls_through or next_node == OUTSIDE):
             return ()
-        return (Edge(going),)
+        return (Edge(next_node),)
 
     def _elsewhere(self, destination: str) -> str:
-        """That an indirect jump leaves the function, as a condition."""
+        """Return the condition on which an indirect jump leaves the function."""
         return " && ".join(
             f"({destination} < {p.address:#x} || {destination} >= {p.address + p.size:#x})"
             for p in self.parts
         ) if destination else ""  # fmt: skip
 
     def instructions(self, node: int) -> Sequence[int]:
-        """The addresses of a node's instructions."""
+        """Return the addresses of a node's instructions."""
         first = bisect_left(self._addresses, self.starts[node])
         return self._addresses[first : bisect_right(self._addresses, self.last[node])]
 
     def size(self, address: int) -> int:
-        """Bytes of the instruction at this address."""
+        """Return the size of the instruction at an address, in bytes."""
         return self._flows[address][0] - address
 
     def node_at(self, address: int) -> int | None:
-        """The node that begins at this address."""
+        """Return the node that begins at an address, or None."""
         return self._index.get(address)
 
     def nodes_in(self, ranges: Sequence[tuple[int, int]]) -> set[int]:
-        """The nodes inside address ranges; both ends of each were cuts."""
-        found: set[int] = set()
+        """Return the nodes inside address ranges, whose ends have to be cuts."""
+        nodes: set[int] = set()
         for low, high in ranges:
-            found.update(range(bisect_left(self.starts, low), bisect_left(self.starts, high)))
-        return found
+            nodes.update(range(bisect_left(self.starts, low), bisect_left(self.starts, high)))
+        return nodes
 
     def is_instruction(self, address: int) -> bool:
-        """Whether a live instruction begins here."""
+        """Whether an instruction begins at an address."""
         return address in self._flows
 
     def reached(self, start: int, avoiding: int) -> set[int]:
-        """The nodes on the ways from `start` that do not go through another."""
+        """Return the nodes that can be reached from `start` without passing `avoiding`."""
         if start == avoiding:
             return set()
-        found, todo = {start}, [start]
-        while todo:
-            for edge in self.edges[todo.pop()]:
-                if edge.to not in found and edge.to not in (OUTSIDE, avoiding):
-                    found.add(edge.to)
-                    todo.append(edge.to)
-        return found
+        nodes, pending = {start}, [start]
+        while pending:
+            for edge in self.edges[pending.pop()]:
+                if edge.to not in nodes and edge.to not in (OUTSIDE, avoiding):
+                    nodes.add(edge.to)
+                    pending.append(edge.to)
+        return nodes

@@ -1,19 +1,18 @@
-"""Where the copies of an inline function begin, and where control leaves them.
+"""Entries and exits of the inlined copies of a function.
 
-The entry of a copy is the address that debug information gives (kinst/core/inline.py).  A
-return is every way out of it, by the flow graph of the function that it is in:
+The entry of a copy is the address that debug information gives (kinst/core/inline.py). A return is
+every edge that leaves the copy in the flow graph of the function around it:
 
-- A copy's code is what its ranges hold and what can run only after its entry.  The compiler
-  also gives a copy instructions that it moved to before the entry, and second sets of
-  instructions that are reached around it; control that comes that way has not entered.
-- Between two of its instructions the caller's may run, since the compiler mixes them.  As long
-  as control comes back to the copy without going through its entry, it has not left.
-- Going to the entry again ends one stay and begins the next one.
+- A copy consists of the instructions in its ranges that can run only after its entry. The compiler
+  also gives a copy instructions that it moved before the entry, and duplicates that control reaches
+  without passing it; control that runs these has not entered.
+- The caller's instructions may run between two of the copy's, since the compiler mixes them.
+  Control has not left as long as it comes back to the copy without passing its entry.
+- Control that comes to the entry again ends one stay and begins the next.
 
-So in every run the returns are as many as the entries, apart from stays that have not ended.
-A copy in one piece that is entered at its start is left exactly by the instructions whose
-successors lie outside of its ranges; calls come back and so are none of them, unless they are
-the last instruction.
+So every run has as many returns as entries, except for stays that have not ended. A copy in one
+piece that is entered at its start is left exactly by the instructions with a successor outside of
+its ranges. Calls come back, so they are none of these, unless they are the last instruction.
 """
 
 from __future__ import annotations
@@ -27,58 +26,48 @@ from kinst.core.kernel import Kernel
 from kinst.core.probe import Function
 from kinst.sugar.graph import OUTSIDE, Edge, Graph
 
-MOVES = 8  # how often a place that is refused is moved on
+MOVES = 8  # nodes in which a replacement for a refused entry is looked for
 
 Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRegion:
-    """The copies of an inline function that share one entry; running addresses, no empty ranges.
+    """The copies of an inline function that share one entry."""
 
-    within: names of the inline functions that the first copy is nested in."""
-
-    entry: int
-    ranges: Ranges
+    entry: int  # running address
+    ranges: Ranges  # running addresses, none empty
     copies: int
-    within: tuple[str, ...]
+    within: tuple[str, ...]  # the inline functions that the first copy is nested in
 
 
 @dataclass(frozen=True, slots=True)
 class CopyExit:
-    """An instruction that leaves a copy.  condition: the D expression that holds when it does, ""
-    if it always does."""
+    """An instruction that leaves a copy."""
 
     address: int
-    condition: str = ""
+    condition: str = ""  # a D expression that holds if it leaves; "" if it always does
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """The nodes of a graph in which control is inside a region.  entry: the one it is entered by.
+    """The nodes of a graph in which control is inside a region."""
 
-    Without nodes no instruction begins at the entry, because the kernel rewrote it.  mixed: the
-    nodes include code of the caller.  around: the region's ranges include code that is reached
-    without passing the entry.
-    """
-
-    entry: int
-    nodes: frozenset[int]
-    mixed: bool
-    around: bool
+    entry: int  # the node by which control enters
+    nodes: frozenset[int]  # empty if no instruction begins at the entry, as the kernel rewrote it
+    mixed: bool  # the nodes include code of the caller
+    around: bool  # the region's ranges include code that is reached without passing the entry
 
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """regions: in the order of the debug information.  empty: copies without code."""
-
-    regions: tuple[CopyRegion, ...]
-    empty: int
+    regions: tuple[CopyRegion, ...]  # in the order of the debug information
+    empty: int  # copies without code
 
 
 def regions_of(copies: Iterable[InlineCopy]) -> Regions:
-    """The copies that have code, those of one entry together."""
-    found: dict[int, CopyRegion] = {}
+    """Return the copies that have code, those of one entry as one region."""
+    regions: dict[int, CopyRegion] = {}
     empty = 0
     for copy in copies:
         ranges = tuple((low, high) for low, high in copy.ranges if low < high)
@@ -86,18 +75,18 @@ def regions_of(copies: Iterable[InlineCopy]) -> Regions:
             empty += 1
             continue
         entry = copy.entry
-        known = found.get(entry)
-        if known is None:
-            found[entry] = CopyRegion(entry, ranges, 1, copy.within)
+        old = regions.get(entry)
+        if old is None:
+            regions[entry] = CopyRegion(entry, ranges, 1, copy.within)
         else:
-            ranges = tuple(dict.fromkeys((*known.ranges, *ranges)))
-            found[entry] = CopyRegion(entry, ranges, known.copies + 1, known.within)
-    return Regions(tuple(found.values()), empty)
+            ranges = tuple(dict.fromkeys((*old.ranges, *ranges)))
+            regions[entry] = CopyRegion(entry, ranges, old.copies + 1, old.within)
+    return Regions(tuple(regions.values()), empty)
 
 
 def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]:
-    """The graph of the function around each region, by the region's entry; entries that no
-    function covers are left out."""
+    """Return the graph of the function around each region, by the region's entry; entries outside
+    of every function are left out."""
     whole: dict[int, tuple[Sequence[Function], list[CopyRegion]]] = {}
     for region in regions:
         function = kernel.at(region.entry)
@@ -117,18 +106,18 @@ def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]
 
 
 def dead_ends_of(kernel: Kernel) -> frozenset[int]:
-    """The addresses of functions that never return."""
+    """Return the addresses of functions that never return."""
     found: set[int] = set()
     for name in kernel.dead_ends():
         try:
             found.update(f.address for f in kernel.find("", name))
-        except KinstError:  # two of that name: neither is the known one
+        except KinstError:  # the name is ambiguous
             continue
     return frozenset(found)
 
 
 def stay(region: CopyRegion, graph: Graph) -> Stay:
-    """The nodes in which control is inside the region."""
+    """Find the nodes in which control is inside the region."""
     entry = graph.node_at(region.entry)
     if entry is None:
         return Stay(-1, frozenset(), False, False)
@@ -146,12 +135,12 @@ def stay(region: CopyRegion, graph: Graph) -> Stay:
 
 
 def never(address: int) -> bool:
-    """Refuses no address: where probes would be if every instruction could be planted."""
+    """Refuse no address, as if every instruction could be planted."""
     return False
 
 
 def entry_place(entry: int, graph: Graph, refused: Callable[[int], bool] = never) -> int | None:
-    """The address to plant for an entry: the entry itself or, if that is refused, the next
+    """Return the address to plant for an entry: the entry itself or, if that is refused, the next
     instruction that runs exactly as often; None if there is none."""
     node = graph.node_at(entry)
     if node is None:
@@ -170,13 +159,13 @@ def entry_place(entry: int, graph: Graph, refused: Callable[[int], bool] = never
 
 
 def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> list[CopyExit]:
-    """Every way out, by address; one that is taken only sometimes says when.
+    """Return every exit, by address, with its condition.
 
-    Where an instruction that leaves sometimes cannot be planted (it is inside of an exclusive
-    sequence), or D cannot tell whether it will leave (it may fault), the exit is behind it,
-    if no other way leads there.  Otherwise an instruction that cannot be planted (a static key's,
-    mostly) is taken out of the copy, with all that can only follow it: control leaves by coming
-    to it, so that the returns are still as many as the entries.
+    If an instruction that leaves sometimes cannot be planted (it is inside of an exclusive
+    sequence), or D cannot tell whether it will leave (it may fault), the exit is the instruction
+    after it, provided no other edge leads there. Otherwise an instruction that cannot be planted
+    (mostly a static key's) is taken out of the copy, with everything that can only follow it:
+    control leaves by coming to it, so there are still as many returns as entries.
     """
     inside = set(stay.nodes)
     while True:
@@ -191,7 +180,7 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
 def _exits(
     inside: Collection[int], entry: int, graph: Graph, refused: Callable[[int], bool]
 ) -> tuple[list[CopyExit], list[int]]:
-    """The exits of these nodes, and the nodes that have an exit for which no site was found."""
+    """Return the exits of these nodes, and the nodes with an exit for which there is no site."""
     leaving = _edges_out(inside, entry, graph)
     found: list[CopyExit] = []
     asked = set[int]()
@@ -229,7 +218,7 @@ def _exits(
 def _is_clear(
     node: int, ways: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> bool:
-    """Whether a probe at the node's last instruction can tell that one of these edges is taken."""
+    """Whether a probe at a node's last instruction can tell that one of these edges is taken."""
     known = all(graph.edges[node][k].known for k in ways)
     return known and not refused(graph.last[node])
 
@@ -237,7 +226,8 @@ def _is_clear(
 def _behind(
     to: int, inside: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> int | None:
-    """The address to plant behind the edges to a node; None if other nodes lead there, too."""
+    """Return the address to plant in the node that an edge leads to; None if nodes outside lead
+    there, too."""
     if to == OUTSIDE or to in inside or to == graph.root:
         return None
     if any(node not in inside for node in graph.before[to]):
@@ -248,8 +238,8 @@ def _behind(
 def _place(
     node: int, entry: int, always: bool, graph: Graph, refused: Callable[[int], bool]
 ) -> int | None:
-    """The address to plant in a node that is left: its last instruction; if it is always left, an
-    earlier one will do; for the entry node, whatever stands for the entry."""
+    """Return the address to plant in a node that control leaves: its last instruction or, if every
+    edge leaves, an earlier one; for the entry node, the instruction that replaces the entry."""
     if not refused(graph.last[node]):
         return graph.last[node]
     if not always:
@@ -261,9 +251,10 @@ def _place(
 
 
 def _condition(edges: Sequence[Edge], ways: Collection[int]) -> str:
-    """The D expression that holds when one of these edges is taken, "" if one always is.
+    """Return the D expression that holds if one of these edges is taken, "" if one always is.
 
-    A computed jump without known targets leaves the copy when it leaves the function."""
+    A computed jump without known targets leaves the copy if it leaves the function.
+    """
     conditions = [e.condition for e in edges]
     leaving = [conditions[k] for k in sorted(ways)]
     staying = [c for k, c in enumerate(conditions) if k not in ways]
@@ -277,7 +268,7 @@ def _condition(edges: Sequence[Edge], ways: Collection[int]) -> str:
 
 
 def _edges_out(inside: Collection[int], entry: int, graph: Graph) -> dict[int, set[int]]:
-    """For each node the indexes of its edges that lead out."""
+    """Return the indexes of the edges that lead out, for each node that has any."""
     found = {}
     for node in inside:
         out = {k for k, e in enumerate(graph.edges[node]) if e.to not in inside or e.to == entry}

@@ -1,4 +1,4 @@
-"""Source files and lines in the syntax tree become the instructions that they mean.
+"""Replaces source files and lines in the syntax tree by the instructions that they mean.
 
 kinst::F:@LINE means a line of the file that F is declared in, kinst::F:@FILE@LINE one of another
 file, from which something was inlined: FILE is its path or the last parts of it.
@@ -28,27 +28,27 @@ _FILE = re.compile(r"([\w.+-]+\.(?:c|h|S|rs|cc|cpp))(?:@([0-9]+))?\Z")
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A source line in some functions.  file: "" for the functions' own."""
+    """A source line in the functions that match."""
 
     module: str
     function: str
-    file: str
+    file: str  # "" for the function's own
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file's functions, or one line of it; number: 0 for all."""
+    """The functions of a file, or one of its lines."""
 
     module: str
     name: str
-    number: int = 0
+    number: int = 0  # 0 for all lines
 
 
 def file_of(pattern: ProbePattern) -> SourceFile | None:
-    """What a description of a file or of its line means, or None for any other."""
+    """Return the file or line of a file that a description names, or None."""
     module, function, name = pattern.module, pattern.function, pattern.name
-    # With three fields the first is taken for the module.
+    # Of three fields the first is the module's.
     if not pattern.provider and module == of_instructions() and not function:
         module = ""
     elif pattern.provider != of_instructions():
@@ -63,7 +63,7 @@ def file_of(pattern: ProbePattern) -> SourceFile | None:
 
 
 def line_of(pattern: ProbePattern) -> SourceLine | None:
-    """What a description of that form means, or None for any other."""
+    """Return the line of a function that a description names, or None."""
     match = _NAME.match(pattern.name)
     if file_of(pattern) is not None:
         return None
@@ -82,9 +82,9 @@ def expand_lines(
     find: Callable[[SourceLine], Sequence[ProbePattern]],
     find_file: Callable[[SourceFile], Sequence[ProbePattern]],
 ) -> tree.ProgramNode:
-    """The program with every line and file replaced by what find() and find_file() say it means.
+    """Replace every line and file by the descriptions that find() and find_file() return.
 
-    Raises DError at the description for which they raise KinstError.
+    Raises DError at a description for which they raise KinstError.
     """
 
     def one(description: tree.DescriptionNode) -> list[tree.DescriptionNode]:

@@ -1,8 +1,8 @@
 """Replaces locals->NAME in the syntax tree by an expression over regs[] and memory, and
-print(locals) by one print() of each.
+print(locals) by a print() of each variable.
 
-A variable lives in different places at different instructions.  So a clause that reads one is
-split into several, one for each set of instructions at which the same expressions read it.
+A variable's location differs between instructions. So a clause that reads variables is split into
+several, one for each set of instructions at which the same expressions read them.
 """
 
 from __future__ import annotations
@@ -29,22 +29,21 @@ MOST_NAMES = 8  # variables that a message lists
 
 @dataclass(frozen=True, slots=True)
 class MatchedInstruction:
-    """An instruction that a description matches.  pattern: a description of it alone.
-    fixed: the probe has several instructions and cannot be split."""
+    """An instruction that a description matches."""
 
-    pattern: ProbePattern
+    pattern: ProbePattern  # a description of this instruction alone
     address: int
-    text: str
-    fixed: bool = False
+    text: str  # as messages name it
+    fixed: bool = False  # the probe has several instructions and cannot be split
 
 
-# (place, variable, inlined function or "") -> the variable; raises KinstError if there is none.
+# (instruction, variable, inlined function or "") -> the variable; raises KinstError for no variable.
 Find = Callable[[MatchedInstruction, str, str], Local]
 # The instructions that a description matches.
 Places = Callable[[ProbePattern], Sequence[MatchedInstruction]]
-# The variables that are there: (place, inlined function or ""); raises KinstError.
+# (instruction, inlined function or "") -> the names of its variables; raises KinstError.
 NamesAt = Callable[[MatchedInstruction, str], Sequence[str]]
-# Where near a place the variable can be read, as a hint for people.
+# (instruction, variable, inlined function or "") -> a hint where near it the variable can be read.
 Nearest = Callable[[MatchedInstruction, str, str], str]
 
 
@@ -58,7 +57,7 @@ def _is_local(node: object) -> bool:
 
 
 def _nodes(value: object) -> list[tree.MemberNode]:
-    """Every locals->NAME in a piece of the tree."""
+    """Return every locals->NAME in a part of the tree."""
     return [member for member in find(value, tree.MemberNode) if _is_local(member)]
 
 
@@ -81,8 +80,12 @@ def provisional(
     """Replace every locals->NAME by a value of its type, so that the program can be checked
     before the instructions are known.
 
-    type_of: the type of a variable in the function that a description names.  names_of: all that
-    are there.  Raises DError if the function has no such variable.
+    Args:
+        type_of: the type of a variable in the function that a description names, or None.
+        names_of: the names of that function's variables.
+
+    Raises:
+        DError: the function has no such variable.
     """
     items: list[tree.ItemNode] = []
     for item in program.items:
@@ -144,8 +147,8 @@ def expand_locals(
 ) -> Expansion:
     """Replace every locals->NAME, and print(locals).
 
-    A description of many instructions loses those at which the variable is not available, with a
-    note for the user.  Raises DError if none is left, or if it names one instruction.
+    Instructions at which a variable cannot be read are left out, with a note for the user. Raises
+    DError if none remains, or if the description names one instruction.
     """
     notes: list[str] = []
     items: list[tree.ItemNode] = []
@@ -177,8 +180,8 @@ class _ClauseSplitter:
     def add(
         self, description: tree.DescriptionNode, found: Sequence[MatchedInstruction]
     ) -> list[_Missing]:
-        """Sort a description's instructions into groups; returns those at which a variable is
-        not available."""
+        """Sort a description's instructions into groups. Return those at which a variable cannot be
+        read."""
         missing: list[_Missing] = []
         keys: set[str] = set()
         for place in found:
@@ -198,7 +201,9 @@ class _ClauseSplitter:
             if not place.fixed or one not in rows:
                 rows.append(one)
         if len(keys) > 1 and any(place.fixed for place in found):
-            message = f"{description.pattern}: the variables are elsewhere at each of its ends"
+            message = (
+                f"{description.pattern}: its instructions have the variables in different places"
+            )
             raise DError(message, description.span, "D_UNKNOWN", "name the instructions")
         return missing
 
@@ -222,7 +227,7 @@ def _split(
     notes: list[str],
 ) -> list[tree.ClauseNode]:
     splitter = _ClauseSplitter(clause, find, names_at)
-    # What was written as one description may be many by now.
+    # Earlier expansions may have made several descriptions of one.
     written: dict[Span, list[tree.DescriptionNode]] = {}
     for description in clause.descriptions:
         written.setdefault(description.span, []).append(description)
@@ -234,7 +239,7 @@ def _split(
             missing += splitter.add(description, found)
         if not missing:
             continue
-        # Where there is a variable of this name, what became of it says more.
+        # If the variable exists somewhere, the reason why it cannot be read says more.
         first = next((m for m in missing if m.error.local is not None), missing[0])
         if len(missing) == count or first.place.fixed:
             raise _refusal(first.place, first.description.inlined, first.error, nearest)
@@ -260,7 +265,7 @@ def _refusal(
 def _with_prints(
     clause: tree.ClauseNode, place: MatchedInstruction, inlined: str, find: Find, names_at: NamesAt
 ) -> tree.ClauseNode:
-    """The clause with print(locals) replaced for one instruction.  Raises _MissingError."""
+    """Replace print(locals) in a clause for one instruction. Raises _MissingError."""
     whole = next(filter(is_whole, clause.statements), None)
     if whole is None:
         return clause
@@ -284,7 +289,7 @@ def _with_prints(
 def _at(
     clause: tree.ClauseNode, place: MatchedInstruction, inlined: str, find: Find
 ) -> tree.ClauseNode:
-    """The clause with its variables replaced for one instruction.  Raises _MissingError."""
+    """Replace the variables in a clause for one instruction. Raises _MissingError."""
 
     def local_of(node: tree.MemberNode) -> Local:
         try:
@@ -307,7 +312,7 @@ def _at(
         local = local_of(base)
         try:
             if _in_memory(local):
-                # Members are then found by the compiler.
+                # The compiler finds the members.
                 return None if chain else _whole(local, node.span)
             for member in chain:
                 local = _member(local, member.name)
@@ -333,7 +338,7 @@ def _parsed(text: str, span: Span) -> tree.ExprNode:
 
 
 def _whole(local: Local, span: Span) -> tree.ExprNode:
-    """A variable's value.  Raises KinstError where D has no expression for it."""
+    """Return an expression for a variable's value. Raises KinstError if D has none."""
     if _in_memory(local):
         address = _parsed(local.pieces[0].text, span)
         return tree.PrefixNode(span, "*", tree.TypedNode(span, local.type, address, True))
@@ -348,7 +353,7 @@ def _whole(local: Local, span: Span) -> tree.ExprNode:
 
 
 def _value(local: Local) -> str:
-    """The D expression that joins the pieces of a variable into one u64."""
+    """Return the D expression that joins the pieces of a variable into one u64."""
     if len(local.pieces) == 1:
         return local.pieces[0].text
     parts, at = [], 0
@@ -367,7 +372,7 @@ def _value(local: Local) -> str:
 
 
 def _member(local: Local, name: str) -> Local:
-    """A member of a structure that is not in memory.  Raises KinstError."""
+    """Return a member of a structure that is not in memory. Raises KinstError."""
     if not isinstance(local.type, StructType):
         raise KinstError(f"{local.name} is no structure")
     found = local.type.member(name)
@@ -387,7 +392,7 @@ def _member(local: Local, name: str) -> Local:
 
 
 def _slice(local: Local, start: int, size: int, type_: DType, name: str) -> Local:
-    """`size` bytes of a variable from `start` on, as a variable."""
+    """Return `size` bytes of a variable, from offset `start` on, as a variable."""
     found, at = [], 0
     for piece in local.pieces:
         length = piece.size or size_of(local.type, 0)

@@ -1,4 +1,4 @@
-"""print(locals): all variables that an instruction's functions have, each printed by itself.
+"""print(locals): prints each local variable of the functions around an instruction.
 
 Tested by tests/sugar/test_locals.py and tests/vm/language/test_locals.py.
 """
@@ -15,7 +15,7 @@ LOCALS = "locals"
 
 
 def is_whole(node: object) -> bool:
-    """Whether it is print(locals)."""
+    """Whether a statement is print(locals)."""
     return (
         isinstance(node, tree.CallNode)
         and isinstance(node.function, tree.NameNode)
@@ -29,10 +29,12 @@ def is_whole(node: object) -> bool:
 def printed(
     clause: tree.ClauseNode, names: Callable[[], Sequence[str]], missing: Callable[[str, Span], str]
 ) -> tree.ClauseNode:
-    """The clause with print(locals) replaced by a print() of each variable, or why that one cannot
-    be read.
+    """Replace print(locals) in a clause by a print() of each variable.
 
-    names: of the variables that are there.  missing: why one cannot be read, or ""."""
+    Args:
+        names: the names of the variables.
+        missing: returns the reason why a variable cannot be read, which is printed instead; or "".
+    """
     statements = list[tree.ExprNode]()
     for statement in clause.statements:
         if is_whole(statement):
@@ -43,7 +45,7 @@ def printed(
 
 
 def stand_in(span: Span) -> tree.ExprNode:
-    """What print(locals) is before the instructions are known."""
+    """Return a statement for print(locals) while the instructions are not known yet."""
     return _text(span, LOCALS)
 
 

@@ -158,7 +158,7 @@ def test_probes_of_several_places() -> None:
     assert same.count("fbt::f:return") == 1 and "trace((int)regs[R_RBX]);" in same
     N[8] = "regs[R_R12]"
     try:
-        with pytest.raises(DError, match="the variables are elsewhere at each of its ends"):
+        with pytest.raises(DError, match="its instructions have the variables in different places"):
             expanded("fbt::f:return { trace(locals->n); }")
     finally:
         N[8] = RBX

@@ -126,7 +126,7 @@ def parse_size(name: str, value: str | None, least: int = 1) -> int:
 
 
 def parse_rate(name: str, value: str | None) -> int:
-    """Parse a period, or a frequency in hz, to nanoseconds. Units are ns us ms s m h d or their long
+    """Parse a period or a frequency (hz) to nanoseconds. Units are ns us ms s m h d or their long
     forms; nanoseconds without one."""
     match = _RATE.match(value or "")
     hint = "a number with ns, us, ms, s, min, h, d or hz"
