@@ -37,7 +37,7 @@ class MatchedInstruction:
     fixed: bool = False  # the probe has several instructions and cannot be split
 
 
-# (instruction, variable, inlined function or "") -> the variable; raises KinstError for no variable.
+# (instruction, variable, inlined function or "") -> the variable; raises KinstError without one.
 Find = Callable[[MatchedInstruction, str, str], Local]
 # The instructions that a description matches.
 Places = Callable[[ProbePattern], Sequence[MatchedInstruction]]
