@@ -29,16 +29,16 @@ from kinst.core.errors import TargetError
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _QUEUE_LIMIT = 16 << 20
-_MOST_DRAINED = 4 << 20  # bytes that are read from a stream before the others have their turn
+_MOST_DRAINED = 4 << 20  # bytes to read from one stream before the others are read
 
 
 def boot_id() -> str:
-    """Changes at each boot of this machine: proc(5), random/boot_id."""
+    """Return what changes at each boot of this machine: proc(5), random/boot_id."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def find_program(name: str, package: str) -> str:
-    """The path of a program.  Raises TargetError naming the package that has it."""
+    """Return the path of a program.  Raises TargetError that names the package that has it."""
     path = shutil.which(name)
     if path is None:
         raise TargetError(f"{name} not found", f"apt-get install {package}")
@@ -49,8 +49,11 @@ _T = TypeVar("_T")
 
 
 class _Spawner:
-    """A thread that ends with the process.  PR_SET_PDEATHSIG is about the thread that forked: a
-    child of a passing thread would die with that thread."""
+    """A thread that lasts as long as the process, and starts children.
+
+    PR_SET_PDEATHSIG acts on the end of the thread that forked: a child of a short-lived thread
+    would be killed with that thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,7 +62,7 @@ class _Spawner:
         self._process = 0
 
     def run(self, make: Callable[[], _T]) -> _T:
-        """What make() returns or raises, called in that thread."""
+        """Return what make() returns or raise what it raises, called in that thread."""
         made: list[_T] = []
         failed: list[BaseException] = []
         done = threading.Event()
@@ -91,13 +94,13 @@ _SPAWNER = _Spawner()
 
 
 def in_lasting_thread(make: Callable[[], _T]) -> _T:
-    """make(), in the main thread or in one that ends with the process."""
+    """Call make() in the main thread, or in one that lasts as long as the process."""
     if threading.current_thread() is threading.main_thread():
         return make()
     return _SPAWNER.run(make)
 
 
-# Numbers of setgroups(2) by os.uname().machine; others have it at asm-generic's.
+# Numbers of setgroups(2) by os.uname().machine; the others use the number of asm-generic.
 _SETGROUPS = {"x86_64": 116}
 _GENERIC_SETGROUPS = 159
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
@@ -105,21 +108,22 @@ _FILTER_MODE = 2
 
 
 class _FilterProgram(ctypes.Structure):
-    """struct sock_fprog of linux/filter.h."""
+    """The kernel's struct sock_fprog (linux/filter.h)."""
 
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
 def _ignore_setgroups() -> None:
-    """From now on setgroups(2) does nothing in this process and says that it has worked.
+    """Make setgroups(2) a call that does nothing and reports success, in this process from now on.
 
-    By a filter of system calls (seccomp(2)): load the number; where it is that of setgroups answer
-    with errno 0, else let it through."""
+    A filter of system calls (seccomp(2)) does it: load the number; if it is that of setgroups,
+    answer with errno 0; otherwise let the call through.
+    """
     number = _SETGROUPS.get(os.uname().machine, _GENERIC_SETGROUPS)
     instructions = (
         (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000), (0x06, 0, 0, 0x7FFF0000),
     )  # fmt: skip
-    code = b"".join(struct.pack("<HBBI", *one) for one in instructions)
+    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in instructions)
     data = ctypes.create_string_buffer(code, len(code))
     program = _FilterProgram(len(instructions), ctypes.addressof(data))
     _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -153,7 +157,7 @@ def _started(
 
 
 class Child:
-    """A process that is killed when kinst dies, and that Ctrl-C at the terminal does not reach."""
+    """A process that is killed when kinst ends, and that Ctrl-C at the terminal does not reach."""
 
     def __init__(
         self,
@@ -163,20 +167,27 @@ class Child:
         *,
         keeps_groups: bool = False,
     ) -> None:
-        """inherit: descriptors that the child keeps.  stderr: descriptor for its messages.
-        keeps_groups: setgroups(2) does nothing there, and says that it has worked.
+        """Start the process.
 
-        Raises TargetError when it cannot be started."""
+        Args:
+            argv: program and arguments.
+            inherit: descriptors that the child keeps.
+            stderr: descriptor for its messages.
+            keeps_groups: make setgroups(2) report success in the child without doing anything.
+
+        Raises:
+            TargetError: it cannot be started.
+        """
         self._process = in_lasting_thread(lambda: _started(argv, inherit, stderr, keeps_groups))
         self.pid = self._process.pid
         self.exit_fd = os.pidfd_open(self.pid)
 
     def status(self) -> int | None:
-        """None while it runs; then its exit status, or minus the signal that ended it."""
+        """Return None while it runs; then its exit status, or minus the signal that ended it."""
         return self._process.poll()
 
     def end(self, grace: float = 0.0) -> int:
-        """Make sure that it has ended, after grace seconds by force; its status."""
+        """Wait until it has ended, and kill it after `grace` seconds.  Return its status."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace)
         if self._process.poll() is None:
@@ -189,8 +200,8 @@ class Child:
 
 
 class Pump:
-    """Takes what arrives on several streams, on a thread of its own, so that the sender never
-    waits for kinst to look.
+    """A thread that takes what arrives on several streams, so that a sender never waits for kinst
+    to look.
 
     What came on any stream before a byte of the `last` stream is queued before that byte.
     """
@@ -209,11 +220,12 @@ class Pump:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Readable when take() has something."""
+        """Return a descriptor that is readable when take() has something."""
         return self._bell.fileno()
 
     def take(self) -> list[tuple[str, bytes]]:
-        """What has arrived, as (stream, bytes) in order; empty bytes: the stream ended."""
+        """Return what has arrived, as (stream, bytes) in order; empty bytes mean that the stream
+        ended."""
         with contextlib.suppress(BlockingIOError):
             self._bell.recv(4096)
         with self._lock:
@@ -223,7 +235,8 @@ class Pump:
         return taken
 
     def send(self, name: str, data: bytes, timeout: float = 30.0) -> None:
-        """Write to a stream.  Raises TargetError when the other end takes nothing."""
+        """Write to a stream.  Raises TargetError if the other end reads nothing for `timeout`
+        seconds."""
         sock = self._streams[name]
         deadline = time.monotonic() + timeout
         while data:
@@ -237,7 +250,7 @@ class Pump:
                 raise TargetError(f"the guest's {name} is closed") from error
 
     def close(self) -> None:
-        """Stop; the streams are closed too."""
+        """Stop the thread and close the streams."""
         for sock in self._streams.values():
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -255,11 +268,11 @@ class Pump:
     def _run(self) -> None:
         alive = dict(self._streams)
         while alive:
-            while self._queued > _QUEUE_LIMIT:  # the sender waits, rather than memory filling
+            while self._queued > _QUEUE_LIMIT:  # let the sender wait instead of filling memory
                 time.sleep(0.01)
             select.select(list(alive.values()), [], [])
-            # The last stream is read first and queued last: whatever was sent on the others
-            # before it is there by now.
+            # The last stream is read first and queued last: what was sent on the others before
+            # it has arrived by then.
             arrived = {
                 name: taken
                 for name in (self._last, *self._order)
@@ -275,10 +288,10 @@ class Pump:
 
 
 def _drain(sock: socket.socket) -> tuple[bytes, bool] | None:
-    """(what has arrived, whether that was all there will ever be), or None when nothing has.
+    """Return (what has arrived, whether the stream has ended), or None if nothing has arrived.
 
-    A sender may write faster than this reads.  What a socket holds is far less than _MOST_DRAINED,
-    so all that was sent before this began is in it.
+    A sender may write faster than this reads.  A socket holds far less than _MOST_DRAINED, so
+    everything that was sent before this began is read.
     """
     out = bytearray()
     while len(out) < _MOST_DRAINED:

@@ -1,8 +1,8 @@
-"""A process that outlives kinst: a fork that serves requests, and is told by the end of a stream
-when kinst is gone, however it ended.
+"""A process that outlives kinst: a fork that serves requests, and learns from the end of a stream
+that kinst has ended, however that came about.
 
-Messages are pickled values with their length before them, between two processes of one program;
-a descriptor may come with one (unix(7), SCM_RIGHTS).
+Messages are pickled values with their length in front, between two processes of one program; a
+descriptor may come with one (unix(7), SCM_RIGHTS).
 """
 
 from __future__ import annotations
@@ -30,10 +30,15 @@ class Channel:
         self._sock = sock
 
     def send(self, value: object, descriptor: int = -1) -> None:
-        """Raises OSError when nobody is there.
+        """Send one message, and a descriptor with it unless that is -1.
 
-        Whatever interrupts it (a signal, no memory), the stream is over: behind a part of a message
-        the other end would take the next one for its rest, and wait for ever."""
+        If anything interrupts the sending (a signal, too little memory), the stream ends: after
+        half a message the other end would take the next message for the rest of it, and wait
+        forever.
+
+        Raises:
+            OSError: the other end is closed.
+        """
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         head = _LENGTH.pack(len(data))
         try:
@@ -48,7 +53,8 @@ class Channel:
             raise
 
     def receive(self) -> tuple[Any, int] | None:
-        """(value, descriptor or -1), or None at the end of the stream, also within a message."""
+        """Return (value, descriptor or -1), or None if the stream ended, also if it ended within a
+        message."""
         descriptor = -1
         try:
             head, numbers, _, _ = socket.recv_fds(self._sock, _LENGTH.size, 1)
@@ -73,7 +79,7 @@ class Channel:
         return bytes(out)
 
     def exhaust(self) -> None:
-        """Say no more, and wait until the other end has ended."""
+        """End this direction of the stream, and wait until the other end is closed."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
             while self._sock.recv(1 << 16):
@@ -87,8 +93,12 @@ class Companion:
     """kinst's side of such a process."""
 
     def __init__(self, serve: Callable[[Channel], None], kept: Sequence[int] = ()) -> None:
-        """serve: what the process does, with its end of the stream; it ends when that returns.
-        kept: descriptors that it needs."""
+        """Fork the process.
+
+        Args:
+            serve: what the process does with its end of the stream; it ends when that returns.
+            kept: descriptors that it needs.
+        """
         ours, theirs = socket.socketpair()
         self.pid = os.fork()
         if not self.pid:
@@ -97,15 +107,21 @@ class Companion:
         self._channel = Channel(ours)
 
     def tell(self, *message: object) -> None:
-        """Something that wants no answer.  It has been handed over when this returns: it arrives
-        even if this process ends now.  Raises TargetError when the companion is gone."""
+        """Send a message that needs no answer.
+
+        When this returns the message is handed over: it arrives even if this process ends now.
+
+        Raises:
+            TargetError: the companion has ended.
+        """
         try:
             self._channel.send(message)
         except OSError as error:
             raise TargetError("kinst's guardian process is gone") from error
 
     def ask(self, *message: object) -> tuple[Any, int]:
-        """The answer, and a descriptor or -1.  Raises what the companion raised of KinstError."""
+        """Send a message and return the answer, and a descriptor or -1.  Raises the KinstError that
+        the companion raised, if it did."""
         self.tell(*message)
         answer = self._channel.receive()
         if answer is None:
@@ -116,7 +132,8 @@ class Companion:
         return value, descriptor
 
     def close(self) -> bool:
-        """End the stream, and wait for the process; whether it has come to its own end."""
+        """End the stream and wait for the process.  Return whether it ended by itself, with status
+        0."""
         self._channel.close()
         with contextlib.suppress(OSError):
             _, status = os.waitpid(self.pid, 0)
@@ -127,15 +144,16 @@ class Companion:
 def _be_companion(
     serve: Callable[[Channel], None], theirs: socket.socket, kept: Sequence[int]
 ) -> None:
-    """The child of the fork; does not return.
+    """Run the child of the fork; does not return.
 
-    It leaves the session (Ctrl-C is for kinst), and every open file but its own: who reads from a
-    pipe that kinst writes to must see its end when kinst ends."""
+    The child leaves the session, since Ctrl-C is for kinst, and closes every file that it does not
+    need: the reader of a pipe that kinst writes to must see its end when kinst ends.
+    """
     status = 1
     try:
         os.setsid()
-        for one in _IGNORED:
-            signal.signal(one, signal.SIG_IGN)
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_IGN)
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(nothing, number)
@@ -145,14 +163,14 @@ def _be_companion(
                     os.close(int(name))
         serve(Channel(theirs))
         status = 0
-    except BaseException as error:  # whatever it was: this process is no second kinst
+    except BaseException as error:  # the child must never run on as a second kinst
         keep_traceback(error)
     finally:
         os._exit(status)
 
 
 def keep_traceback(error: BaseException) -> None:
-    """For who looks for a defect (KINST_TRACEBACK): a companion has no standard error."""
+    """Append a traceback to a file if KINST_TRACEBACK is set: a companion has no standard error."""
     if os.environ.get("KINST_TRACEBACK"):
         with contextlib.suppress(OSError), open("/tmp/kinst-guardian.txt", "a") as file:
             traceback.print_exception(error, file=file)

@@ -1,8 +1,8 @@
 """Debug files from debuginfod servers, by the client library of elfutils.
 
 The library knows the servers (DEBUGINFOD_URLS), proxies, time limits and a cache that other
-programs share (debuginfod_find_debuginfo(3), debuginfod-client-config(7)).  It is loaded when it
-is needed: gdb and others bring it along.
+programs share (debuginfod_find_debuginfo(3), debuginfod-client-config(7)). It is loaded only when
+it is needed: gdb and other packages depend on it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,26 @@ from kinst.core.errors import KinstError
 
 URLS = "DEBUGINFOD_URLS"
 _LIBRARY = "libdebuginfod.so.1"
-# int (*)(debuginfod_client *, long done, long all); another answer than 0 ends it.
+# int (*)(debuginfod_client *, long done, long all); any result but 0 ends the transfer.
 _PROGRESS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_long, ctypes.c_long)
 
 
 def is_set() -> bool:
-    """Whether this user has servers."""
+    """Return whether DEBUGINFOD_URLS names servers."""
     return bool(os.environ.get(URLS, "").split())
 
 
 def find_debuginfo(build_id: str, say: Callable[[str, float | None], None]) -> Path | None:
-    """The debug file of a build-id, which is fetched where it is not in the cache; None where no
-    server has it.  Raises KinstError where the library is not there or no server answers."""
+    """Return the debug file of a build-id, fetched unless the library's cache has it; None if no
+    server has it.
+
+    Args:
+        build_id: hexadecimal.
+        say: called with what is done, and the part of it that is done.
+
+    Raises:
+        KinstError: the library is not installed, or no server answers.
+    """
     library = _library()
     what = "fetching debug information"
     ended: list[BaseException] = []
@@ -36,7 +44,7 @@ def find_debuginfo(build_id: str, say: Callable[[str, float | None], None]) -> P
     def on_progress(client: object, done: int, total: int) -> int:
         try:
             say(what, done / total if 0 < done <= total else None)
-        except BaseException as error:  # through C nothing can be raised
+        except BaseException as error:  # an exception cannot pass through C code
             ended.append(error)
         return len(ended)
 
@@ -63,17 +71,17 @@ def find_debuginfo(build_id: str, say: Callable[[str, float | None], None]) -> P
     )
 
 
-_NOT_THERE = (2,)  # ENOENT: every server says so
+_NOT_THERE = (2,)  # ENOENT: no server has it
 
 
 def _taken(path: ctypes.c_void_p) -> bytes:
-    """A string that the library has allocated, which is freed."""
+    """Return a string that the library allocated, and free it."""
     assert path.value is not None
-    found = ctypes.string_at(path.value)
+    text = ctypes.string_at(path.value)
     free = ctypes.CDLL(None).free
     free.argtypes, free.restype = [ctypes.c_void_p], None
     free(path)
-    return found
+    return text
 
 
 def _library() -> Any:
@@ -81,7 +89,7 @@ def _library() -> Any:
         library = ctypes.CDLL(_LIBRARY)
     except OSError:
         raise KinstError(
-            f"{URLS} is set, and there is no {_LIBRARY} to fetch with",
+            f"{URLS} is set, but {_LIBRARY}, which fetches from it, is not installed",
             f"apt-get install libdebuginfod1, or unset {URLS}",
         ) from None
     library.debuginfod_begin.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""Loading a module into the kernel that kinst runs on, and taking it out.
+"""Load a module into the kernel that kinst runs on, and unload it.
 
 Tested by tests/machines/live/test_parts.py and tests/vm/live.
 """
@@ -10,7 +10,7 @@ import os
 import platform
 from pathlib import Path
 
-# finit_module(2) and delete_module(2) have no function of the C library's: numbers by machine.
+# Numbers of finit_module(2) and delete_module(2), for which the C library has no functions.
 _CALLS = {"x86_64": (313, 176)}
 
 
@@ -23,12 +23,16 @@ def _call(which: int, *arguments: object) -> None:
 
 
 def load_module(path: Path) -> None:
-    """Load a module's file.  Raises OSError: EPERM (not root, or locked down), EKEYREJECTED (its
-    signature), ENOEXEC (of another kernel), EEXIST, or what its init function has returned."""
+    """Load a module's file.
+
+    Raises:
+        OSError: EPERM (not root, or locked down), EKEYREJECTED (its signature), ENOEXEC (of another
+            kernel), EEXIST, or what its init function returned.
+    """
     with open(path, "rb") as file:
         _call(0, ctypes.c_int(file.fileno()), ctypes.c_char_p(b""), ctypes.c_int(0))
 
 
 def unload_module(name: str) -> None:
-    """Unload a module, at once or not at all.  Raises OSError: EWOULDBLOCK while it is used."""
+    """Unload a module at once.  Raises OSError, EWOULDBLOCK if it is in use."""
     _call(1, ctypes.c_char_p(name.encode()), ctypes.c_int(os.O_NONBLOCK))

@@ -1,6 +1,6 @@
 """Calls between Python and native code in this process: clauses that run on the host.
 
-Nothing here knows what the code does.
+Nothing here depends on what the code does.
 
 Tested by tests/codegen, which runs code in this process.
 """
@@ -19,7 +19,11 @@ FAILED = -14  # what the callback returns for bytes that cannot be read, as the 
 
 @dataclass(frozen=True, slots=True)
 class NativeRead:
-    """address: of a C function (dst, src, size) -> 0 or an error; valid while this lives."""
+    """A C function (dst, src, size) -> 0 or an error, which reads memory.
+
+    Attributes:
+        address: of the function; valid while this object lives.
+    """
 
     address: int
     keep: Any = field(repr=False)
@@ -46,15 +50,16 @@ def native_read(read: Callable[[int, int], bytes | None]) -> NativeRead:
 
 
 def entry(address: int) -> Callable[[int, int], None]:
-    """The native void(u64, u64) function at this address as a Python callable."""
+    """Return the native void(u64, u64) function at this address as a Python callable."""
     return _ENTRY(address)
 
 
 def address_of(buffer: memoryview | bytearray) -> int:
-    """Native address of a writable buffer's first byte; the caller keeps the buffer alive.
+    """Return the native address of a writable buffer's first byte; the caller keeps the buffer
+    alive.
 
-    The buffer stays exported only during this call: a bytearray must not be resized, a mapping
-    not closed, while native code uses the address.
+    The buffer stays exported only during this call: a bytearray must not be resized, a mapping not
+    closed, while native code uses the address.
     """
     view = (ctypes.c_char * 0).from_buffer(buffer)
     return ctypes.addressof(view)

@@ -1,6 +1,6 @@
-"""Another process of this machine: its memory, its mappings and what it was started with.
+"""Another process of this machine: its memory, its mappings and its command line.
 
-Source: proc(5), process_vm_readv(2).  Nothing here changes the process but write().
+Only write() changes the process.  Source: proc(5), process_vm_readv(2).
 
 Tested by tests/wire/test_ptrace.py.
 """
@@ -23,7 +23,17 @@ _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """A line of /proc/PID/maps: [start, end).  inode: 0 for anonymous memory."""
+    """A line of /proc/PID/maps.
+
+    Attributes:
+        start: first address.
+        end: address after the last byte.
+        rights: such as "rw-p".
+        offset: of `start` in the file.
+        device: major and minor number, in hexadecimal.
+        inode: of the file; 0 for anonymous memory.
+        path: of the file, or the kernel's name in brackets.
+    """
 
     start: int
     end: int
@@ -43,15 +53,15 @@ class Mapping:
 
 
 def process_ids() -> list[int]:
-    """Of all processes, ascending."""
+    """Return the ids of all processes, ascending."""
     return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
 
 
 class OtherProcess:
-    """A process by its id.  Every method raises TargetError when it has ended."""
+    """A process by its id.  Every method raises TargetError if it has ended."""
 
     def __init__(self, pid: int) -> None:
-        """Raises TargetError where there is none."""
+        """Raise TargetError if there is no such process."""
         self.pid = pid
         self._memory = -1
         if not Path(f"/proc/{pid}").is_dir():
@@ -65,12 +75,12 @@ class OtherProcess:
 
     @property
     def arguments(self) -> list[str]:
-        """What it was started with, its name first; none for one that is over."""
+        """Its command line, the program's name first; empty for a process that has ended."""
         return self._text("cmdline").split("\0")[:-1]
 
     @property
     def program(self) -> str:
-        """The file name of its program; "" where that is not to be known."""
+        """The file name of its program; "" if that cannot be read."""
         try:
             path = os.readlink(f"/proc/{self.pid}/exe")
         except OSError:
@@ -86,7 +96,8 @@ class OtherProcess:
 
     @property
     def started(self) -> str:
-        """Ticks since this machine's boot: with its id, no other process has both."""
+        """Ticks between this machine's boot and its start: with its id, this identifies the
+        process."""
         return self._text("stat").rpartition(")")[2].split()[19]
 
     @property
@@ -96,7 +107,7 @@ class OtherProcess:
         return next(int(line.split()[1]) for line in status if line.startswith("TracerPid:"))
 
     def busy(self) -> int:
-        """Nanoseconds that its threads but the first have run."""
+        """Return the nanoseconds that its threads, except the first, have run."""
         total = 0
         for thread in os.listdir(f"/proc/{self.pid}/task"):
             if int(thread) != self.pid:
@@ -108,7 +119,7 @@ class OtherProcess:
         return total
 
     def descriptors(self) -> dict[int, str]:
-        """Its open files: descriptor to what it is a link to."""
+        """Map its descriptors to what they refer to."""
         found = {}
         folder = f"/proc/{self.pid}/fd"
         try:
@@ -123,7 +134,7 @@ class OtherProcess:
         return found
 
     def descriptor_of(self, mapping: Mapping) -> int | None:
-        """One of its descriptors for the file that is mapped there."""
+        """Return one of its descriptors of the file of a mapping, or None."""
         for number in self.descriptors():
             try:
                 found = os.stat(f"/proc/{self.pid}/fd/{number}")
@@ -135,7 +146,7 @@ class OtherProcess:
         return None
 
     def mappings(self) -> list[Mapping]:
-        """All of its address space, ascending."""
+        """Return all of its mappings, ascending."""
         found = []
         for line in self._text("maps").splitlines():
             span, rights, offset, device, inode, *path = line.split(maxsplit=5)
@@ -149,15 +160,15 @@ class OtherProcess:
         return found
 
     def writable(self, least: int) -> list[tuple[int, int]]:
-        """[start, end) of writable memory without a gap, of at least so many bytes."""
+        """Return spans [start, end) of writable memory without gaps, of at least `least` bytes."""
         spans: list[tuple[int, int]] = []
-        for one in self.mappings():
-            if "rw" not in one.rights:
+        for mapping in self.mappings():
+            if "rw" not in mapping.rights:
                 continue
-            if spans and spans[-1][1] == one.start:
-                spans[-1] = (spans[-1][0], one.end)
+            if spans and spans[-1][1] == mapping.start:
+                spans[-1] = (spans[-1][0], mapping.end)
             else:
-                spans.append((one.start, one.end))
+                spans.append((mapping.start, mapping.end))
         return [(start, end) for start, end in spans if end - start >= least]
 
     # Memory.
@@ -179,7 +190,8 @@ class OtherProcess:
                         first = None
 
     def open_memory(self) -> None:
-        """Be ready to read and write.  Raises TargetError that names what would permit it."""
+        """Open its memory for reading and writing.  Raises TargetError that names what would permit
+        it."""
         if self._memory >= 0:
             return
         try:
@@ -191,7 +203,7 @@ class OtherProcess:
             ) from error
 
     def fileno(self) -> int:
-        """Of its memory, once that is open."""
+        """Return the descriptor of its memory, once that is open."""
         return self._memory
 
     def read(self, address: int, size: int) -> bytes:
@@ -199,7 +211,7 @@ class OtherProcess:
             data = os.pread(self._memory, size, address)
         except (OSError, OverflowError) as error:
             raise TargetError(f"process {self.pid} has no memory at {address:#x}") from error
-        if len(data) != size:  # it crosses mappings of different kinds, or has ended
+        if len(data) != size:  # it crosses mappings of different kinds
             if not data:
                 raise TargetError(f"process {self.pid} has no memory at {address:#x}")
             return data + self.read(address + len(data), size - len(data))
@@ -220,7 +232,7 @@ class OtherProcess:
 
 
 def permitted() -> str:
-    """What lets this process trace others of its user: ptrace(2), PTRACE_MODE_ATTACH."""
+    """Say what would let this process trace others of its user: ptrace(2), PTRACE_MODE_ATTACH."""
     try:
         scope = int(_SCOPE.read_text())
     except (OSError, ValueError):
@@ -231,7 +243,7 @@ def permitted() -> str:
 
 
 def joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """[start, end) spans, neighbours made one."""
+    """Return [start, end) spans in ascending order, adjacent ones as one."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if found and found[-1][1] == start:

@@ -1,4 +1,4 @@
-"""Packets of the GDB remote serial protocol: framed, and read.
+"""Packets of the GDB remote serial protocol: encoding, decoding and stop replies.
 
 Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol": "Overview" (escapes, runs,
 checksums) and "Stop Reply Packets".
@@ -18,10 +18,12 @@ _NEEDS_ESCAPE = re.compile(rb"[#$}*]")
 
 @dataclass(frozen=True, slots=True)
 class StopReply:
-    """Why the stub gave control back.
+    """Why the stub returned control.
 
-    kind: "stopped" or "exited".  signal: the stub's signal number, or the exit status.
-    thread: the stub's name of the thread that stopped, "" when it did not say.
+    Attributes:
+        kind: "stopped" or "exited".
+        signal: the stub's signal number, or the exit status.
+        thread: the stub's name of the thread that stopped, "" if the reply names none.
     """
 
     kind: str
@@ -30,13 +32,13 @@ class StopReply:
 
 
 def frame(payload: bytes) -> bytes:
-    """The packet that carries payload: escaped, with its checksum."""
+    """Return the packet that carries a payload: escaped, with its checksum."""
     body = _NEEDS_ESCAPE.sub(lambda m: b"}" + bytes((m[0][0] ^ 0x20,)), payload)
     return b"$%b#%02x" % (body, sum(body) & 0xFF)
 
 
 def unframe(body: bytes) -> bytes:
-    """The payload of a received packet's body: escapes undone, runs expanded."""
+    """Return the payload of a received packet's body, with escapes undone and runs expanded."""
     if b"}" not in body and b"*" not in body:
         return body
     out = bytearray()
@@ -56,7 +58,7 @@ def unframe(body: bytes) -> bytes:
 
 
 def parse_stop(packet: bytes) -> StopReply:
-    """A T, S, W or X packet.  Raises TargetError when it is none of them."""
+    """Parse a T, S, W or X packet.  Raises TargetError for any other."""
     kind, text = packet[:1], packet[1:].decode("ascii", "replace")
     try:
         if kind in b"WX":
@@ -70,7 +72,8 @@ def parse_stop(packet: bytes) -> StopReply:
 
 
 def unhex(reply: bytes) -> bytes:
-    """The bytes that hexadecimal digits stand for; b"" where they are none."""
+    """Return the bytes that hexadecimal digits stand for; b"" if these are not hexadecimal
+    digits."""
     if len(reply) % 2:
         return b""
     try:

@@ -1,9 +1,9 @@
-"""System calls made by another process, as a debugger makes them.
+"""System calls that another process is made to execute, as a debugger does it.
 
-Source: ptrace(2), syscall(2); the kernel's arch/x86/kernel/signal.c for how an interrupted call
-is begun again: by orig_rax and rax as they were, which are put back.  One thread of the process,
-its first, stands still meanwhile; every call of an object comes from the thread that made it.
-Should that be killed, the thread of the process finds back by itself (wire/signal_frame.py).
+Source: ptrace(2), syscall(2); the kernel's arch/x86/kernel/signal.c for how an interrupted call is
+restarted: by the values of orig_rax and rax, which are restored.  The first thread of the process
+stands still meanwhile; one thread of kinst makes every call of an object.  If kinst is killed, the
+thread of the process returns by itself (wire/signal_frame.py).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.ptrace.restype = ctypes.c_long
 _LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 _SEIZE, _INTERRUPT, _GETREGS, _SETREGS, _DETACH = 0x4206, 0x4207, 12, 13, 17
-_CONTINUE, _TO_CALL = 7, 24  # the second: until a system call begins, or is over
-_CALLS_APART = 1  # PTRACE_O_TRACESYSGOOD: such a stop is no signal, which might be delivered
+_CONTINUE, _TO_CALL = 7, 24  # the second: until a system call begins or ends
+_CALLS_APART = 1  # PTRACE_O_TRACESYSGOOD: tells stops at system calls from SIGTRAP
 _GETREGSET, _GETSIGMASK, _XSTATE = 0x4204, 0x420A, 0x202
 _WALL = 0x4000_0000
 _MOST_STATE = 1 << 16  # bytes of a thread's vector registers
@@ -56,16 +56,18 @@ def _ptrace(request: int, pid: int, address: int = 0, data: object = None) -> No
 
 
 def can_trace() -> str:
-    """Why no process of this host can be made to call the system, or ""."""
+    """Return why no process of this host can be made to execute system calls, or ""."""
     machine = platform.machine()
     return "" if machine == "x86_64" else f"kinst cannot do this on hosts with {machine}"
 
 
 @contextmanager
 def calls_in(process: OtherProcess) -> Iterator[InjectedCalls]:
-    """System calls that the process makes; it goes on after the context.
+    """Stop the process to make system calls in it; it goes on after the context.
 
-    Raises TargetError where it may not be traced, and when it ends."""
+    Raises:
+        TargetError: the process may not be traced, or it ends.
+    """
     pid = process.pid
     try:
         _ptrace(_SEIZE, pid, 0, _CALLS_APART)
@@ -74,23 +76,23 @@ def calls_in(process: OtherProcess) -> Iterator[InjectedCalls]:
         why = f"process {other} traces it" if other else error.strerror
         hint = "end that first" if other else permitted()
         raise TargetError(f"process {pid} cannot be traced: {why}", hint) from error
-    made = InjectedCalls(process)
+    calls = InjectedCalls(process)
     try:
-        made.stand()
-        yield made
+        calls.stand()
+        yield calls
     except OSError as error:
         raise TargetError(f"process {pid} has ended: {error.strerror}") from error
     finally:
         try:
-            made.let_go()
+            calls.let_go()
         except BaseException:
-            # It stands until this process ends; whatever was raised, once more.
-            made.let_go()
+            # Interrupted, the thread would stand until this process ends: try again.
+            calls.let_go()
             raise
 
 
 class InjectedCalls:
-    """See calls_in()."""
+    """System calls in a process that calls_in() has stopped."""
 
     def __init__(self, process: OtherProcess) -> None:
         self._process = process
@@ -116,14 +118,14 @@ class InjectedCalls:
         self._process.write(self._stack, data)
 
     def _stopped(self) -> None:
-        """Wait until it stands for _INTERRUPT: where the kernel decides whether a system call is
-        begun again, and before any instruction."""
+        """Wait until the thread stops for _INTERRUPT: at the point where the kernel decides whether
+        to restart a system call, before any instruction."""
         while (status := self._wait()) >> 16 != _STOP:
             self._note(os.WSTOPSIG(status))
             _ptrace(_CONTINUE, self._pid)
 
     def let_go(self) -> None:
-        """As it was, and running."""
+        """Restore the registers, and let the thread run."""
         try:
             if self._called:
                 _ptrace(_INTERRUPT, self._pid)
@@ -135,7 +137,7 @@ class InjectedCalls:
             for number in self._signals:
                 os.kill(self._pid, number)
         except (OSError, TargetError):
-            pass  # it has ended
+            pass  # the process has ended
 
     def _wait(self) -> int:
         _, status = os.waitpid(self._pid, _WALL)
@@ -144,7 +146,7 @@ class InjectedCalls:
         return status
 
     def _note(self, number: int) -> None:
-        """A signal that arrived meanwhile is delivered in the end."""
+        """Keep a signal that arrived meanwhile, for let_go() to deliver."""
         if number not in (signal.SIGTRAP, signal.SIGSTOP, _AT_CALL):
             self._signals.append(number)
 
@@ -159,20 +161,21 @@ class InjectedCalls:
         _ptrace(_SETREGS, self._pid, 0, ctypes.addressof(raw))
 
     def _state(self) -> bytes:
-        """Its vector registers, as NT_X86_XSTATE has them."""
+        """Return the thread's vector registers, as NT_X86_XSTATE has them."""
         raw = ctypes.create_string_buffer(_MOST_STATE)
         where = (ctypes.c_size_t * 2)(ctypes.addressof(raw), _MOST_STATE)  # struct iovec
         _ptrace(_GETREGSET, self._pid, _XSTATE, ctypes.addressof(where))
         return raw.raw[: where[1]]
 
     def _blocked(self) -> int:
-        """Its signal mask."""
+        """Return the thread's signal mask."""
         raw = ctypes.c_uint64()
         _ptrace(_GETSIGMASK, self._pid, ctypes.sizeof(raw), ctypes.addressof(raw))
         return raw.value
 
     def _syscall_instruction(self) -> int:
-        """Where the process has one, in what the kernel has mapped there (vdso(7))."""
+        """Return the address of a syscall instruction in the process: in the vdso (vdso(7)), or the
+        one that the thread has just executed."""
         for one in self._process.mappings():
             if one.path == "[vdso]":
                 at = self._process.read(one.start, one.size).find(_SYSCALL)
@@ -186,13 +189,13 @@ class InjectedCalls:
         raise TargetError(f"process {self._pid} has no system call that kinst could use")
 
     def call(self, number: int, *arguments: int) -> int:
-        """What the call returns.  Raises TargetError where that is an error."""
+        """Make a system call and return its result.  Raises TargetError if that is an error."""
         assert self._before is not None
         given = dict(zip(_ARGUMENTS, arguments, strict=False))
         there = {"rip": self._code, "rsp": self._stack, "rax": number, "orig_rax": MASK}
         self._set({**self._before, **given, **there})
         self._called = True
-        for _ in ("it begins", "it is over"):
+        for _ in ("the call begins", "the call ends"):
             _ptrace(_TO_CALL, self._pid)
             while (stopped := os.WSTOPSIG(self._wait())) != _AT_CALL:
                 self._note(stopped)
@@ -203,10 +206,10 @@ class InjectedCalls:
             raise TargetError(f"process {self._pid} cannot make a system call for kinst: {why}")
         return result
 
-    # The calls that are needed.
+    # The calls that kinst needs.
 
     def make_memory(self, name: str, size: int) -> int:
-        """A descriptor, in the process, of memory without a name (memfd_create(2))."""
+        """Return a descriptor, in the process, of memory without a name (memfd_create(2))."""
         assert self._before is not None
         at = (self._stack - _BELOW) & -16
         text = name.encode() + b"\0"
@@ -220,13 +223,13 @@ class InjectedCalls:
         return number
 
     def map_file(self, address: int, size: int, descriptor: int, offset: int) -> None:
-        """A file, shared, in place of what is mapped there."""
+        """Map a file, shared, over what is mapped there."""
         rights = mmap.PROT_READ | mmap.PROT_WRITE
         flags = mmap.MAP_SHARED | _MAP_FIXED
         self.call(_MMAP, address, size, rights, flags, descriptor, offset)
 
     def map_anonymous(self, address: int, size: int) -> None:
-        """New zero pages in place of what is mapped there."""
+        """Map new zero pages over what is mapped there."""
         rights = mmap.PROT_READ | mmap.PROT_WRITE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
         self.call(_MMAP, address, size, rights, flags, MASK, 0)

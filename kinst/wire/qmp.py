@@ -1,6 +1,7 @@
-"""QEMU's machine protocol: JSON lines on a unix socket, and descriptors that go with them.
+"""QEMU's machine protocol (QMP): JSON lines on a unix socket, and descriptors that go with them.
 
-Source: QEMU's documentation, "QEMU Machine Protocol Specification" and "QMP Reference Manual".
+Source: QEMU's documentation, "QEMU Machine Protocol Specification" and "QMP Reference Manual" (for
+OwnMonitor: getfd, migrate, migrate-incoming, migrate-set-capabilities).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7)
 
 
 def owner_of(path: str, seconds: float) -> int:
-    """The process that listens on a unix socket.  Raises TargetError where none does."""
+    """Return the id of the process that listens on a unix socket.  Raises TargetError if there is
+    none."""
     with connected(path, seconds) as sock:
         raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, _, _ = _CREDENTIALS.unpack(raw)
@@ -30,7 +32,7 @@ def owner_of(path: str, seconds: float) -> int:
 
 
 def connected(path: str, seconds: float) -> socket.socket:
-    """Raises TargetError where nobody listens on that unix socket."""
+    """Connect to a unix socket.  Raises TargetError if no process listens there."""
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(seconds)
     try:
@@ -45,14 +47,19 @@ def connected(path: str, seconds: float) -> socket.socket:
 
 
 class Qmp:
-    """The monitor at the other end of a connected socket; nothing is said before it is needed.
-
-    name: what messages call it.  seconds: how long each answer may take.  silence: what may be the
-    cause where none comes, and what helps."""
+    """The monitor at the other end of a connected socket; nothing is sent before the first
+    command."""
 
     def __init__(
         self, sock: socket.socket, name: str, seconds: float, silence: tuple[str, str] = ("", "")
     ) -> None:
+        """Take over a connected socket.
+
+        Args:
+            name: what messages call the monitor.
+            seconds: how long each answer may take.
+            silence: a likely cause and a remedy, for the message if no answer comes.
+        """
         self._sock = sock
         self._name = name
         self._seconds = seconds
@@ -67,12 +74,12 @@ class Qmp:
         self.close()
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Close the connection.  Safe to call twice."""
         self._sock.close()
 
     def agree(self) -> None:
-        """Read the greeting and leave the negotiation, once.  Raises TargetError where what is
-        there is no monitor."""
+        """Read the greeting and end the negotiation, once.  Raises TargetError if the other end is
+        not a monitor."""
         if self._agreed:
             return
         self._agreed = True
@@ -81,8 +88,16 @@ class Qmp:
         self.execute("qmp_capabilities")
 
     def execute(self, command: str, arguments: object = None, descriptor: int = -1) -> Any:
-        """What a command returns; events go by.  descriptor: goes with it (getfd).  Raises
-        TargetError where QEMU refuses, or is gone."""
+        """Execute a command and return its result; events are skipped.
+
+        Args:
+            command: the command's name.
+            arguments: its arguments, a JSON object.
+            descriptor: sent with the command (getfd); -1 for none.
+
+        Raises:
+            TargetError: QEMU refuses the command, or has ended.
+        """
         self.agree()
         request = {"execute": command} | ({} if arguments is None else {"arguments": arguments})
         data = json.dumps(request).encode() + b"\n"
@@ -103,7 +118,7 @@ class Qmp:
                 return answer["return"]
 
     def _line(self, deadline: float) -> dict[str, Any]:
-        """The next line.  Raises TargetError after the deadline (time.monotonic())."""
+        """Return the next line.  Raises TargetError after the deadline (time.monotonic())."""
         while (late := time.monotonic() > deadline) or b"\n" not in self._input:
             left = max(0.0, deadline - time.monotonic())
             if late or not select.select([self._sock], [], [], left)[0]:
@@ -136,16 +151,24 @@ class OwnMonitor(Qmp):
         super().__init__(sock, "QEMU's monitor", _SECONDS)
 
     def save_devices(self, descriptor: int) -> None:
-        """Write the state of the stopped machine's CPUs and devices to a file.  The machine can go
-        on afterwards.  Raises TargetError, for devices whose state cannot be saved among others."""
+        """Write the state of the stopped machine's CPUs and devices to a file; the machine can run
+        on afterwards.
+
+        Raises:
+            TargetError: QEMU cannot save the state of one of the devices, or refuses.
+        """
         self._shared_ram_stays()
         self.execute("getfd", {"fdname": "state"}, descriptor)
         self.execute("migrate", {"uri": "fd:state"})
         self._migrated()
 
     def load_devices(self, descriptor: int) -> None:
-        """Take that state from a file, in a QEMU that was started with -incoming defer; the machine
-        stands afterwards.  Raises TargetError where it is not this machine's."""
+        """Load that state from a file, in a QEMU that was started with -incoming defer; the machine
+        is stopped afterwards.
+
+        Raises:
+            TargetError: the state is another machine's.
+        """
         self._shared_ram_stays()
         self.execute("getfd", {"fdname": "state"}, descriptor)
         self.execute("migrate-incoming", {"uri": "fd:state"})

@@ -1,8 +1,8 @@
 """Register descriptions of a GDB stub, and reading registers by name.
 
-Source: "Debugging with GDB", appendix "Target Descriptions": registers come in the order of
-the features; regnum, where given, restarts the numbering; the g packet holds them in order of
-number, each of bitsize/8 bytes.
+Source: "Debugging with GDB", appendix "Target Descriptions": registers come in the order of the
+features; regnum, where given, restarts the numbering; the g packet holds them in order of number,
+each of bitsize/8 bytes.
 
 Tested by tests/wire/test_rsp.py.
 """
@@ -23,7 +23,14 @@ _MOST_NUMBER, _MOST_BITS = 1 << 16, 1 << 16  # of registers; the largest vectors
 
 @dataclass(frozen=True, slots=True)
 class RegisterInfo:
-    """name as the stub spells it; number for p and P; size in bytes; offset in the g packet."""
+    """A register of a stub.
+
+    Attributes:
+        name: as the stub spells it.
+        number: for p and P packets.
+        size: bytes.
+        offset: bytes from the start of the g packet.
+    """
 
     name: str
     number: int
@@ -32,7 +39,7 @@ class RegisterInfo:
 
 
 def read_annex(rsp: Rsp, annex: str) -> str:
-    """One file of the stub's target description."""
+    """Return one file of the stub's target description."""
     out = bytearray()
     for _ in range(_MOST_PARTS):
         request = f"qXfer:features:read:{annex}:{len(out):x},{rsp.packet_size - 64:x}"
@@ -46,7 +53,8 @@ def read_annex(rsp: Rsp, annex: str) -> str:
 
 
 def place(registers: Sequence[tuple[str, int, int]]) -> tuple[RegisterInfo, ...]:
-    """Offsets in the g packet of (name, number, bytes), which may come in any order."""
+    """Return registers with their offsets in the g packet, from (name, number, bytes) in any
+    order."""
     out = []
     offset = 0
     for name, number, size in sorted(registers, key=lambda r: r[1]):
@@ -56,10 +64,14 @@ def place(registers: Sequence[tuple[str, int, int]]) -> tuple[RegisterInfo, ...]
 
 
 def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[RegisterInfo, ...]:
-    """The stub's registers.
+    """Return the stub's registers.
 
-    fallback: (name, bytes) in the order of gdb's default for the ISA, for stubs without a
-    target description.  Raises TargetError where there is neither.
+    Args:
+        fallback: (name, bytes) in the order of gdb's default for the ISA, for stubs without a
+            target description.
+
+    Raises:
+        TargetError: there is neither a description nor a fallback.
     """
     if "qXfer:features:read" not in rsp.features:
         if not fallback:
@@ -99,33 +111,40 @@ def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[Regist
                     )
                 found.append((node.get("name", ""), number, bits // 8))
                 number += 1
-        # Included files stand where they are named: before what follows in the outer one.
+        # An included file comes before what follows its name in the outer file.
         todo[:0] = [name for name in includes if name]
     return place(found)
 
 
 def _without_prologue(text: str) -> str:
-    """Without the DOCTYPE, whose file no one has, and with the namespace xi: declared."""
+    """Return XML text without its DOCTYPE, whose file does not exist, and with the namespace xi:
+    declared."""
     start = text.find("<!DOCTYPE")
     if start >= 0:
-        _, _, behind = text[start:].partition(">")
-        text = text[:start] + behind
+        _, _, rest = text[start:].partition(">")
+        text = text[:start] + rest
     if "xi:include" in text and "xmlns:xi" not in text:
         text = text.replace("<target", '<target xmlns:xi="http://www.w3.org/2001/XInclude"', 1)
     return text
 
 
 class Registers(Mapping[str, int]):
-    """The registers of one CPU at one stop.  Those that the g packet leaves out (some 190 system
-    registers on arm64 and riscv64) are asked for when they are looked up.
+    """The registers of one CPU at one stop.
 
-    Those that the stub does not have now are left out.  Looking up one that was not read before
-    raises TargetError once expire() was called: the machine runs on.
+    Registers that the g packet leaves out (some 190 system registers on arm64 and riscv64) are read
+    when they are looked up.  Those that the stub does not have now are absent.  Once expire() was
+    called, since the machine runs on, looking up a register that was not read before raises
+    TargetError.
     """
 
     def __init__(self, rsp: Rsp, thread: str, values: dict[str, int],
                  asked: Mapping[str, RegisterInfo]) -> None:  # fmt: skip
-        """values: by name.  asked: the others that there may be."""
+        """Hold the values of a stop.
+
+        Args:
+            values: by name.
+            asked: registers that can be read on demand.
+        """
         self._rsp = rsp
         self._thread = thread
         self._values = values
@@ -133,7 +152,7 @@ class Registers(Mapping[str, int]):
         self._expired = False
 
     def expire(self) -> None:
-        """To be called before the machine runs on."""
+        """Note that the machine is about to run on."""
         self._expired = True
 
     def __getitem__(self, name: str) -> int:
@@ -142,7 +161,8 @@ class Registers(Mapping[str, int]):
         return self._values[name]
 
     def must(self, name: str) -> int:
-        """One that every machine has.  Raises TargetError where this stub does not know it."""
+        """Return a register that every machine has.  Raises TargetError if this stub does not know
+        it."""
         value = self.get(name)
         if value is None:
             raise TargetError(f"the GDB stub does not say what {name} is")
@@ -177,11 +197,11 @@ class RegisterFile:
         self._integers = tuple(r for r in registers if r.size <= 8 and r.name)
 
     def write(self, thread: str, values: Mapping[str, int]) -> None:
-        """Some registers of a stopped CPU, by name."""
+        """Write some registers of a stopped CPU, by name."""
         self._rsp.ask_ok(self.write_requests(thread, values), "write registers")
 
     def write_requests(self, thread: str, values: Mapping[str, int]) -> list[bytes]:
-        """The requests that do so, each answered OK."""
+        """Return the requests that write registers; each is answered OK."""
         known = {r.name: r for r in self._integers}
         if absent := [name for name in values if name not in known]:
             raise TargetError(f"the GDB stub has no register {absent[0]}")
@@ -192,8 +212,12 @@ class RegisterFile:
         return [*self._rsp.select_request(thread), *requests]
 
     def rewrite(self, thread: str, name: str, behind: int) -> None:
-        """Write what it has to a register that the stub need not name, so many numbers behind one
-        that it does, and of the same size."""
+        """Write its present value to a register that the stub need not name.
+
+        Args:
+            name: a register that the stub names, of the same size.
+            behind: how many numbers after that one the register has.
+        """
         like = next((r for r in self._integers if r.name == name), None)
         if like is None:
             raise TargetError(f"the GDB stub has no register {name}")
@@ -201,11 +225,11 @@ class RegisterFile:
         select = self._rsp.select_request(thread)
         *_, value = self._rsp.pipeline([*select, b"p%x" % number])
         if len(value) != 2 * like.size:
-            raise TargetError(f"the GDB stub has no register {behind} numbers behind {name}")
+            raise TargetError(f"the GDB stub has no register {behind} numbers after {name}")
         self._rsp.ask_ok([b"P%x=%b" % (number, value)], "write a register")
 
     def read(self, thread: str) -> Registers:
-        """All that the g packet has; the others when they are looked up."""
+        """Read all that the g packet has; the other registers are read when they are looked up."""
         *_, reply = self._rsp.pipeline([*self._rsp.select_request(thread), b"g"])
         if (reply[:1] == b"E" and len(reply) == 3) or not reply:
             raise TargetError(f"the GDB stub cannot read the registers of CPU thread {thread}")

@@ -1,8 +1,8 @@
 """The GDB remote serial protocol: one connection to a stub.
 
-Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol", and for Qqemu.* the QEMU
-manual, "GDB usage".  All-stop mode only.  Requests are sent in batches and their replies
-collected in order; a batch never deadlocks, since replies are read while requests are sent.
+All-stop mode only.  Requests are sent in batches and their replies collected in order; a batch
+never deadlocks, since replies are read while requests are sent.  Source: "Debugging with GDB",
+appendix "GDB Remote Serial Protocol", and for Qqemu.* the QEMU manual, "GDB usage".
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from kinst.wire.packets import StopReply, frame, parse_stop, unframe, unhex
 
 _FEATURES = b"qSupported:swbreak+;hwbreak+;vContSupported+;xmlRegisters=i386"
 _QEMU = b"qqemu.sstepbits"  # only QEMU's stub knows this request
-# Ends a packet that another client has left unfinished, wherever in the packet the stub is (QEMU's
-# gdb_read_byte(); all stubs take what is outside of a packet for noise).
+# Ends a packet that another client left unfinished, wherever in the packet the stub is (QEMU's
+# gdb_read_byte(); every stub ignores bytes outside of a packet).
 _END_OF_ANY = b"#00#00"
 _DONE = re.compile(rb"(?:\+?\$OK#9a)+")
 _NO_PROGRESS = 30.0  # seconds; QEMU on a busy host may take some
-_GOES_ON = 0.5  # seconds without a word in which a machine that was resumed is believed to run
-_MOST_ASKED = 1 << 18  # bytes of a packet, whatever the stub offers
+_GOES_ON = 0.5  # seconds without a reply after which a resumed machine is taken to run
+_MOST_ASKED = 1 << 18  # bytes of a packet, even if the stub offers more
 _MOST_INPUT = 4 * _MOST_ASKED  # of one that it sends
 _MOST_THREADS = 1 << 13
 _THREAD_ID = re.compile(r"-?[0-9a-fA-F]+|p-?[0-9a-fA-F]+(\.-?[0-9a-fA-F]+)?")
-_MOST_STOPS = 64  # that come one after the other, with nothing asked in between
+_MOST_STOPS = 64  # in a row, without a request in between
 
 
 def connect(address: str, timeout: float = 5.0) -> socket.socket:
-    """A connection to HOST:PORT, :PORT (this machine), or the path of a unix socket.
+    """Connect to HOST:PORT, :PORT (this machine), or the path of a unix socket.
 
-    A leading "tcp:" or "unix:" is accepted as gdb does.  Raises TargetError when nothing
-    answers there within timeout seconds.
+    A leading "tcp:" or "unix:" is accepted, as gdb does.
+
+    Raises:
+        TargetError: nothing answers there within `timeout` seconds.
     """
     place = address.removeprefix("tcp:").removeprefix("unix:")
     host, colon, port = place.rpartition(":")
@@ -68,8 +70,14 @@ def connect(address: str, timeout: float = 5.0) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """acks: packets are acknowledged.  packet_size, features: as the stub says.  vcont: the
-    actions of vCont that it has."""
+    """What a connection's two ends have agreed on.
+
+    Attributes:
+        acks: whether packets are acknowledged.
+        packet_size: most bytes of a packet, as the stub says.
+        features: of the stub, by name.
+        vcont: the actions of vCont that the stub has.
+    """
 
     acks: bool
     packet_size: int
@@ -90,13 +98,18 @@ def greets(sock: socket.socket, seconds: float) -> bool:
 class Rsp:
     """A stub at the other end of a connected stream socket; owns the socket.
 
-    Every method raises TargetError when the stub is gone, answers with an error, or makes
-    no progress for half a minute.
+    Every method raises TargetError if the stub is gone, answers with an error, or makes no progress
+    for half a minute.
     """
 
     def __init__(self, sock: socket.socket, *, running: bool = False) -> None:
-        """Agree on features.  running: the machine runs, and is stopped first (a stub reads
-        requests only while it is stopped)."""
+        """Agree on features.
+
+        Args:
+            sock: a connected socket.
+            running: the machine runs and is stopped first: a stub reads requests only while it is
+                stopped.
+        """
         self._begin(sock)
         if running:
             self.interrupt()
@@ -125,8 +138,14 @@ class Rsp:
 
     @classmethod
     def adopted(cls, descriptor: int, agreed: Agreed) -> Rsp:
-        """A connection that another process has made and does not use now; the descriptor is taken
-        over.  Nothing is asked, so the machine may run."""
+        """Take over a connection that another process made and does not use now.
+
+        Nothing is sent, so the machine may run.
+
+        Args:
+            descriptor: of the connection; closed with it.
+            agreed: what the other process agreed on.
+        """
         made = cls.__new__(cls)
         made._begin(socket.socket(fileno=descriptor))
         made._acks, made.packet_size = agreed.acks, agreed.packet_size
@@ -135,21 +154,22 @@ class Rsp:
 
     @classmethod
     def idle(cls, sock: socket.socket) -> Rsp:
-        """A connection on which nothing has been agreed, for begun() and taken_over()."""
+        """Return a connection on which nothing has been agreed, for begun() and taken_over()."""
         made = cls.__new__(cls)
         made._begin(sock)
         return made
 
     def begun(self) -> Rsp:
-        """The same connection, with what the two ends agree on."""
+        """Return the same connection after agreeing on features."""
         return Rsp(self._sock)
 
     def taken_over(self) -> Rsp:
-        """The same connection once its other user has ended, or something has failed, perhaps
-        within a packet.
+        """Return the same connection after its other user has ended, or something has failed,
+        perhaps within a packet.
 
-        The machine is stopped, and without breakpoints: QEMU takes them all out at `?`.  What ends
-        an unfinished packet is garbage to a stub that waits for one."""
+        The machine is stopped, without breakpoints: QEMU removes them all at `?`. A stub that waits
+        for a packet takes the bytes that end an unfinished one for garbage.
+        """
         sock = self._sock
         sock.setblocking(True)
         sock.sendall(b"\x03")
@@ -164,7 +184,7 @@ class Rsp:
         return made
 
     def forget_selection(self) -> None:
-        """Another process has used the stub: no thread is known to be selected."""
+        """Note that another process used the stub: no thread is known to be selected."""
         self._selected = ""
 
     def fileno(self) -> int:
@@ -175,7 +195,7 @@ class Rsp:
         self._sock.close()
 
     def hang_up(self) -> None:
-        """End the connection, whoever else has its descriptor."""
+        """Close the connection for every process that has its descriptor."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self.close()
@@ -228,7 +248,7 @@ class Rsp:
         while (packet := self._cut_packet()) is not None:
             if packet[:1] in (b"T", b"S", b"W", b"X"):
                 if len(self._stops) == _MOST_STOPS:
-                    raise TargetError("the GDB stub does not end to say that the machine stands")
+                    raise TargetError("the GDB stub keeps saying that the machine is stopped")
                 self._stops.append(parse_stop(packet))
             else:
                 self._packets.append(packet)
@@ -265,17 +285,20 @@ class Rsp:
                 return unframe(body)
 
     def _send_all(self, data: bytes) -> None:
-        """For the few bytes of an acknowledgement or an interrupt, which always fit."""
+        """Send the few bytes of an acknowledgement or an interrupt, which always fit."""
         try:
             self._sock.send(data)
         except OSError:
             self.closed = True
 
     def pipeline(self, payloads: Sequence[bytes], timeout: float = _NO_PROGRESS) -> list[bytes]:
-        """Send every payload, then return the replies in order (one for each).
+        """Send every payload, then return the replies in order, one for each.
 
-        timeout: seconds without any progress.  With a stub that insists on acknowledgements
-        packets go one by one.
+        With a stub that insists on acknowledgements packets go one by one.
+
+        Args:
+            payloads: requests.
+            timeout: seconds without any progress.
         """
         if self._acks and len(payloads) > 1:
             return [self.pipeline([payload], timeout)[0] for payload in payloads]
@@ -303,17 +326,17 @@ class Rsp:
             arrived = len(self._packets), len(self._input)
             if readable:
                 self._receive()
-            # What is neither a packet nor the beginning of one is no progress.
+            # Bytes that are neither a packet nor the beginning of one are no progress.
             if writable or (len(self._packets), len(self._input)) != arrived:
                 deadline = time.monotonic() + timeout
         return [self._packets.popleft() for _ in range(expect)]
 
     def ask(self, payload: bytes) -> bytes:
-        """One request and its reply; b"" means that the stub does not know it."""
+        """Send one request and return its reply; b"" means that the stub does not know it."""
         return self.pipeline([payload])[0]
 
     def ask_ok(self, payloads: Sequence[bytes], what: str) -> None:
-        """Requests that must be answered OK.  Raises TargetError: cannot <what>."""
+        """Send requests that must be answered OK.  Raises TargetError: cannot <what>."""
         for reply in self.pipeline(payloads):
             if reply != b"OK":
                 raise TargetError(f"the GDB stub cannot {what}{_why(reply)}")
@@ -321,8 +344,11 @@ class Rsp:
     # Running and stopping.
 
     def resume(self, before: Sequence[bytes] = ()) -> None:
-        """Let every thread run.  before: requests sent ahead in the same write, each of which
-        must be answered OK."""
+        """Let every thread run.
+
+        Args:
+            before: requests to send ahead in the same write; each must be answered OK.
+        """
         packet = b"vCont;c"
         if "c" not in self._vcont:
             packet = b"c"
@@ -330,7 +356,8 @@ class Rsp:
         self._go([*before], packet, "prepare to run")
 
     def step(self, thread: str, before: Sequence[bytes] = ()) -> None:
-        """Let one thread execute one instruction; the others stay stopped where the stub can."""
+        """Let one thread execute one instruction; the others stay stopped if the stub can do
+        that."""
         packet = f"vCont;s:{thread}".encode()
         requests = [*before]
         if "s" not in self._vcont:
@@ -356,7 +383,7 @@ class Rsp:
         self._send_all(b"\x03")
 
     def wait_stop(self, timeout: float) -> StopReply | None:
-        """The next stop reply, or None after timeout seconds."""
+        """Return the next stop reply, or None after timeout seconds."""
         deadline = time.monotonic() + timeout
         while not self._stops:
             if self.closed:
@@ -369,30 +396,30 @@ class Rsp:
                 refusal = self._packets.popleft()
                 raise TargetError(f"the GDB stub does not run the machine{_why(refusal)}")
             if left < 0 and not self._stops:
-                return None  # what arrives is noise, which may never end
+                return None  # only noise arrives, which may never end
         return self._stops.popleft()
 
     def ask_stopped(self, timeout: float = _NO_PROGRESS) -> StopReply:
-        """The reply to `?`: why a stopped machine is stopped.
+        """Return the reply to `?`: why a stopped machine is stopped.
 
-        A stop reply that nobody asked for (QEMU sends one on connect) serves as well.
+        An unrequested stop reply (QEMU sends one on connect) serves as well.
         """
         self._exchange(frame(b"?"), 0, timeout)
         reply = self.wait_stop(timeout)
         if reply is None:
             raise TargetError(f"the GDB stub has not said for {timeout:g} s why it is stopped")
-        # Both may come; let the second arrive before anything else is asked.
+        # Both replies may come; let the second arrive before the next request.
         for _ in range(_MOST_STOPS):
             if self.wait_stop(0.05) is None:
                 return reply
-        raise TargetError("the GDB stub does not end to say that the machine stands")
+        raise TargetError("the GDB stub keeps saying that the machine is stopped")
 
     def clear_breakpoints(self) -> None:
-        """Take out every breakpoint and watchpoint of a QEMU whose machine stands.
+        """Remove every breakpoint and watchpoint of a QEMU whose machine is stopped.
 
-        `?` does that for one CPU, which Hc chooses (its gdbstub.c: handle_target_halt()), and its
-        stop reply comes before the reply to the next request.  The first CPU is chosen at the end,
-        as it is for a new client.
+        `?` removes those of one CPU, which Hc chooses (QEMU's gdbstub.c: handle_target_halt()), and
+        its stop reply comes before the reply to the next request.  The first CPU is chosen at the
+        end, as it is for a new client.
         """
         for thread in reversed(self.threads()):
             self.ask(f"Hc{thread}".encode())
@@ -401,11 +428,13 @@ class Rsp:
         self._stops.clear()
 
     def let_go(self, threads: Sequence[str]) -> None:
-        """Let the machine, which stands without breakpoints, run without this client.
+        """Let a stopped machine without breakpoints run without this client.
 
-        QEMU remembers whether any client has ever said that it knows several processes; then it
-        wants to hear which one goes on.  Its names of threads show that.
-        Raises TargetError if the stub refuses it and does not resume the machine either.
+        QEMU remembers whether any client has ever said that it knows several processes; if so, it
+        must be told which process to detach from.  The names of its threads show that.
+
+        Raises:
+            TargetError: the stub refuses, and does not resume the machine either.
         """
         self.pipeline(self._usual)
         processes = {name[1:].partition(".")[0] for name in threads if name[:1] == "p"}
@@ -424,7 +453,7 @@ class Rsp:
     # Threads, breakpoints, memory.
 
     def threads(self) -> list[str]:
-        """The stub's thread names in its order; on a machine, its CPUs."""
+        """Return the stub's thread names in its order; on a machine, these are its CPUs."""
         found: list[str] = []
         reply = self.ask(b"qfThreadInfo")
         while reply[:1] == b"m":
@@ -438,14 +467,18 @@ class Rsp:
         return found
 
     def select_request(self, thread: str) -> list[bytes]:
-        """The request, if one is needed, that makes g, p, P, m and M act on thread."""
+        """Return the request, if one is needed, that makes g, p, P, m and M act on a thread."""
         if thread == self._selected:
             return []
         self._selected = thread
         return [f"Hg{thread}".encode()]
 
     def breakpoint_request(self, address: int, size: int, insert: bool) -> bytes:
-        """The request for a software breakpoint; size is the kind, the instruction's bytes."""
+        """Return the request for a software breakpoint.
+
+        Args:
+            size: the kind: the instruction's bytes.
+        """
         return b"%c0,%x,%x" % (0x5A if insert else 0x7A, address, size)
 
     def set_breakpoint(self, address: int, size: int, insert: bool) -> None:
@@ -459,11 +492,11 @@ class Rsp:
             )
 
     def physical_memory(self) -> bool:
-        """Make m and M take physical addresses; False where the stub has no such mode."""
+        """Make m and M take physical addresses.  Return False if the stub has no such mode."""
         return self.ask(b"Qqemu.PhyMemMode:1") == b"OK"
 
     def read_memory(self, address: int, size: int) -> bytes:
-        """Bytes as the selected thread (or physical mode) sees them."""
+        """Return bytes as the selected thread (or physical mode) sees them."""
         chunk = max(32, (self.packet_size - 8) // 2)
         places = range(address, address + size, chunk)
         wanted = [(at, min(chunk, address + size - at)) for at in places]
@@ -488,8 +521,11 @@ class Rsp:
 
 
 def _thread_names(text: bytes) -> list[str]:
-    """A list of thread-ids (GDB's manual, "Packets"): hexadecimal, perhaps with a process in front.
-    They are said in errors, and sent back, so nothing else passes."""
+    """Return the names in a list of thread-ids (GDB's manual, "Packets"): hexadecimal, perhaps with
+    a process in front.
+
+    They are shown in errors, and sent back, so nothing else is accepted.
+    """
     names = text.decode("ascii", "replace").split(",")
     for name in names:
         if not _THREAD_ID.fullmatch(name):
@@ -498,14 +534,14 @@ def _thread_names(text: bytes) -> list[str]:
 
 
 def _sum_of(bits: str) -> int:
-    """The sum of NAME=HEX,...; 0 for anything else."""
+    """Return the sum of NAME=HEX,...; 0 for anything else."""
     with contextlib.suppress(ValueError):
         return sum(int(one.partition("=")[2], 16) for one in bits.split(","))
     return 0
 
 
 def _why(reply: bytes) -> str:
-    """What the stub said, for the end of a message."""
+    """Return what the stub answered, for the end of a message."""
     if not reply:
         return ": it does not know the request"
     return f": it answers {reply[:60].decode('ascii', 'replace')!r}"

@@ -1,9 +1,9 @@
-"""A frame on a thread's stack by which it finds back by itself to where it was interrupted.
+"""A frame on a thread's stack that lets the thread return to where it was interrupted, by itself.
 
-A thread that is made to call the system for somebody else (wire/ptrace.py) has its registers put
-back afterwards.  Should whoever does that be killed before, the kernel lets the thread go on with
-the registers that it has.  So the call is made at `syscall; ret`, with the stack pointer at a frame
-as a signal's handler would have it: `ret` leads to rt_sigreturn(2), which puts everything back.
+A thread that is made to execute a system call (wire/ptrace.py) gets its registers back afterwards.
+If kinst is killed before that, the kernel lets the thread run on with the registers that it has.
+So the call is made at `syscall; ret`, with the stack pointer at a frame as a signal handler would
+have it: `ret` leads to rt_sigreturn(2), which restores everything.
 
 Source: the kernel's arch/x86/include/asm/sigframe.h and include/uapi/asm/sigcontext.h (struct
 rt_sigframe, sigcontext_64, _fpx_sw_bytes), arch/x86/kernel/fpu/signal.c for what it checks.
@@ -27,33 +27,41 @@ _ORDER = (
     "rcx", "rsp", "rip", "eflags",
 )  # fmt: skip
 _FLAGS = 7  # UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
-_NO_STACK = 0x77  # no mode of sigaltstack(2): the thread's own stays
+_NO_STACK = 0x77  # no mode of sigaltstack(2): keeps the thread's setting
 _RED_ZONE = 256  # bytes below the stack pointer, and more
 _FRAME = 512  # bytes for struct rt_sigframe
-_LEGACY = 464  # of the saved state: where a signal's has its sizes
+_LEGACY = 464  # offset in the saved state of the sizes that a signal frame holds
 _MAGIC, _MAGIC_END = 0x46505853, 0x46505845
 _EINTR = -4
-_RESTARTS = range(-516, -511)  # what a call that is to be begun again returns, to the kernel alone
+_RESTARTS = range(-516, -511)  # results, for the kernel alone, of a call to restart
 
 
 def instructions_of(process: OtherProcess) -> tuple[int, int] | None:
-    """Where the process has `syscall; ret`, and how its handlers return; None without either."""
-    for one in process.mappings():
-        if "x" in one.rights and "libc" in one.path.rpartition("/")[2]:
-            code = process.read(one.start, one.size)
+    """Return the addresses of `syscall; ret` in the process and of the code by which its signal
+    handlers return; None if it lacks either."""
+    for mapping in process.mappings():
+        if "x" in mapping.rights and "libc" in mapping.path.rpartition("/")[2]:
+            code = process.read(mapping.start, mapping.size)
             call, back = code.find(_SYSCALL_RETURN), code.find(_RESTORE)
             if call >= 0 and back >= 0:
-                return one.start + call, one.start + back
+                return mapping.start + call, mapping.start + back
     return None
 
 
 def frame(registers: Mapping[str, int], state: bytes, blocked: int, back: int) -> tuple[int, bytes]:
-    """Where the stack pointer has to be, and what is there.
+    """Return the stack pointer that the thread needs, and the bytes at that address.
 
-    registers: of the thread, as ptrace(2) names them.  state: of its floating point and vector
-    registers (NT_X86_XSTATE).  blocked: its signal mask.  back: from instructions_of().  A call
-    that was interrupted, and would be begun again, returns EINTR then.  Raises TargetError for a
-    state that a signal could not have."""
+    A call that was interrupted and would be restarted returns EINTR instead.
+
+    Args:
+        registers: of the thread, as ptrace(2) names them.
+        state: of its floating point and vector registers (NT_X86_XSTATE).
+        blocked: its signal mask.
+        back: from instructions_of().
+
+    Raises:
+        TargetError: no signal frame could hold this state.
+    """
     size = len(state)
     if size < _LEGACY + 48 + 64:
         raise TargetError("the state of a thread's vector registers is not known")
