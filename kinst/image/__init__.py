@@ -1,4 +1,5 @@
-"""Rank 1: what files say of a kernel: ELF symbols, BTF types, ORC tables, DWARF.
+"""Rank 1: what files say about a kernel: ELF symbols, BTF types, ORC tables, DWARF.
 
-debug_info.DebugInfo answers for one image; loaded.LoadedImages for those of a running machine.
+debug_info.DebugInfo answers for one image; loaded_images.LoadedImages for those of a running
+machine.
 """

@@ -1,8 +1,8 @@
-"""BTF, the kernel's own compact type information: where the members of structures lie.
+"""BTF, the kernel's own compact type information: the offsets of structure members.
 
-Format: the kernel's Documentation/bpf/btf.rst.  Only what member offsets need is read: an
-index of where each type's record starts is made once (0.1 s for a kernel) and kept in the
-user's cache folder by build-id; the records themselves are read from the ELF file.
+Only what member offsets need is read.  An index of where each type's record starts is made once
+(0.1 s for a kernel) and kept in the user's cache folder by build-id; the records themselves are
+read from the ELF file.  Format: the kernel's Documentation/bpf/btf.rst.
 """
 
 from __future__ import annotations
@@ -47,10 +47,13 @@ U32 = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class BtfMember:
-    """A member of a structure: where it is and how large.
+    """A member of a structure.
 
-    bit: offset from the structure's start in bits.  bits: width of a bitfield, 0 otherwise.
-    size: bytes of its type.
+    Attributes:
+        bit: offset from the structure's start, in bits.
+        bits: width of a bit-field, 0 otherwise.
+        size: bytes of the member's type.
+        type: id of that type.
     """
 
     bit: int
@@ -60,7 +63,7 @@ class BtfMember:
 
     @property
     def offset(self) -> int:
-        """Bytes from the structure's start (of the byte with the first bit)."""
+        """Bytes from the structure's start, to the byte with the first bit."""
         return self.bit // 8
 
 
@@ -77,14 +80,14 @@ class Btf:
         return len(self._starts)
 
     def offset(self, struct: str, path: str) -> int:
-        """Byte offset of a member; see member()."""
+        """Return the byte offset of a member; see member().  Raises KinstError for a bit-field."""
         found = self.member(struct, path)
         if found.bits:
             raise KinstError(f"{self._where}: {struct}.{path} is a bitfield of {found.bits} bits")
         return found.offset
 
     def has(self, struct: str, path: str = "") -> bool:
-        """Whether a structure of this name exists and has the member."""
+        """Return whether a structure of this name exists and has the member."""
         try:
             self.member(struct, path) if path else self.size(struct)
         except KinstError:
@@ -92,9 +95,11 @@ class Btf:
         return True
 
     def member(self, struct: str, path: str) -> BtfMember:
-        """The member at a dotted path; members of anonymous members need no name for them.
+        """Return the member at a dotted path; the members of an anonymous member belong to the
+        outer structure.
 
-        Raises KinstError naming the part that the kernel does not have.
+        Raises:
+            KinstError: the kernel has no such structure or member; the message names it.
         """
         candidates = self._named(struct)
         if not candidates:
@@ -106,14 +111,14 @@ class Btf:
         raise KinstError(f"{self._where}: struct {struct} has no member {path}")
 
     def size(self, struct: str) -> int:
-        """Bytes of a structure.  Raises KinstError when there is none of this name."""
+        """Return the bytes of a structure.  Raises KinstError if there is none of this name."""
         candidates = self._named(struct)
         if not candidates:
             raise KinstError(f"{self._where}: the kernel's types have no struct {struct}")
         return int(self._words[int(self._starts[candidates[0] - 1]) + 2])
 
     def enumerator(self, name: str) -> int | None:
-        """The value of an enumeration constant, or None when there is none of this name."""
+        """Return the value of an enumeration constant, or None if there is none of this name."""
         offsets = self.string_offsets(name)
         if not offsets:
             return None
@@ -132,29 +137,32 @@ class Btf:
         return None
 
     def record(self, type_id: int) -> tuple[int, int, int, int]:
-        """(info word, name offset, third word, word index of what follows) of a type."""
+        """Return the record of a type: (info word, name offset, third word, word index of what
+        follows)."""
         at = int(self._starts[type_id - 1])
         name, info, third = (int(w) for w in self._words[at : at + 3])
         return info, name, third, at + 3
 
     def words_at(self, at: int, count: int) -> list[int]:
-        """Words behind a record's first three; they end with the section."""
+        """Return up to `count` words from a word index on; fewer at the end of the section."""
         found: list[int] = self._words[at : at + count].tolist()
         return found
 
     def text(self, offset: int) -> str:
-        """The string at an offset; "" when there is none."""
+        """Return the string at an offset; "" if there is none."""
         end = self._strings.find(b"\0", offset)
         return self._strings[offset:end].decode("utf-8", "replace") if end > offset else ""
 
     def named(self, names: Sequence[int], kinds: Sequence[int]) -> list[int]:
-        """Ids of the types of these kinds whose name has one of these offsets, in order."""
+        """Return the ids of the types of these kinds whose name is at one of these offsets, in
+        order."""
         hits = np.isin(self._names, np.array(names, dtype=np.uint32))
         hits &= np.isin(self._info >> 24 & 31, np.array(kinds, dtype=np.uint32))
         return [int(i) + 1 for i in np.flatnonzero(hits)]
 
     def enumerations(self, names: Sequence[int]) -> list[int]:
-        """Ids of the enumerations that have a constant whose name has one of these offsets."""
+        """Return the ids of the enumerations with a constant whose name is at one of these
+        offsets."""
         offsets = np.array(names, dtype=np.uint32)
         found: list[int] = []
         kinds = self._info >> 24 & 31
@@ -169,7 +177,7 @@ class Btf:
 
     @property
     def strings_size(self) -> int:
-        """Bytes of the string section: a module's BTF counts its own from there on."""
+        """Bytes of the string section: the string offsets of a module's BTF continue from there."""
         return len(self._strings)
 
     @cached_property
@@ -181,7 +189,7 @@ class Btf:
         return self._words[self._starts]
 
     def string_offsets(self, text: str) -> list[int]:
-        """Where a whole string begins in this section."""
+        """Return the offsets at which this whole string begins in the section."""
         wanted = b"\0" + text.encode() + b"\0"
         found, at = [], self._strings.find(wanted)
         while at >= 0:
@@ -190,20 +198,21 @@ class Btf:
         return found
 
     def _named(self, name: str) -> list[int]:
-        """Ids of the structures and unions of this name (there may be several)."""
+        """Return the ids of the structures and unions of this name (there may be several)."""
         rows, index = self._composites
         return [int(rows[i]) + 1 for i in index.find(name)]
 
     @cached_property
     def _composites(self) -> tuple[npt.NDArray[np.int64], StringIndex]:
-        """Structures and unions that have a name of this section, by it."""
+        """Structures and unions that have a name in this section, indexed by it."""
         kinds = self._info >> 24 & 31
         named = (self._names > 0) & (self._names < len(self._strings))
         rows = np.flatnonzero(((kinds == KIND_STRUCT) | (kinds == KIND_UNION)) & named)
         return rows, StringIndex(self._strings, self._names[rows])
 
     def _resolve(self, type_id: int) -> int:
-        """The type that type_id names or qualifies; 0 for void or where the chain is damaged."""
+        """Return the type that type_id names or qualifies; 0 for void or if the chain is
+        damaged."""
         for _ in range(32):
             if not 0 < type_id <= len(self._starts):
                 return 0
@@ -239,7 +248,7 @@ class Btf:
         return None if found is None else BtfMember(bit, found.bits, found.size, found.type)
 
     def _find(self, type_id: int, name: str, depth: int) -> BtfMember | None:
-        """The member `name` of a structure, looking into its anonymous members too."""
+        """Return the member `name` of a structure, searching its anonymous members too."""
         if not type_id or depth > 16:
             return None
         start = int(self._starts[type_id - 1])
@@ -260,7 +269,7 @@ class Btf:
 
 
 def _index(words: U32, where: str) -> U32:
-    """The word index of each type's record, in order of type ids from 1."""
+    """Return the word index of each type's record, in order of type ids from 1."""
     extra_fixed = [FIXED_WORDS.get(kind, 0) + 3 for kind in range(32)]
     extra_entry = [ENTRY_WORDS.get(kind, 0) for kind in range(32)]
     infos: list[int] = words.tolist()
@@ -282,8 +291,12 @@ def _index(words: U32, where: str) -> U32:
 def parse_btf(data: bytes, where: str, saved: Path | None = None) -> Btf:
     """Parse the bytes of a .BTF section.
 
-    where: the file, for messages.  saved: where the index is kept, or None.  Raises KinstError
-    when the data is damaged.
+    Args:
+        where: the file, for messages.
+        saved: where the index is kept, or None.
+
+    Raises:
+        KinstError: the data are damaged.
     """
     if len(data) < HEADER_SIZE or int.from_bytes(data[:2], "little") != MAGIC:
         raise KinstError(f"{where}: damaged .BTF: no BTF header")
@@ -299,7 +312,7 @@ def parse_btf(data: bytes, where: str, saved: Path | None = None) -> Btf:
 
 
 def _starts(words: U32, where: str, saved: Path | None) -> U32:
-    """The index of these records: as it was saved, else made, and then saved."""
+    """Return the index of these records, loaded if it was saved; otherwise made, and saved."""
     if saved is None:
         return _index(words, where)
     key = f"btf {len(words)} {zlib.crc32(words.tobytes()):08x}"
@@ -311,10 +324,13 @@ def _starts(words: U32, where: str, saved: Path | None) -> U32:
 
 
 def open_btf(elf: Elf, cache: Path | None = None) -> Btf | None:
-    """The .BTF of an ELF file, or None when it has none.
+    """Return the .BTF of an ELF file, or None if it has none.
 
-    cache: the folder of saved indexes (cache_folder()), or None to save nothing.  Raises
-    KinstError when the section is damaged.
+    Args:
+        cache: the folder of saved indexes (cache_folder()), or None to save nothing.
+
+    Raises:
+        KinstError: the section is damaged.
     """
     section = elf.section(".BTF")
     if section is None or not section.size:

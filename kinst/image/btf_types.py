@@ -1,7 +1,7 @@
-"""D types out of BTF, of the kernel and, on top of it, of its modules (split BTF).
+"""D types from BTF, of the kernel and, on top of it, of its modules (split BTF).
 
-Format: the kernel's Documentation/bpf/btf.rst.  A module's type ids and string offsets go on
-where the kernel's end.
+The type ids and string offsets of a module continue where the kernel's end.  Format: the kernel's
+Documentation/bpf/btf.rst.
 """
 
 from __future__ import annotations
@@ -59,7 +59,13 @@ class BtfTypes:
     """Types of one image by name and by id.  Implements core.dtypes.MemberSource."""
 
     def __init__(self, btf: Btf, module: str, base: BtfTypes | None = None) -> None:
-        """base: of the kernel, for a module's."""
+        """Wrap parsed BTF.
+
+        Args:
+            btf: of one image.
+            module: the image's name in D.
+            base: types of the kernel, for a module's.
+        """
         self.module = module
         self._btf = btf
         self._base = base
@@ -77,24 +83,25 @@ class BtfTypes:
         return self._first_text + self._btf.strings_size
 
     def tagged(self, kind: str, name: str) -> DType | None:
-        """The struct, union or enum with this tag; a whole one rather than a declaration."""
+        """Return the struct, union or enum with this tag; a definition rather than a
+        declaration."""
         return self._one(name, _TAGGED[kind])
 
     def typedef(self, name: str) -> DType | None:
-        """The type that a typedef or base type names."""
+        """Return the type that a typedef or base type names."""
         return self._one(name, (KIND_TYPEDEF, KIND_INT, KIND_FLOAT))
 
     def function(self, name: str) -> FunctionType | None:
-        """The prototype of the function of this name."""
+        """Return the prototype of the function of this name."""
         found = self._one(name, (KIND_FUNC,))
         return found if isinstance(found, FunctionType) else None
 
     def variable(self, name: str) -> DType | None:
-        """The type of a variable; BTF has those of per-CPU ones only."""
+        """Return the type of a variable; BTF has only those of per-CPU variables."""
         return self._one(name, (KIND_VAR,))
 
     def enumerators(self, name: str) -> list[tuple[EnumType, int]]:
-        """Every enumeration that has a constant of this name, and its value."""
+        """Return every enumeration that has a constant of this name, and its value."""
         found = []
         for own in self._btf.enumerations(self._names(name)):
             type_ = self.type(self._first + own)
@@ -107,12 +114,12 @@ class BtfTypes:
         return self.type(self._first + found[0]) if found else None
 
     def _names(self, name: str) -> list[int]:
-        """Offsets of a string as this image's records have them."""
+        """Return the offsets of a string, as this image's records count them."""
         found = self._base._names(name) if self._base else []
         return found + [self._first_text + at for at in self._btf.string_offsets(name)]
 
     def type(self, type_id: int, depth: int = 0) -> DType:
-        """The type with this id.  Raises KinstError for damaged BTF."""
+        """Return the type with this id.  Raises KinstError for damaged BTF."""
         if type_id == 0:
             return VOID
         if self._base is not None and type_id <= self._first:
@@ -186,7 +193,6 @@ class BtfTypes:
         return FunctionType(self.type(result, depth), taken, variadic)
 
     def members(self, struct: StructType) -> Sequence[Member]:
-        """See core.dtypes.MemberSource."""
         type_id = int(struct.key.rpartition(" ")[2])
         info, _, _, at = self._btf.record(type_id - self._first)
         if info >> 24 & 31 not in (KIND_STRUCT, KIND_UNION):
@@ -203,10 +209,15 @@ class BtfTypes:
 def open_types(
     elf: Elf, module: str, base: BtfTypes | None = None, cache: Path | None = None
 ) -> BtfTypes | None:
-    """The types in the .BTF of an ELF file, or None when it has none.
+    """Return the types in the .BTF of an ELF file, or None if it has none.
 
-    base: of the kernel that a module is for.  cache: folder of saved indexes.  Raises
-    KinstError when the section is damaged.
+    Args:
+        module: the image's name in D.
+        base: types of the kernel that a module is for.
+        cache: folder of saved indexes.
+
+    Raises:
+        KinstError: the section is damaged.
     """
     if base is None:
         btf = open_btf(elf, cache)

@@ -1,11 +1,11 @@
 """One object for everything that an image's files say about it.
 
-A DebugInfo is one image (the kernel, a module, a program): its types, inline copies, source lines,
+A DebugInfo is one image (the kernel, a module, a program): its types, inlined copies, source lines,
 local variables and call frames.  Its file is opened once, and each part of it is read when it is
-first asked for.  DebugFiles keeps those of one machine, so that every stage of a session, and the
-next trace on the same machine, asks the same one; two machines share nothing but saved indexes.
+first needed.  DebugFiles keeps those of one machine, so that every stage of a session, and the next
+trace on the same machine, use the same one; two machines share only saved indexes.
 
-Addresses are as linked; in a relocatable file, where its layout puts them (ElfFile.layout).
+Addresses are as linked; in a relocatable file, as its layout places them (ElfFile.layout).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kinst.image.orc import Orc, open_orc
 from kinst.image.relocations import placed
 from kinst.image.variable_table import PER_CPU_SECTION
 
-MOST_PLACES = 1 << 16  # answers of place() that are kept
+MOST_PLACES = 1 << 16  # results of place() to keep
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class CallConvention:
     """How an ISA calls functions.
 
     Attributes:
-        returns: Isa.returns_of().
+        returns: (code, address, target) -> return addresses, as Isa.returns_of().
         stack: DWARF number of the stack pointer, -1 if it has none.
         kept: DWARF numbers of the registers that calls preserve.
-        signature: bits of a return address that a signature has.
+        signature: bits of a return address that a pointer signature takes.
     """
 
     returns: Callable[[bytes, int, int], Sequence[int]]
@@ -58,15 +58,15 @@ class CallConvention:
 
 
 def stem_of(name: str) -> str:
-    """The name in the debug information: name@2 and name.isra.0 are name there."""
+    """Return the name that the debug information has: `name` for name@2 and name.isra.0."""
     return name.partition("@")[0].partition(".")[0]
 
 
 class DebugInfo:
-    """What is known of one image by its files.  Implements core.inline.DebugIndex.
+    """What the files of one image say about it.  Implements core.inline.DebugIndex.
 
-    A file without DWARF answers with nothing (None, ()), unless a method says that it raises.
-    Every method raises KinstError, in one line that names the file, for a damaged file.
+    For a file without DWARF the answer is None or (), unless a method says that it raises.  Every
+    method raises KinstError, in one line that names the file, if the file is damaged.
     """
 
     def __init__(
@@ -77,9 +77,15 @@ class DebugInfo:
         cache: Path | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        """module: the image's name in D.  base: the kernel, of a module of it.  cache: the folder
-        of saved indexes, None to save nothing.  progress: told the part that is done (0 to 1)
-        while an index is made."""
+        """Describe an image; nothing is read yet.
+
+        Args:
+            file: the image's file.
+            module: the image's name in D.
+            base: the kernel, for one of its modules.
+            cache: folder of saved indexes, None to save nothing.
+            progress: called with the part that is done (0 to 1) while an index is made.
+        """
         self.module = module
         self._file = file
         self._base = base
@@ -99,12 +105,11 @@ class DebugInfo:
 
     @cached_property
     def elf(self) -> Elf:
-        """The file."""
         return with_symbols(self._file) if isinstance(self._file, ElfFile) else open_elf(self.path)
 
     @cached_property
     def placed(self) -> Elf:
-        """The file, laid out when it is relocatable."""
+        """The file, laid out if it is relocatable."""
         return placed(self.elf)
 
     @property
@@ -113,15 +118,15 @@ class DebugInfo:
 
     @property
     def index(self) -> Index:
-        """The index of its DWARF, made when there is none yet (seconds, for a kernel).  Raises
-        KinstError when the file has no DWARF."""
+        """The index of its DWARF, made if there is none yet (seconds, for a kernel).  Raises
+        KinstError if the file has no DWARF."""
         if self._index is None:
             self._index = open_index(self.elf, self._cache, self._progress)
         return self._index
 
     @property
     def made_index(self) -> Index | None:
-        """The index where it is open or was made before; None otherwise: it is not made."""
+        """The index if it is open or was saved before; otherwise None: it is not made."""
         if self._index is None and self._cache is not None and not self._sought_index:
             self._sought_index = True
             self._index = open_saved(self.elf, self._cache)
@@ -138,24 +143,24 @@ class DebugInfo:
     # Inline functions
 
     def functions(self, name: str) -> Sequence[FunctionDie]:
-        """See DebugIndex."""
         return self.index.functions(name) if self.has_dwarf else ()
 
     def copies(self, name: str) -> Sequence[InlineCopy]:
-        """See DebugIndex."""
         return self.index.copies(name) if self.has_dwarf else ()
 
     def inline_names(self) -> Sequence[str]:
-        """See DebugIndex."""
         return self.index.inline_names() if self.has_dwarf else ()
 
     def copies_at(self, address: int) -> Sequence[InlineCopy]:
-        """See DebugIndex."""
         return self.index.copies_at(address) if self.has_dwarf else ()
 
     def function_at(self, name: str, address: int) -> FunctionDie | None:
-        """The function of this name (of a symbol) whose code holds an address, or begins just
-        behind it: a symbol counts the room for a tracer to its function, and DWARF does not."""
+        """Return the function of this (symbol's) name whose code holds an address, or begins just
+        after it.
+
+        A symbol's size includes the padding for a tracer in front of the function, and DWARF's
+        range does not.
+        """
         key = name, address
         if key not in self._functions:
             found = self.functions(stem_of(name))
@@ -172,21 +177,25 @@ class DebugInfo:
 
     @cached_property
     def lines(self) -> Lines:
-        """Its line tables by unit.  Raises KinstError when the file has no DWARF."""
+        """Its line tables by unit.  Raises KinstError if the file has no DWARF."""
         return Lines(self._sections, self.index)
 
     def line_at(self, name: str, address: int, entry: int | None = None) -> LineSpan | None:
-        """The source line of an instruction of the function with this symbol.
+        """Return the source line of an instruction of the function with this symbol.
 
-        entry: where the function begins, to find it by; the address itself when None.
+        Args:
+            name: of the symbol.
+            address: of the instruction.
+            entry: where the function begins, to find it by; None: the address itself.
         """
         function = self.function_at(name, address if entry is None else entry)
         return self.lines.at(function.unit, address) if function is not None else None
 
     def place(self, address: int) -> SourcePlace | None:
-        """The source of an instruction, and what is inlined there; None where it is not known.
+        """Return the source of an instruction, and what is inlined there; None if that is not
+        known.
 
-        Only from an index that is there already: making one takes seconds, and a running trace
+        Only an index that exists already is used: making one takes seconds, and a running trace
         waits for this.  Line tables are read by units, once (milliseconds each).
         """
         index = self.made_index
@@ -219,7 +228,7 @@ class DebugInfo:
 
     @cached_property
     def btf(self) -> BtfTypes | None:
-        """The types in its BTF, None where it has none or its kernel has none."""
+        """The types in its BTF; None if it has none or its kernel has none."""
         base = self._base.btf if self._base is not None else None
         if self._base is not None and base is None:
             return None
@@ -227,7 +236,7 @@ class DebugInfo:
 
     @cached_property
     def dwarf(self) -> DwarfTypes | None:
-        """The types in its DWARF, None where it has none."""
+        """The types in its DWARF; None if it has none."""
         if not self.has_dwarf:
             return None
         kept = (self._cache, key_of(self.elf)) if self._cache else None
@@ -236,14 +245,17 @@ class DebugInfo:
 
     @property
     def types(self) -> BtfTypes | DwarfTypes | None:
-        """Its types: BTF's, which is small and fast, where it has BTF, else DWARF's."""
+        """Its types: those of BTF, which is small and fast, if it has BTF; otherwise DWARF's."""
         return self.btf or self.dwarf
 
     def enumerator(self, name: str) -> tuple[EnumType, int] | None:
-        """The enumeration that has a value of this name, and the value.
+        """Return the enumeration that has a constant of this name, and the value.
 
-        By BTF; by DWARF where there is none (BTF is made of all that DWARF has: of 14,998 names
-        of a Debian kernel none is missing).  Raises AmbiguousNameError.
+        From BTF, or from DWARF if there is no BTF. (BTF is made from all of DWARF: of 14,998 names
+        of a Debian kernel none is missing.)
+
+        Raises:
+            AmbiguousNameError: several enumerations have the name with different values.
         """
         types = self.types
         found = types.enumerators(name) if types is not None else []
@@ -260,7 +272,8 @@ class DebugInfo:
         return found[0] if found else None
 
     def symbol(self, name: str) -> Symbol | None:
-        """The symbol of this name, with its type; of several a global one, else the first."""
+        """Return the symbol of this name, with its type; of several a global one, otherwise the
+        first."""
         symbols = self.elf.symbols
         found = symbols.indexes(name)
         if not found:
@@ -277,11 +290,11 @@ class DebugInfo:
         return Symbol(self.module, name, address, size, type_, name_of, per_cpu)
 
     def prototype(self, function: str) -> FunctionType | None:
-        """What a function takes and returns."""
+        """Return what a function takes and returns."""
         return self.types.function(function) if self.types else None
 
     def _variable(self, name: str, at: int) -> DType | None:
-        """The type of a variable, or of the one that a linker script gave another name."""
+        """Return the type of a variable, or of the one that a linker script gave another name."""
         if self.dwarf is None:
             return self.btf.variable(name) if self.btf else None
         found = self.dwarf.variable(name)
@@ -296,7 +309,7 @@ class DebugInfo:
         return None
 
     def is_per_cpu(self, address: int) -> bool:
-        """Whether an address is that of a per-CPU variable."""
+        """Return whether an address is that of a per-CPU variable."""
         return any(low <= address < high for low, high in self._per_cpu)
 
     @cached_property
@@ -309,10 +322,11 @@ class DebugInfo:
     def locals(
         self, registers: Sequence[str] = (), calls: CallConvention | None = None
     ) -> DwarfLocals | None:
-        """The local variables of its functions; None where it has no DWARF.
+        """Return the local variables of its functions; None if it has no DWARF.
 
-        registers: D names by DWARF number.  calls: how functions are called, for values that
-        only a caller has.
+        Args:
+            registers: D names by DWARF number.
+            calls: how functions are called, for values that only a caller has.
         """
         if self.dwarf is None:
             return None
@@ -333,7 +347,8 @@ class DebugInfo:
 
     @cached_property
     def _code(self) -> list[tuple[int, bytes]]:
-        """The executable sections, with their addresses; relocatable files have none yet."""
+        """The executable sections with their addresses; none for relocatable files, which have no
+        addresses yet."""
         elf = self.elf
         code = [s for s in elf.sections if s.flags & SHF_EXECINSTR and s.address]
         return [(s.address, elf.data(s)) for s in code]
@@ -355,10 +370,13 @@ class DebugInfo:
         return open_orc(self.placed)
 
     def frame_address(self, address: int, registers: Sequence[str]) -> tuple[str, int] | None:
-        """(base register's D name, offset in bytes) of the canonical frame address at an
-        instruction, by ORC, else by call frame information; None where neither knows.
+        """Return the canonical frame address at an instruction as (base register's D name, offset
+        in bytes).
 
-        registers: D names by DWARF number, "" for what D does not have.
+        ORC is asked first, then call frame information.  None if neither knows.
+
+        Args:
+            registers: D names by DWARF number, "" for registers that D does not have.
         """
         if self.orc is not None:
             known = self.orc.rule(address)
@@ -370,7 +388,7 @@ class DebugInfo:
 
 
 class _UnitsByAddress:
-    """The unit that the code at an address is of, by the ranges of functions."""
+    """Finds the unit whose functions hold an address."""
 
     def __init__(self, index: Index) -> None:
         ranges, first, unit = (np.asarray(column) for column in index.function_columns())
@@ -383,7 +401,7 @@ class _UnitsByAddress:
         self._unit: npt.NDArray[np.uint64] = units[order]
 
     def at(self, address: int) -> int | None:
-        """Its offset in .debug_info, or None."""
+        """Return the unit's offset in .debug_info, or None."""
         row = int(np.searchsorted(self._low, np.uint64(address), side="right")) - 1
         if row < 0 or address >= int(self._high[row]):
             return None
@@ -391,12 +409,11 @@ class _UnitsByAddress:
 
 
 class DebugFiles:
-    """The DebugInfo of every file that one machine's session has asked for."""
+    """The DebugInfo of every file that one machine's session has opened."""
 
     def __init__(
         self, cache: Path | None = None, progress: Callable[[float], None] | None = None
     ) -> None:
-        """cache, progress: as DebugInfo has them."""
         self._cache = cache
         self.progress = progress
         self._known: dict[tuple[Path, str, str], DebugInfo] = {}
@@ -404,8 +421,8 @@ class DebugFiles:
     def open(
         self, path: str | Path, module: str = KERNEL, base: DebugInfo | None = None
     ) -> DebugInfo:
-        """The image in a file: the one that was opened before, unless the file has another
-        build-id by now.  Raises KinstError where the file cannot be opened."""
+        """Return the image in a file: the one that was opened before, unless the file has another
+        build-id by now.  Raises KinstError if the file cannot be opened."""
         file = open_file(path)
         key = file.path.resolve(), file.build_id, module
         if key not in self._known:
@@ -418,7 +435,7 @@ class DebugFiles:
 
 
 def _bounded(type_: DType | None, size: int) -> DType | None:
-    """Give an array that is declared without a bound the length that its symbol's size tells."""
+    """Give an array that is declared without a bound the length that its symbol's size implies."""
     if not isinstance(type_, ArrayType) or type_.count:
         return type_
     of = type_.of

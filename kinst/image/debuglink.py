@@ -1,7 +1,7 @@
-"""Finding the debug file of a stripped file, and checking that it belongs to it.
+"""Find the debug file of a stripped file, and check that it belongs to it.
 
-The two ways of GDB's manual, "Debugging Information in Separate Files": by build-id below
-.build-id/, and by the name and checksum in .gnu_debuglink.
+By build-id below .build-id/, and by the name and checksum in .gnu_debuglink: GDB's manual,
+"Debugging Information in Separate Files".
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FoundDebug:
-    """The file with the debug information (None: there is none), and what was wrong with others.
+    """Result of a search for debug information.
 
-    warnings: one line for each file that was there and was not taken, naming both files.
+    Attributes:
+        file: the file with the debug information, None if there is none.
+        warnings: one line for each file that exists and was rejected, naming both files.
     """
 
     file: ElfFile | None
@@ -30,10 +32,12 @@ class FoundDebug:
 
 
 def find_debug(file: ElfFile, folders: Sequence[Path] = SYSTEM) -> FoundDebug:
-    """The debug information of a file: its own, or that of its separate debug file.
+    """Find the debug information of a file: its own, or that of its separate debug file.
 
-    folders: where separate debug files are kept, besides next to the file and in .debug there.
-    A file that is there but damaged, or belongs to another image, gives a warning.
+    A file that exists but is damaged, or belongs to another image, gives a warning.
+
+    Args:
+        folders: where separate debug files are kept, besides next to the file and in .debug there.
     """
     if file.has_debug:
         return FoundDebug(file)
@@ -57,10 +61,11 @@ def find_debug(file: ElfFile, folders: Sequence[Path] = SYSTEM) -> FoundDebug:
 
 
 def mismatch(file: ElfFile, debug: ElfFile) -> str:
-    """Why a debug file does not belong to a file, in one line that names both; "" if it does.
+    """Return why a debug file does not belong to a file, in one line that names both; "" if it
+    does.
 
-    Build-ids decide where both have one, else the checksum of .gnu_debuglink.  Where there is
-    neither there is nothing to compare, and the debug file is not taken.
+    Build-ids decide if both files have one, otherwise the checksum of .gnu_debuglink.  If there is
+    neither, nothing can be compared, and the debug file is rejected.
     """
     both = f"{debug.path} is not the debug file of {file.path}"
     if file.build_id and debug.build_id:
@@ -70,14 +75,14 @@ def mismatch(file: ElfFile, debug: ElfFile) -> str:
     name, checksum = debug_link(file)
     if not name:
         return f"{both}: no build-id and no .gnu_debuglink to tell by"
-    found = 0
+    actual = 0
     for at in range(0, len(debug.mapped), PIECE):
-        found = zlib.crc32(debug.mapped[at : at + PIECE], found)
-    return "" if found == checksum else f"{both}: its checksum is {found:08x}, not {checksum:08x}"
+        actual = zlib.crc32(debug.mapped[at : at + PIECE], actual)
+    return "" if actual == checksum else f"{both}: its checksum is {actual:08x}, not {checksum:08x}"
 
 
 def debug_link(file: ElfFile) -> tuple[str, int]:
-    """Name and CRC-32 in .gnu_debuglink; ("", 0) when there is none."""
+    """Return the name and CRC-32 in .gnu_debuglink; ("", 0) if there is none."""
     section = file.section(".gnu_debuglink")
     data = file.data(section) if section else b""
     name, nul, _ = data.partition(b"\0")
@@ -94,7 +99,7 @@ def _places(file: ElfFile, folders: Sequence[Path]) -> Iterator[Path]:
             yield folder / ".build-id" / file.build_id[:2] / f"{file.build_id[2:]}.debug"
     here = file.path.resolve().parent
     name, _ = debug_link(file)
-    # Only a name: a path in it would lead anywhere.
+    # Ignore a name with a slash: it could lead anywhere.
     names = [name] if name and "/" not in name else []
     for each in [*names, file.path.name, f"{file.path.name}.debug"]:
         if each == name:

@@ -1,7 +1,4 @@
-"""ELF files with their symbols as arrays: what a kernel's vmlinux is asked for.
-
-Format: System V ABI, chapter 4 (symbol table, string table).  Files and sections: elf_file.py.
-"""
+"""ELF symbols, as numpy arrays, on top of elf_file.py."""
 
 from __future__ import annotations
 
@@ -45,8 +42,14 @@ SYMBOL = np.dtype(
 class SymbolTable:
     """A symbol table, one array entry for each symbol, in the file's order.
 
-    address, size: bytes, as linked.  kind: STT_*.  binding: STB_*.  section: section index.
-    name: offset in strings.
+    Attributes:
+        address: as linked.
+        size: bytes.
+        kind: STT_*.
+        binding: STB_*.
+        section: section index.
+        name: offset in strings.
+        strings: the string table.
     """
 
     address: U64
@@ -61,13 +64,13 @@ class SymbolTable:
         return len(self.address)
 
     def name_of(self, index: int) -> str:
-        """The name of one symbol; "" when its offset lies outside the string table."""
+        """Return the name of one symbol; "" if its offset lies outside the string table."""
         start = int(self.name[index])
         end = self.strings.find(b"\0", start)
         return self.strings[start : end if end >= 0 else None].decode("utf-8", "replace")
 
     def names_of(self, indexes: Sequence[int] | npt.NDArray[np.int64]) -> list[str]:
-        """The names of many symbols."""
+        """Return the names of many symbols."""
         find, strings = self.strings.find, self.strings
         text = strings.decode("latin-1")
         starts: list[int] = self.name[np.asarray(indexes, dtype=np.int64)].tolist()
@@ -76,7 +79,7 @@ class SymbolTable:
     def begin_with(
         self, indexes: npt.NDArray[np.int64], prefixes: Sequence[str]
     ) -> npt.NDArray[np.bool_]:
-        """Which of these symbols have a name that begins with one of the prefixes."""
+        """Return which of these symbols have a name that begins with one of the prefixes."""
         text = np.frombuffer(self.strings, np.uint8)
         starts = self.name[indexes].astype(np.int64)
         found = np.zeros(len(starts), dtype=np.bool_)
@@ -88,7 +91,7 @@ class SymbolTable:
         return found
 
     def indexes(self, name: str) -> list[int]:
-        """Indexes of every defined symbol of this name, in the file's order.
+        """Return the indexes of every defined symbol of this name, in the file's order.
 
         The linker may let one name be the tail of another (System V ABI, "String Table").
         """
@@ -104,7 +107,7 @@ class Elf(ElfFile):
 
     @cached_property
     def symbols(self) -> SymbolTable:
-        """.symtab.  Raises KinstError when the file has none (stripped) or it is damaged."""
+        """The file's .symtab.  Raises KinstError if it has none (stripped) or it is damaged."""
         table = next((s for s in self.sections if s.kind == SHT_SYMTAB), None)
         if table is None:
             raise KinstError(
@@ -129,7 +132,7 @@ class Elf(ElfFile):
 
     @cached_property
     def placed_addresses(self) -> U64:
-        """The addresses of the symbols, in a relocatable file by its layout."""
+        """The addresses of the symbols; in a relocatable file, by its layout."""
         base = np.zeros(1 << 16, dtype=np.uint64)
         for index, address in self.layout.items():
             base[index & 0xFFFF] = address
@@ -137,11 +140,11 @@ class Elf(ElfFile):
 
     @cached_property
     def _addresses(self) -> dict[str, int]:
-        """Names already looked up by address(); filled by it."""
+        """Results of address(), by name."""
         return {}
 
     def address(self, name: str) -> int | None:
-        """The linked address of the first symbol of this name, or None."""
+        """Return the linked address of the first symbol of this name, or None."""
         known = self._addresses
         if name not in known:
             found = self.symbols.indexes(name)
@@ -152,13 +155,13 @@ class Elf(ElfFile):
 
 
 def with_symbols(file: ElfFile) -> Elf:
-    """An opened file, with symbols."""
+    """Return an opened file with its symbols."""
     if isinstance(file, Elf):
         return file
     return Elf(file.path, file.mapped, file.machine, file.kind, file.sections)
 
 
 def open_elf(path: str | Path, machine: int | None = None) -> Elf:
-    """As elf_file.open_file(), with symbols."""
+    """Open an ELF file with symbols; arguments and errors are those of elf_file.open_file()."""
     path = Path(path)
     return Elf(path, *read_headers(path, machine))

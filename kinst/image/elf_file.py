@@ -1,12 +1,12 @@
 """ELF files: headers, sections, segments and notes, read with the standard library alone.
 
-The one reader of the format.  The file is mapped, not read: a kernel's debug file has hundreds of
+The only reader of the format.  The file is mapped, not read: a kernel's debug file has hundreds of
 megabytes and kinst needs a few of them.  elf.py adds symbols, as numpy arrays; importing numpy
-takes longer than finding a function in an index that is there (dwarf/index.py), so what only
-needs sections stays here.
+takes longer than finding a function in a saved index (dwarf/index.py), so what needs only sections
+stays here.
 
-Format: System V ABI, chapter 4 (ELF header, sections) and 5 (program headers, notes).  Only 64-bit
-little-endian files are opened: that is what every ISA of kinst runs.
+Only 64-bit little-endian files are opened: every ISA of kinst uses them.  Format: System V ABI,
+chapter 4 (ELF header, sections) and 5 (program headers, notes).
 
 Tested by tests/image/test_elf.py and tests/image/test_segments_and_lines.py.
 """
@@ -32,15 +32,27 @@ X86_64, AARCH64, RISCV = 62, 183, 243  # e_machine
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
 SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
-GAP = 4096  # bytes at least between laid out sections: no address ends one and starts another
+GAP = 4096  # least bytes between laid out sections: no address ends one and starts another
 MOST_MEMORY = 1 << 47  # bytes: half of an address space of 48 bits
-MANY = 0xFFFF  # SHN_XINDEX and PN_XNUM: the number is in the first section's header
+MANY = 0xFFFF  # SHN_XINDEX and PN_XNUM: the real number is in the first section's header
 
 
 @dataclass(frozen=True, slots=True)
 class ElfSection:
-    """A section header.  offset, size: bytes in the file; address: as linked; kind: SHT_*;
-    link, info: section numbers, by kind; align: bytes."""
+    """A section header.
+
+    Attributes:
+        name: from the table of section names.
+        index: the section's number.
+        kind: SHT_*.
+        flags: SHF_*.
+        address: as linked.
+        offset: bytes from the start of the file.
+        size: bytes.
+        link: number of a related section, by kind.
+        info: number, by kind.
+        align: bytes.
+    """
 
     name: str
     index: int
@@ -60,8 +72,16 @@ class ElfSection:
 
 @dataclass(frozen=True, slots=True)
 class ElfSegment:
-    """A program header.  offset, file_size: bytes in the file; address, size: as loaded; kind:
-    PT_*; flags: PF_*."""
+    """A program header.
+
+    Attributes:
+        kind: PT_*.
+        flags: PF_*.
+        offset: bytes from the start of the file.
+        address: as loaded.
+        file_size: bytes in the file.
+        size: bytes in memory.
+    """
 
     kind: int
     flags: int
@@ -74,7 +94,12 @@ class ElfSegment:
 class ElfFile:
     """An opened ELF file.  Made by open_file().
 
-    mapped: the whole file.  machine, kind: e_machine and e_type.
+    Attributes:
+        path: of the file.
+        mapped: the whole file.
+        machine: e_machine.
+        kind: e_type.
+        sections: all section headers.
     """
 
     def __init__(
@@ -93,7 +118,7 @@ class ElfFile:
         self._by_name: dict[str, ElfSection] = {}
         for section in sections:
             self._by_name.setdefault(section.name, section)
-        # Only what has a place in memory can answer for an address.  .tbss has none: each thread's
+        # Only sections that lie in memory can answer for an address.  .tbss does not: each thread's
         # zeros are elsewhere, and the next section begins at its address.
         self._loaded = sorted(
             (s for s in sections if s.flags & SHF_ALLOC and not _is_tbss(s)),
@@ -107,30 +132,26 @@ class ElfFile:
 
     @property
     def has_debug(self) -> bool:
-        """Whether it has a .debug_info with anything in it."""
+        """Whether it has a .debug_info that is not empty."""
         return any(
             s.size and s.kind != SHT_NOBITS and s.name in (".debug_info", ".zdebug_info")
             for s in self.sections
         )
 
     def section(self, name: str) -> ElfSection | None:
-        """The first section of this name, or None."""
+        """Return the first section of this name, or None."""
         return self._by_name.get(name)
 
     def data(self, section: ElfSection) -> bytes:
-        """The bytes of a section as the file has them (none for SHT_NOBITS).
-
-        Raises KinstError when the file ends before the section does.
-        """
+        """Return the bytes of a section as the file has them (none for SHT_NOBITS).  Raises
+        KinstError if the file ends before the section does."""
         if section.kind == SHT_NOBITS:
             return b""
         return self._slice(section.offset, section.size, section.name)
 
     def read(self, address: int, size: int) -> bytes:
-        """`size` bytes at a linked address, as the file has them.
-
-        Raises UnmappedError where no section of the file has those bytes.
-        """
+        """Return `size` bytes at a linked address, as the file has them.  Raises UnmappedError if
+        no section of the file has those bytes."""
         for section in self._loaded:
             # Per-CPU sections are linked at 0 and do not collide with kernel addresses.
             if section.address <= address and address + size <= section.end:
@@ -148,8 +169,11 @@ class ElfFile:
     def layout(self) -> Mapping[int, int]:
         """Where the sections of a relocatable file are taken to lie: index -> address.
 
-        {} for linked files.  .text stays at 0, and the others that will be in memory follow it,
-        in their order.  Raises KinstError where they do not fit into any memory.
+        {} for linked files.  .text stays at 0, and the other sections that will be in memory follow
+        it, in their order.
+
+        Raises:
+            KinstError: a section is larger than any memory.
         """
         if not self.relocatable:
             return {}
@@ -163,8 +187,8 @@ class ElfFile:
         return found
 
     def place(self, address: int) -> tuple[str, int] | None:
-        """The section of a relocatable file that an address of its layout is in, and the offset
-        there.  None for linked files and for addresses in no section."""
+        """Return the section of a relocatable file that an address of its layout is in, and the
+        offset in it.  None for linked files and for addresses in no section."""
         for index, base in self.layout.items():
             section = self.sections[index]
             if base <= address < base + section.size:
@@ -173,7 +197,7 @@ class ElfFile:
 
     @cached_property
     def segments(self) -> tuple[ElfSegment, ...]:
-        """The program headers.  Raises KinstError when they are damaged or cut off."""
+        """The program headers.  Raises KinstError if they are damaged or cut off."""
         header = HEADER.unpack_from(self.mapped)
         table, size, count = header[5], header[9], header[10]
         if count == MANY and self.sections:
@@ -190,18 +214,18 @@ class ElfFile:
 
     @cached_property
     def code_segments(self) -> tuple[tuple[int, int], ...]:
-        """Start and end of what is loaded to be executed, as linked, the lowest first.  Raises
-        KinstError as segments does."""
+        """Start and end of the segments that are loaded to be executed, as linked, the lowest
+        first.  Raises KinstError as segments does."""
         code = [s for s in self.segments if s.kind == PT_LOAD and s.flags & PF_X]
         return tuple(sorted((s.address, s.address + s.size) for s in code))
 
     @cached_property
     def build_id(self) -> str:
-        """The GNU build-id in hexadecimal, or "" when the file has none."""
+        """The GNU build-id in hexadecimal, or "" if the file has none."""
         return next(filter(None, map(build_id_in, self._notes())), "")
 
     def _notes(self) -> Iterator[bytes]:
-        """The note sections; where there are no sections at all, the note segments."""
+        """Yield the note sections; the note segments if there are no sections at all."""
         where = [(s.offset, s.size) for s in self.sections if s.kind == SHT_NOTE]
         if not self.sections:
             where = [(s.offset, s.file_size) for s in self.segments if s.kind == PT_NOTE]
@@ -214,7 +238,7 @@ def _is_tbss(section: ElfSection) -> bool:
 
 
 def build_id_in(notes: bytes) -> str:
-    """The GNU build-id (hexadecimal) in the bytes of a note section, or ""."""
+    """Return the GNU build-id (hexadecimal) in the bytes of a note section, or ""."""
     at = 0
     while at + 12 <= len(notes):
         name_size, size, kind = struct.unpack_from("<III", notes, at)
@@ -233,8 +257,12 @@ def build_id_in(notes: bytes) -> str:
 def open_file(path: str | Path, machine: int | None = None) -> ElfFile:
     """Open an ELF file.
 
-    machine: the e_machine it must have (Isa.elf_machine), or None for any.  Raises KinstError
-    when the file is missing, unreadable, not ELF, truncated, damaged or for another machine.
+    Args:
+        machine: the e_machine that it must have (Isa.elf_machine), or None for any.
+
+    Raises:
+        KinstError: the file is missing, unreadable, not ELF, truncated, damaged or for another
+            machine.
     """
     path = Path(path)
     return ElfFile(path, *read_headers(path, machine))
@@ -243,7 +271,8 @@ def open_file(path: str | Path, machine: int | None = None) -> ElfFile:
 def read_headers(
     path: Path, machine: int | None
 ) -> tuple[mmap.mmap, int, int, Sequence[ElfSection]]:
-    """The mapped file, e_machine, e_type and the sections.  Raises KinstError as open_file()."""
+    """Return the mapped file, e_machine, e_type and the sections.  Raises KinstError as open_file()
+    does."""
     data = _mapped(path)
     if data[:4] != b"\x7fELF":
         # An EFI program, or a bzImage (Documentation/arch/x86/boot.rst, "The Real-Mode Kernel
@@ -285,7 +314,7 @@ def _sections(
     if table + SECTION.size > len(data):
         raise KinstError(f"{path}: truncated: the file ends before its section headers")
     first = SECTION.unpack_from(data, table)
-    # Numbers that do not fit the ELF header are in the first section's.
+    # Numbers too large for the ELF header are in the first section header.
     count = count or first[5]
     names = first[6] if names == MANY else names
     if table + count * SECTION.size > len(data):

@@ -16,7 +16,7 @@ from kinst.core.words import MASK
 from kinst.image.elf import STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, Elf
 from kinst.image.elf_file import SHF_EXECINSTR
 
-# Labels that only mark a place.
+# Labels that are no functions.
 MARKERS = re.compile(r".*(_start|_end)$|_s?text$|_(e|sinit|einit)text$")
 # Marks between code and data (ELF for the Arm 64-bit architecture, "Mapping symbols"; RISC-V's
 # psABI has them, too) and local labels that an assembler kept.
@@ -25,30 +25,46 @@ NO_FUNCTIONS = ("$", ".L")
 
 @dataclass(frozen=True, slots=True)
 class _Arrays:
-    """One row for each (name, address): symbols in address order, canonical ones first."""
+    """Functions and their symbols: one row for each (name, address), in address order, canonical
+    names first.
 
-    symbols: npt.NDArray[np.int64]  # of each row
-    function: npt.NDArray[np.int64]  # index of the function that a row belongs to
-    canonical: npt.NDArray[np.int64]  # symbol of each function
-    place: npt.NDArray[np.int64]  # of each symbol: index of its function, or -1
+    Attributes:
+        symbols: symbol index of each row.
+        function: index of the function that a row belongs to.
+        canonical: symbol index of each function.
+        place: of each symbol: index of its function, or -1.
+        address: of each function.
+        size: bytes of each function.
+    """
+
+    symbols: npt.NDArray[np.int64]
+    function: npt.NDArray[np.int64]
+    canonical: npt.NDArray[np.int64]
+    place: npt.NDArray[np.int64]
     address: npt.NDArray[np.uint64]
     size: npt.NDArray[np.uint64]
 
 
 class FunctionTable:
-    """Functions of one linked image at slide bytes above their linked addresses.
+    """Functions of one linked image that runs `slide` bytes above its linked addresses.
 
-    Symbols of one address are one function with several names: a global name is preferred to
-    a weak and a local one, then fewer leading underscores.  A function ends where its symbol
-    says, and at the next symbol at the latest; assembly labels outside of every function
-    reach to the next symbol.
+    Symbols of one address are one function with several names: a global name is preferred to a weak
+    or local one, then fewer leading underscores.  A function ends where its symbol says, and at the
+    next symbol at the latest; an assembly label outside of every function reaches to the next
+    symbol.
     """
 
     def __init__(
         self, elf: Elf, slide: int, module: str, no_functions: tuple[str, ...] = NO_FUNCTIONS
     ) -> None:
-        """module: what its functions are said to be in.  no_functions: how names of symbols begin
-        that are none."""
+        """Describe the table; it is made when first needed.
+
+        Args:
+            elf: the image.
+            slide: bytes between linked and running addresses.
+            module: the image's name in D.
+            no_functions: prefixes of symbols that are not functions.
+        """
         self._elf = elf
         self._slide = slide
         self._module = module
@@ -58,7 +74,7 @@ class FunctionTable:
     def _arrays(self) -> _Arrays:
         symbols = self._elf.symbols
         text = [s for s in self._elf.sections if s.flags & SHF_EXECINSTR]
-        # Newer kernels have an executable .data: labels there are of data.
+        # Newer kernels have an executable .data: its labels are of data.
         code = [s.index for s in text if s.name != ".data"]
         chosen = np.isin(symbols.section, np.array([s.index for s in text], dtype=np.uint16))
         functions = np.flatnonzero(chosen & (symbols.kind == STT_FUNC))
@@ -88,8 +104,12 @@ class FunctionTable:
         return _Arrays(rows, group, rows[first], place, address + slide, size)
 
     def _order_aliases(self, rows: npt.NDArray[np.int64], first: npt.NDArray[np.int64]) -> None:
-        """Put the symbols of each address into their order of preference.  first: where those of
-        an address begin."""
+        """Sort the symbols of each address by preference.
+
+        Args:
+            rows: symbol indexes in address order; changed in place.
+            first: where the symbols of each address begin.
+        """
         symbols = self._elf.symbols
         ranks = {STB_GLOBAL: 0, STB_WEAK: 1}
 
@@ -106,14 +126,14 @@ class FunctionTable:
     def _inside(
         self, addresses: npt.NDArray[np.uint64], functions: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        """Which addresses lie in (or at the start of) a function symbol."""
+        """Return which addresses lie in (or at the start of) a function symbol."""
         if not len(functions):
             return np.zeros(len(addresses), dtype=np.bool_)
         symbols = self._elf.symbols
         order = functions[np.argsort(symbols.address[functions], kind="stable")]
         starts = symbols.address[order]
         ends = starts + np.maximum(symbols.size[order], np.uint64(1))
-        # A function ends at the next one, whatever its size says.
+        # A function ends at the next one, even if its size says otherwise.
         later = np.searchsorted(starts, starts, side="right")
         bounded = later < len(starts)
         ends[bounded] = np.minimum(ends[bounded], starts[later[bounded]])
@@ -148,16 +168,16 @@ class FunctionTable:
         return self._elf.symbols.names_of(self._arrays.symbols)
 
     def lookup(self, name: str) -> list[Function]:
-        """The functions of exactly this name (also an alias), in address order; they carry
-        the name that was asked for.  More than one: the name is ambiguous."""
+        """Return the functions of exactly this name or alias, in address order, under that name.
+        More than one: the name is ambiguous."""
         places = self._arrays.place[self._elf.symbols.indexes(name)].tolist()
         return [self._make(i, name) for i in sorted({*places} - {-1})]
 
     def glob(self, pattern: str) -> list[Function]:
-        """The functions one of whose names matches an sh(1) pattern, in address order.
+        """Return the functions with a name that matches an sh(1) pattern, in address order.
 
-        Each function once: under its canonical name where that matches, else under the
-        first alias that does.
+        Each function once: under its canonical name if that matches, otherwise under the first
+        alias that does.
         """
         if pattern in ("", "*"):
             return list(self.all)
@@ -170,7 +190,7 @@ class FunctionTable:
         return [self._make(i, name) for i, name in found.items()]
 
     def at(self, address: int) -> Function | None:
-        """The function whose code holds a running address, or None."""
+        """Return the function whose code holds a running address, or None."""
         index = self.index_at(address)
         if index is None:
             return None

@@ -1,6 +1,5 @@
-"""The images of a running machine: the kernel and its modules, each by the debug information of
-its file and where it lies in memory.
-"""
+"""The images of a running machine: the kernel and its modules, each with the debug information of
+its file and its place in memory."""
 
 from __future__ import annotations
 
@@ -16,14 +15,19 @@ from kinst.core.words import MASK
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf_file import ElfFile
 
-# From addresses of an image's file to running ones, or back; None for what is not loaded.
+# From addresses of an image's file to running ones, or back; None if nothing is loaded there.
 Move = Callable[[int], int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedImage:
-    """An image in memory.  move: addresses of its debug information to running ones; back: from
-    them."""
+    """An image in memory.
+
+    Attributes:
+        debug: what its files say.
+        move: from addresses of its debug information to running ones.
+        back: from running addresses to those of its debug information.
+    """
 
     debug: DebugInfo
     move: Move
@@ -31,16 +35,12 @@ class LoadedImage:
 
 
 def moved_by(debug: DebugInfo, slide: int) -> LoadedImage:
-    """An image that lies in one piece, `slide` bytes above where it was linked."""
+    """Return an image that lies in one piece, `slide` bytes above where it was linked."""
     return LoadedImage(debug, lambda at: at + slide & MASK, lambda at: at - slide & MASK)
 
 
 class LoadedImages:
-    """The images of one machine.
-
-    kernel: the kernel proper.  find: the image of a module, by its name, None where it has no
-    debug file that fits; asked once for each.  loaded: the names of all modules.
-    """
+    """The images of one machine."""
 
     def __init__(
         self,
@@ -48,13 +48,21 @@ class LoadedImages:
         find: Callable[[str], LoadedImage | None] = lambda name: None,
         loaded: Callable[[], Sequence[str]] = tuple,
     ) -> None:
+        """Describe the images; modules are found when they are first needed.
+
+        Args:
+            kernel: the kernel proper.
+            find: returns a module's image by name, None if it has no debug file that fits; called
+                once for each.
+            loaded: returns the names of all modules.
+        """
         self.kernel = kernel
         self._find = find
         self._loaded = loaded
         self._known: dict[str, LoadedImage | None] = {}
 
     def of(self, module: str) -> LoadedImage | None:
-        """The image of a module; of the kernel proper for its name, and for none."""
+        """Return the image of a module; the kernel for its name and for ""."""
         if module in ("", KERNEL):
             return self.kernel
         if module not in self._known:
@@ -62,19 +70,20 @@ class LoadedImages:
         return self._known[module]
 
     def modules(self) -> Sequence[LoadedImage]:
-        """The images of all loaded modules that have debug files."""
+        """Return the images of all loaded modules that have debug files."""
         found = [self.of(name) for name in self._loaded()]
         return [image for image in found if image is not None]
 
     def place(self, module: str, address: int) -> SourcePlace | None:
-        """The source of a running address, and what is inlined there (DebugInfo.place())."""
+        """Return the source of a running address, and what is inlined there (DebugInfo.place())."""
         image = self.of(module)
         linked = image.back(address) if image is not None else None
         return image.debug.place(linked) if image is not None and linked is not None else None
 
 
 def mover(file: ElfFile, module: LoadedModule) -> tuple[Move, Move]:
-    """(from the addresses of a module's file, as it is laid out, to running ones, and back)."""
+    """Return two functions: from the addresses of a module's file, as it is laid out, to running
+    ones, and back."""
     loaded = {s.name: s.address for s in module.sections}
     sections = {s.index: s for s in file.sections}
     spans = sorted(
@@ -105,8 +114,11 @@ def mover(file: ElfFile, module: LoadedModule) -> tuple[Move, Move]:
 
 
 def running_index(images: LoadedImages, say: Callable[[str], None]) -> DebugIndex:
-    """The inline functions and copies of all images at running addresses.  say: told why those
-    of an image are missing."""
+    """Return the inline functions and copies of all images at running addresses.
+
+    Args:
+        say: called with the reason if those of an image are missing.
+    """
     parts: list[DebugIndex] = []
     try:
         parts.append(MovedIndex(images.kernel))
@@ -121,10 +133,10 @@ def running_index(images: LoadedImages, say: Callable[[str], None]) -> DebugInde
 
 
 class MovedIndex:
-    """An image's index at running addresses; what is not loaded is left out."""
+    """An image's index at running addresses; code that is not loaded is left out."""
 
     def __init__(self, image: LoadedImage) -> None:
-        """Raises KinstError where it has no debug information, or it is damaged."""
+        """Raise KinstError if the image has no debug information, or it is damaged."""
         self._index = image.debug.index
         self._move = image.move
         self._back = image.back

@@ -1,16 +1,17 @@
 """ORC, the x86 kernel's unwind tables: where the caller's frame is at each instruction.
 
-Format: the kernel's Documentation/arch/x86/orc-unwinder.rst and struct orc_entry.  Two
-parallel tables: .orc_unwind_ip has for each range of instructions the 32-bit distance from
-the entry itself to the range's start; .orc_unwind has 6 bytes for each: two signed offsets
-(of the previous stack pointer and the previous frame pointer) and 16 bits of which the layout
-changed with kernel 6.4: before, 4 bits base register, 4 bits for the frame pointer, 2 bits
-type, 1 bit end; since (and .orc_header tells so), 3 bits type, 1 bit signal, where type 0 is
-"no information", 1 is "end of stack" and 2 is a plain call frame.
+Two parallel tables.  .orc_unwind_ip has for each range of instructions the 32-bit distance from the
+entry itself to the range's start.  .orc_unwind has 6 bytes for each range: two signed offsets (of
+the previous stack pointer and the previous frame pointer) and 16 bits.  The layout of these bits
+changed with Linux 6.4. Before: 4 bits base register, 4 bits for the frame pointer, 2 bits type, 1
+bit end.  Since (if there is an .orc_header): 3 bits type, 1 bit signal; type 0 is "no information",
+1 is "end of stack" and 2 is a plain call frame.
 
-The numbers of the registers changed as well, at the latest with 7.2; nothing in the file says so.
-(The new ones are read off unwind_next_frame() of 7.3, by the saved registers that it takes.)
-The stack pointer is the base of nearly all frames, and tells which numbers they are.
+The numbers of the registers changed as well, with 7.2 at the latest; the file does not say so.
+(The new ones are from unwind_next_frame() of 7.3, by the saved registers that it uses.) The stack
+pointer is the base of nearly all frames, which shows the numbering.
+
+Format: the kernel's Documentation/arch/x86/orc-unwinder.rst and struct orc_entry.
 """
 
 from __future__ import annotations
@@ -29,8 +30,13 @@ ENTRY = np.dtype([("stack_offset", "<i2"), ("bp_offset", "<i2"), ("word", "<u2")
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """ORC_REG_*.  registers: what stack_offset is added to (the indirect ones, which load from
-    memory first, are left out).  previous_sp: the frame pointer is saved at CFA + bp_offset."""
+    """One numbering of registers (ORC_REG_*).
+
+    Attributes:
+        registers: base registers, to which stack_offset is added; indirect ones, which first load
+            from memory, are left out.
+        previous_sp: the number that means that the frame pointer is saved at CFA + bp_offset.
+    """
 
     registers: Mapping[int, str]
     previous_sp: int
@@ -44,9 +50,16 @@ NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class OrcRule:
-    """CFA = register + offset (bytes); the return address is at CFA + return_address."""
+    """How to find the caller's frame: CFA = register + offset; the return address is at CFA +
+    return_address.
 
-    register: str  # D name of the register: R_RSP
+    Attributes:
+        register: D name, such as R_RSP.
+        offset: bytes.
+        return_address: bytes.
+    """
+
+    register: str
     offset: int
     return_address: int
 
@@ -72,11 +85,11 @@ class Orc:
         return len(self._starts)
 
     def rule(self, address: int) -> OrcRule | None:
-        """The rule at a linked address, or None where a caller cannot be told from it.
+        """Return the rule at a linked address, or None if it does not lead to a caller.
 
-        None where the table has no information, at the end of the stack, in exception and
-        entry frames (the saved registers, not a return address, are above), and where the
-        frame's address must first be loaded from memory.
+        None if the table has no information, at the end of the stack, in exception and entry frames
+        (which have the saved registers, not a return address, above them), and if the frame's
+        address must first be loaded from memory.
         """
         index = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
         if index < 0:
@@ -89,8 +102,8 @@ class Orc:
         return OrcRule(register, int(self._stack_offset[index]), -8)
 
     def saved_frame_pointer(self, address: int) -> int | None:
-        """Where the caller's frame pointer is saved, as an offset from the CFA; None where it is
-        still in its register (or was never there)."""
+        """Return where the caller's frame pointer is saved, as an offset from the CFA; None if it
+        is still in its register (or was never set)."""
         index = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
         if index < 0 or int(self._word[index]) >> 4 & 15 != self._numbers.previous_sp:
             return None
@@ -98,10 +111,8 @@ class Orc:
 
 
 def open_orc(elf: Elf) -> Orc | None:
-    """The ORC tables of a linked image, or None when it has none.
-
-    Raises KinstError when the two tables do not belong together.
-    """
+    """Return the ORC tables of a linked image, or None if it has none.  Raises KinstError if the
+    two tables do not belong together."""
     places, rules = elf.section(".orc_unwind_ip"), elf.section(".orc_unwind")
     if places is None or rules is None or not places.size:
         return None
@@ -119,7 +130,7 @@ def open_orc(elf: Elf) -> Orc | None:
         + distances
     ).astype(np.uint64)
     if np.any(starts[1:] < starts[:-1]):
-        # Sorted at build time since 5.6; before, at boot.  "No information" entries must
+        # Sorted at build time since Linux 5.6; before, at boot.  "No information" entries must
         # come before real ones of the same address, so the sort keeps the file's order.
         order = np.argsort(starts, kind="stable")
         starts, entries = starts[order], entries[order]
@@ -128,7 +139,8 @@ def open_orc(elf: Elf) -> Orc | None:
 
 
 def numbers_of(entries: npt.NDArray[np.void], where: str) -> Numbers:
-    """Those of an image's entries.  Raises KinstError, naming where, for unknown ones."""
+    """Return the numbering that an image's entries use.  Raises KinstError, naming `where`, for an
+    unknown one."""
     bases = np.bincount(entries["word"] & 15, minlength=16)
     bases[0] = 0  # no base at all
     stack_pointer = int(np.argmax(bases))

@@ -1,9 +1,9 @@
-"""What relocations do: relocatable files (.o, .ko) as if they were linked, and the pointers of
-images that move themselves at boot.
+"""Relocations: relocatable files (.o, .ko) as if they were linked, and the pointers of images that
+relocate themselves at boot.
 
-In a relocatable file every section starts at address 0, and a reference to another section is
-only a relocation.  Its layout (ElfFile.layout) says where the sections are taken to lie; debug
-sections, symbols and branches are made to agree with that.
+In a relocatable file every section starts at address 0, and a reference to another section is only
+a relocation.  The file's layout (ElfFile.layout) says where the sections are taken to lie; debug
+sections, symbols and branches are adjusted to it.
 
 Formats: System V ABI, chapter 4; the psABI documents of x86-64, AArch64 and RISC-V.
 """
@@ -37,7 +37,7 @@ RELOCATION = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("
 
 
 def _table_of(elf: ElfFile, section: ElfSection) -> npt.NDArray[np.void]:
-    """The relocations of a section."""
+    """Return the relocations of a section."""
     tables = [s for s in elf.sections if s.kind == SHT_RELA and s.info == section.index]
     raw = elf.data(tables[0]) if tables else b""
     return np.frombuffer(raw, dtype=RELOCATION, count=len(raw) // RELOCATION.itemsize)
@@ -45,8 +45,8 @@ def _table_of(elf: ElfFile, section: ElfSection) -> npt.NDArray[np.void]:
 
 # Debug sections
 
-# What a relocation of data does: (bytes, how).  "set" writes symbol + addend, "add" and "sub"
-# change what is there; "set6" and "sub6" touch six bits, "leb" a ULEB128 number of fixed length.
+# What a relocation of data does: (bytes, how).  "set" writes symbol + addend, "add" and "sub" change
+# the present value; "set6" and "sub6" touch six bits, "leb" a ULEB128 number of fixed length.
 DATA_KINDS: dict[int, dict[int, tuple[int, str]]] = {
     X86_64: {
         1: (8, "set"), 10: (4, "set"), 11: (4, "set"), 17: (8, "set"), 21: (4, "set"),
@@ -62,9 +62,10 @@ DATA_KINDS: dict[int, dict[int, tuple[int, str]]] = {
 
 
 def relocated(elf: Elf, section: ElfSection, array: U8) -> U8:
-    """The (unpacked) bytes of a debug section with the file's relocations of it applied.
+    """Return the (unpacked) bytes of a debug section with the file's relocations applied.
 
-    Raises KinstError for relocations that are not known, and for damaged ones.
+    Raises:
+        KinstError: a relocation is damaged, or of an unknown type.
     """
     rows = _table_of(elf, section) if elf.relocatable else np.zeros(0, dtype=RELOCATION)
     if not len(rows):
@@ -77,7 +78,7 @@ def relocated(elf: Elf, section: ElfSection, array: U8) -> U8:
         raise KinstError(f"{where} are damaged: they name symbols that do not exist")
     values = elf.placed_addresses[rows["symbol"]] + rows["addend"].astype(np.uint64)
     out = array.copy()
-    # Those that set a value come first: the others change it.
+    # Relocations that set a value come first: the others change it.
     for subtract in (False, True):
         for kind in np.unique(rows["type"]).tolist():
             if kind == 0:
@@ -115,7 +116,7 @@ def _apply(
 
 
 def _apply_leb(out: U8, offsets: Sequence[int], values: Sequence[int], subtract: bool) -> None:
-    """ULEB128 numbers keep the length that the assembler gave them."""
+    """Apply relocations of ULEB128 numbers, which keep the length that the assembler gave them."""
     for offset, value in zip(offsets, values, strict=True):
         end = offset
         while end < len(out) - 1 and out[end] & 0x80:
@@ -133,17 +134,17 @@ Resolve = Callable[[bytearray, int, int], None]
 
 
 def _relative(code: bytearray, at: int, distance: int) -> None:
-    """R_X86_64_PC32 and PLT32: 32 bits, from the field."""
+    """Apply R_X86_64_PC32 or PLT32: 32 bits, relative to the field."""
     code[at : at + 4] = (distance & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 def _branch(code: bytearray, at: int, distance: int) -> None:
-    """R_AARCH64_JUMP26 and CALL26: the lower 26 bits, in words."""
+    """Apply R_AARCH64_JUMP26 or CALL26: the lower 26 bits, in words."""
     word = int.from_bytes(code[at : at + 4], "little") & 0xFC000000
     code[at : at + 4] = (word | distance >> 2 & 0x3FFFFFF).to_bytes(4, "little")
 
 
-# By e_machine and type; what is not here does not say where control goes.
+# By e_machine and type; no other relocation says where control goes.
 BRANCHES: dict[int, dict[int, Resolve]] = {
     X86_64: {2: _relative, 4: _relative},
     AARCH64: {282: _branch, 283: _branch},
@@ -151,7 +152,7 @@ BRANCHES: dict[int, dict[int, Resolve]] = {
 
 
 class PlacedElf(Elf):
-    """A relocatable file whose sections, symbols and code are where its layout puts them."""
+    """A relocatable file whose sections, symbols and code lie where its layout puts them."""
 
     def __init__(self, elf: Elf) -> None:
         moved = [replace(s, address=elf.layout.get(s.index, s.address)) for s in elf.sections]
@@ -161,16 +162,14 @@ class PlacedElf(Elf):
 
     @cached_property
     def symbols(self) -> SymbolTable:
-        """As in Elf, with addresses moved."""
         return replace(self._unplaced.symbols, address=self._unplaced.placed_addresses)
 
     @cached_property
     def placed_addresses(self) -> U64:
-        """As in Elf."""
         return self.symbols.address
 
     def read(self, address: int, size: int) -> bytes:
-        """As in Elf, with branches in code resolved."""
+        """Return bytes as Elf.read() does, with branches in code resolved."""
         for section in self.sections:
             mine = section.index in self.layout and section.flags & SHF_EXECINSTR
             if mine and section.address <= address and address + size <= section.end:
@@ -204,22 +203,26 @@ class PlacedElf(Elf):
 
 
 def placed(elf: Elf) -> Elf:
-    """The file itself when it is linked, else as it is laid out."""
+    """Return the file itself if it is linked, otherwise as it is laid out."""
     return PlacedElf(elf) if elf.relocatable else elf
 
 
-# Images that move themselves
+# Images that relocate themselves
 
 _RELATIVE = (8, 1027, 3)  # R_X86_64_RELATIVE, R_AARCH64_RELATIVE, R_RISCV_RELATIVE
 
 
 def pointers(elf: Elf, address: int, raw: bytes) -> U64:
-    """The u64 of a table of pointers, as linked: `raw`, the file's bytes at `address`, with what
-    relocations put there.
+    """Return the u64 values of a table of pointers, as linked.
 
-    The linker may leave them empty and put their values into .rela.dyn (ld's
+    The linker may leave the table empty and put the values into .rela.dyn (ld's
     --no-apply-dynamic-relocs, as arm64's Linux is linked); the type is R_*_RELATIVE of each
     processor's supplement.
+
+    Args:
+        elf: the image.
+        address: of the table.
+        raw: the file's bytes at the address.
     """
     words = np.frombuffer(raw, dtype="<u8").astype(np.uint64)
     section = elf.section(".rela.dyn")

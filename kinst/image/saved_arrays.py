@@ -1,9 +1,9 @@
-"""Files of arrays that can be mapped: how indexes of debug information and of BTF are kept.
+"""Files of arrays that can be mapped, for indexes of debug information and of BTF.
 
 Layout: magic, length of the header, checksum of the header, the header (JSON: the key that the
 arrays were made for, the arrays' checksum, and each one's type, offset and length), the arrays
-(8-byte aligned), the magic again.  All of it is summed up when a file is opened: CRC-32 of a
-whole kernel's 40 MB takes 13 ms.
+(8-byte aligned), the magic again.  Opening a file checks all of it: CRC-32 of a whole kernel's 40
+MB takes 13 ms.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from typing import Any, TypeAlias
 
 from kinst.core.whole_files import write_whole
 
-# What save() is given are numpy arrays, what load() gives are views of the mapped file.
+# save() takes numpy arrays; load() returns views of the mapped file.
 Arrays: TypeAlias = dict[str, Any]
 
-# The number counts changes of what indexes hold.
+# The number counts changes to the contents of indexes.
 MAGIC = b"kinst index 05\n\0"
 FIXED = len(MAGIC) + 8
 
 
 def save(path: Path, key: str, arrays: Mapping[str, Any]) -> bool:
-    """Write the arrays to path, atomically.  False when the folder cannot be written.
+    """Write the arrays to a file, atomically.  Return False if the folder cannot be written.
 
-    key: what the arrays were made for; load() compares it.
+    Args:
+        key: what the arrays were made for; load() compares it.
     """
     table, at, checksum = {}, 0, 0
     for name, array in arrays.items():
@@ -49,7 +50,8 @@ def _content(arrays: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def load(path: Path, key: str) -> Arrays | None:
-    """The arrays of a file that save() wrote for this key, mapped; None when it is no such file."""
+    """Return the arrays of a file that save() wrote for this key, mapped; None for any other
+    file."""
     try:
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -59,18 +61,18 @@ def load(path: Path, key: str) -> Arrays | None:
         return None
     size = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 4], "little")
     header = data[FIXED : FIXED + size]
-    # The sum of no bytes is 0, as those of a hole in a file are.
+    # The checksum of no bytes is 0, and so are the bytes of a hole in a file.
     if not size or zlib.crc32(header) != int.from_bytes(data[len(MAGIC) + 4 : FIXED], "little"):
         return None
-    # The checksum says that this is what save() wrote.
-    found = json.loads(header)
-    if found["key"] != key or len(data) != FIXED + size + found["size"] + len(MAGIC):
+    # The checksum shows that save() wrote this.
+    content = json.loads(header)
+    if content["key"] != key or len(data) != FIXED + size + content["size"] + len(MAGIC):
         return None
     view = memoryview(data)
     start = FIXED + size
-    if zlib.crc32(view[start : start + found["size"]]) != found["checksum"]:
+    if zlib.crc32(view[start : start + content["size"]]) != content["checksum"]:
         return None
     return {
         name: view[start + at : start + at + length].cast(kind)
-        for name, (kind, at, length) in found["arrays"].items()
+        for name, (kind, at, length) in content["arrays"].items()
     }

@@ -1,7 +1,7 @@
-"""Which of many strings of a file's string section are a given one, without decoding them.
+"""Finds which of many strings of a file's string section equal a given one, without decoding them.
 
-A kernel has 140,000 symbols in 5 MB of names: to search those for each name that is asked for took
-two milliseconds, and some hundred are at the start of every trace.
+A kernel has 140,000 symbols in 5 MB of names: searching them for each name took two milliseconds,
+and every trace looks up some hundred names at its start.
 """
 
 from __future__ import annotations
@@ -19,14 +19,19 @@ class StringIndex:
     """Strings of a section that end at their NUL, in any order."""
 
     def __init__(self, section: bytes, starts: npt.NDArray[np.integer]) -> None:
-        """starts: where each string begins, in the section."""
+        """Index the strings.
+
+        Args:
+            section: the string section.
+            starts: where each string begins in the section.
+        """
         section = section if section.endswith(b"\0") else section + b"\0"
         self._section = section
         self._starts = starts.astype(np.int64)
         text = np.frombuffer(bytes(_EDGE) + section + bytes(_EDGE), np.uint8)
         ends = np.flatnonzero(np.frombuffer(section, np.uint8) == 0)
         sizes = ends[np.searchsorted(ends, self._starts)] - self._starts
-        # Of 8 bytes from any place on; those behind a shorter string's end are not its own.
+        # 8 bytes from each position on; bytes after the end of a shorter string are masked out.
         words = np.ndarray((len(text) - _EDGE + 1,), "<u8", text.data, strides=(1,))
         own = np.array([(1 << 8 * k) - 1 for k in range(_EDGE + 1)], np.uint64)
         inside = own[np.minimum(sizes, _EDGE)]
@@ -38,7 +43,7 @@ class StringIndex:
         self._keys = keys[self._order]
 
     def find(self, text: str) -> list[int]:
-        """The indexes of the strings that are this one, in ascending order."""
+        """Return the indexes of the strings that equal this one, in ascending order."""
         wanted = text.encode()
         first = int.from_bytes(wanted[:_EDGE], "little")
         last = int.from_bytes(wanted[-_EDGE:], "little") if len(wanted) > _EDGE else 0

@@ -1,6 +1,6 @@
-"""The types of a kernel and its modules out of their files: core.types.TypeSource.
+"""The types of a kernel and its modules from their files: core.types.TypeSource.
 
-Nothing is opened before it is asked for.
+No file is opened before it is needed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ ALSO_KERNEL = ("kernel", "unix", "genunix")  # what other systems call the kerne
 
 @dataclass(frozen=True)
 class ImagePaths:
-    """Where files are.  kernel: gives its debug file.  modules: name to a module's file, with
-    debug information where there is any.  debug: opens them.  module_debug: a module's file with
-    DWARF, for when the other one has none."""
+    """Where the files of a kernel and its modules are.
+
+    Attributes:
+        kernel: returns the kernel's debug file.
+        modules: returns the modules' files by name, with debug information if there is any.
+        debug: opens them.
+        module_debug: returns a module's file with DWARF, for a module whose first file has none.
+    """
 
     kernel: Callable[[], Path]
     modules: Callable[[], Mapping[str, Path]]
@@ -31,7 +36,7 @@ class ImagePaths:
 
 
 class FileTypes:
-    """See core.types.TypeSource."""
+    """The types of one machine's images, read from files.  Implements core.types.TypeSource."""
 
     def __init__(self, places: ImagePaths) -> None:
         self._places = places
@@ -39,7 +44,7 @@ class FileTypes:
         self._with_debug: dict[str, DebugInfo] = {}
 
     def _image(self, module: str) -> DebugInfo:
-        """Raises KinstError for a module without a file."""
+        """Return a module's image.  Raises KinstError for a module without a file."""
         module = KERNEL if module in ALSO_KERNEL else module
         if module not in self._known:
             if module == KERNEL:
@@ -56,7 +61,8 @@ class FileTypes:
         return self._known[module]
 
     def with_dwarf(self, module: str) -> DebugInfo:
-        """An image by the file with its DWARF, where there is one.  Raises KinstError."""
+        """Return an image by its file with DWARF, if there is one; otherwise by its other file.
+        Raises KinstError."""
         image = self._image(module)
         if image.module == KERNEL or image.has_dwarf:
             return image
@@ -73,14 +79,12 @@ class FileTypes:
         return self._places.modules()
 
     def modules(self) -> Sequence[str]:
-        """See TypeSource."""
         return [KERNEL, *self._modules]
 
     def _images(self, module: str) -> Sequence[DebugInfo]:
         return [self._image(m) for m in ([module] if module else self.modules())]
 
     def tagged(self, kind: str, name: str, module: str = "") -> DType | None:
-        """See TypeSource."""
         for image in self._images(module):
             types = image.types
             if types is not None and (found := types.tagged(kind, name)) is not None:
@@ -88,7 +92,6 @@ class FileTypes:
         return None
 
     def typedef(self, name: str, module: str = "") -> DType | None:
-        """See TypeSource."""
         for image in self._images(module):
             types = image.types
             if types is not None and (found := types.typedef(name)) is not None:
@@ -96,21 +99,18 @@ class FileTypes:
         return None
 
     def enumerator(self, name: str, module: str = "") -> tuple[EnumType, int] | None:
-        """See TypeSource."""
         for image in self._images(module):
             if (found := image.enumerator(name)) is not None:
                 return found
         return None
 
     def symbol(self, name: str, module: str = "") -> Symbol | None:
-        """See TypeSource."""
         for image in self._images(module):
             if (found := image.symbol(name)) is not None:
                 return found
         return None
 
     def local(self, function: str, variable: str, module: str = "") -> DType | None:
-        """See TypeSource."""
         looked_in = 0
         for image in self._images(module):
             known = self.with_dwarf(image.module).locals()
@@ -125,7 +125,6 @@ class FileTypes:
         return None
 
     def locals(self, function: str, module: str = "") -> Sequence[str]:
-        """See TypeSource."""
         for image in self._images(module):
             known = self.with_dwarf(image.module).locals()
             found = known.names_in(function) if known is not None else ()
@@ -134,7 +133,6 @@ class FileTypes:
         return ()
 
     def function(self, name: str, module: str = "") -> FunctionType | None:
-        """See TypeSource."""
         for image in self._images(module):
             if (found := image.prototype(name)) is not None:
                 return found

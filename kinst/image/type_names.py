@@ -13,7 +13,7 @@ _LONG = {("long", "int"): "long", ("short", "int"): "short", ("long", "long", "i
 
 
 def base_name(name: str) -> str:
-    """gcc says "long unsigned int" where clang and D say "unsigned long"."""
+    """Return D's name of a base type: "unsigned long" for gcc's "long unsigned int"."""
     words = name.split()
     signs = [w for w in words if w in ("unsigned", "signed")]
     rest = [w for w in words if w not in signs]
@@ -25,15 +25,22 @@ def base_name(name: str) -> str:
 
 
 def integer(name: str, size: int, signed: bool) -> IntType:
-    """A base type of C: its name as the compiler has it, its size in bytes."""
+    """Return a base type of C.
+
+    Args:
+        name: as the compiler spells it.
+        size: bytes.
+        signed: whether it has a sign.
+    """
     return IntType(size, signed, base_name(name), plain_char=name == "char")
 
 
 def qualified(type_: DType, qualifier: str) -> DType:
-    """The type with const, volatile or restrict before (behind: of a pointer) its name."""
+    """Return the type with const, volatile or restrict before its name (for a pointer, after
+    it)."""
     if isinstance(type_, PointerType):
-        _, star, behind = type_.alias.rpartition("*")
-        if star and ")" not in behind:  # it has a qualifier already
+        _, star, after = type_.alias.rpartition("*")
+        if star and ")" not in after:  # it has a qualifier already
             return replace(type_, alias=f"{type_.alias} {qualifier}")
         if type_.alias:
             return replace(type_, alias=f"{qualifier} {type_.alias}")

@@ -1,5 +1,5 @@
-"""The variables of an image by address, from its symbol table: what dtrace(1) shows of an address
-of data (dtrace_lookup_by_addr())."""
+"""The variables of an image by address, from its symbol table: dtrace(1) shows an address of data
+by them (dtrace_lookup_by_addr())."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ PER_CPU_SECTION = ".data..percpu"
 
 
 class VariableTable:
-    """Variables of one linked image at slide bytes above their linked addresses.
+    """Variables of one linked image that runs `slide` bytes above its linked addresses.
 
-    Of several at one address the largest is meant, and then a global name."""
+    If several variables have one address, the largest is preferred, and then a global name.
+    """
 
     def __init__(self, elf: Elf, slide: int) -> None:
         self._elf = elf
@@ -26,8 +27,8 @@ class VariableTable:
 
     @cached_property
     def _rows(self) -> npt.NDArray[np.int64]:
-        """Of the symbol table, one for each address, in their order.  Per-CPU variables are left
-        out: where they are linked is an offset."""
+        """Indexes in the symbol table, one for each address, in address order.  Per-CPU variables
+        are left out: their linked address is an offset."""
         data = [
             section.index
             for section in self._elf.sections
@@ -49,7 +50,7 @@ class VariableTable:
         return self._elf.symbols.address[self._rows]
 
     def at(self, address: int) -> tuple[str, int] | None:
-        """(name, where it starts) of the variable that holds a running address, or None."""
+        """Return (name, start) of the variable that holds a running address, or None."""
         linked = address - self._slide & MASK
         index = int(np.searchsorted(self._starts, np.uint64(linked), side="right")) - 1
         if index < 0:
