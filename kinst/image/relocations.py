@@ -45,8 +45,9 @@ def _table_of(elf: ElfFile, section: ElfSection) -> npt.NDArray[np.void]:
 
 # Debug sections
 
-# What a relocation of data does: (bytes, how).  "set" writes symbol + addend, "add" and "sub" change
-# the present value; "set6" and "sub6" touch six bits, "leb" a ULEB128 number of fixed length.
+# What a relocation of data does: (bytes, how).  "set" writes symbol + addend, "add" and "sub"
+# change the present value; "set6" and "sub6" touch six bits, "leb" a ULEB128 number that keeps
+# its length.
 DATA_KINDS: dict[int, dict[int, tuple[int, str]]] = {
     X86_64: {
         1: (8, "set"), 10: (4, "set"), 11: (4, "set"), 17: (8, "set"), 21: (4, "set"),

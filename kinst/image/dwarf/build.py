@@ -1,6 +1,6 @@
-"""Builds the index of a file's debug information: scan, join, sort.
+"""Build the index of a file's debug information: scan, join, sort.
 
-Imported by index.py, when an index is missing; numba is imported only here and from here.
+index.py imports this when an index is missing; numba is imported only here and from here.
 
 Tested by tests/image/dwarf/test_index.py.
 """
@@ -92,10 +92,15 @@ SECTION_OF_KEY = {
 
 
 def build(file: ElfFile, progress: Callable[[float], None]) -> Arrays:
-    """The arrays of the index (index.py reads them).
+    """Return the arrays of the index, which index.py reads.
 
-    progress: called with the part that is done.  Raises KinstError, with the unit's offset in
-    .debug_info, when the debug information is damaged.
+    Args:
+        file: with debug information.
+        progress: called with the part that is done (0 to 1).
+
+    Raises:
+        KinstError: the debug information is damaged; the message has the unit's offset in
+            .debug_info.
     """
     elf = with_symbols(file)
     sections = DebugSections(elf)
@@ -122,7 +127,7 @@ def build(file: ElfFile, progress: Callable[[float], None]) -> Arrays:
 
 
 def _scan(sections: DebugSections, progress: Callable[[float], None]) -> Space:
-    progress(0.0)  # what follows may have to be compiled first: minutes on a slow machine
+    progress(0.0)  # numba may have to compile the scan first: minutes on a slow machine
     space = make_space({name: sections.array(name) for name in SCANNED})
     prepare({"Space": space, "U8": space.info})
     count, at = count_units(space, int(space.w[AT + UNITS]))
@@ -169,7 +174,7 @@ class _Names:
         self.numbers: Int = np.array([numbers[text] for text in texts], dtype=np.int64)
 
     def of(self, keys: Int) -> Int:
-        """The numbers of the names; 0 is the empty one."""
+        """Return the numbers of the names of string keys; 0 is the empty name."""
         return self.numbers[np.searchsorted(self.keys, keys)]
 
     def arrays(self) -> Arrays:
@@ -177,7 +182,8 @@ class _Names:
 
 
 def packed(what: str, texts: list[bytes]) -> Arrays:
-    """Texts as one array of bytes and one of where each starts (one more for the end)."""
+    """Return texts as one array of bytes and one array of where each starts (with one more for the
+    end)."""
     lengths = np.array([0, *(len(text) for text in texts)], dtype=np.int64)
     return {
         f"{what}_text": np.frombuffer(b"".join(texts), dtype=np.uint8),
@@ -186,7 +192,7 @@ def packed(what: str, texts: list[bytes]) -> Arrays:
 
 
 def _texts(sections: DebugSections, keys: Int) -> list[bytes]:
-    """The strings of keys that are in ascending order."""
+    """Return the strings of keys that are in ascending order."""
     found: list[bytes] = []
     for section in range(5):
         low, high = np.searchsorted(keys, [section << KEY_SHIFT, section + 1 << KEY_SHIFT])
@@ -210,7 +216,8 @@ def _texts(sections: DebugSections, keys: Int) -> list[bytes]:
 
 
 def _files(sections: DebugSections, files: Int, units: Int) -> Arrays:
-    """The paths of the files, and for each unit where its line table is and where it was made."""
+    """Return the paths of the files, and for each unit the place of its line table and its
+    compilation folder."""
     keys = np.unique(np.concatenate([files.ravel(), units[:, U_COMP_DIR]]))
     text = dict(zip(keys.tolist(), _texts(sections, keys), strict=True))
 
@@ -230,7 +237,8 @@ def _files(sections: DebugSections, files: Int, units: Int) -> Arrays:
 
 
 def _variables(variables: Int) -> Int:
-    """The variables that are more than declarations, with the names they refer to."""
+    """Return the variables that are more than declarations, with the names of the declarations they
+    refer to."""
     at = rows_of(variables[:, V_DIE], variables[:, V_SPECIFICATION])
     unnamed = (variables[:, V_NAME] == 0) & (at >= 0)
     variables[unnamed, V_NAME] = variables[at[unnamed], V_NAME]
@@ -239,7 +247,8 @@ def _variables(variables: Int) -> Int:
 
 
 def rows_of(dies: Int, wanted: Int) -> Int:
-    """The rows of entries by their offsets, which ascend; -1 where there is none."""
+    """Return the row of each wanted entry in `dies`, which are offsets in ascending order; -1 if it
+    is not there."""
     if not len(dies):
         return np.full(len(wanted), -1, dtype=np.int64)
     at = np.minimum(np.searchsorted(dies, wanted), len(dies) - 1)
@@ -257,12 +266,13 @@ def _named(what: str, keys: Int, dies: Int, names: _Names) -> Arrays:
 
 
 def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
-    """Join functions with their concrete instances and inlined copies, and the ranges of both."""
+    """Join functions with their concrete instances and inlined copies, and with the ranges of
+    both."""
     dies = functions[:, F_DIE]
     joined = _followed(rows_of(dies, functions[:, F_ORIGIN]))
     own = _with_declarations(functions, rows_of(dies, functions[:, F_SPECIFICATION]))
     numbers = names.of(own[:, F_NAME])
-    # Row -1 stands for none, also where there are copies and no function at all.
+    # Row -1 stands for none, also if there are copies but no functions at all.
     joined_or_none, number_or_none = np.append(joined, -1), np.append(numbers, 0)
     of_copy = joined_or_none[rows_of(dies, copies[:, C_ORIGIN])]
 
@@ -299,7 +309,15 @@ def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
 
 
 def _copies(copies: Int, ranges: Int, function: Int, numbers: Int, caller: Int) -> Arrays:
-    """function: row of the kept functions for each copy (-1: none); caller: a name's number."""
+    """Return the arrays of inlined copies.
+
+    Args:
+        copies: rows of the scan.
+        ranges: rows of the scan.
+        function: for each copy the row of its function among the kept ones; -1 for none.
+        numbers: names' numbers of the kept functions.
+        caller: for each copy the number of its calling function's name.
+    """
     kept = np.flatnonzero(function >= 0)
     kept = kept[np.lexsort((copies[kept, C_DIE], numbers[function[kept]]))]
     place = np.full(len(copies) + 1, -1, dtype=np.int64)
@@ -328,7 +346,8 @@ def _copies(copies: Int, ranges: Int, function: Int, numbers: Int, caller: Int) 
 
 
 def _followed(origin: Int) -> Int:
-    """For each function the one that it is an instance of, after following chains of references."""
+    """Return for each function the one that it is an instance of, after following chains of
+    references."""
     found = np.arange(len(origin))
     for _ in range(8):
         onward = np.where(origin[found] >= 0, origin[found], found)
@@ -339,7 +358,7 @@ def _followed(origin: Int) -> Int:
 
 
 def _with_declarations(functions: Int, specification: Int) -> Int:
-    """Complete functions by what only their declarations say."""
+    """Complete functions with what only their declarations say."""
     own = functions.copy()
     for _ in range(4):
         has = specification >= 0
@@ -351,7 +370,7 @@ def _with_declarations(functions: Int, specification: Int) -> Int:
 
 
 def _gather(ranges: Int, start: Int, count: Int) -> Int:
-    """The rows start[i] to start[i] + count[i] of ranges, one after the other."""
+    """Return the rows start[i] to start[i] + count[i] of ranges, one after the other."""
     total = int(count.sum())
     shift = np.repeat(start - np.concatenate([[0], np.cumsum(count)[:-1]]), count)
     found: Int = ranges[np.arange(total) + shift] if total else ranges[:0]
@@ -359,7 +378,8 @@ def _gather(ranges: Int, start: Int, count: Int) -> Int:
 
 
 def _symbols(elf: Elf) -> Arrays:
-    """The functions of the symbol table, by address; of aliases the best name is the last."""
+    """Return the functions of the symbol table, by address; of aliases the preferred name is the
+    last."""
     if not any(section.kind == SHT_SYMTAB for section in elf.sections):
         empty = np.zeros(0, dtype=np.uint64)
         return packed("symbol", []) | {

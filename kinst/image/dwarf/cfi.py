@@ -1,11 +1,11 @@
 """Call frame information: where the caller's frame is at each instruction.
 
-From .debug_frame, and where that has nothing from .eh_frame (compilers write the latter for
-whatever is not told -fno-asynchronous-unwind-tables).  Entries are found once for a whole section;
-the rules of one function are worked out when they are asked for.
+From .debug_frame, or from .eh_frame for what .debug_frame lacks (compilers write .eh_frame unless
+they are told -fno-asynchronous-unwind-tables). Entries are found once for a whole section; the
+rules of one function are computed when they are needed.
 
 Formats: DWARF 5, 6.4, versions 1, 3 and 4 of its entries; Linux Standard Base 5.0, "Exception
-Frames", for what .eh_frame does otherwise.
+Frames", for the differences of .eh_frame.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from kinst.image.dwarf.reader import Reader
 from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import Elf
 
-# Compilers leave room for a tracer at a function's start, in front of what is described of it.
+# Compilers leave padding for a tracer at a function's start, which CFI leaves out.
 ROOM = 16  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class InspectedFrame:
-    """An instruction whose variables are asked for.
+    """An instruction whose variables are wanted.
 
-    address: as linked.  at_entry: it is its function's first.  cfa: the canonical frame address as
-    a D expression, None if it is not known.  place: maps a linked address to the running one;
-    raises NotHereError if nothing is there.
+    Attributes:
+        address: as linked.
+        at_entry: whether it is the first instruction of its function.
+        cfa: the canonical frame address as a D expression, None if it is not known.
+        place: maps a linked address to the running one; raises NotHereError if nothing is loaded
+            there.
     """
 
     address: int
@@ -43,13 +46,21 @@ class InspectedFrame:
 
 _CIE = 0xFFFFFFFF
 _NO_OPERAND = {0x00, 0x2D}  # nop; DW_CFA_AARCH64_negate_ra_state
-_ONE = {0x2E}  # DW_CFA_GNU_args_size: an unsigned number that says nothing of the caller
+_ONE = {0x2E}  # DW_CFA_GNU_args_size: an unsigned number that does not concern the caller
 
 
 @dataclass(frozen=True, slots=True)
 class _Cie:
-    """A common information entry.  augmented: its FDEs have a block of augmentation data before
-    their instructions.  encoding: of their addresses (DW_EH_PE_*), in .eh_frame."""
+    """A common information entry.
+
+    Attributes:
+        code_align: bytes of a step of the location.
+        data_align: bytes of a step of an offset.
+        return_register: DWARF number of the return address.
+        program: (start, end) of its initial instructions.
+        augmented: whether its FDEs have augmentation data before their instructions.
+        encoding: of their addresses (DW_EH_PE_*), in .eh_frame.
+    """
 
     code_align: int
     data_align: int
@@ -67,8 +78,13 @@ _FROM_HERE = 0x10  # DW_EH_PE_pcrel
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """cfa: (register, offset), None where it is an expression.  back: from the CFA to the saved
-    return address; None: it is in its register; lost: it is nowhere that can be said."""
+    """The rules at one instruction.
+
+    Attributes:
+        cfa: (register, offset), None if it is an expression.
+        back: offset from the CFA of the saved return address; None: it is in its register.
+        lost: whether the return address cannot be found.
+    """
 
     cfa: tuple[int, int] | None = None
     back: int | None = None
@@ -84,7 +100,16 @@ class Cfi:
     """The call frame information of one image.  Made by open_cfi()."""
 
     def __init__(self, section: bytes, name: str = ".debug_frame", address: int = 0) -> None:
-        """address: where .eh_frame is linked.  Raises KinstError when the section is damaged."""
+        """Find the entries of a section.
+
+        Args:
+            section: the bytes.
+            name: for messages.
+            address: where .eh_frame is linked.
+
+        Raises:
+            KinstError: the section is damaged.
+        """
         self._section = section
         self._name = name
         self._address = address
@@ -117,7 +142,7 @@ class Cfi:
         while r.left():
             length = r.number(4)
             start = r.at
-            # Files from several compilers may have an end (0) between their parts.
+            # A file from several compilers may have a terminator (0) between its parts.
             if length == 0xFFFFFFFF or start + length > len(self._section):
                 raise ValueError
             back = r.number(4) if length else 0
@@ -169,10 +194,13 @@ class Cfi:
         )
 
     def rule(self, address: int, register: int | None = None) -> CallerRule | None:
-        """The rule at a linked address, or None where there is none that is this simple.
+        """Return the rule at a linked address, or None if there is none or it is an expression.
 
-        register: the one whose value in the caller is asked for, by DWARF number; without it
-        the return address.  The answer's return_... then say where that value is."""
+        Args:
+            address: of an instruction.
+            register: DWARF number of the register whose value in the caller is wanted; None for the
+                return address.  The rule's return_... then say where that value is.
+        """
         index = bisect_right(self._starts, address) - 1
         if index < 0 or address >= self._entries[index][1]:
             index += 1
@@ -200,7 +228,7 @@ def _run(
     cie: _Cie, program: bytes, state: _State, initial: _State, at: int, until: int | None
 ) -> _State:
     """Run call frame instructions to their end, or up to the address `until`.  Raises ValueError
-    for an instruction that kinst does not know."""
+    for an unknown instruction."""
     read, stack = Reader(program), list[_State]()
     while read.left():
         code = read.number(1)
@@ -226,7 +254,7 @@ def _run(
 
 
 def _register(cie: _Cie, read: Reader, code: int, state: _State, initial: _State) -> _State:
-    """Note where a register is saved; only the return address's is of interest."""
+    """Note where a register is saved, if it is the wanted one."""
     high = code & 0xC0
     which = code & 0x3F if high else read.uleb()
     new = replace(state, lost=True)
@@ -248,7 +276,7 @@ def _register(cie: _Cie, read: Reader, code: int, state: _State, initial: _State
 
 
 def _frame(cie: _Cie, read: Reader, code: int, state: _State) -> _State:
-    """Note how the CFA is found."""
+    """Note how the CFA is computed."""
     if code in _NO_OPERAND:
         return state
     if code in _ONE:
@@ -271,15 +299,17 @@ def _frame(cie: _Cie, read: Reader, code: int, state: _State) -> _State:
 
 
 def open_cfi(elf: Elf) -> Cfi | None:
-    """The call frame information of an image, or None when it has none.  Addresses are linked
-    ones; in a relocatable file, those of its layout.
+    """Return the call frame information of an image, or None if it has none.
 
-    Raises KinstError when it is damaged.
+    Addresses are linked ones; in a relocatable file, those of its layout.
+
+    Raises:
+        KinstError: the section is damaged.
     """
     section = DebugSections(elf).array("frame")
     if len(section):
         return Cfi(section.tobytes())
-    # In a relocatable file it would still have to be relocated.
+    # In a relocatable file it would have to be relocated first.
     other = None if elf.relocatable else elf.section(".eh_frame")
     data = elf.data(other) if other is not None else b""
     return Cfi(data, ".eh_frame", other.address) if other is not None and data else None

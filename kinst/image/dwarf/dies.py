@@ -1,6 +1,6 @@
-"""Single entries of .debug_info, read when they are asked for (DWARF 5, section 7.5).
+"""Single entries of .debug_info, read when they are needed (DWARF 5, section 7.5).
 
-The index (index.py) says where entries are; here are their attributes, and what is below them.
+The index (index.py) says where entries are; this module reads their attributes and children.
 """
 
 from __future__ import annotations
@@ -47,7 +47,17 @@ _LENGTHS = {SIZE_BLOCK1: 1, SIZE_BLOCK2: 2, SIZE_BLOCK4: 4}
 
 @dataclass(frozen=True, slots=True)
 class DieUnit:
-    """A unit of .debug_info: offset of its header, its end, its first entry, and its sizes."""
+    """A unit of .debug_info.
+
+    Attributes:
+        offset: of its header.
+        end: offset after its last byte.
+        first: offset of its first entry.
+        version: of DWARF.
+        offset_size: bytes of an offset.
+        address_size: bytes of an address.
+        abbreviations: its abbreviation table.
+    """
 
     offset: int
     end: int
@@ -60,8 +70,18 @@ class DieUnit:
 
 @dataclass(frozen=True, slots=True)
 class Die:
-    """An entry.  attributes: by DW_AT_*; references are offsets in .debug_info, blocks and
-    expressions bytes, flags and constants numbers.  forms: of the same.  next: offset behind it."""
+    """An entry.
+
+    Attributes:
+        offset: in .debug_info.
+        unit: that it is in.
+        tag: DW_TAG_*.
+        children: whether it has children.
+        attributes: by DW_AT_*; references are offsets in .debug_info, blocks and expressions are
+            bytes, flags and constants are numbers.
+        forms: of the same attributes.
+        next: offset after it.
+    """
 
     offset: int
     unit: DieUnit
@@ -84,7 +104,12 @@ class Dies:
     """Entries of one debug file by their offsets in .debug_info."""
 
     def __init__(self, sections: DebugSections, units: Sequence[int]) -> None:
-        """units: the offsets of all units' headers, ascending (Index.units)."""
+        """Read from sections.
+
+        Args:
+            sections: of the file.
+            units: offsets of all units' headers, ascending (Index.units).
+        """
         self._sections = sections
         self._info = sections.array("info").data
         self._abbrev = sections.array("abbrev").data
@@ -94,7 +119,7 @@ class Dies:
         self._string_bases: dict[int, int] = {}
 
     def die(self, offset: int) -> Die:
-        """The entry at an offset.  Raises KinstError for damaged debug information."""
+        """Return the entry at an offset.  Raises KinstError for damaged debug information."""
         try:
             return self._die(offset, self._unit_of(offset))
         except (IndexError, ValueError, KeyError):
@@ -104,23 +129,23 @@ class Dies:
             ) from None
 
     def first_of(self, unit: int) -> int:
-        """The offset of the first entry of the unit whose header is at an offset."""
+        """Return the offset of the first entry of the unit whose header is at an offset."""
         if unit not in self._units:
             self._units[unit] = self._header(unit)
         return self._units[unit].first
 
     def children(self, die: Die) -> Iterator[Die]:
-        """The entries directly below one."""
+        """Return the direct children of an entry."""
         at = die.next
         while die.children and at < die.unit.end:
             if self._info[at] == 0:
                 return
             child = self.die(at)
             yield child
-            at = self._behind(child)
+            at = self._end_of(child)
 
-    def _behind(self, die: Die) -> int:
-        """The offset behind an entry and all that is below it."""
+    def _end_of(self, die: Die) -> int:
+        """Return the offset after an entry and all that is below it."""
         sibling = die.number(AT_SIBLING)
         if sibling > die.offset:
             return sibling
@@ -158,7 +183,7 @@ class Dies:
         if version >= 5:
             kind, address_size = r.number(1), r.number(1)
             table = r.number(size)
-            # Skeletons have an id; type units a signature and an offset.
+            # Skeleton units have an id; type units a signature and an offset.
             if kind in (UT_SKELETON, UT_SPLIT_COMPILE):
                 r.at += 8
             elif kind > UT_PARTIAL or kind == UT_TYPE:
@@ -199,7 +224,11 @@ class Dies:
     def _value(
         self, r: Reader, unit: DieUnit, form: int, constant: int, by_index: bool = True
     ) -> Value:
-        """by_index: whether strings that are given by an index are looked up."""
+        """Return the value of an attribute.
+
+        Args:
+            by_index: whether to look up strings that are given by an index.
+        """
         size, what = FORMS[form]
         if form in (FORM_FLAG_PRESENT, FORM_IMPLICIT_CONST):
             return 1 if form == FORM_FLAG_PRESENT else constant
@@ -232,7 +261,8 @@ class Dies:
         return value
 
     def _indexed(self, unit: DieUnit, index: int) -> str:
-        """A string by its index in .debug_str_offsets; the unit's entry says from where on."""
+        """Return a string by its index in .debug_str_offsets; the unit's entry says where the
+        unit's part starts."""
         if unit.offset not in self._string_bases:
             self._string_bases[unit.offset] = self._string_base(unit)
         at = self._string_bases[unit.offset] + index * unit.offset_size
@@ -243,8 +273,11 @@ class Dies:
         return self._sections.text("str", offset).decode("utf-8", "replace")
 
     def _string_base(self, unit: DieUnit) -> int:
-        """Where a unit's part of .debug_str_offsets begins.  The strings of the unit's entry
-        itself may need it, and stand before it: those by index are not looked up here."""
+        """Return where a unit's part of .debug_str_offsets begins.
+
+        Strings of the unit's entry itself may need it, and come before it: those by index are not
+        looked up here.
+        """
         r = Reader(self._info, unit.first)
         _, _, rows = unit.abbreviations[r.uleb()]
         for attribute, form, constant in rows:
@@ -253,5 +286,5 @@ class Dies:
             value = self._value(r, unit, form, constant, by_index=False)
             if attribute == AT_STR_OFFSETS_BASE and isinstance(value, int):
                 return value
-        # Behind the header of the section, unless the unit says otherwise.
+        # After the header of the section, unless the unit says otherwise.
         return 16 if unit.offset_size == 8 else 8

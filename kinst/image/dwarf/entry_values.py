@@ -1,9 +1,9 @@
 """Values that registers had on entry to a function, from its callers' call sites (DWARF 5, 3.4).
 
 A call site describes what each argument register holds at the call, as an expression over what the
-caller still has afterwards: call-saved registers and constants.  The return address tells at run
-time which call site it was.  So the value becomes one D expression that chooses by the return
-address among the values of all call sites.  If none of them fits (an indirect call, a call from a
+caller still has afterwards: call-saved registers and constants.  At run time the return address
+tells which call site it was.  So the value becomes one D expression that chooses among the values
+of all call sites by the return address.  If none of them fits (an indirect call, a call from a
 module) it reads address 0, which fires dtrace:::ERROR.
 
 A return address of a direct call does not prove that the registers are that call's: the function
@@ -46,8 +46,8 @@ AT_CALL_VALUE, AT_GNU_CALL_SITE_VALUE = 0x7E, 0x2111
 ATS_ALL_CALLS = (0x7A, 0x7C, 0x2116, 0x2117)  # all calls, or all tail calls, are described
 ATS_TAIL_CALL = (0x82, 0x2115)
 _BELOW = (TAG_INLINED_SUBROUTINE, TAG_LEXICAL_BLOCK)
-MOST_CALLS = 60  # of a function: each is a comparison in the expression
-MOST_TAIL_CALLS = 40  # functions that are looked at for tail calls
+MOST_CALLS = 60  # calls of a function: each is a comparison in the expression
+MOST_TAIL_CALLS = 40  # functions to search for tail calls
 UNKNOWN = "(*(uint64_t *)0)"
 _NO_FRAME = "the unwinder does not know the frame here"
 _ONLY_ENTRY = "only its value at the function's entry is known"
@@ -55,12 +55,15 @@ _ONLY_ENTRY = "only its value at the function's entry is known"
 
 @dataclass(frozen=True)
 class Caller:
-    """What the code tells of callers, by linked addresses.
+    """What the code tells about callers, by linked addresses.
 
-    returns: the return addresses of the direct calls of a function.  cfi: the call frame
-    information.  stack, kept: DWARF numbers of the stack pointer and of the call-saved registers.
-    signature: the bits of a kernel return address that may hold a signature; without one they are
-    ones."""
+    Attributes:
+        returns: returns the return addresses of the direct calls of a function.
+        cfi: returns the call frame information.
+        stack: DWARF number of the stack pointer.
+        kept: DWARF numbers of the call-saved registers.
+        signature: bits of a return address that may hold a signature; without one they are ones.
+    """
 
     returns: Callable[[int], Sequence[int]]
     cfi: Callable[[], Cfi | None]
@@ -71,8 +74,15 @@ class Caller:
 
 @dataclass(frozen=True)
 class Entries:
-    """What is asked of the debug information: the function whose code holds a linked address,
-    the entries below one, its name, and its unit's base types."""
+    """What is needed of the debug information.
+
+    Attributes:
+        function_at: returns the function whose code holds a linked address.
+        below: returns the entries below one.
+        name: returns an entry's name.
+        die: returns the entry at an offset.
+        base_of: returns the base types of an entry's unit, by offset.
+    """
 
     function_at: Callable[[int], Die | None]
     below: Callable[[Die], Sequence[Die]]
@@ -92,7 +102,11 @@ class EntryValues:
         names: Sequence[str],
         facts: Caller,
     ) -> None:
-        """names: of registers in D by DWARF number."""
+        """Collect the sources.
+
+        Args:
+            names: D names of registers by DWARF number.
+        """
         self._entries = entries
         self._lists = lists
         self._index = index
@@ -102,8 +116,17 @@ class EntryValues:
         self._callers: dict[int, tuple[tuple[int, Die, Die], ...]] = {}
 
     def entry_value(self, function: Die, frame: InspectedFrame, register: int) -> str:
-        """What a register (by DWARF number) held when the function was entered, as a D
-        expression at an instruction of it.  Raises NotHereError."""
+        """Return what a register held when the function was entered, as a D expression at an
+        instruction of it.
+
+        Args:
+            function: entry of the function.
+            frame: the instruction.
+            register: by DWARF number.
+
+        Raises:
+            NotHereError: the value is not known there.
+        """
         callee = _Callee(frame, self._facts.cfi(), self._names, self._facts)
         by_value: dict[str, list[str]] = {}
         reason = _ONLY_ENTRY
@@ -125,7 +148,7 @@ class EntryValues:
         return text
 
     def _passed(self, site: Die, register: int) -> bytes:
-        """The expression of what a call passes in a register."""
+        """Return the expression of what a call passes in a register."""
         for one in self._entries.below(site):
             if one.tag in TAGS_PARAMETER:
                 place = one.attributes.get(AT_LOCATION)
@@ -137,7 +160,7 @@ class EntryValues:
         raise NotHereError("a caller does not say what it was")
 
     def _context(self, caller: Die, site: Die, callee: _Callee, back: int) -> ExpressionContext:
-        """What a call's expressions may ask."""
+        """Return what the expressions of a call may use."""
 
         def frame_base() -> str:
             code = self._lists.location(caller, AT_FRAME_BASE, back - 1)
@@ -171,12 +194,12 @@ class EntryValues:
         return added(callee.value(rule.register), rule.offset)
 
     def _calls_of(self, function: Die) -> Sequence[tuple[int, Die, Die]]:
-        """(return address, calling function, call site) of the direct calls of a function.
-        Raises NotHereError where they cannot be told, or are too many."""
+        """Return (return address, calling function, call site) of each direct call of a function.
+        Raises NotHereError if they are not known, or too many."""
         if function.offset not in self._callers:
             ranges = self._lists.ranges(function)
             symbol = self._index.symbol_at(ranges[0][0]) if ranges else None
-            # Callers call the symbol; what is described begins after the room for a tracer.
+            # Callers call the symbol; DWARF's range begins after the padding for a tracer.
             if symbol is None or all(not 0 <= low - symbol[1] <= ROOM for low, _ in ranges):
                 raise NotHereError(_ONLY_ENTRY)
             found = []
@@ -195,7 +218,7 @@ class EntryValues:
         return found_
 
     def _sites_of(self, function: Die) -> dict[int, Die]:
-        """The call sites of a function, by return address."""
+        """Return the call sites of a function, by return address."""
         if function.offset not in self._sites:
             found, queue = {}, [function]
             while queue:
@@ -208,14 +231,14 @@ class EntryValues:
         return self._sites[function.offset]
 
     def _return_address(self, site: Die) -> int:
-        """0 where a site does not say it (a tail call's)."""
+        """Return a site's return address; 0 if it has none (a tail call)."""
         for attribute in (AT_CALL_RETURN_PC, AT_LOW_PC):
             if attribute in site.attributes:
                 return self._lists.address(site, attribute)
         return 0
 
     def _check_tail_calls(self, function: Die) -> None:
-        """Raises NotHereError where a function may come to itself again by tail calls."""
+        """Raise NotHereError if a function may reach itself again by tail calls."""
         seen, queue = {function.offset}, [function]
         while queue:
             for target in self._tail_calls(queue.pop()):
@@ -240,7 +263,7 @@ class EntryValues:
                     yield from self._definitions(self._entries.die(origin))
 
     def _definitions(self, origin: Die) -> Iterator[Die]:
-        """The code of a function that a tail call names."""
+        """Return the functions with code that a tail call's target means."""
         if self._lists.ranges(origin):
             yield origin
             return
@@ -266,7 +289,7 @@ class _Callee:
         self._facts = facts
 
     def came_from(self) -> str:
-        """The return address."""
+        """Return the return address as a D expression."""
         rule = self._rule(None)
         if rule.return_at is not None:
             text = f"(*(uint64_t *){added(self._cfa, rule.return_at)})"
@@ -278,7 +301,7 @@ class _Callee:
         return f"({text} | {constant(signature)})" if signature else text
 
     def value(self, register: int) -> str:
-        """Raises NotHereError."""
+        """Return a register of the caller as a D expression.  Raises NotHereError."""
         if register == self._facts.stack:
             return self._cfa
         if register not in self._facts.kept:
@@ -287,7 +310,7 @@ class _Callee:
         if rule.return_at is None:
             return f"regs[{self._names[register]}]"
         saved = added(self._cfa, rule.return_at)
-        # What is below the stack pointer may have been overwritten by an interrupt.
+        # An interrupt may have overwritten what is below the stack pointer.
         if rule.register != self._facts.stack:
             stack = f"regs[{self._names[self._facts.stack]}]"
             return f"({stack} <= {saved} ? (*(uint64_t *){saved}) : {UNKNOWN})"
@@ -302,7 +325,7 @@ class _Callee:
         return self.frame.cfa
 
     def _rule(self, register: int | None) -> CallerRule:
-        """The frame rule, if the kernel's own and the file's agree on it."""
+        """Return the frame rule, if the kernel's own and the file's agree on it."""
         rule = self._cfi.rule(self.frame.address, register) if self._cfi else None
         if rule is None:
             raise NotHereError(_NO_FRAME)

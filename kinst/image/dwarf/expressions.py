@@ -24,14 +24,14 @@ OP_IMPLICIT_POINTER, OP_ADDRX, OP_CONSTX, OP_ENTRY_VALUE = 0xA0, 0xA1, 0xA2, 0xA
 OP_CONST_TYPE, OP_REGVAL_TYPE, OP_DEREF_TYPE = 0xA4, 0xA5, 0xA6
 OP_CONVERT, OP_REINTERPRET = 0xA8, 0xA9
 OP_GNU_UNINIT = 0xF0
-# GNU's numbers for what DWARF 5 took over.
+# GNU's numbers for operations that DWARF 5 adopted.
 GNU = {0xF2: 0xA0, 0xF3: 0xA3, 0xF4: 0xA4, 0xF5: 0xA5, 0xF6: 0xA6, 0xF7: 0xA8, 0xF9: 0xA9}
 _UNSIGNED = {0x1A: "&", 0x1D: "%", 0x1E: "*", 0x21: "|", 0x22: "+", 0x1C: "-", 0x24: "<<",
              0x25: ">>", 0x27: "^"}  # fmt: skip
 _SIGNED = {0x1B: "/", 0x26: ">>"}
 _COMPARE = {0x29: "==", 0x2A: ">=", 0x2B: ">", 0x2C: "<=", 0x2D: "<", 0x2E: "!="}
 MOST_FORKS = 6
-MOST_TEXT = 4000  # characters: an expression that doubles itself ends somewhere
+MOST_TEXT = 4000  # characters: bounds an expression that doubles itself
 
 
 class NotHereError(Exception):
@@ -40,7 +40,12 @@ class NotHereError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A base type of typed operations: bytes, and whether it is signed."""
+    """A base type of typed operations.
+
+    Attributes:
+        size: bytes.
+        signed: whether it is signed.
+    """
 
     size: int
     signed: bool
@@ -55,16 +60,21 @@ GENERIC = Base(8, False)
 
 @dataclass(frozen=True, slots=True)
 class ExpressionContext:
-    """What an expression may ask.
+    """What an expression may use.  The functions raise NotHereError for what is not known.
 
-    registers: D names by DWARF number.  frame_base, frame_address: texts of the function's
-    frame base and of the CFA; they raise NotHereError.  at_entry: the instruction is the first
-    of its function, so that values at entry are those of now.  base: the base type at an offset
-    of the unit (0: generic).  indexed: an address of .debug_addr.  place: where a linked address
-    is as running; it raises NotHereError.  entry: what a register held at the function's entry,
-    None where that is not asked; it raises NotHereError.  caller: of an expression about a
-    caller, what a register of it holds; it raises NotHereError.  Nothing is loaded then: what
-    the caller had in memory may have changed since."""
+    Attributes:
+        registers: D names by DWARF number.
+        frame_base: returns the text of the function's frame base.
+        frame_address: returns the text of the CFA.
+        at_entry: the instruction is the first of its function, so that values at entry are the
+            present ones.
+        base: returns the base type at an offset of the unit (0: generic).
+        indexed: returns an address of .debug_addr.
+        place: maps a linked address to the running one.
+        entry: returns what a register held at the function's entry; None if that must not be used.
+        caller: for an expression about a caller, returns what a register of it holds.  Memory is
+            not loaded then: the caller's may have changed since.
+    """
 
     registers: Sequence[str]
     frame_base: Callable[[], str]
@@ -88,7 +98,9 @@ class _Machine(Reader):
         super().__init__(code)
         self.context = context
         self.stack: list[_Value] = []
-        self.place: LocalPiece | None = None  # a register or a value, where it is no address
+        self.place: LocalPiece | None = (
+            None  # a register or a value, if the location is not an address
+        )
         self.pieces: list[LocalPiece] = []
         self.forks = 0
 
@@ -119,7 +131,7 @@ class _Machine(Reader):
         return (self.taken(0),)
 
     def branch(self) -> None:
-        """DW_OP_bra: both ways are run to their ends, and the value is chosen between them."""
+        """Execute DW_OP_bra: run both ways to their ends, and choose between their values."""
         offset = self.number(2, signed=True)
         condition = self.pop().text
         if offset < 0 or self.forks >= MOST_FORKS or self.pieces:
@@ -195,14 +207,14 @@ class _Machine(Reader):
 
 
 def _register_in(code: bytes) -> int | None:
-    """The register that an expression consists of, if it is nothing else."""
+    """Return the register that an expression consists of, None if it is anything else."""
     if len(code) == 1 and OP_REG0 <= code[0] < OP_REG0 + 32:
         return code[0] - OP_REG0
     return code[1] if len(code) == 2 and code[0] == OP_REGX and code[1] < 128 else None
 
 
 def constant(value: int) -> str:
-    """A constant of DWARF's generic type."""
+    """Return the text of a constant of DWARF's generic type."""
     return f"{value & MASK:#x}ull"
 
 
@@ -351,7 +363,7 @@ _PLAIN: dict[int, Callable[[_Machine], None]] = {
     OP_BREGX: _breg_x,
     OP_PIECE: _piece,
     OP_NOP: lambda m: None,
-    # Where the variable is; gcc adds that it did not see it written on every way there.
+    # The variable's location; gcc adds that it is not initialised on every path there.
     OP_GNU_UNINIT: lambda m: None,
     OP_BRA: _Machine.branch,
     OP_SKIP: _skip,
@@ -370,7 +382,8 @@ _PLAIN: dict[int, Callable[[_Machine], None]] = {
 
 
 def value_of(code: bytes, context: ExpressionContext) -> str:
-    """The value of an expression that is no location (DW_AT_call_value).  Raises NotHereError."""
+    """Return the value of an expression that is not a location (DW_AT_call_value).  Raises
+    NotHereError."""
     (piece, *more) = _Machine(code, context).run()
     if more or not piece.kind:
         raise NotHereError("its caller does not say what it was")
@@ -378,7 +391,7 @@ def value_of(code: bytes, context: ExpressionContext) -> str:
 
 
 def pieces_of(code: bytes, context: ExpressionContext) -> tuple[LocalPiece, ...]:
-    """The places of a variable by its location expression.  Raises NotHereError."""
+    """Return the pieces of a variable by its location expression.  Raises NotHereError."""
     if not code:
         raise NotHereError("it is optimised out")
     try:

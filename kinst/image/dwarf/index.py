@@ -1,7 +1,7 @@
-"""The index of a file's debug information: opened from the cache, or made and kept there.
+"""The index of a file's debug information: loaded from the cache, or made and saved there.
 
-Reading an index needs the standard library alone; what makes one (build.py, with numpy and
-numba) is imported only when it is missing.  Terms: kinst/core/inline.py.
+Reading an index needs the standard library alone; build.py, which makes one and needs numpy and
+numba, is imported only if it is missing.  Terms: kinst/core/inline.py.
 """
 
 from __future__ import annotations
@@ -36,9 +36,13 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class NamedDie:
-    """A named type or variable.  kind: struct, union, enum, typedef, base or variable.
+    """A named type or variable.
 
-    die, unit: offsets in .debug_info.
+    Attributes:
+        kind: struct, union, enum, typedef, base or variable.
+        name: of the type or variable.
+        die: its offset in .debug_info.
+        unit: its unit's offset in .debug_info.
     """
 
     kind: str
@@ -49,8 +53,13 @@ class NamedDie:
 
 @dataclass(frozen=True, slots=True)
 class UnitLines:
-    """Where a unit's line table is.  offset: in .debug_line, -1 for none.  home: where the
-    compiler ran; version: of the unit's DWARF."""
+    """Where a unit's line table is.
+
+    Attributes:
+        offset: in .debug_line, -1 for none.
+        home: the folder in which the compiler ran.
+        version: of the unit's DWARF.
+    """
 
     offset: int
     home: str
@@ -58,27 +67,29 @@ class UnitLines:
 
 
 class Index:
-    """core.inline.DebugIndex on mapped arrays, and types and variables by name."""
+    """Implements core.inline.DebugIndex on mapped arrays, and finds types and variables by name."""
 
     def __init__(self, where: str, arrays: Arrays) -> None:
         self.where = where
         self._a = {name: memoryview(array) for name, array in arrays.items()}
         self._names = self._a["name_text"]
         self._name_at = self._a["name_at"]
-        # Rows of copies by name and entry of their functions, as copies_of() has been asked.
+        # Rows of copies by name and entry of their functions; filled by copies_of().
         self._by_function: dict[str, dict[int, list[int]]] = {}
 
     def functions(self, name: str) -> Sequence[FunctionDie]:
-        """See DebugIndex.functions.  The ranges of several out-of-line instances of one
-        abstract instance (clones) come one after the other."""
+        """Return the functions of this name.
+
+        The ranges of several out-of-line instances of one abstract instance (clones) come one after
+        the other.
+        """
         return [self._function(row) for row in self._rows("function_name", name)]
 
     def copies(self, name: str) -> Sequence[InlineCopy]:
-        """See DebugIndex.copies."""
         return [self._copy(row) for row in self._rows("copy_name", name)]
 
     def copies_of(self, function: FunctionDie) -> Sequence[InlineCopy]:
-        """The inlined copies of one function (an abstract instance), in file order."""
+        """Return the inlined copies of one function (an abstract instance), in file order."""
         if function.name not in self._by_function:
             die, of = self._a["function_die"], self._a["copy_function"]
             grouped: dict[int, list[int]] = {}
@@ -88,20 +99,19 @@ class Index:
         return [self._copy(row) for row in self._by_function[function.name].get(function.die, [])]
 
     def inline_names(self) -> Sequence[str]:
-        """See DebugIndex.inline_names; in order of their bytes."""
+        """Return the names of all inlined functions, in order of their bytes."""
         return [self._name(number) for number in sorted(set(self._a["copy_name"]))]
 
     def function_names(self) -> Sequence[str]:
-        """The distinct names of all functions, in order of their bytes."""
+        """Return the distinct names of all functions, in order of their bytes."""
         return [self._name(number) for number in sorted(set(self._a["function_name"]))]
 
     def copies_at(self, address: int) -> Sequence[InlineCopy]:
-        """See DebugIndex.copies_at."""
         ranges, rows = self._a["copy_ranges"], self._a["by_low_range"]
         reach, owners = self._a["by_low_reach"], self._a["by_low_copy"]
         found = set()
         at = bisect_right(rows, address, key=lambda row: int(ranges[2 * row])) - 1
-        # Ranges that start further down hold the address only while some reach that far.
+        # A range that starts lower can hold the address only if some range reaches so far.
         while at >= 0 and reach[at] > address:
             if ranges[2 * rows[at] + 1] > address:
                 found.add(int(owners[at]))
@@ -111,8 +121,8 @@ class Index:
         return [self._copy(row) for row in sorted(depth, key=lambda r: (-depth[r], r))]
 
     def functions_of(self, wanted: Callable[[str], bool]) -> Sequence[FunctionDie]:
-        """The functions that have code of their own and are declared in files with such paths, in
-        file order."""
+        """Return the functions with code of their own that are declared in files with such paths,
+        in file order."""
         files, at = self._a["function_file"].tolist(), self._a["function_range"].tolist()
         known = {number: number >= 0 and wanted(self._file(number)) for number in set(files)}
         return [
@@ -122,8 +132,8 @@ class Index:
         ]
 
     def copies_within(self, low: int, high: int) -> Sequence[tuple[InlineCopy, FunctionDie]]:
-        """The copies with a range that begins at these addresses, in file order, and the abstract
-        instance of each."""
+        """Return the copies with a range that begins at these addresses, in file order, and the
+        abstract instance of each."""
         ranges, rows = self._a["copy_ranges"], self._a["by_low_range"]
         owners, of = self._a["by_low_copy"], self._a["copy_function"]
 
@@ -135,10 +145,8 @@ class Index:
         return [(self._copy(row), self._function(int(of[row]))) for row in found]
 
     def symbol_at(self, address: int) -> tuple[str, int] | None:
-        """The function of the symbol table that holds an address, and its own address.
-
-        None where none does, or the file has no symbol table.
-        """
+        """Return the function of the symbol table that holds an address, and its own address.  None
+        if there is none, or the file has no symbol table."""
         lows, highs, reach = (self._a[f"symbol_{what}"] for what in ("low", "high", "reach"))
         at = bisect_right(lows, address) - 1
         while at >= 0 and reach[at] > address:
@@ -148,7 +156,7 @@ class Index:
         return None
 
     def types(self, name: str) -> Sequence[NamedDie]:
-        """Every complete type of this name (tag or typedef); of equal ones the first."""
+        """Return every complete type of this name (tag or typedef); of equal ones the first."""
         kinds = self._a["type_kind"]
         return [
             NamedDie(KINDS[int(kinds[row])], name, *self._place("type_die", row))
@@ -156,7 +164,7 @@ class Index:
         ]
 
     def variables(self, name: str) -> Sequence[NamedDie]:
-        """Every variable at file scope of this name that is more than a declaration."""
+        """Return every variable at file scope of this name that is more than a declaration."""
         return [
             NamedDie("variable", name, *self._place("variable_die", row))
             for row in self._rows("variable_name", name)
@@ -169,8 +177,11 @@ class Index:
         return found
 
     def declared_in(self, file: str) -> Sequence[FunctionDie]:
-        """Every function that a file declares, in the order of the names.  file: its path, or the
-        last parts of it."""
+        """Return every function that a file declares, in the order of the names.
+
+        Args:
+            file: the file's path, or the last parts of it.
+        """
         numbers = {k for k, name in enumerate(self._files) if f"/{name}".endswith(f"/{file}")}
         rows = (row for row, at in enumerate(self._a["function_file"]) if at in numbers)
         return [self._function(row) for row in rows] if numbers else []
@@ -180,14 +191,18 @@ class Index:
         return (self._text("file", k) for k in range(len(self._a["file_at"]) - 1))
 
     def file_names(self) -> Sequence[str]:
-        """The paths of all files that declare functions, each once."""
+        """Return the paths of all files that declare functions, each once."""
         numbers = sorted(set(self._a["function_file"]))
-        # Units that were compiled elsewhere may mean the same file by other parts of its path.
+        # Units that were compiled in another folder may name a file by other parts of its path.
         return list(dict.fromkeys(self._file(int(number)) for number in numbers if number >= 0))
 
     def function_columns(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-        """The code of all functions: ranges (low, high, low, ...); the number of each function's
-        first pair, and one more for the end; each function's unit, as a number in units."""
+        """Return the code of all functions as columns.
+
+        Returns:
+            Ranges (low, high, low, ...); the number of each function's first pair, and one more for
+            the end; each function's unit, as a number in units.
+        """
         a = self._a
         return a["function_ranges"], a["function_range"], a["function_unit"]
 
@@ -198,7 +213,8 @@ class Index:
         return found
 
     def lines_of(self, unit: int) -> UnitLines:
-        """Where the line table of the unit at this offset is.  Raises KinstError for no unit."""
+        """Return where the line table of the unit at this offset is.  Raises KinstError if no unit
+        is there."""
         offsets = self._a["unit_offset"]
         row = bisect_left(offsets, unit)
         if row >= len(offsets) or int(offsets[row]) != unit:
@@ -216,7 +232,7 @@ class Index:
         return bytes(text).decode("utf-8", "surrogateescape")
 
     def _number(self, name: str) -> int:
-        """The number of a name; -1 when no entry has it."""
+        """Return the number of a name; -1 if no entry has it."""
         wanted = name.encode("utf-8", "surrogateescape")
         text, at = self._names, self._name_at
         low, high = 0, len(at) - 1
@@ -281,7 +297,7 @@ class Index:
 
 
 def _chain(parents: Any, row: int) -> Iterator[int]:
-    """The copies that a copy is nested in, innermost first."""
+    """Yield the copies that a copy is nested in, innermost first."""
     row = int(parents[row])
     while row >= 0:
         yield row
@@ -289,10 +305,11 @@ def _chain(parents: Any, row: int) -> Iterator[int]:
 
 
 def key_of(file: ElfFile) -> str:
-    """The name of a saved index: the build-id, and a checksum of what the index is made from.
+    """Return the name of a saved index: the build-id, and a checksum of what the index is made
+    from.
 
-    strip, objcopy and dwz change debug sections and symbols but keep the build-id.  A file without
-    a build-id is summed up as a whole.
+    strip, objcopy and dwz change debug sections and symbols but keep the build-id.  For a file
+    without a build-id the checksum covers the whole file.
     """
     made_of = [s for s in file.sections if "debug_" in s.name or s.name in (".symtab", ".strtab")]
     digest = hashlib.sha256(repr([(s.name, s.size, s.flags) for s in made_of]).encode())
@@ -306,14 +323,14 @@ def key_of(file: ElfFile) -> str:
 
 
 def open_saved(file: ElfFile, cache: Path) -> Index | None:
-    """The index of a file where one was made before; None otherwise."""
+    """Return the index of a file if one was saved before; otherwise None."""
     key = key_of(file) if file.has_debug else ""
     arrays = saved_arrays.load(cache / f"dwarf-{key}.index", key) if key else None
     return Index(str(file.path), arrays) if arrays is not None and _whole(arrays) else None
 
 
 def _whole(arrays: Arrays) -> bool:
-    """Whether a saved index has every array of today's format."""
+    """Return whether a saved index has every array of today's format."""
     return "enumeration_die" in arrays
 
 
@@ -322,11 +339,15 @@ def open_index(
     cache: Path | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Index:
-    """The index of a file's own debug information.
+    """Return the index of a file's own debug information.
 
-    cache: the folder of saved indexes (core.paths), or None to save nothing.  progress:
-    called with the part that is done (0 to 1) while an index is made, not when there is one.
-    Raises KinstError when the file has no debug information or it is damaged.
+    Args:
+        file: the file or its path.
+        cache: the folder of saved indexes (core.paths), or None to save nothing.
+        progress: called with the part that is done (0 to 1) while an index is made.
+
+    Raises:
+        KinstError: the file has no debug information, or it is damaged.
     """
     file = file if isinstance(file, ElfFile) else open_file(file)
     if not file.has_debug:

@@ -1,4 +1,4 @@
-"""Source lines of instructions, from .debug_line, one unit at a time when it is asked for.
+"""Source lines of instructions, from .debug_line, one unit at a time when it is needed.
 
 Format: DWARF 5, section 6.2; DWARF 2 to 4 by the same program with their older headers.
 """
@@ -39,9 +39,14 @@ FIXED_FORMS = {FORM_DATA1: 1, FORM_DATA2: 2, FORM_DATA4: 4, FORM_DATA8: 8, FORM_
 
 @dataclass(frozen=True, slots=True)
 class LineSpan:
-    """Instructions of one source line: addresses low to high (exclusive), as linked.
+    """Instructions of one source line.
 
-    statement: whether low is a good place for a breakpoint on the line (is_stmt).
+    Attributes:
+        low: first address, as linked.
+        high: address after the last byte.
+        file: path.
+        line: number.
+        statement: whether low is a good place for a breakpoint on the line (is_stmt).
     """
 
     low: int
@@ -72,10 +77,8 @@ class Lines:
         self._known: dict[int, Sequence[LineSpan]] = {}
 
     def spans(self, unit: int) -> Sequence[LineSpan]:
-        """Every span of a unit, by address.  () when it has no line table.
-
-        Raises KinstError when the table is damaged.
-        """
+        """Return every span of a unit, by address; () if it has no line table.  Raises KinstError
+        if the table is damaged."""
         if unit not in self._known:
             where = self._index.lines_of(unit)
             found: Sequence[LineSpan] = ()
@@ -91,10 +94,10 @@ class Lines:
         return self._known[unit]
 
     def at(self, unit: int, address: int) -> LineSpan | None:
-        """The span that holds an address, or None."""
+        """Return the span that holds an address, or None."""
         spans = self.spans(unit)
         at = bisect_right(spans, address, key=lambda span: span.low) - 1
-        # Spans of discarded code may start at 0 and lie about how far they reach.
+        # Spans of discarded code may start at 0 and have a wrong end.
         while at >= 0 and spans[at].high <= address and spans[at].low + 0x1000 > address:
             at -= 1
         return spans[at] if at >= 0 and spans[at].low <= address < spans[at].high else None
@@ -102,16 +105,21 @@ class Lines:
     def of_line(
         self, unit: int, file: str, line: int, within: Sequence[tuple[int, int]]
     ) -> Sequence[LineSpan]:
-        """The spans of a source line inside some ranges (a function's), by address.
+        """Return the spans of a source line inside some ranges (a function's), by address.
 
-        file: the path or its last parts ("fork.c", "kernel/fork.c"); "" for any.
+        Args:
+            unit: offset in .debug_info.
+            file: the path or its last parts ("fork.c", "kernel/fork.c"); "" for any.
+            line: number.
+            within: ranges.
         """
         return [span for span in self.of_file(unit, file, within) if span.line == line]
 
     def of_file(
         self, unit: int, file: str, within: Sequence[tuple[int, int]]
     ) -> Sequence[LineSpan]:
-        """As of_line(), for all lines of a file."""
+        """Return the spans of all lines of a file inside some ranges; arguments as for
+        of_line()."""
         tail = "/" + file.lstrip("/")
         return [
             span
@@ -122,10 +130,10 @@ class Lines:
 
 
 class _Program(Reader):
-    """A line number program and its header."""
+    """Reads a line number program and its header."""
 
     def text(self) -> bytes:
-        """A string, without its NUL.  Raises ValueError when it has none."""
+        """Return a string, without its NUL.  Raises ValueError if it has none."""
         end = bytes(self.data).index(b"\0", self.at)
         found = bytes(self.data[self.at : end])
         self.at = end + 1
@@ -177,7 +185,7 @@ def _old_files(r: _Program, home: bytes) -> Sequence[str]:
     folders: list[bytes | None] = [None]
     while text := r.text():
         folders.append(text)
-    # File 0 is none.
+    # There is no file 0.
     files = [""]
     while text := r.text():
         folder = r.uleb()
@@ -230,6 +238,8 @@ def _value(sections: DebugSections, r: _Program, form: int, size: int) -> bytes 
 
 @dataclass(slots=True)
 class _LineState:
+    """Registers of the line number program's state machine."""
+
     address: int
     file: int
     line: int
@@ -247,8 +257,8 @@ def _run(data: bytes, header: _Header) -> list[LineSpan]:
     def emit() -> None:
         nonlocal before
         if before is not None and before.address < state.address and before.line:
-            known = before.file < len(header.files)
-            file = header.files[before.file] if known else ""
+            numbered = before.file < len(header.files)
+            file = header.files[before.file] if numbered else ""
             found.append(
                 LineSpan(before.address, state.address, file, before.line, before.statement)
             )
@@ -289,7 +299,7 @@ def _run(data: bytes, header: _Header) -> list[LineSpan]:
         elif opcode == LNS_FIXED_ADVANCE_PC:
             state.address += r.number(2)
         else:
-            # Others have only operands to step over.
+            # All other opcodes have only operands to step over.
             for _ in range(header.opcode_lengths[opcode - 1]):
                 r.uleb()
     return found

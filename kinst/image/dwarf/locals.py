@@ -1,8 +1,7 @@
 """Local variables and parameters at an instruction, by DWARF (DWARF 5, sections 2.6 and 3.5).
 
-A name is looked for in the innermost block that holds the instruction, then outwards to the
-function that the block is of (inlined or not), then in the functions that this one is inlined
-in.
+A name is searched in the innermost block that holds the instruction, then outwards to the block's
+function (inlined or not), then in the functions that this one is inlined in.
 """
 
 from __future__ import annotations
@@ -50,7 +49,12 @@ _SCOPES = (TAG_LEXICAL_BLOCK, TAG_INLINED_SUBROUTINE)
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """A function or block that holds an instruction.  function: its function's name."""
+    """A function or block that holds an instruction.
+
+    Attributes:
+        die: its entry.
+        function: its function's name.
+    """
 
     die: Die
     function: str
@@ -68,8 +72,13 @@ class DwarfLocals:
         registers: Sequence[str],
         caller: Caller | None = None,
     ) -> None:
-        """registers: D names by DWARF number.  caller: what is asked of the code for values that
-        only a caller has; None where that is not known."""
+        """Collect the sources.
+
+        Args:
+            registers: D names by DWARF number.
+            caller: what the code tells about callers, for values that only a caller has; None if
+                that is not known.
+        """
         self._dies = dies
         self._lists = lists
         self._index = index
@@ -87,8 +96,13 @@ class DwarfLocals:
         self._children: dict[int, tuple[Die, ...]] = {}
 
     def names(self, name: str, address: int, inlined: str = "") -> list[str]:
-        """The variables that an instruction's functions have, innermost first.  name: of the
-        function's symbol; address: as linked; inlined: see find()."""
+        """Return the variables that an instruction's functions have, innermost first.
+
+        Args:
+            name: of the function's symbol.
+            address: as linked.
+            inlined: as for find().
+        """
         found: dict[str, None] = {}
         address = self._described(name, address)
         scopes = self._copy_scopes(name, address, inlined) if inlined else []
@@ -100,37 +114,44 @@ class DwarfLocals:
     def find(
         self, name: str, frame: InspectedFrame, variable: str, inlined: str = ""
     ) -> Local | None:
-        """A variable at an instruction, or None when there is none of this name.
+        """Return a variable at an instruction, or None if there is none of this name.
 
-        name: of the function's symbol.  inlined: the inlined function whose variable is meant;
-        "" for the innermost.  Raises KinstError for damaged debug information.
+        Args:
+            name: of the function's symbol.
+            frame: the instruction.
+            variable: its name.
+            inlined: the inlined function whose variable is meant; "" for the innermost.
+
+        Raises:
+            KinstError: the debug information is damaged.
         """
         frame = replace(frame, address=self._described(name, frame.address))
         scopes = self._scopes(name, frame.address)
         if inlined:
             scopes = self._copy_scopes(name, frame.address, inlined) or scopes
         for at, scope in enumerate(scopes):
-            # The last of a name is the one that hides the others.
+            # The last variable of a name hides the others.
             for die in reversed(self._variables(scope.die)):
                 if self._name(die) == variable:
                     return self._local(die, scope, scopes[at:], frame)
         return None
 
     def type_in(self, function: str, variable: str) -> DType | None:
-        """The type of a variable of this name anywhere in a function, inlined or not; for what
-        has to be known before the instructions are."""
+        """Return the type of a variable of this name anywhere in a function, inlined or not, for
+        checks that come before the instructions are known."""
         for die in self._declared(function):
             if self._name(die) == variable:
                 return self._types.of(die)
         return None
 
     def names_in(self, function: str) -> list[str]:
-        """The names of all of them, each once: those of the outermost block first."""
+        """Return the names of all variables of a function, each once: those of the outermost block
+        first."""
         names = (self._name(die) for die in self._declared(function))
         return list(dict.fromkeys(filter(None, names)))
 
     def _declared(self, function: str) -> Iterator[Die]:
-        """The variables and parameters of a function and of what is inlined in it."""
+        """Yield the variables and parameters of a function and of what is inlined in it."""
         for found in self._index.functions(function):
             queue = [self._dies.die(found.die)]
             while queue:
@@ -147,7 +168,7 @@ class DwarfLocals:
     # Scopes
 
     def _scopes(self, name: str, address: int) -> list[_Scope]:
-        """The functions and blocks around an instruction, innermost first."""
+        """Return the functions and blocks around an instruction, innermost first."""
         die = self._function_at(name, address)
         found: list[_Scope] = []
         function = ""
@@ -166,8 +187,8 @@ class DwarfLocals:
         return found
 
     def _copy_scopes(self, name: str, address: int, inlined: str) -> list[_Scope]:
-        """The scopes of a copy of an inlined function, itself first, at an instruction of it or
-        at its entry, which may belong to other code (an empty range begins there)."""
+        """Return the scopes of an inlined copy, itself first, at an instruction of it or at its
+        entry, which may belong to other code (an empty range begins there)."""
         top = self._function_at(name, address)
         ways = [[_Scope(top, self._name(top))]] if top is not None else []
         while ways:
@@ -189,14 +210,14 @@ class DwarfLocals:
 
     def _holds(self, die: Die, address: int) -> bool:
         ranges = self._lists.ranges(die)
-        # A block without ranges of its own holds what is in the blocks below it.
+        # A block without ranges of its own holds what the blocks below it hold.
         if not ranges and die.tag == TAG_LEXICAL_BLOCK:
             return any(c.tag in _SCOPES and self._holds(c, address) for c in self._below(die))
         return any(low <= address < high for low, high in ranges)
 
     def _described(self, name: str, address: int) -> int:
-        """The address, or the first one that the debug information has of its function: the room
-        for a tracer at a function's start is in front of that, and changes no variable."""
+        """Return the address, or the first one that the debug information has for its function: the
+        padding for a tracer at a function's start comes before that, and changes no variable."""
         symbol = self._index.symbol_at(address)
         if symbol is None or self._function_at(name, address) is not None:
             return address
@@ -206,7 +227,7 @@ class DwarfLocals:
         return address
 
     def _function_at(self, name: str, address: int) -> Die | None:
-        """The entry of the function whose own code holds an address."""
+        """Return the entry of the function whose own code holds an address."""
         plain = name.partition("@")[0].partition(".")[0]
         symbol = self._index.symbol_at(address)
         names = dict.fromkeys([plain, symbol[0].partition(".")[0] if symbol else plain])
@@ -214,7 +235,7 @@ class DwarfLocals:
             for function in self._index.functions(one):
                 if any(low <= address < high for low, high in function.ranges):
                     return self._in_unit(function.unit, address)
-        # An alias, or a name that the debug information does not know: by what is inlined there.
+        # An alias, or a name that the debug information lacks: go by what is inlined there.
         for copy in self._index.copies_at(address):
             return self._in_unit(copy.unit, address)
         return None
@@ -244,14 +265,16 @@ class DwarfLocals:
         if die.offset not in self._own:
             own = [c for c in self._below(die) if c.tag in (TAG_PARAMETER, TAG_VARIABLE)]
             named = {self._name(c) for c in own}
-            # Static ones of the abstract instance come first: those after them hide them.
+            # Static variables of the abstract instance come first: later ones hide them.
             left = [c for c in self._inherited(die) if self._name(c) not in named]
             self._own[die.offset] = [*left, *own]
         return self._own[die.offset]
 
     def _inherited(self, die: Die) -> list[Die]:
-        """Static variables that only the abstract instance of a function or block has; of
-        several with one name none, because the debug information does not say which is meant."""
+        """Yield static variables that only the abstract instance of a function or block has.
+
+        Of several with one name none: the debug information does not say which is meant.
+        """
         origin = die.number(AT_ABSTRACT_ORIGIN)
         if not origin:
             return []
@@ -269,7 +292,7 @@ class DwarfLocals:
         return [c for c, name in zip(found, names, strict=True) if names.count(name) == 1]
 
     def _origins(self, die: Die) -> Iterator[Die]:
-        """An entry and its abstract origins, which have the attributes that it lacks."""
+        """Yield an entry and its abstract origins, which have the attributes that it lacks."""
         for _ in range(8):
             yield die
             origin = die.number(AT_ABSTRACT_ORIGIN) or die.number(AT_SPECIFICATION)
@@ -327,7 +350,7 @@ class DwarfLocals:
         return None if calls is None else lambda n: calls.entry_value(function, frame, n)
 
     def _frame_base(self, scopes: Sequence[_Scope], frame: InspectedFrame) -> str:
-        """The frame base of the function itself, also for what is inlined in it."""
+        """Return the frame base of the function itself, also for what is inlined in it."""
         function = scopes[-1].die
         code = self._lists.location(function, AT_FRAME_BASE, frame.address)
         (piece, *more) = pieces_of(code or b"", self._context(function, scopes, frame))

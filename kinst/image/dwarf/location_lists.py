@@ -1,5 +1,7 @@
-"""Ranges and location lists of single entries (DWARF 4, sections 2.6.2 and 2.17.3; DWARF 5,
-sections 7.28 and 7.29), read when they are asked for."""
+"""Ranges and location lists of single entries, read when they are needed.
+
+Source: DWARF 4, sections 2.6.2 and 2.17.3; DWARF 5, sections 7.28 and 7.29.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,20 @@ from kinst.image.dwarf.sections import DebugSections
 AT_LOCLISTS_BASE = 0x8C
 _INDEXED = (FORM_ADDRX, *range(FORM_ADDRX1, FORM_ADDRX4 + 1), FORM_GNU_ADDR_INDEX)
 MOST = 100_000  # entries of one list
-# Location list entries (table 7.10); the first eight are those of range lists, but for one.
+# Location list entries (table 7.10); the first eight are those of range lists, except one.
 LLE_DEFAULT, LLE_BASE_ADDRESS = 5, 6
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A unit's base address, and where its address and list tables start."""
+    """A unit's base address, and where its parts of shared sections start.
+
+    Attributes:
+        low: base address.
+        addresses: in .debug_addr.
+        ranges: in .debug_rnglists.
+        locations: in .debug_loclists.
+    """
 
     low: int
     addresses: int
@@ -55,12 +64,12 @@ class Lists:
         unit = die.unit
         if unit.offset not in self._homes:
             first = self._dies.die(unit.first)
-            # A unit that does not say where its tables are has them behind the sections' headers.
+            # A unit that does not say where its tables are has them after the sections' headers.
             header = 0 if unit.version < 5 else 16 if unit.offset_size == 8 else 8
-            behind = header + 4  # before DWARF 5 there are none
+            after = header + 4  # before DWARF 5 there are none
             addresses = first.number(AT_ADDR_BASE, first.number(AT_GNU_ADDR_BASE, header))
-            home = Home(0, addresses, first.number(AT_RNGLISTS_BASE, behind),
-                        first.number(AT_LOCLISTS_BASE, behind))  # fmt: skip
+            home = Home(0, addresses, first.number(AT_RNGLISTS_BASE, after),
+                        first.number(AT_LOCLISTS_BASE, after))  # fmt: skip
             low = first.number(AT_LOW_PC)
             if first.forms.get(AT_LOW_PC) in _INDEXED:
                 low = self._address(home, unit.address_size, low)
@@ -68,11 +77,12 @@ class Lists:
         return self._homes[unit.offset]
 
     def indexed(self, die: Die, index: int) -> int:
-        """An address of the unit's part of .debug_addr."""
+        """Return an address of the unit's part of .debug_addr."""
         return self._address(self.home(die), die.unit.address_size, index)
 
     def address(self, die: Die, attribute: int) -> int:
-        """An attribute that is an address, as it is or by its index.  Raises KinstError."""
+        """Return an attribute that is an address, given directly or by its index.  Raises
+        KinstError."""
         value = die.number(attribute)
         try:
             return self.indexed(die, value) if die.forms[attribute] in _INDEXED else value
@@ -86,7 +96,8 @@ class Lists:
         return Reader(self._sections.array(section).data, offset)
 
     def ranges(self, die: Die) -> list[tuple[int, int]]:
-        """(low, high) of an entry's code, () for none.  Raises KinstError for damage."""
+        """Return (low, high) of each piece of an entry's code, () for none.  Raises KinstError for
+        damage."""
         try:
             if AT_RANGES in die.attributes:
                 return list(self._range_list(die))
@@ -134,7 +145,8 @@ class Lists:
                 yield base + low, base + high
 
     def _pair(self, die: Die, r: Reader, kind: int, base: int) -> tuple[int, int]:
-        """The addresses of an entry of kind 2, 3, 4 or, numbered as range lists do, 6 or 7."""
+        """Return the addresses of an entry of kind 2, 3, 4 or, numbered as in range lists, 6 or
+        7."""
         size = die.unit.address_size
         if kind == 4:
             return base + r.uleb(), base + r.uleb()
@@ -149,10 +161,12 @@ class Lists:
         raise ValueError(kind)
 
     def location(self, die: Die, attribute: int, address: int) -> bytes | None:
-        """The expression of an attribute (a location or frame base) at a linked address.
+        """Return the expression of an attribute (a location or frame base) at a linked address.
 
-        None when the attribute is not there, or has nothing for this address.  Raises
-        KinstError for damage.
+        None if the entry lacks the attribute, or the attribute has no expression for this address.
+
+        Raises:
+            KinstError: the debug information is damaged.
         """
         value = die.attributes.get(attribute)
         if value is None or isinstance(value, bytes):
@@ -194,7 +208,7 @@ class Lists:
             elif kind == LLE_DEFAULT:
                 default = r.take(r.uleb())
             else:
-                # Above the default entry the numbers are one more than range lists have.
+                # After the default entry the numbers are one higher than in range lists.
                 low, high = self._pair(die, r, kind - (kind > LLE_DEFAULT), base)
                 yield low, high, r.take(r.uleb())
         if default is not None:

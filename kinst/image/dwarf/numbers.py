@@ -1,6 +1,6 @@
 """Numbers of the DWARF format (DWARF 5, section 7; GNU extensions by their usual names).
 
-Plain constants: both the compiled scan and the readers in Python use them.
+Plain constants, since both the compiled scan and the readers in Python use them.
 """
 
 from __future__ import annotations
@@ -133,14 +133,14 @@ C_LANGUAGES = (0x01, 0x02, 0x0C, 0x1D, 0x2C, 0x31, 0x8001)
 # Inline attribute (table 7.20): 0 is "not inlined and not declared so".
 INL_NOT_INLINED = 0
 
-# Where the text of a string is: the high bits of a string key (the low ones are the offset).
+# The section that holds a string: the high bits of a string key (the low bits are the offset).
 KEY_SHIFT = 48
 KEY_STR = 1
 KEY_LINE_STR = 2
 KEY_INFO = 3
 KEY_LINE = 4
 
-# How the scan sees a form: its size (fixed, or one of these), and what its value is.
+# What the scan knows of a form: its size (fixed, or one of these), and the class of its value.
 SIZE_ULEB, SIZE_NONE, SIZE_BLOCK, SIZE_BLOCK1, SIZE_BLOCK2, SIZE_BLOCK4 = -1, -2, -3, -4, -5, -6
 SIZE_STRING, SIZE_INDIRECT, SIZE_SLEB, SIZE_ADDRESS, SIZE_OFFSET, SIZE_REF_ADDR = range(-12, -6)
 (
@@ -175,7 +175,7 @@ FORMS = {
     FORM_GNU_REF_ALT: (SIZE_OFFSET, CLASS_ALT), FORM_GNU_STRP_ALT: (SIZE_OFFSET, CLASS_ALT),
 }  # fmt: skip
 
-# The attributes that are looked at, by their places in an entry as it is read.  0: not looked at.
+# The attributes that the scan reads, by their slots.  0: not read.
 SLOTTED = (
     0, AT_SIBLING, AT_NAME, AT_BYTE_SIZE, AT_STMT_LIST, AT_LOW_PC, AT_HIGH_PC, AT_LANGUAGE,
     AT_COMP_DIR, AT_INLINE, AT_ABSTRACT_ORIGIN, AT_DECL_FILE, AT_DECL_LINE, AT_DECLARATION,
@@ -192,7 +192,7 @@ ALSO_SLOTTED = {AT_GNU_ADDR_BASE: ADDR_BASE, AT_GNU_DWO_NAME: DWO_NAME}
 # Kinds of named types in the index.
 KIND_STRUCTURE, KIND_UNION, KIND_ENUMERATION, KIND_TYPEDEF, KIND_BASE = 1, 2, 3, 4, 5
 
-# What may be wrong with a unit; the compiled code returns these, negative.
+# Errors in a unit; the compiled code returns these, negated.
 FULL, FULL_ABBREVIATIONS = 100, 101
 TROUBLE = {
     1: "it is cut off inside an entry",
@@ -221,10 +221,10 @@ E_STRING, E_HEADER, E_VERSION, E_SPLIT, E_WORK, E_SIBLING, E_ADDRX = range(9, 16
 ) = range(17)  # fmt: skip
 U_COLUMNS = 17
 
-# What the scan does with an entry: an index row for functions, copies, types and variables;
-# others only may have such below them (scopes), or have nothing (0).
+# What the scan does with an entry: make a row for a function, copy, type or variable; descend into
+# a scope, which may have such entries below it; or nothing (0).
 DO_NOTHING, DO_SCOPE, DO_FUNCTION, DO_COPY, DO_VARIABLE, DO_TYPE = range(6)
-# DO_TYPE + kind of type; these may also hold functions unless the language is C.
+# DO_TYPE + kind of type; types may also hold functions unless the language is C.
 SCOPES = (
     TAG_COMPILE_UNIT, TAG_PARTIAL_UNIT, TAG_TYPE_UNIT, TAG_NAMESPACE, TAG_MODULE, TAG_ENTRY_POINT,
     TAG_TRY, TAG_CATCH, TAG_WITH, TAG_LEXICAL_BLOCK,

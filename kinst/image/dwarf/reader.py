@@ -1,6 +1,7 @@
-"""Numbers of DWARF data, one after another, in plain Python; and the paths of source files.
+"""Reads numbers of DWARF data one after another, in plain Python; and makes the paths of source
+files.
 
-For what is read lazily; the scan of all of .debug_info is compiled (scan/read.py).
+For data that are read lazily; the scan of a whole .debug_info is compiled (scan/read.py).
 
 Tested by tests/image/dwarf/test_dies.py.
 """
@@ -11,10 +12,10 @@ _LONGEST = 126  # bits of a LEB128 number; the compiled scan takes as many
 
 
 class Reader:
-    """Reads from data at `at`, which it moves on.
+    """Reads from data at `at`, which it advances.
 
-    Every method raises IndexError where the data ends too early, and ValueError for a LEB128
-    number (DWARF 5, 7.6) longer than 18 bytes, which nobody writes.
+    Every method raises IndexError if the data end too early, and ValueError for a LEB128 number
+    (DWARF 5, 7.6) longer than 18 bytes, which no compiler writes.
     """
 
     __slots__ = ("at", "data")
@@ -34,7 +35,7 @@ class Reader:
         return piece
 
     def number(self, size: int, signed: bool = False) -> int:
-        """A number of `size` bytes, the lowest first."""
+        """Read a number of `size` bytes, the lowest first."""
         return int.from_bytes(self.take(size), "little", signed=signed)
 
     def uleb(self) -> int:
@@ -57,10 +58,16 @@ class Reader:
 
 
 def source_path(home: bytes, folder: bytes | None, name: bytes) -> bytes:
-    """A source file's path: its name, below its folder, below where the compiler ran (home).
+    """Return a source file's path: its name, below its folder, below the folder in which the
+    compiler ran.
 
-    folder: None for home itself.  A relative home (kernels are built with -ffile-prefix-map)
-    is one of two names that were made relative to the same place, and not put before the other.
+    A relative home (kernels are built with -ffile-prefix-map) is one of two names that were made
+    relative to the same folder, and is not put in front of the other.
+
+    Args:
+        home: the folder in which the compiler ran.
+        folder: of the file; None for home itself.
+        name: of the file.
     """
     if name.startswith(b"/"):
         return name

@@ -26,15 +26,16 @@ SHF_COMPRESSED = 0x800
 SHF_GROUP = 0x200
 COMPRESSION_HEADER = 24
 ZLIB, ZSTD = 1, 2
-# deflate codes at most 258 bytes in 2 bits or so; whoever says more is wrong.
+# deflate codes at most 258 bytes in about 2 bits; a header that announces more is damaged.
 MOST = 1040
 
 
 class DebugSections:
     """The debug sections of a file as read-only arrays of bytes, each unpacked and relocated when
-    it is first asked for; absent ones are empty.
+    it is first needed; absent ones are empty.
 
-    where: the file, for messages.
+    Attributes:
+        where: the file, for messages.
     """
 
     def __init__(self, elf: Elf) -> None:
@@ -43,10 +44,11 @@ class DebugSections:
         self._arrays: dict[str, U8] = {}
 
     def array(self, name: str) -> U8:
-        """The bytes of .debug_NAME.
+        """Return the bytes of .debug_NAME.
 
-        Raises KinstError when the section is truncated, compressed in a way that cannot be read,
-        or has relocations that are not known.
+        Raises:
+            KinstError: the section is truncated, compressed in an unknown way, or has relocations
+                of an unknown type.
         """
         if name not in self._arrays:
             section = section_of(self._elf, name)
@@ -58,7 +60,7 @@ class DebugSections:
         return self._arrays[name]
 
     def text(self, name: str, offset: int) -> bytes:
-        """The NUL-terminated string at an offset.  Raises KinstError when there is none."""
+        """Return the NUL-terminated string at an offset.  Raises KinstError if there is none."""
         array = self.array(name)
         for room in (128, 4096, len(array)):
             piece = array[offset : offset + room].tobytes()
@@ -69,7 +71,7 @@ class DebugSections:
 
 
 def section_of(file: ElfFile, name: str) -> ElfSection | None:
-    """The section .debug_NAME of a file; None when there is none.
+    """Return the section .debug_NAME of a file; None if there is none.
 
     In a relocatable file made with -fdebug-types-section every type unit has a .debug_info of its
     own, in a section group; the functions are in the one that is in no group.
@@ -105,7 +107,7 @@ def _inflated(file: ElfFile, section: ElfSection, packed: bytes, size: int, kind
     if size > len(packed) * MOST:
         raise KinstError(f"{where}: damaged: {len(packed)} bytes cannot unpack to {size}")
     try:
-        # One byte more than is announced shows that there is more.
+        # One byte more than announced shows that there is more.
         found = zlib.decompressobj().decompress(packed, size + 1)
     except zlib.error as error:
         raise KinstError(f"{where}: damaged: {error}") from None

@@ -1,8 +1,8 @@
-"""D types out of DWARF (DWARF 5, chapter 5): what BTF lacks, and kernels without BTF.
+"""D types from DWARF (DWARF 5, chapter 5): what BTF lacks, and kernels without BTF.
 
-A type is read when it is asked for; members of structures when they are.  Enumerations by the
-names of their values are wanted only where a file has no BTF: the table of these names is made
-when one is first asked for, and kept in a file of its own (a kernel's 16,000 take a second).
+A type is read when it is needed, and so are the members of a structure.  Enumerations by the names
+of their constants are needed only for a file without BTF: the table of these names is made on first
+use, and kept in a file of its own (a kernel's 16,000 names take a second).
 """
 
 from __future__ import annotations
@@ -75,27 +75,27 @@ class DwarfTypes:
         self._known: dict[int, DType] = {}
 
     def tagged(self, kind: str, name: str) -> DType | None:
-        """The struct, union or enum with this tag."""
+        """Return the struct, union or enum with this tag."""
         return self._one(self._index.types(name), (kind,))
 
     def typedef(self, name: str) -> DType | None:
-        """The type that a typedef or base type names."""
+        """Return the type that a typedef or base type names."""
         return self._one(self._index.types(name), ("typedef", "base"))
 
     def variable(self, name: str) -> DType | None:
-        """The type of a variable at file scope."""
+        """Return the type of a variable at file scope."""
         for found in self._index.variables(name):
             return self.of(self._dies.die(found.die))
         return None
 
     def function(self, name: str) -> FunctionType | None:
-        """The prototype of the first function of this name."""
+        """Return the prototype of the first function of this name."""
         for found in self._index.functions(name):
             return self.prototype(self._dies.die(found.die), 0)
         return None
 
     def enumerators(self, name: str) -> list[tuple[EnumType, int]]:
-        """Every enumeration that has a value of this name, and the value."""
+        """Return every enumeration that has a constant of this name, and the value."""
         found = []
         for offset in self._names.enumerations(name):
             type_ = self.at(offset)
@@ -107,7 +107,7 @@ class DwarfTypes:
         return next((self.at(one.die) for one in found if one.kind in kinds), None)
 
     def of(self, die: Die, depth: int = 0) -> DType:
-        """The type that an entry's DW_AT_type means (of a variable, parameter, member)."""
+        """Return the type that an entry's DW_AT_type means (of a variable, parameter, member)."""
         # A variable's definition may leave its type to its declaration.
         for also in (AT_ABSTRACT_ORIGIN, AT_SPECIFICATION):
             if AT_TYPE not in die.attributes and also in die.attributes and depth < MAX_DEPTH:
@@ -115,7 +115,7 @@ class DwarfTypes:
         return self.at(die.number(AT_TYPE), depth) if AT_TYPE in die.attributes else VOID
 
     def at(self, offset: int, depth: int = 0) -> DType:
-        """The type of the entry at an offset in .debug_info.  Raises KinstError."""
+        """Return the type of the entry at an offset in .debug_info.  Raises KinstError."""
         if depth > MAX_DEPTH:
             raise KinstError(f"damaged debug information of {self.module}: type at {offset:#x}")
         if offset not in self._known:
@@ -167,7 +167,7 @@ class DwarfTypes:
         return made
 
     def prototype(self, die: Die, depth: int) -> FunctionType:
-        """What a function (or function type) takes and returns."""
+        """Return what a function (or function type) takes and returns."""
         result = self.of(die, depth)
         origin = die.number(AT_ABSTRACT_ORIGIN)
         if origin and depth < MAX_DEPTH:
@@ -181,7 +181,6 @@ class DwarfTypes:
         return FunctionType(result, tuple(taken), variadic)
 
     def members(self, struct: StructType) -> Sequence[Member]:
-        """See core.dtypes.MemberSource."""
         die = self._dies.die(int(struct.key.rpartition(" ")[2], 16))
         found = []
         for child in self._dies.children(die):
@@ -192,7 +191,7 @@ class DwarfTypes:
 
 
 def _place(member: Die) -> tuple[int, int]:
-    """(first bit, width of a bit-field or 0) of a member (DWARF 5, section 5.7.6)."""
+    """Return (first bit, width of a bit-field or 0) of a member (DWARF 5, section 5.7.6)."""
     location = member.attributes.get(AT_MEMBER_LOCATION, 0)
     if isinstance(location, bytes):
         # DWARF 2: an expression, DW_OP_plus_uconst N.
@@ -213,7 +212,7 @@ def _place(member: Die) -> tuple[int, int]:
 
 
 def enumerators_of(dies: Dies, die: Die) -> tuple[tuple[str, int], ...]:
-    """(name, value) of each value of an enumeration, in the order of its declaration."""
+    """Return (name, value) of each constant of an enumeration, in the order of its declaration."""
     found = []
     for child in dies.children(die):
         if child.tag == TAG_ENUMERATOR:
@@ -225,20 +224,24 @@ def enumerators_of(dies: Dies, die: Die) -> tuple[tuple[str, int], ...]:
 
 
 class EnumeratorNames:
-    """The enumerations of one file by the names of their values."""
+    """The enumerations of one file by the names of their constants."""
 
     def __init__(
         self, dies: Dies, enumerations: Sequence[int], kept: tuple[Path, str] | None = None
     ) -> None:
-        """enumerations: where they are in .debug_info.  kept: the folder of saved tables, and
-        what this one is made of (dwarf.key_of())."""
+        """Describe the table; it is made when first needed.
+
+        Args:
+            enumerations: their offsets in .debug_info.
+            kept: the folder of saved tables, and what this one is made from (dwarf.key_of()).
+        """
         self._dies = dies
         self._enumerations = enumerations
         self._kept = kept
 
     def enumerations(self, name: str) -> Sequence[int]:
-        """Where the enumerations are that have a value of this name.  Raises KinstError for
-        damaged debug information."""
+        """Return the offsets of the enumerations that have a constant of this name.  Raises
+        KinstError for damaged debug information."""
         wanted = name.encode("utf-8", "surrogateescape")
         text, at = self._table["text"], self._table["at"]
 
@@ -251,8 +254,8 @@ class EnumeratorNames:
 
     @cached_property
     def _table(self) -> Arrays:
-        """The names in order of their bytes, one after the other, where each starts (one more
-        for the end), and for each its enumeration."""
+        """Return the names in order of their bytes, one after the other; where each starts (with
+        one more for the end); and the enumeration of each."""
         if self._kept is None:
             return self._made()
         folder, key = self._kept
@@ -265,7 +268,7 @@ class EnumeratorNames:
 
     def _made(self) -> Arrays:
         rows = sorted(
-            (name.encode(), int(offset))  # what is no UTF-8 has been replaced
+            (name.encode(), int(offset))  # bytes that are not UTF-8 have been replaced
             for offset in self._enumerations
             for name, _ in enumerators_of(self._dies, self._dies.die(int(offset)))
         )

@@ -1,7 +1,7 @@
 """Compiled reading of abbreviation tables (DWARF 5, section 7.5.3).
 
-A table becomes arrays: for each abbreviation its attributes in order, and a shorter program to
-step over an entry: what is of fixed size is one addition, and only what varies is read.
+A table becomes arrays: for each abbreviation its attributes in order, and a shorter program to step
+over an entry: attributes of fixed size are one addition, and only the others are read.
 
 Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
@@ -65,7 +65,8 @@ from kinst.image.dwarf.scan.space import (
 
 @compiled
 def read_attributes(s: Space, u: int, r: int, attribute: int, p: int) -> tuple[int, int]:
-    """The attributes of one abbreviation into rows: (next free row, position after them)."""
+    """Read the attributes of one abbreviation into rows.  Return (next free row, position after
+    them)."""
     w = s.w
     b = s.rest
     end = w[END + S_ABBREV]
@@ -106,7 +107,7 @@ def read_attributes(s: Space, u: int, r: int, attribute: int, p: int) -> tuple[i
         if size >= 0:
             fixed += size
         else:
-            # There are never more steps than attributes, so they share the rows.
+            # There are never more steps than attributes, so steps share the attributes' rows.
             w[rows + step * B_COLUMNS + B_STEP_FIXED] = fixed
             w[rows + step * B_COLUMNS + B_STEP_FORM] = form
             step += 1
@@ -119,7 +120,8 @@ def read_attributes(s: Space, u: int, r: int, attribute: int, p: int) -> tuple[i
 
 @compiled
 def read_table(s: Space, u: int) -> int:
-    """Append the table at a unit's abbreviation offset: how many, or minus the trouble."""
+    """Append the table at a unit's abbreviation offset.  Return its number of rows, or minus the
+    error."""
     w = s.w
     end = w[END + S_ABBREV]
     p = w[u + U_ABBREV]
@@ -157,7 +159,8 @@ def read_table(s: Space, u: int) -> int:
 
 @compiled
 def compile_table(s: Space, u: int) -> tuple[int, int]:
-    """The abbreviations of a unit: (where the first row is, how many), or (the trouble, 0)."""
+    """Return the abbreviations of a unit as (first row, number of rows), or (minus the error,
+    0)."""
     w = s.w
     offset = w[u + U_ABBREV]
     shape = w[u + U_OFFSIZE] << 16 | w[u + U_ADDRSIZE] << 8
@@ -168,7 +171,7 @@ def compile_table(s: Space, u: int) -> tuple[int, int]:
         return w[known + K_FIRST], w[known + K_COUNT]
     n = read_table(s, u)
     if n == -FULL_ABBREVIATIONS and w[N + ABBREVIATIONS] > 0:
-        # Forget the tables of units before and start at the front again.
+        # Forget the tables of earlier units and start at the front again.
         for i in range(MEMORY):
             w[w[AT + KNOWN] + i * 4 + K_OFFSET] = -1
         w[N + ABBREVIATIONS] = 0
@@ -185,7 +188,7 @@ def compile_table(s: Space, u: int) -> tuple[int, int]:
 
 @compiled
 def find(s: Space, first: int, count: int, code: int) -> int:
-    """The row of an abbreviation code in a table; -1 when it has none."""
+    """Return the row of an abbreviation code in a table; -1 if the table lacks it."""
     w = s.w
     # Compilers number them from 1, without gaps.
     if 0 < code <= count and w[first + (code - 1) * A_COLUMNS + A_CODE] == code:

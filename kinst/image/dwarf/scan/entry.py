@@ -1,7 +1,7 @@
-"""Compiled reading of one entry: its attributes' values into slots, or just past them.
+"""Compiled reading of one entry: put its attributes' values into slots, or step over them.
 
-Values are as they stand there (w[VALUE + slot], class at w[CLASS + slot]); the functions at the
-end say what they mean, once the unit's bases are known.
+Values are stored as they are encoded (w[VALUE + slot], class at w[CLASS + slot]); the functions at
+the end interpret them, once the unit's bases are known.
 
 Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
@@ -84,7 +84,7 @@ SLOTS_OF_ENTRY = len(SLOTTED)
 
 @compiled
 def size_of(s: Space, u: int, form: int) -> int:
-    """Bytes of a folded form's values in a unit, or a negative SIZE_*."""
+    """Return the bytes of a folded form's values in a unit, or a negative SIZE_*."""
     w = s.w
     size = w[FORM_SIZE + form]
     if size == SIZE_ADDRESS:
@@ -98,7 +98,7 @@ def size_of(s: Space, u: int, form: int) -> int:
 
 @compiled
 def fixed(s: Space, u: int, p: int, size: int, what: int, slot: int, const: int) -> int:
-    """A value of fixed size into a slot: the position after it, or trouble."""
+    """Put a value of fixed size into a slot.  Return the position after it, or minus the error."""
     w = s.w
     if size > w[u + U_END] - p:
         return -E_CUT
@@ -112,7 +112,8 @@ def fixed(s: Space, u: int, p: int, size: int, what: int, slot: int, const: int)
 
 @compiled
 def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
-    """A value of a form without a fixed size into a slot: the position after it, or trouble."""
+    """Put a value of a form without a fixed size into a slot.  Return the position after it, or
+    minus the error."""
     w = s.w
     b = s.info
     end = w[u + U_END]
@@ -124,7 +125,7 @@ def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
         form = fold(form)
         size = size_of(s, u, form)
         what = w[FORM_CLASS + form]
-        # An indirect constant has no place for its value; one more level leads nowhere.
+        # An indirect constant would have no room for its value; a second level is not allowed.
         if size == SIZE_NONE or size == SIZE_INDIRECT or form == FORM_IMPLICIT_CONST:
             return -E_FORM
         if size >= 0:
@@ -157,9 +158,11 @@ def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
 
 @compiled
 def read_entry(s: Space, u: int, r: int, p: int) -> int:
-    """The attributes at p of an entry into their slots: the position after, or trouble.
+    """Put the attributes at p of an entry into their slots.  Return the position after them, or
+    minus the error.
 
-    r: the row of its abbreviation.
+    Args:
+        r: the row of its abbreviation.
     """
     w = s.w
     for slot in range(SLOTS_OF_ENTRY):
@@ -184,7 +187,7 @@ def read_entry(s: Space, u: int, r: int, p: int) -> int:
 
 @compiled
 def skip_entry(s: Space, u: int, r: int, p: int) -> int:
-    """The position after the attributes at p of an entry, or trouble."""
+    """Return the position after the attributes at p of an entry, or minus the error."""
     w = s.w
     end = w[u + U_END]
     for b in range(w[r + A_STEP], w[r + A_STEPS], B_COLUMNS):
@@ -201,7 +204,8 @@ def skip_entry(s: Space, u: int, r: int, p: int) -> int:
 
 @compiled
 def element(s: Space, section: int, base: int, index: int, size: int) -> int:
-    """Where in s.rest element `index` of an array at `base` of a section is; -1 if outside."""
+    """Return where in s.rest element `index` of an array at `base` of a section is; -1 if it is
+    outside."""
     w = s.w
     start = w[START + section]
     room = w[END + section] - start - base
@@ -212,7 +216,7 @@ def element(s: Space, section: int, base: int, index: int, size: int) -> int:
 
 @compiled
 def address_at(s: Space, u: int, index: int) -> tuple[int, int]:
-    """The address of an index into .debug_addr: (address, 0 or minus the trouble)."""
+    """Return (address, 0 or minus the error) of an index into .debug_addr."""
     w = s.w
     size = w[u + U_ADDRSIZE]
     at = element(s, S_ADDR, w[u + U_ADDR_BASE], index, size)
@@ -223,7 +227,7 @@ def address_at(s: Space, u: int, index: int) -> tuple[int, int]:
 
 @compiled
 def address_of(s: Space, u: int, slot: int) -> tuple[int, int]:
-    """The address in a slot of class address or addrx: (address, 0 or minus the trouble)."""
+    """Return (address, 0 or minus the error) of a slot of class address or addrx."""
     w = s.w
     if w[CLASS + slot] == CLASS_ADDRX:
         return address_at(s, u, w[VALUE + slot])
@@ -232,7 +236,7 @@ def address_of(s: Space, u: int, slot: int) -> tuple[int, int]:
 
 @compiled
 def string_of(s: Space, u: int, slot: int) -> int:
-    """The key of the string in a slot, 0 when there is none, or minus the trouble."""
+    """Return the key of the string in a slot, 0 if there is none, or minus the error."""
     w = s.w
     what = w[CLASS + slot]
     v = w[VALUE + slot]
@@ -255,14 +259,15 @@ def string_of(s: Space, u: int, slot: int) -> int:
 
 @compiled
 def reference_of(s: Space, u: int, slot: int) -> int:
-    """The offset in .debug_info that a slot refers to, ABSENT, or (below it) the trouble."""
+    """Return the offset in .debug_info that a slot refers to, ABSENT, or (below it) minus the
+    error."""
     w = s.w
     what = w[CLASS + slot]
     v = w[VALUE + slot]
     if what == CLASS_ALT:
         return -E_ALT
     if what == CLASS_REFERENCE:
-        # Relative to the unit, and inside it.
+        # The reference is relative to the unit, and must lie inside it.
         v += w[u + U_OFFSET]
         return v if w[u + U_OFFSET] <= v < w[u + U_END] else -E_REF
     if what == CLASS_REF_ADDR:

@@ -37,7 +37,7 @@ from kinst.image.dwarf.scan.units import line_header, line_string
 
 @compiled
 def add_slot(s: Space, v: int) -> int:
-    """Append a slot: 0, or minus FULL."""
+    """Append a slot.  Return 0, or minus FULL."""
     w = s.w
     n = w[N + SLOTS]
     if n >= w[ROOM + SLOTS]:
@@ -49,7 +49,7 @@ def add_slot(s: Space, v: int) -> int:
 
 @compiled
 def add_file(s: Space, u: int, name: int, directory: int, start: int, directories: int) -> int:
-    """Append the slot of a file: 0, or minus the trouble."""
+    """Append the slot of a file.  Return 0, or minus the error."""
     w = s.w
     key = 0
     if 0 <= directory < directories:
@@ -64,7 +64,8 @@ def add_file(s: Space, u: int, name: int, directory: int, start: int, directorie
 def read_entries(
     s: Space, u: int, p: int, end: int, offsize: int, start: int, directories: int
 ) -> int:
-    """Directories (start < 0) or files of a DWARF 5 table: the position after, or the trouble."""
+    """Read directories (start < 0) or files of a DWARF 5 table.  Return the position after them, or
+    minus the error."""
     b = s.rest
     if p >= end:
         return -E_LINE
@@ -76,7 +77,7 @@ def read_entries(
         if p < 0:
             return -E_LINE
     count, p = uleb(b, p, end)
-    # Every entry has at least a byte, so the count is bounded by the bytes.
+    # An entry has at least one byte, so the bytes bound the count.
     if p < 0 or count < 0 or count > end - p or (formats == 0 and count > 0):
         return -E_LINE
     for _ in range(count):
@@ -104,10 +105,11 @@ def read_entries(
 
 @compiled
 def read_old_entries(s: Space, u: int, p: int, end: int, start: int) -> int:
-    """Directories and files of a table of DWARF 2 to 4: the position after, or the trouble.
+    """Read directories and files of a table of DWARF 2 to 4.  Return the position after them, or
+    minus the error.
 
-    u[U_SLOTS] becomes the number of slots that are directories.  Directory 0 is where the
-    compiler ran, and file 0 is none.
+    u[U_SLOTS] becomes the number of slots that are directories.  Directory 0 is the one in which
+    the compiler ran; there is no file 0.
     """
     w = s.w
     b = s.rest
@@ -147,7 +149,7 @@ def read_old_entries(s: Space, u: int, p: int, end: int, start: int) -> int:
 
 @compiled
 def read_files(s: Space, u: int) -> int:
-    """The files of a unit's line table, numbered in FILES: 0, or minus the trouble.
+    """Number the files of a unit's line table in FILES.  Return 0, or minus the error.
 
     u[U_SLOT] and u[U_SLOTS] say where SLOTS has the number of each.
     """
@@ -159,7 +161,7 @@ def read_files(s: Space, u: int) -> int:
     version, offsize, p, end = line_header(s, u)
     if version < 0:
         return version
-    # Directories are slots too while they are read: their string keys.
+    # While they are read, directories are slots too: their string keys.
     start = w[N + SLOTS]
     if version == 5:
         p = read_entries(s, u, p, end, offsize, -1, 0)
@@ -172,7 +174,7 @@ def read_files(s: Space, u: int) -> int:
         directories = w[u + U_SLOTS]
     if p < 0:
         return p
-    # Only the files stay.
+    # Keep only the files.
     files = w[N + SLOTS] - start - directories
     slots = w[AT + SLOTS] + start
     for i in range(files):

@@ -1,10 +1,10 @@
-"""numba, as the scan of debug information uses it.
+"""How the scan of debug information uses numba.
 
-Imported only where an index is built (importing numba takes a quarter of a second).  Compiled
-code is kept beside the other things kinst can make again, in a folder named by the sources:
-numba itself recompiles a function only when its own file changes, not when one it calls does.
-Every file there has a checksum, of its name too, because numba runs what it reads; what is damaged
-or another function's is compiled anew, and what cannot be written is compiled in every process.
+Imported only when an index is built (importing numba takes a quarter of a second). Compiled code is
+kept in kinst's cache, in a folder named by the sources: numba itself recompiles a function only if
+its own file changes, not if one that it calls does.  Each file there has a checksum, which covers
+its name too, because numba runs what it reads.  Damaged files and those of another function are
+compiled again; if the folder cannot be written, every process compiles.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from numba.core import caching
 
 from kinst.core.paths import cache_folder
 
-# Elements of arrays are plain numbers to the compiled code, whatever numpy calls them.
+# To the compiled code elements of arrays are plain numbers, not numpy scalars.
 U8: TypeAlias = npt.NDArray[Any]
 I64: TypeAlias = npt.NDArray[Any]
-# The files with compiled functions, or with constants of theirs.
+# The files with compiled functions, or with constants that they use.
 SOURCES = (
     "abbrev", "entry", "files", "jit", "ranges", "read", "scan", "space", "units",
 )  # fmt: skip
@@ -45,7 +45,7 @@ UNUSED = 30 * 86400  # seconds after which the code of other sources is deleted
 
 
 def _code_folder() -> Path:
-    """The folder of compiled code for these sources; what other versions left is deleted."""
+    """Return the folder of compiled code for these sources, and delete what other versions left."""
     folder = Path(__file__).parent
     digest = hashlib.sha256(f"{folder} {numba.__version__} {platform.python_version()}".encode())
     for path in [*(folder / f"{name}.py" for name in SOURCES), folder.parent / "numbers.py"]:
@@ -60,13 +60,13 @@ def _code_folder() -> Path:
 
 
 _CODE = _code_folder()
-# Without numba's own types: they do not know the flags below.
+# As Any: numba's own type annotations lack the flags below.
 _numba: Any = numba
 _CacheFile: Any = caching.IndexDataCacheFile
 _FunctionCache: Any = caching.FunctionCache
 
-# Without reference counts (nothing is allocated), exceptions, and wrappers that nobody calls:
-# each of them makes compiling slower than it makes anything else better.
+# Without reference counts (nothing is allocated), exceptions, and unused wrappers: each of them
+# costs more compile time than it gains.
 _FLAGS = {"nogil": True, "_nrt": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 _INNER: list[Any] = []
 _EXAMPLES: dict[str, Any] = {}
@@ -92,7 +92,7 @@ class _CheckedFile(_CacheFile):  # type: ignore[misc]
         self._write(self._data_path(name), data)
 
     def _content(self, path: Path) -> bytes:
-        """A file's content.  Raises OSError when there is none or it is damaged."""
+        """Return a file's content.  Raises OSError if there is none or it is damaged."""
         data = path.read_bytes()
         if len(data) < 4 or _sum(path, data[4:]) != int.from_bytes(data[:4], "little"):
             raise OSError(f"{path}: damaged")
@@ -112,7 +112,7 @@ class _CodeCache(_FunctionCache):  # type: ignore[misc]
     """The kept code of one entry point."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Raises RuntimeError where nothing can be kept."""
+        """Raise RuntimeError if nothing can be kept."""
         before = _numba.config.CACHE_DIR
         _numba.config.CACHE_DIR = str(_CODE)
         try:
@@ -136,14 +136,14 @@ class _CodeCache(_FunctionCache):  # type: ignore[misc]
 
 
 def compiled(function: F) -> F:
-    """A function that compiled functions call.  It is compiled before the first of those."""
+    """Mark a function that compiled functions call.  It is compiled before the first of those."""
     dispatcher = _numba.njit(no_cpython_wrapper=True, **_FLAGS)(function)
     _INNER.append(dispatcher)
     return cast(F, dispatcher)
 
 
 def entry_point(function: F) -> F:
-    """A function that Python calls: compiled then, and kept for later processes."""
+    """Mark a function that Python calls: it is compiled then, and kept for later processes."""
     dispatcher = _numba.njit(**_FLAGS)(function)
     try:
         dispatcher._cache = _CodeCache(function)
@@ -153,22 +153,25 @@ def entry_point(function: F) -> F:
 
 
 class _NoCache(caching.NullCache):
-    """Of an entry point where no folder can be written."""
+    """Replaces _CodeCache if no folder can be written."""
 
     def load_overload(self, sig: Any, target_context: Any) -> None:
         _compile_inner()
 
 
 def prepare(examples: dict[str, Any]) -> None:
-    """To be called before any entry point.  examples: values for the annotations (as text) of
-    inner functions other than int, bool and tuples of int."""
+    """Register types for the annotations of inner functions; to be called before any entry point.
+
+    Args:
+        examples: by annotation (as text): values of types other than int, bool and tuples of int.
+    """
     _EXAMPLES.update(examples)
 
 
 def _compile_inner() -> None:
     """Compile all inner functions, each once, for the types of its annotations.
 
-    Left to itself numba compiles a function anew for every constant that it is called with.
+    By itself numba would compile a function again for every constant that it is called with.
     """
     known = {"int": _numba.int64, "bool": _numba.boolean, "None": _numba.none}
     known |= {name: _numba.typeof(example) for name, example in _EXAMPLES.items()}
@@ -183,7 +186,7 @@ def _compile_inner() -> None:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """No garbage collection: compiling makes many objects and drops few."""
+    """Suspend garbage collection: compiling makes many objects and drops few."""
     before = gc.isenabled()
     gc.disable()
     try:

@@ -42,15 +42,16 @@ from kinst.image.dwarf.scan.space import (
 
 @compiled
 def add_range(s: Space, n: int, low: int, high: int) -> int:
-    """Append a range unless it is empty; the new count, or minus FULL.
+    """Append a range unless it is empty.  Return the new count, or minus FULL.
 
-    FIRST_ANY and FIRST_LOW of the head: has there been any, and the start of the first."""
+    In the head, FIRST_ANY says whether there was a range, and FIRST_LOW is the start of the first.
+    """
     w = s.w
     if w[FIRST_ANY] == 0:
         w[FIRST_ANY] = 1
         w[FIRST_LOW] = low
-    # Empty ones have no code.  Neither have those that end before they start; addresses are
-    # unsigned, which a flipped top bit compares.
+    # An empty range has no code.  Neither has one that ends before it starts; flipping the top
+    # bits compares addresses as unsigned numbers.
     if low ^ (-1 << 63) >= high ^ (-1 << 63):
         return n
     if n >= w[ROOM + RANGES]:
@@ -62,7 +63,7 @@ def add_range(s: Space, n: int, low: int, high: int) -> int:
 
 @compiled
 def read_old_ranges(s: Space, u: int, offset: int, n: int) -> tuple[int, int]:
-    """A list of .debug_ranges (DWARF 2 to 4) appended: (new count, bytes read)."""
+    """Append a list of .debug_ranges (DWARF 2 to 4).  Return (new count, bytes read)."""
     w = s.w
     b = s.rest
     end = w[END + S_RANGES]
@@ -90,7 +91,7 @@ def read_old_ranges(s: Space, u: int, offset: int, n: int) -> tuple[int, int]:
 
 @compiled
 def list_offset(s: Space, u: int, index: int) -> int:
-    """The offset in .debug_rnglists of an index (DW_FORM_rnglistx), or minus the trouble."""
+    """Return the offset in .debug_rnglists of an index (DW_FORM_rnglistx), or minus the error."""
     w = s.w
     size = w[u + U_OFFSIZE]
     base = w[u + U_RNG_BASE]
@@ -103,7 +104,7 @@ def list_offset(s: Space, u: int, index: int) -> int:
 
 @compiled
 def read_operand(s: Space, u: int, p: int, indexed: bool) -> tuple[int, int]:
-    """An address in a range list, plain or by index: (address, position after it)."""
+    """Read an address in a range list, direct or by index.  Return (address, position after it)."""
     w = s.w
     b = s.rest
     end = w[END + S_RNGLISTS]
@@ -121,10 +122,8 @@ def read_operand(s: Space, u: int, p: int, indexed: bool) -> tuple[int, int]:
 
 @compiled
 def read_ranges(s: Space, u: int, offset: int, n: int) -> tuple[int, int]:
-    """The range list at an offset appended: (new count, bytes read).
-
-    The count is minus the trouble where the list is damaged.
-    """
+    """Append the range list at an offset.  Return (new count, bytes read); the count is minus the
+    error if the list is damaged."""
     w = s.w
     if w[u + U_VERSION] < 5:
         return read_old_ranges(s, u, offset, n)

@@ -1,8 +1,8 @@
 """Compiled readers of bytes: numbers and LEB128 numbers.
 
-Every function of the scan checks that what it reads lies inside its section, and returns a
-negative position (minus one of TROUBLE's numbers) where it does not.  Positions and addresses
-are int64; addresses are the bit patterns of unsigned ones.
+Every function of the scan checks that what it reads lies inside its section, and otherwise returns
+a negative position (minus one of TROUBLE's numbers). Positions and addresses are int64; addresses
+are the bit patterns of unsigned ones.
 
 Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
@@ -20,14 +20,14 @@ FOUR, FIVE, SIX, SEVEN = np.uint64(4), np.uint64(5), np.uint64(6), np.uint64(7)
 
 @compiled
 def u8(b: U8, p: int) -> int:
-    """One byte at p, which must be inside b."""
-    # Indexing by unsigned numbers: by signed ones numba tests each for "from the end".
+    """Return the byte at p, which must be inside b."""
+    # Index by unsigned numbers: numba tests signed ones for counting "from the end".
     return signed(b[np.uint64(p)])
 
 
 @compiled
 def number(b: U8, p: int, size: int) -> int:
-    """An unsigned number of 1, 2, 3, 4 or 8 bytes at p, which must be inside b."""
+    """Return an unsigned number of 1, 2, 3, 4 or 8 bytes at p, which must be inside b."""
     i = np.uint64(p)
     v = signed(b[i])
     if size >= 2:
@@ -44,7 +44,7 @@ def number(b: U8, p: int, size: int) -> int:
 
 @compiled
 def uleb(b: U8, p: int, end: int) -> tuple[int, int]:
-    """An unsigned LEB128 number at p: (value, position after it)."""
+    """Read an unsigned LEB128 number at p.  Return (value, position after it)."""
     if p >= end:
         return 0, -E_CUT
     c = u8(b, p)
@@ -66,7 +66,7 @@ def uleb(b: U8, p: int, end: int) -> tuple[int, int]:
 
 @compiled
 def sleb(b: U8, p: int, end: int) -> tuple[int, int]:
-    """A signed LEB128 number at p: (value, position after it)."""
+    """Read a signed LEB128 number at p.  Return (value, position after it)."""
     start = p
     v, p = uleb(b, p, end)
     if p > 0:
@@ -78,7 +78,7 @@ def sleb(b: U8, p: int, end: int) -> tuple[int, int]:
 
 @compiled
 def string_end(b: U8, p: int, end: int) -> int:
-    """The position after the NUL-terminated string at p, or minus the trouble."""
+    """Return the position after the NUL-terminated string at p, or minus the error."""
     while p < end:
         if u8(b, p) == 0:
             return p + 1

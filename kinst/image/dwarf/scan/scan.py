@@ -1,4 +1,5 @@
-"""The compiled scan of .debug_info: functions, inlined copies, types, variables into rows.
+"""The compiled scan of .debug_info: it makes rows of functions, inlined copies, types and
+variables.
 
 Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
@@ -114,14 +115,14 @@ from kinst.image.dwarf.scan.space import (
 )
 from kinst.image.dwarf.scan.units import read_unit_entry
 
-# Lists may be shared by entries, but not so often that reading them takes for ever: bytes of
-# lists and tables read, as a multiple of the bytes there are.
+# Entries may share lists, but not so often that reading them takes forever.  Most bytes of lists
+# and tables to read, as a multiple of the bytes in the file.
 WORK_LIMIT = 64
 
 
 @compiled
 def file_number(s: Space, u: int, slot: int) -> int:
-    """The number in FILES of the unit's file in a slot; -1 when there is none."""
+    """Return the number in FILES of the unit's file in a slot; -1 if there is none."""
     w = s.w
     index = w[VALUE + slot]
     if w[CLASS + slot] == ABSENT or index < 0 or index >= w[u + U_SLOTS]:
@@ -131,16 +132,17 @@ def file_number(s: Space, u: int, slot: int) -> int:
 
 @compiled
 def line_number(s: Space, slot: int) -> int:
-    """The line in a slot; 0 when there is none, or nonsense."""
+    """Return the line in a slot; 0 if there is none, or it is out of range."""
     v = s.w[VALUE + slot]
     return v if s.w[CLASS + slot] != ABSENT and 0 <= v < 1 << 31 else 0
 
 
 @compiled
 def add_type(s: Space, u: int, die: int, kind: int) -> int:
-    """The type whose entry has been read into TYPES: 0, or minus the trouble.
+    """Add the type whose entry was just read to TYPES.  Return 0, or minus the error.
 
-    Of those without a name only enumerations, whose values have names."""
+    Of types without a name only enumerations are added, whose constants have names.
+    """
     w = s.w
     name = string_of(s, u, NAME)
     if name < 0:
@@ -160,7 +162,7 @@ def add_type(s: Space, u: int, die: int, kind: int) -> int:
 
 @compiled
 def add_variable(s: Space, u: int, die: int) -> int:
-    """The variable at file scope whose entry has been read: 0, or minus the trouble."""
+    """Add the variable at file scope whose entry was just read.  Return 0, or minus the error."""
     w = s.w
     n = w[N + VARIABLES]
     if n >= w[ROOM + VARIABLES]:
@@ -182,7 +184,7 @@ def add_variable(s: Space, u: int, die: int) -> int:
 
 @compiled
 def add_ranges(s: Space, u: int) -> int:
-    """The ranges of the entry that has been read, to RANGES: 0, or minus the trouble."""
+    """Add the ranges of the entry that was just read to RANGES.  Return 0, or minus the error."""
     w = s.w
     n = w[N + RANGES]
     w[FIRST_ANY] = 0
@@ -210,9 +212,9 @@ def add_ranges(s: Space, u: int) -> int:
 
 @compiled
 def add_entry(s: Space, u: int, row: int) -> int:
-    """Where a copy is entered, into its row: 0, or minus the trouble.
+    """Put the entry address of a copy into its row.  Return 0, or minus the error.
 
-    DW_AT_entry_pc, else DW_AT_low_pc, else the start of its first range.
+    The address is DW_AT_entry_pc, otherwise DW_AT_low_pc, otherwise the start of its first range.
     """
     w = s.w
     start = 0
@@ -241,7 +243,7 @@ def add_entry(s: Space, u: int, row: int) -> int:
 
 @compiled
 def add_code(s: Space, u: int, number: int, die: int, copy: bool, depth: int) -> int:
-    """The function or inlined copy whose entry has been read: 0, or minus the trouble."""
+    """Add the function or inlined copy whose entry was just read.  Return 0, or minus the error."""
     w = s.w
     table = COPIES if copy else FUNCTIONS
     n = w[N + table]
@@ -288,16 +290,16 @@ def add_code(s: Space, u: int, number: int, die: int, copy: bool, depth: int) ->
 
 @compiled
 def may_skip(s: Space, u: int, do: int) -> bool:
-    """Whether nothing below an entry belongs into the index."""
+    """Return whether nothing below an entry belongs into the index."""
     if do >= DO_TYPE:
-        # In C structures hold no functions.
+        # In C, structures hold no functions.
         return s.w[u + U_C_LIKE] != 0
     return do == DO_NOTHING or do == DO_VARIABLE
 
 
 @compiled
 def descend(s: Space, depth: int, do: int) -> int:
-    """Enter the children of an entry: the new depth, or minus the trouble."""
+    """Enter the children of an entry.  Return the new depth, or minus the error."""
     w = s.w
     if depth + 1 >= DEPTH:
         return -E_DEPTH
@@ -318,7 +320,7 @@ def descend(s: Space, depth: int, do: int) -> int:
 
 @compiled
 def scan_unit(s: Space, u: int, number: int, first: int, count: int) -> int:
-    """One unit's entries into rows: 0, or minus the trouble."""
+    """Make rows of one unit's entries.  Return 0, or minus the error."""
     w = s.w
     p = w[u + U_FIRST]
     end = w[u + U_END]
@@ -343,7 +345,7 @@ def scan_unit(s: Space, u: int, number: int, first: int, count: int) -> int:
         do = w[r + A_DO]
         children = w[r + A_CHILDREN] != 0
         if do >= DO_VARIABLE and w[path + (depth - 1) * 3 + S_GLOBAL] == 0:
-            # Types and variables inside functions stay out.
+            # Leave out types and variables inside functions.
             do = DO_NOTHING
         skip = children and w[r + A_SIBLING] != 0 and may_skip(s, u, do)
         wanted = skip or do >= DO_FUNCTION
@@ -373,9 +375,9 @@ def scan_unit(s: Space, u: int, number: int, first: int, count: int) -> int:
 
 @entry_point
 def scan_units(s: Space, start: int, stop: int) -> tuple[int, int]:
-    """Scan the units start to stop: (where it ended, 0 or minus the trouble there).
+    """Scan the units start to stop.  Return (unit where it ended, 0 or minus the error there).
 
-    With minus FULL the counts are as before that unit, whose scan is to be tried again.
+    With minus FULL the counts are as before that unit, which must be scanned again with more room.
     """
     w = s.w
     limit = WORK_LIMIT * (len(s.info) + len(s.rest))

@@ -1,10 +1,9 @@
 """Where the compiled scan keeps everything: three arrays.
 
-The scan's functions share one value: .debug_info, the other sections one after the other, and
-one array of int64 that holds all its tables.  (Every array that a compiled function is given
-costs numba compile time, so tables are places in one array instead of arrays of their own.)
-The array starts with a head of counts and of where each table lies; rows are named by where
-they start.
+The scan's functions share one value: .debug_info, the other sections one after the other, and one
+array of int64 that holds all tables.  (Every array that a compiled function takes costs numba
+compile time, so the tables are parts of one array.) The array starts with a head of counts and of
+each table's start; a row is named by the index at which it starts.
 
 Tested by tests/image/dwarf/scan/test_limits.py.
 """
@@ -40,13 +39,13 @@ from kinst.image.dwarf.scan.jit import I64, U8, compiled, entry_point
     C_ROOT,
 ) = range(11)  # fmt: skip
 CODE_COLUMNS = 11
-# Columns of a type.  The first three make it the same as another: kind and name, size, place.
+# Columns of a type.  Types with the same first three are one: kind and name, size, place.
 T_NAME, T_SIZE, T_PLACE, T_DIE = range(4)
 V_DIE, V_NAME, V_SPECIFICATION, V_DECLARATION = range(4)
 # Columns of the path of entries above the current one: function, copy, is it file scope.
 S_FUNCTION, S_COPY, S_GLOBAL = range(3)
 # Columns of an abbreviation, of an attribute (B_STEP_*: fixed bytes before a form that varies),
-# and of the memory of abbreviation tables that are still there.
+# and of the list of abbreviation tables that are still in memory.
 A_CODE, A_DO, A_CHILDREN, A_SIBLING, A_FIRST, A_LAST, A_STEP, A_STEPS, A_TAIL = range(9)
 A_COLUMNS = 9
 B_SLOT, B_FORM, B_CONST, B_SIZE, B_STEP_FIXED, B_STEP_FORM = range(6)
@@ -84,25 +83,32 @@ class Words(Protocol):
 
 
 class Space(NamedTuple):
-    """info: .debug_info.  rest: the other sections that are read.  w: head and tables."""
+    """What the scan's functions share.
+
+    Attributes:
+        info: .debug_info.
+        rest: the other sections, one after the other.
+        w: head and tables.
+    """
 
     info: U8
     rest: U8
     w: Words
 
 
-# Compiled functions that only compiled ones call cannot be called from Python.
+# Python cannot call a compiled function that only compiled functions call: use its source.
 def _fold(number: int) -> int:
     place: int = fold.py_func(number)  # type: ignore[attr-defined]
     return place
 
 
 def make_space(arrays: dict[str, U8]) -> Space:
-    """Room for the scan of these sections (as DebugSections has them), and one unit's header."""
+    """Return room for the scan of these sections (as DebugSections has them), and for one unit's
+    header."""
     pieces, bounds, at = [], list[tuple[int, int]](), 0
     for name in SCANNED[1:]:
         size = len(arrays[name])
-        # Of strings only the keys are looked at.
+        # The scan reads only the keys of strings.
         if name in ("str", "line_str"):
             bounds.append((0, size))
             continue
@@ -146,12 +152,12 @@ def _tables(rooms: list[int], units: int) -> I64:
 
 
 def words(space: Space) -> I64:
-    """The array of head and tables, for numpy."""
+    """Return the array of head and tables, for numpy."""
     return cast(I64, space.w)
 
 
 def table(space: Space, number: int) -> npt.NDArray[np.int64]:
-    """The rows in use of a table."""
+    """Return the rows in use of a table."""
     w, columns = words(space), COLUMNS[number]
     start, rows = int(w[AT + number]), int(w[N + number])
     found: npt.NDArray[np.int64] = w[start : start + rows * columns].reshape(rows, columns)
@@ -159,10 +165,13 @@ def table(space: Space, number: int) -> npt.NDArray[np.int64]:
 
 
 def grown(space: Space, units: int, double: bool = True, all_of_them: bool = False) -> Space:
-    """The same rows with twice the room in every table that is at least half full.
+    """Return the same rows with twice the room in every table that is at least half full.
 
-    units: how many there are.  all_of_them: twice the room everywhere, for when it is not known
-    which table a unit filled up (its rows are taken back).
+    Args:
+        units: how many units there are.
+        double: whether to double at all.
+        all_of_them: double every table, if it is not known which one a unit filled (its rows were
+            taken back).
     """
     old = words(space)
     rooms = [
@@ -177,7 +186,7 @@ def grown(space: Space, units: int, double: bool = True, all_of_them: bool = Fal
     for number in (*GROWING, UNITS):
         if number not in (ABBREVIATIONS, ATTRIBUTES):
             table(found, number)[:] = table(space, number)
-    # Abbreviations are read again.
+    # The abbreviations will be read again.
     w[N + ABBREVIATIONS] = w[N + ATTRIBUTES] = 0
     rehash(found, TYPES, TYPES_HASH)
     rehash(found, FILES, FILES_HASH)
@@ -186,7 +195,7 @@ def grown(space: Space, units: int, double: bool = True, all_of_them: bool = Fal
 
 @compiled
 def fold(number: int) -> int:
-    """The place of a tag, an attribute or a form in a table of 256; 0 for what nobody knows.
+    """Return the place of a tag, an attribute or a form in a table of 256; 0 for an unknown one.
 
     GNU's forms are at 0x1f00, its attributes at 0x2100.
     """
@@ -203,7 +212,7 @@ def fold(number: int) -> int:
 
 @compiled
 def place_of(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
-    """The slot of a hash table that has the row (a, b, c), or the free one where it belongs."""
+    """Return the slot of a hash table that has the row (a, b, c), or the free slot for it."""
     w = s.w
     h = (a ^ (b << 17) ^ (b >> 9)) * 0x9E3779B97F4A7C1 + c
     h = (h ^ (h >> 29)) * 0x1B873593CC9E2D5
@@ -232,7 +241,8 @@ def rehash(s: Space, table: int, slots: int) -> None:
 
 @compiled
 def intern(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
-    """The number of the row (a, b, c), appended when it is new; minus FULL without room."""
+    """Return the number of the row (a, b, c), appended if it is new; minus FULL if there is no
+    room."""
     w = s.w
     at = place_of(s, table, slots, a, b, c)
     row = w[at]

@@ -69,7 +69,8 @@ from kinst.image.dwarf.scan.space import AT, CLASS, END, S_LINE, START, UNITS, V
 
 @compiled
 def read_header(s: Space, p: int, u: int) -> int:
-    """The unit header at p into the row u: the next header's position, or minus the trouble."""
+    """Read the unit header at p into the row u.  Return the next header's position, or minus the
+    error."""
     w = s.w
     b = s.info
     for i in range(U_COLUMNS):
@@ -128,7 +129,7 @@ def read_header(s: Space, p: int, u: int) -> int:
 
 @entry_point
 def count_units(s: Space, row: int) -> tuple[int, int]:
-    """How many units there are: (count, 0), or (minus the trouble, offset of the unit)."""
+    """Count the units.  Return (count, 0), or (minus the error, offset of the unit)."""
     n = 0
     p = 0
     while p < len(s.info):
@@ -142,7 +143,7 @@ def count_units(s: Space, row: int) -> tuple[int, int]:
 
 @entry_point
 def read_headers(s: Space, count: int) -> None:
-    """Fill the rows of all units, which count_units() has found sound."""
+    """Fill the rows of all units, which count_units() has checked."""
     p = 0
     for i in range(count):
         p = read_header(s, p, s.w[AT + UNITS] + i * U_COLUMNS)
@@ -150,7 +151,7 @@ def read_headers(s: Space, count: int) -> None:
 
 @compiled
 def defaults(s: Space, u: int) -> None:
-    """Where the unit's parts of shared sections start when its entry does not say."""
+    """Set where the unit's parts of shared sections start if its entry does not say."""
     w = s.w
     if w[u + U_VERSION] >= 5:
         # After the section's own header (DWARF 5, sections 7.26, 7.27 and 7.28).
@@ -161,7 +162,7 @@ def defaults(s: Space, u: int) -> None:
 
 @compiled
 def read_unit_entry(s: Space, u: int, first: int, count: int) -> int:
-    """The unit's own entry into its row: 0, or minus the trouble."""
+    """Read the unit's own entry into its row.  Return 0, or minus the error."""
     w = s.w
     defaults(s, u)
     p = w[u + U_FIRST]
@@ -204,7 +205,8 @@ def read_unit_entry(s: Space, u: int, first: int, count: int) -> int:
 
 @compiled
 def line_string(s: Space, p: int, end: int, form: int, offsize: int) -> tuple[int, int, int]:
-    """A value in a line table's header: (position after it, string key or number, is a key)."""
+    """Read a value in a line table's header.  Return (position after it, string key or number, is a
+    key)."""
     b = s.rest
     if form == FORM_STRING:
         return string_end(b, p, end), KEY_LINE << KEY_SHIFT | p - s.w[START + S_LINE], 1
@@ -234,10 +236,11 @@ def line_string(s: Space, p: int, end: int, form: int, offsize: int) -> tuple[in
 
 @compiled
 def line_header(s: Space, u: int) -> tuple[int, int, int, int]:
-    """The header of the line table of a unit that has one: (version, offset size, first table's
-    place, end).
+    """Read the header of the line table of a unit that has one.
 
-    version is minus the trouble where it is damaged.
+    Returns:
+        (version, offset size, first table's place, end); version is minus the error if it is
+        damaged.
     """
     w = s.w
     b = s.rest
@@ -255,7 +258,7 @@ def line_header(s: Space, u: int) -> tuple[int, int, int, int]:
         offsize = 8
     if length > end - p:
         return -E_LINE, 0, 0, 0
-    end = p + length  # one below 0 is too short as well
+    end = p + length  # a negative length is too short as well
     # Version, address and segment sizes, header length, five bytes, at least one opcode.
     if end - p < offsize + 10:
         return -E_LINE, 0, 0, 0
