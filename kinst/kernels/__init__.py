@@ -1,1 +1,2 @@
-"""Rank 3: fetching kernels, debug files, modules and busybox, into a cache."""
+"""Rank 3: fetch kernels, debug files, modules and busybox into a cache, and find those that are
+installed."""

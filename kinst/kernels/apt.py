@@ -1,7 +1,7 @@
 """apt with lists, cache and status of its own, and the contents of .deb files.
 
-Sources are read from the machine's (sources.list(5), both formats), narrowed to Debian itself
-and, where the machine runs another release than is wanted, renamed to the wanted one.
+Sources are the machine's (sources.list(5), both formats), narrowed to Debian itself and, if the
+machine runs another release than is wanted, changed to the wanted one.
 
 Tested by tests/kernels/test_fetch.py.
 """
@@ -27,13 +27,13 @@ from kinst.core.errors import KinstError
 _CHUNK = 1 << 20
 _FAILED = re.compile(r"Failed to fetch \S+/dists/([^/\s]+)/")  # a suite, in apt's words
 _GONE = "404 Not Found"  # in apt's words for a file that the mirror does not have
-_POLL = 0.1  # seconds between two looks at a running download
-# A release, by code name or by its place in time; other vendors' suites are not Debian's.
+_POLL = 0.1  # seconds between two checks of a running download
+# A release, by code name or by age; suites of other vendors do not match.
 _RELEASES = "buster|bullseye|bookworm|trixie|forky|duke|sid|(?:old)*stable|testing|unstable"
 _SUITE = re.compile(rf"({_RELEASES})((?:[-/]updates|-security)?)/?")
-_WITHOUT_UPDATES = ("sid", "unstable")  # and without a security suite
-# Fields that say what to fetch, which kinst decides for itself; all others (keys, trust,
-# dates) are taken over as they are.
+_WITHOUT_UPDATES = ("sid", "unstable")  # these have no security suite either
+# Fields that say what to fetch, which kinst decides itself; all others (keys, trust, dates) are
+# kept as they are.
 _OWN_FIELDS = {"types", "uris", "suites", "components", "architectures", "languages", "enabled"}
 _OPTION_FIELDS = {"arch": "architectures", "lang": "languages", "target": "targets"}
 
@@ -43,16 +43,24 @@ Confirm = Callable[[str, int], bool]
 
 
 class NotThereError(KinstError):
-    """The mirror has no such file (any more), though its lists say so."""
+    """The mirror's lists have a file that the mirror lacks."""
 
 
 class PassingError(KinstError):
-    """What failed may do the next time: a download that broke off, a damaged package (deleted)."""
+    """A failure that may not happen again: a download that broke off, a damaged package
+    (deleted)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AptSource:
-    """One entry of apt's sources: a mirror, its suites, and its other fields as written."""
+    """One entry of apt's sources.
+
+    Attributes:
+        uris: of the mirrors.
+        suites: names.
+        components: names.
+        fields: its other fields, as written.
+    """
 
     uris: tuple[str, ...]
     suites: tuple[str, ...]
@@ -71,14 +79,20 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """size: bytes; md5: hexadecimal, equal to what the package says of the file."""
+    """A file of a package.
+
+    Attributes:
+        size: bytes.
+        md5: hexadecimal, equal to the package's own checksum of the file.
+    """
 
     size: int
     md5: str
 
 
 def parse_sources(text: str, deb822: bool) -> list[AptSource]:
-    """Enabled binary-package entries of a .sources (deb822) or .list (one line each) file."""
+    """Return the enabled binary-package entries of a .sources (deb822) or .list (one line each)
+    file."""
     return _parse_stanzas(text) if deb822 else _parse_lines(text)
 
 
@@ -102,7 +116,7 @@ def _parse_stanzas(text: str) -> list[AptSource]:
         fields: dict[str, str] = {}
         name = ""
         for line in stanza.splitlines():
-            if line[:1].isspace():  # goes on from the line before (an inline key, for one)
+            if line[:1].isspace():  # continues the line before (an inline key, for example)
                 fields[name] = f"{fields.get(name, '')}\n{line}"
             else:
                 name, _, value = line.partition(":")
@@ -122,9 +136,11 @@ def _others(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def narrow(sources: Sequence[AptSource], suite: str) -> str:
-    """deb822 text of the entries that are Debian's main, for the release `suite`; "" for none.
+    """Return the entries that are Debian's main, for one release, as deb822 text; "" for none.
 
-    suite: a code name, or CODENAME-backports, which is that release with its backports."""
+    Args:
+        suite: a code name, or CODENAME-backports for that release with its backports.
+    """
     release, _, backports = suite.partition("-")
     stanzas = []
     for source in sources:
@@ -150,7 +166,7 @@ def narrow(sources: Sequence[AptSource], suite: str) -> str:
 
 
 def _without(sources: str, suites: Collection[str]) -> str:
-    """deb822 text of narrow()'s without these suites; "" where nothing would change."""
+    """Return narrow()'s text without these suites; "" if nothing would change."""
     kept = []
     for stanza in sources.split("\n\n"):
         (named,) = re.findall(r"^Suites: (.*)$", stanza, re.M)
@@ -165,7 +181,16 @@ class Apt:
     """apt-get for one release and architecture, in a folder of its own."""
 
     def __init__(self, folder: Path, suite: str, architecture: str) -> None:
-        """Raises KinstError where there is no apt, or no Debian mirror in its sources."""
+        """Write apt's configuration.
+
+        Args:
+            folder: for lists, cache and state.
+            suite: as for narrow().
+            architecture: Debian's name.
+
+        Raises:
+            KinstError: there is no apt, or no Debian mirror in its sources.
+        """
         for tool in ("apt-get", "apt-cache", "apt-config", "dpkg-deb"):
             if not shutil.which(tool):
                 raise KinstError(
@@ -181,7 +206,7 @@ class Apt:
             )
         for part in ("lists/partial", "cache/archives/partial", "state"):
             (folder / part).mkdir(parents=True, exist_ok=True)
-        # The ending is how apt knows the format.
+        # apt recognises the format by the file's suffix.
         self._sources = folder / "kinst.sources"
         self._sources.write_text(sources)
         self._options = [
@@ -197,18 +222,18 @@ class Apt:
             f"-oDir::Cache={folder}/cache",
             f"-oDir::Log={folder}",
             "-oAcquire::Languages=none",
-            # Root's apt fetches as another user, who cannot enter root's home.
+            # Root's apt fetches as another user, which cannot enter root's home.
             "-oAPT::Sandbox::User=root",
             "-oAcquire::Retries=3",
             "-q",
         ]
 
     def update(self, progress: Callable[[str, float | None], None]) -> str:
-        """Fetch the package lists; what apt complained of, or "".
+        """Fetch the package lists.  Return apt's complaint, or "".
 
-        One mirror of several may fail and the rest be enough: whether it matters is seen when
-        the wanted packages are there or not.  Of one that is being written apt keeps nothing, and
-        nothing of the others: then that suite is left out.
+        One mirror of several may fail and the others suffice: whether that matters shows when the
+        wanted packages are looked up.  If a suite is just being published, apt keeps no list at
+        all: then that suite is left out.
         """
         started = time.monotonic()
 
@@ -216,7 +241,7 @@ class Apt:
             seconds = time.monotonic() - started
             progress(f"reading the package lists of Debian {self._suite} ({seconds:.0f} s)", None)
 
-        # Without a network apt only warns, and ends well: the lists may be old and still do.
+        # Without a network apt only warns, and ends with status 0: old lists may still do.
         status, complaint = again, said = self._run(["apt-get", "update"], None, tell)
         while again and not self.names(""):
             others = _without(self._sources.read_text(), _FAILED.findall(said))
@@ -227,13 +252,13 @@ class Apt:
         return complaint or (f"apt-get update failed with status {status}" if status else "")
 
     def names(self, prefix: str) -> set[str]:
-        """Names of all packages that begin with prefix."""
+        """Return the names of all packages that begin with a prefix."""
         command = ["apt-cache", *self._options, "pkgnames", prefix]
         done = subprocess.run(command, capture_output=True, text=True, env=_plain_env())
         return set(done.stdout.split())
 
     def dependencies(self, name: str) -> set[str]:
-        """Names of the packages that a package depends on, itself not among them."""
+        """Return the names of the packages that a package depends on, without itself."""
         command = ["apt-cache", *self._options, "depends", "--important", name]
         done = subprocess.run(command, capture_output=True, text=True, env=_plain_env())
         return set(re.findall(r"^ +\|?(?:Pre)?Depends: ([^<\s]+)", done.stdout, re.M))
@@ -245,10 +270,21 @@ class Apt:
         progress: Callable[[str, float | None], None],
         confirm: Confirm | None = None,
     ) -> list[Package]:
-        """Fetch packages into folder, in the order of names.  Whole ones are not fetched again.
+        """Fetch packages into a folder, in the order of names; files that are complete are not
+        fetched again.
 
-        apt checks them by the signed lists.  Raises PassingError with apt's words, NotThereError
-        where the mirror's lists have a package and the mirror does not.
+        apt checks them by the signed lists.
+
+        Args:
+            names: of packages.
+            folder: for the files.
+            progress: called with what is done, and the part of it that is done.
+            confirm: asks before anything is downloaded; None: do not ask.
+
+        Raises:
+            PassingError: the download failed; the message has apt's words.
+            NotThereError: the mirror's lists have a package that the mirror lacks.
+            KinstError: the answer was no, or apt knows no such package.
         """
         folder.mkdir(parents=True, exist_ok=True)
         command = ["apt-get", *self._options, "--print-uris", "download", *names]
@@ -286,7 +322,8 @@ class Apt:
     def _run(
         self, command: Sequence[str], folder: Path | None, tell: Callable[[], None]
     ) -> tuple[int, str]:
-        """Run an apt command to its end, calling tell all the while: status and complaints."""
+        """Run an apt command to its end, calling tell meanwhile.  Return its status and
+        complaint."""
         full = [command[0], *self._options, *command[1:]]
         with subprocess.Popen(
             full, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -312,7 +349,7 @@ def _plain_env() -> dict[str, str]:
 
 
 def _complaint(errors: str) -> str:
-    """The first error of apt, or else its first warning, without its mark; "" for none."""
+    """Return apt's first error, or its first warning, without the letter in front; "" for none."""
     lines = sorted(line for line in errors.splitlines() if line.startswith(("E:", "W:")))
     return " ".join(lines[0].split()[1:]) if lines else ""
 
@@ -323,7 +360,7 @@ def _name_version(file: Path) -> tuple[str, str]:
 
 
 def _machine_sources() -> list[AptSource]:
-    """All entries of the machine's own sources; unreadable files count as empty."""
+    """Return all entries of the machine's own sources; unreadable files count as empty."""
     command = ["apt-config", "shell"]
     command += ["LIST", "Dir::Etc::SourceList/f", "PARTS", "Dir::Etc::SourceParts/d"]
     done = subprocess.run(command, capture_output=True, text=True, env=_plain_env())
@@ -348,10 +385,17 @@ def unpack(
     stop_at_first: bool = False,
 ) -> dict[str, Unpacked]:
     """Unpack files of a package into tree, checked by the package's md5sums (deb-md5sums(5)).
+    Links are left out.
 
-    parts: paths without the leading slash; one that ends in a slash is all files below it.
-    stop_at_first: end after one file, without unpacking the rest.  Links are left out.
-    Raises PassingError when a file differs from its checksum or the package cannot be read.
+    Args:
+        package: a downloaded one.
+        parts: paths without the leading slash; one that ends in a slash means all files below it.
+        tree: the folder to unpack into.
+        progress: called with what is done, and the part of it that is done.
+        stop_at_first: end after one file, without reading the rest.
+
+    Raises:
+        PassingError: a file differs from its checksum, or the package cannot be read.
     """
     sums = _md5sums(package)
     folders = tuple(part for part in parts if part.endswith("/"))

@@ -1,9 +1,9 @@
 """The ELF file inside of an x86 kernel's boot image (bzImage), such as /boot/vmlinuz-*.
 
-Format: Documentation/arch/x86/boot.rst, "The Real-Mode Kernel Header".  The payload is compressed,
-and 4 bytes follow it with its size when it is not (scripts/Makefile.lib, "size_append").
+The payload is compressed, and 4 bytes with its uncompressed size follow it (scripts/Makefile.lib,
+"size_append"). Format: Documentation/arch/x86/boot.rst, "The Real-Mode Kernel Header".
 
-Tested by tests/kernels/test_without_debug.py.
+Tested by tests/kernels/test_rebuilt_vmlinux.py.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from lz4.block import decompress as unpacked_lz4
 
 from kinst.core.errors import KinstError
 
-_SECTORS, _MAGIC, _PAYLOAD = 0x1F1, 0x202, 0x248  # where they are in the header
+_SECTORS, _MAGIC, _PAYLOAD = 0x1F1, 0x202, 0x248  # offsets in the header
 _GZIP, _XZ, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"
-_LZ4 = b"\x02\x21\x4c\x18"  # of the format that lz4 calls its legacy frame
-_LZ4_BLOCK = 8 << 20  # bytes that a block of that unpacks, at most
+_LZ4 = b"\x02\x21\x4c\x18"  # lz4's legacy frame format
+_LZ4_BLOCK = 8 << 20  # most bytes that one block unpacks to
 
 
 def elf_in(path: Path) -> bytes:
-    """The stripped vmlinux that a boot image unpacks.  Raises KinstError where it is none, is
-    damaged, or is compressed in a way that nothing here can undo."""
+    """Return the stripped vmlinux that a boot image unpacks.
+
+    Raises:
+        KinstError: the file is not a boot image, is damaged, or is compressed in an unknown way.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -51,8 +54,8 @@ def elf_in(path: Path) -> bytes:
 
 
 def _unpacked(packed: bytes) -> bytes:
-    """Raises KinstError for a compression that cannot be undone, and what the libraries raise for
-    damage."""
+    """Return the uncompressed bytes.  Raises KinstError for an unknown compression, and the
+    libraries' own errors for damage."""
     if packed.startswith(_GZIP):
         return zlib.decompressobj(wbits=31).decompress(packed)
     if packed.startswith(_XZ):
@@ -70,7 +73,8 @@ def _unpacked(packed: bytes) -> bytes:
 
 
 def _lz4_blocks(packed: bytes) -> Iterator[bytes]:
-    """Of a legacy frame: each has its size before it (doc/lz4_Frame_format.md of lz4)."""
+    """Yield the blocks of a legacy frame: each has its size in front (doc/lz4_Frame_format.md of
+    lz4)."""
     at = len(_LZ4)
     while at < len(packed):
         size = int.from_bytes(packed[at : at + 4], "little")

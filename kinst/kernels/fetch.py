@@ -1,14 +1,14 @@
-"""Debian's kernels with their debug files, and a static busybox, into the user's cache.
+"""Fetch Debian's kernels with their debug files, and a static busybox, into the user's cache.
 
-apt does the fetching, so mirrors, proxies and keys are those of the machine; but it works on
-lists, a cache and a status file of its own, so the system's apt is neither needed up to date
-nor changed, no root is needed, and another architecture or release can be fetched as well
-(apt.conf(5), apt-get(8)).  In the cache folder:
+apt does the fetching, so mirrors, proxies and keys are those of the machine; but it uses lists, a
+cache and a status file of its own.  So the system's apt need not be up to date and is not changed,
+no root is needed, and another architecture or release can be fetched as well (apt.conf(5),
+apt-get(8)). In the cache folder:
 
     kernels/amd64/6.1.0-NN-cloud-amd64/    boot/, lib/modules/, bin/busybox, ..., manifest.json
     busybox/amd64/                         bin/busybox alone, for a kernel of the user's own
-    fetching/amd64/                        work in progress; a later run goes on from there
-    fetching/amd64.lock                    held by the one that fetches
+    fetching/amd64/                        work in progress; a later run continues it
+    fetching/amd64.lock                    held by the process that fetches
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from kinst.kernels import releases
 from kinst.kernels.apt import Apt, Confirm, NotThereError, Package, PassingError, unpack
 from kinst.kernels.releases import Release, Wanted
 
-# What is being done, and which part of it is done (0 to 1; None where that is not known).
+# Called with what is done, and the part of it that is done (0 to 1; None if unknown).
 Progress = Callable[[str, float | None], None]
 
 _BUSYBOX = "busybox-static"
-_BUSYBOX_ROOM = 120_000_000  # with the package lists, and what apt makes of them
-_ROOM = 2_600_000_000  # for a kernel that is not the usual one: a debug package may have 1.1 GB
-# What Linux 7 has beside linux-image-RELEASE, which is empty there.
+_BUSYBOX_ROOM = 120_000_000  # with the package lists and apt's caches
+_ROOM = 2_600_000_000  # for another kernel than the usual one: a debug package may have 1.1 GB
+# Packages of Linux 7 besides linux-image-RELEASE, which is empty there.
 _PARTS = ("base", "binary", "modules")
 _MANIFEST = "manifest.json"
 
@@ -48,9 +48,13 @@ _MANIFEST = "manifest.json"
 class Prepared:
     """Files of one fetched kernel; all exist.
 
-    kernel: the bootable image.  debug: vmlinux with symbols and DWARF.  busybox: static, for
-    the kernel's ISA.  config: the kernel's .config.  modules: folder lib/modules/RELEASE.
-    release: as uname -r says it in the guest.
+    Attributes:
+        kernel: the bootable image.
+        debug: vmlinux with symbols and DWARF.
+        busybox: static, for the kernel's ISA.
+        config: the kernel's .config.
+        modules: folder lib/modules/RELEASE.
+        release: as uname -r says it in the guest.
     """
 
     kernel: Path
@@ -62,9 +66,16 @@ class Prepared:
 
 
 def prepared(isa: str, asked: str = "") -> Prepared | None:
-    """The newest kernel of this ISA that is in the cache whole, or None.  Offline, fast.
+    """Return the newest kernel of this ISA that the cache has complete, or None.  Fast; uses no
+    network.
 
-    asked: which one (releases.py); "" means kinst's usual one.  Raises KinstError: unknown ISA."""
+    Args:
+        isa: name.
+        asked: which kernel (releases.py); "" for kinst's usual one.
+
+    Raises:
+        KinstError: the ISA is unknown.
+    """
     wanted = _wanted(isa, asked)
     there = (releases.parse(f.name) for f in _kernels_of(isa).glob("*") if _is_whole(f))
     found = releases.newest(release for release in there if release and wanted.fits(release))
@@ -79,23 +90,29 @@ def prepare(
     refresh: bool = False,
     confirm: Confirm | None = None,
 ) -> Prepared:
-    """The kernel to boot for this ISA, fetched on first use.
+    """Return the kernel to boot for this ISA, fetched on first use.
 
-    The usual ones: amd64: 310 MB, of which 670 MB unpacked are kept; arm64: 284 and 360; riscv64:
-    1,139 and 430.
+    The usual ones: amd64: 310 MB to download, 670 MB kept; arm64: 284 and 360; riscv64: 1,139 and
+    430.
 
-    asked: which one (releases.py); "" means the usual one.  progress is called with what is being
-    done and its done part, often, and not at all when there is nothing to do.  refresh: look for a
-    newer one than what is in the cache.
-    Raises KinstError: unknown ISA, no apt, no mirror, no network, no such kernel, disk full, a
-    broken package.
+    Args:
+        isa: name.
+        progress: called often with what is done, and the part of it that is done; not at all if
+            there is nothing to do.
+        asked: which kernel (releases.py); "" for the usual one.
+        refresh: look for a newer one than the cache has.
+        confirm: asks before anything is downloaded; None: do not ask.
+
+    Raises:
+        KinstError: unknown ISA, no apt, no mirror, no network, no such kernel, disk full, a broken
+            package, or the answer was no.
     """
     found = prepared(isa, asked)
     if found and not refresh:
         return found
     wanted = _wanted(isa, asked)
     with _working(f"{isa}-{wanted.text}" if asked else isa, progress) as work:
-        # Another kinst may have done it all while this one waited for the lock.
+        # Another kinst may have fetched it while this one waited for the lock.
         found = prepared(isa, asked)
         if found and not refresh:
             return found
@@ -105,8 +122,13 @@ def prepare(
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A kernel that can be asked for.  suite: the Debian release that has it, "" where only the
-    cache does.  there: whether it is in the cache."""
+    """A kernel that can be asked for.
+
+    Attributes:
+        release: its name and version.
+        suite: the Debian release that has it, "" if only the cache has it.
+        there: whether it is in the cache.
+    """
 
     release: Release
     suite: str
@@ -114,8 +136,8 @@ class Offered:
 
 
 def offered(isa: str, progress: Progress) -> list[Offered]:
-    """The newest kernel of each series and flavour, by version: of Debian's releases, and all that
-    are in the cache.  Raises KinstError as prepare does."""
+    """Return the newest kernel of each series and flavour of Debian's releases, and all that are in
+    the cache, by version.  Raises KinstError as prepare() does."""
     usual = _usual(isa)
     cached = {folder.name for folder in _kernels_of(isa).glob("*") if _is_whole(folder)}
     found: dict[str, Offered] = {}
@@ -134,9 +156,12 @@ def offered(isa: str, progress: Progress) -> list[Offered]:
 
 
 def busybox(isa: str, progress: Progress) -> Path:
-    """A static busybox for this ISA, fetched on first use: 1 MB, and 9 MB of package lists.
+    """Return a static busybox for this ISA, fetched on first use: 1 MB, and 9 MB of package lists.
 
-    That of a kernel in the cache when there is one.  Raises KinstError as prepare does.
+    If a kernel is in the cache, its busybox is used.
+
+    Raises:
+        KinstError: as prepare() does.
     """
     usual = _usual(isa)
     if found := _busybox_of(isa):
@@ -167,7 +192,7 @@ def busybox(isa: str, progress: Progress) -> Path:
 
 
 def _busybox_of(isa: str) -> Path | None:
-    """The busybox in the cache: a fetched kernel's, or one that was fetched alone."""
+    """Return the busybox in the cache: a fetched kernel's, or one that was fetched alone."""
     ready = prepared(isa)
     alone = cache_folder() / "busybox" / isa / "bin/busybox"
     return ready.busybox if ready else alone if alone.exists() else None
@@ -175,13 +200,13 @@ def _busybox_of(isa: str) -> Path | None:
 
 @contextmanager
 def _working(name: str, progress: Progress, done: str = "fetched") -> Iterator[Path]:
-    """A folder to work in, this process alone; deleted when the work succeeded, else kept for
-    the next run.  Raises KinstError where it cannot be written."""
+    """Lock a folder to work in; delete it if the work succeeds, otherwise keep it for the next run.
+    Raises KinstError if it cannot be written."""
     work = cache_folder() / "fetching" / name
     try:
         work.mkdir(parents=True, exist_ok=True)
         with alone(work.with_name(f"{name}.lock"), progress):
-            # The one that held the lock before may have deleted it.
+            # The process that held the lock before may have deleted it.
             work.mkdir(exist_ok=True)
             yield work
             shutil.rmtree(work)
@@ -194,13 +219,15 @@ def _working(name: str, progress: Progress, done: str = "fetched") -> Iterator[P
 
 
 def apt_with(isa: str, release: str, work: Path, progress: Progress) -> Apt:
-    """An apt whose lists have this release.  Raises KinstError where none has it any more."""
+    """Return an apt whose lists have this release.  Raises KinstError if no list has it any
+    more."""
     apt, _ = _find(_usual(isa), _wanted(isa, release), work, progress)
     return apt
 
 
 def _usual(isa: str) -> KernelPackage:
-    """What kinst.isa.NAME.debian says.  Raises KinstError for an ISA that has no such module."""
+    """Return the value of kinst.isa.NAME.debian.  Raises KinstError for an ISA without that
+    module."""
     if isa in names() and find_spec(f"kinst.isa.{isa}.debian"):
         package: KernelPackage = import_module(f"kinst.isa.{isa}.debian").KERNEL
         return package
@@ -209,7 +236,7 @@ def _usual(isa: str) -> KernelPackage:
 
 
 def _wanted(isa: str, asked: str) -> Wanted:
-    """Which releases will do.  Raises KinstError for an unknown ISA."""
+    """Return which releases fit.  Raises KinstError for an unknown ISA."""
     usual = _usual(isa)
     if asked:
         return releases.asked(asked, usual.flavour)
@@ -233,7 +260,7 @@ def _paths(folder: Path) -> Prepared:
 
 
 def _is_whole(folder: Path) -> bool:
-    """True when the big files are there with the size that they were unpacked with."""
+    """Return whether the large files are there with the sizes that they were unpacked with."""
     try:
         sizes = json.loads((folder / _MANIFEST).read_text())["files"]
         paths = _paths(folder)
@@ -247,7 +274,7 @@ def _is_whole(folder: Path) -> bool:
 
 @contextmanager
 def alone(lock: Path, progress: Progress) -> Iterator[None]:
-    """Hold the lock file; the system lets go of it however this process ends."""
+    """Hold a lock file; the system releases it even if this process is killed."""
     with lock.open("w") as file:
         started = time.monotonic()
         while True:
@@ -264,14 +291,14 @@ def alone(lock: Path, progress: Progress) -> Iterator[None]:
 def _fetch(
     isa: str, wanted: Wanted, work: Path, progress: Progress, confirm: Confirm | None
 ) -> str:
-    """Download, unpack, check and move into place; the kernel's release."""
+    """Download, unpack, check and move into place.  Return the kernel's release."""
     usual = _usual(isa)
     _check_room(work, max(usual.room, _ROOM if wanted.text else 0))
     apt, found = _find(usual, wanted, work, progress)
     whole = [name for name in found if _is_whole(_kernels_of(isa) / name)]
     if found[0] in whole:
         return found[0]
-    # kinst's init is written for the busybox of the usual kernel's Debian; others are too old.
+    # kinst's init is written for the busybox of the usual kernel's Debian; older ones do not do.
     box = busybox(isa, progress) if wanted.text else None
     others = () if box else (_BUSYBOX,)
     release, packages = _download(apt, found, others, work, progress, confirm)
@@ -290,7 +317,7 @@ def _fetch(
     _check_all_there(tree, release)
     manifest = {"packages": {p.name: p.version for p in packages}, "files": files}
     (tree / _MANIFEST).write_text(json.dumps(manifest, indent=1))
-    # What is in the way can only be a broken copy: whole ones have been answered above.
+    # Only a broken copy can be in the way: a complete one was returned above.
     shutil.rmtree(place, ignore_errors=True)
     place.parent.mkdir(parents=True, exist_ok=True)
     os.sync()
@@ -306,9 +333,10 @@ def _download(
     progress: Progress,
     confirm: Confirm | None,
 ) -> tuple[str, list[Package]]:
-    """The packages of the first of these releases that the mirror has, and others.
+    """Return the packages of the first of these releases that the mirror has, and the others.
 
-    Mirrors lose files of old Debian releases before their lists say so."""
+    Mirrors lose files of old Debian releases before their lists show it.
+    """
     for release in found:
         image = f"linux-image-{release}"
         try:
@@ -322,7 +350,7 @@ def _download(
 
 
 def _check_room(work: Path, room: int) -> None:
-    """Raises KinstError when the disk has too little room; what is in work already counts."""
+    """Raise KinstError if the disk has too little room; files already in `work` count as room."""
     free = shutil.disk_usage(work).free
     need = room - sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
     if free < need:
@@ -335,8 +363,8 @@ def _check_room(work: Path, room: int) -> None:
 def _find(
     usual: KernelPackage, wanted: Wanted, work: Path, progress: Progress
 ) -> tuple[Apt, list[str]]:
-    """The releases that fit, newest first, of the first suite that has any, and the apt that has
-    them.  Raises KinstError where none has."""
+    """Return the first suite's apt that has releases that fit, and these releases, newest first.
+    Raises KinstError if there is none."""
     trouble = ""
     others: set[str] = set()
     for suite in wanted.suites:
@@ -355,8 +383,8 @@ def _find(
 
 
 def _kernels(apt: Apt, architecture: str) -> list[Release]:
-    """All releases that this apt offers with their debug packages: a kernel may be published some
-    hours before its own."""
+    """Return all releases that this apt offers with their debug packages: a kernel may be published
+    some hours before its debug package."""
     start = "linux-image-"
     packages = apt.names(start)
     found = (releases.parse(n.removeprefix(start)) for n in packages if f"{n}-dbg" in packages)
@@ -364,8 +392,8 @@ def _kernels(apt: Apt, architecture: str) -> list[Release]:
 
 
 def _places(release: str) -> dict[str, str]:
-    """Where Debian's packages have what is needed (a folder ends in a slash), and where the cache
-    has it; the first that fits counts."""
+    """Map paths in Debian's packages (a folder ends in a slash) to paths in the cache; the first
+    that matches counts."""
     kernel, modules = f"boot/vmlinuz-{release}", f"lib/modules/{release}/"
     config, debug = f"boot/config-{release}", f"usr/lib/debug/boot/vmlinux-{release}"
     return {
@@ -390,9 +418,9 @@ def _places(release: str) -> dict[str, str]:
 def _unpack(
     package: Package, release: str, tree: Path, progress: Progress
 ) -> dict[str, dict[str, object]]:
-    """Unpack what is needed of one package: path -> size and checksum, for the manifest."""
+    """Unpack what is needed of one package.  Return size and checksum by path, for the manifest."""
     places = _places(release)
-    # One file of a debug package is needed: what comes after it need not be unpacked.
+    # Only one file of a debug package is needed: stop after it.
     only_one = package.name == _BUSYBOX or package.name.endswith("-dbg")
     files: dict[str, dict[str, object]] = {}
     for path, file in unpack(package, places, tree, progress, stop_at_first=only_one).items():

@@ -1,4 +1,4 @@
-"""Debug files of kernel modules, one by one: they are 1.2 GB together and few are asked for.
+"""Fetch debug files of kernel modules one by one: all of them have 1.2 GB, and few are needed.
 
 Tested by tests/kernels/test_fetch.py.
 """
@@ -17,7 +17,7 @@ from kinst.kernels.fetch import Prepared, Progress
 
 
 def _path_of(ready: Prepared, module: Path) -> str:
-    """Where a module's debug file is in Debian's debug package."""
+    """Return the path of a module's debug file in Debian's debug package."""
     inside = module.relative_to(ready.modules)
     return f"usr/lib/debug/lib/modules/{ready.release}/{inside}"
 

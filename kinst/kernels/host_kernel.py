@@ -1,4 +1,4 @@
-"""Files of the kernel that kinst itself runs on, where they are installed.
+"""Installed files of the kernel that kinst itself runs on.
 
 Tested by tests/machines/live/test_parts.py.
 """
@@ -23,8 +23,14 @@ _KALLSYMS = Path("/proc/kallsyms")
 
 @dataclass(frozen=True, slots=True)
 class RunningFiles:
-    """debug: the vmlinux with symbols, None where none is installed.  boot: the image that was
-    booted, None where none is known.  folders: where debug files of modules may be."""
+    """Files of one release.
+
+    Attributes:
+        release: as uname -r says it.
+        debug: the vmlinux with symbols, None if none is installed.
+        boot: the image that was booted, None if none is known.
+        folders: where debug files of modules may be.
+    """
 
     release: str
     debug: Path | None
@@ -33,7 +39,7 @@ class RunningFiles:
 
 
 def files(root: Path = Path("/"), release: str = "") -> RunningFiles:
-    """Of the kernel that runs.  root, release: other ones."""
+    """Return the files of the kernel that runs, or of another release below another root."""
     name = release or platform.release()
     own = root / _MODULES.relative_to("/") / name
     debug = root / _DEBUG.relative_to("/")
@@ -66,13 +72,16 @@ def _first(places: tuple[Path, ...]) -> Path | None:
 
 
 def vmlinux(found: RunningFiles, say: Callable[[str, float | None], None]) -> Path:
-    """The installed one; else what debuginfod servers have, where the user has any; else one
-    without DWARF, made of the boot image and of the symbols that the kernel shows.
+    """Return a vmlinux with symbols: the installed one, otherwise the one of debuginfod servers if
+    the user has any, otherwise one without DWARF, made from the boot image and the symbols that the
+    kernel shows.
 
-    Raises KinstError where there is none of them."""
+    Raises:
+        KinstError: there is none of them.
+    """
     if found.debug is not None:
         return found.debug
-    without = import_module("kinst.kernels.without_debug")
+    without = import_module("kinst.kernels.rebuilt_vmlinux")
     if debuginfod.is_set():
         fetched = debuginfod.find_debuginfo(without.running_build_id(_NOTES), say)
         if fetched is not None:

@@ -1,7 +1,7 @@
-"""Kernel module files of one release: a name to its file and, before it, what it depends on.
+"""Module files of one release: find a module's file and those that it depends on.
 
-modinfo(8): the .modinfo section holds key=value strings; depends lists module names.  Names of
-modules have "_" where their files may have "-".  Since Debian 13 they are compressed by xz(1).
+The .modinfo section holds key=value strings; depends lists module names (modinfo(8)). Names of
+modules have "_" where their files may have "-". Since Debian 13 the files are compressed by xz(1).
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from kinst.image.elf import open_elf
 
 
 def module_name(file: Path) -> str:
-    """The module's name as lsmod(8) shows it."""
+    """Return the module's name as lsmod(8) shows it."""
     return file.name.removesuffix(".xz").removesuffix(".ko").replace("-", "_")
 
 
 def unpacked(file: Path) -> Path:
-    """The file itself, or for NAME.ko.xz the unpacked NAME.ko beside it, made on first use.
+    """Return the file itself, or for NAME.ko.xz the unpacked NAME.ko beside it, made on first use.
 
-    Raises KinstError when it is damaged or the folder cannot be written."""
+    Raises:
+        KinstError: it is damaged, or the folder cannot be written.
+    """
     if file.suffix != ".xz":
         return file
     plain = file.with_suffix("")
@@ -42,7 +44,7 @@ def unpacked(file: Path) -> Path:
 
 
 def depends(file: Path) -> tuple[str, ...]:
-    """Names of the modules that must be loaded before this one."""
+    """Return the names of the modules that must be loaded before this one."""
     elf = open_elf(file)
     section = elf.section(".modinfo")
     if section is None:
@@ -54,10 +56,16 @@ def depends(file: Path) -> tuple[str, ...]:
 
 
 def resolve(folder: Path, names: Sequence[str], *, absent: bool = False) -> list[Path]:
-    """The files of these modules in the order to load them, each after what it depends on.
+    """Return the files of these modules in the order to load them, each after what it depends on.
 
-    folder: lib/modules/RELEASE.  Compressed ones are unpacked beside themselves.  absent: names
-    may have no file, as of what is built in; else KinstError is raised for such a one.
+    Args:
+        folder: lib/modules/RELEASE. Compressed files are unpacked beside themselves.
+        names: of modules.
+        absent: ignore names without a file, which may be built in; otherwise such a name is an
+            error.
+
+    Raises:
+        KinstError: there is no such module.
     """
     if not names:
         return []

@@ -1,12 +1,12 @@
 """Names of Debian's kernels: as packages have them, and as people ask for them.
 
-A package is linux-image-RELEASE; RELEASE is what uname -r says in the guest, a version, then the
+A package is linux-image-RELEASE; RELEASE is what uname -r says in the guest: a version, then the
 flavour and the architecture in one of two orders:
 
     5.10.0-46-cloud-amd64    6.1.0-56-amd64    6.12.117+deb13-arm64-16k
 
-People write a version as far as it matters to them, and a flavour if they want another one than
-kinst's usual one: 6.12, 6.12.117, 6.1-generic, 6.12-16k, debian:5.10, or all of a release.
+People write as many numbers of a version as matter to them, and a flavour if they want another one
+than kinst's usual one: 6.12, 6.12.117, 6.1-generic, 6.12-16k, debian:5.10; or a whole release.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# Debian's releases that have kernels, and which series each has: what is of none of them is looked
-# for in the last two, where Debian puts what is new.
+# Debian's releases, and the kernel series of each.  Any other series is looked up in the last two,
+# where Debian publishes new kernels.
 _SERIES: dict[tuple[int, ...], str] = {(5, 10): "bullseye", (6, 1): "bookworm", (6, 12): "trixie"}
 _NEWEST = ("trixie-backports", "sid")
 SUITES = (*_SERIES.values(), *_NEWEST)
@@ -25,7 +25,7 @@ GENERIC = "generic"  # how people write the flavour without a name
 _FLAVOURS = ("cloud", "rt", "16k", "64k")
 _NUMBER = r"\d+\.\d+(?:\.\d+)*"
 _ASKED = re.compile(rf"(?:debian:)?({_NUMBER})(?:-({'|'.join((GENERIC, *_FLAVOURS))}))?")
-# A version whole: what follows its numbers is Debian's own revision.
+# A whole version: numbers, then Debian's own revision.
 _RELEASE = re.compile(
     rf"(\d+\.\d+\.\d+[^-]*(?:-\d+(?:\.deb\d+\.\d+)?)?)"
     rf"(?:-({'|'.join(_FLAVOURS)}))?-([a-z0-9]+)(?:-({'|'.join(_FLAVOURS)}))?"
@@ -34,8 +34,14 @@ _RELEASE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """name: as uname -r says it.  version: its numbers in order, which order releases.  flavour:
-    "" for the generic one.  architecture: Debian's name."""
+    """A kernel of Debian's.
+
+    Attributes:
+        name: as uname -r says it.
+        version: its numbers in order, by which releases are sorted.
+        flavour: "" for the generic one.
+        architecture: Debian's name.
+    """
 
     name: str
     version: tuple[int, ...]
@@ -48,13 +54,20 @@ class Release:
 
     @property
     def short(self) -> str:
-        """How a person asks for the newest one like it."""
+        """How a person asks for the newest kernel of this series and flavour."""
         return ".".join(map(str, self.series)) + "-" + (self.flavour or GENERIC)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which release is asked for: its first numbers, and its flavour; name: all of it, or ""."""
+    """Which release is asked for.
+
+    Attributes:
+        text: as the person wrote it.
+        version: its first numbers.
+        flavour: "" for the generic one.
+        name: the whole release, or "".
+    """
 
     text: str
     version: tuple[int, ...]
@@ -75,7 +88,8 @@ class Wanted:
 
 
 def parse(name: str) -> Release | None:
-    """A release by its name, or None for what is none (linux-image-amd64 has a package's only)."""
+    """Return a release by its name, or None for any other name (linux-image-amd64 has no
+    version)."""
     match = _RELEASE.fullmatch(name)
     if match is None:
         return None
@@ -85,12 +99,18 @@ def parse(name: str) -> Release | None:
 
 
 def names_release(text: str) -> bool:
-    """Whether this names one of Debian's kernels; a file of such a name is written ./NAME."""
+    """Return whether a text names one of Debian's kernels; a file of such a name is written
+    ./NAME."""
     return bool(_ASKED.fullmatch(text) or parse(text.removeprefix("debian:")))
 
 
 def asked(text: str, usual: str) -> Wanted:
-    """What a person wrote (names_release holds for it).  usual: the flavour where none is named."""
+    """Return which release a person asks for.
+
+    Args:
+        text: for which names_release() is true.
+        usual: the flavour if the text names none.
+    """
     if match := _ASKED.fullmatch(text):
         numbers, flavour = match.groups()
         chosen = usual if flavour is None else "" if flavour == GENERIC else flavour

@@ -1,6 +1,5 @@
-"""Source text of a kernel: from a folder, or from the archive that Debian's linux-source package
-is, of which only the files that are wanted are unpacked, and kept.
-"""
+"""Source text of a kernel: from a folder, or from the archive in Debian's linux-source package, of
+which only the wanted files are unpacked, and kept."""
 
 from __future__ import annotations
 
@@ -17,8 +16,12 @@ PACKAGED = Path("/usr/src")  # where linux-source-X.Y is installed
 
 
 def find_source(given: str, release: str, packaged: Path = PACKAGED) -> Path | None:
-    """The folder or archive of sources: what is given, or the package for a release of a kernel;
-    None where that is not installed.  Raises KinstError for one that is not there."""
+    """Return the folder or archive of sources: the given one, or the installed package's for a
+    kernel's release; None if that is not installed.
+
+    Raises:
+        KinstError: the given one does not exist.
+    """
     if given:
         if not Path(given).exists():
             raise KinstError(f"--source {given}: no such folder or archive")
@@ -31,7 +34,8 @@ def find_source(given: str, release: str, packaged: Path = PACKAGED) -> Path | N
 
 
 def package_of(release: str) -> str:
-    """The package with the source of a release such as 6.1.0-25-cloud-amd64, "" for others."""
+    """Return the package with the source of a release such as 6.1.0-25-cloud-amd64, "" for
+    others."""
     version = re.match(r"\d+\.\d+", release)
     return f"linux-source-{version[0]}" if version else ""
 
@@ -39,9 +43,11 @@ def package_of(release: str) -> str:
 def read_sources(
     place: Path, files: Iterable[str], progress: Callable[[str, float | None], None]
 ) -> dict[str, Sequence[str]]:
-    """The lines of those of the files that are there, by the names that debug information has.
+    """Return the lines of each file that exists, by the name that debug information has for it.
 
-    Raises KinstError for an archive that cannot be read."""
+    Raises:
+        KinstError: the archive cannot be read.
+    """
     wanted = list(dict.fromkeys(files))
     folder, unpacked = (place, {}) if place.is_dir() else _unpacked(place, wanted, progress)
     found: dict[str, Sequence[str]] = {}
@@ -57,14 +63,14 @@ def read_sources(
 
 
 def paths_within(place: Path, files: Iterable[str]) -> dict[str, str]:
-    """The paths in a folder of sources of those of the files that are there, by the names that
-    debug information has."""
+    """Return the paths, in a folder of sources, of the files that exist, by the names that debug
+    information has for them."""
     found = {name: _within(place, name) for name in files} if place.is_dir() else {}
     return {name: str(path.relative_to(place)) for name, path in found.items() if path is not None}
 
 
 def _within(folder: Path, name: str) -> Path | None:
-    """A file by its name, or by the last parts of it: builds have other folders around."""
+    """Return a file by its name, or by the last parts of it: builds run in other folders."""
     parts = [part for part in PurePosixPath(name).parts if part not in ("/", "..", ".")]
     tails = (folder.joinpath(*parts[k:]) for k in range(len(parts)))
     return next((path for path in tails if path.is_file() and path.stat().st_size), None)
@@ -73,9 +79,11 @@ def _within(folder: Path, name: str) -> Path | None:
 def _unpacked(
     archive: Path, files: Sequence[str], progress: Callable[[str, float | None], None]
 ) -> tuple[Path, dict[str, bytes]]:
-    """A folder with those of the files that are in the archive, and what could not be put there
-    (on a full or read-only disk).  One that is not in the archive is kept as an empty one, so that
-    it is not looked for again."""
+    """Return a folder with the files that the archive has, and the contents of those that could not
+    be written there (on a full or read-only disk).
+
+    A file that the archive lacks is kept as an empty one, so that it is not looked up again.
+    """
     stat = archive.stat()
     stem = archive.name.partition(".tar")[0]
     folder = cache_folder() / "sources" / f"{stem}-{stat.st_size}-{stat.st_mtime_ns}"

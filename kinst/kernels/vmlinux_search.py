@@ -1,4 +1,4 @@
-"""The vmlinux with symbols of a kernel that runs already, by its build-id."""
+"""Search for the vmlinux with symbols of a kernel that runs already, by its build-id."""
 
 from __future__ import annotations
 
@@ -64,4 +64,4 @@ def _build_id(file: Path) -> str:
     try:
         return open_file(file).build_id
     except KinstError:
-        return ""  # not a file that symbols could be read from
+        return ""  # not an ELF file

@@ -20,7 +20,7 @@ from kinst.image.function_table import FunctionTable
 from kinst.image.type_files import FileTypes, ImagePaths
 from kinst.kernels.boot_image import elf_in
 from kinst.kernels.fetch import Prepared
-from kinst.kernels.without_debug import make_vmlinux
+from kinst.kernels.rebuilt_vmlinux import make_vmlinux
 from kinst.systems.linux.system import PADDING
 
 SLIDE = 0x1A000000

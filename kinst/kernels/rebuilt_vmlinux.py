@@ -1,9 +1,10 @@
-"""A vmlinux with symbols for a kernel whose debug package is not installed: the stripped one of its
-boot image, with the symbols that /proc/kallsyms shows.
+"""Make a vmlinux with symbols for a kernel whose debug package is not installed: the stripped one
+of its boot image, with the symbols that /proc/kallsyms shows.
 
-The boot image has what the running kernel has freed (tables of code that boot rewrites) and its
-BTF; what it lacks are DWARF and symbols.  kallsyms has no sizes: a symbol reaches to the next one,
-and a function loses the padding that is at its end."""
+The boot image has what the running kernel has freed (tables of code that boot rewrites), and BTF;
+it lacks DWARF and symbols.  kallsyms has no sizes: a symbol reaches to the next one, and a function
+loses the padding at its end.
+"""
 
 from __future__ import annotations
 
@@ -44,16 +45,16 @@ from kinst.kernels.boot_image import elf_in
 _TEXT = "_text"  # the first byte of the kernel's code
 _STRTAB = 3  # SHT_STRTAB
 _ALIGN = 8
-# The linker's marks around tables, besides functions.MARKERS.
+# The linker's marks around tables, besides MARKERS.
 _BOUNDS = re.compile(r"__(start|stop)_")
-_LONGEST_PADDING = 64  # bytes that are looked at behind a function
-# int3, and the no-operations that gas and the linker fill with, up to 15 bytes each.
+_LONGEST_PADDING = 64  # bytes at a function's end to search for padding
+# int3, and the no-operations by which gas and the linker pad, up to 15 bytes each.
 _PADDING = re.compile(
     rb"(?:\xcc|\x90|\x66\x90|\x0f\x1f\x00|\x0f\x1f\x40\x00|\x66?\x0f\x1f\x44\x00\x00"
     rb"|\x0f\x1f\x80\x00{4}|\x66{0,8}\x2e?\x0f\x1f\x84\x00{5})+\Z",
     re.S,
 )
-_SHORT_JUMP, _ONE_BYTE = 0xEB, b"\xcc\x90"  # whose distance may look like padding
+_SHORT_JUMP, _ONE_BYTE = 0xEB, b"\xcc\x90"  # the distance of a short jump may look like padding
 
 Rows = npt.NDArray[np.void]
 
@@ -61,10 +62,19 @@ Rows = npt.NDArray[np.void]
 def make_vmlinux(
     boot: Path, kallsyms: Path, notes: Path, folder: Path, say: Callable[[str, float | None], None]
 ) -> Path:
-    """The file, made once for each build-id and kept in a folder.
+    """Return the file, made once for each build-id and kept in a folder.
 
-    notes: the running kernel's (/sys/kernel/notes).  Raises KinstError where the boot image is
-    another kernel's or cannot be unpacked, and where the kernel hides its symbols."""
+    Args:
+        boot: the boot image.
+        kallsyms: of the running kernel (/proc/kallsyms).
+        notes: of the running kernel (/sys/kernel/notes).
+        folder: for the file.
+        say: called with what is done.
+
+    Raises:
+        KinstError: the boot image is another kernel's or cannot be unpacked, or the kernel hides
+            its symbols.
+    """
     running = running_build_id(notes)
     kept = folder / f"vmlinux-{running}"
     if kept.is_file():
@@ -93,7 +103,7 @@ def make_vmlinux(
 
 
 def running_build_id(notes: Path) -> str:
-    """Of the kernel that runs.  Raises KinstError where it has none."""
+    """Return the build-id of the kernel that runs.  Raises KinstError if it has none."""
     try:
         found = build_id_in(notes.read_bytes())
     except OSError as error:
@@ -104,8 +114,8 @@ def running_build_id(notes: Path) -> str:
 
 
 def with_symbols(elf: Elf, kallsyms: Path) -> bytes:
-    """The bytes of a stripped vmlinux with a symbol table behind it, as linked.  Raises KinstError
-    where the kernel shows no addresses."""
+    """Return the bytes of a stripped vmlinux with a symbol table appended, as linked.  Raises
+    KinstError if the kernel shows no addresses."""
     address, kinds, names = _read(kallsyms)
     if _TEXT not in names or not address[names.index(_TEXT)]:
         raise KinstError(
@@ -132,16 +142,21 @@ def with_symbols(elf: Elf, kallsyms: Path) -> bytes:
 
 
 def _read(kallsyms: Path) -> tuple[npt.NDArray[np.uint64], bytes, list[str]]:
-    """Addresses, kinds and names of the kernel's own symbols: those of modules, and of code that it
-    has generated, have a fourth column."""
+    """Return addresses, kinds and names of the kernel's own symbols.
+
+    Symbols of modules, and of code that the kernel has generated, have a fourth column, and are
+    left out.
+    """
     lines = [line.split(" ", 2) for line in kallsyms.read_text().splitlines() if "\t" not in line]
     address = np.array([int(one[0], 16) for one in lines], np.uint64)
     return address, "".join(one[1] for one in lines).encode(), [one[2] for one in lines]
 
 
 def _marks(elf: Elf, names: Sequence[str]) -> list[int]:
-    """Which symbols only mark a place.  Some functions are called like the linker's marks: BTF has
-    their names."""
+    """Return the indexes of the symbols that only mark a place.
+
+    Some functions have names like the linker's marks: BTF has the names of functions.
+    """
     section = elf.section(".BTF")
     known = elf.data(section) if section is not None else b""
     found = [i for i, name in enumerate(names) if MARKERS.match(name) or _BOUNDS.match(name)]
@@ -149,7 +164,7 @@ def _marks(elf: Elf, names: Sequence[str]) -> list[int]:
 
 
 def _place_per_cpu(elf: Elf, rows: Rows, address: npt.NDArray[np.uint64]) -> None:
-    """Per-CPU variables that are linked at 0 do not slide."""
+    """Undo the slide for per-CPU variables that are linked at 0, which do not slide."""
     section = elf.section(PER_CPU_SECTION)
     if section is not None and not section.address:
         inside = address < np.uint64(section.end)
@@ -181,7 +196,7 @@ def _place_in(elf: Elf, section: ElfSection, rows: Rows) -> None:
 
 
 def _unpadded(data: bytes, at: int, size: int) -> int:
-    """The size of a function without padding at its end."""
+    """Return the size of a function without padding at its end."""
     low = max(at, at + size - _LONGEST_PADDING)
     found = _PADDING.search(data[low : at + size])
     if found is None:
@@ -193,13 +208,13 @@ def _unpadded(data: bytes, at: int, size: int) -> int:
 
 
 def _appended(elf: Elf, rows: Rows, strings: bytes) -> bytes:
-    """The file with a symbol table, its strings and new section headers behind what it has."""
+    """Return the file with a symbol table, its strings and new section headers appended."""
     data = bytearray(elf.mapped[:])
     headers = _headers(data, elf.sections)
     data += bytes(-len(data) % _ALIGN)
     count = len(headers)
     rows["section"][(rows["section"] == 0) & (np.arange(len(rows)) > 0)] = SHN_ABS
-    # The names of the two sections are those of the table that is there: ".symtab" is not in it.
+    # The file's table of section names has no ".symtab": the two sections stay without a name.
     table_at = len(data)
     data += rows.tobytes()
     strings_at = len(data)
@@ -218,7 +233,7 @@ def _appended(elf: Elf, rows: Rows, strings: bytes) -> bytes:
 
 
 def _headers(data: bytearray, sections: Sequence[ElfSection]) -> list[bytes]:
-    """The section headers, as they are."""
+    """Return the section headers, unchanged."""
     header = HEADER.unpack_from(data)
     start, size = header[6], header[11]
     if size != SECTION.size:
