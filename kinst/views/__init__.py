@@ -1,3 +1,5 @@
-"""Rank 5: what people look at, made from results: annotated functions, flame graphs, differences.
+"""Rank 5: pictures and texts for people, made from results: annotated functions, flame graphs,
+differences.
 
-Values in, text out: nothing here traces, prints or opens a file."""
+Values in, text out: nothing here traces, prints or opens a file.
+"""

@@ -1,7 +1,7 @@
-"""Annotations as one page for a browser, that needs nothing else: source, instructions and the flow
-graph beside one another.  What is chosen in one is shown in the others.
+"""Annotations as one self-contained page for a browser: source, instructions and the flow graph
+side by side.  Selecting something in one pane shows it in the others.
 
-The page is data (JSON) and a script that shows it; both are in it, and so are the graphs (SVG).
+The page contains data (JSON), the script that shows them, and the graphs (SVG).
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ from kinst.views.flow_svg import flow_svg, heat_class
 
 
 def annotated_html(annotations: Sequence[Annotation], title: str) -> str:
-    """The page's text.  title: what was traced."""
+    """Return the page's text.
+
+    Args:
+        annotations: of functions.
+        title: what was traced.
+    """
     data = [_Function(one, f"f{number}").data() for number, one in enumerate(annotations)]
     graphs = "".join(
         f'<div class="graph" data-function="{number}">{flow_svg(one, f"f{number}")}</div>'
@@ -35,7 +40,7 @@ def annotated_html(annotations: Sequence[Annotation], title: str) -> str:
     )
     here = files("kinst.views")
     page = here.joinpath("annotated.html").read_text(encoding="utf-8")
-    # "</" would end the script that the data stand in.
+    # "</" would end the script that contains the data.
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")
     parts = {
         "TITLE": escape(title),
@@ -53,13 +58,14 @@ def annotated_html(annotations: Sequence[Annotation], title: str) -> str:
 
 
 class _Function:
-    """One function's data.  Lines of source have numbers, which their instructions refer to."""
+    """One function's data.  Lines of source have numbers, by which their instructions refer to
+    them."""
 
     def __init__(self, annotation: Annotation, name: str) -> None:
         self._one, self._name = annotation, name
         self._numbers = count()
         self._files: dict[str, int] = {}
-        self._line_of: dict[int, int] = {}  # instruction's address to its line's number
+        self._line_of: dict[int, int] = {}  # instruction's address -> its line's number
 
     def data(self) -> dict[str, Any]:
         one = self._one

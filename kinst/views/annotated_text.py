@@ -1,7 +1,8 @@
 """An annotation as text: instructions with their counts on the left, source on the right.
 
-Code that was inlined is indented under a line that says what and from where.  In address order a
-rule stands between blocks; by source, the instructions of a line are together."""
+Inlined code is indented under a line that names the function and the call.  In address order a rule
+separates blocks; in source order the instructions of a line are together.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +31,21 @@ _RESET = "\x1b[0m"
 _STYLES = {"hot": "\x1b[1;31m", "warm": "\x1b[33m", "cool": "\x1b[32m", "never": "\x1b[2m",
            "name": "\x1b[1m", "inlined": "\x1b[36m", "note": "\x1b[35m", "plain": ""}  # fmt: skip
 _BARS = "▁▂▃▄▅▆▇█"
-# Columns of instructions: they have half of the page, but at least and at most these.
+# Columns of instructions: half of the page, but at least and at most these.
 _LEAST, _MARGIN = 40, 58
-_NAME = 12  # of the name of what --by shows
+_NAME = 12  # columns of the name of the --by value
 _NESTING = "│ "
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """width: columns.  colours: whether the terminal has them.  order: see ORDERS."""
+    """How to print an annotation.
+
+    Attributes:
+        width: columns.
+        colours: whether the terminal has them.
+        order: one of ORDERS.
+    """
 
     width: int = 132
     colours: bool = False
@@ -50,12 +57,12 @@ class Page:
 
 
 def annotated_text(annotations: Iterable[Annotation], page: Page) -> str:
-    """All of them, one below the other."""
+    """Return all annotations, one below the other."""
     return "\n".join(_Text(one, page).whole() for one in annotations)
 
 
 def heat(count: int | None, most: int) -> str:
-    """The style of a count: by its part of the greatest."""
+    """Return the style of a count, by its share of the greatest one."""
     if not count:
         return "never" if count == 0 else "note"
     part = count / most
@@ -67,10 +74,11 @@ def per_cent(part: float) -> str:
 
 
 def measured(value: Measure | None, unit: str = "") -> str:
-    """What --by has of an instruction: a number, or of a distribution where it begins, its shape
-    and where it ends.
+    """Return the text of an instruction's --by value: a number, or for a distribution its lowest
+    bound, its shape and its highest bound.
 
     Args:
+        value: of the instruction, or None.
         unit: of the value; without it numbers are whole.
     """
     if value is None:
@@ -167,14 +175,15 @@ class _Text:
         yield from map(self._gap, gaps)
 
     def _gap(self, gap: Gap) -> str:
-        """The row of bytes that are not decoded."""
+        """Return the row of bytes that are not decoded."""
         label = self._one.label(gap.function.address + gap.offset)
         text = f"{'-':>{self._wide}} {'':>7}  "
         text += f"{'':{self._measures}}  " if self._measures else ""
         return self._page.paint("note", f"{text}{label:>{self._offsets}}  {gap_text(gap)}")
 
     def _rule(self, block: int) -> str:
-        """Above a block: its number, and who leads to it from elsewhere."""
+        """Return the rule above a block: its number, and the blocks that lead to it from
+        elsewhere."""
         callers = [
             f"{number}" + ("" if count is None else f" ({count:,})")
             for number, count in into(self._one, block)
@@ -264,7 +273,7 @@ class _Text:
         return f"taken {per_cent(row.branch.taken / row.branch.ran)}"
 
     def _line(self, spot: SourceSpot) -> str:
-        """A source line: its number and its text; without text, its file."""
+        """Return a source line: its number and text; if there is no text, its file."""
         if not spot.file:
             return ""
         text = self._one.source(spot)
@@ -276,7 +285,8 @@ class _Text:
 
 
 def into(annotation: Annotation, block: int) -> Iterator[tuple[int, int | None]]:
-    """(the block that an edge to this one comes from, its count) of all that lead here."""
+    """Return (block, count) of each edge that leads to a block: where it comes from, and how often
+    it was taken."""
     for number, one in enumerate(annotation.code.blocks):
         for k, edge in enumerate(one.edges):
             if edge.to == block and edge.to != OUTSIDE:

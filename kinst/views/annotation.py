@@ -1,8 +1,8 @@
-"""A function with what a trace has found in it: the value that annotate's renderers show.
+"""A function with the results of a trace: the value that annotate's renderers show.
 
-Source lines are a tree: under each line is what was inlined there, with lines of its own.  A line's
-count is that of its most frequent instruction; its share is its part of all instructions that ran
-in the function, with what is inlined there.
+Source lines are a tree: under each line are the functions inlined there, with lines of their own.
+A line's count is that of its most frequent instruction; its share is its part of all instructions
+that ran in the function, including what is inlined there.
 
 Tested by tests/views/test_annotated_text.py.
 """
@@ -18,14 +18,14 @@ from kinst.core.inline import SourcePlace
 from kinst.events import Bucket
 from kinst.views.flow import FlowCounts, taken_share
 
-NEAR = 4  # lines up to a function's first among which its name is
+NEAR = 4  # lines before a function's first one in which its name must occur
 
 Measure = int | tuple[Bucket, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSpot:
-    """A line of a file; "" and 0 where it is not known."""
+    """A line of a file; "" and 0 if it is not known."""
 
     file: str
     line: int
@@ -44,7 +44,12 @@ class InlinedAt:
 
 @dataclass(frozen=True, slots=True)
 class BranchCounts:
-    """taken of ran times; taken is None where nothing tells."""
+    """How often a conditional branch was taken.
+
+    Attributes:
+        taken: times, None if it is not known.
+        ran: how often the branch ran.
+    """
 
     taken: int | None
     ran: int
@@ -52,9 +57,20 @@ class BranchCounts:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedInstruction:
-    """count: None where it was not counted, and then the reason.  share: of all instructions that
-    ran, 0 to 1.  text: with names and offsets for the targets of branches.  spot: its own line;
-    within: the inlined functions that it is in, outermost first.  measure: what --by has."""
+    """An instruction with its results.
+
+    Attributes:
+        instruction: decoded.
+        block: number of its basic block.
+        count: how often it ran, None if it was not counted.
+        share: of all instructions that ran, 0 to 1.
+        reason: why it was not counted, "" if it was.
+        text: disassembly, with names and offsets for the targets of branches.
+        spot: its own source line.
+        within: the inlined functions that it is in, outermost first.
+        branch: counts of a conditional branch.
+        measure: its --by value.
+    """
 
     instruction: CodeInstruction
     block: int
@@ -70,8 +86,13 @@ class AnnotatedInstruction:
 
 @dataclass(slots=True)
 class LineNode:
-    """A line of a function, or of a copy of an inlined one.  own: its instructions; inlined:
-    what was put in its place, by name."""
+    """A line of a function, or of an inlined copy.
+
+    Attributes:
+        spot: file and line.
+        own: its instructions.
+        inlined: copies inlined there, by function name.
+    """
 
     spot: SourceSpot
     own: list[AnnotatedInstruction] = field(default_factory=list)
@@ -98,8 +119,12 @@ class LineNode:
 
 @dataclass(slots=True)
 class CopyNode:
-    """The lines of a function, "" the annotated one itself, in the order in which they were first
-    met."""
+    """The lines of an inlined copy, in the order in which they first occur.
+
+    Attributes:
+        function: its name; "" for the annotated function itself.
+        lines: by file and line.
+    """
 
     function: str
     lines: dict[SourceSpot, LineNode] = field(default_factory=dict)
@@ -112,10 +137,18 @@ class CopyNode:
 
 @dataclass(frozen=True)
 class Annotation:
-    """code, flow: of one function.  reasons: why instructions were not planted, by address.
-    sources: lines of text by file, of those that are there.  measure_name,
-    measure_unit: what --by shows;
-    measures: of it by address, and edges: by (from block, to block or OUTSIDE)."""
+    """One function with its results.
+
+    Attributes:
+        code: the function's instructions and blocks.
+        flow: counts of instructions and edges.
+        reasons: why instructions were not planted, by address.
+        sources: lines of text by file, for the files that are available.
+        measure_name: of the --by value.
+        measure_unit: of the --by value.
+        measures: --by values by address.
+        edges: --by values by (from block, to block or OUTSIDE).
+    """
 
     code: FunctionCode
     flow: FlowCounts
@@ -132,7 +165,7 @@ class Annotation:
 
     @cached_property
     def executed(self) -> int:
-        """Instructions that ran in it."""
+        """How many instructions ran in it."""
         return sum(self.flow.instructions.values())
 
     @cached_property
@@ -142,7 +175,7 @@ class Annotation:
 
     @cached_property
     def instructions(self) -> Sequence[AnnotatedInstruction]:
-        """All of them, by address."""
+        """All instructions, by address."""
         return tuple(
             self._annotated(number, one)
             for number, block in enumerate(self.code.blocks)
@@ -172,7 +205,8 @@ class Annotation:
         return one.text.replace(f"#{one.target:#x}", name).replace(f"{one.target:#x}", name)
 
     def label(self, address: int) -> str:
-        """An address of the function as an offset; in a part that was moved away, with its name."""
+        """Return an address of the function as an offset; in a part that was moved away, with that
+        part's name."""
         for part in self.code.parts:
             if part.address <= address < part.address + part.size:
                 offset = f"+{address - part.address}"
@@ -181,7 +215,7 @@ class Annotation:
 
     @cached_property
     def file(self) -> str:
-        """That the function is in, "" where it is not known."""
+        """The file of the function, "" if it is not known."""
         return beginning(self.code).file
 
     @cached_property
@@ -197,13 +231,14 @@ class Annotation:
         return top
 
     def source(self, spot: SourceSpot) -> str:
-        """The text of a line, "" where it is not there."""
+        """Return the text of a line, "" if it is not available."""
         lines = self.sources.get(spot.file, ())
         return lines[spot.line - 1].rstrip() if 0 < spot.line <= len(lines) else ""
 
 
 def position(place: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, ...]]:
-    """(the line of an instruction itself, the inlined functions that it is in, outermost first)."""
+    """Return the line of an instruction itself, and the inlined functions that it is in, outermost
+    first."""
     if place is None:
         return SourceSpot("", 0), ()
     spot = SourceSpot(place.file, place.line)
@@ -215,23 +250,23 @@ def position(place: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, ..
 
 
 def beginning(code: FunctionCode) -> SourceSpot:
-    """Where a function begins: the line of its first instruction that has one.  The room for a
-    tracer in front of a function has none on some machines."""
+    """Return where a function begins: the line of its first instruction that has one.  On some
+    machines the padding for a tracer in front of a function has none."""
     places = (one.place for one in code.blocks[code.root].instructions)
     first = next((place for place in places if place is not None and place.file), None)
     return SourceSpot(first.file, first.line) if first is not None else SourceSpot("", 0)
 
 
 def files_of(codes: Iterable[FunctionCode]) -> list[str]:
-    """All source files that instructions of these functions come from."""
+    """Return all source files that instructions of these functions come from."""
     places = [one.place for code in codes for one in code.instructions if one.place is not None]
     files = [[place.file, *(frame.file for frame in place.inlined)] for place in places]
     return list(dict.fromkeys(name for names in files for name in names if name))
 
 
 def fits(sources: Mapping[str, Sequence[str]], codes: Iterable[FunctionCode]) -> bool:
-    """Whether source text is that of these functions: one of them at least begins where it says so.
-    True where none of their files is there."""
+    """Return whether source text belongs to these functions: at least one of them begins at the
+    line where its name is.  True if none of their files is available."""
     seen = False
     for code in codes:
         start = beginning(code)

@@ -1,4 +1,4 @@
-"""Distributions made ready to be drawn: buckets as rows of one grid, and the names of keys.
+"""Distributions prepared for drawing: buckets as rows of one grid, and the names of keys.
 
 Tested by tests/views/test_distributions.py.
 """
@@ -12,23 +12,34 @@ from kinst.core.errors import KinstError
 from kinst.events import Aggregation, Bucket, Frame, Key, KeyPart, Stack
 
 FUNCTIONS = ("quantize", "lquantize", "llquantize")
-_MOST_FILLED = 200  # empty buckets in a row that are drawn as such
+_MOST_FILLED = 200  # most empty buckets in a row to draw one by one
 
 Bounds = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class DistributionSnapshot:
-    """A distribution as it was at one moment.  time_ns: D's timestamp then, None where it is not
-    known."""
+    """A distribution at one moment.
+
+    Attributes:
+        time_ns: D's timestamp, None if it is not known.
+        table: the aggregation.
+    """
 
     time_ns: int | None
     table: Aggregation
 
 
 def chosen(names: Iterable[tuple[str, str]], by: str) -> str:
-    """The name of the aggregation to draw, of those with these (name, function).  by: the one that
-    was asked for, "" for the only one.  Raises KinstError where there is none, or several."""
+    """Return the name of the aggregation to draw.
+
+    Args:
+        names: (name, function) of each aggregation.
+        by: the one that was asked for, "" for the only one.
+
+    Raises:
+        KinstError: there is none of that name, or several and none was asked for.
+    """
     found = list(dict.fromkeys(name for name, function in names if function in FUNCTIONS))
     wanted = by.removeprefix("@")
     if by and wanted in found:
@@ -46,13 +57,17 @@ def chosen(names: Iterable[tuple[str, str]], by: str) -> str:
 
 
 def distribution(value: int | tuple[Bucket, ...]) -> tuple[Bucket, ...]:
-    """A row's buckets."""
+    """Return a row's buckets."""
     return value if isinstance(value, tuple) else ()
 
 
 def grid(buckets: Iterable[Bucket], function: str) -> tuple[Bounds, ...]:
-    """The bounds of all buckets from the lowest to the highest, also of those between them that
-    nobody has: doubling for quantize(), of one width for lquantize(); else as one bucket."""
+    """Return the bounds of all buckets from the lowest to the highest, including empty ones between
+    them.
+
+    Empty ranges are divided as the function does: doubling for quantize(), of equal width for
+    lquantize(); for others one bucket.
+    """
     have = sorted({(one.low, one.high) for one in buckets if one.count}, key=_order)
     found: list[Bounds] = []
     for low, high in have:
@@ -69,7 +84,7 @@ def _order(bounds: Bounds) -> float:
 
 
 def _between(start: int, end: int, function: str, have: Sequence[Bounds]) -> list[Bounds]:
-    """The empty buckets from start to end."""
+    """Return the empty buckets from start to end."""
     widths = [high - low for low, high in have if low is not None and high is not None]
     made: list[Bounds] = []
     while start < end and len(made) < _MOST_FILLED:
@@ -87,7 +102,7 @@ def _between(start: int, end: int, function: str, have: Sequence[Bounds]) -> lis
 
 
 def key_text(key: Key) -> str:
-    """A row's keys, for people."""
+    """Return a row's keys as text for people."""
     return ", ".join(map(_part_text, key))
 
 

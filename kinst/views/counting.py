@@ -1,4 +1,4 @@
-"""The D program that counts functions whole, instructions and edges, and what its results say."""
+"""The D program that counts functions, instructions and edges, and how to read its results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from kinst.core.words import MASK
 from kinst.events import Aggregation
 from kinst.views.flow import EdgeKey, FlowCounts, Question, questions, solve
 
-# Names of the aggregations, and the keys of each; @went has also where the jump went.
+# Names of the aggregations, and their keys; @went has the target of the jump as well.
 COUNT, TAKEN, WENT = "count", "taken", "went"
 SITE = "probemod, probefunc, probename"
 
 
 @dataclass(frozen=True)
 class CountingPlan:
-    """codes: what is counted.  asked: the questions of each.  condition: a predicate, or ""."""
+    """What to count.
+
+    Attributes:
+        codes: the functions.
+        asked: questions() of each function.
+        condition: a D predicate, or "".
+    """
 
     codes: tuple[FunctionCode, ...]
     asked: tuple[tuple[Question, ...], ...]
@@ -49,20 +55,25 @@ class CountingPlan:
 
 
 def described(one: CodeInstruction) -> str:
-    """The probe description of an instruction."""
+    """Return the probe description of an instruction."""
     return f"kinst:{one.function.module}:{one.function.name}:{one.offset}"
 
 
 def clause(where: str, predicate: str, action: str) -> str:
-    """D text."""
+    """Return a clause as D text."""
     return f"{where}\n" + (f"/{predicate}/\n" if predicate else "") + f"{{ {action} }}"
 
 
 def plan_counting(codes: Iterable[FunctionCode], condition: str = "") -> CountingPlan:
-    """What has to be asked so that all edges of these functions are known, as far as possible.
+    """Return what to ask so that all edges of these functions are known, as far as possible.
 
-    condition: a D predicate; only hits of which it is true are counted.  Counts add up only where
-    it says the same all the way through a function, as a process id does."""
+    Counts add up only if the condition has one value all the way through a function, as a process
+    id has.
+
+    Args:
+        codes: functions.
+        condition: a D predicate; only hits for which it is true are counted.
+    """
     whole = tuple(codes)
     return CountingPlan(
         whole, tuple(tuple(questions(code, _refused(code))) for code in whole), condition
@@ -74,8 +85,8 @@ def _refused(code: FunctionCode) -> Collection[int]:
 
 
 def site_rows(found: Aggregation) -> Mapping[tuple[str, str, int], object]:
-    """The values of an aggregation by module, function and offset.  Raises KinstError where its
-    keys are not that."""
+    """Return the values of an aggregation by module, function and offset.  Raises KinstError if its
+    keys are others."""
     rows: dict[tuple[str, str, int], object] = {}
     for key, value in found.rows.items():
         if len(key) != 3 or not (isinstance(key[2], str) and key[2].isdigit()):
@@ -87,10 +98,16 @@ def site_rows(found: Aggregation) -> Mapping[tuple[str, str, int], object]:
 def counted(
     plan: CountingPlan, found: Sequence[Aggregation], left_out: Collection[int] = ()
 ) -> list[FlowCounts]:
-    """What the program of a plan has found, for each function.
+    """Return what the program of a plan has counted, for each function.
 
-    left_out: addresses of instructions that were not planted.  Raises KinstError where the results
-    are of another program or another kernel."""
+    Args:
+        plan: that the program was made from.
+        found: the aggregations.
+        left_out: addresses of instructions that were not planted.
+
+    Raises:
+        KinstError: the results are of another program or another kernel.
+    """
     named = {one.name: one for one in found}
     counts = _numbers(named.get(COUNT))
     taken, went = _numbers(named.get(TAKEN)), named.get(WENT)

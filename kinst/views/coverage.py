@@ -1,10 +1,10 @@
-"""Coverage: which source lines, functions and branches a trace that counts instructions has seen.
+"""Coverage: which source lines, functions and branches ran in a trace that counts instructions.
 
-A line is there where it has instructions, by the debug information's line table, and what is
-inlined counts for the file and line that it was written in.  Its count is that of the instruction
-which ran most, in each body (a function, or a copy of an inline one), summed up over its bodies.  A
-line that was not seen, but has instructions that could not be planted, is not known and left out; a
-line without code is not there at all.
+A line is listed if it has instructions, by the debug information's line table; inlined code counts
+for the file and line that it was written in.  A line's count is the sum, over the bodies that it is
+in (a function, or a copy of an inline one), of the count of its most frequent instruction there.  A
+line that did not run, but has instructions that could not be planted, is unknown and left out; a
+line without code is not listed.
 
 A branch is a conditional jump of the machine code, with two ways, at the line of the jump; each
 copy of an inlined function has its own.
@@ -26,8 +26,14 @@ from kinst.views.flow import FlowCounts
 
 @dataclass(frozen=True, slots=True)
 class BranchWay:
-    """One way of a conditional jump.  block: which jump of the line; way: 0 for the jump, 1 for
-    straight on.  taken: how often; None where the jump was never reached."""
+    """One way of a conditional jump.
+
+    Attributes:
+        line: of the jump.
+        block: which jump of the line.
+        way: 0 for the jump, 1 for straight on.
+        taken: how often; None if the jump was never reached.
+    """
 
     line: int
     block: int
@@ -37,8 +43,14 @@ class BranchWay:
 
 @dataclass(slots=True)
 class FileCoverage:
-    """lines: counts by line.  functions: counts by (line of declaration, name).  own: whether
-    functions were asked for that are declared here, rather than inlined somewhere."""
+    """Coverage of one file.
+
+    Attributes:
+        lines: counts by line.
+        functions: counts by (line of declaration, name).
+        branches: of all lines.
+        own: whether wanted functions are declared here, and not only inlined from here.
+    """
 
     lines: dict[int, int] = field(default_factory=dict)
     functions: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -48,9 +60,16 @@ class FileCoverage:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """files: by path as the debug information has it.  sites, seen: instructions that were
-    planted, and those of them that ran.  reasons: why how many could not be planted.  unknown:
-    lines that are left out for that.  sourceless: functions whose lines nothing tells."""
+    """Coverage of a trace.
+
+    Attributes:
+        files: by path as the debug information has it.
+        sites: how many instructions were planted.
+        seen: how many of them ran.
+        reasons: how many instructions could not be planted, by reason.
+        unknown: how many lines are left out because of that.
+        sourceless: functions without line information.
+    """
 
     files: Mapping[str, FileCoverage]
     sites: int = 0
@@ -62,7 +81,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """So many of all were seen."""
+    """How many of all lines, functions or branches were reached."""
 
     seen: int
     all: int
@@ -73,7 +92,7 @@ class Total:
 
 
 def total(counts: Iterable[int | None]) -> Total:
-    """Of lines, functions or branches by their counts."""
+    """Sum up lines, functions or branches by their counts."""
     known = list(counts)
     return Total(sum(1 for count in known if count), len(known))
 
@@ -81,8 +100,8 @@ def total(counts: Iterable[int | None]) -> Total:
 def counts_by_address(
     sites: Sequence[TracedSite], aggregation: Aggregation | None
 ) -> dict[int, int]:
-    """How often each planted site ran, by an aggregation with (module, function, offset) as keys,
-    None where nothing was counted."""
+    """Return how often each planted site ran, by an aggregation with (module, function, offset) as
+    keys.  None if nothing was counted."""
     places = {(s.function.module, s.function.name, str(s.offset)): s for s in sites}
     found = {site.address: 0 for site in sites if not site.reason}
     for key, count in aggregation.rows.items() if aggregation is not None else ():
@@ -93,14 +112,18 @@ def counts_by_address(
     return found
 
 
-# Name, file, line and entry of a function or a copy, and its ranges.
+# Name, file, line, entry and ranges of a function or a copy.
 _Body = tuple[str, str, int, int | None, tuple[tuple[int, int], ...]]
 
 
 @dataclass(slots=True)
 class _Line:
-    """Of one source line: the highest count in each body, and whether an instruction of it could
-    not be planted."""
+    """What is known of one source line.
+
+    Attributes:
+        bodies: highest count by body.
+        left_out: whether one of its instructions could not be planted.
+    """
 
     bodies: dict[int, int] = field(default_factory=dict)
     left_out: bool = False
@@ -112,7 +135,14 @@ def cover(
     counts: Mapping[int, int],
     flows: Iterable[tuple[FunctionCode, FlowCounts]] = (),
 ) -> Coverage:
-    """counts: of the planted sites, by address.  flows: of the functions, for branches."""
+    """Return the coverage of functions.
+
+    Args:
+        functions: with their lines and copies.
+        sites: that were planted or left out.
+        counts: of the planted sites, by address.
+        flows: of the functions, for branches.
+    """
     addresses = [site.address for site in sites]
     files: dict[str, FileCoverage] = {}
     lines: dict[tuple[str, int], _Line] = {}
@@ -131,7 +161,7 @@ def cover(
         if function.file in files:
             files[function.file].own = True
     return Coverage(
-        # Where all lines are of what is inlined further in there is nothing to show.
+        # If all lines are of code that is inlined further in, there is nothing to add.
         {path: file for path, file in sorted(files.items()) if file.lines},
         len(counts),
         sum(1 for count in counts.values() if count),
@@ -152,7 +182,11 @@ def _add_lines(
     counts: Mapping[int, int],
     lines: dict[tuple[str, int], _Line],
 ) -> None:
-    """number: of the function's own body; its copies have those behind."""
+    """Add the lines of a function.
+
+    Args:
+        number: of the function's own body; its copies have the numbers after that.
+    """
     start = function.function.address
     body = _Bodies(function)
     for span in function.lines:
@@ -167,10 +201,10 @@ def _add_lines(
 
 
 class _Bodies:
-    """Which copy the code at an address is of: the innermost."""
+    """Finds the innermost inlined copy that the code at an address belongs to."""
 
     def __init__(self, function: SourceFunction) -> None:
-        # Copies come after those that they are in, so what is marked later is further in.
+        # A copy comes after those that it is in, so a later mark is further in.
         ends = {function.function.address}
         for copy in function.inlined:
             ends |= {end for bounds in copy.ranges for end in bounds}
@@ -183,7 +217,7 @@ class _Bodies:
                 self._copies[first:last] = [number] * (last - first)
 
     def at(self, address: int) -> int:
-        """Its number from 1, 0 for the function's own code."""
+        """Return the copy's number from 1, or 0 for the function's own code."""
         at = bisect_right(self._starts, address) - 1
         return self._copies[at] if at >= 0 else 0
 
@@ -194,8 +228,8 @@ def _add_functions(
     counts: Mapping[int, int],
     files: dict[str, FileCoverage],
 ) -> None:
-    """A function has the count of its first instruction that was planted, and at least 1 where
-    anything of it ran.  Nothing is said of one of which nothing could be planted."""
+    """Add the count of a function: that of its first planted instruction, and at least 1 if any of
+    it ran.  A function without planted instructions is left out."""
     begin = function.function.address
     whole = ((begin, begin + function.function.size),)
     moved = COLD in function.function.name
@@ -221,7 +255,8 @@ def _add_branches(
     flows: Iterable[tuple[FunctionCode, FlowCounts]],
     files: Mapping[str, FileCoverage],
 ) -> None:
-    """Those of which it is known how often they went each way, or that they were not reached."""
+    """Add the branches of which it is known how often they went each way, or that they were not
+    reached."""
     spans = sorted(
         (span for function in functions for span in function.lines), key=lambda span: span.low
     )
@@ -240,7 +275,7 @@ def _add_branches(
                 continue
             number = numbers[span.file, span.line]
             numbers[span.file, span.line] += 1
-            # A thread that was inside when the trace began may leave one too few.
+            # A thread that was inside when the trace began may make one count too small.
             file.branches += [
                 BranchWay(span.line, number, way, max(count or 0, 0) if ran else None)
                 for way, count in enumerate(taken)

@@ -1,6 +1,5 @@
-"""Coverage as one page for a browser, that needs nothing else: the files with how much of each ran,
-and their source with how often each line did.
-"""
+"""Coverage as one self-contained page for a browser: the files with how much of each ran, and their
+source with how often each line ran."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from typing import Any
 
 from kinst.views.coverage import Coverage, FileCoverage, total
 
-NEAR = 3  # lines shown around those with code, of files from which code was only inlined
+NEAR = 3  # lines to show around those with code, of files from which code was only inlined
 Source = Mapping[str, Sequence[str]]
 
 
@@ -20,15 +19,15 @@ def coverage_html(coverage: Coverage, sources: Source, title: str, notes: Sequen
     """Return the page's text.
 
     Args:
-        coverage: what was seen.
-        sources: lines of text by file, of those that are there.
+        coverage: of a trace.
+        sources: lines of text by file, for the files that are available.
         title: what was traced.
-        notes: more of that, such as the kernel's release.
+        notes: details, such as the kernel's release.
     """
     here = files("kinst.views")
     paths = sorted(coverage.files, key=lambda path: (not coverage.files[path].own, path))
     data = {"files": [_file(path, coverage.files[path], sources.get(path)) for path in paths]}
-    # "</" would end the script that the data stand in.
+    # "</" would end the script that contains the data.
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")
     parts = {
         "TITLE": escape(title),
@@ -49,7 +48,7 @@ def _read(folder: Any, name: str) -> str:
 
 
 def _figures(covered: Iterable[FileCoverage]) -> list[str]:
-    """How much of lines, functions and branches was seen."""
+    """Return how many lines, functions and branches were reached."""
     rows = list(covered)
     parts = {
         "lines": total(count for one in rows for count in one.lines.values()),
@@ -64,7 +63,7 @@ def _figures(covered: Iterable[FileCoverage]) -> list[str]:
 
 
 def _table(paths: Sequence[str], covered: Mapping[str, FileCoverage]) -> str:
-    """The files in which functions were asked for, then those of what is inlined from elsewhere."""
+    """Return the files of the wanted functions, then the files from which code was only inlined."""
     rows = ['<table><tr><th>file</th><th colspan="2">lines</th><th>functions</th>'
             '<th class="branches">branches</th></tr>']  # fmt: skip
     own = True
@@ -109,8 +108,11 @@ def _file(path: str, file: FileCoverage, source: Sequence[str] | None) -> dict[s
 
 
 def _pieces(file: FileCoverage, source: Sequence[str] | None) -> Iterator[tuple[int, list[str]]]:
-    """Stretches of lines, each with the number of its first: all lines of a file in which functions
-    were asked for, of others those near code; without source text those that have something."""
+    """Return runs of lines, each with the number of its first.
+
+    All lines of a file of wanted functions; of other files those near code.  Without source text
+    the lines that have counts.
+    """
     known = {*file.lines, *(line for line, _ in file.functions)}
     if source and file.own:
         wanted = set(range(1, len(source) + 1))

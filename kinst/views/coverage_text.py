@@ -13,8 +13,8 @@ MOST_REASONS = 8
 
 
 def summary(coverage: Coverage) -> str:
-    """A table of the files in which functions were asked for, of what is inlined from others, and
-    of all; then what is left out and why."""
+    """Return a table: the files of the wanted functions, the code inlined from other files, and the
+    total; then what is left out and why."""
     rows: list[tuple[str, ...]] = [("", "LINES", "", "FUNCTIONS", "", "BRANCHES", "")]
     own = {path: file for path, file in coverage.files.items() if file.own}
     rows += [_row(path, [file]) for path, file in own.items()]
@@ -74,8 +74,13 @@ def _number(count: int, what: str) -> str:
 
 
 def new_text(now: Mapping[str, FileCoverage], before: Mapping[str, FileCoverage], name: str) -> str:
-    """What was reached now and not before: functions and lines, file by file.  name: of what was
-    before."""
+    """Return what was reached now and not before: functions and lines, file by file.
+
+    Args:
+        now: coverage of this run.
+        before: coverage of the other run.
+        name: of the other run's file.
+    """
     lines = [f"reached now, and not in {name}:"]
     for path, file in now.items():
         old = before.get(path, FileCoverage())
@@ -93,7 +98,7 @@ def new_text(now: Mapping[str, FileCoverage], before: Mapping[str, FileCoverage]
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """Such as 3-5, 9."""
+    """Return numbers as text such as 3-5, 9."""
     found: list[list[int]] = []
     for number in sorted(numbers):
         if found and found[-1][1] == number - 1:

@@ -1,4 +1,4 @@
-"""What differs between two results, aggregation by aggregation and key by key."""
+"""Differences between two results, aggregation by aggregation and key by key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Value = int | float
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key that has another value in B than in A; None: it is not there."""
+    """A key that has another value in B than in A; None: the key is not there."""
 
     key: tuple[str, ...]
     a: Value | None
@@ -26,7 +26,7 @@ class Difference:
 
     @property
     def ratio(self) -> float:
-        """B's value in A's, infinite where A has none."""
+        """B's value divided by A's, infinite if A has none."""
         if self.a is None or self.b is None:
             return inf if self.a is None else 0.0
         return self.b / self.a if self.a else inf
@@ -34,7 +34,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """An aggregation in both results.  same: keys with equal values."""
+    """An aggregation of both results.
+
+    Attributes:
+        name: of the aggregation.
+        function: that aggregates.
+        differences: keys with different values.
+        same: how many keys have equal values.
+    """
 
     name: str
     function: str
@@ -50,14 +57,22 @@ def compare(
     normalised: bool = False,
     lines: tuple[LineNames, LineNames] = (NUMBERS, NUMBERS),
 ) -> tuple[Comparison, ...]:
-    """What differs, in the order of B's aggregations, then those of A alone.
+    """Compare two results: aggregations in B's order, then those of A alone.
 
-    Keys only in B come first, then those only in A, then those that changed most.  Code
-    (stacks and symbols) is compared by function and offset, by line, or by function, never by
-    address: those change with every boot.  A distribution counts as the sum of its buckets.
-    normalised: B's values are scaled so that both sums are equal.  lines: how lines of A and of B
-    are named at the level "line".  Raises KinstError where an aggregation is another function in
-    B."""
+    Keys only in B come first, then those only in A, then those that changed most.  Code (stacks and
+    symbols) is compared by function and offset, by line, or by function, never by address, which
+    changes with every boot.  A distribution counts as the sum of its buckets.
+
+    Args:
+        a: aggregations of the first result.
+        b: aggregations of the second result.
+        level: how code is compared.
+        normalised: scale B's values so that both sums are equal.
+        lines: names of the lines of A and of B, for the level "line".
+
+    Raises:
+        KinstError: an aggregation has another function in B.
+    """
     before, after = ({one.name: one for one in side} for side in (a, b))
     out = []
     for name in dict.fromkeys([*after, *before]):
@@ -88,8 +103,8 @@ def _order(one: Difference) -> tuple[int, float, tuple[str, ...]]:
 def _values(
     one: Aggregation | None, level: str, lines: LineNames
 ) -> Mapping[tuple[str, ...], Value]:
-    """Values by key as text; those of keys that are the same at this level are added up, which
-    only sums can be."""
+    """Return values by key as text; values of keys that are equal at this level are added up, which
+    is possible only for sums."""
     totals: dict[tuple[str, ...], Value] = {}
     for key, value in one.rows.items() if one else ():
         text = tuple(_text(part, level, lines) for part in key)
@@ -130,7 +145,7 @@ def _frame(frame: Frame, level: str, lines: LineNames) -> str:
 
 
 def comparison_text(comparisons: Iterable[Comparison]) -> str:
-    """A table for each aggregation that differs; "" where none does."""
+    """Return a table for each aggregation that differs; "" if none does."""
     return "\n".join(_table(one) for one in comparisons if one.differences)
 
 

@@ -1,9 +1,8 @@
-"""Histograms of distributions, and heat maps of how they change, as an SVG that needs nothing
-else.
+"""Histograms of distributions, and heat maps of how they change, as a self-contained SVG.
 
-A panel for each key, those with most values first.  In a histogram a bar is a bucket; in a heat map
-a column is a stretch of time, a row a bucket, and the more values a field has, the stronger it is.
-What the mouse is over tells its figures.
+One panel for each key, those with most values first.  In a histogram a bar is a bucket.  In a heat
+map a column is a span of time, a row is a bucket, and a field is the stronger the more values it
+has.  A tooltip has the figures.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from kinst.views.picture import MARGIN, SHADES, STYLE, Heading, svg_document, te
 from kinst.views.scales import BucketScale, round_ticks
 
 WIDTH = 960
-LEFT, RIGHT = 13.0, 97.0  # per cent of the width, between which the axis is
+LEFT, RIGHT = 13.0, 97.0  # ends of the axis, in per cent of the width
 WIDEST_BAR, WIDEST_COLUMN = 5.0, 2.5  # per cent
 BARS = 132  # pixels of the highest bar
 ROW = 14  # pixels of a heat map's bucket
@@ -40,7 +39,7 @@ Rows = Mapping[Key, tuple[Bucket, ...]]
 
 
 def histogram_svg(snapshot: DistributionSnapshot, heading: Heading) -> str:
-    """The distribution of each key."""
+    """Draw the distribution of each key."""
     table = snapshot.table
     rows = {key: distribution(value) for key, value in table.rows.items()}
     bounds = grid([one for row in rows.values() for one in row], table.function)
@@ -53,7 +52,7 @@ def histogram_svg(snapshot: DistributionSnapshot, heading: Heading) -> str:
 
 
 def heat_map_svg(snapshots: Sequence[DistributionSnapshot], heading: Heading) -> str:
-    """One distribution at several moments, each with what came since the one before."""
+    """Draw one distribution at several moments, each with what was added since the one before."""
     table = snapshots[0].table
     columns = [
         {key: distribution(value) for key, value in one.table.rows.items()} for one in snapshots
@@ -76,14 +75,14 @@ def heat_map_svg(snapshots: Sequence[DistributionSnapshot], heading: Heading) ->
 
 
 def html_page(svg: str, title: str, program: str) -> str:
-    """A page with the picture and the program that has made it."""
+    """Return a page with the picture and the program that made it."""
     drawn = svg.partition("?>\n")[2]
     shown = f"<pre>{escape(program.strip())}</pre>\n" if program.strip() else ""
     return _HTML.format(title=escape(title), style=STYLE, svg=drawn, program=shown)
 
 
 def _largest(rows: Rows) -> list[Key]:
-    """The keys that get a panel."""
+    """Return the keys that get a panel."""
     return sorted(rows, key=lambda key: -_total(rows[key]))[:MOST_PANELS]
 
 
@@ -105,7 +104,7 @@ def _scale(table: Aggregation, bounds: Sequence[Bounds]) -> BucketScale:
 
 
 def _heading(key: Key, row: Sequence[Bucket], scale: BucketScale, top: int) -> str:
-    """The name of a panel, how many values it has, and two of its quantiles."""
+    """Return the head of a panel: its name, how many values it has, and two quantiles."""
     named = f'<tspan class="name">{escape(key_text(key))}</tspan>  ' if key else ""
     figures = [f"n = {_total(row):,}"]
     for part, name in ((0.5, "median"), (0.99, "99th percentile")):
@@ -121,7 +120,7 @@ def _heading(key: Key, row: Sequence[Bucket], scale: BucketScale, top: int) -> s
 
 
 def _quantile(row: Sequence[Bucket], part: float) -> Bounds | None:
-    """The bucket in which this part of the values ends."""
+    """Return the bucket in which this part of the values ends."""
     counts: dict[Bounds, int] = {}
     for one in row:
         counts[one.low, one.high] = counts.get((one.low, one.high), 0) + one.count
@@ -165,7 +164,7 @@ def _bars(
 
 
 def _whole_ticks(highest: int) -> list[float]:
-    """Round counts from 0 on."""
+    """Return round counts from 0 on."""
     return [tick for tick in round_ticks(0, highest, 6) if tick == int(tick)]
 
 
@@ -208,7 +207,7 @@ class _Time:
         self.edges = [float(k) for k in range(count + 1)]
         self.unit = ""
         if len(times) == count > 1 and times == sorted(set(times)):
-            # What the first snapshot has came in as long a time as what the second one has.
+            # Take the first snapshot to cover as long a time as the second one.
             start = times[0] - (times[1] - times[0])
             self.edges = [0.0, *(float(time - start) for time in times)]
             self.unit = "ns"
@@ -220,7 +219,7 @@ class _Time:
         return "time" if self.unit else "print"
 
     def place(self, moment: float) -> float:
-        """Per cent of the width."""
+        """Return a moment's place in per cent of the width."""
         return LEFT + (self.end - LEFT) * moment / self.edges[-1]
 
     def text(self, moment: float) -> str:
@@ -268,7 +267,7 @@ def _fields(
 
 
 def _legend(most: int, top: int) -> str:
-    """Which colour means how many values."""
+    """Return the legend of colours and counts."""
     made = [text(str(MARGIN), top + 14, "values in a field", kind="axis-name")]
     counts = sorted({_least(k, most) for k in range(1, SHADES + 1)})
     shades = sorted({_shade(count, most) for count in counts})
@@ -285,12 +284,12 @@ def _legend(most: int, top: int) -> str:
 
 
 def _least(shade: int, most: int) -> int:
-    """About the least count of a shade."""
+    """Return about the least count of a shade."""
     return max(1, round(math.pow(most, (shade - 1) / (SHADES - 1))))
 
 
 def _shade(count: int, most: int) -> int:
-    """From 1 to SHADES, by the logarithm of the count."""
+    """Return the shade of a count, from 1 to SHADES, by its logarithm."""
     if most <= 1:
         return SHADES // 2
     return 1 + round((SHADES - 1) * math.log(count) / math.log(most))

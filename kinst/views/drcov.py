@@ -1,5 +1,5 @@
-"""drcov, DynamoRIO's format for coverage, version 2: what disassemblers show (Lighthouse and its
-like).  A table of modules as text, then the code that ran, as 8 bytes for each piece.
+"""drcov, DynamoRIO's format for coverage, version 2, which disassemblers show (Lighthouse and
+others): a table of modules as text, then the code that ran, as 8 bytes for each piece.
 
 Tested by tests/views/test_coverage.py.
 """
@@ -19,7 +19,13 @@ _LONGEST = 0xFFFF
 
 @dataclass(frozen=True, slots=True)
 class DrcovModule:
-    """low, high: the addresses of its code, as a disassembler has them without moving the file."""
+    """A module.
+
+    Attributes:
+        low: first address of its code, as a disassembler has it if it does not move the file.
+        high: address after its code.
+        path: of its file.
+    """
 
     low: int
     high: int
@@ -27,7 +33,11 @@ class DrcovModule:
 
 
 def drcov(modules: Sequence[tuple[DrcovModule, Sequence[tuple[int, int]]]]) -> bytes:
-    """modules: each with the pieces of it that ran: addresses, low to high (exclusive)."""
+    """Return the file's bytes.
+
+    Args:
+        modules: each with the pieces of it that ran: addresses, low to high (exclusive).
+    """
     rows = [
         f"{k}, {one.low:#018x}, {one.high:#018x}, {0:#018x}, {0:#010x}, {0:#010x}, {one.path}\n"
         for k, (one, _) in enumerate(modules)
@@ -50,8 +60,13 @@ def drcov(modules: Sequence[tuple[DrcovModule, Sequence[tuple[int, int]]]]) -> b
 def pieces_that_ran(
     sites: Sequence[TracedSite], counts: Mapping[int, int]
 ) -> dict[str, list[tuple[int, int]]]:
-    """By module: the code that ran, low to high, neighbours of one count joined.  sites: by
-    address."""
+    """Return the code that ran, low to high, by module; adjacent instructions with one count are
+    joined.
+
+    Args:
+        sites: by address.
+        counts: by address.
+    """
     ran: dict[str, list[tuple[int, int]]] = {}
     for before, site in pairwise([None, *sites]):
         assert site is not None

@@ -1,8 +1,8 @@
-"""Flame graphs: folded stacks as one SVG that needs nothing else, to be looked at in a browser.
+"""Flame graphs: folded stacks as one self-contained SVG, for a browser.
 
-A box for each frame that stacks have in common, as wide as what was seen in it; who called whom
-goes upwards.  A click makes a box the whole width, the mouse tells figures, Ctrl-F (or /) marks
-what a regular expression matches.  Without scripts it is still the picture.
+One box for each frame that stacks share, as wide as the values in it; callees are above their
+callers.  A click makes a box the whole width, a tooltip has the figures, Ctrl-F (or /) marks what a
+regular expression matches.  Without scripts it is still the picture.
 
 Tested by tests/views/test_folded.py.
 """
@@ -23,7 +23,7 @@ from kinst.views.picture import MARGIN, Heading, svg_document
 WIDTH, ROW, BOTTOM = 1200, 18, 34
 LEGEND = 26  # pixels
 ACROSS = 97.4  # per cent of the width for frames
-LETTER = 6.7  # pixels of one, of monospace at 11
+LETTER = 6.7  # pixels of a letter of monospace at 11
 NARROWEST = 0.025  # per cent of the width that a box must have to be drawn
 TINTS = 4  # of each kind of frame
 # Kinds of frames: their names in the legend, and what they mean.
@@ -32,7 +32,7 @@ KINDS = {
     "kernel": ("kernel", "a function of the kernel"),
     "inlined": ("inlined", "a function that the compiler had put into the one below"),
 }
-_COLOURS = {  # hue, saturation, lightness in light and in dark
+_COLOURS = {  # hue, saturation, lightness in the light and in the dark theme
     "plain": (36, 88, 66, 33),
     "kernel": (14, 78, 70, 36),
     "inlined": (135, 38, 68, 30),
@@ -41,7 +41,13 @@ _COLOURS = {  # hue, saturation, lightness in light and in dark
 
 @dataclass(slots=True)
 class _Box:
-    """A frame under its callers.  total: what was seen in it and in what it called."""
+    """A frame under its callers.
+
+    Attributes:
+        name: of the frame.
+        total: values in it and in what it called.
+        callees: by name.
+    """
 
     name: str
     total: int = 0
@@ -49,7 +55,13 @@ class _Box:
 
 
 def flame_svg(stacks: Iterable[FoldedStack], heading: Heading, table: Aggregation) -> str:
-    """The SVG's text.  table: the aggregation that has the stacks."""
+    """Return the SVG's text.
+
+    Args:
+        stacks: folded.
+        heading: above the picture.
+        table: the aggregation that has the stacks.
+    """
     root = _tree(stacks)
     boxes = list(_placed(root, 0, 0, max(root.total, 1)))
     heading = replace(heading, notes=[*_notes(root.total, table), *heading.notes])
@@ -93,7 +105,8 @@ def _tree(stacks: Iterable[FoldedStack]) -> _Box:
 
 
 def _placed(box: _Box, depth: int, start: int, whole: int) -> Iterator[tuple[_Box, int, int]]:
-    """(box, rows above the lowest, what was seen to its left) of all that can be drawn."""
+    """Yield (box, rows above the lowest, values to its left) of all boxes that are wide enough to
+    be drawn."""
     yield box, depth, start
     for callee in sorted(box.callees.values(), key=lambda one: one.name):
         if 100 * callee.total >= NARROWEST * whole:
@@ -119,17 +132,18 @@ def _drawn(box: _Box, depth: int, start: int, whole: int, height: int, unit: str
 
 
 def _kind(name: str) -> str:
-    """Whether a frame was inlined, or is the kernel's in stacks of a program and the kernel."""
+    """Return whether a frame was inlined, or is the kernel's in stacks of a program and the
+    kernel."""
     return "inlined" if name.endswith(INLINED) else "kernel" if name.endswith(KERNEL) else "plain"
 
 
 def _tint(name: str) -> int:
-    """A number below TINTS, equal for equal names."""
+    """Return a number below TINTS, the same for equal names."""
     return hashlib.blake2b(name.encode(errors="replace"), digest_size=1).digest()[0] % TINTS
 
 
 def _legend(kinds: list[str], top: int) -> str:
-    """Which colour is which kind of frame, and the buttons."""
+    """Return the legend of colours and kinds of frames, and the buttons."""
     made, x = [], MARGIN
     for kind in kinds:
         name, meaning = KINDS[kind]

@@ -1,14 +1,14 @@
 """How often control went over each edge of a function's flow graph, from counts of instructions.
 
-Counts alone often say it: what enters a block is what runs in it is what leaves it.  Each side of
-a block is an equation, each edge an unknown of two of them, so an edge is known unless it closes a
-circle of unknown ones.  questions() finds the edges that do, and a trace asks the processor itself
-there: how often the branch's condition held, or where a computed jump went.  solve() works out the
-rest, and says what does not add up.  Nothing is assumed.
+Counts alone often suffice: a block is entered as often as it runs and as often as it is left.  Each
+side of a block is an equation, and each edge an unknown of two of them, so an edge is known unless
+it closes a cycle of unknown ones.  questions() finds the edges that do, and a trace asks the
+processor there: how often the branch's condition held, or where a computed jump went.  solve()
+computes the rest, and says what does not add up.  Nothing is assumed.
 
-A thread may be inside of a call, or in a fault, when a trace begins or ends; so instructions of one
-block need not have one count, and what a block that ends with a call has more than its successor
-got is the edge "inside".
+A thread may be inside of a call, or in a fault, when a trace begins or ends.  So instructions of
+one block need not have the same count, and the edge "inside" has the difference between a block
+that ends with a call and its successor.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from kinst.core.code import OUTSIDE, CodeBlock, FunctionCode
 
-# An edge: (block, its number among the block's edges).  ENTRY: into the function.  INSIDE, as
-# the second: what stayed in a block's last instruction.
+# An edge: (block, its number among the block's edges).  ENTRY: into the function.  INSIDE as the
+# number: threads that stayed in a block's last instruction.
 EdgeKey = tuple[int, int]
 ENTRY: EdgeKey = (OUTSIDE, 0)
 INSIDE = -1
@@ -27,8 +27,14 @@ INSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be asked at the last instruction of a block: how often the condition of its edge
-    number `edge` held; or, where edge is OUTSIDE, how often the jump went where."""
+    """What to ask at the last instruction of a block.
+
+    Attributes:
+        block: its number.
+        edge: how often did the condition of the block's edge of this number hold?  OUTSIDE: how
+            often did the jump go to which target?
+        expression: in D.
+    """
 
     block: int
     edge: int
@@ -37,10 +43,15 @@ class Question:
 
 @dataclass(frozen=True)
 class FlowCounts:
-    """instructions: counts by address, of those that were counted.  entries and exits of each
-    block: how often its first and its last instruction ran.  edges: counts by edge; those that
-    nothing tells are missing.  asked: the edges that were asked for.  entered: how often the
-    function was.  odd: sentences about what does not add up.
+    """Counts of one function.
+
+    Attributes:
+        instructions: by address, for those that were counted.
+        entries: of each block: how often its first instruction ran.
+        exits: of each block: how often its last instruction ran.
+        edges: by edge; unknown ones are missing.
+        asked: the edges that the trace asked about.
+        odd: sentences about what does not add up.
     """
 
     instructions: Mapping[int, int]
@@ -52,12 +63,14 @@ class FlowCounts:
 
     @property
     def entered(self) -> int | None:
+        """How often the function was entered, None if it is not known."""
         return self.edges.get(ENTRY)
 
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """An unknown, between two equations; None is the world around the function, which has none."""
+    """An unknown in two equations; None stands for the world outside of the function, which has
+    none."""
 
     key: EdgeKey
     source: tuple[int, str] | None
@@ -65,8 +78,12 @@ class _Link:
 
 
 def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Question]:
-    """The questions that leave no edge unknown, as far as there are such.  uncounted: addresses
-    of instructions that will not be counted."""
+    """Return the questions that leave no edge unknown, as far as possible.
+
+    Args:
+        code: the function.
+        uncounted: addresses of instructions that will not be counted.
+    """
     counted = [_counted(block, uncounted) for block in code.blocks]
     joined: dict[object, object] = {}
 
@@ -93,7 +110,7 @@ def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Quest
 
 
 def _price(code: FunctionCode, key: EdgeKey, uncounted: Collection[int]) -> int:
-    """0 of an edge that cannot be asked for; of others, those that are asked first have most."""
+    """Return the priority of asking about an edge; 0 if that is impossible."""
     block, edge = key
     if block == OUTSIDE or edge == INSIDE or code.blocks[block].last.address in uncounted:
         return 0
@@ -108,7 +125,8 @@ def _counted(block: CodeBlock, uncounted: Collection[int]) -> bool:
 
 
 def _links(code: FunctionCode, counted: Sequence[bool]) -> Iterator[_Link]:
-    """All unknowns.  A block that is not counted is one equation: what comes in goes out."""
+    """Return all unknowns.  A block that is not counted is one equation: its entries equal its
+    exits."""
 
     def node(block: int, side: str) -> tuple[int, str] | None:
         if block == OUTSIDE:
@@ -129,10 +147,14 @@ def solve(
     instructions: Mapping[int, int],
     answers: Mapping[EdgeKey, int],
 ) -> FlowCounts:
-    """The counts of all edges that are known or follow.
+    """Return the counts of all edges that are known or can be derived.
 
-    instructions: by address, 0 for those that were counted and did not run, none for those that
-    were not.  answers: to questions(), and of computed jumps for each edge."""
+    Args:
+        code: the function.
+        instructions: counts by address, 0 for those that were counted and did not run; the others
+            are missing.
+        answers: to questions(), and for computed jumps for each edge.
+    """
     entries, exits = [], []
     for block in code.blocks:
         counts = [instructions[i.address] for i in block.instructions if i.address in instructions]
@@ -152,13 +174,13 @@ def solve(
                 around[node].append(link)
 
     def balance(node: tuple[int, str]) -> tuple[int, list[_Link]]:
-        """What is missing to the node's unknown edges, into it for "in" and out of it else, and
-        those edges."""
+        """Return what the node's unknown edges must add up to (edges into it for "in", otherwise
+        out of it), and those edges."""
         number, side = node
         whole = {"in": entries, "out": exits}.get(side, [0] * len(entries))[number] or 0
         left, unknown = whole, []
         for link in around[node]:
-            if link.source == link.target:  # from a block that is not counted to itself
+            if link.source == link.target:  # from an uncounted block to itself
                 continue
             sign = -1 if side == "both" and link.target == node else 1
             if link.key in known:
@@ -175,7 +197,7 @@ def solve(
             into = node[1] == "both" and unknown[0].target == node
             known[unknown[0].key] = -left if into else left
         elif left == 0 and node[1] != "both" and all(link.key[1] != INSIDE for link in unknown):
-            known.update((link.key, 0) for link in unknown)  # there is no less than nothing
+            known.update((link.key, 0) for link in unknown)  # counts are not negative
         else:
             continue
         for link in unknown:
@@ -190,7 +212,8 @@ def _odd(
     balance: Callable[[tuple[int, str]], tuple[int, list[_Link]]],
     known: Mapping[EdgeKey, int],
 ) -> Iterator[str]:
-    """What cannot be: a side of a block whose edges do not add up, an edge of less than nothing."""
+    """Return what cannot be: a side of a block whose edges do not add up, or an edge with a
+    negative count."""
     for node in nodes:
         left, unknown = balance(node)
         if left and not unknown:
@@ -212,8 +235,8 @@ def _name(code: FunctionCode, block: int) -> str:
 
 
 def taken_share(flow: FlowCounts, code: FunctionCode, block: int) -> tuple[int, int] | None:
-    """(how often the conditional branch at a block's end was taken, how often it ran); None where
-    there is none, or it is not known."""
+    """Return how often the conditional branch at a block's end was taken and how often it ran; None
+    if there is none, or it is not known."""
     edges = code.blocks[block].edges
     number = next((k for k, edge in enumerate(edges) if edge.kind == "taken"), None)
     ran = flow.exits[block]

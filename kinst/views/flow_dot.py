@@ -1,4 +1,5 @@
-"""Flow graphs in graphviz's language: boxes as hot as their blocks, lines as thick as edges.
+"""Flow graphs in graphviz's language: boxes coloured by their blocks' counts, lines as thick as
+their edges' counts.
 
 Tested by tests/views/test_flow_graphs.py.
 """
@@ -16,7 +17,7 @@ _STYLES = {"taken": "solid", "next": "solid", "jump": "solid", "computed": "dash
 
 
 def flow_dot(annotations: Iterable[Annotation]) -> str:
-    """One graph with a cluster for each function."""
+    """Return one graph with a cluster for each function."""
     lines = ["digraph annotate {", '  node [shape=box, style=filled, fontname="monospace",'
              ' fontsize=10, margin="0.08,0.04"];',
              '  edge [fontname="monospace", fontsize=9];']  # fmt: skip
@@ -26,15 +27,15 @@ def flow_dot(annotations: Iterable[Annotation]) -> str:
 
 
 def shown_blocks(one: Annotation) -> list[int]:
-    """The blocks of a flow graph without those that only fill room: nothing leads to them, and
-    nothing ran there."""
+    """Return the blocks of a flow graph without padding: blocks that nothing leads to, and that did
+    not run."""
     led_to = {edge.to for block in one.code.blocks for edge in block.edges} | {one.code.root}
     blocks = range(len(one.code.blocks))
     return [number for number in blocks if number in led_to or one.flow.entries[number]]
 
 
 def block_label(one: Annotation, number: int) -> tuple[str, str, str]:
-    """(where a block is, how often it ran, the first line of its source) for people."""
+    """Return where a block is, how often it ran, and the first line of its source, for people."""
     block = one.code.blocks[number]
     low, high = one.label(block.address), one.label(block.last.address)
     count = one.flow.entries[number]
@@ -45,7 +46,7 @@ def block_label(one: Annotation, number: int) -> tuple[str, str, str]:
 
 
 def share_of(one: Annotation, number: int) -> float:
-    """A block's part of all instructions that ran in the function."""
+    """Return a block's part of all instructions that ran in the function."""
     counts = (one.flow.instructions.get(i.address, 0) for i in one.code.blocks[number].instructions)
     return sum(counts) / one.executed if one.executed else 0.0
 
@@ -84,7 +85,7 @@ def _cluster(number: int, one: Annotation) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """A string of graphviz's, of which each line is at the left."""
+    """Return a string in graphviz's quoting, with each line aligned left."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     lines = escaped.split("\n")
     return f'"{escaped}"' if len(lines) == 1 else '"' + "".join(f"{one}\\l" for one in lines) + '"'

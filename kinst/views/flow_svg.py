@@ -1,4 +1,4 @@
-"""A flow graph as SVG: a box is as high as its part of what ran, a line as thick as its count.
+"""A flow graph as SVG: a box is as high as its share of what ran, a line as thick as its count.
 
 Tested by tests/views/test_flow_graphs.py.
 """
@@ -15,15 +15,20 @@ from kinst.views.annotation import Annotation
 from kinst.views.flow_dot import block_label, share_of, shown_blocks
 from kinst.views.graph_layout import GraphEdge, Placed, lay_out
 
-WIDTH, LETTERS = 214.0, 34  # of a box, and the letters that fit
-LEAST, MOST = 42.0, 120.0  # height of a box that never ran, and what is added for all that ran
+WIDTH, LETTERS = 214.0, 34  # pixels of a box, and how many letters fit
+LEAST, MOST = 42.0, 120.0  # height of a box that never ran, and the most that is added
 THIN, THICK = 0.8, 9.0  # lines of edges that were never, and most often, taken
 
 Points = Sequence[tuple[float, float]]
 
 
 def flow_svg(one: Annotation, name: str) -> str:
-    """The element, without a document around it.  name: for the ids in it, unique in a page."""
+    """Return the element, without a document around it.
+
+    Args:
+        one: the function.
+        name: prefix of the ids in it, unique in a page.
+    """
     blocks = shown_blocks(one)
     edges = [(b, k, edge) for b in blocks for k, edge in enumerate(one.code.blocks[b].edges)
              if edge.to != OUTSIDE]  # fmt: skip
@@ -48,7 +53,7 @@ def flow_svg(one: Annotation, name: str) -> str:
 
 
 def heat_class(count: int | None, most: int) -> str:
-    """Ten steps from h1 to h10, h0 for what never ran, hx for what nothing tells."""
+    """Return the class of a count: h1 to h10, h0 if it never ran, hx if it is not known."""
     if count is None:
         return "hx"
     return f"h{max(1, round(10 * count / most))}" if count and most else "h0"
@@ -100,7 +105,7 @@ def _edge(
 
 
 def _path(points: Points) -> Iterator[str]:
-    """A smooth line that leaves each point downward, or upward where it leads back."""
+    """Return a smooth line that leaves each point downward, or upward if it leads back."""
     (x, y), *rest = points
     yield f"M{x:.0f} {y:.0f}"
     for to_x, to_y in rest:

@@ -1,8 +1,8 @@
-"""Folded stacks: a line for each stack, its frames outermost first, and how often it was seen.
+"""Folded stacks: a line for each stack, its frames outermost first, and its value.
 
-It is what flamegraph.pl and speedscope read.  A frame that the compiler had put into the next
-one's function ends in `_[i]`, one of the kernel in `_[k]` where a line has frames of both kinds,
-as perf's and flamegraph.pl's own folding has it.
+flamegraph.pl and speedscope read this.  As in perf's and flamegraph.pl's own folding, a frame that
+the compiler inlined into the next one's function ends in `_[i]`, and one of the kernel in `_[k]` if
+a line has frames of both kinds.
 """
 
 from __future__ import annotations
@@ -15,22 +15,28 @@ from kinst.core.types import KERNEL as KERNEL_MODULE
 from kinst.events import Aggregation, Frame, Key, Stack
 
 INLINED, KERNEL = "_[i]", "_[k]"
-# Whose values say how much of something there was, so that parts add up to their whole.
+# Functions whose values are amounts, so that parts add up to the whole.
 _ADD_UP = ("count", "sum")
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedStack:
-    """frames: names, outermost first.  value: what was counted or summed up there."""
+    """A stack with its value.
+
+    Attributes:
+        frames: names, outermost first.
+        value: counted or summed up there.
+    """
 
     frames: tuple[str, ...]
     value: int
 
 
 def fold(chosen: Aggregation) -> tuple[FoldedStack, ...]:
-    """The stacks of an aggregation that stacks_of() has chosen.
+    """Return the stacks of an aggregation that stacks_of() chose.
 
-    Other keys come below the stacks, as frames of their own: a program's name, a pid."""
+    Other keys come below the stacks, as frames of their own: a program's name, a pid.
+    """
     both = len({part.kind for key in chosen.rows for part in key if isinstance(part, Stack)}) > 1
     totals: dict[tuple[str, ...], int] = {}
     for key, value in chosen.rows.items():
@@ -41,7 +47,7 @@ def fold(chosen: Aggregation) -> tuple[FoldedStack, ...]:
 
 
 def folded_text(stacks: Iterable[FoldedStack]) -> str:
-    """A line for each, sorted: outermost;...;innermost value."""
+    """Return a line for each stack, sorted: outermost;...;innermost value."""
     return "".join(f"{';'.join(one.frames)} {one.value}\n" for one in _sorted(stacks))
 
 
@@ -78,7 +84,8 @@ def stacks_of(aggregations: Sequence[Aggregation], name: str = "") -> Aggregatio
 
 
 def _frames(key: Key, both: bool) -> tuple[str, ...]:
-    """Outermost first: keys that are no stacks, then the user's stack, then the kernel's."""
+    """Return frames outermost first: keys that are not stacks, then the user's stack, then the
+    kernel's."""
     stacks = sorted((p for p in key if isinstance(p, Stack)), key=lambda one: one.kind != "user")
     names = [_clean(_plain(part)) for part in key if not isinstance(part, Stack)]
     for stack in stacks:
@@ -102,5 +109,5 @@ def _named(frame: Frame) -> str:
 
 
 def _clean(name: str) -> str:
-    """A name without what separates frames and values."""
+    """Return a name without the characters that separate frames and values."""
     return name.replace(";", ":").replace("\n", " ") or "-"

@@ -1,9 +1,8 @@
-"""Where the boxes and lines of a directed graph go on paper, in layers from top to bottom.
+"""Lays out a directed graph: boxes and lines in layers from top to bottom.
 
-By Sugiyama's steps: edges that lead back are turned round, boxes get layers below all that lead to
-them, edges over several layers get a bend in each, layers are put in an order with few crossings,
-and boxes are moved toward what they are joined to, the heavier the edge the more.  The same graph
-always looks the same.
+Sugiyama's steps: edges that lead back are reversed, each box gets a layer below all that lead to
+it, an edge over several layers gets a bend in each, layers are ordered with few crossings, and
+boxes are moved toward their neighbours, more for a heavier edge.  The result is deterministic.
 
 Tested by tests/views/test_flow_graphs.py.
 """
@@ -20,7 +19,13 @@ SWEEPS, MOVES = 8, 24
 
 @dataclass(frozen=True, slots=True)
 class GraphEdge:
-    """From a box to another, both by number.  weight: how much it wants to be straight."""
+    """An edge between two boxes.
+
+    Attributes:
+        source: number of a box.
+        target: number of a box.
+        weight: how straight it should be.
+    """
 
     source: int
     target: int
@@ -29,8 +34,14 @@ class GraphEdge:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Middles of boxes by number, points of each edge from its source to its target, and the
-    paper's width and height."""
+    """A laid-out graph.
+
+    Attributes:
+        boxes: centres by number.
+        lines: points of each edge from its source to its target.
+        width: of the drawing.
+        height: of the drawing.
+    """
 
     boxes: Mapping[int, tuple[float, float]]
     lines: Sequence[Sequence[tuple[float, float]]]
@@ -40,7 +51,16 @@ class Placed:
 
 @dataclass(slots=True)
 class _Node:
-    """A box, or a bend of an edge.  above, below: (node, weight) of what it is joined to."""
+    """A box, or a bend of an edge.
+
+    Attributes:
+        width: of the box.
+        height: of the box.
+        layer: number from the top.
+        above: (node, weight) of its neighbours above.
+        below: (node, weight) of its neighbours below.
+        x: of its centre.
+    """
 
     width: float
     height: float
@@ -53,8 +73,13 @@ class _Node:
 def lay_out(
     sizes: Mapping[int, tuple[float, float]], edges: Sequence[GraphEdge], root: int
 ) -> Placed:
-    """sizes: width and height of each box by its number; all ends of edges are among them.  root:
-    the box on top."""
+    """Lay out a graph.
+
+    Args:
+        sizes: width and height of each box by number; all ends of edges are among them.
+        edges: between boxes.
+        root: the box at the top.
+    """
     if not sizes:
         return Placed({}, [], 0.0, 0.0)
     back = _back_edges(sizes, edges, root)
@@ -76,7 +101,7 @@ def lay_out(
 def _back_edges(
     sizes: Mapping[int, object], edges: Sequence[GraphEdge], root: int
 ) -> frozenset[int]:
-    """The edges that lead to a box on the way to where they begin, by a walk in depth."""
+    """Return the edges that close a cycle, found by depth-first search."""
     out: dict[int, list[int]] = {n: [] for n in sizes}
     for k, edge in enumerate(edges):
         out[edge.source].append(k)
@@ -106,7 +131,7 @@ def _back_edges(
 def _layers(
     sizes: Mapping[int, object], edges: Sequence[GraphEdge], back: frozenset[int]
 ) -> dict[int, int]:
-    """Each box's layer, from 0: one below the lowest that leads to it."""
+    """Return each box's layer, from 0: one below the lowest box that leads to it."""
     ways = [(e.target, e.source) if k in back else (e.source, e.target)
             for k, e in enumerate(edges) if e.source != e.target]  # fmt: skip
     waits = dict.fromkeys(sizes, 0)
@@ -126,8 +151,12 @@ def _layers(
 
 
 def _chain(nodes: dict[int, _Node], edge: GraphEdge, boxes: int, *, turned: bool) -> list[int]:
-    """The nodes that an edge goes through, downward; new ones, of negative numbers, for its bends.
-    boxes: how many nodes are none."""
+    """Return the nodes that an edge goes through, downward; its bends are new nodes with negative
+    numbers.
+
+    Args:
+        boxes: how many nodes are not bends.
+    """
     upper, lower = (edge.target, edge.source) if turned else (edge.source, edge.target)
     chain = [upper]
     for layer in range(nodes[upper].layer + 1, nodes[lower].layer):
@@ -138,7 +167,7 @@ def _chain(nodes: dict[int, _Node], edge: GraphEdge, boxes: int, *, turned: bool
     if upper == lower:
         return chain
     for one, other in pairwise(chain):
-        # Long edges are kept straight in their middle.
+        # Keep long edges straight in their middle.
         weight = edge.weight * (3 if one < 0 and other < 0 else 1)
         nodes[one].below.append((other, weight))
         nodes[other].above.append((one, weight))
@@ -146,8 +175,11 @@ def _chain(nodes: dict[int, _Node], edge: GraphEdge, boxes: int, *, turned: bool
 
 
 def _ordered(nodes: Mapping[int, _Node]) -> list[list[int]]:
-    """The nodes of each layer from left to right: of some sweeps down and up by the middles of
-    what each is joined to, the one with the fewest crossings."""
+    """Return the nodes of each layer from left to right.
+
+    Sweeps down and up sort each layer by the average position of its neighbours; the order with the
+    fewest crossings is returned.
+    """
     rows: list[list[int]] = [[] for _ in range(1 + max(n.layer for n in nodes.values()))]
     for number in _downward(nodes):
         rows[nodes[number].layer].append(number)
@@ -169,7 +201,7 @@ def _ordered(nodes: Mapping[int, _Node]) -> list[list[int]]:
 
 
 def _downward(nodes: Mapping[int, _Node]) -> list[int]:
-    """All nodes, those on one way down together."""
+    """Return all nodes, those of one path downward together."""
     seen: dict[int, None] = {}
     for start in sorted(nodes, key=lambda n: (nodes[n].layer, n < 0, abs(n))):
         todo = [start]
@@ -186,7 +218,7 @@ def _crossings(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> int
     for upper, lower in pairwise(rows):
         place = {n: k for k, n in enumerate(lower)}
         ends = [end for u in upper for end in sorted(place[b] for b, _ in nodes[u].below)]
-        # Pairs that are the wrong way round, with a tree of counts (Fenwick).
+        # Count inversions with a tree of counts (Fenwick).
         counts = [0] * (len(lower) + 1)
         for seen, end in enumerate(ends):
             at, before = end + 1, 0
@@ -202,7 +234,7 @@ def _crossings(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> int
 
 
 def _move(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> None:
-    """Give each node its x: toward the middle of what it is joined to, in its row's order."""
+    """Set each node's x toward the middle of its neighbours, keeping the order of its row."""
     for row in rows:
         x = 0.0
         for number in row:
@@ -226,9 +258,13 @@ def _move(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> None:
 def _settle(
     nodes: Mapping[int, _Node], row: Sequence[int], wanted: Sequence[tuple[float, float]]
 ) -> None:
-    """Put a row's nodes where they are wanted, without overlap and in order, as near as can be in
-    the sum of squares: neighbours that would overlap become one group (isotonic regression)."""
-    groups: list[tuple[float, float, list[int]]] = []  # (place of the first, weight, members)
+    """Place a row's nodes as near to the wanted positions as possible, in order and without
+    overlap.
+
+    Minimises the sum of squares: neighbours that would overlap become one group (isotonic
+    regression).
+    """
+    groups: list[tuple[float, float, list[int]]] = []  # (position of the first, weight, members)
     before: list[float] = []
     at = 0.0
     for k, number in enumerate(row):
@@ -246,7 +282,7 @@ def _settle(
 
 
 def _tops(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> list[float]:
-    """The upper edge of each layer, and the paper's lower one."""
+    """Return the upper edge of each layer, and the lower edge of the drawing."""
     tops, y = [], GAP
     for row in rows:
         tops.append(y)
@@ -257,8 +293,8 @@ def _tops(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> list[flo
 def _line(
     nodes: Mapping[int, _Node], tops: Sequence[float], chain: Sequence[int], back: bool
 ) -> list[tuple[float, float]]:
-    """The points of an edge: from the lower side of its source to the upper side of its target; of
-    one that leads back, from side to side."""
+    """Return the points of an edge: from the lower side of its source to the upper side of its
+    target; of an edge that leads back, from side to side."""
     upper, lower = nodes[chain[0]], nodes[chain[-1]]
     top = tops[upper.layer]
     if chain[0] == chain[-1]:  # to itself
@@ -273,7 +309,7 @@ def _line(
     points.append((lower.x, tops[lower.layer]))
     if not back:
         return points
-    # It leaves by its source's right side and comes to its target's, round the bends.
+    # The line goes from its source's right side round the bends to its target's right side.
     right = max(upper.x + upper.width / 2, lower.x + lower.width / 2)
     inner = points[1:-1] or [(right + 16, top + upper.height), (right + 16, tops[lower.layer])]
     start = (lower.x + lower.width / 2, tops[lower.layer] + lower.height / 2)

@@ -1,7 +1,7 @@
-"""LCOV's format for coverage (geninfo(1), "Files"), written and read.
+"""LCOV's format for coverage, written and read, for genhtml, lcov, editors and CI services.
 
-What genhtml, lcov, editors and CI services take: a section for each source file, from SF: to
-end_of_record, with its functions (FN, FNDA), branches (BRDA) and lines (DA).
+One section for each source file, from SF: to end_of_record, with its functions (FN, FNDA), branches
+(BRDA) and lines (DA). Source: geninfo(1), "Files".
 
 Tested by tests/views/test_coverage.py.
 """
@@ -16,7 +16,12 @@ from kinst.views.coverage import BranchWay, Coverage, FileCoverage, total
 
 
 def lcov_text(coverage: Coverage, source: str = "") -> str:
-    """source: the folder that paths of the source are relative to, "" to leave them as they are."""
+    """Return a tracefile.
+
+    Args:
+        coverage: of a trace.
+        source: the folder that paths of the source are relative to, "" to leave them as they are.
+    """
     return "".join(
         line + "\n"
         for path, file in coverage.files.items()
@@ -51,8 +56,16 @@ def _found(letter: str, counts: Iterable[int | None]) -> Iterator[str]:
 
 
 def read_lcov(lines: Iterable[str], name: str) -> dict[str, FileCoverage]:
-    """The files of a tracefile by their paths; counts of several sections of one file are added
-    up.  name: of the tracefile.  Raises KinstError where it is none."""
+    """Return the files of a tracefile by their paths; counts of several sections of one file are
+    added up.
+
+    Args:
+        lines: of the tracefile.
+        name: of the tracefile.
+
+    Raises:
+        KinstError: it is not a tracefile.
+    """
     files: dict[str, FileCoverage] = {}
     file: FileCoverage | None = None
     declared: dict[str, int] = {}
@@ -81,7 +94,7 @@ def _read(word: str, parts: list[str], file: FileCoverage, declared: dict[str, i
         line = int(parts[0])
         file.lines[line] = file.lines.get(line, 0) + int(parts[1])
     elif word == "FN":
-        declared[parts[-1]] = int(parts[0])  # since LCOV 2 there is an end line between
+        declared[parts[-1]] = int(parts[0])  # since LCOV 2 an end line comes between
         file.functions.setdefault((int(parts[0]), parts[-1]), 0)
     elif word == "FNDA":
         file.functions[declared[parts[1]], parts[1]] += int(parts[0])

@@ -1,4 +1,4 @@
-"""Which lines of two versions of a source tree are the same, and what stands there."""
+"""Which lines of two versions of a source tree are the same, and their text."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ Sources = Mapping[str, Sequence[str]]  # lines of text by file
 
 @dataclass(frozen=True, slots=True)
 class LineNames:
-    """Names for the lines of one side, by which a line of A and the same line of B are one.
+    """Names for the lines of one side, under which a line of A and the same line of B are equal.
 
-    text: the files of this side.  others: the number that a line has in A, by file and line, None
-    for one that the other side lacks; files that are not there are compared by number.  mark: what
-    tells a line that only this side has.  paths: of files, for people."""
+    Attributes:
+        text: the files of this side.
+        others: by file and line: the number that a line has in A, None for a line that the other
+            side lacks.  Files without text are compared by number.
+        mark: of lines that only this side has.
+        paths: of files, for people.
+    """
 
     text: Sources = field(default_factory=dict)
     others: Mapping[str, Mapping[int, int | None]] = field(default_factory=dict)
@@ -31,19 +35,25 @@ class LineNames:
         return f"{path}:{self.mark}{line}" if known is None else f"{path}:{known}"
 
     def source(self, file: str, line: int) -> str:
-        """What stands there, "" where the text of either side is not at hand."""
+        """Return the text of a line, "" if the text of either side is not available."""
         lines = self.text[file] if file in self.others else ()
         return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
 
-NUMBERS = LineNames()  # lines are the same by their numbers
+NUMBERS = LineNames()  # lines with the same number are the same
 
 
 def paired(
     a: Sources, b: Sources, paths: Mapping[str, str] | None = None
 ) -> tuple[LineNames, LineNames]:
-    """How to name the lines of A and those of B: by A's numbers, with a plus those that only B has,
-    with a minus those that only A has.  paths: of files, where people know them by others."""
+    """Return how to name the lines of A and those of B: by A's numbers, with a plus for lines that
+    only B has, and with a minus for lines that only A has.
+
+    Args:
+        a: lines of text by file.
+        b: lines of text by file.
+        paths: of files, if people know them by others.
+    """
     pairs = {file: _pairs(a[file], b[file]) for file in a.keys() & b.keys()}
     in_a = {file: {b: a for a, b in found} for file, found in pairs.items()}
     both = {file: {a: a for a, _ in found} for file, found in pairs.items()}
@@ -52,8 +62,8 @@ def paired(
 
 
 def _pairs(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
-    """The numbers, from 1, of lines that are in both, in A and in B."""
-    # Versions of a file begin and end alike, and the matcher's time grows with the square.
+    """Return the numbers, from 1, of lines that are in both, in A and in B."""
+    # Skip the equal start and end: the matcher's time grows with the square of the length.
     before = _alike(a, b)
     behind = _alike(a[before:][::-1], b[before:][::-1])
     inner_a, inner_b = a[before : len(a) - behind], b[before : len(b) - behind]
@@ -68,7 +78,7 @@ def _alike(a: Sequence[str], b: Sequence[str]) -> int:
 
 
 def files_in(found: Iterable[Aggregation]) -> list[str]:
-    """The source files of all stacks and symbols in keys."""
+    """Return the source files of all stacks and symbols in keys."""
     parts = (part for one in found for key in one.rows for part in key)
     return list(dict.fromkeys(f.file for part in parts for f in _frames(part) if f.file))
 

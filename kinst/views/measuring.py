@@ -1,5 +1,5 @@
-"""What else can be told of each instruction: an expression's value there, or how long a thread took
-from the start of one block to that of the next."""
+"""Values of each instruction besides its count: an expression's value there, or the time of a
+thread from the start of one block to that of the next."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ _AGGREGATING = re.compile(
 
 @dataclass(frozen=True)
 class Measurement:
-    """values: by address.  edges: nanoseconds on average, by (from block, to block or OUTSIDE)."""
+    """Values of one function.
+
+    Attributes:
+        values: by address.
+        edges: nanoseconds on average, by (from block, to block or OUTSIDE).
+    """
 
     values: Mapping[int, Measure] = field(default_factory=dict)
     edges: Mapping[tuple[int, int], int] = field(default_factory=dict)
@@ -31,8 +36,13 @@ class Measurement:
 
 @dataclass(frozen=True)
 class MeasuringPlan:
-    """codes: what is measured.  expression: a D expression, an aggregating function of one, or
-    LATENCY; "" for nothing.  condition: a predicate, or ""."""
+    """What to measure.
+
+    Attributes:
+        codes: the functions.
+        expression: a D expression, an aggregating function of one, or LATENCY; "" for nothing.
+        condition: a predicate, or "".
+    """
 
     codes: tuple[FunctionCode, ...]
     expression: str
@@ -61,8 +71,11 @@ class MeasuringPlan:
         yield clause(where, self.condition, f"@{BY}[{SITE}] = {whole};")
 
     def _latencies(self) -> Iterator[str]:
-        """A thread's last block and its time are in variables of their own for each function, so
-        that functions may call one another."""
+        """Yield the clauses of LATENCY.
+
+        Each function has variables of its own for a thread's last block and its time, so that
+        functions may call one another.
+        """
         for number, code in enumerate(self.codes, 1):
             block, since = f"self->block{number}", f"self->since{number}"
             yield f"self uint64_t block{number}, since{number};"
@@ -80,8 +93,8 @@ class MeasuringPlan:
                 yield clause(",\n".join(map(described, ways_out)), block, ends)
 
     def measured(self, found: Sequence[Aggregation]) -> list[Measurement]:
-        """What the program has found, for each function.  Raises KinstError where results are of
-        another kernel."""
+        """Return what the program has measured, for each function.  Raises KinstError if results
+        are of another kernel."""
         named = {one.name: one for one in found}
         if not self.expression:
             return [Measurement() for _ in self.codes]
@@ -110,13 +123,13 @@ class MeasuringPlan:
 
 
 def _starts(code: FunctionCode) -> list[CodeInstruction]:
-    """The first instruction of each block that can be planted."""
+    """Return the first instruction of each block that can be planted."""
     firsts = (next((i for i in block.instructions if not i.refused), None) for block in code.blocks)
     return [one for one in firsts if one is not None]
 
 
 def _ways_out(code: FunctionCode) -> list[CodeInstruction]:
-    """Instructions that leave the function for good."""
+    """Return the instructions that leave the function for good."""
     return [
         block.last
         for block in code.blocks

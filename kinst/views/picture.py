@@ -1,8 +1,8 @@
-"""What all SVG pictures share: colours for light and dark, a heading, lengths that fit the window.
+"""What all SVG pictures share: colours for the light and the dark theme, a heading, lengths that
+fit the window.
 
 Horizontal lengths are percentages and vertical ones pixels, so that a picture is as wide as its
-window and its letters keep their size.  What suits only one width has the class `wide` or
-`narrow`.
+window and its letters keep their size.  Parts for only one width have the class `wide` or `narrow`.
 
 Tested by tests/views/test_distributions.py.
 """
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-NARROW = 640  # pixels of a window up to which a picture is narrow
-WIDE_LETTERS, NARROW_LETTERS = 138, 55  # of a line of 12 pixels' letters
+NARROW = 640  # most pixels of a window that gets the narrow picture
+WIDE_LETTERS, NARROW_LETTERS = 138, 55  # letters of 12 pixels in a line
 MARGIN = 16  # pixels
 # Colours, light and dark, by the name of a CSS variable.
 _COLOURS = {
@@ -38,7 +38,7 @@ SHADES = 9  # s1 to s9
 
 
 def palette() -> str:
-    """The colours as CSS variables."""
+    """Return the colours as CSS variables."""
     light, dark = (
         " ".join(f"--{name}: {both[k]};" for name, both in _COLOURS.items()) for k in (0, 1)
     )
@@ -67,10 +67,10 @@ svg.picture .name {{ font-weight: 600; fill: var(--ink); }}
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What stands above a picture.
+    """The text above a picture.
 
     Attributes:
-        title: what was traced: a command, or what the user calls it.
+        title: what was traced: a command, or the user's name for it.
         program: D text, "" if it is not known.
         notes: figures, such as how many values there are.
     """
@@ -89,7 +89,7 @@ class Heading:
         return "" if shown == " ".join(self.title.split()) else shown
 
     def svg(self) -> str:
-        """The lines, the whole of each as a tooltip."""
+        """Return the lines; each has its whole text as a tooltip."""
         made, y = [_line("title", self.title, 28, 1.45)], 28
         if self._program:
             y += 20
@@ -101,7 +101,11 @@ class Heading:
 
 
 def _line(kind: str, whole: str, y: int, size: float) -> str:
-    """A line, cut to fit.  size: of its letters, compared to a common one's."""
+    """Return a line, cut to fit.
+
+    Args:
+        size: of its letters, relative to normal ones.
+    """
     whole = " ".join(whole.split())
     wide, narrow = (_cut(whole, round(most / size)) for most in (WIDE_LETTERS, NARROW_LETTERS))
     both = [(wide, "")] if wide == narrow else [(wide, " wide"), (narrow, " narrow")]
@@ -119,7 +123,11 @@ def _cut(line: str, letters: int) -> str:
 def text(
     x: str, y: float, shown: str, *, anchor: str = "start", kind: str = "", dx: int = 0
 ) -> str:
-    """x: with its unit, such as 12%."""
+    """Return an element of text.
+
+    Args:
+        x: with its unit, such as 12%.
+    """
     more = f' class="{kind}"' if kind else ""
     more += f' dx="{dx}"' if dx else ""
     return f'<text{more} x="{x}" y="{y:.1f}" text-anchor="{anchor}">{escape(shown)}</text>'
@@ -128,7 +136,8 @@ def text(
 def svg_document(
     parts: Sequence[str], heading: Heading, width: int, height: int, style: str
 ) -> str:
-    """A document that a browser shows by itself, as wide as its window and no wider than this."""
+    """Return a document that a browser shows by itself, as wide as its window up to a greatest
+    width."""
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" width="{width}" '

@@ -12,16 +12,22 @@ from xml.etree import ElementTree
 
 from kinst.views.verdicts import Verdict
 
-TRACE = "the trace"  # the name of the first result of each file
-MOST_LINES = 40  # of a failed file's output that are shown
-# Characters that XML 1.0 has no way to write.
+TRACE = "the trace"  # name of the first result of each file
+MOST_LINES = 40  # most lines of a failed file's output to show
+# Characters that XML 1.0 cannot express.
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What became of a test file.  verdicts: of the trace itself, and of each TEST clause.
-    output: what it printed, and what was said.  seconds: that it took."""
+    """The result of a test file.
+
+    Attributes:
+        file: its path.
+        verdicts: of the trace itself, and of each TEST clause.
+        output: what it printed, and messages.
+        seconds: that it took.
+    """
 
     file: str
     verdicts: tuple[Verdict, ...]
@@ -38,8 +44,13 @@ def tap_head(points: int) -> str:
 
 
 def tap_lines(report: FileReport, first: int, *, verbose: bool) -> str:
-    """The test points of a file, numbered from `first` on.  verbose: with what it printed, also
-    where nothing failed."""
+    """Return the test points of a file.
+
+    Args:
+        report: of the file.
+        first: number of the first test point.
+        verbose: add what the file printed, even if nothing failed.
+    """
     lines: list[str] = []
     for number, one in enumerate(report.verdicts, first):
         name = re.sub(r"([#\\])", r"\\\1", " ".join(one.name.split()))
@@ -69,12 +80,12 @@ def _yaml(verdict: Verdict) -> Iterable[str]:
 
 
 def _quoted(text: str) -> str:
-    """As a YAML scalar in single quotes, on one line."""
+    """Return a text as a YAML scalar in single quotes, on one line."""
     return "'" + " ".join(text.split()).replace("'", "''") + "'"
 
 
 def explained(verdict: Verdict) -> str:
-    """Why it failed, in some lines."""
+    """Return why a test failed, in some lines."""
     lines = [f"{verdict.place}: {verdict.expression}" if verdict.expression else verdict.place]
     lines += [verdict.why] if verdict.why else []
     lines += [f"{name} = {value}" for name, value in verdict.values]
@@ -82,13 +93,14 @@ def explained(verdict: Verdict) -> str:
 
 
 def junit_xml(reports: Sequence[FileReport]) -> str:
-    """A test suite for each file, a test case for its trace and for each TEST clause."""
+    """Return a test suite for each file, with a test case for its trace and for each TEST
+    clause."""
     root = ElementTree.Element("testsuites", {"name": "kinst", **_totals(reports)})
     for report in reports:
         about = {"name": _clean(report.file), **_totals([report])}
         suite = ElementTree.SubElement(root, "testsuite", about)
         for one in report.verdicts:
-            # The trace takes the time; to look at what it has left takes none.
+            # The trace takes the time; judging its results takes none.
             seconds = report.seconds if one is report.verdicts[0] else 0.0
             case = ElementTree.SubElement(
                 suite, "testcase", classname=_clean(report.file), name=_clean(one.name),

@@ -1,4 +1,4 @@
-"""Results that were kept with --json, read back (docs/json.md)."""
+"""Read results that were saved with --json (docs/json.md)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SavedTrace:
 
     @property
     def aggregations(self) -> tuple[Aggregation, ...]:
-        """Each as it was at the end, or as printa() printed it last."""
+        """Each aggregation as it was at the end, or as printa() printed it last."""
         return tuple({one.table.name: one.table for one in self.snapshots}.values())
 
 

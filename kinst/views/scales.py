@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from kinst.core.units import UNITS, binary_text, value_text
 from kinst.views.buckets import Bounds
 
-_STEPS = (1, 2, 5)  # of an axis, times a power of ten
-_DIGITS = 1e-9  # what rounding of floating-point numbers may add
+_STEPS = (1, 2, 5)  # between ticks, times a power of ten
+_DIGITS = 1e-9  # tolerance for rounded floating-point numbers
 
 
 def round_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return round numbers from low to high, at most so many: multiples of 1, 2 or 5 times a power
-    of ten."""
+    """Return at most `most` round numbers from low to high: multiples of 1, 2 or 5 times a power of
+    ten."""
     if high <= low:
         return [low]
     step = next(step for step in _round_steps((high - low) / max(most, 1))
@@ -37,7 +37,12 @@ def _multiples(low: float, high: float, step: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """at: where, counted in buckets from the first one's low bound.  text: its label."""
+    """A mark on an axis.
+
+    Attributes:
+        at: position, counted in buckets from the first one's low bound.
+        text: its label.
+    """
 
     at: float
     text: str
@@ -62,7 +67,7 @@ class BucketScale:
         return self.function == "quantize" and self.unit not in UNITS
 
     def text(self, value: float) -> str:
-        """A value of the axis, short."""
+        """Return a value of the axis as a short text."""
         if self._binary and value == int(value) and abs(value) >= 1024:
             return binary_text(value)
         return value_text(value, self.unit)
@@ -77,7 +82,7 @@ class BucketScale:
         assert low is not None and high is not None
         room = max(most - len(opened), 1)
         values = self._values(low, high, room)
-        # An open bucket's label has the bound in it.
+        # An open bucket's label contains the bound.
         taken = {bound for one in self.bounds if None in one for bound in one}
         plain = [Tick(self.place(value), self.text(value)) for value in values
                  if value not in taken]  # fmt: skip
@@ -101,7 +106,7 @@ class BucketScale:
         return finest[:: math.ceil(len(finest) / most)]
 
     def _candidates(self, low: int, high: int) -> Iterator[list[float]]:
-        """Round values on a logarithmic axis, the most first."""
+        """Yield sets of round values on a logarithmic axis, the largest set first."""
         base, sets = (2, ((1,),)) if self._binary else (10, ((1, 2, 5), (1,)))
         top = max(abs(low), abs(high), 1)
         powers = range(math.ceil(math.log(top, base)) + 1)
@@ -115,7 +120,7 @@ class BucketScale:
         return [float(value) for value in both if low <= value <= high]
 
     def place(self, value: float) -> float:
-        """Return where a value is, counted in buckets."""
+        """Return the position of a value, counted in buckets."""
         for k, (low, high) in enumerate(self.bounds):
             if low is None or high is None or not low <= value <= high:
                 continue
@@ -125,7 +130,7 @@ class BucketScale:
         return float(len(self.bounds)) if self.bounds else 0.0
 
     def range_text(self, bounds: Bounds) -> str:
-        """One bucket in full, for people."""
+        """Return one bucket's range as text for people."""
         low, high = bounds
         if low is None:
             return f"less than {self.text(high)}" if high is not None else "any"

@@ -1,7 +1,7 @@
-"""The live table of an aggregation: what it has at each moment, sorted and cut to the screen.
+"""The live table of an aggregation: its values at each moment, sorted and cut to the screen.
 
-Everything of it but the terminal: values come in as snapshots, keys as their names, and cells
-come out as text.
+Everything except the terminal: values come in as snapshots, keys as names, and cells go out as
+text.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from kinst.views.buckets import key_text
 
 HISTORY = 24  # intervals in a sparkline
 _BLOCKS = "▁▂▃▄▅▆▇█"
-# Aggregating functions whose values grow by what happens: their change per second means something.
+# Aggregating functions whose values only grow: their change per second has a meaning.
 _GROWING = ("count", "sum", "quantize", "lquantize", "llquantize")
 
 
 def sparkline(values: Iterable[float]) -> str:
-    """A character for each value, as high as it is beside the highest; a blank for 0."""
+    """Return a character for each value, as high as its share of the highest; a blank for 0."""
     shown = list(values)
     most = max(shown, default=0)
     if most <= 0:
@@ -32,12 +32,13 @@ def sparkline(values: Iterable[float]) -> str:
 
 
 def number(value: float) -> str:
-    """For a column: whole numbers in full."""
+    """Return a number for a column: whole numbers in full."""
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
 def quantile(row: Sequence[Bucket], part: float) -> float:
-    """The lower bound of the bucket in which this part of the values ends; -inf below all."""
+    """Return the lower bound of the bucket in which this part of the values ends; -inf below
+    all."""
     left = part * sum(one.count for one in row)
     for one in row:
         left -= one.count
@@ -48,8 +49,15 @@ def quantile(row: Sequence[Bucket], part: float) -> float:
 
 @dataclass(slots=True)
 class _TopRow:
-    """value: of the aggregation, for a distribution how many values it has.  rate: its change
-    per second.  rates: of the last intervals."""
+    """A row of the table.
+
+    Attributes:
+        key: of the aggregation.
+        value: of the aggregation; for a distribution how many values it has.
+        rate: change per second.
+        buckets: of a distribution.
+        rates: of the last intervals.
+    """
 
     key: Key
     value: float = 0.0
@@ -59,8 +67,15 @@ class _TopRow:
 
 
 class TopTable:
-    """One aggregation.  sorted_by: index of a column; reverse: smallest first; first: of the rows
-    on the screen."""
+    """The table of one aggregation.
+
+    Attributes:
+        name: of the aggregation.
+        function: that aggregates.
+        sorted_by: index of a column.
+        reverse: smallest first.
+        first: index of the first row on the screen.
+    """
 
     def __init__(self, aggregation: Aggregation) -> None:
         self.name = aggregation.name
@@ -82,7 +97,7 @@ class TopTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns; the first is the key, the last has sparklines."""
+        """Names of the columns; the first is the key, the last has sparklines."""
         rate = ("per s",) if self._grows else ()
         share = ("%",) if self.function in ("count", "sum") else ()
         spread = ("p50", "p99") if self._distributed else ()
@@ -90,25 +105,32 @@ class TopTable:
         return ("key", value, *rate, *share, *spread, "")
 
     def take(self, aggregation: Aggregation, now: float) -> None:
-        """The values at a moment (seconds on any clock)."""
+        """Take the values at a moment (seconds on any clock)."""
         passed = now - self._when if self._when is not None else 0.0
         self._when = now
         rows: Mapping[Key, int | tuple[Bucket, ...]] = aggregation.rows
         for key in [key for key in self._rows if key not in rows]:
-            del self._rows[key]  # clear() and trunc() take them away
+            del self._rows[key]  # removed by clear() or trunc()
         for key, given in rows.items():
             row = self._rows.setdefault(key, _TopRow(key))
             row.buckets = given if isinstance(given, tuple) else ()
             value = given if isinstance(given, int) else sum(one.count for one in given)
-            # What a clear() has emptied begins from 0.
+            # After clear() values start from 0 again.
             change = value - row.value if value >= row.value else value
             row.value = value
             row.rate = change / passed if passed > 0 else 0.0
             row.rates.append(row.rate if self._grows else value)
 
     def press(self, key: str, height: int) -> None:
-        """left and right, or a digit, choose the column that is sorted by; r reverses; up, down,
-        page up, page down and home go through the rows.  height: rows on the screen."""
+        """Handle a key.
+
+        Left, right or a digit chooses the column that is sorted by; r reverses; up, down, page up,
+        page down and home scroll.
+
+        Args:
+            key: its name.
+            height: rows on the screen.
+        """
         columns = len(self.columns) - 1
         if key in ("left", "right"):
             self.sorted_by = (self.sorted_by + (1 if key == "right" else -1)) % columns
@@ -124,7 +146,7 @@ class TopTable:
         return len(self._rows)
 
     def cells(self, height: int) -> list[tuple[str, ...]]:
-        """The rows on the screen."""
+        """Return the rows on the screen."""
         total = sum(row.value for row in self._rows.values()) or 1.0
         by = self.columns[self.sorted_by]
 

@@ -1,4 +1,4 @@
-"""Whether an assertion of a TEST clause holds, with the values that say so."""
+"""Whether an assertion of a TEST clause holds, with the values that show it."""
 
 from __future__ import annotations
 
@@ -40,13 +40,18 @@ _FROM_ZERO = ("count", "sum")
 
 
 class UnknownValueError(Exception):
-    """There is no value, with the reason."""
+    """A value cannot be computed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceResults:
-    """What a trace has left.  reads: for each END clause of the test file what it traced, None
-    where it did not get that far.  status: with which the trace ended."""
+    """The results of a trace that assertions use.
+
+    Attributes:
+        tables: aggregations by name.
+        reads: for each END clause of the test file what it traced, None if it did not run.
+        status: exit status of the trace.
+    """
 
     tables: Mapping[str, Table]
     reads: Sequence[Sequence[Given] | None]
@@ -55,8 +60,16 @@ class TraceResults:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """state: ok, failed or skipped.  For what failed: expression, place (file:line), and the
-    values of its parts."""
+    """The verdict on one TEST clause.
+
+    Attributes:
+        name: of the clause.
+        state: ok, failed or skipped.
+        place: file:line.
+        expression: the assertion that failed.
+        values: of the parts of the assertion that failed.
+        why: the reason if a value is unknown.
+    """
 
     name: str
     state: str
@@ -67,7 +80,7 @@ class Verdict:
 
 
 def judge(test: TestClause, measured: TraceResults) -> Verdict:
-    """The first assertion that does not hold counts."""
+    """Check the assertions of a TEST clause; the first one that does not hold decides."""
     place = f"{test.span.file}:{test.span.line}"
     checked = (*([test.condition] if test.condition else []), *test.assertions)
     for one in checked:
@@ -86,7 +99,7 @@ def judge(test: TestClause, measured: TraceResults) -> Verdict:
 
 
 def _parts(assertion: Assertion, measured: TraceResults) -> list[tuple[str, str]]:
-    """The parts of an assertion that are no literals, with their values."""
+    """Return the parts of an assertion that are not literals, with their values."""
     found: dict[str, str] = {}
     for term in terms(assertion.term):
         if isinstance(term, Rows | Status) or (isinstance(term, Read) and not term.is_literal):
@@ -143,8 +156,11 @@ def _of_rows(term: Rows, assertion: Assertion, measured: TraceResults) -> Given:
 
 
 def _folded(term: Rows, function: str, rows: Sequence[int | tuple[Bucket, ...]]) -> int:
-    """count, sum, min or max; of distributions count is that of their values, and min and max
-    are the bounds of the outermost buckets that have some."""
+    """Return the count, sum, min or max of rows.
+
+    Of distributions, count is the number of values, and min and max are the bounds of the outermost
+    buckets that have values.
+    """
     plain = [row for row in rows if isinstance(row, int)]
     buckets = [one for row in rows if isinstance(row, tuple) for one in row if one.count]
     if term.fold == "count":
@@ -165,7 +181,8 @@ def _folded(term: Rows, function: str, rows: Sequence[int | tuple[Bucket, ...]])
 
 
 def _comparable(value: object) -> object:
-    """Keys are compared as 64-bit patterns: whether -1 is one that has a sign is the type's."""
+    """Return a key as it is compared: numbers as 64-bit patterns, since only the type says whether
+    a number is signed."""
     return value % _WORD if isinstance(value, int) else value
 
 
