@@ -1,6 +1,8 @@
 """Fetch the headers of the kernel that kinst traces, for the tests that build its module:
-fetch_headers.py, with the checkout on PYTHONPATH.  Says nothing when they are there already; what a
-mirror or the network does not give is asked for again, and said.
+fetch_headers.py, with the checkout on PYTHONPATH.
+
+Prints nothing if they are there already.  If a mirror or the network fails, it says so and tries
+again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fetch a kernel to trace, showing progress: fetch_kernel.py ISA [VERSION] [--refresh].
 
-Without a version it is kinst's usual one.  Says nothing when it is there already, unless --refresh
-asks for a newer one.  What a mirror or the network does not give is asked for again, and said.
+Without a version it is kinst's usual one.  Prints nothing if the kernel is there already, unless
+--refresh asks for a newer one.  If a mirror or the network fails, it says so and tries again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kinst.kernels.fetch import Prepared, Progress, prepare, prepared
 from kinst.machines.vm.kvm import prove, verdict
 from kinst.systems import of_host
 
-_EVERY = 5.0  # seconds between two lines where there is no terminal
+_EVERY = 5.0  # seconds between two lines without a terminal
 PAUSES = (5.0, 20.0)  # seconds before another attempt
 Fetched = TypeVar("Fetched")
 
@@ -37,12 +37,12 @@ def _prove_kvm(isa: str, kernel: Prepared) -> None:
 def _fetch(
     isa: str, asked: str, refresh: bool, show: Progress, say: Callable[[str], None]
 ) -> Prepared:
-    """The kernel.  Raises KinstError."""
+    """Return the kernel.  Raises KinstError."""
     return patiently(lambda: prepare(isa, show, asked, refresh=refresh), say)
 
 
 def patiently(fetch: Callable[[], Fetched], say: Callable[[str], None]) -> Fetched:
-    """What is fetched, after as many attempts as there are pauses, and one.  Raises KinstError."""
+    """Fetch, and try again after each of the pauses if a failure may pass.  Raises KinstError."""
     for pause in PAUSES:
         try:
             return fetch()

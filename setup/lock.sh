@@ -1,12 +1,12 @@
 #!/bin/bash
-# Write requirements.lock anew: the newest versions that pyproject.toml's ranges allow.
+# Write requirements.lock: the newest versions that pyproject.toml's ranges allow.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3.11 -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install -qq --disable-pip-version-check --upgrade setuptools
-# From a copy, because building leaves a folder behind.
+# Build from a copy, because building leaves a folder in the source.
 mkdir "$work/kinst"
 git ls-files -z | xargs -0 cp --parents -t "$work/kinst"
 "$work/venv/bin/python" -m pip install -qq --disable-pip-version-check "$work/kinst[test]"

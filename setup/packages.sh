@@ -1,19 +1,19 @@
-# Debian's packages: which tools do not work, and getting what they need.  Sourced by setup.sh.
+# Debian's packages: find tools that do not work, and install what they need.  Sourced by setup.sh.
 # shellcheck shell=bash disable=SC2154 # venv, cache and more are setup.sh's
 
 is_installed() {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# Those of a tool's packages that are not installed.  When all are: the dependencies that apt
-# misses, or the packages themselves, whose files must be damaged.
+# Print the packages of a tool that are not installed.  If all are: the dependencies that apt misses,
+# or the packages themselves, whose files must be damaged.
 packages_to_get() {
     local package missing=()
     for package; do
         is_installed "$package" || missing+=("$package")
     done
     if [ ${#missing[@]} = 0 ]; then
-        # Works for anybody: what it would lock is only read.
+        # Works without root: nothing is locked, since it only reads.
         mapfile -t missing < <(LC_ALL=C apt-get -o Debug::NoLocking=1 check 2>&1 |
             sed -n 's/.*Depends: \([^ ]*\).* but it is not .*/\1/p')
     fi
@@ -21,7 +21,7 @@ packages_to_get() {
     printf '%s\n' "${missing[@]}"
 }
 
-# Lines of broken_tools, with only the packages that are to be got.
+# Print the lines of broken_tools, with only the packages to install.
 name_packages() {
     local tool packages reason
     while IFS=: read -r tool packages reason; do
@@ -30,7 +30,7 @@ name_packages() {
     done
 }
 
-# A line for each: the tool, the reason, the packages.
+# Say for each broken tool: its name, the reason, the packages.
 say_broken() {
     local tool packages reason
     while IFS=: read -r tool packages reason; do
@@ -39,14 +39,14 @@ say_broken() {
     done <<<"$1"
 }
 
-# Run apt-get, quietly as long as it works.
+# Run apt-get without output, unless it fails.
 quiet_apt() {
     apt-get -q "$@" >"$apt_log" 2>&1 && return
     tail -n 15 "$apt_log"
     return 1
 }
 
-# install BROKEN: get the packages that its lines name, anew where they are damaged.
+# install BROKEN: install the packages that its lines name, again if they are damaged.
 install() {
     local started=$SECONDS packages package command="install --no-install-recommends --fix-broken"
     packages=$(cut -d: -f2 <<<"$1" | tr -s ' ' '\n' | sort -u | tr '\n' ' ')
@@ -59,12 +59,12 @@ install() {
     done
     if ! command -v apt-get >/dev/null; then
         say_broken "$1"
-        say "this machine has no apt; install by its own means what Debian calls: $packages"
+        say "this machine has no apt; install what Debian calls: $packages"
         exit 1
     fi
     if [ "$(id -u)" != 0 ]; then
         say_broken "$1"
-        say "only root can install packages; run this, then again make:"
+        say "only root can install packages; run this, then make again:"
         say "    sudo apt-get $command $packages"
         exit 1
     fi
@@ -81,8 +81,8 @@ install() {
     say "packages installed ($((SECONDS - started)) s)"
 }
 
-# Get what the tools of LEVEL (basic, test or all) need, and believe them when they have done their work
-# once: the proof is kept, as that of KVM is, and holds as long as the tools stay the same.
+# Install what the tools of LEVEL (basic, test or all) need, and have each do its work once.  The proof is
+# kept, as that of KVM is, and holds as long as the tools stay the same.
 system_packages() {
     local key broken names tried='' tools=$basic_tools proofs=$cache/tools
     key=$(tools_key)
@@ -96,7 +96,7 @@ system_packages() {
     elif [ "$(cat "$proofs-basic" 2>/dev/null)" = "$key" ]; then
         return 0
     fi
-    # Some can be judged only when gcc is there, so a second round may find more.
+    # Some tools can be tried only once gcc is there, so a second round may find more.
     while true; do
         broken=$(broken_tools <<<"$tools" | name_packages) || exit 1
         [ -n "$broken" ] || break
@@ -108,6 +108,6 @@ system_packages() {
         install "$broken"
         tried=$names
     done
-    # Where it cannot be kept, it is made again the next time.
+    # If the proof cannot be kept, it is made again the next time.
     { mkdir -p "$cache" && tools_key >"$proofs-$1"; } 2>/dev/null || true
 }

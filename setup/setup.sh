@@ -1,8 +1,7 @@
 #!/bin/bash
-# What `make setup` does: system packages, .venv, kinst in it, the kernel.  Each step is skipped
-# in milliseconds when it is done already.  `setup.sh test` also gets what `make test` needs,
-# `setup.sh all` what all tests do.
-# Where HOME is not set, it is what the system says of this user.
+# What `make setup` does: system packages, .venv, kinst in it, the kernel.  A step that is done already
+# takes milliseconds.  `setup.sh test` also installs what `make test` needs, `setup.sh all` what all tests need.
+# If HOME is not set, the system's own entry for this user is used.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +9,7 @@ isa=amd64
 venv=.venv
 export HOME=${HOME:-~}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/kinst
-# What was installed into .venv: when any of it changes, it is installed again.
+# Checksum of what was installed into .venv: if it changes, everything is installed again.
 stamp=$venv/.kinst-installed
 
 say() {
@@ -31,7 +30,7 @@ environment() {
         say "$PWD cannot be written to, and $venv is made in it: copy the checkout elsewhere"
         exit 1
     fi
-    # An interrupted run may have left one without pip.
+    # An interrupted run may have left a .venv without pip.
     if ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
         if ! python=$(find_python venv); then
             say "no Python 3.11 or newer with its venv module was found"
@@ -49,7 +48,7 @@ environment() {
     say "$venv is ready ($((SECONDS - started)) s)"
 }
 
-# The first index compiles the code that makes it, which is then kept; so does nobody's first trace.
+# The first index compiles the code that makes it, and keeps that code; so no user's first trace has to.
 debug_index() {
     local vmlinux started=$SECONDS
     # shellcheck disable=SC2012 # kinst's own names
@@ -57,18 +56,18 @@ debug_index() {
     [ "$(cat $venv/.kinst-indexed 2>/dev/null)" = "$vmlinux" ] && return 0
     say "indexing the kernel's debug information"
     $venv/bin/inlinecall fdget "$vmlinux" >/dev/null
-    # And that of its names, for who presses TAB.
+    # Also index its names, for completion by TAB.
     $venv/bin/kinst --complete zsh kinst::vfs_ kinst -n >/dev/null
     echo "$vmlinux" >$venv/.kinst-indexed
     say "index is ready ($((SECONDS - started)) s)"
 }
 
-# kernel ISA [VERSION]: the kernel to boot and the verdict on KVM.  They are not even asked about while
-# the kernel's files, the host's boot and QEMU are those of the last time.
+# kernel ISA [VERSION]: fetch the kernel to boot and try KVM.  Both are skipped while the kernel's files, the
+# host's boot and QEMU are those of the last time.
 kernel() {
     local of_last_time=$venv/.kinst-kernel-$1${2:+-$2}
     [ "$(cat "$of_last_time" 2>/dev/null)" != "$(kernel_key "$1")" ] || return 0
-    # Prints only when there was something to fetch.
+    # Prints only if there was something to fetch.
     $venv/bin/python setup/fetch_kernel.py "$@" || return
     kernel_key "$1" >"$of_last_time"
 }
@@ -82,7 +81,7 @@ kernel_key() {
         "$cache/kernels/$1"/*/{manifest.json,boot/*,bin/*,usr/lib/debug/boot/*} 2>/dev/null || true
 }
 
-# Debian 13's QEMU in the cache, believed when each of its programs has started a machine.
+# Put Debian 13's QEMU into the cache, and have each of its programs start a machine once.
 newer_qemu() {
     local folder program machine proof=$venv/.kinst-newer-qemu
     folder=$cache/tests/qemu-10/bin
@@ -93,7 +92,7 @@ newer_qemu() {
         machine=virt
         [ "${program##*/}" != qemu-system-x86_64 ] || machine=q35
         if ! starts_qemu "$program" -machine $machine >/dev/null; then
-            say "$program starts no machine; deleting $cache/tests/qemu-10 has it fetched again"
+            say "$program starts no machine; delete $cache/tests/qemu-10 to fetch it again"
             return 1
         fi
     done
@@ -110,14 +109,14 @@ system_packages "$level"
 environment
 kernel $isa
 debug_index
-# The other kernels that kinst can boot are fetched when they are first used, and for tests.
+# The other kernels that kinst can boot are fetched on first use, and for tests.
 if [ "$level" = all ]; then
-    # Mirrors may lack one for a day; the other tests are not to wait for it.
+    # Mirrors may lack one for a day; the other tests need not wait for it.
     kernel arm64 || say "without it the tests of arm64 fail"
     kernel riscv64 || say "without it the tests of riscv64 fail"
-    # For kinst's module, which tests/vm/live/test_live_module.py builds.
+    # To build kinst's module, for tests/vm/live/test_live_module.py.
     PYTHONPATH=. $venv/bin/python setup/fetch_headers.py
-    # Of tests/vm/guests/test_kernels.py, whose other kernels are fetched by `make test-release`.
+    # For tests/vm/guests/test_kernels.py, whose other kernels `make test-release` fetches.
     kernel amd64 6.12
     newer_qemu || say "without it the tests of CPUs that are newer than this QEMU fail"
 fi

@@ -1,5 +1,5 @@
-# What kinst and its tests run, the Debian packages that have it, and what proves that it works:
-# that it has done its work once.  Sourced by setup.sh.
+# The programs that kinst and its tests run, the Debian packages that have them, and a proof that each works:
+# it does its work once.  Sourced by setup.sh.
 # shellcheck shell=bash disable=SC2154 # venv, cache and more are setup.sh's
 
 # TOOL: PACKAGES.  The proof of a tool is its case in prove().
@@ -9,7 +9,7 @@ gdb: gdb
 qemu-system-x86_64: qemu-system-x86
 python: python3-venv'
 
-# What the tests of `make test` compile programs with, and what they compare kinst with.
+# Tools with which the tests of `make test` compile programs, and with which they compare kinst.
 test_tools='
 cpp: cpp
 readelf: binutils
@@ -26,7 +26,7 @@ lz4: lz4
 zsh: zsh
 bash-completion: bash-completion'
 
-# What the other tests compare it with, and the machines that they boot.
+# Tools with which the other tests compare kinst, and the machines that they boot.
 all_tools='
 clang: clang
 gdb-multiarch: gdb-multiarch
@@ -41,7 +41,7 @@ dot: graphviz
 debootstrap: debootstrap
 llvm-config-19: llvm-19-dev g++'
 
-# In Debian 12 it is QEMU's, since then it has a package of its own.  Neither is in PATH.
+# In Debian 12 virtiofsd is part of QEMU's package, later it has its own.  It is not in PATH.
 virtiofsd_package=virtiofsd
 if grep -q bookworm /etc/os-release 2>/dev/null; then virtiofsd_package=qemu-system-common; fi
 test_tools=${test_tools/virtiofsd_package/$virtiofsd_package}
@@ -49,7 +49,7 @@ find_virtiofsd() {
     PATH=$PATH:/usr/lib/qemu:/usr/libexec:/usr/lib type -P virtiofsd
 }
 
-# The first Python that is new enough; with "venv", only one that can make environments.
+# Print the first Python that is new enough; with "venv", only one that can make environments.
 find_python() {
     local python
     for python in python3.11 python3 python3.12 python3.13 python3.14; do
@@ -63,21 +63,21 @@ find_python() {
     return 1
 }
 
-# Machines start stopped, and end when they are asked to.
+# Start a machine, stopped, and end it.
 starts_qemu() {
     printf '%s\n' '{"execute": "qmp_capabilities"}' '{"execute": "quit"}' |
         timeout 60 "$@" -nodefaults -accel tcg -m 64 -S -display none -qmp stdio
 }
 
-# As tests do it: a static program that uses the C library's, the kernel's and threads' headers.
+# Compile, as tests do, a static program that uses the C library's, the kernel's and threads' headers.
 compiles_static() {
     "$1-gcc" -O2 -static -pthread -o "static-$1" sample.c &&
         "$1-objdump" -d "static-$1" | grep '<main>:' &&
         "$1-gcc" -c -o sample.o sample.c && "$1-objcopy" -O binary -j .text sample.o sample.bin
 }
 
-# Root's virtiofsd shares this folder, by way of a socket that listens, as kinst starts it: it is asked for its
-# features (vhost-user's request 1), whose answer has 8 bytes behind the header of 12.
+# Have root's virtiofsd share this folder by a listening socket, as kinst starts it, and ask it for its features
+# (vhost-user's request 1): the answer has 8 bytes after the header of 12.
 serves_folder() {
     "$(find_python)" - "$(find_virtiofsd)" <<'ASK'
 import os, socket, struct, subprocess, sys
@@ -99,8 +99,8 @@ sys.exit(len(answer) != 20)
 ASK
 }
 
-# Have a tool do its work, in a folder with sample.c and the program `sample` made of it, where
-# gcc works.  It fails with the reason as its last line of output.
+# Have a tool do its work, in a folder with sample.c and, if gcc works, the program `sample` made from it.  If it
+# fails, its last line of output is the reason.
 prove() {
     case $1 in
     gcc) gcc -O2 -g -static -pthread -o sample sample.c && ./sample ;;
@@ -131,7 +131,7 @@ prove() {
     llvm-dwarfdump) llvm-dwarfdump --name=main sample | grep DW_TAG_subprogram ;;
     *-linux-gnu-gcc) compiles_static "${1%-gcc}" ;;
     virtiofsd)
-        # Other users' does its work with the help of kinst (machines/vm/files.py).
+        # For other users virtiofsd needs kinst's help (machines/vm/files.py).
         if [ "$EUID" = 0 ]; then
             serves_folder
         else
@@ -169,20 +169,20 @@ is_there() {
     esac
 }
 
-# The proof for one tool in this folder; its reason where it fails.
+# Try one tool in this folder; print the reason if it fails.
 try_tool() {
     if ! is_there "$1"; then
         echo 'it is not there'
         return 1
     fi
-    # What is tried on gcc's program can be judged when gcc works.
+    # These are tried on gcc's program: skip them unless gcc works.
     case $1 in gdb | readelf | clang | dwz | libdw | llvm-dwarfdump | pahole) [ -x sample ] || return 0 ;; esac
     (prove "$1") >out 2>&1 </dev/null && return
     { grep -m 1 -i -E 'error|cannot|no such' out || tail -n 1 out || true; } | cut -c 1-120
     return 1
 }
 
-# TOOL: PACKAGES: REASON for each of the tools listed in stdin that does not do its work.
+# Print TOOL: PACKAGES: REASON for each tool listed in stdin that does not work.
 broken_tools() (
     local folder checkout=$PWD tool packages reason
     folder=$(mktemp -d) || return
@@ -212,8 +212,8 @@ SAMPLE
     done
 )
 
-# What the proof holds for: these tools, these packages.  dpkg's list changes with every package;
-# where there is none, the files of the tools stand for it.
+# Print what the proof holds for: these tools, these packages.  dpkg's list changes with every package; without
+# dpkg the files of the tools are compared.
 tools_key() {
     local tool paths=()
     while IFS=: read -r tool _; do

@@ -22,10 +22,10 @@ one_instruction() {
 }
 
 started=$SECONDS
-printf '\nOne instruction: who gets to vfs_read+19, and what is in two registers there.\n'
+printf '\nOne instruction: which programs reach vfs_read+19, and what is in two registers there.\n'
 if ! one_instruction 19; then
-    # Another build of the kernel; at a function's start there always is an instruction.
-    printf '\nThe same at the function'\''s first instruction, which every kernel has.\n'
+    # Another build of the kernel: a function's start always has an instruction.
+    printf '\nNow the function'\''s first instruction, which every kernel has.\n'
     one_instruction 0
 fi
 printf '\nEvery instruction of a function: how often each one ran, sorted.\n'

@@ -1,9 +1,9 @@
-"""docs/pictures/chain.svg: the function behind getppid(2), every instruction counted.
+"""Draw docs/pictures/chain.svg: the function for getppid(2), with every instruction counted.
 
     .venv/bin/python tools/chain_picture.py > docs/pictures/chain.svg
 
-What it shows is what `kinst -n 'kinst::__x64_sys_getppid: { @[probename] = count(); }' --dump plan`
-says of Debian's 6.1 kernel, without what saves the flags.
+It shows what `kinst -n 'kinst::__x64_sys_getppid: { @[probename] = count(); }' --dump plan` prints
+for Debian's 6.1 kernel, without the code that saves flags.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from html import escape
 
 ROW, LEFT, MIDDLE, TOP = 26, 24, 520, 84
-# Offset, instruction, its patch ("": it lies in the run above), the counter of a block that begins
-# there, and what the trampoline does in its place.
+# Offset, instruction, its patch ("" if it lies in the run above), the counter of a block that
+# begins there, and what the trampoline does instead.
 ROWS = (
     (0, "nop (ftrace's)", "jump", "A", "nop"),
     (5, "push rbx", "run of 6 bytes", "", "push rbx"),

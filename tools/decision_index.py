@@ -1,7 +1,7 @@
 """Write docs/decisions/README.md, the list of the decisions, from their first lines.
 
 decision_index.py           write it
-decision_index.py --check   exit with 1 when it is out of date
+decision_index.py --check   exit with status 1 if it is out of date
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ The list is written by `tools/decision_index.py`.
 
 
 def decisions() -> list[Path]:
-    """The files NNNN-title.md, in order."""
+    """Return the files NNNN-title.md, in order."""
     return sorted(FOLDER.glob("[0-9]*.md"))
 
 
 def index() -> str:
-    """The text of docs/decisions/README.md."""
+    """Return the text of docs/decisions/README.md."""
     rows = []
     for path in decisions():
         number, _, title = path.read_text().split("\n")[0].removeprefix("# ").partition(". ")

@@ -2,7 +2,7 @@
 
     draw_timeline.py TRACE [FROM TO] >PICTURE
 
-FROM, TO: milliseconds from the first slice on.
+FROM, TO: milliseconds after the first slice.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from tools.read_perfetto import Slice, slices
 
 WIDTH, ROW, LEFT, TOP = 1000, 18, 120, 26  # pixels
-_LETTER = 6.6  # pixels that a letter takes
-_TICKS = 8  # on the scale, at most
+_LETTER = 6.6  # pixels of a letter
+_TICKS = 8  # most ticks on the scale
 
 
 def drawn(found: Sequence[Slice], low: int, high: int) -> str:
-    """The picture of what is between two times (ns)."""
+    """Return the picture of what lies between two times (ns)."""
     ended = [one._replace(end=high if one.end is None else one.end) for one in found]
     shown = [one for one in ended if one.start < high and (one.end or 0) > low]
     rows, y = list[str](), TOP
@@ -44,7 +44,11 @@ def drawn(found: Sequence[Slice], low: int, high: int) -> str:
 
 
 def _depths(own: Sequence[Slice]) -> Iterator[int]:
-    """In how many others each is, of slices of one track in the order in which they begin."""
+    """Return how many others each slice lies in.
+
+    Args:
+        own: slices of one track in the order in which they begin.
+    """
     around: list[int] = []
     for one in own:
         around = [end for end in around if end > one.start]

@@ -1,7 +1,7 @@
 """Write examples/README.md: the scripts of examples/ by the question that each answers.
 
     example_index.py           write it
-    example_index.py --check   exit with 1 when it is out of date
+    example_index.py --check   exit with status 1 if it is out of date
 
 The question and the command are the first lines of each script; the themes are here.
 """
@@ -68,7 +68,13 @@ on arm64 and riscv64 (`--vm=arm64`, `--vm=riscv64`) system calls and registers h
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """name: of the file, without .d.  command: how its first lines say that it is run."""
+    """A script of examples/.
+
+    Attributes:
+        name: of the file, without .d.
+        question: that it answers.
+        command: that runs it, from its first lines.
+    """
 
     name: str
     question: str
@@ -76,7 +82,7 @@ class Script:
 
 
 def read_script(path: Path) -> Script:
-    """What the first lines of a script say.  Raises ValueError when they say it otherwise."""
+    """Read the first lines of a script.  Raises ValueError if they have another form."""
     head = re.match(r"/\*\n \* (.+)\n \* Run: (kinst .+)\n \*/\n", path.read_text())
     if head is None or f"-s examples/{path.name}" not in head[2]:
         raise ValueError(f"{path}: the first lines are not a question and a command")
@@ -84,12 +90,13 @@ def read_script(path: Path) -> Script:
 
 
 def scripts() -> dict[str, Script]:
-    """All scripts of examples/ by name."""
+    """Return all scripts of examples/ by name."""
     return {path.stem: read_script(path) for path in sorted(EXAMPLES.glob("*.d"))}
 
 
 def index() -> str:
-    """The text of examples/README.md.  Raises ValueError for a script in no theme or in two."""
+    """Return the text of examples/README.md.  Raises ValueError for a script in no theme or in
+    two."""
     known = scripts()
     listed = [name for names in THEMES.values() for name in names.split()]
     wrong = {name for name in {*known, *listed} if listed.count(name) != 1 or name not in known}

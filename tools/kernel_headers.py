@@ -1,4 +1,4 @@
-"""The headers of one of Debian's kernels, for who builds a module for it."""
+"""Headers of one of Debian's kernels, to build a module for it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tools.unpacked_packages import is_unpacked, unpacked
 
 
 def _packages(release: str) -> list[str]:
-    """6.1.0-56-cloud-amd64, 6.12.117+deb13-cloud-amd64: the release's own, those that its ABI's
-    flavours share, and the programs that build."""
+    """Return the packages of a release such as 6.1.0-56-cloud-amd64 or 6.12.117+deb13-cloud-amd64:
+    its own headers, those that its ABI's flavours share, and the programs that build."""
     version, _, rest = release.partition("-")
-    if rest[0].isdigit():  # until Debian 12: the ABI is a number behind the version
+    if rest[0].isdigit():  # until Debian 12: the ABI is a number after the version
         abi = f"{version}-{rest.partition('-')[0]}"
         return [
             f"linux-headers-{release}", f"linux-headers-{abi}-common",
@@ -29,25 +29,35 @@ def _folder(release: str) -> str:
 
 
 def are_there(release: str) -> bool:
-    """Whether they were fetched before."""
+    """Return whether they were fetched before."""
     return is_unpacked(_folder(release))
 
 
 def headers_of(isa: str, release: str) -> Path:
-    """A folder with them as if it were /.  Raises KinstError where they cannot be had."""
+    """Return a folder that has them as / would.  Raises KinstError if they cannot be fetched."""
     return unpacked(_folder(release), isa, release, _packages(release))
 
 
 def module_for(
     isa: str, release: str, sources: Path, folder: Path, build: Path | None = None
 ) -> list[Path]:
-    """The modules that a folder of sources (with its Kbuild) makes for a kernel; built in `folder`.
+    """Build a folder of sources (with its Kbuild) as modules for a kernel, in `folder`.  Return the
+    modules.
 
-    build: where the kernel was built, if that was on this machine; no headers are fetched then.
-    The headers name each other by where they are installed: they are seen there by what builds.
+    The headers name each other by their installed paths: the build sees them there.
     $KINST_BUILD_ROOT names a folder with a system that has the compiler and the C library that the
-    kernel's own programs want, where this one is too old for them.  Raises KinstError where there
-    are no headers."""
+    kernel's own programs need, if this system is too old for them.
+
+    Args:
+        isa: name.
+        release: of the kernel.
+        sources: folder of the module.
+        folder: to build in.
+        build: where the kernel was built, if that was on this machine; no headers are fetched then.
+
+    Raises:
+        KinstError: there are no headers.
+    """
     shutil.copytree(sources, folder, dirs_exist_ok=True)
     if build is not None:
         _run(["make", "-C", str(build), f"M={folder}", "modules"])

@@ -1,7 +1,8 @@
 """A guest that has this machine's files, for kinst to run in (test_live.py, bench/live_cost.py).
 
-Emulation makes it slow to build the module, and to make the indexes of the kernel's symbols: the
-module is built out here, and what kinst keeps in such guests is kept for the next one."""
+Emulation makes it slow to build the module and to index the kernel's symbols: the module is built
+on this machine, and kinst's cache in such guests is kept for the next one.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from kinst.core.paths import cache_folder
 from kinst.machines.live.set_up import SOURCES, kept_module
 from tools.kernel_headers import headers_of, module_for
 
-# What numpy's packages need; and of a maker whose processors the kernel keeps no second page tables
-# for, which would cost each system call a hundred times its time in a guest.
+# A processor with what numpy's packages need, of a maker for whose processors the kernel keeps no
+# second page tables, which would make each system call of a guest a hundred times slower.
 PROCESSOR = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
-# The kernel's headers are where a package would have put them.
+# Put the kernel's headers where a package would.
 _HEADERS = """
 ln -s {headers}/usr/src/linux-headers-* /usr/src/
 ln -s {headers}/usr/lib/linux-kbuild-* /usr/lib/
@@ -27,7 +28,7 @@ _BUILD = """
 mkdir -p /lib/modules/$(uname -r)
 ln -sfn {build} /lib/modules/$(uname -r)/build
 """
-# What says that numpy has another processor (the host's) is not for it.
+# Drop the variable that tells numpy that it has another processor (the host's).
 _SET_UP = """
 unset OPENBLAS_CORETYPE
 mount -t securityfs none /sys/kernel/security
@@ -37,10 +38,15 @@ mkdir -p {cache}
 
 
 def set_up(release: str, build: Path | None = None) -> tuple[str, Path]:
-    """Lines of shell for such a guest to begin with, and a folder that it must be able to write to.
+    """Return the first shell lines for such a guest, and a folder that it must be able to write to.
 
-    build: where its kernel was built, if it is not one of Debian's.  Raises KinstError where there
-    are no headers of the kernel's."""
+    Args:
+        release: of the guest's kernel.
+        build: where that kernel was built, if it is not one of Debian's.
+
+    Raises:
+        KinstError: there are no headers of the kernel.
+    """
     cache = cache_folder() / "tests" / "live-guests"
     module = kept_module(release, cache / "kinst")
     if not module.is_file():

@@ -1,6 +1,6 @@
 """QEMU 10 of Debian 13, for tests that need a CPU which Debian 12's QEMU lacks.
 
-Debian's packages are unpacked into the cache, nothing is installed.  The programs need a newer C
+Debian's packages are unpacked into the cache; nothing is installed.  The programs need a newer C
 library than Debian 12 has, so the libraries of Debian 13 are unpacked with them, and each program
 is changed to start with their dynamic loader.  In the cache folder:
 
@@ -37,7 +37,7 @@ _SCRIPT = """\
 #!/bin/sh
 LD_LIBRARY_PATH='{libraries}' exec '{program}' {firmware} "$@"
 """
-# Debian's QEMU looks for its firmware in the system's own folders, whose is of another version.
+# Debian's QEMU searches for firmware in the system's folders, which have another version's.
 _FIRMWARE = ("usr/share/qemu", "usr/share/seabios")
 
 
@@ -47,9 +47,7 @@ def _place() -> Path:
 
 def newer_qemu(progress: Progress = lambda what, part: None) -> Path:
     """Return the folder with the programs, to be put first in PATH.  Fetched on first use (42 MB).
-
-    Raises KinstError where it cannot be had.
-    """
+    Raises KinstError if it cannot be fetched."""
     place = _place()
     place.parent.mkdir(parents=True, exist_ok=True)
     with alone(place.with_suffix(".lock"), progress):
@@ -75,13 +73,13 @@ def _unpack_all(tree: Path, progress: Progress) -> None:
         )
     there: set[str] = set()
     wanted = set(_PACKAGES)
-    owners: dict[Path, str] = {}  # each program or library, and the package that it is of
+    owners: dict[Path, str] = {}  # each program or library -> its package
     while wanted:
         for package in apt.download(sorted(wanted), tree / "apt/packages", progress):
             progress(f"unpacking {package.name}", None)
             owners |= dict.fromkeys(_unpack(package, tree), package.name)
         there |= wanted
-        # A package depends on those with the libraries that its files need.
+        # A package depends on the packages with the libraries that its files need.
         incomplete = {owners[file] for file in _with_missing_libraries(tree, owners)}
         wanted = {
             name
@@ -97,7 +95,7 @@ def _unpack_all(tree: Path, progress: Progress) -> None:
 
 
 def _unpack(package: Package, tree: Path) -> list[Path]:
-    """Unpack a package; its programs and shared libraries are returned."""
+    """Unpack a package and return its programs and shared libraries."""
     subprocess.run(["dpkg-deb", "-x", package.file, tree], check=True)
     command = ["dpkg-deb", "--contents", str(package.file)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -106,13 +104,13 @@ def _unpack(package: Package, tree: Path) -> list[Path]:
     return [
         tree / name
         for name in names
-        # Plug-ins are in folders of their own, and are not loaded.
+        # Plug-ins lie in subfolders, and are not loaded.
         if name in programs or re.fullmatch(r"usr/lib/[^/]+/[^/]+\.so(\.\d+)*", name)
     ]
 
 
 def _with_missing_libraries(tree: Path, files: Iterable[Path]) -> list[Path]:
-    """Files that a needed file needs a library of which is not there, beginning at the programs."""
+    """Return the files, starting from the programs, that need a library that is not there."""
     libraries = {file.name: file for file in (tree / "usr/lib").glob("*/*.so*")}
     incomplete = []
     todo = [file for file in files if file.name in PROGRAMS]
@@ -148,11 +146,12 @@ def _make_scripts(tree: Path, place: Path) -> None:
 
 
 def _give_loader(program: Path, chosen: Callable[[str], str]) -> str:
-    """Change which dynamic loader the system starts a program with; the new one's path.
+    """Change the dynamic loader by which the system starts a program.  Return the new loader's
+    path.
 
-    The path is put at the end of the file, where the program header then says that it is: Linux
-    reads it from the file (fs/binfmt_elf.c, load_elf_binary).  To start the program by the loader
-    instead would hide its name from what looks at /proc/PID/exe, QEMU itself included.
+    The path is put at the end of the file, and the program header refers to it: Linux reads the
+    path from the file (fs/binfmt_elf.c, load_elf_binary). Starting the program through the loader
+    instead would hide its name from readers of /proc/PID/exe, QEMU itself included.
     """
     content = bytearray(program.read_bytes())
     (at,) = struct.unpack_from("<Q", content, _PROGRAM_HEADERS)
@@ -171,7 +170,7 @@ def _give_loader(program: Path, chosen: Callable[[str], str]) -> str:
 
 
 def main() -> int:
-    """Fetch it, if it is not there yet."""
+    """Fetch it, unless it is there."""
     try:
         newer_qemu()
     except KinstError as error:

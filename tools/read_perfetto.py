@@ -1,4 +1,4 @@
-"""What is in a trace of Perfetto's, by its own classes: slices put together from their ends."""
+"""Read a Perfetto trace by Perfetto's own classes: slices put together from their ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescri
 
 
 class Slice(NamedTuple):
-    """end: None where it has none."""
+    """A slice of a track.
+
+    Attributes:
+        end: None if it has none.
+    """
 
     track: str
     name: str
@@ -17,7 +21,7 @@ class Slice(NamedTuple):
 
 
 def tracks(trace: Trace) -> dict[int, TrackDescriptor]:
-    """By uuid."""
+    """Return the tracks by uuid."""
     return {
         packet.track_descriptor.uuid: packet.track_descriptor
         for packet in trace.packet
@@ -26,7 +30,7 @@ def tracks(trace: Trace) -> dict[int, TrackDescriptor]:
 
 
 def _events(trace: Trace, cpus: bool) -> list[tuple[str, int, TrackEvent]]:
-    """(name of its track, time, event)."""
+    """Yield (track's name, time, event)."""
     known = tracks(trace)
     found = []
     for packet in trace.packet:
@@ -39,7 +43,11 @@ def _events(trace: Trace, cpus: bool) -> list[tuple[str, int, TrackEvent]]:
 
 
 def slices(trace: Trace, *, cpus: bool = False) -> list[Slice]:
-    """In the order in which they begin.  cpus: those of CPUs' tracks, too."""
+    """Return the slices in the order in which they begin.
+
+    Args:
+        cpus: include those of CPUs' tracks.
+    """
     found: list[Slice] = []
     open_: dict[int, list[int]] = {}
     for track, time, event in _events(trace, cpus):
@@ -54,7 +62,7 @@ def slices(trace: Trace, *, cpus: bool = False) -> list[Slice]:
 
 
 def instants(trace: Trace) -> list[tuple[str, str, int]]:
-    """(track, name, time), of threads."""
+    """Return (track, name, time) of the threads' instants."""
     return [
         (track, event.name, time)
         for track, time, event in _events(trace, False)

@@ -1,11 +1,11 @@
-"""Run the commands of a page for real and put what they print below them.
+"""Run the commands of a page, and put their output below them.
 
     record_page.py PAGE [NUMBER ...]
 
 A command is a line that begins with "$ " in a ```console block, with the lines that a backslash or
-an open quote continues; what follows, to the next command or the end of the block, is its output.
-Numbers choose blocks (from 1).  The commands run in the top folder of the repository, with the
-kinst of the Python that runs this.
+an open quote continues; its output is what follows, up to the next command or the end of the block.
+Numbers choose blocks (from 1). The commands run in the top folder of the repository, with the kinst
+of the Python that runs this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
 
 
 def record_block(block: str) -> str:
-    """The block with the output of each of its commands made anew."""
+    """Return the block with new output of each of its commands."""
     parts = []
     for command in typed(block):
         shown = run(command).strip("\n")
@@ -31,7 +31,7 @@ def record_block(block: str) -> str:
 
 
 def typed(block: str) -> list[str]:
-    """The commands of a block."""
+    """Return the commands of a block."""
     found: list[str] = []
     open_ = False
     for line in block.splitlines():
@@ -44,7 +44,7 @@ def typed(block: str) -> list[str]:
         try:
             shlex.split(found[-1])
             open_ = line.endswith("\\")
-        except ValueError:  # a quote is open, or nothing is behind the backslash
+        except ValueError:  # a quote is open, or nothing follows the backslash
             open_ = True
     return found
 
@@ -58,7 +58,7 @@ def main() -> int:
     for number in range(1, len(_BLOCK.findall(page.read_text())) + 1):
         if chosen and number not in chosen:
             continue
-        # The page is read and written for each block: it may be edited while this runs.
+        # Read and write the page for each block: it may be edited while this runs.
         text = page.read_text()
         block = list(_BLOCK.finditer(text))[number - 1]
         made = f"```console\n{record_block(block[1])}```"

@@ -1,9 +1,9 @@
-"""Record a terminal: run commands for real, and write what they show as docs/pictures/NAME.svg.
+"""Record a terminal: run commands, and write what they show as docs/pictures/NAME.svg.
 
     record_terminal.py [NAME ...]
 
-Without a name every picture is made.  The commands run with the kinst of the Python that runs
-this, in the top folder of the repository, with the kernel that kinst boots.
+Without a name every picture is made.  The commands run with the kinst of the Python that runs this,
+in the top folder of the repository, with the kernel that kinst boots.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FOLDER = ROOT / "docs/pictures"
 WIDTH = 106  # columns
 SECONDS = 600  # for one command, on a busy machine
 
-# What is typed, by picture.  A line that begins with # is shown and not run.
+# The lines to type, by picture.  A line that begins with # is shown and not run.
 PICTURES = {
     "kinst": [
         "# Which instructions does a function have, and how can each be probed?",
@@ -79,7 +79,7 @@ PICTURES = {
 }
 
 
-# What fills a terminal: the command, for how many seconds, and what is typed then.
+# Commands that fill a terminal: the command, for how many seconds, and what is typed then.
 SCREENS = {
     "top": (
         "kinst top -n 'fbt::vfs_*:entry { @[execname, probefunc] = count(); }' \\\n"
@@ -92,10 +92,8 @@ _SIZE = (24, WIDTH)  # lines, columns
 
 
 def run(command: str) -> str:
-    """What a shell command prints, messages too, with the ends of its lines as they come.
-
-    Raises CalledProcessError when it fails.
-    """
+    """Return the output and messages of a shell command, with the line ends as they come.  Raises
+    CalledProcessError if it fails."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"],
@@ -106,7 +104,7 @@ def run(command: str) -> str:
 
 
 def record(lines: list[str]) -> str:
-    """The picture, an SVG, of a terminal in which these lines were typed."""
+    """Return the picture, an SVG, of a terminal in which these lines were typed."""
     console = _console()
     for line in lines:
         if line.startswith("#"):
@@ -126,15 +124,19 @@ def _console() -> Console:
 
 
 def _picture(console: Console) -> str:
-    # Without the fonts that rich would fetch from a server of somebody else's.
+    # Without the fonts that rich would fetch from another server.
     code = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     return console.export_svg(title="kinst", code_format=code, unique_id="kinst")
 
 
 def run_on_terminal(command: str, seconds: float, typed: bytes) -> str:
-    """The last screen, with its colours, that a command has drawn before something was typed.
+    """Return the last screen, with its colours, that a command drew before it was ended.
 
-    seconds: after its first screen."""
+    Args:
+        command: that fills the terminal.
+        seconds: after its first screen, until something is typed.
+        typed: keys.
+    """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     child, terminal = pty.fork()
     if not child:
@@ -147,7 +149,7 @@ def run_on_terminal(command: str, seconds: float, typed: bytes) -> str:
         ready, _, _ = select.select([terminal], [], [], 0.2)
         try:
             data = os.read(terminal, 1 << 16) if ready else b""
-        except OSError:  # it has ended
+        except OSError:  # the command has ended
             break
         shown += data if typed else b""
         if until == float("inf") and b"\x1b[?1049h" in shown:
@@ -160,7 +162,7 @@ def run_on_terminal(command: str, seconds: float, typed: bytes) -> str:
 
 
 def record_screen(command: str, seconds: float, typed: bytes) -> str:
-    """The picture of a terminal that a command fills."""
+    """Return the picture of a terminal that a command fills."""
     console = _console()
     screen = run_on_terminal(command, seconds, typed)
     console.print(Text.assemble(("$ ", "bold green"), (command, "bold")))

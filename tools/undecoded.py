@@ -1,10 +1,10 @@
-"""Functions of kernels whose instructions do not cover their size, with the reasons.
+"""List functions of kernels whose instructions do not cover their size, with the reasons.
 
     .venv/bin/python tools/undecoded.py VMLINUX ...
     .venv/bin/python tools/undecoded.py            every kernel in the cache
 
-Reads the code in each file; what boot writes over it (alternatives, static calls) is not seen.
-Also counted are instructions that decode without being known: kinst refuses each of them.
+The code of each file is read; what boot writes over it (alternatives, static calls) is not seen.
+Instructions that decode without being known are counted, too: kinst refuses each of them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ from kinst.session.file_image import FileImage
 from kinst.session.kernel import RunningKernel
 from kinst.session.kernel_files import isa_of_file
 
-MOST = 20  # gaps that are listed of each kernel
-NEAR = 1 << 24  # where a copy would lie, from the instruction
+MOST = 20  # gaps to list for each kernel
+NEAR = 1 << 24  # distance of a copy from the instruction
 
 
 def examine(path: Path) -> tuple[int, int, Sequence[Gap], Counter[tuple[str, str]]]:
-    """The functions and instructions of a kernel, its gaps, and its refused instructions by
-    (bytes, reason) where the reason is that they are not known."""
+    """Examine a kernel.
+
+    Returns:
+        Numbers of functions and instructions, the gaps, and counts of the instructions that are
+        refused because they are not known, by (bytes, reason).
+    """
     isa = isa_of_file(str(path))
     image = FileImage(placed(open_elf(str(path))))
     kernel = RunningKernel(image, image, isa)

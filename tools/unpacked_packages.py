@@ -1,5 +1,5 @@
-"""Packages of the release that one of Debian's kernels is of, unpacked into the cache for tests;
-fetched on first use by the same apt as the kernel itself."""
+"""Debian packages of a kernel's own release, unpacked into the cache for tests; fetched on first
+use by the same apt as the kernel itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _place(name: str) -> Path:
 
 
 def is_unpacked(name: str) -> bool:
-    """Whether there is a folder of this name already."""
+    """Return whether there is a folder of this name already."""
     return _place(name).is_dir()
 
 
@@ -25,8 +25,14 @@ def unpacked(
     name: str, isa: str, release: str, packages: Sequence[str],
     finish: Callable[[Path], None] = lambda folder: None,
 ) -> Path:  # fmt: skip
-    """A folder of this name with the packages as if it were /.  finish: what else is done with it,
-    once.  Raises KinstError where they cannot be had."""
+    """Return a folder of this name that has the packages' files as / would.
+
+    Args:
+        finish: what else to do with it, once.
+
+    Raises:
+        KinstError: the packages cannot be fetched.
+    """
     place = _place(name)
     place.parent.mkdir(parents=True, exist_ok=True)
     with alone(place.with_suffix(".lock"), lambda text, part: None):

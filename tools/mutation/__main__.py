@@ -3,14 +3,14 @@
     python -m tools.mutation FOLDER [--draw N] [--seed N] [--tests FOLDER ...] [--results DIR]
     python -m tools.mutation --table [--results DIR]
 
-First the tests run once, with coverage, which tells those that reach a line; of a mutant those
-are run, the quickest first, until one fails.  A mutant lives in the memory of a forked process
-alone, in the place of the module when it is imported: no file of the source is written, and the
-cache folder is one of its own (kernels are shared).  What numba compiles there is lost: of a tree
-that has none yet, run a test that makes an index first.  Results are appended to DIR/FOLDER.jsonl;
-what is there already is not run again.  Survivors that docs or eyes found to be the same program as
-the original stand in equivalent.txt beside this file, with the reason; of several of a function
-that read the same, [2] behind one means the second alone.
+First the tests run once, with coverage, which tells which tests reach a line.  For a mutant these
+are run, the quickest first, until one fails.  A mutant exists only in the memory of a forked
+process, where it replaces the module when that is imported: no source file is written, and the
+cache folder is a copy (kernels are shared). Code that numba compiles there is lost: in a new tree
+run a test that makes an index first.  Results are appended to DIR/FOLDER.jsonl; what is there
+already is not run again.  Survivors that were found, by reading, to be the same program as the
+original are listed in equivalent.txt beside this file, with the reason; if several of a function
+read the same, [2] after one means only the second.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 class Campaign:
-    """The mutants of a folder, and what became of them."""
+    """The mutants of a folder, and their outcomes."""
 
     def __init__(self, asked: argparse.Namespace, folders: list[str]) -> None:
         self._asked = asked
@@ -80,12 +80,12 @@ class Campaign:
         self._results = asked.results / f"{asked.folder}.jsonl"
         self._log = asked.results / f"{asked.folder}.log"
         self._known = _coverage(folders, asked)
-        self._killers: dict[str, dict[str, int]] = {}  # function -> test -> mutants of it
+        self._killers: dict[str, dict[str, int]] = {}  # function -> test -> killed mutants
         for row in _rows(self._results):
             self._note(row)
 
     def run(self) -> None:
-        mutants, before = [], len(_rows(self._results))  # a fork reports what it has run: to a file
+        mutants, before = [], len(_rows(self._results))  # a fork reports its results to a file
         for mutant in self._wanted():
             if self._known.tests_of(mutant) or self._known.runs_at_import(mutant):
                 mutants.append(mutant)
@@ -111,8 +111,8 @@ class Campaign:
             self._report(chosen, outcome)
 
     def _wanted(self) -> list[Mutant]:
-        """Those drawn that are to be run; again, those that survived and are not known to be the
-        same program."""
+        """Return the drawn mutants that must be run; when run again, those that survived and are
+        not listed as equivalent."""
         same = _equivalent()
         last = {(row["path"], row["number"]): row for row in _rows(self._results)}
         found = []
@@ -130,7 +130,7 @@ class Campaign:
         return found
 
     def _choose(self, mutant: Mutant) -> Chosen:
-        """The tests to run while the time allows: first those that noticed another mutant of
+        """Return the tests to run while the time allows: first those that noticed another mutant of
         the function, then the quickest."""
         tests = self._known.tests_of(mutant)
         if self._asked.again:
@@ -164,7 +164,8 @@ class Campaign:
 
 
 def _is_compiled(path: str) -> bool:
-    """Whether numba compiles a file, which is not seen to run then, or its numbers in another."""
+    """Return whether numba compiles a file, so that coverage does not see it run, or the file holds
+    numbers for compiled code."""
     return "/dwarf/scan/" in path or path.endswith("/dwarf/numbers.py")
 
 
@@ -173,7 +174,7 @@ def _function(path: str, inside: str) -> str:
 
 
 def drawn(folder: str, count: int, seed: int) -> list[Mutant]:
-    """As many of the folder's mutants at random, each equally likely."""
+    """Return so many of the folder's mutants at random, each equally likely."""
     every = [
         mutant
         for path in sorted((ROOT / "kinst" / folder).rglob("*.py"))
@@ -183,7 +184,7 @@ def drawn(folder: str, count: int, seed: int) -> list[Mutant]:
 
 
 def table(results: Path) -> list[str]:
-    """A row for each folder: the last outcome of each mutant."""
+    """Return a row for each folder: the last outcome of each mutant."""
     equivalent = _equivalent()
     lines = [
         "| folder | drawn | killed | survived | of these equivalent | killed of the others |",
@@ -203,7 +204,7 @@ def table(results: Path) -> list[str]:
 
 
 def _equivalent() -> set[str]:
-    """The mutants that equivalent.txt has, without their lines."""
+    """Return the mutants that equivalent.txt lists, without their lines."""
     return {
         line.partition("  #")[0].strip()
         for line in EQUIVALENT.read_text().splitlines()
@@ -212,8 +213,9 @@ def _equivalent() -> set[str]:
 
 
 def _names(text: str, same: int) -> set[str]:
-    """What equivalent.txt may call a mutant: its text without the line, which changes with every
-    change above it, for all that read the same, or with "[2]" behind it for the second of them."""
+    """Return the names that equivalent.txt may use for a mutant: its text without the line number,
+    which changes with every edit above it, for all that read the same, or with "[2]" appended for
+    the second of them."""
     path, _, rest = text.partition(":")
     name = f"{path} {rest.partition(' in ')[2]}"
     return {name, f"{name} [{same}]"}
@@ -224,7 +226,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _coverage(folders: list[str], asked: argparse.Namespace) -> Recorded:
-    """Which test reaches which line: kept for each folder of tests, with and without numba's
+    """Return which test reaches which line: kept for each folder of tests, with and without numba's
     compiler."""
     kept = []
     for folder in folders:

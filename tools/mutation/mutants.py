@@ -1,8 +1,7 @@
 """Small changes of Python code: where one can be made, and the code that has it.
 
-A change is made in the syntax tree, so that no source file is ever written.  Left alone is
-what is there for people and type checkers: messages, docstrings, assertions, annotations,
-decorators.
+A change is made in the syntax tree, so that no source file is ever written.  Code for people and
+type checkers is left alone: messages, docstrings, assertions, annotations, decorators.
 """
 
 from __future__ import annotations
@@ -44,11 +43,19 @@ _CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A change of one node.  number: which of the file's; line: from 1; before, after: its text.
+    """A change of one node.
 
-    lines: of the statement that has it, first and last (of one with a body, the head alone).
-    function: (the outermost function around it, its first line); ("", 0): importing runs it.
-    same: which of those that read the same, in the same function, from 1 in the source's order.
+    Attributes:
+        path: of the source file.
+        number: of the mutant in the file.
+        line: from 1.
+        inside: name of the function around it.
+        before: text of the node.
+        after: text of the changed node.
+        lines: first and last line of its statement (only the head of one with a body).
+        function: (name of the outermost function around it, its first line); ("", 0) if importing
+            runs it.
+        same: which of the mutants of a function that read the same, from 1 in the source's order.
     """
 
     path: str
@@ -67,8 +74,16 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a node hangs: tree.field, or tree.field[index].  inside: the function's name; lines,
-    function: as in Mutant."""
+    """Where a node hangs in the tree.
+
+    Attributes:
+        parent: of the node.
+        field: of the parent.
+        index: in the field, if that is a list.
+        inside: name of the function around it.
+        lines: as in Mutant.
+        function: as in Mutant.
+    """
 
     parent: ast.AST
     field: str
@@ -90,7 +105,7 @@ class _Place:
 
 
 def mutants(source: str, path: str) -> list[Mutant]:
-    """All changes of this source, in an order that depends on nothing but the source."""
+    """Return all changes of a source, in an order that depends only on the source."""
     found, alike = [], Counter[tuple[str, str, str]]()
     for number, (place, changed) in enumerate(_changes(ast.parse(source))):
         before, after = _short(place.node), _short(changed)
@@ -112,7 +127,7 @@ def mutants(source: str, path: str) -> list[Mutant]:
 
 
 def mutated(source: str, mutant: Mutant, filename: str) -> CodeType:
-    """The source's code with this change."""
+    """Return the source's code with this change."""
     tree = ast.parse(source)
     for number, (place, changed) in enumerate(_changes(tree)):
         if number == mutant.number:
@@ -122,7 +137,7 @@ def mutated(source: str, mutant: Mutant, filename: str) -> CodeType:
 
 
 def _short(node: ast.AST) -> str:
-    """The node in one line; of a statement with a body only the head."""
+    """Return the node in one line; for a statement with a body only the head."""
     return ast.unparse(node).partition("\n")[0]
 
 
@@ -141,12 +156,12 @@ def _places(
     lines: tuple[int, int] = (1, 1),
     function: tuple[str, int] = _TOP,
 ) -> Iterator[_Place]:
-    """Every place of a tree whose node may be changed, outer ones first."""
+    """Yield every place of a tree whose node may be changed, outer ones first."""
     for field, value in ast.iter_fields(parent):
         if field in ("annotation", "returns", "decorator_list", "type_params"):
             continue
         for index, node in enumerate(value) if isinstance(value, list) else ((None, value),):
-            if not isinstance(node, ast.AST) or _for_nobody(node, parent):
+            if not isinstance(node, ast.AST) or _is_not_executed(node, parent):
                 continue
             name, spans, of = inside, lines, function
             if isinstance(node, (ast.stmt, ast.excepthandler)):
@@ -162,15 +177,15 @@ def _places(
 
 
 def _head(node: ast.stmt | ast.excepthandler) -> tuple[int, int]:
-    """The lines of a statement without its body."""
+    """Return the lines of a statement without its body."""
     body = getattr(node, "body", None)
     if isinstance(body, list) and body:
         return node.lineno, max(node.lineno, body[0].lineno - 1)
     return node.lineno, node.end_lineno or node.lineno
 
 
-def _for_nobody(node: ast.AST, parent: ast.AST) -> bool:
-    """Whether it is a message, a docstring, an import or for type checkers."""
+def _is_not_executed(node: ast.AST, parent: ast.AST) -> bool:
+    """Return whether a node is a message, a docstring, an import, or for type checkers."""
     if isinstance(node, (ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Assert)):
         return True
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -185,7 +200,7 @@ def _for_nobody(node: ast.AST, parent: ast.AST) -> bool:
 
 
 def _changed(node: ast.AST) -> Iterator[ast.AST]:
-    """What may stand in a node's place."""
+    """Yield what may replace a node."""
     match node:
         case ast.Compare(ops=[only]):
             for operator in _COMPARED[type(only)]:
@@ -228,7 +243,7 @@ def _changed(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _with(node: ast.AST, **fields: Any) -> ast.AST:
-    """A copy of a node with other fields."""
+    """Return a copy of a node with other fields."""
     changed = copy.copy(node)
     for name, value in fields.items():
         setattr(changed, name, value)
@@ -236,7 +251,7 @@ def _with(node: ast.AST, **fields: Any) -> ast.AST:
 
 
 def _text(node: ast.BinOp) -> bool:
-    """Whether it puts texts together."""
+    """Return whether a node concatenates texts."""
     parts = (node.left, node.right)
     return any(
         isinstance(p, ast.JoinedStr) or (isinstance(p, ast.Constant) and isinstance(p.value, str))

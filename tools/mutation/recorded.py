@@ -1,4 +1,4 @@
-"""Which test of kinst runs which line, and how long each takes."""
+"""Record which test runs which line of kinst, and how long each takes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ from _pytest.outcomes import OutcomeException
 
 from tools.mutation.mutants import Mutant
 
-LONGEST = 3.0  # seconds of the processor: what takes longer is cut, here and on mutants
-AGAIN, SOON = 2.0, 0.01  # seconds until another cut, and until one that could not be made
-WHOLE = ("coverage", "importlib", "llvmlite", "numba")  # libraries that are never left halfway
-IMPORT = "(import)"  # what runs before the first test does
+LONGEST = 3.0  # CPU seconds: a longer test is cut, here and on mutants
+AGAIN, SOON = 2.0, 0.01  # seconds until the next cut, and until a failed cut is tried again
+WHOLE = ("coverage", "importlib", "llvmlite", "numba")  # libraries that must not be interrupted
+IMPORT = "(import)"  # what runs before the first test
 
 
 @dataclass
 class Recorded:
-    """What tests reach.  lines: "path:line" -> tests, or IMPORT; seconds: of each test, those of
-    the fixtures included that it shares with others."""
+    """What tests reach.
+
+    Attributes:
+        lines: "path:line" -> tests, or IMPORT.
+        seconds: of each test, including the fixtures that it shares with others.
+    """
 
     lines: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     seconds: dict[str, float] = field(default_factory=dict)
@@ -47,8 +51,8 @@ class Recorded:
         return every
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that run the mutant's statement; of one that importing runs, any line of the file.
-        The quickest first."""
+        """Return the tests that run the mutant's statement, the quickest first; if importing runs
+        it, those that run any line of the file."""
         found = self._reached(mutant)
         if self.runs_at_import(mutant):
             start = f"{mutant.path}:"
@@ -57,14 +61,14 @@ class Recorded:
         return sorted(found - {IMPORT}, key=self.cost)
 
     def others(self, tests: Iterable[str]) -> list[str]:
-        """All but these: what importing makes, a table, may be used by any."""
+        """Return all tests but these: any test may use a table that importing makes."""
         return sorted(set(self.seconds).difference(tests), key=self.cost)
 
     def runs_at_import(self, mutant: Mutant) -> bool:
         return not mutant.function[0] or IMPORT in self._reached(mutant)
 
     def neighbours(self, tests: Iterable[str]) -> list[str]:
-        """All tests of the same files: what one test has kept, another one may look at."""
+        """Return all tests of the same files: one test may use what another has kept."""
         files = {test.partition("::")[0] for test in tests}
         same = (test for test in self.seconds if test.partition("::")[0] in files)
         return sorted(same, key=self.cost)
@@ -81,8 +85,8 @@ class Recorded:
 
 
 class _Forks:
-    """What forks of this process run of kinst, for tests that run the command in one: they write
-    it to files when they end by os._exit()."""
+    """Collects the lines of kinst that forks of this process run, for tests that run the command in
+    one: forks write them to files when they end by os._exit()."""
 
     def __init__(self, coverage: Any, folder: Path) -> None:
         self._coverage, self._folder = coverage, folder
@@ -102,7 +106,7 @@ class _Forks:
         os._exit = ended
 
     def collect(self) -> dict[str, set[int]]:
-        """Lines by file of the forks that have ended since the last time."""
+        """Return lines by file of the forks that have ended since the last call."""
         found: dict[str, set[int]] = defaultdict(set)
         for file in self._folder.iterdir():
             for path, lines in json.loads(file.read_text()).items():
@@ -114,7 +118,9 @@ class _Forks:
 class _Contexts:
     """A pytest plugin: tells coverage which test runs, and notes how long it takes.
 
-    forked: of a test, the lines by file that forks of the process ran."""
+    Attributes:
+        forked: for each test, the lines by file that forks of the process ran.
+    """
 
     def __init__(self, coverage: Any, forks: _Forks) -> None:
         self._coverage = coverage
@@ -130,8 +136,8 @@ class _Contexts:
 
     @property
     def seconds(self) -> dict[str, float]:
-        # What was cut takes longer, also where it was a fixture that another test had begun to
-        # make: pytest then fails at once.
+        # A cut test takes longer, also if another test had begun to make its fixture: pytest
+        # then fails at once.
         return {
             test: max(
                 own + sum(self._fixtures.get(name, 0.0) for name in self._uses[test]),
@@ -174,16 +180,17 @@ class _Contexts:
 
 
 class _Cut(OutcomeException):
-    """A test has taken long enough.  Of pytest's own kind, so that it knows what is to be torn down
-    when a fixture is cut."""
+    """A test has taken long enough.  Of pytest's own kind, so that pytest tears down what a cut
+    fixture has set up."""
 
 
 def _cut(own: tuple[str, ...], signal_number: int, frame: FrameType | None) -> None:
-    """Raise _Cut where code of these folders runs, else soon.
+    """Raise _Cut if code of these folders runs, otherwise try again soon.
 
-    A library would be left halfway: coverage keeps its lock, and waits for it when the next test
-    begins; llvmlite keeps one, and whoever needs LLVM in another thread waits for ever; numba never
-    learns the types that it was about to learn."""
+    A library would be left in an inconsistent state: coverage keeps its lock, and waits for it when
+    the next test begins; llvmlite keeps one, and another thread that needs LLVM waits forever;
+    numba never learns the types that it was about to learn.
+    """
     if frame is not None and frame.f_code.co_filename.startswith(own):
         around: FrameType | None = frame
         while around and around.f_globals.get("__name__", "").partition(".")[0] not in WHOLE:
@@ -194,13 +201,13 @@ def _cut(own: tuple[str, ...], signal_number: int, frame: FrameType | None) -> N
 
 
 def _computed() -> float:
-    """Seconds of the processor, those of ended children included."""
+    """Return CPU seconds used, including those of ended children."""
     return sum(os.times()[:4])
 
 
 def record(root: Path, arguments: list[str], result: Path) -> int:
-    """Run these tests, and write what they reach of kinst.  Those that fail are left out, and
-    said."""
+    """Run these tests, and write what they reach of kinst.  Failing tests are left out, and
+    reported."""
     coverage = importlib.import_module("coverage").Coverage(
         data_file=None, source=[str(root / "kinst")], config_file=False
     )

@@ -1,8 +1,9 @@
-"""Tests run on mutants, each in a process of its own that was forked with its modules loaded.
+"""Run tests on mutants, each in a process of its own that was forked with its modules loaded.
 
 A mutant of a function's body runs in a fork of a process that has collected the tests already:
-there the function gets the changed code (warm).  A mutant of what importing runs needs kinst
-imported after it: in a fork of a process that has loaded what is heavy and not kinst's (fresh).
+there the function gets the changed code (warm). A mutant of code that importing runs needs kinst
+imported afterwards: in a fork of a process that has loaded the heavy modules, but not kinst's
+(fresh).
 """
 
 from __future__ import annotations
@@ -29,28 +30,31 @@ import pytest
 
 from tools.mutation.mutants import Mutant, mutated
 
-# Nothing of kinst's: imported once, here, and there in every forked process.
+# Heavy modules that are not kinst's: imported once, here, so that every forked process has them.
 HEAVY = (
     "capstone", "hypothesis", "iced_x86", "llvmlite.binding", "llvmlite.ir", "numba", "numpy",
     "rich.console", "unicorn",
 )  # fmt: skip
-COPIED = ("compiled",)  # of the cache: what a mutant could spoil
+COPIED = ("compiled",)  # parts of the cache that a mutant could spoil
 EMPTY = ("guests", "planted")
-OPENED = ("tests",)  # each file there is a link
-MEMORY = 4 << 30  # bytes that a run may really use: of addresses an emulator takes many more
+OPENED = ("tests",)  # folders in which each file is a link
+MEMORY = 4 << 30  # bytes that a run may use (an emulator reserves many more addresses)
 OPTIONS = (
     "-n", "0", "-q", "-p", "no:cacheprovider", "-m", "not slow and not vm", "--tb=line",
     "-W", "ignore", "--capture=sys",
 )  # fmt: skip
-SLOWER, GRACE = 6.0, 4.0  # a test that takes so many times as long and seconds more hangs
-WAITS = 30.0  # seconds on the clock for one of the processor's, on a machine with other work
+SLOWER, GRACE = 6.0, 4.0  # a test hangs if it takes so many times as long and seconds more
+WAITS = 30.0  # wall-clock seconds for each CPU second, on a busy machine
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A mutant and the tests to run on it: (node id, seconds that it takes), in order.
+    """A mutant and the tests to run on it.
 
-    budget: seconds of the processor after which no more is tried.
+    Attributes:
+        mutant: a change.
+        tests: (node id, seconds that it takes), in order.
+        budget: CPU seconds after which no more tests are tried.
     """
 
     mutant: Mutant
@@ -60,7 +64,13 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Outcome:
-    """what: killed, crashed, too much (time or memory), survived.  by: the test; ran: how many."""
+    """What became of a mutant.
+
+    Attributes:
+        what: killed, crashed, too much (time or memory), survived.
+        by: the test.
+        ran: how many tests ran.
+    """
 
     what: str
     by: str = ""
@@ -78,10 +88,11 @@ def run_warm(
     report: Report,
     log: Path,
 ) -> None:
-    """Report the outcome of each; of one whose function is not found, nothing is reported.
+    """Report the outcome of each mutant; nothing for one whose function is not found.
 
-    paths: of the modules that have them, of which some may be imported by nobody but a test that
-    runs."""
+    Args:
+        paths: of the modules with mutants; some may be imported only by a test that runs.
+    """
 
     def child() -> int:
         for path in sorted(paths):
@@ -93,7 +104,7 @@ def run_warm(
 
 
 def run_fresh(root: Path, chosen: Chosen, log: Path) -> Outcome:
-    """The outcome of a mutant that importing runs."""
+    """Return the outcome of a mutant of code that importing runs."""
     path = root / chosen.mutant.path
     code = mutated(path.read_text(), chosen.mutant, str(path))
     files = sorted({test.partition("::")[0] for test, _ in chosen.tests})
@@ -101,7 +112,7 @@ def run_fresh(root: Path, chosen: Chosen, log: Path) -> Outcome:
 
     def child() -> int:
         _put(path, code)
-        # Before pytest: it loads the modules of its plugins, and so kinst's, in its own way.
+        # Before pytest, which loads the modules of its plugins, and so kinst's.
         importlib.import_module(_module(chosen.mutant.path))
         return int(pytest.main([*OPTIONS, *files], plugins=[_Fresh(chosen, writer)]))
 
@@ -112,13 +123,13 @@ def run_fresh(root: Path, chosen: Chosen, log: Path) -> Outcome:
 
 
 def in_fork(log: Path, child: Callable[[], int]) -> int:
-    """The status of child() in a process with a cache folder of its own."""
+    """Return the status of child() in a process with a cache folder of its own."""
     with _own_cache() as own:
         return _ended(_forked(lambda: _prepared(own, log, child)))
 
 
 class _Warm:
-    """A pytest plugin: in place of running the collected tests, forks for each mutant."""
+    """A pytest plugin: instead of running the collected tests, forks for each mutant."""
 
     def __init__(self, root: Path, chosen: Iterable[Chosen], report: Report) -> None:
         self._root = root
@@ -175,7 +186,7 @@ class _Warm:
 
 
 class _Cache:
-    """The cache folder of mutants that run one after the other; a new one when one changed it."""
+    """The cache folder of mutants that run one after the other; replaced if one changed it."""
 
     def __init__(self) -> None:
         self._made = contextlib.ExitStack()
@@ -184,10 +195,10 @@ class _Cache:
         self._before = {name: os.environ[name] for name in ("XDG_CACHE_HOME", "TMPDIR")}
 
     def clean(self) -> Path:
-        """The folder that has it, which is set in the environment, with an empty folder tmp."""
+        """Return the folder that has it, which the environment names, with an empty folder tmp."""
         if not self._state or self._state != self._now():
             self._made.close()
-            os.environ.update(self._before)  # not those of the folder that is gone
+            os.environ.update(self._before)  # not the variables of the deleted folder
             tempfile.tempdir = None
             self._own = self._made.enter_context(_own_cache())
             self._state = self._now()
@@ -239,8 +250,8 @@ class _Failed:
 def _run_until_one_fails(
     session: pytest.Session, tests: list[pytest.Item], writer: int, budget: float
 ) -> None:
-    """Say on a pipe: +TEST when it begins, -TEST when it fails, = at the end, or when the
-    processor's seconds are used."""
+    """Report on a pipe: +TEST when it begins, -TEST when it fails, = at the end, or when the CPU
+    seconds are used up."""
 
     def enough(signal_number: int, frame: Any) -> None:
         os.write(writer, b"=\n")
@@ -273,7 +284,7 @@ def _find_no_smaller_examples(items: Iterable[pytest.Item]) -> None:
 
 
 def _code_of(module: CodeType, function: tuple[str, int]) -> CodeType | None:
-    """A function's code in a module's."""
+    """Return a function's code from a module's."""
     for constant in module.co_consts:
         if isinstance(constant, CodeType):
             if (constant.co_qualname, constant.co_firstlineno) == function:
@@ -284,7 +295,7 @@ def _code_of(module: CodeType, function: tuple[str, int]) -> CodeType | None:
 
 
 def _put(path: Path, code: CodeType) -> None:
-    """Have this code run when the module of this file is imported."""
+    """Make this code run when the module of this file is imported."""
     loader = importlib.machinery.SourceFileLoader
     usual = loader.get_code
 
@@ -301,7 +312,11 @@ def _module(path: str) -> str:
 
 
 def load_heavy_modules(*, jit: bool) -> None:
-    """Call it before anything is forked.  jit: whether numba compiles."""
+    """Import heavy modules; to be called before anything is forked.
+
+    Args:
+        jit: whether numba compiles.
+    """
     for name in HEAVY:
         importlib.import_module(name)
     numba: Any = importlib.import_module("numba")
@@ -312,7 +327,7 @@ def load_heavy_modules(*, jit: bool) -> None:
 
 
 def _interpreted(**_options: object) -> Callable[[Any], Any]:
-    """In place of numba.njit(): what it decorates stays as it is, and is its own py_func."""
+    """Replace numba.njit(): a decorated function stays unchanged, and is its own py_func."""
 
     def decorate(function: Any) -> Any:
         function.py_func = function
@@ -322,7 +337,7 @@ def _interpreted(**_options: object) -> Callable[[Any], Any]:
 
 
 def _forked(child: Callable[[], int]) -> int:
-    """The process that runs child(), in a session of its own."""
+    """Start a process that runs child(), in a session of its own."""
     pid = os.fork()
     if pid:
         return pid
@@ -336,7 +351,7 @@ def _forked(child: Callable[[], int]) -> int:
 
 
 def _ended(pid: int) -> int:
-    """The status of a process; nothing of what it started is left."""
+    """Return the status of a process, after ending everything that it started."""
     _, status = os.waitpid(pid, 0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
@@ -344,7 +359,7 @@ def _ended(pid: int) -> int:
 
 
 def _prepared(own: Path, log: Path, child: Callable[[], int]) -> int:
-    """child(), with output to a file."""
+    """Run child(), with output to a file."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
@@ -357,7 +372,8 @@ def _prepared(own: Path, log: Path, child: Callable[[], int]) -> int:
 
 @contextlib.contextmanager
 def _own_cache() -> Iterator[Path]:
-    """A folder for temporary files that has a cache folder: links to what the real one has."""
+    """Return a folder for temporary files that has a cache folder: links to the files of the real
+    one."""
     real = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kinst"
     with tempfile.TemporaryDirectory(prefix="kinst-mutant-", ignore_cleanup_errors=True) as name:
         own = Path(name)
@@ -366,7 +382,7 @@ def _own_cache() -> Iterator[Path]:
         (own / "tmp").mkdir()
         for entry in real.iterdir():
             if entry.name in COPIED:
-                # What is written there is renamed into its place: the original stays.
+                # Writers rename new files into place: the original stays.
                 shutil.copytree(entry, mine / entry.name, copy_function=os.link)
             elif entry.name in OPENED:
                 (mine / entry.name).mkdir()
@@ -378,9 +394,10 @@ def _own_cache() -> Iterator[Path]:
 
 
 def _watched(pid: int, reader: int, seconds: dict[str, float], start: float) -> Outcome:
-    """Follow a process that says which test it runs, and end it when that takes too long.
+    """Follow a process that reports which test it runs, and end it if that takes too long.
 
-    start: seconds that it may take to begin.
+    Args:
+        start: seconds that it may take to begin.
     """
     ran, test, told = 0, "", b""
     may, began = start, 0.0
@@ -412,7 +429,7 @@ def _watched(pid: int, reader: int, seconds: dict[str, float], start: float) -> 
 
 
 def _computed(pid: int) -> float:
-    """Seconds that a process has had of the processor."""
+    """Return the CPU seconds that a process has used."""
     with contextlib.suppress(OSError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -420,7 +437,7 @@ def _computed(pid: int) -> float:
 
 
 def _resident(pid: int) -> int:
-    """Bytes of memory that a process has."""
+    """Return the bytes of memory that a process has."""
     with contextlib.suppress(OSError, IndexError):
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * resource.getpagesize()
