@@ -152,8 +152,8 @@ def _be_companion(
     status = 1
     try:
         os.setsid()
-        for number in _IGNORED:
-            signal.signal(number, signal.SIG_IGN)
+        for ignored in _IGNORED:
+            signal.signal(ignored, signal.SIG_IGN)
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(nothing, number)
