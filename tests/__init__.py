@@ -1,7 +1,7 @@
-"""Tests of kinst; CONTRIBUTING.md says which folder has what."""
+"""Tests of kinst; CONTRIBUTING.md describes the folders."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent  # of the checkout
+ROOT = Path(__file__).resolve().parent.parent  # the checkout

@@ -1,7 +1,7 @@
-"""One trace into both output formats at once, and whether they say the same.
+"""Render one trace in both output formats at once, and check that they agree.
 
 Every event goes to a text renderer and to a JSON renderer, so both see the same bytes of the same
-rings: what differs is the fault of one of them.
+buffers: a difference is a fault of one of them.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Line = dict[str, Any]
 SCHEMA = json.loads(files("kinst.render").joinpath("json.schema.json").read_text())
 _VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
-# printf's conversions that show a number as something else.
+# Conversions of printf that show a number in another form.
 OPAQUE = frozenset(("c", "C", "wc", "ws", "S", "Y", "T", "a", "A", "k", "e", "E", "f", "g", "G"))
 
 
 def invalid(line: Line) -> list[str]:
-    """What the schema says against a line."""
+    """Return the schema's complaint about a line."""
     return [error.message for error in _VALIDATOR.iter_errors(line)]
 
 
 @dataclass
 class Shown:
-    """What one event made of text and of lines."""
+    """What one event became: text and lines of JSON."""
 
     event: Event
     text: str
@@ -43,7 +43,11 @@ class Shown:
 
 @dataclass
 class Both:
-    """All of a trace.  json: the lines as they were written."""
+    """A whole trace.
+
+    Attributes:
+        json: the lines as they were written.
+    """
 
     schema: Any
     json: str = ""
@@ -62,7 +66,11 @@ class Both:
 
 
 def trace_both(trace: Any, shell: str = "") -> Both:
-    """Trace to the end.  shell: what commands of system() print."""
+    """Trace to the end.
+
+    Args:
+        shell: returns what commands of system() print.
+    """
     text, said, lines = list[str](), list[str](), list[str]()
     both = Both(trace.schema)
 
@@ -86,11 +94,12 @@ def trace_both(trace: Any, shell: str = "") -> Both:
     return both
 
 
-# --- Whether they say the same --------------------------------------------------------------
+# --- Do both formats agree? -----------------------------------------------------------------
 
 
 def forms(value: int) -> Iterator[str]:
-    """How text may show a number: signed or not, in its type's width, in any base of printf's."""
+    """Return how text may show a number: signed or not, in its type's width, in any base of
+    printf's."""
     for bits in (8, 16, 32, 64):
         unsigned = value & (1 << bits) - 1
         signed = unsigned - (1 << bits) if unsigned >> (bits - 1) else unsigned
@@ -100,7 +109,7 @@ def forms(value: int) -> Iterator[str]:
 
 
 def place_of(value: int | str, text: str, start: int) -> int:
-    """Where the first form of a value from `start` on ends; -1 where there is none."""
+    """Return where the first form of a value at or after `start` ends; -1 if there is none."""
     if isinstance(value, str):
         at = text.find(value, start)
         return at + len(value) if at >= 0 else -1
@@ -115,7 +124,7 @@ def place_of(value: int | str, text: str, start: int) -> int:
 
 
 def unsaid(values: Iterable[int | str], text: str) -> list[int | str]:
-    """The values that text does not say, where it should say all of them in this order."""
+    """Return the values that are missing in a text that should have all of them in this order."""
     missing, at = [], 0
     for value in values:
         end = place_of(value, text, at)
@@ -127,14 +136,14 @@ def unsaid(values: Iterable[int | str], text: str) -> list[int | str]:
 
 
 def _shown_values(both: Both, line: Line) -> Iterator[int | str]:
-    """Those of a record's values that text shows as such."""
+    """Return the values of a record that text shows as numbers or strings."""
     clause = both.schema.program.clauses[line["clause"]]
     conversions: list[str] = []
     for action in clause.actions:
         if isinstance(action, PrintfAction):
             for part in action.format.parts:
                 stars = [part.width, part.precision].count("*")
-                # A width is no text, and a precision may cut what is.
+                # A width is not shown as text, and a precision may cut text.
                 conversions += ["k"] * stars
                 if part.conversion and part.conversion != "%":
                     conversions.append("k" if stars or part.precision else part.conversion)
@@ -182,7 +191,7 @@ def _aggregation_unsaid(both: Both, event: Printed, line: Line, text: str) -> li
         format_ = action.format
     if format_ is not None and not any("@" in p.conversion + p.flags for p in format_.parts):
         return []
-    if len(event.tables) > 1 or format_ is not None:  # joined rows have an order of their own
+    if len(event.tables) > 1 or format_ is not None:  # joined rows are in another order
         return [value for value in values if place_of(value, text, 0) < 0]
     missing: list[object] = list(unsaid(values, text))
     for row in rows:
@@ -192,7 +201,7 @@ def _aggregation_unsaid(both: Both, event: Printed, line: Line, text: str) -> li
 
 
 def differences(both: Both) -> list[str]:
-    """What JSON says and text does not; and lines that the schema does not know."""
+    """Return what JSON has and text lacks, and lines that do not match the schema."""
     wrong = [f"{line}: {told}" for line in both.lines for told in invalid(line)]
     records = [one for one in both.shown if isinstance(one.event, Batch)]
     values: list[int | str] = []

@@ -30,12 +30,12 @@ _COMPILERS = {
 
 _found = prepared_kernel("amd64")
 if _found:
-    # Tests that need a kernel's text but no running kernel find it by this variable.
+    # Names the kernel's file for tests that need a kernel's text but no running kernel.
     os.environ.setdefault("KINST_TEST_VMLINUX", str(_found.debug))
 
 
-# What make test says of a change is about that change: its examples are the same each time, and a
-# busy machine fails none of them.  make test-release draws new ones.
+# make test must judge the change alone: its examples are the same each time, and a busy machine
+# fails none of them.  make test-release draws new ones.
 settings.register_profile(
     "kinst",
     deadline=None,
@@ -60,14 +60,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what hypothesis draws examples for, before -m chooses."""
+    """Mark the tests for which hypothesis draws examples, before -m selects."""
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.drawn)
 
 
 class FailuresAtOnce:
-    """Says what failed when it fails: a run that is cut short prints no summary."""
+    """Reports a failure at once: a run that is cut short prints no summary."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -94,13 +94,13 @@ def guest_program() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def program_for() -> Callable[[str, str], Path]:
-    """The same for a guest of any ISA: (name, isa) -> program."""
+    """A function for guests of any ISA: (name, isa) -> program."""
     return _compiled
 
 
 @pytest.fixture
 def newer_qemu(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder with Debian 13's QEMU 10, which is first in PATH as long as the test runs."""
+    """The folder with Debian 13's QEMU 10, first in PATH while the test runs."""
     try:
         folder = fetch_newer_qemu()
     except KinstError as error:
@@ -113,7 +113,7 @@ def _compiled(name: str, isa: str = "amd64") -> Path:
     compile_ = (_COMPILERS[isa], *_FLAGS)
     source = _PROGRAMS / f"{name}.c"
     key = hashlib.sha256(" ".join(compile_).encode() + source.read_bytes()).hexdigest()[:16]
-    # The name stays the program's own: the guest shows it as execname.
+    # Keep the program's own name: the guest shows it as execname.
     program = cache_folder() / "programs" / key / name
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""What a protocol asks of whoever implements it, as far as can be seen without a type checker."""
+"""What a protocol requires of an implementation, as far as it can be seen without a type
+checker."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 
 def members(protocol: type) -> dict[str, Any]:
-    """The names that a protocol asks for, its parents' too; methods with their function, plain
+    """Return the names that a protocol and its parents require; methods with their function, plain
     attributes with None."""
     found: dict[str, Any] = {}
     for part in reversed(protocol.__mro__):
@@ -25,9 +26,11 @@ def _positional(function: Any) -> list[str]:
 
 
 def missing(protocol: type, thing: Any, *, methods_only: bool = False) -> list[str]:
-    """What a thing lacks of a protocol, and methods that take other arguments.
+    """Return what a thing lacks of a protocol, and methods that take other arguments.
 
-    methods_only: the thing is a class whose attributes its __init__ makes."""
+    Args:
+        methods_only: the thing is a class whose attributes its __init__ makes.
+    """
     wrong = []
     for name, method in members(protocol).items():
         if method is None and methods_only:

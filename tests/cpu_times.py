@@ -1,11 +1,11 @@
-"""CPU seconds of each test, its child processes included, by folder and by file.
+"""CPU seconds of each test, including its child processes, by folder and by file.
 
     KINST_TEST_TIMES=times.jsonl make test
     python -m tests.cpu_times times.jsonl [FILES]
 
 A child counts for the test that waits for it: what a fixture of a module starts counts for the
 module's last test, so sums by file are right and single tests may not be.  FILES: how many of the
-dearest files are listed.
+most expensive files to list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 
 
 def _used() -> float:
-    """CPU seconds of this process and of the children that it has waited for."""
+    """Return the CPU seconds of this process and of the children that it has waited for."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in both)
 
@@ -43,7 +43,7 @@ class CpuTimes:
 
 
 def read(lines: Iterable[str]) -> dict[str, list[float]]:
-    """Each test file to the CPU seconds of its tests."""
+    """Return the CPU seconds of the tests of each file."""
     found: dict[str, list[float]] = defaultdict(list)
     for line in lines:
         node, seconds = json.loads(line)
@@ -52,7 +52,7 @@ def read(lines: Iterable[str]) -> dict[str, list[float]]:
 
 
 def table(files: dict[str, list[float]], most: int) -> str:
-    """Folders with their sums, then the dearest files."""
+    """Return folders with their sums, then the most expensive files."""
     folders: dict[str, list[float]] = defaultdict(list)
     for name, seconds in files.items():
         parts = name.split("/")

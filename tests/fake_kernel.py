@@ -1,4 +1,4 @@
-"""A kernel of a few hand-written functions, and debug information to go with it."""
+"""A kernel of a few hand-written functions, with debug information for it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ ISA = load("amd64")
 
 
 def assemble(lines: Sequence[str], address: int) -> tuple[bytes, dict[str, int]]:
-    """Code and labels.  A line is "label:" or bytes in hexadecimal, in which >x8 and >x32 stand
-    for the distance to label (or number) x from the instruction's end, in 1 and 4 bytes."""
+    """Return code and labels.
+
+    Args:
+        lines: each is "label:" or bytes in hexadecimal, in which >x8 and >x32 stand for the
+            distance to label (or number) x from the instruction's end, in 1 and 4 bytes.
+    """
     labels: dict[str, int] = {}
     sized: list[tuple[int, str]] = []
     at = address
@@ -51,14 +55,14 @@ def assemble(lines: Sequence[str], address: int) -> tuple[bytes, dict[str, int]]
 
 @dataclass
 class FakeKernel:
-    """core.kernel.Kernel over functions given as (name, address, lines)."""
+    """Implements core.kernel.Kernel over functions given as (name, address, lines)."""
 
     sources: Sequence[tuple[str, int, Sequence[str]]]
     forbidden: set[int] = field(default_factory=set)
-    targets: Sequence[int] = ()  # of computed jumps
+    targets: Sequence[int] = ()  # targets of computed jumps
     fixups: Mapping[int, int] = field(default_factory=dict)
     module: str = "vmlinux"
-    call_sites: Collection[int] = ()  # that are left to the kernel's own tracer
+    call_sites: Collection[int] = ()  # sites that are left to the kernel's own tracer
     isa = ISA
 
     def __post_init__(self) -> None:
@@ -139,7 +143,12 @@ def copy_of(
 
 @dataclass
 class FakeIndex:
-    """core.inline.DebugIndex.  dies: functions that are more than their copies say."""
+    """Implements core.inline.DebugIndex.
+
+    Attributes:
+        all_copies: inlined copies.
+        dies: functions besides those that the copies name.
+    """
 
     all_copies: Sequence[InlineCopy] = ()
     dies: Mapping[str, FunctionDie] = field(default_factory=dict)
@@ -158,7 +167,8 @@ class FakeIndex:
 
 
 def evaluate(condition: str, registers: Mapping[str, int]) -> bool:
-    """A D condition over regs[], by Python's operators, which here mean the same."""
+    """Return the value of a D condition over regs[], by Python's operators, which mean the same
+    here."""
     text = re.sub("!(?!=)", " not ", condition.replace("&&", " and ").replace("||", " or "))
     names = {f"R_{name}": name for name in registers}
     found: bool = eval(text, {"regs": dict(registers)} | names)

@@ -1,7 +1,6 @@
-"""Run by gdb itself: answers gdb_rig.py's questions about a stopped program, a line of JSON each.
+"""Runs inside gdb: answers gdb_rig.py's questions about a stopped program, a line of JSON each.
 
-What gdb says of variables is what kinst's answers are compared with, so nothing of kinst is used
-here.
+kinst's answers about variables are compared with gdb's, so nothing of kinst is used here.
 """
 
 import json
@@ -17,7 +16,7 @@ WORDS = {"8": "char", "16": "short", "32": "int", "64": "long"}
 
 
 def in_c(text):
-    """A D expression over regs[] as gdb's own C."""
+    """Return a D expression over regs[] as gdb's own C."""
     text = re.sub(r"regs\[R_(\w+)\]", lambda m: f"((unsigned long)${m[1].lower()})", text)
     return INTEGER.sub(lambda m: f"{'unsigned' if m[1] else 'signed'} {WORDS[m[2]]}", text)
 
@@ -31,7 +30,7 @@ def read(address, size):
 
 
 def scopes(pc):
-    """The blocks that hold an instruction, innermost first, up to the function itself."""
+    """Yield the blocks that hold an instruction, innermost first, up to the function itself."""
     block = gdb.block_for_pc(pc)
     while block is not None and not block.is_global and not block.is_static:
         yield block
@@ -39,7 +38,7 @@ def scopes(pc):
 
 
 def visible(pc):
-    """Name to symbol of the variables that can be named at an instruction."""
+    """Return the variables that can be named at an instruction: name -> symbol."""
     found = {}
     for block in scopes(pc):
         for symbol in block:
@@ -49,7 +48,7 @@ def visible(pc):
 
 
 def bits_of(value, known):
-    """The bits of a value that is not in memory, and which of them gdb knows."""
+    """Return the bits of a value that is not in memory, and which of them gdb knows."""
     kind = value.type.strip_typedefs()
     size = kind.sizeof
     if value.is_optimized_out and kind.code not in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION):
@@ -82,11 +81,11 @@ def bits_of(value, known):
 
 
 def not_inline(frame):
-    """The frame that the call made, of which this one may be an inline part.
+    """Return the frame that the call made; this one may be an inlined part of it.
 
-    The registers are the same.  But where gdb (13.1) looks for a value at entry from an inline
-    frame it takes the registers of the next frame for the caller's, and that is the same function
-    again: its own backtrace prints order@entry=0 and, one frame further in, order=1050900352.
+    The registers are the same.  But if gdb (13.1) looks for a value at entry from an inlined frame
+    it takes the registers of the next frame for the caller's, and that is the same function again:
+    its own backtrace prints order@entry=0 and, one frame further in, order=1050900352.
     """
     while frame.type() == gdb.INLINE_FRAME:
         frame = frame.older()
@@ -94,7 +93,7 @@ def not_inline(frame):
 
 
 def gdb_says(symbol, frame):
-    """What gdb has of a variable: its size, where it is in memory, its bits as hexadecimal."""
+    """Return gdb's view of a variable: its size, its address in memory, its bits as hexadecimal."""
     try:
         value = symbol.value(frame) if symbol.needs_frame else symbol.value()
         size = value.type.strip_typedefs().sizeof
@@ -115,7 +114,7 @@ def gdb_says(symbol, frame):
 
 
 def kinst_says(pieces, size):
-    """The value by pieces of (kind, text, size) over regs[]: as gdb_says()."""
+    """Return the value by pieces of (kind, text, size) over regs[], in the form of gdb_says()."""
     bits = known = at = 0
     address = None
     try:
@@ -132,7 +131,7 @@ def kinst_says(pieces, size):
                 known |= mask << 8 * at
             at += length
         told = {"address": address, "bits": f"{bits:x}", "known": f"{known:x}"}
-        # Behind the last piece there is nothing; gdb shows zeros there.
+        # Bits after the last piece are unknown; gdb shows zeros there.
         return told | {"covered": f"{(1 << 8 * at) - 1:x}"}
     except (gdb.error, gdb.MemoryError) as error:
         return {"none": str(error)}
@@ -140,7 +139,7 @@ def kinst_says(pieces, size):
 
 class Server:
     def code(self, low, size):
-        """Live instructions and the names visible at each."""
+        """Return live instructions and the names visible at each."""
         architecture = gdb.selected_inferior().architecture()
         found = []
         for one in architecture.disassemble(low, low + size - 1):
@@ -149,9 +148,14 @@ class Server:
         return found
 
     def run(self, wanted, marker, rounds):
-        """Run until every instruction was reached, or the marker was `rounds` times.
+        """Run until every instruction was reached, or the marker was reached `rounds` times.
 
-        wanted: [address, name, pieces or None].  The answer: for each that was reached."""
+        Args:
+            wanted: [address, name, pieces or None] of each variable.
+
+        Returns:
+            The answer for each variable whose instruction was reached.
+        """
         gdb.execute("set breakpoint always-inserted on")
         by_address = {}
         for address, name, pieces in wanted:
@@ -196,7 +200,7 @@ def serve():
                 answer = gdb.execute(arguments[0], to_string=True)
             else:
                 answer = getattr(server, name)(*arguments)
-        except Exception as error:  # the test shows it
+        except Exception as error:  # shown by the test
             answer = {"error": f"{type(error).__name__}: {error}"}
         stream.write(json.dumps(answer) + "\n")
         stream.flush()

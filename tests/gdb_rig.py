@@ -1,5 +1,5 @@
-"""kinst's view of local variables beside gdb's: gdb runs the program, gdb_locals.py in it answers,
-and what both say of a variable at a stop is a Pair."""
+"""Compare kinst's view of local variables with gdb's: gdb runs the program, gdb_locals.py in it
+answers, and a Pair has both answers about a variable at a stop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Gdb:
 
 @contextmanager
 def gdb_with(*arguments: str, pass_fds: Sequence[int] = (), program: str = "gdb") -> Iterator[Gdb]:
-    """A gdb that was started with these arguments."""
+    """Start gdb with these arguments."""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{folder}/answers")
         listener.listen()
@@ -66,7 +66,7 @@ def gdb_with(*arguments: str, pass_fds: Sequence[int] = (), program: str = "gdb"
 
 @dataclass
 class Pair:
-    """A variable at an instruction, and what was said of it."""
+    """A variable at an instruction, with both answers."""
 
     function: str
     address: int
@@ -78,7 +78,11 @@ class Pair:
     own: dict[str, Any] | None = None
 
     def ask(self, find: Any) -> None:
-        """find: kinst's answer for a pair, None where there is no such variable."""
+        """Ask kinst.
+
+        Args:
+            find: returns kinst's answer for a pair, None if there is no such variable.
+        """
         try:
             self.kinst = find(self)
             self.reason = "no such variable" if self.kinst is None else self.kinst.reason
@@ -87,15 +91,15 @@ class Pair:
 
     @property
     def wanted(self) -> tuple[int, str, list[tuple[str, str, int]] | None]:
-        """As gdb_locals.Server.run() takes it."""
+        """Return what gdb_locals.Server.run() takes."""
         if self.kinst is None or self.kinst.reason:
             return self.address, self.name, None
         return self.address, self.name, [(p.kind, p.text, p.size) for p in self.kinst.pieces]
 
     @property
     def by_caller(self) -> bool:
-        """Whether the value is known only for callers that the debug information has: for others
-        the clause faults, and gdb, that runs the expression, has no value."""
+        """Return whether the value is known only for callers in the debug information: for others
+        the clause faults, and gdb, which evaluates the expression, has no value."""
         return self.kinst is not None and any(UNKNOWN in p.text for p in self.kinst.pieces)
 
     @property
@@ -124,7 +128,7 @@ class Pair:
 
 
 def reached(gdb: Gdb, batch: Sequence[Pair], marker: str, rounds: int) -> list[Pair]:
-    """Those of the pairs whose instruction was reached, with what was said."""
+    """Return the pairs whose instruction was reached, with gdb's answers."""
     named = {(p.address, p.name): p for p in batch}
     found = []
     for address, name, says, own in gdb("run", [p.wanted for p in batch], marker, rounds):
@@ -135,7 +139,7 @@ def reached(gdb: Gdb, batch: Sequence[Pair], marker: str, rounds: int) -> list[P
 
 
 def report(pairs: Sequence[Pair]) -> str:
-    """The numbers, then every pair that is different or refused."""
+    """Return the numbers, then every pair that differs or is refused."""
     counted = Counter(pair.outcome for pair in pairs)
     rows = [", ".join(f"{name} {number}" for name, number in sorted(counted.items()))]
     reasons = Counter(p.reason for p in pairs if p.outcome == "refused")

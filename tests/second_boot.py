@@ -1,8 +1,8 @@
-"""Guests that tests start by themselves, started again when they stand in their boot.
+"""Guests that tests start by themselves, started again if they hang during boot.
 
-QEMU leaves one of some hundred guests standing so; kinst starts such a guest again
+About one guest in a hundred hangs so in QEMU; kinst starts such a guest again
 (kinst/session/machine.py), and a test that boots one without kinst's session must do the same, or
-it fails where nothing is wrong.
+it fails without a fault.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ SECONDS = 240.0  # a hang takes this long, a busy machine is slow
 def booted(
     start: Callable[[], T], comes_up: Callable[[T, float], bool], end: Callable[[T], object]
 ) -> T:
-    """A guest that has come up, the first one or, after a minute, the second.
+    """Return a guest that has come up: the first one or, after a minute, the second.
 
-    comes_up: whether a guest does so within some seconds.  end: of one that did not.
+    Args:
+        start: starts a guest.
+        comes_up: returns whether a guest comes up within some seconds.
+        end: ends a guest that did not.
     """
     guest = start()
     if comes_up(guest, FIRST_SECONDS):

@@ -19,7 +19,11 @@ SECONDS = 240.0  # a busy machine is slow
 
 
 class Terminal:
-    """kinst top on a pty of 20 lines; written: all that it has written."""
+    """kinst top on a pty of 20 lines.
+
+    Attributes:
+        written: everything that it has written.
+    """
 
     def __init__(self, *words: str) -> None:
         self.pid, self._file = pty.fork()
@@ -31,7 +35,7 @@ class Terminal:
         self.written = ""
 
     def until(self, true: Callable[[str], object]) -> None:
-        """true: of the last screen."""
+        """Wait until a condition on the last screen is true."""
         end = time.monotonic() + SECONDS
         while not true(self.screen):
             assert time.monotonic() < end, self.written
@@ -55,7 +59,7 @@ class Terminal:
         os.write(self._file, text.encode())
 
     def status(self) -> int:
-        """Wait for its end; the terminal is as it was."""
+        """Wait until kinst ends, and check that the terminal is restored."""
         assert "\x1b[?1049h" in self.written
         after = self.before
         while self._take():
@@ -70,6 +74,6 @@ class Terminal:
 
 
 def keys_of(screen: str) -> list[str]:
-    """The rows' keys, from the top."""
+    """Return the rows' keys, from the top."""
     rows = [line for line in screen.splitlines() if re.match(r"\S+ +[\d,]+ ", line)]
     return [row.split()[0] for row in rows]

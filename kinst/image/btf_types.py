@@ -125,7 +125,7 @@ class BtfTypes:
         if self._base is not None and type_id <= self._first:
             return self._base.type(type_id, depth)
         if not self._first < type_id <= self.count or depth > MAX_DEPTH:
-            raise KinstError(f"damaged .BTF of {self.module}: type {type_id} is not one")
+            raise KinstError(f"damaged .BTF of {self.module}: there is no type {type_id}")
         if type_id not in self._known:
             self._known[type_id] = self._made(type_id, depth + 1)
         return self._known[type_id]

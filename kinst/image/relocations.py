@@ -91,7 +91,7 @@ def relocated(elf: Elf, section: ElfSection, array: U8) -> U8:
                 mine = rows["type"] == kind
                 offsets = rows["offset"][mine]
                 if len(offsets) and int(offsets.max()) + max(size, 1) > len(out):
-                    raise KinstError(f"{where} are damaged: they lead out of it")
+                    raise KinstError(f"{where} are damaged: they lie outside of the section")
                 _apply(out, offsets.astype(np.int64), values[mine], size, how)
     return out
 

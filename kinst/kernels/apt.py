@@ -418,7 +418,7 @@ def unpack(
                         package.file.unlink(missing_ok=True)
                         raise PassingError(
                             f"{path} of {package.name} differs from its checksum",
-                            "run it again to fetch it anew",
+                            "run it again to download it again",
                         )
                     if stop_at_first:
                         process.kill()
@@ -429,7 +429,7 @@ def unpack(
             package.file.unlink(missing_ok=True)
             raise PassingError(
                 f"{package.file.name} cannot be unpacked: {said[0] if said else error}",
-                "run it again to fetch it anew",
+                "run it again to download it again",
             ) from error
         except BaseException:
             process.kill()

@@ -117,7 +117,7 @@ def counted(
     strange = next((site for site in (*counts, *taken) if site not in places), None)
     if strange is not None:
         raise KinstError(
-            f"{strange[1]}+{strange[2]} was counted, and is no instruction here",
+            f"{strange[1]}+{strange[2]} was counted, but no instruction of this kernel is there",
             "annotate it with the kernel that was traced",
         )
     jumps = _jumps(went)

@@ -106,8 +106,8 @@ def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[Regist
                     number = bits = -1
                 if not 0 <= number < _MOST_NUMBER or not 0 <= bits <= _MOST_BITS:
                     raise TargetError(
-                        f"the GDB stub's {annex} describes a register {node.get('name', '')!r:.80}"
-                        " that cannot be"
+                        f"the GDB stub's {annex} describes a register that is impossible:"
+                        f" {node.get('name', '')!r:.80}"
                     )
                 found.append((node.get("name", ""), number, bits // 8))
                 number += 1

@@ -235,7 +235,7 @@ def test_kinds_that_there_are_not(kind: int) -> None:
 def test_a_type_that_is_not_there(type_: int) -> None:
     """Asked for itself, and as what a pointer leads to."""
     types = BtfTypes(by_hand(struct_of(1)), "hand")
-    with pytest.raises(KinstError, match=rf"damaged \.BTF of hand: type {type_} is not one"):
+    with pytest.raises(KinstError, match=rf"damaged \.BTF of hand: there is no type {type_}"):
         types.type(type_)
     other = BtfTypes(by_hand((0, POINTER << 24, type_)), "hand")
     with pytest.raises(KinstError, match=r"damaged \.BTF of hand"):
@@ -244,7 +244,7 @@ def test_a_type_that_is_not_there(type_: int) -> None:
 
 def test_types_that_never_end() -> None:
     """A pointer to itself is no type of C: a chain that is too long is damage."""
-    with pytest.raises(KinstError, match=r"damaged \.BTF of hand: type 1 is not one"):
+    with pytest.raises(KinstError, match=r"damaged \.BTF of hand: there is no type 1"):
         BtfTypes(by_hand((0, POINTER << 24, 1)), "hand").type(1)
     levels = [(0, POINTER << 24, number) for number in range(2, 42)]
     types = BtfTypes(by_hand(*levels, (0, NUMBER << 24, 4, 32)), "hand")

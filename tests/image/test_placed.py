@@ -245,7 +245,7 @@ def test_damaged_relocations_are_told(pair: tuple[Elf, Elf]) -> None:
     raw = np.frombuffer(elf.data(section), np.uint8)
     damages = (
         (12, len(elf.symbols), "symbols that do not exist"), (8, 999, "type 999 is not known"),
-        (0, section.size, "lead out of it"),
+        (0, section.size, "lie outside of the section"),
     )  # fmt: skip
     for field, value, said in damages:
         at = table.offset + field

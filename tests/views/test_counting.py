@@ -65,7 +65,7 @@ def test_instructions_that_did_not_run_and_that_were_not_planted() -> None:
 
 
 def test_results_of_another_kernel() -> None:
-    with pytest.raises(KinstError, match=r"made\+2 was counted, and is no instruction here"):
+    with pytest.raises(KinstError, match=r"made\+2 was counted, but no instruction"):
         counted(plan_counting([CODE]), [table("count", {2: 1})])
     by_name = Aggregation("count", "count", ("string",), {("ls",): 1})
     with pytest.raises(KinstError, match="@count is not by probemod"):

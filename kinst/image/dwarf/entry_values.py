@@ -157,7 +157,7 @@ class EntryValues:
                 )
                 if place == bytes([OP_REG0 + register]) and isinstance(value, bytes):
                     return value
-        raise NotHereError("a caller does not say what it was")
+        raise NotHereError("a caller's debug information does not say what it was")
 
     def _context(self, caller: Die, site: Die, callee: _Callee, back: int) -> ExpressionContext:
         """Return what the expressions of a call may use."""
@@ -269,7 +269,9 @@ class EntryValues:
             return
         found = self._index.functions(self._entries.name(origin))
         if not found:
-            raise NotHereError(f"{_ONLY_ENTRY}, and it ends in a call of what has no description")
+            raise NotHereError(
+                f"{_ONLY_ENTRY}, and it ends in a call to a function without debug information"
+            )
         for one in found:
             for low, _ in one.ranges[:1]:
                 die = self._entries.function_at(low)

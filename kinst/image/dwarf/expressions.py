@@ -377,7 +377,7 @@ _PLAIN: dict[int, Callable[[_Machine], None]] = {
     OP_CONVERT: _convert,
     OP_REINTERPRET: _convert,
     OP_IMPLICIT_POINTER: _refuse("it points to a variable that is optimised out"),
-    OP_BIT_PIECE: _refuse("its location is in pieces of bits"),
+    OP_BIT_PIECE: _refuse("its location has pieces of single bits"),
 }
 
 
@@ -386,7 +386,7 @@ def value_of(code: bytes, context: ExpressionContext) -> str:
     NotHereError."""
     (piece, *more) = _Machine(code, context).run()
     if more or not piece.kind:
-        raise NotHereError("its caller does not say what it was")
+        raise NotHereError("its caller's debug information does not say what it was")
     return piece.text
 
 

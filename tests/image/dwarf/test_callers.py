@@ -152,7 +152,7 @@ OPEN = CALLEE.replace("static ", "")
         # What it ends in has no debug information.
         ("#include <stdlib.h>\n" + CALLEE.replace("return sum;", "sum++; return labs(7 - small);")
          .replace("sink(number + 2 * small)", "sink(number)") + MAIN,
-         ", and it ends in a call of what has no description"),
+         ", and it ends in a call to a function without debug information"),
         # Nobody calls it in a way that can be told.
         ("long callee(long, int);\nlong (*volatile it)(long, int) = callee;\n" + OPEN
          + "int main(void) { return (int)it(1, 2); }\n", ""),

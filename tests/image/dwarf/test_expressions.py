@@ -270,7 +270,7 @@ def test_values_are_those_of_the_stack_machine(tmp_path: Path) -> None:
         ("6f", "register that probes do not have (31)"),
         ("9e 09 000000000000000000", "constant of more than 8 bytes"),
         ("a0 00000000 00", "points to a variable that is optimised out"),
-        ("9d 08 00", "pieces of bits"),
+        ("9d 08 00", "pieces of single bits"),
         ("05", "DW_OP 0x5"),
         ("30 28 0100 55 30", "too long"),  # a register one way, an address the other
         ("30 93 04 30 28 0100 96 30 9f", "too long"),  # behind a piece
