@@ -6,10 +6,7 @@ The page contains data (JSON), the script that shows them, and the graphs (SVG).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from html import escape
-from importlib.resources import files
 from itertools import count
 from typing import Any
 
@@ -24,6 +21,7 @@ from kinst.views.annotation import (
     beginning,
 )
 from kinst.views.flow_svg import flow_svg, heat_class
+from kinst.views.html_page import interactive_page
 
 
 def annotated_html(annotations: Sequence[Annotation], title: str) -> str:
@@ -38,23 +36,7 @@ def annotated_html(annotations: Sequence[Annotation], title: str) -> str:
         f'<div class="graph" data-function="{number}">{flow_svg(one, f"f{number}")}</div>'
         for number, one in enumerate(annotations)
     )
-    here = files("kinst.views")
-    page = here.joinpath("annotated.html").read_text(encoding="utf-8")
-    # "</" would end the script that contains the data.
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")
-    parts = {
-        "TITLE": escape(title),
-        "STYLE": "".join(
-            here.joinpath(name).read_text(encoding="utf-8")
-            for name in ("page.css", "annotated.css")
-        ),
-        "SCRIPT": here.joinpath("annotated.js").read_text(encoding="utf-8"),
-        "GRAPHS": graphs,
-        "DATA": text,
-    }
-    for name, part in parts.items():
-        page = page.replace(f"{{{{{name}}}}}", part)
-    return page
+    return interactive_page("annotate", "annotated", title, {"GRAPHS": graphs}, data)
 
 
 class _Function:

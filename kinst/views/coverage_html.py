@@ -3,13 +3,12 @@ source with how often each line ran."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from typing import Any
 
 from kinst.views.coverage import Coverage, FileCoverage, total
+from kinst.views.html_page import interactive_page
 
 NEAR = 3  # lines to show around those with code, of files from which code was only inlined
 Source = Mapping[str, Sequence[str]]
@@ -24,27 +23,13 @@ def coverage_html(coverage: Coverage, sources: Source, title: str, notes: Sequen
         title: what was traced.
         notes: details, such as the kernel's release.
     """
-    here = files("kinst.views")
     paths = sorted(coverage.files, key=lambda path: (not coverage.files[path].own, path))
     data = {"files": [_file(path, coverage.files[path], sources.get(path)) for path in paths]}
-    # "</" would end the script that contains the data.
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")
     parts = {
-        "TITLE": escape(title),
         "NOTES": escape(" · ".join([*_figures(coverage.files.values()), *notes])),
-        "STYLE": "".join(_read(here, name) for name in ("page.css", "coverage.css")),
-        "SCRIPT": _read(here, "coverage.js"),
         "FILES": _table(paths, coverage.files),
-        "DATA": text,
     }
-    page = _read(here, "coverage.html")
-    for name, part in parts.items():
-        page = page.replace(f"{{{{{name}}}}}", part)
-    return page
-
-
-def _read(folder: Any, name: str) -> str:
-    return str(folder.joinpath(name).read_text(encoding="utf-8"))
+    return interactive_page("cover", "coverage", title, parts, data)
 
 
 def _figures(covered: Iterable[FileCoverage]) -> list[str]:

@@ -134,6 +134,7 @@ class Lists:
             yield self._pair(die, r, kind, base)
 
     def _old_pairs(self, r: Reader, size: int, base: int) -> Iterator[tuple[int, int]]:
+        """Yield the addresses of each entry of a list of DWARF 2 to 4, as they are read."""
         last = (1 << 8 * size) - 1
         for _ in range(MOST):
             low, high = r.number(size), r.number(size)
@@ -184,15 +185,8 @@ class Lists:
         size, base = unit.address_size, home.low
         if unit.version < 5:
             r = self._cursor("loc", offset)
-            last = (1 << 8 * size) - 1
-            for _ in range(MOST):
-                low, high = r.number(size), r.number(size)
-                if low == high == 0:
-                    return
-                if low == last:
-                    base = high
-                else:
-                    yield base + low, base + high, r.take(r.number(2))
+            for low, high in self._old_pairs(r, size, base):
+                yield low, high, r.take(r.number(2))  # the expression follows its pair
             return
         if die.forms[attribute] == FORM_LOCLISTX:
             at = home.locations + offset * unit.offset_size
