@@ -76,13 +76,13 @@ def main() -> int:
                 shown = time.monotonic()
 
         try:
-            found = prepared(isa, asked)
-            kernel = found
+            cached = prepared(isa, asked)
+            kernel = cached
             if kernel is None or refresh:
                 kernel = _fetch(isa, asked, refresh, show, partial(console.print, markup=False))
             if not asked:
                 _prove_kvm(isa, kernel)
-            if found and not refresh:
+            if cached and not refresh:
                 return 0
         except KinstError as error:
             console.print(f"kinst: {error}", markup=False)

@@ -28,10 +28,10 @@ def drawn(found: Sequence[Slice], low: int, high: int) -> str:
     shown = [one for one in ended if one.start < high and (one.end or 0) > low]
     rows, y = list[str](), TOP
     for track in sorted({one.track for one in shown}):
-        own = [one for one in shown if one.track == track]
-        depths = list(_depths(own))
+        of_track = [one for one in shown if one.track == track]
+        depths = list(_depths(of_track))
         rows.append(f'<text x="{LEFT - 8}" y="{y + 13}" text-anchor="end">{escape(track)}</text>')
-        for one, depth in zip(own, depths, strict=True):
+        for one, depth in zip(of_track, depths, strict=True):
             rows += _slice(one, y + depth * ROW, low, high)
         y += (max(depths) + 1) * ROW
         rows.append(f'<line x1="0" x2="{WIDTH}" y1="{y + 4}" y2="{y + 4}" stroke="#ccc"/>')
@@ -96,12 +96,12 @@ def main() -> int:
         return 2
     trace = Trace()
     trace.ParseFromString(Path(sys.argv[1]).read_bytes())
-    found = slices(trace, cpus=True)
-    begin = min(one.start for one in found)
+    all_slices = slices(trace, cpus=True)
+    begin = min(one.start for one in all_slices)
     bounds = [begin + round(float(word) * 1_000_000) for word in sys.argv[2:]]
-    end = max(one.end or one.start for one in found)
+    end = max(one.end or one.start for one in all_slices)
     low, high = bounds or (begin, end)
-    sys.stdout.write(drawn(found, low, high))
+    sys.stdout.write(drawn(all_slices, low, high))
     return 0
 
 

@@ -97,16 +97,20 @@ def scripts() -> dict[str, Script]:
 def index() -> str:
     """Return the text of examples/README.md.  Raises ValueError for a script in no theme or in
     two."""
-    known = scripts()
+    all_scripts = scripts()
     listed = [name for names in THEMES.values() for name in names.split()]
-    wrong = {name for name in {*known, *listed} if listed.count(name) != 1 or name not in known}
+    wrong = {
+        name
+        for name in {*all_scripts, *listed}
+        if listed.count(name) != 1 or name not in all_scripts
+    }
     if wrong:
         raise ValueError(f"not once in THEMES, or no script: {', '.join(sorted(wrong))}")
-    parts = [HEAD.format(count=len(known), command=known["heat_map"].command)]
+    parts = [HEAD.format(count=len(all_scripts), command=all_scripts["heat_map"].command)]
     for theme, names in THEMES.items():
         rows = []
         for name in names.split():
-            question, _, shows = known[name].question.partition("  (")
+            question, _, shows = all_scripts[name].question.partition("  (")
             shows = shows.removesuffix(")")
             rows.append(f"| {question} | [{name}]({name}.d) | {shows} |")
         parts.append(

@@ -71,22 +71,22 @@ def _unpack_all(tree: Path, progress: Progress) -> None:
             f"no {', '.join(sorted(missing))} of Debian {SUITE} found by apt",
             trouble or "tests that need a newer QEMU cannot run",
         )
-    there: set[str] = set()
-    wanted = set(_PACKAGES)
+    unpacked: set[str] = set()
+    packages = set(_PACKAGES)
     owners: dict[Path, str] = {}  # each program or library -> its package
-    while wanted:
-        for package in apt.download(sorted(wanted), tree / "apt/packages", progress):
+    while packages:
+        for package in apt.download(sorted(packages), tree / "apt/packages", progress):
             progress(f"unpacking {package.name}", None)
             owners |= dict.fromkeys(_unpack(package, tree), package.name)
-        there |= wanted
+        unpacked |= packages
         # A package depends on the packages with the libraries that its files need.
         incomplete = {owners[file] for file in _with_missing_libraries(tree, owners)}
-        wanted = {
+        packages = {
             name
             for owner in incomplete
             for name in apt.dependencies(owner)
             if name.startswith(("lib", "zlib"))
-        } - there
+        } - unpacked
     if missing_of := _with_missing_libraries(tree, owners):
         raise KinstError(f"Debian {SUITE} has not all libraries of {missing_of[0]}")
     shutil.rmtree(tree / "apt")

@@ -31,15 +31,15 @@ def tracks(trace: Trace) -> dict[int, TrackDescriptor]:
 
 def _events(trace: Trace, cpus: bool) -> list[tuple[str, int, TrackEvent]]:
     """Yield (track's name, time, event)."""
-    known = tracks(trace)
-    found = []
+    by_uuid = tracks(trace)
+    events = []
     for packet in trace.packet:
         if packet.HasField("track_event"):
-            track = known[packet.track_event.track_uuid]
+            track = by_uuid[packet.track_event.track_uuid]
             name = track.thread.thread_name or track.name
             if cpus or not name.startswith("CPU "):
-                found.append((name, packet.timestamp, packet.track_event))
-    return found
+                events.append((name, packet.timestamp, packet.track_event))
+    return events
 
 
 def slices(trace: Trace, *, cpus: bool = False) -> list[Slice]:
@@ -48,17 +48,17 @@ def slices(trace: Trace, *, cpus: bool = False) -> list[Slice]:
     Args:
         cpus: include those of CPUs' tracks.
     """
-    found: list[Slice] = []
+    slices_found: list[Slice] = []
     open_: dict[int, list[int]] = {}
     for track, time, event in _events(trace, cpus):
         inside = open_.setdefault(event.track_uuid, [])
         if event.type == TrackEvent.TYPE_SLICE_BEGIN:
-            inside.append(len(found))
-            found.append(Slice(track, event.name, time, None))
+            inside.append(len(slices_found))
+            slices_found.append(Slice(track, event.name, time, None))
         elif event.type == TrackEvent.TYPE_SLICE_END:
             at = inside.pop()
-            found[at] = found[at]._replace(end=time)
-    return found
+            slices_found[at] = slices_found[at]._replace(end=time)
+    return slices_found
 
 
 def instants(trace: Trace) -> list[tuple[str, str, int]]:

@@ -32,21 +32,21 @@ def record_block(block: str) -> str:
 
 def typed(block: str) -> list[str]:
     """Return the commands of a block."""
-    found: list[str] = []
+    commands: list[str] = []
     open_ = False
     for line in block.splitlines():
         if open_:
-            found[-1] += f"\n{line}"
+            commands[-1] += f"\n{line}"
         elif line.startswith("$ "):
-            found.append(line.removeprefix("$ "))
+            commands.append(line.removeprefix("$ "))
         else:
             continue
         try:
-            shlex.split(found[-1])
+            shlex.split(commands[-1])
             open_ = line.endswith("\\")
         except ValueError:  # a quote is open, or nothing follows the backslash
             open_ = True
-    return found
+    return commands
 
 
 def main() -> int:

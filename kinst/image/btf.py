@@ -81,10 +81,10 @@ class Btf:
 
     def offset(self, struct: str, path: str) -> int:
         """Return the byte offset of a member; see member().  Raises KinstError for a bit-field."""
-        found = self.member(struct, path)
-        if found.bits:
-            raise KinstError(f"{self._where}: {struct}.{path} is a bitfield of {found.bits} bits")
-        return found.offset
+        member = self.member(struct, path)
+        if member.bits:
+            raise KinstError(f"{self._where}: {struct}.{path} is a bitfield of {member.bits} bits")
+        return member.offset
 
     def has(self, struct: str, path: str = "") -> bool:
         """Return whether a structure of this name exists and has the member."""
@@ -105,9 +105,9 @@ class Btf:
         if not candidates:
             raise KinstError(f"{self._where}: the kernel's types have no struct {struct}")
         for candidate in candidates:
-            found = self._walk(candidate, path)
-            if found is not None:
-                return found
+            member = self._walk(candidate, path)
+            if member is not None:
+                return member
         raise KinstError(f"{self._where}: struct {struct} has no member {path}")
 
     def size(self, struct: str) -> int:
@@ -164,7 +164,7 @@ class Btf:
         """Return the ids of the enumerations with a constant whose name is at one of these
         offsets."""
         offsets = np.array(names, dtype=np.uint32)
-        found: list[int] = []
+        enumerations: list[int] = []
         kinds = self._info >> 24 & 31
         for kind in (KIND_ENUM, KIND_ENUM64) if names else ():
             step = ENTRY_WORDS[kind]
@@ -172,8 +172,8 @@ class Btf:
                 start = int(self._starts[index]) + 3
                 entries = step * int(self._info[index] & 0xFFFF)
                 if bool(np.isin(self._words[start : start + entries : step], offsets).any()):
-                    found.append(index + 1)
-        return sorted(found)
+                    enumerations.append(index + 1)
+        return sorted(enumerations)
 
     @property
     def strings_size(self) -> int:
@@ -190,12 +190,12 @@ class Btf:
 
     def string_offsets(self, text: str) -> list[int]:
         """Return the offsets at which this whole string begins in the section."""
-        wanted = b"\0" + text.encode() + b"\0"
-        found, at = [], self._strings.find(wanted)
+        whole_string = b"\0" + text.encode() + b"\0"
+        offsets, at = [], self._strings.find(whole_string)
         while at >= 0:
-            found.append(at + 1)
-            at = self._strings.find(wanted, at + 1)
-        return found
+            offsets.append(at + 1)
+            at = self._strings.find(whole_string, at + 1)
+        return offsets
 
     def _named(self, name: str) -> list[int]:
         """Return the ids of the structures and unions of this name (there may be several)."""
@@ -238,14 +238,14 @@ class Btf:
         return 0
 
     def _walk(self, type_id: int, path: str) -> BtfMember | None:
-        bit, found = 0, None
+        bit, member = 0, None
         for part in path.split("."):
-            found = self._find(self._resolve(type_id), part, 0)
-            if found is None:
+            member = self._find(self._resolve(type_id), part, 0)
+            if member is None:
                 return None
-            bit += found.bit
-            type_id = found.type
-        return None if found is None else BtfMember(bit, found.bits, found.size, found.type)
+            bit += member.bit
+            type_id = member.type
+        return None if member is None else BtfMember(bit, member.bits, member.size, member.type)
 
     def _find(self, type_id: int, name: str, depth: int) -> BtfMember | None:
         """Return the member `name` of a structure, searching its anonymous members too."""
@@ -255,7 +255,7 @@ class Btf:
         info = int(self._words[start + 1])
         if info >> 24 & 31 not in (KIND_STRUCT, KIND_UNION):
             return None
-        wanted = name.encode() + b"\0"
+        name_bytes = name.encode() + b"\0"
         for at in range(start + 3, start + 3 + 3 * (info & 0xFFFF), 3):
             name_at, member_type, where = (int(w) for w in self._words[at : at + 3])
             bit, bits = (where & 0xFFFFFF, where >> 24) if info >> 31 else (where, 0)
@@ -263,7 +263,7 @@ class Btf:
                 inner = self._find(self._resolve(member_type), name, depth + 1)
                 if inner is not None:
                     return BtfMember(bit + inner.bit, inner.bits, inner.size, inner.type)
-            elif self._strings.startswith(wanted, name_at):
+            elif self._strings.startswith(name_bytes, name_at):
                 return BtfMember(bit, bits, self._size_of(member_type), member_type)
         return None
 

@@ -102,12 +102,12 @@ class BtfTypes:
 
     def enumerators(self, name: str) -> list[tuple[EnumType, int]]:
         """Return every enumeration that has a constant of this name, and its value."""
-        found = []
+        enumerators = []
         for own in self._btf.enumerations(self._names(name)):
             type_ = self.type(self._first + own)
             if isinstance(type_, EnumType) and name in dict(type_.values):
-                found.append((type_, dict(type_.values)[name]))
-        return found
+                enumerators.append((type_, dict(type_.values)[name]))
+        return enumerators
 
     def _one(self, name: str, kinds: Sequence[int]) -> DType | None:
         found = self._btf.named(self._names(name), kinds) if name else []
@@ -153,11 +153,11 @@ class BtfTypes:
             of, _, count = self._btf.words_at(at, 3)
             return ArrayType(self.type(of, depth), count)
         if kind in (KIND_STRUCT, KIND_UNION):
-            what = "struct" if kind == KIND_STRUCT else "union"
-            return StructType(what, name, third, f"{self.module} {type_id}", self)
+            keyword = "struct" if kind == KIND_STRUCT else "union"
+            return StructType(keyword, name, third, f"{self.module} {type_id}", self)
         if kind == KIND_FWD:
-            what = "union" if info >> 31 else "struct"
-            return StructType(what, name, 0, f"{self.module} {type_id}", self)
+            keyword = "union" if info >> 31 else "struct"
+            return StructType(keyword, name, 0, f"{self.module} {type_id}", self)
         if kind in (KIND_ENUM, KIND_ENUM64):
             return self._enumeration(info, name, third, at)
         if kind == KIND_FUNC_PROTO:
@@ -198,12 +198,12 @@ class BtfTypes:
         if info >> 24 & 31 not in (KIND_STRUCT, KIND_UNION):
             return ()
         words = self._btf.words_at(at, 3 * (info & 0xFFFF))
-        found = []
+        members = []
         for i in range(0, len(words) - 2, 3):
             where = words[i + 2]
             bit, bits = (where & 0xFFFFFF, where >> 24) if info >> 31 else (where, 0)
-            found.append(Member(self._text(words[i]), self.type(words[i + 1]), bit, bits))
-        return tuple(found)
+            members.append(Member(self._text(words[i]), self.type(words[i + 1]), bit, bits))
+        return tuple(members)
 
 
 def open_types(

@@ -163,14 +163,14 @@ class DebugInfo:
         """
         key = name, address
         if key not in self._functions:
-            found = self.functions(stem_of(name))
-            held = [
+            candidates = self.functions(stem_of(name))
+            holding = [
                 die
                 for room in (0, ROOM)
-                for die in found
+                for die in candidates
                 if any(low - room <= address < high for low, high in die.ranges)
             ]
-            self._functions[key] = held[0] if held else None
+            self._functions[key] = holding[0] if holding else None
         return self._functions[key]
 
     # Source lines
@@ -258,8 +258,8 @@ class DebugInfo:
             AmbiguousNameError: several enumerations have the name with different values.
         """
         types = self.types
-        found = types.enumerators(name) if types is not None else []
-        values = {value: str(type_) for type_, value in reversed(found)}
+        enumerators = types.enumerators(name) if types is not None else []
+        values = {value: str(type_) for type_, value in reversed(enumerators)}
         if len(values) > 1:
             shown = [
                 f"{value} in {type_ if type_ != 'enum' else 'an enum without a name'}"
@@ -269,17 +269,17 @@ class DebugInfo:
                 f"{name} is ambiguous: {', '.join(shown[:-1])} and {shown[-1]}",
                 "write the number; compared with a value of its type, a name is that type's",
             )
-        return found[0] if found else None
+        return enumerators[0] if enumerators else None
 
     def symbol(self, name: str) -> Symbol | None:
         """Return the symbol of this name, with its type; of several a global one, otherwise the
         first."""
         symbols = self.elf.symbols
-        found = symbols.indexes(name)
-        if not found:
+        indexes = symbols.indexes(name)
+        if not indexes:
             return None
-        found.sort(key=lambda i: int(symbols.binding[i]) == STB_LOCAL)
-        at = found[0]
+        indexes.sort(key=lambda i: int(symbols.binding[i]) == STB_LOCAL)
+        at = indexes[0]
         kind, number = int(symbols.kind[at]), int(symbols.section[at])
         section = self.elf.sections[number] if number < len(self.elf.sections) else None
         name_of = section.name if section is not None and number != SHN_ABS else ""
@@ -297,15 +297,15 @@ class DebugInfo:
         """Return the type of a variable, or of the one that a linker script gave another name."""
         if self.dwarf is None:
             return self.btf.variable(name) if self.btf else None
-        found = self.dwarf.variable(name)
-        if found is not None:
-            return found
+        type_ = self.dwarf.variable(name)
+        if type_ is not None:
+            return type_
         symbols = self.elf.symbols
         same = (symbols.address == symbols.address[at]) & (symbols.kind == STT_OBJECT)
         for other in same.nonzero()[0].tolist():
-            found = self.dwarf.variable(symbols.name_of(other))
-            if found is not None:
-                return found
+            type_ = self.dwarf.variable(symbols.name_of(other))
+            if type_ is not None:
+                return type_
         return None
 
     def is_per_cpu(self, address: int) -> bool:

@@ -48,15 +48,15 @@ def find_debug(file: ElfFile, folders: Sequence[Path] = SYSTEM) -> FoundDebug:
             continue
         tried.add(path.resolve())
         try:
-            found = open_file(path)
+            debug = open_file(path)
         except KinstError as error:
             warnings.append(str(error))
             continue
-        wrong = mismatch(file, found)
+        wrong = mismatch(file, debug)
         if wrong:
             warnings.append(wrong)
-        elif found.has_debug:
-            return FoundDebug(found, tuple(warnings))
+        elif debug.has_debug:
+            return FoundDebug(debug, tuple(warnings))
     return FoundDebug(None, tuple(warnings))
 
 
@@ -97,14 +97,14 @@ def _places(file: ElfFile, folders: Sequence[Path]) -> Iterator[Path]:
     if len(file.build_id) > 2:
         for folder in folders:
             yield folder / ".build-id" / file.build_id[:2] / f"{file.build_id[2:]}.debug"
-    here = file.path.resolve().parent
+    own_folder = file.path.resolve().parent
     name, _ = debug_link(file)
     # Ignore a name with a slash: it could lead anywhere.
     names = [name] if name and "/" not in name else []
     for each in [*names, file.path.name, f"{file.path.name}.debug"]:
         if each == name:
-            yield here / each
-            yield here / ".debug" / each
+            yield own_folder / each
+            yield own_folder / ".debug" / each
         for folder in folders:
-            yield folder / here.relative_to("/") / each
+            yield folder / own_folder.relative_to("/") / each
             yield folder / each

@@ -82,13 +82,13 @@ class SymbolTable:
         """Return which of these symbols have a name that begins with one of the prefixes."""
         text = np.frombuffer(self.strings, np.uint8)
         starts = self.name[indexes].astype(np.int64)
-        found = np.zeros(len(starts), dtype=np.bool_)
+        matches = np.zeros(len(starts), dtype=np.bool_)
         for prefix in prefixes:
             alike = np.ones(len(starts), dtype=np.bool_)
             for k, byte in enumerate(prefix.encode()):
                 alike &= text[np.minimum(starts + k, len(text) - 1)] == byte
-            found |= alike
-        return found
+            matches |= alike
+        return matches
 
     def indexes(self, name: str) -> list[int]:
         """Return the indexes of every defined symbol of this name, in the file's order.
@@ -145,13 +145,13 @@ class Elf(ElfFile):
 
     def address(self, name: str) -> int | None:
         """Return the linked address of the first symbol of this name, or None."""
-        known = self._addresses
-        if name not in known:
-            found = self.symbols.indexes(name)
-            if not found:
+        addresses = self._addresses
+        if name not in addresses:
+            indexes = self.symbols.indexes(name)
+            if not indexes:
                 return None
-            known[name] = int(self.symbols.address[found[0]])
-        return known[name]
+            addresses[name] = int(self.symbols.address[indexes[0]])
+        return addresses[name]
 
 
 def with_symbols(file: ElfFile) -> Elf:

@@ -177,14 +177,14 @@ class ElfFile:
         """
         if not self.relocatable:
             return {}
-        found, at = {}, 0
+        layout, at = {}, 0
         loaded = [s for s in self.sections if s.flags & SHF_ALLOC]
         for section in sorted(loaded, key=lambda s: (s.name != ".text", s.index)):
-            found[section.index] = at
+            layout[section.index] = at
             at += (section.size + 2 * GAP - 1) & -GAP
             if at >= MOST_MEMORY:
                 raise KinstError(f"{self.path}: damaged: section {section.name} is too large")
-        return found
+        return layout
 
     def place(self, address: int) -> tuple[str, int] | None:
         """Return the section of a relocatable file that an address of its layout is in, and the
@@ -286,10 +286,12 @@ def read_headers(
         raise KinstError(f"{path}: truncated: the file ends inside its ELF header")
     if data[4] != 2 or data[5] != 1:
         raise KinstError(f"{path}: not a 64-bit little-endian ELF file")
-    _, kind, own, _, _, _, table, _, _, _, _, size, count, names = HEADER.unpack_from(data)
-    if machine is not None and own != machine:
-        raise KinstError(f"{path}: made for ELF machine {own}, not for {machine} as the target")
-    return data, own, kind, _sections(path, data, table, size, count, names)
+    _, kind, elf_machine, _, _, _, table, _, _, _, _, size, count, names = HEADER.unpack_from(data)
+    if machine is not None and elf_machine != machine:
+        raise KinstError(
+            f"{path}: made for ELF machine {elf_machine}, not for {machine} as the target"
+        )
+    return data, elf_machine, kind, _sections(path, data, table, size, count, names)
 
 
 def _mapped(path: Path) -> mmap.mmap:
@@ -323,11 +325,11 @@ def _sections(
     texts = b""
     if names < count and rows[names][1] != SHT_NOBITS:
         texts = data[rows[names][4] : rows[names][4] + rows[names][5]]
-    found = []
+    sections = []
     for index, (name, *fields, _) in enumerate(rows):
         text = texts[name : max(texts.find(b"\0", name), name)].decode("utf-8", "replace")
         kind, flags, address, offset, length, link, info, align = fields
-        found.append(
+        sections.append(
             ElfSection(text, index, kind, flags, address, offset, length, link, info, align)
         )
-    return found
+    return sections

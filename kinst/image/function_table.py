@@ -183,11 +183,11 @@ class FunctionTable:
             return list(self.all)
         arrays = self._arrays
         match = re.compile(translate(pattern)).match
-        found: dict[int, str] = {}
+        matches: dict[int, str] = {}
         for name, function in zip(self.names, arrays.function.tolist(), strict=True):
             if match(name):
-                found.setdefault(function, name)
-        return [self._make(i, name) for i, name in found.items()]
+                matches.setdefault(function, name)
+        return [self._make(i, name) for i, name in matches.items()]
 
     def at(self, address: int) -> Function | None:
         """Return the function whose code holds a running address, or None."""

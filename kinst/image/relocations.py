@@ -71,8 +71,8 @@ def relocated(elf: Elf, section: ElfSection, array: U8) -> U8:
     rows = _table_of(elf, section) if elf.relocatable else np.zeros(0, dtype=RELOCATION)
     if not len(rows):
         return array
-    known = DATA_KINDS.get(elf.machine)
-    if known is None:
+    kinds = DATA_KINDS.get(elf.machine)
+    if kinds is None:
         raise KinstError(f"{elf.path}: relocations of ELF machine {elf.machine} are not known")
     where = f"{elf.path}: the relocations of {section.name}"
     if int(rows["symbol"].max()) >= len(elf.symbols):
@@ -84,15 +84,15 @@ def relocated(elf: Elf, section: ElfSection, array: U8) -> U8:
         for kind in np.unique(rows["type"]).tolist():
             if kind == 0:
                 continue
-            if kind not in known:
+            if kind not in kinds:
                 raise KinstError(f"{where}: type {kind} is not known")
-            size, how = known[kind]
+            size, how = kinds[kind]
             if subtract == how.startswith(("sub", "add")):
-                mine = rows["type"] == kind
-                offsets = rows["offset"][mine]
+                of_kind = rows["type"] == kind
+                offsets = rows["offset"][of_kind]
                 if len(offsets) and int(offsets.max()) + max(size, 1) > len(out):
                     raise KinstError(f"{where} are damaged: they lie outside of the section")
-                _apply(out, offsets.astype(np.int64), values[mine], size, how)
+                _apply(out, offsets.astype(np.int64), values[of_kind], size, how)
     return out
 
 
@@ -184,17 +184,17 @@ class PlacedElf(Elf):
         return self._code[section.index]
 
     def _branches(self, section: ElfSection) -> bytes:
-        known = BRANCHES.get(self.machine, {})
+        branches = BRANCHES.get(self.machine, {})
         code = bytearray(self.data(section))
         rows = _table_of(self, section)
-        if len(rows) and not known:
+        if len(rows) and not branches:
             raise KinstError(
                 f"{self.path}: relocations of the code of ELF machine {self.machine} are not known",
                 "link the file",
             )
         symbols = self.symbols
         for offset, kind, symbol, addend in rows.tolist():
-            resolve = known.get(kind)
+            resolve = branches.get(kind)
             if resolve is None or symbol >= len(symbols) or offset + 4 > len(code):
                 continue
             if int(symbols.section[symbol]) != SHN_UNDEF:

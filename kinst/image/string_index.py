@@ -44,15 +44,15 @@ class StringIndex:
 
     def find(self, text: str) -> list[int]:
         """Return the indexes of the strings that equal this one, in ascending order."""
-        wanted = text.encode()
-        first = int.from_bytes(wanted[:_EDGE], "little")
-        last = int.from_bytes(wanted[-_EDGE:], "little") if len(wanted) > _EDGE else 0
-        parts = (first, last, len(wanted))
+        string = text.encode()
+        first = int.from_bytes(string[:_EDGE], "little")
+        last = int.from_bytes(string[-_EDGE:], "little") if len(string) > _EDGE else 0
+        parts = (first, last, len(string))
         key = 0
         for part, factor in zip(parts, _FACTORS, strict=True):
             key ^= part * factor & MASK
         low = np.searchsorted(self._keys, np.uint64(key), "left")
         high = np.searchsorted(self._keys, np.uint64(key), "right")
-        whole = wanted + b"\0"
+        terminated = string + b"\0"
         alike = self._order[low:high].tolist()
-        return [i for i in alike if self._section.startswith(whole, int(self._starts[i]))]
+        return [i for i in alike if self._section.startswith(terminated, int(self._starts[i]))]

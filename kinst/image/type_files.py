@@ -48,7 +48,7 @@ class FileTypes:
         module = KERNEL if module in ALSO_KERNEL else module
         if module not in self._known:
             if module == KERNEL:
-                made = self._places.debug.open(self._places.kernel())
+                image = self._places.debug.open(self._places.kernel())
             else:
                 path = self._modules.get(module)
                 if path is None:
@@ -56,8 +56,8 @@ class FileTypes:
                         f"no file of a module {module} is known",
                         "--module NAME loads one, --debug DIR says where its debug file is",
                     )
-                made = self._places.debug.open(path, module, self._image(KERNEL))
-            self._known[module] = made
+                image = self._places.debug.open(path, module, self._image(KERNEL))
+            self._known[module] = image
         return self._known[module]
 
     def with_dwarf(self, module: str) -> DebugInfo:
@@ -68,10 +68,10 @@ class FileTypes:
             return image
         if image.module not in self._with_debug:
             path = self._places.module_debug(image.module)
-            made = (
+            with_debug = (
                 self._places.debug.open(path, image.module, self._image(KERNEL)) if path else image
             )
-            self._with_debug[image.module] = made
+            self._with_debug[image.module] = with_debug
         return self._with_debug[image.module]
 
     @cached_property
@@ -113,23 +113,23 @@ class FileTypes:
     def local(self, function: str, variable: str, module: str = "") -> DType | None:
         looked_in = 0
         for image in self._images(module):
-            known = self.with_dwarf(image.module).locals()
-            if known is None:
+            variables = self.with_dwarf(image.module).locals()
+            if variables is None:
                 continue
             looked_in += 1
-            found = known.type_in(function, variable)
-            if found is not None:
-                return found
+            type_ = variables.type_in(function, variable)
+            if type_ is not None:
+                return type_
         if not looked_in:
             raise KinstError(f"{module or KERNEL} has no debug information: no local variables")
         return None
 
     def locals(self, function: str, module: str = "") -> Sequence[str]:
         for image in self._images(module):
-            known = self.with_dwarf(image.module).locals()
-            found = known.names_in(function) if known is not None else ()
-            if found:
-                return found
+            variables = self.with_dwarf(image.module).locals()
+            names = variables.names_in(function) if variables is not None else ()
+            if names:
+                return names
         return ()
 
     def function(self, name: str, module: str = "") -> FunctionType | None:

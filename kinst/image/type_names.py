@@ -16,10 +16,10 @@ def base_name(name: str) -> str:
     """Return D's name of a base type: "unsigned long" for gcc's "long unsigned int"."""
     words = name.split()
     signs = [w for w in words if w in ("unsigned", "signed")]
-    rest = [w for w in words if w not in signs]
-    if not rest or not set(words) <= {"unsigned", "signed", "char", "short", "int", "long"}:
+    others = [w for w in words if w not in signs]
+    if not others or not set(words) <= {"unsigned", "signed", "char", "short", "int", "long"}:
         return name
-    plain = _LONG.get(tuple(rest), " ".join(rest))
+    plain = _LONG.get(tuple(others), " ".join(others))
     # "signed char" is a type of its own; any other integer is signed anyway.
     return " ".join([*(s for s in signs if s == "unsigned" or plain == "char"), plain])
 

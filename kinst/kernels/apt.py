@@ -170,9 +170,9 @@ def _without(sources: str, suites: Collection[str]) -> str:
     kept = []
     for stanza in sources.split("\n\n"):
         (named,) = re.findall(r"^Suites: (.*)$", stanza, re.M)
-        left = [suite for suite in named.split() if suite not in suites]
-        if left:
-            kept.append(stanza.replace(f"Suites: {named}", f"Suites: {' '.join(left)}"))
+        remaining = [suite for suite in named.split() if suite not in suites]
+        if remaining:
+            kept.append(stanza.replace(f"Suites: {named}", f"Suites: {' '.join(remaining)}"))
     found = "\n\n".join(kept)
     return found if found != sources else ""
 
@@ -244,10 +244,10 @@ class Apt:
         # Without a network apt only warns, and ends with status 0: old lists may still do.
         status, complaint = again, said = self._run(["apt-get", "update"], None, tell)
         while again and not self.names(""):
-            others = _without(self._sources.read_text(), _FAILED.findall(said))
-            if not others:
+            narrowed = _without(self._sources.read_text(), _FAILED.findall(said))
+            if not narrowed:
                 break
-            self._sources.write_text(others)
+            self._sources.write_text(narrowed)
             again, said = self._run(["apt-get", "update"], None, tell)
         return complaint or (f"apt-get update failed with status {status}" if status else "")
 

@@ -44,13 +44,13 @@ def elf_in(path: Path) -> bytes:
     if len(payload) < length or length < 8:
         raise KinstError(f"{path}: truncated: the file ends inside of the kernel")
     try:
-        found = _unpacked(payload[:-4])
+        vmlinux = _unpacked(payload[:-4])
     except (zlib.error, lzma.LZMAError, zstandard.ZstdError, LZ4BlockError) as error:
         raise KinstError(f"{path}: damaged: {error}") from error
     (size,) = struct.unpack("<I", payload[-4:])
-    if len(found) != size or not found.startswith(b"\x7fELF"):
+    if len(vmlinux) != size or not vmlinux.startswith(b"\x7fELF"):
         raise KinstError(f"{path}: damaged: what it unpacks is not the kernel")
-    return found
+    return vmlinux
 
 
 def _unpacked(packed: bytes) -> bytes:

@@ -107,15 +107,15 @@ def prepare(
         KinstError: unknown ISA, no apt, no mirror, no network, no such kernel, disk full, a broken
             package, or the answer was no.
     """
-    found = prepared(isa, asked)
-    if found and not refresh:
-        return found
+    cached = prepared(isa, asked)
+    if cached and not refresh:
+        return cached
     wanted = _wanted(isa, asked)
     with _working(f"{isa}-{wanted.text}" if asked else isa, progress) as work:
         # Another kinst may have fetched it while this one waited for the lock.
-        found = prepared(isa, asked)
-        if found and not refresh:
-            return found
+        cached = prepared(isa, asked)
+        if cached and not refresh:
+            return cached
         release = _fetch(isa, wanted, work, progress, confirm)
     return _paths(_kernels_of(isa) / release)
 
@@ -140,18 +140,18 @@ def offered(isa: str, progress: Progress) -> list[Offered]:
     the cache, by version.  Raises KinstError as prepare() does."""
     usual = _usual(isa)
     cached = {folder.name for folder in _kernels_of(isa).glob("*") if _is_whole(folder)}
-    found: dict[str, Offered] = {}
+    offers: dict[str, Offered] = {}
     with _working(f"{isa}-list", progress, "read") as work:
         for suite in releases.SUITES:
             apt = Apt(work / suite, suite, usual.architecture)
             apt.update(progress)
             for release in _kernels(apt, usual.architecture):
-                best = found.get(release.short)
+                best = offers.get(release.short)
                 if best is None or release.version > best.release.version:
-                    found[release.short] = Offered(release, suite, release.name in cached)
-    listed = {one.release.name for one in found.values()}
+                    offers[release.short] = Offered(release, suite, release.name in cached)
+    listed = {one.release.name for one in offers.values()}
     others = filter(None, (releases.parse(name) for name in cached - listed))
-    rows = [*found.values(), *(Offered(release, "", True) for release in others)]
+    rows = [*offers.values(), *(Offered(release, "", True) for release in others)]
     return sorted(rows, key=lambda one: (one.release.series, one.release.flavour))
 
 
@@ -294,15 +294,15 @@ def _fetch(
     """Download, unpack, check and move into place.  Return the kernel's release."""
     usual = _usual(isa)
     _check_room(work, max(usual.room, _ROOM if wanted.text else 0))
-    apt, found = _find(usual, wanted, work, progress)
-    whole = [name for name in found if _is_whole(_kernels_of(isa) / name)]
-    if found[0] in whole:
-        return found[0]
+    apt, candidates = _find(usual, wanted, work, progress)
+    cached = [name for name in candidates if _is_whole(_kernels_of(isa) / name)]
+    if candidates[0] in cached:
+        return candidates[0]
     # kinst's init is written for the busybox of the usual kernel's Debian; older ones do not do.
     box = busybox(isa, progress) if wanted.text else None
     others = () if box else (_BUSYBOX,)
-    release, packages = _download(apt, found, others, work, progress, confirm)
-    if release in whole:
+    release, packages = _download(apt, candidates, others, work, progress, confirm)
+    if release in cached:
         return release
     place = _kernels_of(isa) / release
     tree = work / "tree"
@@ -374,11 +374,13 @@ def _find(
         if found := sorted(filter(wanted.fits, kernels), key=lambda one: one.version):
             return apt, [release.name for release in reversed(found)]
         others |= {release.short for release in kernels}
-    there = f"there are {', '.join(sorted(others))}; --kernel list shows all" if others else ""
+    alternatives = (
+        f"there are {', '.join(sorted(others))}; --kernel list shows all" if others else ""
+    )
     asked = f"kernel {wanted.text}" if wanted.text else "kernel package"
     raise (PassingError if trouble and not others else KinstError)(
         f"no {asked} for {usual.architecture} of Debian {' or '.join(wanted.suites)} found by apt",
-        there or trouble or "--kernel, --debug and --initrd boot your own",
+        alternatives or trouble or "--kernel, --debug and --initrd boot your own",
     )
 
 

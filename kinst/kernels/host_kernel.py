@@ -41,10 +41,10 @@ class RunningFiles:
 def files(root: Path = Path("/"), release: str = "") -> RunningFiles:
     """Return the files of the kernel that runs, or of another release below another root."""
     name = release or platform.release()
-    own = root / _MODULES.relative_to("/") / name
+    modules = root / _MODULES.relative_to("/") / name
     debug = root / _DEBUG.relative_to("/")
-    images = (root / "boot" / f"vmlinuz-{name}", own / "vmlinuz")
-    folders = (debug / "lib/modules" / name, own)
+    images = (root / "boot" / f"vmlinuz-{name}", modules / "vmlinuz")
+    folders = (debug / "lib/modules" / name, modules)
     return RunningFiles(
         name,
         _first(debug_places(root, name)),
@@ -56,13 +56,13 @@ def files(root: Path = Path("/"), release: str = "") -> RunningFiles:
 def debug_places(root: Path, release: str) -> tuple[Path, ...]:
     """Return where the vmlinux with symbols of a release may be installed: by Debian's packages, by
     Fedora's and others', or by a kernel that was built here."""
-    own = root / _MODULES.relative_to("/") / release
+    modules = root / _MODULES.relative_to("/") / release
     debug = root / _DEBUG.relative_to("/")
     return (
         debug / "boot" / f"vmlinux-{release}",
         debug / "lib/modules" / release / "vmlinux",
-        own / "build/vmlinux",
-        own / "vmlinux",
+        modules / "build/vmlinux",
+        modules / "vmlinux",
         root / "boot" / f"vmlinux-{release}",
     )
 
@@ -92,7 +92,7 @@ def vmlinux(found: RunningFiles, say: Callable[[str, float | None], None]) -> Pa
             f" image, /boot/vmlinuz-{found.release}",
             f"apt-get install linux-image-{found.release}-dbg, or --debug VMLINUX",
         )
-    made: Path = without.make_vmlinux(
+    rebuilt: Path = without.make_vmlinux(
         found.boot, _KALLSYMS, _NOTES, cache_folder() / "running", say
     )
-    return made
+    return rebuilt

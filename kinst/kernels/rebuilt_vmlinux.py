@@ -105,12 +105,12 @@ def make_vmlinux(
 def running_build_id(notes: Path) -> str:
     """Return the build-id of the kernel that runs.  Raises KinstError if it has none."""
     try:
-        found = build_id_in(notes.read_bytes())
+        build_id = build_id_in(notes.read_bytes())
     except OSError as error:
         raise KinstError(f"{notes}: cannot be read: {error.strerror}") from error
-    if not found:
+    if not build_id:
         raise KinstError("the kernel that runs has no build-id", "--debug VMLINUX")
-    return found
+    return build_id
 
 
 def with_symbols(elf: Elf, kallsyms: Path) -> bytes:
@@ -158,9 +158,9 @@ def _marks(elf: Elf, names: Sequence[str]) -> list[int]:
     Some functions have names like the linker's marks: BTF has the names of functions.
     """
     section = elf.section(".BTF")
-    known = elf.data(section) if section is not None else b""
+    btf = elf.data(section) if section is not None else b""
     found = [i for i, name in enumerate(names) if MARKERS.match(name) or _BOUNDS.match(name)]
-    return [i for i in found if b"\0" + names[i].encode() + b"\0" not in known]
+    return [i for i in found if b"\0" + names[i].encode() + b"\0" not in btf]
 
 
 def _place_per_cpu(elf: Elf, rows: Rows, address: npt.NDArray[np.uint64]) -> None:
@@ -198,10 +198,10 @@ def _place_in(elf: Elf, section: ElfSection, rows: Rows) -> None:
 def _unpadded(data: bytes, at: int, size: int) -> int:
     """Return the size of a function without padding at its end."""
     low = max(at, at + size - _LONGEST_PADDING)
-    found = _PADDING.search(data[low : at + size])
-    if found is None:
+    padding = _PADDING.search(data[low : at + size])
+    if padding is None:
         return size
-    begin = low + found.start()
+    begin = low + padding.start()
     if begin > at and data[begin - 1] == _SHORT_JUMP and data[begin] in _ONE_BYTE:
         begin += 1
     return begin - at or size

@@ -48,18 +48,18 @@ def read_sources(
     Raises:
         KinstError: the archive cannot be read.
     """
-    wanted = list(dict.fromkeys(files))
-    folder, unpacked = (place, {}) if place.is_dir() else _unpacked(place, wanted, progress)
-    found: dict[str, Sequence[str]] = {}
-    for name in wanted:
+    names = list(dict.fromkeys(files))
+    folder, unpacked = (place, {}) if place.is_dir() else _unpacked(place, names, progress)
+    sources: dict[str, Sequence[str]] = {}
+    for name in names:
         if name in unpacked:
             data = unpacked[name]
         elif (path := _within(folder, name)) is not None:
             data = path.read_bytes()
         else:
             continue
-        found[name] = data.decode("utf-8", "replace").splitlines()
-    return found
+        sources[name] = data.decode("utf-8", "replace").splitlines()
+    return sources
 
 
 def paths_within(place: Path, files: Iterable[str]) -> dict[str, str]:

@@ -69,7 +69,7 @@ class _Function:
 
     def _instruction(self, row: AnnotatedInstruction, rows: dict[int, int]) -> dict[str, Any]:
         one, code = self._one, row.instruction
-        found = {
+        fields = {
             "at": one.label(code.address),
             "bytes": code.code.hex(),
             "text": row.text,
@@ -79,21 +79,21 @@ class _Function:
             "line": self._line_of[code.address],
         }
         if row.within:
-            found["depth"] = len(row.within)
+            fields["depth"] = len(row.within)
         if row.count:
-            found["share"] = per_cent(row.share)
+            fields["share"] = per_cent(row.share)
         if row.reason:
-            found["reason"] = row.reason
+            fields["reason"] = row.reason
         if row.branch is not None:
             taken, ran = row.branch.taken, row.branch.ran
-            found["taken"] = (
+            fields["taken"] = (
                 "?" if taken is None else f"{per_cent(taken / ran)} of {ran:,}" if ran else ""
             )
         if code.target in rows:
-            found["target"] = rows[code.target]
+            fields["target"] = rows[code.target]
         if row.measure is not None:
-            found["measure"] = measured(row.measure, one.measure_unit)
-        return found
+            fields["measure"] = measured(row.measure, one.measure_unit)
+        return fields
 
     def _copy(self, copy: CopyNode, depth: int, own: str) -> Iterator[dict[str, Any]]:
         spots = sorted(copy.lines, key=lambda s: (s.file != own, s.file, s.line))
@@ -121,15 +121,15 @@ class _Function:
 
     def _row(self, spot: SourceSpot, depth: int, line: LineNode | None) -> dict[str, Any]:
         text = self._one.source(spot).expandtabs(4)
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "id": next(self._numbers), "depth": depth, "line": spot.line,
             "text": text if spot.file == self._one.file and not depth else text.strip(),
         }  # fmt: skip
         if spot.file and (spot.file != self._one.file or not self._one.sources.get(spot.file)):
-            found["file"] = self._files.setdefault(spot.file, len(self._files))
+            fields["file"] = self._files.setdefault(spot.file, len(self._files))
         if line is not None:
-            found["count"] = "-" if line.count is None else f"{line.count:,}"
+            fields["count"] = "-" if line.count is None else f"{line.count:,}"
             if line.share:
-                found["share"] = per_cent(line.share)
-            found["heat"] = heat_class(line.count, self._one.hottest)
-        return found
+                fields["share"] = per_cent(line.share)
+            fields["heat"] = heat_class(line.count, self._one.hottest)
+        return fields

@@ -222,12 +222,12 @@ class Annotation:
     def lines(self) -> CopyNode:
         """All instructions by source lines."""
         top = CopyNode("")
-        for one in self.instructions:
+        for row in self.instructions:
             copy = top
-            for level in one.within:
+            for level in row.within:
                 line = copy.lines.setdefault(level.call, LineNode(level.call))
                 copy = line.inlined.setdefault(level.function, CopyNode(level.function))
-            copy.lines.setdefault(one.spot, LineNode(one.spot)).own.append(one)
+            copy.lines.setdefault(row.spot, LineNode(row.spot)).own.append(row)
         return top
 
     def source(self, spot: SourceSpot) -> str:

@@ -40,20 +40,20 @@ def chosen(names: Iterable[tuple[str, str]], by: str) -> str:
     Raises:
         KinstError: there is none of that name, or several and none was asked for.
     """
-    found = list(dict.fromkeys(name for name, function in names if function in FUNCTIONS))
+    names_found = list(dict.fromkeys(name for name, function in names if function in FUNCTIONS))
     wanted = by.removeprefix("@")
-    if by and wanted in found:
+    if by and wanted in names_found:
         return wanted
-    shown = ", ".join(f"@{name}" for name in found)
+    shown = ", ".join(f"@{name}" for name in names_found)
     if by:
         raise KinstError(f"there is no distribution @{wanted}", shown and f"there is {shown}")
-    if not found:
+    if not names_found:
         raise KinstError(
             "nothing to draw: no distribution", "quantize(), lquantize() and llquantize() make some"
         )
-    if len(found) > 1:
-        raise KinstError(f"there are {len(found)} distributions", f"--by names one: {shown}")
-    return found[0]
+    if len(names_found) > 1:
+        raise KinstError(f"there are {len(names_found)} distributions", f"--by names one: {shown}")
+    return names_found[0]
 
 
 def distribution(value: int | tuple[Bucket, ...]) -> tuple[Bucket, ...]:
@@ -69,13 +69,13 @@ def grid(buckets: Iterable[Bucket], function: str) -> tuple[Bounds, ...]:
     lquantize(); for others one bucket.
     """
     have = sorted({(one.low, one.high) for one in buckets if one.count}, key=_order)
-    found: list[Bounds] = []
+    rows: list[Bounds] = []
     for low, high in have:
-        before = found[-1][1] if found else low
+        before = rows[-1][1] if rows else low
         if before is not None and low is not None and before < low:
-            found += _between(before, low, function, have)
-        found.append((low, high))
-    return tuple(found)
+            rows += _between(before, low, function, have)
+        rows.append((low, high))
+    return tuple(rows)
 
 
 def _order(bounds: Bounds) -> float:
@@ -86,19 +86,19 @@ def _order(bounds: Bounds) -> float:
 def _between(start: int, end: int, function: str, have: Sequence[Bounds]) -> list[Bounds]:
     """Return the empty buckets from start to end."""
     widths = [high - low for low, high in have if low is not None and high is not None]
-    made: list[Bounds] = []
-    while start < end and len(made) < _MOST_FILLED:
+    empty: list[Bounds] = []
+    while start < end and len(empty) < _MOST_FILLED:
         if function == "quantize" and start >= 0:
             step = max(start, 1)
         elif function == "lquantize" and widths:
             step = min(widths)
         else:
             step = end - start
-        made.append((start, min(start + step, end)))
+        empty.append((start, min(start + step, end)))
         start += step
     if start < end:
-        return [(made[0][0], end)]
-    return made
+        return [(empty[0][0], end)]
+    return empty
 
 
 def key_text(key: Key) -> str:

@@ -43,13 +43,13 @@ class CountingPlan:
 
     def _answers(self) -> Iterator[str]:
         for code, asked in zip(self.codes, self.asked, strict=True):
-            for one in asked:
-                where = described(code.blocks[one.block].last)
-                if one.edge == OUTSIDE:
-                    went = f"(uint64_t)({one.expression})"
+            for question in asked:
+                where = described(code.blocks[question.block].last)
+                if question.edge == OUTSIDE:
+                    went = f"(uint64_t)({question.expression})"
                     yield clause(where, self.condition, f"@{WENT}[{SITE}, {went}] = count();")
                     continue
-                both = [text for text in (self.condition, one.expression) if text]
+                both = [text for text in (self.condition, question.expression) if text]
                 wanted = " && ".join(f"({text})" for text in both) if len(both) > 1 else both[0]
                 yield clause(where, wanted, f"@{TAKEN}[{SITE}] = count();")
 
@@ -74,9 +74,9 @@ def plan_counting(codes: Iterable[FunctionCode], condition: str = "") -> Countin
         codes: functions.
         condition: a D predicate; only hits for which it is true are counted.
     """
-    whole = tuple(codes)
+    all_codes = tuple(codes)
     return CountingPlan(
-        whole, tuple(tuple(questions(code, _refused(code))) for code in whole), condition
+        all_codes, tuple(tuple(questions(code, _refused(code))) for code in all_codes), condition
     )
 
 
@@ -145,27 +145,27 @@ def _one(
         if i.address not in left_out and not i.refused
     }
     answers: dict[EdgeKey, int] = {}
-    for one in asked:
-        block = code.blocks[one.block]
+    for question in asked:
+        block = code.blocks[question.block]
         if block.last.address not in instructions:
             continue
-        if one.edge == OUTSIDE:
+        if question.edge == OUTSIDE:
             went = jumps.get(_site(block.last), {})
-            answers.update(_went(code, one.block, went))
+            answers.update(_went(code, question.block, went))
         else:
-            answers[one.block, one.edge] = taken.get(_site(block.last), 0)
+            answers[question.block, question.edge] = taken.get(_site(block.last), 0)
     return solve(code, instructions, answers)
 
 
 def _went(code: FunctionCode, number: int, went: Mapping[int, int]) -> dict[EdgeKey, int]:
-    found = {}
+    counts = {}
     for k, edge in enumerate(code.blocks[number].edges):
         if edge.to == OUTSIDE:
             outside = [n for at, n in went.items() if not _inside(code, at)]
-            found[number, k] = sum(outside)
+            counts[number, k] = sum(outside)
         else:
-            found[number, k] = went.get(code.blocks[edge.to].address, 0)
-    return found
+            counts[number, k] = went.get(code.blocks[edge.to].address, 0)
+    return counts
 
 
 def _inside(code: FunctionCode, address: int) -> bool:

@@ -103,13 +103,13 @@ def counts_by_address(
     """Return how often each planted site ran, by an aggregation with (module, function, offset) as
     keys.  None if nothing was counted."""
     places = {(s.function.module, s.function.name, str(s.offset)): s for s in sites}
-    found = {site.address: 0 for site in sites if not site.reason}
+    counts = {site.address: 0 for site in sites if not site.reason}
     for key, count in aggregation.rows.items() if aggregation is not None else ():
         module, function, offset = key
         site = places.get((str(module), str(function), str(offset)))
         if site is not None and isinstance(count, int):
-            found[site.address] = count
-    return found
+            counts[site.address] = count
+    return counts
 
 
 # Name, file, line, entry and ranges of a function or a copy.
@@ -150,9 +150,9 @@ def cover(
         _add_lines(function, number * (1 << 20), addresses, counts, lines)
         _add_functions(function, addresses, counts, files)
     unknown = 0
-    for (file, line), found in lines.items():
-        count = sum(found.bodies.values())
-        if count or not found.left_out:
+    for (file, line), line_counts in lines.items():
+        count = sum(line_counts.bodies.values())
+        if count or not line_counts.left_out:
             files.setdefault(file, FileCoverage()).lines[line] = count
         else:
             unknown += 1
@@ -231,21 +231,21 @@ def _add_functions(
     """Add the count of a function: that of its first planted instruction, and at least 1 if any of
     it ran.  A function without planted instructions is left out."""
     begin = function.function.address
-    whole = ((begin, begin + function.function.size),)
+    whole_range = ((begin, begin + function.function.size),)
     moved = COLD in function.function.name
     bodies: list[_Body] = [
-        (function.name, function.file, function.line, None if moved else begin, whole)
+        (function.name, function.file, function.line, None if moved else begin, whole_range)
     ]
     bodies += [(one.name, one.file, one.line, one.entry, one.ranges) for one in function.inlined]
     for name, file, line, entry, ranges in bodies:
-        there = [a for low, high in ranges for a in _within(addresses, low, high) if a in counts]
-        if not there or not file:
+        counted = [a for low, high in ranges for a in _within(addresses, low, high) if a in counts]
+        if not counted or not file:
             continue
         count = 0
         if entry is not None:
-            count = counts[min((a for a in there if a >= entry), default=there[0])]
+            count = counts[min((a for a in counted if a >= entry), default=counted[0])]
         if not count:
-            count = int(any(counts[a] for a in there))
+            count = int(any(counts[a] for a in counted))
         known = files.setdefault(file, FileCoverage()).functions
         known[line, name] = known.get((line, name), 0) + count
 

@@ -79,7 +79,7 @@ def _file(path: str, file: FileCoverage, source: Sequence[str] | None) -> dict[s
         row[0] += bool(one.taken)
         row[1] += 1
     functions = sorted((line, name, count) for (line, name), count in file.functions.items())
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "path": path,
         "figures": " · ".join(_figures([file])),
         "lines": file.lines,
@@ -88,8 +88,8 @@ def _file(path: str, file: FileCoverage, source: Sequence[str] | None) -> dict[s
         "source": [[first, texts] for first, texts in _pieces(file, source)],
     }
     if not source:
-        found["note"] = "Its source text is not here: lines with code have only their counts."
-    return found
+        fields["note"] = "Its source text is not here: lines with code have only their counts."
+    return fields
 
 
 def _pieces(file: FileCoverage, source: Sequence[str] | None) -> Iterator[tuple[int, list[str]]]:
@@ -98,17 +98,19 @@ def _pieces(file: FileCoverage, source: Sequence[str] | None) -> Iterator[tuple[
     All lines of a file of wanted functions; of other files those near code.  Without source text
     the lines that have counts.
     """
-    known = {*file.lines, *(line for line, _ in file.functions)}
+    counted_lines = {*file.lines, *(line for line, _ in file.functions)}
     if source and file.own:
-        wanted = set(range(1, len(source) + 1))
+        shown_lines = set(range(1, len(source) + 1))
     elif source:
-        wanted = {near for line in known for near in range(line - NEAR, line + NEAR + 1)}
-        wanted &= set(range(1, len(source) + 1))
+        shown_lines = {
+            near for line in counted_lines for near in range(line - NEAR, line + NEAR + 1)
+        }
+        shown_lines &= set(range(1, len(source) + 1))
     else:
-        wanted = known
+        shown_lines = counted_lines
     piece: list[str] = []
     first = 0
-    for line in sorted(wanted):
+    for line in sorted(shown_lines):
         if piece and line != first + len(piece):
             yield first, piece
             piece = []

@@ -89,9 +89,9 @@ def new_text(now: Mapping[str, FileCoverage], before: Mapping[str, FileCoverage]
         ]
         reached = [line for line, n in file.lines.items() if n and not old.lines.get(line)]
         if functions or reached:
-            what = f"functions {', '.join(sorted(set(functions)))}" if functions else ""
+            names = f"functions {', '.join(sorted(set(functions)))}" if functions else ""
             numbers = f"lines {_ranges(reached)}" if reached else ""
-            lines.append(f"{path}: {'; '.join(filter(None, (what, numbers)))}")
+            lines.append(f"{path}: {'; '.join(filter(None, (names, numbers)))}")
     if not lines[1:]:
         return f"nothing was reached that is not in {name}\n"
     return "".join(f"{line}\n" for line in lines)
@@ -99,10 +99,10 @@ def new_text(now: Mapping[str, FileCoverage], before: Mapping[str, FileCoverage]
 
 def _ranges(numbers: Iterable[int]) -> str:
     """Return numbers as text such as 3-5, 9."""
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for number in sorted(numbers):
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
         else:
-            found.append([number, number])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+            runs.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

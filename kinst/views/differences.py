@@ -85,9 +85,9 @@ def compare(
         if normalised and shown.function in _ADD_UP:
             others = _scaled(others, sum(values.values()))
         keys = dict.fromkeys([*others, *values])
-        found = [Difference(key, values.get(key), others.get(key)) for key in keys]
-        differing = sorted((one for one in found if one.a != one.b), key=_order)
-        same = len(found) - len(differing)
+        differences = [Difference(key, values.get(key), others.get(key)) for key in keys]
+        differing = sorted((one for one in differences if one.a != one.b), key=_order)
+        same = len(differences) - len(differing)
         out.append(Comparison(name, shown.function, tuple(differing), same))
     return tuple(out)
 
@@ -118,10 +118,10 @@ def _values(
 
 
 def _scaled(values: Mapping[tuple[str, ...], Value], wanted: Value) -> dict[tuple[str, ...], Value]:
-    whole = sum(values.values())
-    if not whole or not wanted or whole == wanted:
+    total = sum(values.values())
+    if not total or not wanted or total == wanted:
         return dict(values)
-    return {key: value * wanted / whole for key, value in values.items()}
+    return {key: value * wanted / total for key, value in values.items()}
 
 
 def _text(part: KeyPart, level: str, lines: LineNames) -> str:

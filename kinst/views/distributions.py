@@ -57,18 +57,18 @@ def heat_map_svg(snapshots: Sequence[DistributionSnapshot], heading: Heading) ->
     columns = [
         {key: distribution(value) for key, value in one.table.rows.items()} for one in snapshots
     ]
-    whole: dict[Key, tuple[Bucket, ...]] = {}
+    totals: dict[Key, tuple[Bucket, ...]] = {}
     for column in columns:
         for key, row in column.items():
-            whole[key] = (*whole.get(key, ()), *row)
+            totals[key] = (*totals.get(key, ()), *row)
     time = _Time(snapshots)
-    most = max((one.count for row in whole.values() for one in row), default=1)
-    heading = replace(heading, notes=[*_notes(table, whole), *heading.notes])
+    most = max((one.count for row in totals.values() for one in row), default=1)
+    heading = replace(heading, notes=[*_notes(table, totals), *heading.notes])
     top = heading.height
     panels, height = [_legend(most, top)], top + 30
-    for key in _largest(whole):
+    for key in _largest(totals):
         rows = [column.get(key, ()) for column in columns]
-        scale = _scale(table, grid(whole[key], table.function))
+        scale = _scale(table, grid(totals[key], table.function))
         panels.append(_fields(key, rows, table, scale, height, time, most))
         height += HEAD + ROW * max(len(scale.bounds), 1) + FOOT
     return svg_document(panels, heading, WIDTH, height, _STYLE)
@@ -111,11 +111,11 @@ def _heading(key: Key, row: Sequence[Bucket], scale: BucketScale, top: int) -> s
         bounds = _quantile(row, part)
         if bounds is not None:
             figures.append(f"{name} {scale.range_text(bounds)}")
-    whole = escape(" · ".join(figures))
+    tooltip = escape(" · ".join(figures))
     short = escape(" · ".join(figures[:2]))
     return (
         f'<text class="key" x="{LEFT}%" y="{top + 18}" xml:space="preserve">{named}'
-        f'<tspan class="wide">{whole}</tspan><tspan class="narrow">{short}</tspan></text>'
+        f'<tspan class="wide">{tooltip}</tspan><tspan class="narrow">{short}</tspan></text>'
     )
 
 
@@ -124,10 +124,10 @@ def _quantile(row: Sequence[Bucket], part: float) -> Bounds | None:
     counts: dict[Bounds, int] = {}
     for one in row:
         counts[one.low, one.high] = counts.get((one.low, one.high), 0) + one.count
-    left = part * sum(counts.values())
+    remaining = part * sum(counts.values())
     for bounds in sorted(counts, key=lambda b: (b[0] is not None, b[0] or 0)):
-        left -= counts[bounds]
-        if left <= 0:
+        remaining -= counts[bounds]
+        if remaining <= 0:
             return bounds
     return None
 
@@ -143,24 +143,24 @@ def _bars(
     step = min((RIGHT - LEFT) / max(len(bounds), 1), WIDEST_BAR)
     end = LEFT + step * len(bounds)
     scale, floor = _scale(table, bounds), top + HEAD + BARS
-    made = [_heading(key, row, scale, top), text(f"{LEFT}%", top + 36, "count", kind="axis-name")]
+    parts = [_heading(key, row, scale, top), text(f"{LEFT}%", top + 36, "count", kind="axis-name")]
     for tick in _whole_ticks(highest):
         y = floor - BARS * tick / highest
-        made.append(_level(y, end, "rule" if tick else "axis"))
-        made.append(text(f"{LEFT}%", y + 4, count_text(tick), anchor="end", kind="tick", dx=-8))
+        parts.append(_level(y, end, "rule" if tick else "axis"))
+        parts.append(text(f"{LEFT}%", y + 4, count_text(tick), anchor="end", kind="tick", dx=-8))
     for k, one in enumerate(bounds):
         count = counts.get(one, 0)
         if count:
             size = max(BARS * count / highest, 1.5)
             tip = f"{scale.range_text(one)}: {count:,} ({100 * count / whole:.1f}%)"
-            made.append(
+            parts.append(
                 f'<rect class="bar" x="{LEFT + (k + 0.05) * step:.3f}%" y="{floor - size:.1f}" '
                 f'width="{0.9 * step:.3f}%" height="{size:.1f}">'
                 f"<title>{escape(tip)}</title></rect>"
             )
-    made += _bucket_ticks(scale, step, floor)
-    made.append(text(f"{LEFT}%", floor + 38, _axis_name(table), kind="axis-name code"))
-    return "\n".join(made)
+    parts += _bucket_ticks(scale, step, floor)
+    parts.append(text(f"{LEFT}%", floor + 38, _axis_name(table), kind="axis-name code"))
+    return "\n".join(parts)
 
 
 def _whole_ticks(highest: int) -> list[float]:
@@ -238,11 +238,11 @@ def _fields(
     floor = top + HEAD + high
     row = [one for column in columns for one in column]
     name = text(f"{LEFT}%", top + 36, _axis_name(table), kind="axis-name code")
-    made = [_heading(key, row, scale, top), name]
+    parts = [_heading(key, row, scale, top), name]
     for tick in scale.ticks(max(len(scale.bounds) // 2, 2)):
         y = floor - ROW * tick.at
-        made.append(_level(y, time.end, "rule"))
-        made.append(text(f"{LEFT}%", y + 4, tick.text, anchor="end", kind="tick", dx=-8))
+        parts.append(_level(y, time.end, "rule"))
+        parts.append(text(f"{LEFT}%", y + 4, tick.text, anchor="end", kind="tick", dx=-8))
     rows = {one: k for k, one in enumerate(scale.bounds)}
     for k, column in enumerate(columns):
         x, end = time.place(time.edges[k]), time.place(time.edges[k + 1])
@@ -252,35 +252,35 @@ def _fields(
                 continue
             bounds = one.low, one.high
             tip = f"{moments}, {scale.range_text(bounds)}: {one.count:,}"
-            made.append(
+            parts.append(
                 f'<rect class="cell s{_shade(one.count, most)}" x="{x:.3f}%" '
                 f'y="{floor - ROW * (rows[bounds] + 1)}" width="{end - x:.3f}%" height="{ROW}">'
                 f"<title>{escape(tip)}</title></rect>"
             )
-    made.append(_level(floor, time.end, "axis"))
+    parts.append(_level(floor, time.end, "axis"))
     for width, most_ticks in _EVERYWHERE:
-        made += [
+        parts += [
             _tick(time.place(at), floor, time.text(at), width) for at in time.ticks(most_ticks)
         ]
-    made.append(text(f"{LEFT}%", floor + 38, time.name, kind="axis-name"))
-    return "\n".join(made)
+    parts.append(text(f"{LEFT}%", floor + 38, time.name, kind="axis-name"))
+    return "\n".join(parts)
 
 
 def _legend(most: int, top: int) -> str:
     """Return the legend of colours and counts."""
-    made = [text(str(MARGIN), top + 14, "values in a field", kind="axis-name")]
+    parts = [text(str(MARGIN), top + 14, "values in a field", kind="axis-name")]
     counts = sorted({_least(k, most) for k in range(1, SHADES + 1)})
     shades = sorted({_shade(count, most) for count in counts})
-    made.append(f'<svg x="{MARGIN}" y="{top}" overflow="visible"><g class="legend">')
+    parts.append(f'<svg x="{MARGIN}" y="{top}" overflow="visible"><g class="legend">')
     x = 108
-    made.append(text(f"{x}", 14, count_text(1), anchor="end"))
+    parts.append(text(f"{x}", 14, count_text(1), anchor="end"))
     for place, k in enumerate(shades):
         left = x + 6 + 18 * place
-        made.append(f'<rect class="s{k}" x="{left}" y="4" width="18" height="12"/>')
+        parts.append(f'<rect class="s{k}" x="{left}" y="4" width="18" height="12"/>')
     if most > 1:
-        made.append(text(f"{x + 12 + 18 * len(shades)}", 14, f"{most:,}"))
-    made.append("</g></svg>")
-    return "\n".join(made)
+        parts.append(text(f"{x + 12 + 18 * len(shades)}", 14, f"{most:,}"))
+    parts.append("</g></svg>")
+    return "\n".join(parts)
 
 
 def _least(shade: int, most: int) -> int:

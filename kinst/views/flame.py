@@ -144,10 +144,10 @@ def _tint(name: str) -> int:
 
 def _legend(kinds: list[str], top: int) -> str:
     """Return the legend of colours and kinds of frames, and the buttons."""
-    made, x = [], MARGIN
+    parts, x = [], MARGIN
     for kind in kinds:
         name, meaning = KINDS[kind]
-        made.append(
+        parts.append(
             f'<rect class="{kind} t1" x="{x}" y="{top - 6}" width="12" height="12" rx="2"/>'
             f'<text x="{x + 18}" y="{top + 4}"><title>{meaning}</title>{name}</text>'
         )
@@ -156,7 +156,7 @@ def _legend(kinds: list[str], top: int) -> str:
         f'<text id="search" class="button end" x="100%" dx="-{MARGIN}" y="{top + 4}"></text>'
         f'<text id="reset" class="button end" x="100%" dx="-{MARGIN + 56}" y="{top + 4}"></text>'
     )
-    return f'<g id="legend">{"".join(made)}</g>{buttons}'
+    return f'<g id="legend">{"".join(parts)}</g>{buttons}'
 
 
 def _style() -> str:

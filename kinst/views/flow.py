@@ -101,11 +101,11 @@ def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Quest
             continue
         block, edge = link.key
         if _price(code, link.key, uncounted) and block not in found:
-            asked = code.blocks[block]
-            if asked.destination:
-                found[block] = Question(block, OUTSIDE, asked.destination)
+            block_asked = code.blocks[block]
+            if block_asked.destination:
+                found[block] = Question(block, OUTSIDE, block_asked.destination)
             else:
-                found[block] = Question(block, edge, asked.edges[edge].condition)
+                found[block] = Question(block, edge, block_asked.edges[edge].condition)
     return sorted(found.values(), key=lambda one: one.block)
 
 
@@ -178,25 +178,27 @@ def solve(
         out of it), and those edges."""
         number, side = node
         whole = {"in": entries, "out": exits}.get(side, [0] * len(entries))[number] or 0
-        left, unknown = whole, []
+        remaining, unknown = whole, []
         for link in around[node]:
             if link.source == link.target:  # from an uncounted block to itself
                 continue
             sign = -1 if side == "both" and link.target == node else 1
             if link.key in known:
-                left -= sign * known[link.key]
+                remaining -= sign * known[link.key]
             else:
                 unknown.append(link)
-        return left, unknown
+        return remaining, unknown
 
     todo = list(around)
     while todo:
         node = todo.pop()
-        left, unknown = balance(node)
+        remaining, unknown = balance(node)
         if len(unknown) == 1:
             into = node[1] == "both" and unknown[0].target == node
-            known[unknown[0].key] = -left if into else left
-        elif left == 0 and node[1] != "both" and all(link.key[1] != INSIDE for link in unknown):
+            known[unknown[0].key] = -remaining if into else remaining
+        elif (
+            remaining == 0 and node[1] != "both" and all(link.key[1] != INSIDE for link in unknown)
+        ):
             known.update((link.key, 0) for link in unknown)  # counts are not negative
         else:
             continue
@@ -215,11 +217,12 @@ def _odd(
     """Return what cannot be: a side of a block whose edges do not add up, or an edge with a
     negative count."""
     for node in nodes:
-        left, unknown = balance(node)
-        if left and not unknown:
+        remaining, unknown = balance(node)
+        if remaining and not unknown:
             way = {"in": "come into", "out": "leave"}.get(node[1], "go through")
             name = _name(code, node[0])
-            yield f"{abs(left)} {'more' if left > 0 else 'fewer'} than the edges say {way} {name}"
+            compared = "more" if remaining > 0 else "fewer"
+            yield f"{abs(remaining)} {compared} than the edges say {way} {name}"
     for (block, edge), count in known.items():
         if count < 0 and edge != INSIDE:
             yield (

@@ -35,9 +35,9 @@ def flow_svg(one: Annotation, name: str) -> str:
     counts = [one.flow.edges.get((b, k)) for b, k, _ in edges]
     most = max((count for count in counts if count), default=1)
     sizes = {b: (WIDTH, LEAST + MOST * share_of(one, b)) for b in blocks}
-    wanted = [GraphEdge(b, edge.to, 0.1 + 8 * (count or 0) / most)
+    graph_edges = [GraphEdge(b, edge.to, 0.1 + 8 * (count or 0) / most)
               for (b, _, edge), count in zip(edges, counts, strict=True)]  # fmt: skip
-    placed = lay_out(sizes, wanted, one.code.root)
+    placed = lay_out(sizes, graph_edges, one.code.root)
     lines = "".join(
         _edge(one, b, k, count, most, placed.lines[n], name)
         for n, ((b, k, _), count) in enumerate(zip(edges, counts, strict=True))
@@ -85,7 +85,7 @@ def _edge(
 ) -> str:  # fmt: skip
     edge = one.code.blocks[block].edges[number]
     width = THIN + (THICK - THIN) * (count or 0) / most
-    known = "unknown" if count is None else "never" if not count else "ran"
+    style = "unknown" if count is None else "never" if not count else "ran"
     shown = "?" if count is None else f"{count:,}"
     nanoseconds = one.edges.get((block, edge.to))
     if nanoseconds is not None:
@@ -97,7 +97,7 @@ def _edge(
     at = f'x="{x + (x1 - x) * 0.6 + width / 2 + 4:.0f}" y="{y + max(12, (y1 - y) * 0.6):.0f}"'
     label = f"<text {at}>{escape(shown)}</text>" if count != 0 else ""
     return (
-        f'<g class="edge {known}" data-from="{block}" data-to="{edge.to}">'
+        f'<g class="edge {style}" data-from="{block}" data-to="{edge.to}">'
         f"<title>{escape(tip)}</title>"
         f'<path d="{"".join(_path(points))}" stroke-width="{width:.1f}" '
         f'marker-end="url(#head-{name})"/>{label}</g>'

@@ -66,21 +66,23 @@ def stacks_of(aggregations: Sequence[Aggregation], name: str = "") -> Aggregatio
     with_stacks = [one for one in aggregations if _has_stacks(one)]
     names = ", ".join(f"@{one.name}" for one in with_stacks)
     if name:
-        wanted = name.removeprefix("@")
-        found = [one for one in with_stacks if one.name == wanted]
-        if not found:
+        plain_name = name.removeprefix("@")
+        candidates = [one for one in with_stacks if one.name == plain_name]
+        if not candidates:
             there = f"those with stacks: {names}" if names else "none has stacks for keys"
-            raise KinstError(f"no aggregation @{wanted} with stacks", there)
+            raise KinstError(f"no aggregation @{plain_name} with stacks", there)
     else:
-        found = with_stacks
-        if not found:
+        candidates = with_stacks
+        if not candidates:
             raise KinstError("no aggregation has stacks for keys", "@[stack()] = count()")
-        if len(found) > 1:
-            raise KinstError(f"{len(found)} aggregations have stacks", f"--by one of {names}")
-    if found[0].function not in _ADD_UP:
-        message = f"@{found[0].name} is {found[0].function}(), and its values do not add up"
+        if len(candidates) > 1:
+            raise KinstError(f"{len(candidates)} aggregations have stacks", f"--by one of {names}")
+    if candidates[0].function not in _ADD_UP:
+        message = (
+            f"@{candidates[0].name} is {candidates[0].function}(), and its values do not add up"
+        )
         raise KinstError(message, "count() or sum()")
-    return found[0]
+    return candidates[0]
 
 
 def _frames(key: Key, both: bool) -> tuple[str, ...]:

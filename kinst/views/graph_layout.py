@@ -105,7 +105,7 @@ def _back_edges(
     out: dict[int, list[int]] = {n: [] for n in sizes}
     for k, edge in enumerate(edges):
         out[edge.source].append(k)
-    found, done, on_way = set[int](), set[int](), set[int]()
+    back, done, on_way = set[int](), set[int](), set[int]()
     for start in (root, *sorted(sizes)):
         if start in done:
             continue
@@ -116,7 +116,7 @@ def _back_edges(
             for k in left:
                 to = edges[k].target
                 if to in on_way:
-                    found.add(k)
+                    back.add(k)
                 elif to not in done:
                     way.append((to, iter(out[to])))
                     on_way.add(to)
@@ -125,7 +125,7 @@ def _back_edges(
                 way.pop()
                 on_way.discard(node)
                 done.add(node)
-    return frozenset(found)
+    return frozenset(back)
 
 
 def _layers(
@@ -244,15 +244,19 @@ def _move(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> None:
     for move in range(MOVES):
         last = move >= MOVES - 2
         for row in rows[1:] if move % 2 == 0 else rows[-2::-1]:
-            wanted = []
+            positions = []
             for number in row:
                 node = nodes[number]
                 joined = node.above if move % 2 == 0 else node.below
                 joined = [*node.above, *node.below] if last or not joined else joined
-                whole = sum(weight for _, weight in joined)
-                at = sum(nodes[n].x * weight for n, weight in joined) / whole if whole else node.x
-                wanted.append((at, max(whole, 0.01)))
-            _settle(nodes, row, wanted)
+                weights = sum(weight for _, weight in joined)
+                at = (
+                    sum(nodes[n].x * weight for n, weight in joined) / weights
+                    if weights
+                    else node.x
+                )
+                positions.append((at, max(weights, 0.01)))
+            _settle(nodes, row, positions)
 
 
 def _settle(

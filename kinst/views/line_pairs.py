@@ -65,12 +65,12 @@ def _pairs(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
     """Return the numbers, from 1, of lines that are in both, in A and in B."""
     # Skip the equal start and end: the matcher's time grows with the square of the length.
     before = _alike(a, b)
-    behind = _alike(a[before:][::-1], b[before:][::-1])
-    inner_a, inner_b = a[before : len(a) - behind], b[before : len(b) - behind]
-    found = [(k, k) for k in range(1, before + 1)]
+    after = _alike(a[before:][::-1], b[before:][::-1])
+    inner_a, inner_b = a[before : len(a) - after], b[before : len(b) - after]
+    pairs = [(k, k) for k in range(1, before + 1)]
     for start, other, size in SequenceMatcher(None, inner_a, inner_b, False).get_matching_blocks():
-        found += [(before + start + k, before + other + k) for k in range(1, size + 1)]
-    return found + [(len(a) - k, len(b) - k) for k in range(behind)]
+        pairs += [(before + start + k, before + other + k) for k in range(1, size + 1)]
+    return pairs + [(len(a) - k, len(b) - k) for k in range(after)]
 
 
 def _alike(a: Sequence[str], b: Sequence[str]) -> int:

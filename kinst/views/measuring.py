@@ -63,12 +63,12 @@ class MeasuringPlan:
         return "\n".join(found) + "\n"
 
     def _values(self) -> Iterator[str]:
-        whole = (
+        aggregated = (
             self.expression if _AGGREGATING.match(self.expression) else f"avg({self.expression})"
         )
         parts = [p for code in self.codes for p in code.parts]
         where = ",\n".join(f"kinst:{p.module}:{p.name}:" for p in parts)
-        yield clause(where, self.condition, f"@{BY}[{SITE}] = {whole};")
+        yield clause(where, self.condition, f"@{BY}[{SITE}] = {aggregated};")
 
     def _latencies(self) -> Iterator[str]:
         """Yield the clauses of LATENCY.

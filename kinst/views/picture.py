@@ -90,14 +90,14 @@ class Heading:
 
     def svg(self) -> str:
         """Return the lines; each has its whole text as a tooltip."""
-        made, y = [_line("title", self.title, 28, 1.45)], 28
+        lines, y = [_line("title", self.title, 28, 1.45)], 28
         if self._program:
             y += 20
-            made.append(_line("code", self._program, y, 1.06))
+            lines.append(_line("code", self._program, y, 1.06))
         if self.notes:
             y += 18
-            made.append(_line("note", " · ".join(self.notes), y, 0.95))
-        return "\n".join(made)
+            lines.append(_line("note", " · ".join(self.notes), y, 0.95))
+        return "\n".join(lines)
 
 
 def _line(kind: str, whole: str, y: int, size: float) -> str:

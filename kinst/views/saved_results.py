@@ -40,20 +40,20 @@ def saved_trace(lines: Iterable[str], name: str) -> SavedTrace:
     """Read the last trace of a file that --json has made.
 
     name: of the file.  Raises KinstError if it is not what --json prints."""
-    found: list[DistributionSnapshot] = []
+    snapshots: list[DistributionSnapshot] = []
     time: int | None = None
     end: Mapping[str, Any] = {}
     for number, line in enumerate(lines, 1):
         try:
-            one = json.loads(line)
+            record = json.loads(line)
             if end:
-                found, time, end = [], None, {}
-            if one["type"] == "record":
-                time = one.get("time")
-            if one["type"] == "aggregation":
-                found.append(DistributionSnapshot(time, _aggregation(one)))
-            if one["type"] == "end":
-                end = one
+                snapshots, time, end = [], None, {}
+            if record["type"] == "record":
+                time = record.get("time")
+            if record["type"] == "aggregation":
+                snapshots.append(DistributionSnapshot(time, _aggregation(record)))
+            if record["type"] == "end":
+                end = record
         except (ValueError, LookupError, TypeError, AttributeError):
             raise KinstError(
                 f"{name}:{number}: not a line that kinst --json prints", _HINT
@@ -61,7 +61,7 @@ def saved_trace(lines: Iterable[str], name: str) -> SavedTrace:
     if not end:
         raise KinstError(f"{name}: not a whole trace: it has no line of type end", _HINT)
     traced = (end.get(member, "") for member in ("program", "command", "kernel"))
-    return SavedTrace(found, *map(str, traced))
+    return SavedTrace(snapshots, *map(str, traced))
 
 
 def _aggregation(line: Mapping[str, Any]) -> Aggregation:

@@ -39,10 +39,10 @@ def number(value: float) -> str:
 def quantile(row: Sequence[Bucket], part: float) -> float:
     """Return the lower bound of the bucket in which this part of the values ends; -inf below
     all."""
-    left = part * sum(one.count for one in row)
+    remaining = part * sum(one.count for one in row)
     for one in row:
-        left -= one.count
-        if left <= 0:
+        remaining -= one.count
+        if remaining <= 0:
             return float("-inf") if one.low is None else one.low
     return 0.0
 
@@ -165,12 +165,12 @@ class TopTable:
         return [self._cells(row, total) for row in shown]
 
     def _cells(self, row: _TopRow, total: float) -> tuple[str, ...]:
-        known = {
+        texts = {
             "per s": number(row.rate),
             "%": f"{100 * row.value / total:.1f}",
             "p50": number(quantile(row.buckets, 0.5)) if row.buckets else "",
             "p99": number(quantile(row.buckets, 0.99)) if row.buckets else "",
         }
-        middle = [known[name] for name in self.columns[2:-1]]
+        middle = [texts[name] for name in self.columns[2:-1]]
         key = key_text(row.key) if self._keys else "(no key)"
         return (key, number(row.value), *middle, sparkline(row.rates))

@@ -100,16 +100,16 @@ def judge(test: TestClause, measured: TraceResults) -> Verdict:
 
 def _parts(assertion: Assertion, measured: TraceResults) -> list[tuple[str, str]]:
     """Return the parts of an assertion that are not literals, with their values."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for term in terms(assertion.term):
         if isinstance(term, Rows | Status) or (isinstance(term, Read) and not term.is_literal):
             name = "$status" if isinstance(term, Status) else term.text
             try:
                 value = _value(term, assertion, measured)
-                found[name] = f'"{value}"' if isinstance(value, str) else str(value)
+                values[name] = f'"{value}"' if isinstance(value, str) else str(value)
             except UnknownValueError as error:
-                found[name] = f"none: {error}"
-    return list(found.items())
+                values[name] = f"none: {error}"
+    return list(values.items())
 
 
 def _value(term: Term, assertion: Assertion, measured: TraceResults) -> Given:

@@ -63,13 +63,13 @@ class _Spawner:
 
     def run(self, make: Callable[[], _T]) -> _T:
         """Return what make() returns or raise what it raises, called in that thread."""
-        made: list[_T] = []
+        results: list[_T] = []
         failed: list[BaseException] = []
         done = threading.Event()
 
         def work() -> None:
             try:
-                made.append(make())
+                results.append(make())
             except BaseException as error:
                 failed.append(error)
             done.set()
@@ -83,7 +83,7 @@ class _Spawner:
         done.wait()
         if failed:
             raise failed[0]
-        return made[0]
+        return results[0]
 
     def _loop(self) -> None:
         while True:
@@ -229,10 +229,10 @@ class Pump:
         with contextlib.suppress(BlockingIOError):
             self._bell.recv(4096)
         with self._lock:
-            taken = list(self._queue)
+            arrived = list(self._queue)
             self._queue.clear()
             self._queued = 0
-        return taken
+        return arrived
 
     def send(self, name: str, data: bytes, timeout: float = 30.0) -> None:
         """Write to a stream.  Raises TargetError if the other end reads nothing for `timeout`

@@ -38,12 +38,12 @@ def find_debuginfo(build_id: str, say: Callable[[str, float | None], None]) -> P
         KinstError: the library is not installed, or no server answers.
     """
     library = _library()
-    what = "fetching debug information"
+    work = "fetching debug information"
     ended: list[BaseException] = []
 
     def on_progress(client: object, done: int, total: int) -> int:
         try:
-            say(what, done / total if 0 < done <= total else None)
+            say(work, done / total if 0 < done <= total else None)
         except BaseException as error:  # an exception cannot pass through C code
             ended.append(error)
         return len(ended)

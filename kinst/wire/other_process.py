@@ -120,7 +120,7 @@ class OtherProcess:
 
     def descriptors(self) -> dict[int, str]:
         """Map its descriptors to what they refer to."""
-        found = {}
+        descriptors = {}
         folder = f"/proc/{self.pid}/fd"
         try:
             numbers = [int(name) for name in os.listdir(folder)]
@@ -128,36 +128,36 @@ class OtherProcess:
             raise TargetError(f"process {self.pid}: {error.strerror}", permitted()) from error
         for number in numbers:
             try:
-                found[number] = os.readlink(f"{folder}/{number}")
+                descriptors[number] = os.readlink(f"{folder}/{number}")
             except OSError:
                 continue
-        return found
+        return descriptors
 
     def descriptor_of(self, mapping: Mapping) -> int | None:
         """Return one of its descriptors of the file of a mapping, or None."""
         for number in self.descriptors():
             try:
-                found = os.stat(f"/proc/{self.pid}/fd/{number}")
+                status = os.stat(f"/proc/{self.pid}/fd/{number}")
             except OSError:
                 continue
-            device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
-            if (device, found.st_ino) == (mapping.device, mapping.inode):
+            device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+            if (device, status.st_ino) == (mapping.device, mapping.inode):
                 return number
         return None
 
     def mappings(self) -> list[Mapping]:
         """Return all of its mappings, ascending."""
-        found = []
+        mappings = []
         for line in self._text("maps").splitlines():
             span, rights, offset, device, inode, *path = line.split(maxsplit=5)
             start, _, end = span.partition("-")
-            found.append(
+            mappings.append(
                 Mapping(
                     int(start, 16), int(end, 16), rights, int(offset, 16), device, int(inode),
                     "".join(path),
                 )
             )  # fmt: skip
-        return found
+        return mappings
 
     def writable(self, least: int) -> list[tuple[int, int]]:
         """Return spans [start, end) of writable memory without gaps, of at least `least` bytes."""
@@ -244,10 +244,10 @@ def permitted() -> str:
 
 def joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return [start, end) spans in ascending order, adjacent ones as one."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for start, end in sorted(spans):
-        if found and found[-1][1] == start:
-            found[-1] = (found[-1][0], end)
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], end)
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged

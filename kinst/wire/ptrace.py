@@ -72,9 +72,9 @@ def calls_in(process: OtherProcess) -> Iterator[InjectedCalls]:
     try:
         _ptrace(_SEIZE, pid, 0, _CALLS_APART)
     except OSError as error:
-        other = process.tracer
-        why = f"process {other} traces it" if other else error.strerror
-        hint = "end that first" if other else permitted()
+        tracer = process.tracer
+        why = f"process {tracer} traces it" if tracer else error.strerror
+        hint = "end that first" if tracer else permitted()
         raise TargetError(f"process {pid} cannot be traced: {why}", hint) from error
     calls = InjectedCalls(process)
     try:
@@ -109,11 +109,11 @@ class InjectedCalls:
         self._stopped()
         self._before = self._registers()
         self._stack = self._before["rsp"]
-        found = instructions_of(self._process)
-        if found is None:
+        instructions = instructions_of(self._process)
+        if instructions is None:
             self._code = self._syscall_instruction()
             return
-        self._code, back = found
+        self._code, back = instructions
         self._stack, data = frame(self._before, self._state(), self._blocked(), back)
         self._process.write(self._stack, data)
 
@@ -176,11 +176,11 @@ class InjectedCalls:
     def _syscall_instruction(self) -> int:
         """Return the address of a syscall instruction in the process: in the vdso (vdso(7)), or the
         one that the thread has just executed."""
-        for one in self._process.mappings():
-            if one.path == "[vdso]":
-                at = self._process.read(one.start, one.size).find(_SYSCALL)
+        for mapping in self._process.mappings():
+            if mapping.path == "[vdso]":
+                at = self._process.read(mapping.start, mapping.size).find(_SYSCALL)
                 if at >= 0:
-                    return one.start + at
+                    return mapping.start + at
         before = self._before
         assert before is not None
         at = before["rip"] - len(_SYSCALL)
@@ -191,9 +191,9 @@ class InjectedCalls:
     def call(self, number: int, *arguments: int) -> int:
         """Make a system call and return its result.  Raises TargetError if that is an error."""
         assert self._before is not None
-        given = dict(zip(_ARGUMENTS, arguments, strict=False))
-        there = {"rip": self._code, "rsp": self._stack, "rax": number, "orig_rax": MASK}
-        self._set({**self._before, **given, **there})
+        argument_registers = dict(zip(_ARGUMENTS, arguments, strict=False))
+        call_registers = {"rip": self._code, "rsp": self._stack, "rax": number, "orig_rax": MASK}
+        self._set({**self._before, **argument_registers, **call_registers})
         self._called = True
         for _ in ("the call begins", "the call ends"):
             _ptrace(_TO_CALL, self._pid)

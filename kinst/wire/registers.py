@@ -77,7 +77,7 @@ def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[Regist
         if not fallback:
             raise TargetError("the GDB stub does not describe its registers (no target.xml)")
         return place([(name, i, size) for i, (name, size) in enumerate(fallback)])
-    found: list[tuple[str, int, int]] = []
+    registers: list[tuple[str, int, int]] = []
     todo = ["target.xml"]
     seen = 0
     number = 0
@@ -109,11 +109,11 @@ def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[Regist
                         f"the GDB stub's {annex} describes a register that is impossible:"
                         f" {node.get('name', '')!r:.80}"
                     )
-                found.append((node.get("name", ""), number, bits // 8))
+                registers.append((node.get("name", ""), number, bits // 8))
                 number += 1
         # An included file comes before what follows its name in the outer file.
         todo[:0] = [name for name in includes if name]
-    return place(found)
+    return place(registers)
 
 
 def _without_prologue(text: str) -> str:
@@ -181,10 +181,10 @@ class Registers(Mapping[str, int]):
             return
         if self._expired:
             raise TargetError(f"the machine has run on since its {names[0]} could be read")
-        asked = [self._asked.pop(name) for name in names]
+        registers = [self._asked.pop(name) for name in names]
         select = self._rsp.select_request(self._thread)
-        replies = self._rsp.pipeline([*select, *(b"p%x" % r.number for r in asked)])
-        for register, text in zip(asked, replies[len(select) :], strict=True):
+        replies = self._rsp.pipeline([*select, *(b"p%x" % r.number for r in registers)])
+        for register, text in zip(registers, replies[len(select) :], strict=True):
             if len(text) == 2 * register.size and b"x" not in text:
                 self._values[register.name] = _number(text)
 
@@ -202,11 +202,11 @@ class RegisterFile:
 
     def write_requests(self, thread: str, values: Mapping[str, int]) -> list[bytes]:
         """Return the requests that write registers; each is answered OK."""
-        known = {r.name: r for r in self._integers}
-        if absent := [name for name in values if name not in known]:
+        by_name = {r.name: r for r in self._integers}
+        if absent := [name for name in values if name not in by_name]:
             raise TargetError(f"the GDB stub has no register {absent[0]}")
         requests = [
-            b"P%x=%b" % (known[name].number, _hex(value, known[name].size))
+            b"P%x=%b" % (by_name[name].number, _hex(value, by_name[name].size))
             for name, value in values.items()
         ]
         return [*self._rsp.select_request(thread), *requests]

@@ -146,18 +146,18 @@ class Rsp:
             descriptor: of the connection; closed with it.
             agreed: what the other process agreed on.
         """
-        made = cls.__new__(cls)
-        made._begin(socket.socket(fileno=descriptor))
-        made._acks, made.packet_size = agreed.acks, agreed.packet_size
-        made.features, made._vcont = dict(agreed.features), set(agreed.vcont)
-        return made
+        rsp = cls.__new__(cls)
+        rsp._begin(socket.socket(fileno=descriptor))
+        rsp._acks, rsp.packet_size = agreed.acks, agreed.packet_size
+        rsp.features, rsp._vcont = dict(agreed.features), set(agreed.vcont)
+        return rsp
 
     @classmethod
     def idle(cls, sock: socket.socket) -> Rsp:
         """Return a connection on which nothing has been agreed, for begun() and taken_over()."""
-        made = cls.__new__(cls)
-        made._begin(sock)
-        return made
+        rsp = cls.__new__(cls)
+        rsp._begin(sock)
+        return rsp
 
     def begun(self) -> Rsp:
         """Return the same connection after agreeing on features."""
@@ -179,9 +179,9 @@ class Rsp:
         while select.select([sock], [], [], 0.1)[0] and time.monotonic() < deadline:
             if not sock.recv(1 << 16):
                 break
-        made = Rsp(sock)
-        made.clear_breakpoints()
-        return made
+        rsp = Rsp(sock)
+        rsp.clear_breakpoints()
+        return rsp
 
     def forget_selection(self) -> None:
         """Note that another process used the stub: no thread is known to be selected."""
@@ -310,11 +310,11 @@ class Rsp:
         while out or len(self._packets) < expect:
             if self.closed:
                 raise TargetError("the GDB stub closed the connection")
-            left = deadline - time.monotonic()
+            remaining = deadline - time.monotonic()
             readable, writable, _ = select.select(
-                [self._sock], [self._sock] if out else [], [], max(0.0, left)
+                [self._sock], [self._sock] if out else [], [], max(0.0, remaining)
             )
-            if not writable and (not readable or left < 0):
+            if not writable and (not readable or remaining < 0):
                 raise TargetError(f"the GDB stub has not answered for {timeout:g} s")
             if writable:
                 try:
@@ -388,14 +388,14 @@ class Rsp:
         while not self._stops:
             if self.closed:
                 raise TargetError("the GDB stub closed the connection")
-            left = deadline - time.monotonic()
-            if not select.select([self._sock], [], [], max(0.0, left))[0]:
+            remaining = deadline - time.monotonic()
+            if not select.select([self._sock], [], [], max(0.0, remaining))[0]:
                 return None
             self._receive()
             if self._packets:
                 refusal = self._packets.popleft()
                 raise TargetError(f"the GDB stub does not run the machine{_why(refusal)}")
-            if left < 0 and not self._stops:
+            if remaining < 0 and not self._stops:
                 return None  # only noise arrives, which may never end
         return self._stops.popleft()
 
@@ -454,17 +454,17 @@ class Rsp:
 
     def threads(self) -> list[str]:
         """Return the stub's thread names in its order; on a machine, these are its CPUs."""
-        found: list[str] = []
+        names: list[str] = []
         reply = self.ask(b"qfThreadInfo")
         while reply[:1] == b"m":
-            found += _thread_names(reply[1:])
-            if len(found) > _MOST_THREADS:
+            names += _thread_names(reply[1:])
+            if len(names) > _MOST_THREADS:
                 raise TargetError("the GDB stub's list of threads has no end")
             reply = self.ask(b"qsThreadInfo")
-        if not found:
+        if not names:
             reply = self.ask(b"qC")
-            found = _thread_names(reply[2:]) if reply[:2] == b"QC" and reply[2:] else ["1"]
-        return found
+            names = _thread_names(reply[2:]) if reply[:2] == b"QC" and reply[2:] else ["1"]
+        return names
 
     def select_request(self, thread: str) -> list[bytes]:
         """Return the request, if one is needed, that makes g, p, P, m and M act on a thread."""
@@ -499,10 +499,10 @@ class Rsp:
         """Return bytes as the selected thread (or physical mode) sees them."""
         chunk = max(32, (self.packet_size - 8) // 2)
         places = range(address, address + size, chunk)
-        wanted = [(at, min(chunk, address + size - at)) for at in places]
-        replies = self.pipeline([b"m%x,%x" % place for place in wanted])
+        pieces = [(at, min(chunk, address + size - at)) for at in places]
+        replies = self.pipeline([b"m%x,%x" % place for place in pieces])
         out = bytearray()
-        for (at, length), reply in zip(wanted, replies, strict=True):
+        for (at, length), reply in zip(pieces, replies, strict=True):
             data = unhex(reply)
             if len(data) != length:
                 raise UnmappedError(f"{at + len(data):#x} cannot be read: nothing is mapped there")

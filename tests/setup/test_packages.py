@@ -118,7 +118,7 @@ def test_a_tool_that_is_not_there(machine: Machine) -> None:
     machine.without("jq")
     assert machine.set_up("jq: jq", status=1) == (
         "setup: jq does not work (it is not there); Debian has it in: jq\n"
-        "setup: only root can install packages; run this, then make:\n"
+        "setup: only root can install packages; run this, then make again:\n"
         "setup:     sudo apt-get install --no-install-recommends --fix-broken jq\n"
     )
 

@@ -115,7 +115,7 @@ class Campaign:
         not listed as equivalent."""
         same = _equivalent()
         last = {(row["path"], row["number"]): row for row in _rows(self._results)}
-        found = []
+        mutants_to_run = []
         for mutant in drawn(self._asked.folder, self._asked.draw, self._asked.seed):
             row = last.get((mutant.path, mutant.number))
             if _is_compiled(mutant.path) != self._asked.interpret:
@@ -126,8 +126,8 @@ class Campaign:
                 survived = row is not None and row["outcome"] == "survived"
                 wanted = survived and same.isdisjoint(_names(str(mutant), mutant.same))
             if wanted:
-                found.append(mutant)
-        return found
+                mutants_to_run.append(mutant)
+        return mutants_to_run
 
     def _choose(self, mutant: Mutant) -> Chosen:
         """Return the tests to run while the time allows: first those that noticed another mutant of

@@ -106,11 +106,11 @@ class _Place:
 
 def mutants(source: str, path: str) -> list[Mutant]:
     """Return all changes of a source, in an order that depends only on the source."""
-    found, alike = [], Counter[tuple[str, str, str]]()
+    changes, alike = [], Counter[tuple[str, str, str]]()
     for number, (place, changed) in enumerate(_changes(ast.parse(source))):
         before, after = _short(place.node), _short(changed)
         alike[place.inside, before, after] += 1
-        found.append(
+        changes.append(
             Mutant(
                 path,
                 number,
@@ -123,7 +123,7 @@ def mutants(source: str, path: str) -> list[Mutant]:
                 alike[place.inside, before, after],
             )
         )
-    return found
+    return changes
 
 
 def mutated(source: str, mutant: Mutant, filename: str) -> CodeType:

@@ -78,10 +78,10 @@ class Recorded:
 
     def _reached(self, mutant: Mutant) -> set[str]:
         first, last = mutant.lines
-        found: set[str] = set()
+        tests: set[str] = set()
         for line in {mutant.line, *range(first, last + 1)}:
-            found |= self.lines.get(f"{mutant.path}:{line}", set())
-        return found
+            tests |= self.lines.get(f"{mutant.path}:{line}", set())
+        return tests
 
 
 class _Forks:

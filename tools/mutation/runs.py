@@ -376,21 +376,21 @@ def _own_cache() -> Iterator[Path]:
     one."""
     real = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kinst"
     with tempfile.TemporaryDirectory(prefix="kinst-mutant-", ignore_cleanup_errors=True) as name:
-        own = Path(name)
-        mine = own / "kinst"
-        mine.mkdir()
-        (own / "tmp").mkdir()
+        folder = Path(name)
+        cache = folder / "kinst"
+        cache.mkdir()
+        (folder / "tmp").mkdir()
         for entry in real.iterdir():
             if entry.name in COPIED:
                 # Writers rename new files into place: the original stays.
-                shutil.copytree(entry, mine / entry.name, copy_function=os.link)
+                shutil.copytree(entry, cache / entry.name, copy_function=os.link)
             elif entry.name in OPENED:
-                (mine / entry.name).mkdir()
+                (cache / entry.name).mkdir()
                 for file in entry.iterdir():
-                    (mine / entry.name / file.name).symlink_to(file)
+                    (cache / entry.name / file.name).symlink_to(file)
             elif entry.name not in EMPTY:
-                (mine / entry.name).symlink_to(entry)
-        yield own
+                (cache / entry.name).symlink_to(entry)
+        yield folder
 
 
 def _watched(pid: int, reader: int, seconds: dict[str, float], start: float) -> Outcome:

@@ -158,9 +158,9 @@ def _trouble(where: str, unit: int, number: int) -> KinstError:
         hint = "give the debug file as it was before dwz -m"
     elif -number == E_SPLIT:
         hint = "build with -gno-split-dwarf"
-    what = TROUBLE[-number]
+    trouble = TROUBLE[-number]
     kind = "" if hint else "damaged "
-    return KinstError(f"{where}: {kind}debug information: unit at {unit:#x}: {what}", hint)
+    return KinstError(f"{where}: {kind}debug information: unit at {unit:#x}: {trouble}", hint)
 
 
 class _Names:
@@ -193,16 +193,16 @@ def packed(what: str, texts: list[bytes]) -> Arrays:
 
 def _texts(sections: DebugSections, keys: Int) -> list[bytes]:
     """Return the strings of keys that are in ascending order."""
-    found: list[bytes] = []
+    texts: list[bytes] = []
     for section in range(5):
         low, high = np.searchsorted(keys, [section << KEY_SHIFT, section + 1 << KEY_SHIFT])
         if section == 0:
-            found += [b""] * int(high - low)
+            texts += [b""] * int(high - low)
             continue
         name = SECTION_OF_KEY[section]
         offsets: list[int] = (keys[low:high] - (section << KEY_SHIFT)).tolist()
         if section in (KEY_INFO, KEY_LINE):
-            found += [sections.text(name, offset) for offset in offsets]
+            texts += [sections.text(name, offset) for offset in offsets]
             continue
         data = sections.array(name).tobytes()
         for offset in offsets:
@@ -211,8 +211,8 @@ def _texts(sections: DebugSections, keys: Int) -> list[bytes]:
                 raise KinstError(
                     f"{sections.where}: damaged: no string at {offset:#x} of .debug_{name}"
                 )
-            found.append(data[offset:end])
-    return found
+            texts.append(data[offset:end])
+    return texts
 
 
 def _files(sections: DebugSections, files: Int, units: Int) -> Arrays:
@@ -270,8 +270,8 @@ def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
     both."""
     dies = functions[:, F_DIE]
     joined = _followed(rows_of(dies, functions[:, F_ORIGIN]))
-    own = _with_declarations(functions, rows_of(dies, functions[:, F_SPECIFICATION]))
-    numbers = names.of(own[:, F_NAME])
+    completed = _with_declarations(functions, rows_of(dies, functions[:, F_SPECIFICATION]))
+    numbers = names.of(completed[:, F_NAME])
     # Row -1 stands for none, also if there are copies but no functions at all.
     joined_or_none, number_or_none = np.append(joined, -1), np.append(numbers, 0)
     of_copy = joined_or_none[rows_of(dies, copies[:, C_ORIGIN])]
@@ -280,7 +280,7 @@ def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
     has_code[joined[functions[:, F_RANGES] > 0]] = True
     copied = np.zeros(len(functions), dtype=bool)
     copied[of_copy[of_copy >= 0]] = True
-    inlined = copied | (own[:, F_INLINE] != INL_NOT_INLINED)
+    inlined = copied | (completed[:, F_INLINE] != INL_NOT_INLINED)
     kept = np.flatnonzero((joined == np.arange(len(functions))) & (has_code | inlined))
     kept = kept[numbers[kept] != 0]
     kept = kept[np.lexsort((dies[kept], numbers[kept]))]
@@ -298,8 +298,8 @@ def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
         "function_die": dies[kept].astype(np.uint64),
         "function_unit": functions[kept, F_UNIT].astype(np.uint32),
         "function_name": numbers[kept].astype(np.uint32),
-        "function_file": own[kept, F_FILE].astype(np.int32),
-        "function_line": own[kept, F_LINE].astype(np.uint32),
+        "function_file": completed[kept, F_FILE].astype(np.int32),
+        "function_line": completed[kept, F_LINE].astype(np.uint32),
         "function_inlined": inlined[kept].astype(np.uint8),
         "function_range": np.concatenate([[0], np.cumsum(count)]).astype(np.uint32),
         "function_ranges": gathered.ravel().view(np.uint64),
@@ -348,25 +348,25 @@ def _copies(copies: Int, ranges: Int, function: Int, numbers: Int, caller: Int) 
 def _followed(origin: Int) -> Int:
     """Return for each function the one that it is an instance of, after following chains of
     references."""
-    found = np.arange(len(origin))
+    targets = np.arange(len(origin))
     for _ in range(8):
-        onward = np.where(origin[found] >= 0, origin[found], found)
-        if np.array_equal(onward, found):
+        onward = np.where(origin[targets] >= 0, origin[targets], targets)
+        if np.array_equal(onward, targets):
             break
-        found = onward
-    return found
+        targets = onward
+    return targets
 
 
 def _with_declarations(functions: Int, specification: Int) -> Int:
     """Complete functions with what only their declarations say."""
-    own = functions.copy()
+    completed = functions.copy()
     for _ in range(4):
         has = specification >= 0
-        said = own[specification[has]]
+        said = completed[specification[has]]
         for column, absent in ((F_NAME, 0), (F_FILE, -1), (F_LINE, 0), (F_INLINE, 0)):
-            mine = own[has, column]
-            own[has, column] = np.where(mine == absent, said[:, column], mine)
-    return own
+            mine = completed[has, column]
+            completed[has, column] = np.where(mine == absent, said[:, column], mine)
+    return completed
 
 
 def _gather(ranges: Int, start: Int, count: Int) -> Int:
@@ -387,9 +387,9 @@ def _symbols(elf: Elf) -> Arrays:
         }  # fmt: skip
     symbols = elf.symbols
     low = elf.placed_addresses
-    wanted = (symbols.kind == STT_FUNC) & (symbols.size > 0) & (symbols.section != 0)
+    is_function = (symbols.kind == STT_FUNC) & (symbols.size > 0) & (symbols.section != 0)
     rank = np.where(symbols.binding == STB_GLOBAL, 2, np.where(symbols.binding == STB_WEAK, 1, 0))
-    rows = np.flatnonzero(wanted)
+    rows = np.flatnonzero(is_function)
     rows = rows[np.lexsort((-rows, rank[rows], low[rows]))]
     high = low[rows] + symbols.size[rows]
     names = [name.encode("latin-1") for name in symbols.names_of(rows)]

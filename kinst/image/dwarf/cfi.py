@@ -310,6 +310,6 @@ def open_cfi(elf: Elf) -> Cfi | None:
     if len(section):
         return Cfi(section.tobytes())
     # In a relocatable file it would have to be relocated first.
-    other = None if elf.relocatable else elf.section(".eh_frame")
-    data = elf.data(other) if other is not None else b""
-    return Cfi(data, ".eh_frame", other.address) if other is not None and data else None
+    eh_frame = None if elf.relocatable else elf.section(".eh_frame")
+    data = elf.data(eh_frame) if eh_frame is not None else b""
+    return Cfi(data, ".eh_frame", eh_frame.address) if eh_frame is not None and data else None

@@ -194,7 +194,7 @@ class Dies:
 
     def _table(self, offset: int) -> Mapping[int, Abbreviation]:
         if offset not in self._tables:
-            found: dict[int, Abbreviation] = {}
+            table: dict[int, Abbreviation] = {}
             r = Reader(self._abbrev, offset)
             while code := r.uleb():
                 tag, children = r.uleb(), bool(r.number(1))
@@ -205,8 +205,8 @@ class Dies:
                     if not attribute and not form:
                         break
                     rows.append((attribute, form, constant))
-                found[code] = tag, children, rows
-            self._tables[offset] = found
+                table[code] = tag, children, rows
+            self._tables[offset] = table
         return self._tables[offset]
 
     def _die(self, offset: int, unit: DieUnit) -> Die:
@@ -229,7 +229,7 @@ class Dies:
         Args:
             by_index: whether to look up strings that are given by an index.
         """
-        size, what = FORMS[form]
+        size, form_class = FORMS[form]
         if form in (FORM_FLAG_PRESENT, FORM_IMPLICIT_CONST):
             return 1 if form == FORM_FLAG_PRESENT else constant
         if size == SIZE_STRING:
@@ -250,13 +250,13 @@ class Dies:
             if size == 16:
                 return r.take(16)
             value = r.number(size)
-        if what == CLASS_STRP:
+        if form_class == CLASS_STRP:
             return self._sections.text("str", value).decode("utf-8", "replace")
-        if what == CLASS_LINE_STRP:
+        if form_class == CLASS_LINE_STRP:
             return self._sections.text("line_str", value).decode("utf-8", "replace")
-        if what == CLASS_STRX and by_index:
+        if form_class == CLASS_STRX and by_index:
             return self._indexed(unit, value)
-        if what == CLASS_REFERENCE:
+        if form_class == CLASS_REFERENCE:
             return value + unit.offset
         return value
 

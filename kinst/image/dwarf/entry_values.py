@@ -149,11 +149,11 @@ class EntryValues:
 
     def _passed(self, site: Die, register: int) -> bytes:
         """Return the expression of what a call passes in a register."""
-        for one in self._entries.below(site):
-            if one.tag in TAGS_PARAMETER:
-                place = one.attributes.get(AT_LOCATION)
-                value = one.attributes.get(
-                    AT_CALL_VALUE, one.attributes.get(AT_GNU_CALL_SITE_VALUE)
+        for parameter in self._entries.below(site):
+            if parameter.tag in TAGS_PARAMETER:
+                place = parameter.attributes.get(AT_LOCATION)
+                value = parameter.attributes.get(
+                    AT_CALL_VALUE, parameter.attributes.get(AT_GNU_CALL_SITE_VALUE)
                 )
                 if place == bytes([OP_REG0 + register]) and isinstance(value, bytes):
                     return value
@@ -202,13 +202,13 @@ class EntryValues:
             # Callers call the symbol; DWARF's range begins after the padding for a tracer.
             if symbol is None or all(not 0 <= low - symbol[1] <= ROOM for low, _ in ranges):
                 raise NotHereError(_ONLY_ENTRY)
-            found = []
+            calls = []
             for back in self._facts.returns(symbol[1]):
                 caller = self._entries.function_at(back - 1)
                 site = self._sites_of(caller).get(back) if caller is not None else None
                 if caller is not None and site is not None:
-                    found.append((back, caller, site))
-            self._callers[function.offset] = tuple(found)
+                    calls.append((back, caller, site))
+            self._callers[function.offset] = tuple(calls)
         found_ = self._callers[function.offset]
         if len(found_) > MOST_CALLS:
             raise NotHereError(f"{_ONLY_ENTRY}, and {len(found_)} places call it")
@@ -220,14 +220,14 @@ class EntryValues:
     def _sites_of(self, function: Die) -> dict[int, Die]:
         """Return the call sites of a function, by return address."""
         if function.offset not in self._sites:
-            found, queue = {}, [function]
+            sites, queue = {}, [function]
             while queue:
-                for one in self._entries.below(queue.pop()):
-                    if one.tag in TAGS_CALL_SITE:
-                        found[self._return_address(one)] = one
-                    elif one.tag in _BELOW:
-                        queue.append(one)
-            self._sites[function.offset] = found
+                for entry in self._entries.below(queue.pop()):
+                    if entry.tag in TAGS_CALL_SITE:
+                        sites[self._return_address(entry)] = entry
+                    elif entry.tag in _BELOW:
+                        queue.append(entry)
+            self._sites[function.offset] = sites
         return self._sites[function.offset]
 
     def _return_address(self, site: Die) -> int:
@@ -253,11 +253,11 @@ class EntryValues:
             raise NotHereError(f"{_ONLY_ENTRY}, and its tail calls are not")
         queue = [function]
         while queue:
-            for one in self._entries.below(queue.pop()):
-                if one.tag in _BELOW:
-                    queue.append(one)
-                elif one.tag in TAGS_CALL_SITE and any(map(one.number, ATS_TAIL_CALL)):
-                    origin = one.number(AT_CALL_ORIGIN) or one.number(AT_ABSTRACT_ORIGIN)
+            for entry in self._entries.below(queue.pop()):
+                if entry.tag in _BELOW:
+                    queue.append(entry)
+                elif entry.tag in TAGS_CALL_SITE and any(map(entry.number, ATS_TAIL_CALL)):
+                    origin = entry.number(AT_CALL_ORIGIN) or entry.number(AT_ABSTRACT_ORIGIN)
                     if not origin:
                         raise NotHereError(f"{_ONLY_ENTRY}, and it ends in an indirect call")
                     yield from self._definitions(self._entries.die(origin))
@@ -267,13 +267,13 @@ class EntryValues:
         if self._lists.ranges(origin):
             yield origin
             return
-        found = self._index.functions(self._entries.name(origin))
-        if not found:
+        functions = self._index.functions(self._entries.name(origin))
+        if not functions:
             raise NotHereError(
                 f"{_ONLY_ENTRY}, and it ends in a call to a function without debug information"
             )
-        for one in found:
-            for low, _ in one.ranges[:1]:
+        for function in functions:
+            for low, _ in function.ranges[:1]:
                 die = self._entries.function_at(low)
                 if die is not None:
                     yield die

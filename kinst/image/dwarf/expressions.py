@@ -200,10 +200,10 @@ class _Machine(Reader):
                 raise NotHereError("only its value at the function's entry is known")
             self.push(self.context.entry(number))
             return
-        found = _Machine(inner, self.context).run()
-        if len(found) != 1 or found[0].kind != "value":
+        pieces = _Machine(inner, self.context).run()
+        if len(pieces) != 1 or pieces[0].kind != "value":
             raise NotHereError("its location is an entry value of more than a register")
-        self.push(found[0].text)
+        self.push(pieces[0].text)
 
 
 def _register_in(code: bytes) -> int | None:
@@ -395,9 +395,9 @@ def pieces_of(code: bytes, context: ExpressionContext) -> tuple[LocalPiece, ...]
     if not code:
         raise NotHereError("it is optimised out")
     try:
-        found = _Machine(code, context).run()
+        pieces = _Machine(code, context).run()
     except (IndexError, ValueError):
         raise NotHereError("its location is damaged") from None
-    if all(not piece.kind for piece in found):
+    if all(not piece.kind for piece in pieces):
         raise NotHereError("it is optimised out")
-    return found
+    return pieces

@@ -109,26 +109,26 @@ class Index:
     def copies_at(self, address: int) -> Sequence[InlineCopy]:
         ranges, rows = self._a["copy_ranges"], self._a["by_low_range"]
         reach, owners = self._a["by_low_reach"], self._a["by_low_copy"]
-        found = set()
+        holding = set()
         at = bisect_right(rows, address, key=lambda row: int(ranges[2 * row])) - 1
         # A range that starts lower can hold the address only if some range reaches so far.
         while at >= 0 and reach[at] > address:
             if ranges[2 * rows[at] + 1] > address:
-                found.add(int(owners[at]))
+                holding.add(int(owners[at]))
             at -= 1
         parents = self._a["copy_parent"]
-        depth = {row: len(list(_chain(parents, row))) for row in found}
+        depth = {row: len(list(_chain(parents, row))) for row in holding}
         return [self._copy(row) for row in sorted(depth, key=lambda r: (-depth[r], r))]
 
     def functions_of(self, wanted: Callable[[str], bool]) -> Sequence[FunctionDie]:
         """Return the functions with code of their own that are declared in files with such paths,
         in file order."""
         files, at = self._a["function_file"].tolist(), self._a["function_range"].tolist()
-        known = {number: number >= 0 and wanted(self._file(number)) for number in set(files)}
+        declares = {number: number >= 0 and wanted(self._file(number)) for number in set(files)}
         return [
             self._function(row)
             for row, number in enumerate(files)
-            if known[number] and at[row + 1] > at[row]
+            if declares[number] and at[row + 1] > at[row]
         ]
 
     def copies_within(self, low: int, high: int) -> Sequence[tuple[InlineCopy, FunctionDie]]:
@@ -233,16 +233,16 @@ class Index:
 
     def _number(self, name: str) -> int:
         """Return the number of a name; -1 if no entry has it."""
-        wanted = name.encode("utf-8", "surrogateescape")
+        name_bytes = name.encode("utf-8", "surrogateescape")
         text, at = self._names, self._name_at
         low, high = 0, len(at) - 1
         while low < high:
             middle = (low + high) // 2
-            if bytes(text[at[middle] : at[middle + 1]]) < wanted:
+            if bytes(text[at[middle] : at[middle + 1]]) < name_bytes:
                 low = middle + 1
             else:
                 high = middle
-        if low < len(at) - 1 and bytes(text[at[low] : at[low + 1]]) == wanted:
+        if low < len(at) - 1 and bytes(text[at[low] : at[low + 1]]) == name_bytes:
             return low
         return -1
 

@@ -81,16 +81,16 @@ class Lines:
         if the table is damaged."""
         if unit not in self._known:
             where = self._index.lines_of(unit)
-            found: Sequence[LineSpan] = ()
+            spans: Sequence[LineSpan] = ()
             if where.offset >= 0:
                 try:
-                    found = _spans(self._sections, where.offset, where.home)
+                    spans = _spans(self._sections, where.offset, where.home)
                 except (IndexError, ValueError):
                     raise KinstError(
                         f"{self._sections.where}: damaged debug information: line table at"
                         f" {where.offset:#x} of the unit at {unit:#x}"
                     ) from None
-            self._known[unit] = found
+            self._known[unit] = spans
         return self._known[unit]
 
     def at(self, unit: int, address: int) -> LineSpan | None:
@@ -135,9 +135,9 @@ class _Program(Reader):
     def text(self) -> bytes:
         """Return a string, without its NUL.  Raises ValueError if it has none."""
         end = bytes(self.data).index(b"\0", self.at)
-        found = bytes(self.data[self.at : end])
+        text = bytes(self.data[self.at : end])
         self.at = end + 1
-        return found
+        return text
 
 
 def _spans(sections: DebugSections, offset: int, home: str) -> Sequence[LineSpan]:
@@ -202,21 +202,21 @@ def _new_files(sections: DebugSections, r: _Program, home: bytes, size: int) -> 
 
 def _entries(sections: DebugSections, r: _Program, size: int) -> Sequence[tuple[bytes, int]]:
     formats = [(r.uleb(), r.uleb()) for _ in range(r.number(1))]
-    found = []
+    entries = []
     count = r.uleb()
     # Every entry has at least a byte.
     if count > len(r.data) or (count and not formats):
         raise ValueError
     for _ in range(count):
         name, folder = b"", 0
-        for what, form in formats:
+        for content, form in formats:
             value = _value(sections, r, form, size)
-            if what == LNCT_PATH and isinstance(value, bytes):
+            if content == LNCT_PATH and isinstance(value, bytes):
                 name = value
-            elif what == LNCT_DIRECTORY_INDEX and isinstance(value, int):
+            elif content == LNCT_DIRECTORY_INDEX and isinstance(value, int):
                 folder = value
-        found.append((name, folder))
-    return found
+        entries.append((name, folder))
+    return entries
 
 
 def _value(sections: DebugSections, r: _Program, form: int, size: int) -> bytes | int:
@@ -249,7 +249,7 @@ class _LineState:
 def _run(data: bytes, header: _Header) -> list[LineSpan]:
     """Run the line program; a row's span ends where the next row of its sequence starts."""
     r = _Program(data, header.program)
-    found: list[LineSpan] = []
+    spans: list[LineSpan] = []
     state = _LineState(0, 1, 1, header.default_statement)
     before: _LineState | None = None
     first_special = len(header.opcode_lengths) + 1
@@ -259,7 +259,7 @@ def _run(data: bytes, header: _Header) -> list[LineSpan]:
         if before is not None and before.address < state.address and before.line:
             numbered = before.file < len(header.files)
             file = header.files[before.file] if numbered else ""
-            found.append(
+            spans.append(
                 LineSpan(before.address, state.address, file, before.line, before.statement)
             )
         before = _LineState(state.address, state.file, state.line, state.statement)
@@ -302,4 +302,4 @@ def _run(data: bytes, header: _Header) -> list[LineSpan]:
             # All other opcodes have only operands to step over.
             for _ in range(header.opcode_lengths[opcode - 1]):
                 r.uleb()
-    return found
+    return spans

@@ -103,13 +103,13 @@ class DwarfLocals:
             address: as linked.
             inlined: as for find().
         """
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         address = self._described(name, address)
         scopes = self._copy_scopes(name, address, inlined) if inlined else []
         for scope in scopes or self._scopes(name, address):
             for die in self._variables(scope.die):
-                found.setdefault(self._name(die), None)
-        return [n for n in found if n]
+                names.setdefault(self._name(die), None)
+        return [n for n in names if n]
 
     def find(
         self, name: str, frame: InspectedFrame, variable: str, inlined: str = ""
@@ -170,12 +170,12 @@ class DwarfLocals:
     def _scopes(self, name: str, address: int) -> list[_Scope]:
         """Return the functions and blocks around an instruction, innermost first."""
         die = self._function_at(name, address)
-        found: list[_Scope] = []
+        scopes: list[_Scope] = []
         function = ""
         while die is not None:
             if die.tag != TAG_LEXICAL_BLOCK:
                 function = self._name(die)
-            found.insert(0, _Scope(die, function))
+            scopes.insert(0, _Scope(die, function))
             die = next(
                 (
                     child
@@ -184,7 +184,7 @@ class DwarfLocals:
                 ),
                 None,
             )
-        return found
+        return scopes
 
     def _copy_scopes(self, name: str, address: int, inlined: str) -> list[_Scope]:
         """Return the scopes of an inlined copy, itself first, at an instruction of it or at its
@@ -263,11 +263,11 @@ class DwarfLocals:
 
     def _variables(self, die: Die) -> list[Die]:
         if die.offset not in self._own:
-            own = [c for c in self._below(die) if c.tag in (TAG_PARAMETER, TAG_VARIABLE)]
-            named = {self._name(c) for c in own}
+            variables = [c for c in self._below(die) if c.tag in (TAG_PARAMETER, TAG_VARIABLE)]
+            named = {self._name(c) for c in variables}
             # Static variables of the abstract instance come first: later ones hide them.
             left = [c for c in self._inherited(die) if self._name(c) not in named]
-            self._own[die.offset] = [*left, *own]
+            self._own[die.offset] = [*left, *variables]
         return self._own[die.offset]
 
     def _inherited(self, die: Die) -> list[Die]:
@@ -278,18 +278,18 @@ class DwarfLocals:
         origin = die.number(AT_ABSTRACT_ORIGIN)
         if not origin:
             return []
-        known = {c.number(AT_ABSTRACT_ORIGIN) for c in self._below(die)}
-        queue, found = [self._dies.die(origin)], list[Die]()
+        concrete = {c.number(AT_ABSTRACT_ORIGIN) for c in self._below(die)}
+        queue, variables = [self._dies.die(origin)], list[Die]()
         while queue:
             for child in self._below(queue.pop()):
-                if child.offset in known:
+                if child.offset in concrete:
                     continue
                 if child.tag == TAG_LEXICAL_BLOCK:
                     queue.append(child)
                 elif child.tag == TAG_VARIABLE and AT_LOCATION in child.attributes:
-                    found.append(child)
-        names = [self._name(c) for c in found]
-        return [c for c, name in zip(found, names, strict=True) if names.count(name) == 1]
+                    variables.append(child)
+        names = [self._name(c) for c in variables]
+        return [c for c, name in zip(variables, names, strict=True) if names.count(name) == 1]
 
     def _origins(self, die: Die) -> Iterator[Die]:
         """Yield an entry and its abstract origins, which have the attributes that it lacks."""
@@ -362,11 +362,11 @@ class DwarfLocals:
         def base(offset: int) -> Base:
             if not offset:
                 return GENERIC
-            found = self._dies.die(die.unit.offset + offset)
-            size = found.number(AT_BYTE_SIZE)
+            entry = self._dies.die(die.unit.offset + offset)
+            size = entry.number(AT_BYTE_SIZE)
             if size not in (1, 2, 4, 8):
                 raise NotHereError("its location needs a number that D does not compute with")
-            return Base(size, found.number(AT_ENCODING) in SIGNED_ENCODINGS)
+            return Base(size, entry.number(AT_ENCODING) in SIGNED_ENCODINGS)
 
         return base
 

@@ -108,12 +108,12 @@ def _inflated(file: ElfFile, section: ElfSection, packed: bytes, size: int, kind
         raise KinstError(f"{where}: damaged: {len(packed)} bytes cannot unpack to {size}")
     try:
         # One byte more than announced shows that there is more.
-        found = zlib.decompressobj().decompress(packed, size + 1)
+        unpacked = zlib.decompressobj().decompress(packed, size + 1)
     except zlib.error as error:
         raise KinstError(f"{where}: damaged: {error}") from None
-    if len(found) != size:
+    if len(unpacked) != size:
         raise KinstError(f"{where}: damaged: it does not unpack to {size} bytes")
-    return np.frombuffer(found, dtype=np.uint8)
+    return np.frombuffer(unpacked, dtype=np.uint8)
 
 
 def _unzstd(where: str, packed: bytes, size: int) -> bytes:
@@ -124,9 +124,9 @@ def _unzstd(where: str, packed: bytes, size: int) -> bytes:
         )
     zstandard: Any = importlib.import_module("zstandard")
     try:
-        found: bytes = zstandard.ZstdDecompressor().stream_reader(packed).read(size + 1)
+        unpacked: bytes = zstandard.ZstdDecompressor().stream_reader(packed).read(size + 1)
     except zstandard.ZstdError as error:
         raise KinstError(f"{where}: damaged: {error}") from None
-    if len(found) != size:
+    if len(unpacked) != size:
         raise KinstError(f"{where}: damaged: it does not unpack to {size} bytes")
-    return found
+    return unpacked

@@ -96,12 +96,12 @@ class DwarfTypes:
 
     def enumerators(self, name: str) -> list[tuple[EnumType, int]]:
         """Return every enumeration that has a constant of this name, and the value."""
-        found = []
+        enumerators = []
         for offset in self._names.enumerations(name):
             type_ = self.at(offset)
             if isinstance(type_, EnumType) and name in dict(type_.values):
-                found.append((type_, dict(type_.values)[name]))
-        return found
+                enumerators.append((type_, dict(type_.values)[name]))
+        return enumerators
 
     def _one(self, found: Sequence[NamedDie], kinds: Sequence[str]) -> DType | None:
         return next((self.at(one.die) for one in found if one.kind in kinds), None)
@@ -161,10 +161,10 @@ class DwarfTypes:
                 count = child.number(AT_COUNT, -1)
                 bound = child.number(AT_UPPER_BOUND, -1)
                 counts.append(count if count >= 0 else bound + 1 if bound < 1 << 31 else 0)
-        made = self.of(die, depth)
+        type_ = self.of(die, depth)
         for count in reversed(counts or [0]):
-            made = ArrayType(made, count)
-        return made
+            type_ = ArrayType(type_, count)
+        return type_
 
     def prototype(self, die: Die, depth: int) -> FunctionType:
         """Return what a function (or function type) takes and returns."""
@@ -172,22 +172,22 @@ class DwarfTypes:
         origin = die.number(AT_ABSTRACT_ORIGIN)
         if origin and depth < MAX_DEPTH:
             return self.prototype(self._dies.die(origin), depth + 1)
-        taken: list[DType] = []
+        parameters: list[DType] = []
         variadic = False
         for child in self._dies.children(die):
             if child.tag == TAG_PARAMETER:
-                taken.append(self.of(child, depth))
+                parameters.append(self.of(child, depth))
             variadic = variadic or child.tag == TAG_UNSPECIFIED_PARAMETERS
-        return FunctionType(result, tuple(taken), variadic)
+        return FunctionType(result, tuple(parameters), variadic)
 
     def members(self, struct: StructType) -> Sequence[Member]:
         die = self._dies.die(int(struct.key.rpartition(" ")[2], 16))
-        found = []
+        members = []
         for child in self._dies.children(die):
             if child.tag == TAG_MEMBER:
                 bit, bits = _place(child)
-                found.append(Member(child.text(AT_NAME), self.of(child), bit, bits))
-        return tuple(found)
+                members.append(Member(child.text(AT_NAME), self.of(child), bit, bits))
+        return tuple(members)
 
 
 def _place(member: Die) -> tuple[int, int]:
@@ -213,14 +213,14 @@ def _place(member: Die) -> tuple[int, int]:
 
 def enumerators_of(dies: Dies, die: Die) -> tuple[tuple[str, int], ...]:
     """Return (name, value) of each constant of an enumeration, in the order of its declaration."""
-    found = []
+    enumerators = []
     for child in dies.children(die):
         if child.tag == TAG_ENUMERATOR:
             value = child.number(AT_CONST_VALUE)
             if child.forms.get(AT_CONST_VALUE) != FORM_SDATA and value >> 31 == 1:
                 value -= 1 << 32
-            found.append((child.text(AT_NAME), value))
-    return tuple(found)
+            enumerators.append((child.text(AT_NAME), value))
+    return tuple(enumerators)
 
 
 class EnumeratorNames:
@@ -242,14 +242,14 @@ class EnumeratorNames:
     def enumerations(self, name: str) -> Sequence[int]:
         """Return the offsets of the enumerations that have a constant of this name.  Raises
         KinstError for damaged debug information."""
-        wanted = name.encode("utf-8", "surrogateescape")
+        name_bytes = name.encode("utf-8", "surrogateescape")
         text, at = self._table["text"], self._table["at"]
 
         def name_of(row: int) -> bytes:
             return bytes(text[at[row] : at[row + 1]])
 
         rows = range(len(at) - 1)
-        first, last = (side(rows, wanted, key=name_of) for side in (bisect_left, bisect_right))
+        first, last = (side(rows, name_bytes, key=name_of) for side in (bisect_left, bisect_right))
         return [int(die) for die in self._table["die"][first:last]]
 
     @cached_property
@@ -260,11 +260,11 @@ class EnumeratorNames:
             return self._made()
         folder, key = self._kept
         path, key = folder / f"enumerators-{key}.index", f"enumerators {key}"
-        found = saved_arrays.load(path, key)
-        if found is None:
-            found = self._made()
-            saved_arrays.save(path, key, found)
-        return found
+        table = saved_arrays.load(path, key)
+        if table is None:
+            table = self._made()
+            saved_arrays.save(path, key, table)
+        return table
 
     def _made(self) -> Arrays:
         rows = sorted(

@@ -166,9 +166,9 @@ def compile_table(s: Space, u: int) -> tuple[int, int]:
     shape = w[u + U_OFFSIZE] << 16 | w[u + U_ADDRSIZE] << 8
     if w[u + U_VERSION] == 2:
         shape |= 1
-    known = w[AT + KNOWN] + ((offset ^ offset >> 10) & (MEMORY - 1)) * 4
-    if w[known + K_OFFSET] == offset and w[known + K_SHAPE] == shape:
-        return w[known + K_FIRST], w[known + K_COUNT]
+    slot = w[AT + KNOWN] + ((offset ^ offset >> 10) & (MEMORY - 1)) * 4
+    if w[slot + K_OFFSET] == offset and w[slot + K_SHAPE] == shape:
+        return w[slot + K_FIRST], w[slot + K_COUNT]
     n = read_table(s, u)
     if n == -FULL_ABBREVIATIONS and w[N + ABBREVIATIONS] > 0:
         # Forget the tables of earlier units and start at the front again.
@@ -179,11 +179,11 @@ def compile_table(s: Space, u: int) -> tuple[int, int]:
         n = read_table(s, u)
     if n < 0:
         return n, 0
-    w[known + K_OFFSET] = offset
-    w[known + K_SHAPE] = shape
-    w[known + K_FIRST] = w[AT + ABBREVIATIONS] + (w[N + ABBREVIATIONS] - n) * A_COLUMNS
-    w[known + K_COUNT] = n
-    return w[known + K_FIRST], n
+    w[slot + K_OFFSET] = offset
+    w[slot + K_SHAPE] = shape
+    w[slot + K_FIRST] = w[AT + ABBREVIATIONS] + (w[N + ABBREVIATIONS] - n) * A_COLUMNS
+    w[slot + K_COUNT] = n
+    return w[slot + K_FIRST], n
 
 
 @compiled

@@ -117,19 +117,19 @@ def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
     w = s.w
     b = s.info
     end = w[u + U_END]
-    what = w[FORM_CLASS + form]
+    form_class = w[FORM_CLASS + form]
     if size == SIZE_INDIRECT:
         form, p = uleb(b, p, end)
         if p < 0:
             return p
         form = fold(form)
         size = size_of(s, u, form)
-        what = w[FORM_CLASS + form]
+        form_class = w[FORM_CLASS + form]
         # An indirect constant would have no room for its value; a second level is not allowed.
         if size == SIZE_NONE or size == SIZE_INDIRECT or form == FORM_IMPLICIT_CONST:
             return -E_FORM
         if size >= 0:
-            return fixed(s, u, p, size, what, slot, 1)
+            return fixed(s, u, p, size, form_class, slot, 1)
     v = p
     if size == SIZE_ULEB:
         v, p = uleb(b, p, end)
@@ -152,7 +152,7 @@ def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
             return -E_CUT
         p += n
     w[VALUE + slot] = v
-    w[CLASS + slot] = what
+    w[CLASS + slot] = form_class
     return p
 
 
@@ -238,21 +238,21 @@ def address_of(s: Space, u: int, slot: int) -> tuple[int, int]:
 def string_of(s: Space, u: int, slot: int) -> int:
     """Return the key of the string in a slot, 0 if there is none, or minus the error."""
     w = s.w
-    what = w[CLASS + slot]
+    value_class = w[CLASS + slot]
     v = w[VALUE + slot]
-    if what == CLASS_ALT:
+    if value_class == CLASS_ALT:
         return -E_ALT
-    if what == CLASS_STRING:
+    if value_class == CLASS_STRING:
         return KEY_INFO << KEY_SHIFT | v
-    if what == CLASS_LINE_STRP:
+    if value_class == CLASS_LINE_STRP:
         return KEY_LINE_STR << KEY_SHIFT | v if 0 <= v < w[END + S_LINE_STR] else -E_STRING
-    if what == CLASS_STRX:
+    if value_class == CLASS_STRX:
         size = w[u + U_OFFSIZE]
         at = element(s, S_STR_OFFSETS, w[u + U_STR_BASE], v, size)
         if at < 0:
             return -E_STRING
         v = number(s.rest, at, size)
-    elif what != CLASS_STRP:
+    elif value_class != CLASS_STRP:
         return 0
     return KEY_STR << KEY_SHIFT | v if 0 <= v < w[END + S_STR] else -E_STRING
 
@@ -262,14 +262,14 @@ def reference_of(s: Space, u: int, slot: int) -> int:
     """Return the offset in .debug_info that a slot refers to, ABSENT, or (below it) minus the
     error."""
     w = s.w
-    what = w[CLASS + slot]
+    value_class = w[CLASS + slot]
     v = w[VALUE + slot]
-    if what == CLASS_ALT:
+    if value_class == CLASS_ALT:
         return -E_ALT
-    if what == CLASS_REFERENCE:
+    if value_class == CLASS_REFERENCE:
         # The reference is relative to the unit, and must lie inside it.
         v += w[u + U_OFFSET]
         return v if w[u + U_OFFSET] <= v < w[u + U_END] else -E_REF
-    if what == CLASS_REF_ADDR:
+    if value_class == CLASS_REF_ADDR:
         return v if 0 <= v < len(s.info) else -E_REF
     return ABSENT

@@ -85,14 +85,14 @@ def read_entries(
         name = 0
         directory = 0
         for _ in range(formats):
-            what, q = uleb(b, q, end)
+            content, q = uleb(b, q, end)
             form, q = uleb(b, q, end)
             p, v, is_key = line_string(s, p, end, form, offsize)
             if p < 0:
                 return -E_LINE
-            if what == LNCT_PATH and is_key == 1:
+            if content == LNCT_PATH and is_key == 1:
                 name = v
-            elif what == LNCT_DIRECTORY_INDEX and is_key == 0:
+            elif content == LNCT_DIRECTORY_INDEX and is_key == 0:
                 directory = v
         if start < 0:
             bad = add_slot(s, name)

@@ -51,12 +51,15 @@ def _code_folder() -> Path:
     for path in [*(folder / f"{name}.py" for name in SOURCES), folder.parent / "numbers.py"]:
         digest.update(path.read_bytes())
     kept = cache_folder() / "compiled"
-    mine = kept / digest.hexdigest()[:16]
+    folder_of_sources = kept / digest.hexdigest()[:16]
     with contextlib.suppress(OSError):
-        for other in kept.iterdir():
-            if other != mine and time.time() - other.stat().st_mtime > UNUSED:
-                shutil.rmtree(other, ignore_errors=True)
-    return mine
+        for old_folder in kept.iterdir():
+            if (
+                old_folder != folder_of_sources
+                and time.time() - old_folder.stat().st_mtime > UNUSED
+            ):
+                shutil.rmtree(old_folder, ignore_errors=True)
+    return folder_of_sources
 
 
 _CODE = _code_folder()
@@ -125,10 +128,10 @@ class _CodeCache(_FunctionCache):  # type: ignore[misc]
         )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        found = super().load_overload(sig, target_context)
-        if found is None:
+        overload = super().load_overload(sig, target_context)
+        if overload is None:
             _compile_inner()
-        return found
+        return overload
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with contextlib.suppress(OSError):
@@ -173,14 +176,14 @@ def _compile_inner() -> None:
 
     By itself numba would compile a function again for every constant that it is called with.
     """
-    known = {"int": _numba.int64, "bool": _numba.boolean, "None": _numba.none}
-    known |= {name: _numba.typeof(example) for name, example in _EXAMPLES.items()}
+    types = {"int": _numba.int64, "bool": _numba.boolean, "None": _numba.none}
+    types |= {name: _numba.typeof(example) for name, example in _EXAMPLES.items()}
     for count in range(2, 5):
-        known[f"tuple[{', '.join(['int'] * count)}]"] = _numba.types.UniTuple(_numba.int64, count)
+        types[f"tuple[{', '.join(['int'] * count)}]"] = _numba.types.UniTuple(_numba.int64, count)
     for dispatcher in _INNER:
         if not dispatcher.signatures:
             *arguments, result = dispatcher.py_func.__annotations__.values()
-            dispatcher.compile(known[result](*(known[argument] for argument in arguments)))
+            dispatcher.compile(types[result](*(types[argument] for argument in arguments)))
             dispatcher.disable_compile()
 
 

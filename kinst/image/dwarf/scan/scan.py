@@ -151,11 +151,11 @@ def add_type(s: Space, u: int, die: int, kind: int) -> int:
         return 0
     size = w[VALUE + BYTE_SIZE] if w[CLASS + BYTE_SIZE] == CLASS_CONST else 0
     place = file_number(s, u, DECL_FILE) << 32 ^ line_number(s, DECL_LINE)
-    known = w[N + TYPES]
+    before = w[N + TYPES]
     row = intern(s, TYPES, TYPES_HASH, kind << 56 | name, size, place)
     if row < 0:
         return row
-    if row == known:
+    if row == before:
         w[w[AT + TYPES] + row * 4 + T_DIE] = die
     return 0
 
@@ -227,11 +227,11 @@ def add_entry(s: Space, u: int, row: int) -> int:
     elif w[FIRST_ANY] != 0:
         start = w[FIRST_LOW]
         has_start = 1
-    what = w[CLASS + ENTRY_PC]
-    if what == CLASS_CONST:
+    entry_class = w[CLASS + ENTRY_PC]
+    if entry_class == CLASS_CONST:
         # An offset from where the entry starts (DWARF 5, section 2.18).
         start += w[VALUE + ENTRY_PC]
-    elif what == CLASS_ADDRESS or what == CLASS_ADDRX:
+    elif entry_class == CLASS_ADDRESS or entry_class == CLASS_ADDRX:
         start, bad = address_of(s, u, ENTRY_PC)
         if bad < 0:
             return bad
@@ -303,18 +303,18 @@ def descend(s: Space, depth: int, do: int) -> int:
     w = s.w
     if depth + 1 >= DEPTH:
         return -E_DEPTH
-    here = w[AT + PATH] + depth * 3
-    above = here - 3
-    w[here + S_FUNCTION] = w[above + S_FUNCTION]
-    w[here + S_COPY] = w[above + S_COPY]
-    w[here + S_GLOBAL] = w[above + S_GLOBAL]
+    level = w[AT + PATH] + depth * 3
+    above = level - 3
+    w[level + S_FUNCTION] = w[above + S_FUNCTION]
+    w[level + S_COPY] = w[above + S_COPY]
+    w[level + S_GLOBAL] = w[above + S_GLOBAL]
     if do == DO_FUNCTION:
-        w[here + S_FUNCTION] = w[N + FUNCTIONS] - 1
-        w[here + S_COPY] = -1
-        w[here + S_GLOBAL] = 0
+        w[level + S_FUNCTION] = w[N + FUNCTIONS] - 1
+        w[level + S_COPY] = -1
+        w[level + S_GLOBAL] = 0
     elif do == DO_COPY:
-        w[here + S_COPY] = w[N + COPIES] - 1
-        w[here + S_GLOBAL] = 0
+        w[level + S_COPY] = w[N + COPIES] - 1
+        w[level + S_GLOBAL] = 0
     return depth + 1
 
 

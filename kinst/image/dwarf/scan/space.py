@@ -182,15 +182,15 @@ def grown(space: Space, units: int, double: bool = True, all_of_them: bool = Fal
     w = _tables(rooms, units)
     w[:AT] = old[:AT]
     w[WORK:HEAD] = old[WORK:HEAD]
-    found = Space(space.info, space.rest, cast(Words, w))
+    larger = Space(space.info, space.rest, cast(Words, w))
     for number in (*GROWING, UNITS):
         if number not in (ABBREVIATIONS, ATTRIBUTES):
-            table(found, number)[:] = table(space, number)
+            table(larger, number)[:] = table(space, number)
     # The abbreviations will be read again.
     w[N + ABBREVIATIONS] = w[N + ATTRIBUTES] = 0
-    rehash(found, TYPES, TYPES_HASH)
-    rehash(found, FILES, FILES_HASH)
-    return found
+    rehash(larger, TYPES, TYPES_HASH)
+    rehash(larger, FILES, FILES_HASH)
+    return larger
 
 
 @compiled
