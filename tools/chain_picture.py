@@ -82,7 +82,7 @@ def picture() -> str:
     foot = height - 40
     out += [
         text(LEFT, foot, "solid: how a call goes on: once at f+0, and after each call's return"),
-        text(LEFT, foot + 22, "dashed: whoever comes another way; by a stub that counts the entry",
+        text(LEFT, foot + 22, "dashed: control from elsewhere; by a stub that counts the entry",
              PALE),
         "</svg>",
     ]  # fmt: skip

@@ -3,14 +3,14 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (name) => document.getElementById(name);
 const panes = { source: byId("source"), code: byId("code"), flow: byId("flow") };
 const order = ["source", "code", "flow"];
-let shown = 0; // which function
-let rows = { source: [], code: [] }; // elements, in order
-let lineAt = new Map(); // number of a line of source to its index in rows.source
-let at = { source: 0, code: 0, flow: 0 }; // what is chosen in each pane; in flow a block's number
+let shown = 0; // number of the shown function
+let rows = { source: [], code: [] }; // elements of a pane, in order
+let lineAt = new Map(); // number of a line of source -> its index in rows.source
+let at = { source: 0, code: 0, flow: 0 }; // the selection in each pane; in flow a block's number
 let focus = "code";
-const trail = []; // where branches were followed from
+const trail = []; // places from which branches were followed
 let matches = [], match = -1;
-let view = null; // the part of the graph that is seen: x, y, width, height
+let view = null; // the visible part of the graph: x, y, width, height
 
 function element(name, kind, text) {
   const made = document.createElement(name);
@@ -23,7 +23,7 @@ function fileOf(row) {
   return row.file === undefined ? data[shown].file : data[shown].files[row.file];
 }
 
-// Where an instruction's line is, and the calls around it: FILE:LINE in FUNCTION(), in ...
+// An instruction's line and the calls around it: FILE:LINE in FUNCTION(), in ...
 function placeOf(one) {
   const source = data[shown].source;
   let k = lineAt.get(one.line), depth = source[k].depth;
@@ -44,7 +44,7 @@ function sourceRow(one, k) {
   const text = element("span", "text");
   if (one.inlined) text.append("┌ " + one.inlined + "() inlined");
   else {
-    // What is too long goes on in the next row, as far indented as its beginning.
+    // A long line continues in the next row, with the same indentation.
     const indent = one.text.length - one.text.trimStart().length;
     text.style.setProperty("--indent", indent);
     if (one.file !== undefined) text.append(element("span", "file", fileOf(one) + " "));
@@ -71,7 +71,7 @@ function codeRow(one, k, before) {
   return row;
 }
 
-// The names of the columns, which stay in sight.
+// The names of the columns, which stay visible.
 function headOf(...columns) {
   const row = element("div", "row head");
   for (const [kind, name] of columns) row.append(element("span", kind, name));
@@ -114,7 +114,7 @@ function show(number) {
   choose("code", 0);
 }
 
-// Which colour is which count.
+// The legend of colours and counts.
 function legend(one) {
   const ramp = element("span", "ramp");
   for (let k = 1; k <= 10; k++) {
@@ -133,7 +133,7 @@ function blocks() {
   return [...graph().querySelectorAll(".block")].map((g) => +g.dataset.block).sort((a, b) => a - b);
 }
 
-// Lines that are inlined below a line of source, with itself.
+// A line of source and the lines that are inlined below it.
 function under(k) {
   const source = data[shown].source, found = [k];
   const depth = source[k].depth;
@@ -207,7 +207,7 @@ function focusOn(pane) {
   panes[pane].focus({ preventScroll: true });
 }
 
-// In a narrow window only the pane with the focus is shown.
+// A narrow window shows only the pane with the focus.
 function current() {
   const hidden = !panes.flow.clientWidth;
   for (const name of order) panes[name].classList.toggle("current", name === focus);
@@ -222,13 +222,13 @@ function current() {
   if (row) reveal(row, panes[focus], false);
 }
 
-// The flow graph: the part that is seen.
+// The visible part of the flow graph.
 function setView(x, y, width, height) {
   view = { x, y, width, height };
   graph().setAttribute("viewBox", [x, y, width, height].join(" "));
 }
 
-// At first, as large as letters are readable, around the block that the function begins with.
+// At first large enough to read, around the first block of the function.
 function zoomReadable() {
   const svg = graph(), wide = +svg.dataset.width;
   const width = Math.max(0.8 * panes.flow.clientWidth, Math.min(wide, 1.1 * panes.flow.clientWidth));
@@ -389,7 +389,7 @@ panes.flow.addEventListener("pointermove", (event) => {
 addEventListener("resize", () => { zoomReadable(); revealBlock(at.flow); });
 
 show(0);
-// #FUNCTION+OFFSET chooses an instruction, for links.
+// #FUNCTION+OFFSET selects an instruction, for links.
 const wanted = decodeURIComponent(location.hash.slice(1)).match(/^(.+?)(\+\d+)?$/);
 const named = wanted ? data.findIndex((one) => one.name === wanted[1]) : -1;
 if (named >= 0) {

@@ -3,9 +3,9 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (name) => document.getElementById(name);
 const panes = { files: byId("files"), source: byId("source") };
 const fileRows = [...document.querySelectorAll("tr.file")];
-let shown = -1; // which file
-let rows = []; // of the source, in order: elements that have a line
-let at = -1; // which of them is chosen
+let shown = -1; // number of the shown file
+let rows = []; // elements of the source that have a line, in order
+let at = -1; // index of the selected row
 
 function element(name, kind, text) {
   const made = document.createElement(name);
@@ -64,7 +64,7 @@ function show(number, line) {
   rows = made.filter((row) => row.dataset.line !== undefined);
   rows.forEach((row, k) => row.addEventListener("click", () => choose(k)));
   at = -1;
-  // Comments at the beginning are skipped.
+  // Skip comments at the beginning.
   const code = rows.find((row) => row.matches(".hit, .partly")) ||
     rows.find((row) => row.matches(".missed"));
   panes.source.scrollTop = code ? Math.max(0, code.offsetTop - 90) : 0;
@@ -87,7 +87,7 @@ function choose(k) {
   history.replaceState(null, "", "#" + file.path + ":" + line);
 }
 
-// To the next stretch of lines that never ran.
+// Go to the next group of lines that never ran.
 function nextMissed(by) {
   const missed = (k) => rows[k] && rows[k].classList.contains("missed");
   const code = (k) => rows[k] && rows[k].matches(".hit, .partly");
@@ -132,7 +132,7 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   keys[event.key]();
 });
-// #FILE:LINE chooses a line, for links.
+// #FILE:LINE selects a line, for links.
 const asked = decodeURIComponent(location.hash.slice(1)).match(/^(.+?)(?::(\d+))?$/);
 const named = asked ? data.files.findIndex((one) => one.path === asked[1]) : -1;
 current(named >= 0 ? "source" : "files");

@@ -255,8 +255,7 @@ def _add_branches(
     flows: Iterable[tuple[FunctionCode, FlowCounts]],
     files: Mapping[str, FileCoverage],
 ) -> None:
-    """Add the branches of which it is known how often they went each way, or that they were not
-    reached."""
+    """Add the branches whose counts are known for each way, or that were not reached."""
     spans = sorted(
         (span for function in functions for span in function.lines), key=lambda span: span.low
     )

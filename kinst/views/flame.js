@@ -6,7 +6,7 @@ const picture = byId("frames").ownerSVGElement;
 const whole = frames[0];
 let zoomed = whole;
 
-// Frames are as wide as their part of what is shown; labels are cut to what fits now.
+// Frames are as wide as their share of what is shown; labels are cut to fit.
 function show(chosen) {
   zoomed = chosen;
   const low = +chosen.dataset.x, size = +chosen.dataset.w;
@@ -34,7 +34,7 @@ function cut(name, pixels) {
   return name.length <= letters ? name : name.slice(0, letters - 1) + "…";
 }
 
-// The figures of a frame below the picture; where they do not fit, without the end of its name.
+// The figures of a frame, below the picture; the end of a long name is cut.
 function tell(g) {
   const told = g.querySelector("title").textContent;
   const [name, figures] = [g.dataset.n, told.slice(g.dataset.n.length)];
@@ -51,7 +51,7 @@ function search() {
   for (const g of frames) {
     const hit = wanted !== null && wanted.test(g.dataset.n);
     g.classList.toggle("match", hit);
-    // Frames come by their callers first: what a matching caller covers is not counted again.
+    // Callers come before their callees: a match below a matching caller is not counted again.
     if (hit && +g.dataset.x >= end) {
       covered += +g.dataset.w;
       end = +g.dataset.x + +g.dataset.w;

@@ -211,21 +211,21 @@ class RegisterFile:
         ]
         return [*self._rsp.select_request(thread), *requests]
 
-    def rewrite(self, thread: str, name: str, behind: int) -> None:
+    def rewrite(self, thread: str, name: str, distance: int) -> None:
         """Write its present value to a register that the stub need not name.
 
         Args:
             name: a register that the stub names, of the same size.
-            behind: how many numbers after that one the register has.
+            distance: how many numbers after that one the register comes.
         """
         like = next((r for r in self._integers if r.name == name), None)
         if like is None:
             raise TargetError(f"the GDB stub has no register {name}")
-        number = like.number + behind
+        number = like.number + distance
         select = self._rsp.select_request(thread)
         *_, value = self._rsp.pipeline([*select, b"p%x" % number])
         if len(value) != 2 * like.size:
-            raise TargetError(f"the GDB stub has no register {behind} numbers after {name}")
+            raise TargetError(f"the GDB stub has no register {distance} numbers after {name}")
         self._rsp.ask_ok([b"P%x=%b" % (number, value)], "write a register")
 
     def read(self, thread: str) -> Registers:
