@@ -42,7 +42,7 @@ MOST_PLACES = 1 << 16  # results of place() to keep
 
 @dataclass(frozen=True)
 class CallConvention:
-    """How an ISA calls functions.
+    """Calling convention of an ISA.
 
     Attributes:
         returns: (code, address, target) -> return addresses, as Isa.returns_of().
@@ -63,7 +63,7 @@ def stem_of(name: str) -> str:
 
 
 class DebugInfo:
-    """What the files of one image say about it.  Implements core.inline.DebugIndex.
+    """Debug information of one image.  Implements core.inline.DebugIndex.
 
     For a file without DWARF the answer is None or (), unless a method says that it raises.  Every
     method raises KinstError, in one line that names the file, if the file is damaged.

@@ -167,7 +167,7 @@ class ElfFile:
 
     @cached_property
     def layout(self) -> Mapping[int, int]:
-        """Where the sections of a relocatable file are taken to lie: index -> address.
+        """Assumed addresses of the sections of a relocatable file: index -> address.
 
         {} for linked files.  .text stays at 0, and the other sections that will be in memory follow
         it, in their order.

@@ -50,7 +50,7 @@ NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class OrcRule:
-    """How to find the caller's frame: CFA = register + offset; the return address is at CFA +
+    """Rule to find the caller's frame: CFA = register + offset; the return address is at CFA +
     return_address.
 
     Attributes:

@@ -20,7 +20,7 @@ ALSO_KERNEL = ("kernel", "unix", "genunix")  # what other systems call the kerne
 
 @dataclass(frozen=True)
 class ImagePaths:
-    """Where the files of a kernel and its modules are.
+    """Paths of the files of a kernel and its modules.
 
     Attributes:
         kernel: returns the kernel's debug file.

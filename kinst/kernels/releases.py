@@ -54,13 +54,13 @@ class Release:
 
     @property
     def short(self) -> str:
-        """How a person asks for the newest kernel of this series and flavour."""
+        """Name by which a person asks for the newest kernel of this series and flavour."""
         return ".".join(map(str, self.series)) + "-" + (self.flavour or GENERIC)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which release is asked for.
+    """Description of the wanted release.
 
     Attributes:
         text: as the person wrote it.

@@ -39,7 +39,7 @@ _NESTING = "│ "
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """How to print an annotation.
+    """Layout of a printed annotation.
 
     Attributes:
         width: columns.

@@ -44,7 +44,7 @@ class InlinedAt:
 
 @dataclass(frozen=True, slots=True)
 class BranchCounts:
-    """How often a conditional branch was taken.
+    """Counts of a conditional branch.
 
     Attributes:
         taken: times, None if it is not known.
@@ -165,7 +165,7 @@ class Annotation:
 
     @cached_property
     def executed(self) -> int:
-        """How many instructions ran in it."""
+        """Number of instructions that ran in the function."""
         return sum(self.flow.instructions.values())
 
     @cached_property
@@ -175,7 +175,7 @@ class Annotation:
 
     @cached_property
     def instructions(self) -> Sequence[AnnotatedInstruction]:
-        """All instructions, by address."""
+        """The function's instructions, by address."""
         return tuple(
             self._annotated(number, one)
             for number, block in enumerate(self.code.blocks)
@@ -220,7 +220,7 @@ class Annotation:
 
     @cached_property
     def lines(self) -> CopyNode:
-        """All instructions by source lines."""
+        """The function's instructions by source lines."""
         top = CopyNode("")
         for row in self.instructions:
             copy = top

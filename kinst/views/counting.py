@@ -19,7 +19,7 @@ SITE = "probemod, probefunc, probename"
 
 @dataclass(frozen=True)
 class CountingPlan:
-    """What to count.
+    """Plan of a counting program.
 
     Attributes:
         codes: the functions.

@@ -81,7 +81,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """How many of all lines, functions or branches were reached."""
+    """Number of lines, functions or branches that were reached, of all."""
 
     seen: int
     all: int
@@ -118,7 +118,7 @@ _Body = tuple[str, str, int, int | None, tuple[tuple[int, int], ...]]
 
 @dataclass(slots=True)
 class _Line:
-    """What is known of one source line.
+    """Counts of one source line.
 
     Attributes:
         bodies: highest count by body.

@@ -1,4 +1,4 @@
-"""How often control went over each edge of a function's flow graph, from counts of instructions.
+"""Counts of the edges of a function's flow graph, computed from counts of instructions.
 
 Counts alone often suffice: a block is entered as often as it runs and as often as it is left.  Each
 side of a block is an equation, and each edge an unknown of two of them, so an edge is known unless
@@ -27,7 +27,7 @@ INSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to ask at the last instruction of a block.
+    """Question to ask at the last instruction of a block.
 
     Attributes:
         block: its number.
@@ -63,7 +63,7 @@ class FlowCounts:
 
     @property
     def entered(self) -> int | None:
-        """How often the function was entered, None if it is not known."""
+        """Count of the function's entries, None if it is not known."""
         return self.edges.get(ENTRY)
 
 

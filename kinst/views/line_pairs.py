@@ -1,4 +1,4 @@
-"""Which lines of two versions of a source tree are the same, and their text."""
+"""Pairs of equal lines in two versions of a source tree, and their text."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class MeasuringPlan:
-    """What to measure.
+    """Plan of a measuring program.
 
     Attributes:
         codes: the functions.

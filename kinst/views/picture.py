@@ -1,5 +1,5 @@
-"""What all SVG pictures share: colours for the light and the dark theme, a heading, lengths that
-fit the window.
+"""Common parts of all SVG pictures: colours for the light and the dark theme, a heading, lengths
+that fit the window.
 
 Horizontal lengths are percentages and vertical ones pixels, so that a picture is as wide as its
 window and its letters keep their size.  Parts for only one width have the class `wide` or `narrow`.

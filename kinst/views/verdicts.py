@@ -1,4 +1,4 @@
-"""Whether an assertion of a TEST clause holds, with the values that show it."""
+"""Judge the assertions of TEST clauses, and give the values that explain the verdict."""
 
 from __future__ import annotations
 

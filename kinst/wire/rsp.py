@@ -70,7 +70,7 @@ def connect(address: str, timeout: float = 5.0) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What a connection's two ends have agreed on.
+    """Features that a connection's two ends have agreed on.
 
     Attributes:
         acks: whether packets are acknowledged.
@@ -133,7 +133,7 @@ class Rsp:
 
     @property
     def agreed(self) -> Agreed:
-        """What the two ends have agreed on."""
+        """Features that the two ends have agreed on."""
         return Agreed(self._acks, self.packet_size, dict(self.features), frozenset(self._vcont))
 
     @classmethod

@@ -74,7 +74,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a node hangs in the tree.
+    """Position of a node in the tree.
 
     Attributes:
         parent: of the node.

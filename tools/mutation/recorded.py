@@ -30,7 +30,7 @@ IMPORT = "(import)"  # what runs before the first test
 
 @dataclass
 class Recorded:
-    """What tests reach.
+    """Lines that tests reach.
 
     Attributes:
         lines: "path:line" -> tests, or IMPORT.

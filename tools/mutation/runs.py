@@ -64,7 +64,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant.
+    """Result of a mutant.
 
     Attributes:
         what: killed, crashed, too much (time or memory), survived.

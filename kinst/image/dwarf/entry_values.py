@@ -55,7 +55,7 @@ _ONLY_ENTRY = "only its value at the function's entry is known"
 
 @dataclass(frozen=True)
 class Caller:
-    """What the code tells about callers, by linked addresses.
+    """Facts about callers that the code tells, by linked addresses.
 
     Attributes:
         returns: returns the return addresses of the direct calls of a function.
@@ -74,7 +74,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class Entries:
-    """What is needed of the debug information.
+    """Lookups in the debug information.
 
     Attributes:
         function_at: returns the function whose code holds a linked address.

@@ -60,7 +60,7 @@ GENERIC = Base(8, False)
 
 @dataclass(frozen=True, slots=True)
 class ExpressionContext:
-    """What an expression may use.  The functions raise NotHereError for what is not known.
+    """Values that an expression may use.  The functions raise NotHereError for unknown ones.
 
     Attributes:
         registers: D names by DWARF number.
@@ -99,7 +99,7 @@ class _Machine(Reader):
         self.context = context
         self.stack: list[_Value] = []
         self.place: LocalPiece | None = (
-            None  # a register or a value, if the location is not an address
+            None  # a register or a value, unless it is an address
         )
         self.pieces: list[LocalPiece] = []
         self.forks = 0

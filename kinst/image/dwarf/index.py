@@ -53,7 +53,7 @@ class NamedDie:
 
 @dataclass(frozen=True, slots=True)
 class UnitLines:
-    """Where a unit's line table is.
+    """Place of a unit's line table.
 
     Attributes:
         offset: in .debug_line, -1 for none.

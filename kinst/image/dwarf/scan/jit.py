@@ -1,4 +1,4 @@
-"""How the scan of debug information uses numba.
+"""The scan's use of numba: compile its functions, and keep the compiled code.
 
 Imported only when an index is built (importing numba takes a quarter of a second). Compiled code is
 kept in kinst's cache, in a folder named by the sources: numba itself recompiles a function only if

@@ -1,4 +1,4 @@
-"""Where the compiled scan keeps everything: three arrays.
+"""Memory of the compiled scan: three arrays.
 
 The scan's functions share one value: .debug_info, the other sections one after the other, and one
 array of int64 that holds all tables.  (Every array that a compiled function takes costs numba
@@ -83,7 +83,7 @@ class Words(Protocol):
 
 
 class Space(NamedTuple):
-    """What the scan's functions share.
+    """Arrays that the scan's functions share.
 
     Attributes:
         info: .debug_info.
