@@ -98,9 +98,7 @@ class _Machine(Reader):
         super().__init__(code)
         self.context = context
         self.stack: list[_Value] = []
-        self.place: LocalPiece | None = (
-            None  # a register or a value, unless it is an address
-        )
+        self.place: LocalPiece | None = None  # a register or a value, unless it is an address
         self.pieces: list[LocalPiece] = []
         self.forks = 0
 
