@@ -5,7 +5,8 @@ Tested by tests/session/test_build_folder.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from kinst.session.request import DEFAULT_ISA, Request
 from kinst.session.request_machine import Files, find_files
 from kinst.systems import SystemKind, of_host, of_image
 
+_LONG = 1.0  # seconds of silence before work is reported
 _THREAD_LOCAL = "self"  # how a system is asked for thread-local variables
 
 
@@ -157,7 +159,8 @@ def with_vmlinux(request: Request, report: Report) -> Request:
     build-id of the kernel that runs.  Raises KinstError if there is none, and TargetError."""
     if not request.attach or request.debug or request.kernel:
         return request
-    build = of_host().running_build(request.machine.memory(request.attach))
+    memory = _reported(request.machine.memory(request.attach), report.progress)
+    build = of_host().running_build(memory)
     if build is None:
         raise KinstError(
             "the kernel there is not known: its memory has no VMCOREINFO note with a build-id",
@@ -166,6 +169,17 @@ def with_vmlinux(request: Request, report: Report) -> Request:
     path = find_vmlinux(build, report.progress)
     report.say(f"kinst: the kernel there is {build.release}, whose vmlinux is {path}")
     return replace(request, debug=str(path))
+
+
+def _reported(
+    memory: Iterable[bytes], progress: Callable[[str, float | None], None]
+) -> Iterator[bytes]:
+    """Yield a machine's memory, and report progress once that takes long."""
+    started, work = time.monotonic(), "looking for the build-id of the kernel there"
+    for piece in memory:
+        if time.monotonic() - started > _LONG:
+            progress(work, None)
+        yield piece
 
 
 def isa_of(request: Request) -> Isa:
