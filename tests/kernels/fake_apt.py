@@ -1,5 +1,5 @@
-"""A stand-in for apt-get: it serves a folder of packages as apt does as far as kinst can see:
-`update`, `pkgnames`, `--print-uris download` and `download`; what it was called with is kept."""
+"""A stand-in for apt-get that serves a folder of packages, as far as kinst uses apt: `update`,
+`pkgnames`, `--print-uris download` and `download`. It keeps the arguments of each call."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ echo "PARTS='$FAKE_APT/etc/sources.list.d/'"
 
 @dataclass(frozen=True)
 class Machine:
-    """The stand-in: a folder of packages, and what was asked of it."""
+    """The stand-in: a folder of packages, and the calls made to it."""
 
     folder: Path
 
     def add(self, name: str, files: dict[str, bytes], version: str = "1") -> Path:
-        """A real .deb with these files and their md5sums."""
+        """Make a real .deb with these files and their md5sums."""
         work = self.folder / "work"
         shutil.rmtree(work, ignore_errors=True)
         for path, data in files.items():
@@ -96,7 +96,13 @@ class Machine:
         return file
 
     def add_kernel(self, number: int, debug: bool = True, name: str = "") -> str:
-        """name: of the release, with all that is in it made of number; "" for 6.1's cloud one."""
+        """Add a kernel whose files contain a number.
+
+        Args:
+            number: in each file.
+            debug: add its debug package, too.
+            name: of the release; "" for a cloud kernel of 6.1.
+        """
         release = name or f"6.1.0-{number}-cloud-amd64"
         kernel = {
             f"boot/vmlinuz-{release}": b"kernel %d" % number,
@@ -114,15 +120,15 @@ class Machine:
         return release
 
     def loses(self, name: str) -> None:
-        """From now on this package is in the lists and cannot be downloaded."""
+        """From now on the lists have this package and it cannot be downloaded."""
         (self.folder / f"gone-{name}").touch()
 
     def is_written(self, *suites: str) -> None:
-        """From now on the mirror's lists of these suites are not what it says that they are."""
+        """From now on the mirror's lists of these suites differ from their checksums."""
         (self.folder / "written").write_text(" ".join(suites))
 
     def breaks_off(self, times: int) -> None:
-        """The next downloads fail, so many of them."""
+        """Let the next downloads fail."""
         (self.folder / "breaks").write_text("once\n" * times)
 
     def calls(self, verb: str) -> list[str]:
@@ -131,8 +137,8 @@ class Machine:
 
 
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: str) -> Machine:
-    """The stand-in before the real apt-get, with these lines of sources.list, a busybox, and a
-    cache of kinst's that is empty."""
+    """Put the stand-in before the real apt-get, with these lines of sources.list, a busybox, and an
+    empty cache."""
     folder = tmp_path / "machine"
     for part in ("bin", "packages", "etc/sources.list.d"):
         (folder / part).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Fetching the kernel: real .deb files, made here, behind an apt-get made here (fake_apt.py)."""
+"""Fetching the kernel: real .deb files, made here, from an apt-get made here (fake_apt.py)."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_other_release_of_the_same_mirrors() -> None:
 
 
 def test_backports_come_with_their_release() -> None:
-    """Which has the busybox; and what is not released has no updates of its own."""
+    """The release has the busybox; a suite that is not released has no updates of its own."""
     stanzas = parse_sources(STANZAS, deb822=True)
     again = parse_sources(narrow(stanzas, "trixie-backports"), deb822=True)
     assert [s.suites for s in again] == [
@@ -166,7 +166,7 @@ def test_only_what_is_needed_is_kept(machine: Machine) -> None:
         f"usr/lib/debug/boot/vmlinux-{release}",
         "manifest.json",
     }
-    # Writable by nobody else, as the package says it or not.
+    # Writable by its owner only, even if the package says otherwise.
     assert (folder / "bin/busybox").stat().st_mode & 0o7777 == 0o644
     assert files_below(cache_folder()) - {
         f"kernels/amd64/{release}/{name}" for name in files_below(folder)
@@ -192,7 +192,7 @@ def test_refresh_finds_the_newer_one(machine: Machine) -> None:
     machine.add_kernel(7)
     assert prepare("amd64", quiet).release.startswith("6.1.0-7-")
     assert prepare("amd64", quiet, refresh=True).release.startswith("6.1.0-7-")
-    assert len(machine.calls(" download")) == 2  # print-uris and the download, both of before
+    assert len(machine.calls(" download")) == 2  # print-uris and the download, both from before
     machine.add_kernel(12)
     assert prepare("amd64", quiet).release.startswith("6.1.0-7-")
     assert prepare("amd64", quiet, refresh=True).release.startswith("6.1.0-12-")
@@ -270,7 +270,7 @@ def test_interrupted_then_again(machine: Machine) -> None:
 
 
 def test_a_release_that_is_split_into_packages(machine: Machine) -> None:
-    """As Debian 14 packs Linux 7: the image's package is empty."""
+    """Debian 14 packs Linux 7 so: the image's package is empty."""
     release = "7.3.4+deb13-cloud-amd64"
     modules = f"usr/lib/modules/{release}"
     machine.add(f"linux-image-{release}", {"usr/share/x": b"nothing"})
@@ -304,7 +304,7 @@ def test_a_kernel_by_version(machine: Machine) -> None:
     for text in ("5.10", "5.10.0", "debian:5.10-cloud", older):
         assert prepare("amd64", quiet, text) == found == prepared("amd64", text)
     assert machine.calls("apt") == before
-    # The usual one is what it was.
+    # The usual kernel is unchanged.
     assert prepared("amd64") == prepare("amd64", quiet)
     sources = {call.split("SourceList=")[1].split()[0] for call in machine.calls(" update")}
     suites = {name.rpartition("apt-")[2].partition("/")[0] for name in sources}
@@ -318,7 +318,7 @@ def test_a_version_that_debian_does_not_have(machine: Machine) -> None:
 
 
 def test_a_package_that_the_mirror_has_lost(machine: Machine) -> None:
-    """The one before it is taken; without one the error is apt's."""
+    """The release before it is taken; without one the error is apt's."""
     names = [f"5.10.0-{number}-cloud-amd64" for number in (8, 9, 10)]
     for number, name in enumerate(names):
         machine.add_kernel(number, name=name)
@@ -353,7 +353,7 @@ def test_busybox_alone(machine: Machine) -> None:
     told: list[tuple[str, float | None]] = []
     found = busybox("amd64", lambda what, part: told.append((what, part)))
     assert found.read_bytes() == b"a static busybox"
-    assert os.access(found, os.X_OK) is False  # as the package has it (0666 here)
+    assert os.access(found, os.X_OK) is False  # the package's own mode (0666 here)
     downloads = machine.calls(" download")
     assert downloads and all("linux-image" not in call for call in downloads)
     assert files_below(cache_folder()) == {
@@ -392,7 +392,7 @@ def test_busybox_that_nobody_has(machine: Machine) -> None:
 
 
 def test_a_download_is_asked_about_once_and_may_be_refused(machine: Machine) -> None:
-    """What is in the cache whole is not asked about, nor package lists."""
+    """Neither complete files in the cache nor package lists are asked about."""
     machine.add_kernel(7)
     asked: list[tuple[str, int]] = []
 
@@ -442,7 +442,7 @@ def test_two_at_once_fetch_busybox_once(machine: Machine) -> None:
 
 
 def test_a_release_that_lies_below_usr_with_a_plain_image(machine: Machine) -> None:
-    """As Debian 13 packs riscv64: boot/vmlinux, usr/lib/modules, usr/bin/busybox."""
+    """Debian 13 packs riscv64 so: boot/vmlinux, usr/lib/modules, usr/bin/busybox."""
     for number in ("6.12.9+deb13", "6.12.10+deb13", "6.12.10+deb13+1"):
         release = f"{number}-riscv64"
         files = {
@@ -563,7 +563,7 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
         assert cache_folder() == folder
-    # Without HOME the system is asked, which may not know this user.
+    # Without HOME the system's own entry is used, and this user may have none.
     monkeypatch.delenv("HOME")
     assert cache_folder() == Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache/kinst"
     monkeypatch.setattr(os, "getuid", lambda: 54321)
@@ -572,7 +572,7 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_make_setup_fetched(prepared: Prepared) -> None:
-    """The real one: an x86-64 vmlinux with DWARF, the kernel's own name, a static busybox."""
+    """An x86-64 vmlinux with DWARF, the kernel's own name, a static busybox."""
     sections = read_elf(["readelf", "-SW", str(prepared.debug)])
     assert ".debug_info" in sections and ".text" in sections
     assert "X86-64" in read_elf(["readelf", "-hW", str(prepared.debug)])

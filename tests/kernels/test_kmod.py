@@ -12,7 +12,7 @@ from kinst.core.errors import KinstError
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.kmod import depends, module_name, resolve, unpacked
 
-# net_failover calls failover_register(), which failover has; dummy needs nobody.
+# net_failover calls failover_register(), which failover has; dummy needs no other module.
 NAMES = ("net_failover", "failover", "dummy")
 
 
@@ -21,7 +21,9 @@ def test_each_after_what_it_needs_and_once(prepared: Prepared) -> None:
     assert [module_name(file) for file in files] == ["failover", "net_failover", "dummy"]
     assert all(file.is_file() for file in files)
     assert depends(files[1]) == ("failover",) and depends(files[2]) == ()
-    assert resolve(prepared.modules, ("net-failover",)) == files[:2]  # as modprobe(8) takes it
+    assert (
+        resolve(prepared.modules, ("net-failover",)) == files[:2]
+    )  # modprobe(8) accepts this spelling
     assert resolve(prepared.modules, ()) == []
 
 

@@ -1,4 +1,5 @@
-"""A vmlinux made of a boot image and of what /proc/kallsyms shows, beside the one with DWARF."""
+"""A vmlinux made from a boot image and the output of /proc/kallsyms, compared with the one with
+DWARF."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def ignore(what: str, part: float | None) -> None:
 
 
 def boot_image(folder: Path, payload: bytes, size: int) -> Path:
-    """A bzImage of one sector of set-up code."""
+    """Make a bzImage with one sector of set-up code."""
     head = bytearray(1024)
     head[0x1F1] = 1
     head[0x202:0x206] = b"HdrS"
@@ -52,12 +53,12 @@ KERNEL = b"\x7fELF" + b"ab" * 300 + os.urandom(5000) + bytes(70_000) + b"ab" * 3
 def test_each_compression_is_undone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Sequence[str]
 ) -> None:
-    """Without the programs that have done it, and of more than one of lz4's blocks."""
+    """Without the programs that compressed it, and with more than one of lz4's blocks."""
     kernel = KERNEL + bytes(9 << 20) + KERNEL
     packed = subprocess.run(command, input=kernel, capture_output=True, check=True).stdout
     monkeypatch.setenv("PATH", "")
     assert elf_in(boot_image(tmp_path, packed, len(kernel))) == kernel
-    for at in (4,) if command[0] == "lz4" else (4, 2000):  # lz4 has no sum of what it packs
+    for at in (4,) if command[0] == "lz4" else (4, 2000):  # lz4 has no checksum of its content
         other = bytes(~byte & 255 for byte in packed[at : at + 60])
         hurt = packed[:at] + other + packed[at + 60 :]
         with pytest.raises(KinstError, match=r"damaged|does not know"):
@@ -84,7 +85,7 @@ def test_a_damaged_boot_image_is_refused(tmp_path: Path) -> None:
 
 
 def shown(elf: Elf, path: Path) -> None:
-    """What /proc/kallsyms would show of a kernel that KASLR has moved, by nm(1)."""
+    """Return what /proc/kallsyms would show of a kernel that KASLR has moved, by nm(1)."""
     said = subprocess.run(["nm", "-n", elf.path], capture_output=True, text=True, check=True)
     lines = []
     for line in said.stdout.splitlines():
@@ -112,7 +113,7 @@ def made(full: Elf, prepared: Prepared, tmp_path_factory: pytest.TempPathFactory
     files = (prepared.kernel, folder / "kallsyms", folder / "notes", folder)
     path = make_vmlinux(*files, ignore)
     (folder / "kallsyms").unlink()
-    assert make_vmlinux(*files, ignore) == path  # it is kept
+    assert make_vmlinux(*files, ignore) == path  # the file is kept
     return open_elf(path)
 
 
@@ -123,12 +124,12 @@ def by_address(elf: Elf) -> dict[int, Function]:
 def test_functions_are_those_of_the_debug_package(full: Elf, made: Elf) -> None:
     wanted, found = by_address(full), by_address(made)
     both = wanted.keys() & found.keys()
-    # Missing: what the linker's own marks are called.  More: labels within assembly.
+    # Missing: names of the linker's own marks.  More: labels within assembly.
     assert len(both) > 0.999 * len(wanted)
     assert len(found) - len(both) < 30
     assert all(wanted[at].name == found[at].name for at in both)
     differ = [(wanted[at], found[at]) for at in both if wanted[at].size != found[at].size]
-    # A breakpoint behind a last return is padding to one and not to the other.
+    # A breakpoint after a last return is padding in one file and not in the other.
     other = [(one, two) for one, two in differ if one.size - two.size != 1]
     assert len(other) < 0.006 * len(both), other[:10]
     for name in ("vfs_read", "do_sys_openat2", "tcp_ack", "schedule"):

@@ -1,14 +1,16 @@
-"""A new Debian 12 with nothing in it but debootstrap's minbase, what the README asks for and a
-copy of this checkout, and commands that run in it.
+"""A new Debian 12 with only debootstrap's minbase, the packages that the README asks for and a copy
+of this checkout; and commands that run in it.
 
     .venv/bin/python -m tests.setup.fresh_root [--kernels] COMMAND...
 
-Each COMMAND is a line for the shell, run in the checkout; one that fails ends it all.  --kernels
-shares the kernels in this machine's cache, which otherwise are fetched as on any new machine.
+Each COMMAND is a line for the shell, run in the checkout; the first that fails ends the run.
+--kernels shares the kernels in this machine's cache, which otherwise are fetched as on any new
+machine.
 
-It needs root and about 7 GB below $TMPDIR (or /var/tmp).  Packages come from where this machine's
-apt and pip are set up to get them; nothing else of the machine is used.  A command runs in a mount
-and a PID namespace of its own (unshare(1)): however it ends, its mounts and processes end with it.
+It needs root and about 7 GB below $TMPDIR (or /var/tmp). Packages come from the places that this
+machine's apt and pip are configured for; nothing else of the machine is used.  A command runs in a
+mount and a PID namespace of its own (unshare(1)): its mounts and processes end with it, even if it
+is killed.
 """
 
 from __future__ import annotations
@@ -34,19 +36,19 @@ from kinst.kernels.apt import Apt, parse_sources
 from tests import ROOT
 
 SUITE = "bookworm"
-# What README.md asks of a machine before `make trace`.
+# Packages that README.md requires before `make trace`.
 BEFOREHAND = "apt-get update -q && apt-get install -q -y --no-install-recommends make"
 HOST_NAMES = ("resolv.conf", "hosts", "nsswitch.conf")
 PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
-# Files of the machine that its settings name are copied here, because packages may replace them
-# where they were.
+# Folder for copies of the machine's files that its settings name: at their own paths packages might
+# replace them.
 COPIES = "/etc/of-the-machine"
 
 # Mounts and processes of a command end with it.
 APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private")
 # Arguments: the root, then folders to show in it read-only as SOURCE PLACE, --, the command.
-# The shell stays, as the process that orphans go to.
+# The shell stays, as the parent of orphans.
 IN_NAMESPACE = r"""
 set -euo pipefail
 root=$1
@@ -84,8 +86,13 @@ exit "$status"
 
 @dataclass
 class FreshRoot:
-    """folder: what is / inside.  environment: what the machine's settings say to pip.
-    shared: folders of the machine and where they are inside, read-only."""
+    """A root folder, and how to run commands in it.
+
+    Attributes:
+        folder: / inside.
+        environment: pip's settings of the machine, as variables.
+        shared: folders of the machine -> their paths inside, read-only.
+    """
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
@@ -94,9 +101,10 @@ class FreshRoot:
     def command(
         self, line: str, where: str, user: str = "root", environment: Mapping[str, str | None] = {}
     ) -> list[str]:
-        """The arguments that run a line of shell inside, in the folder `where`.
+        """Return the arguments that run a line of shell inside, in the folder `where`.
 
-        environment: None unsets a variable.  There is no LANG, as in a minbase root.
+        Args:
+            environment: None unsets a variable.  There is no LANG, as in a minbase root.
         """
         variables: dict[str, str | None] = {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -116,7 +124,7 @@ class FreshRoot:
     def run(
         self, line: str, where: str = "/", user: str = "root", **environment: str | None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a line of shell inside to its end; what it said is in stdout."""
+        """Run a line of shell inside to its end; its output and messages are in stdout."""
         return subprocess.run(
             self.command(line, where, user, environment),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -126,7 +134,7 @@ class FreshRoot:
     def good(
         self, line: str, where: str = "/", user: str = "root", **environment: str | None
     ) -> str:
-        """What a line of shell says that must succeed."""
+        """Return the output of a line of shell that must succeed."""
         done = self.run(line, where, user, **environment)
         if done.returncode:
             said = done.stdout[-4000:]
@@ -134,7 +142,7 @@ class FreshRoot:
         return done.stdout
 
     def put_checkout(self, place: str, owner: str = "root") -> None:
-        """A copy of this checkout, without what git ignores."""
+        """Copy this checkout, without files that git ignores."""
         ignored = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split()]
         inside = self.folder / place.lstrip("/")
         shutil.copytree(ROOT, inside, ignore=shutil.ignore_patterns(".git", *ignored))
@@ -159,7 +167,7 @@ def _output(*command: str) -> str:
 
 
 def _take_over_apt(root: FreshRoot, sources: str) -> None:
-    """The machine's Debian mirrors, with the keys, proxies and certificates that go with them."""
+    """Take over the machine's Debian mirrors, with their keys, proxies and certificates."""
     keys = [source.fields.get("signed-by", "") for source in parse_sources(sources, deb822=True)]
     options = _output("apt-config", "dump", "--no-empty", "--format", '%f "%v";%n', "Acquire")
     kept = [
@@ -173,7 +181,7 @@ def _take_over_apt(root: FreshRoot, sources: str) -> None:
         if file.is_absolute() and file.is_file() and not inside.exists():
             inside.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, inside)
-    # Nobody needs the packages after a crash of this machine.
+    # The packages need not survive a crash of this machine.
     (root.folder / "etc/dpkg/dpkg.cfg.d/of-no-value").write_text("force-unsafe-io\n")
     (root.folder / "etc/apt/sources.list").unlink(missing_ok=True)
     (root.folder / "etc/apt/sources.list.d/debian.sources").write_text(sources)
@@ -181,7 +189,7 @@ def _take_over_apt(root: FreshRoot, sources: str) -> None:
 
 
 def _take_over_pip(root: FreshRoot) -> None:
-    """pip's settings, by its variables, and the files and folders that they name."""
+    """Take over pip's settings, by its variables, and the files and folders that they name."""
     # Lines as global.index-url='...' and :env:.cert='...'.
     for line in _output(sys.executable, "-m", "pip", "config", "list").splitlines():
         name, _, value = line.partition("=")
@@ -194,11 +202,11 @@ def _take_over_pip(root: FreshRoot) -> None:
 
 
 def _inside(root: FreshRoot, word: str) -> str:
-    """A word of the settings as it must be inside: a folder that it names is shared, a file
-    copied."""
+    """Return a word of the settings as it must be inside: a folder that it names is shared, a file
+    is copied."""
     path = Path(word.removeprefix("file://"))
     if path.is_absolute() and path.is_dir():
-        # The pages of an index lead to files beside it.
+        # The pages of an index refer to files beside it.
         folder = str(path.parent if path.name == "simple" else path)
         if (folder, folder) not in root.shared:
             root.shared.append((folder, folder))
@@ -211,13 +219,13 @@ def _inside(root: FreshRoot, word: str) -> str:
 
 
 def _debootstrap(folder: Path, sources: str) -> None:
-    """debootstrap's minbase into a new folder, from the first of the sources' mirrors."""
+    """Run debootstrap's minbase into a new folder, from the first of the sources' mirrors."""
     stanzas = parse_sources(sources, deb822=True)
     main = next((source for source in stanzas if SUITE in source.suites), None)
     if main is None:
         raise KinstError(f"apt's sources on this machine have updates of {SUITE} but not itself")
     key = main.fields.get("signed-by", "")
-    # It mounts proc in the new root, too.
+    # debootstrap mounts proc in the new root, too.
     command = [*APART, "--mount-proc", "debootstrap", "--variant=minbase"]
     command += [f"--keyring={key}"] if key.startswith("/") else []
     done = subprocess.run(
@@ -231,7 +239,8 @@ def _debootstrap(folder: Path, sources: str) -> None:
 
 @contextmanager
 def fresh_root() -> Iterator[FreshRoot]:
-    """A new root; it is deleted at the end.  Raises KinstError: not root, no mirror, no network."""
+    """Make a new root, and delete it at the end.  Raises KinstError: not root, no mirror, no
+    network."""
     if os.getuid() != 0:
         raise KinstError("only root can make a root folder and mounts", "run it as root")
     if not shutil.which("debootstrap"):
@@ -251,7 +260,7 @@ def fresh_root() -> Iterator[FreshRoot]:
         root.good(BEFOREHAND, DEBIAN_FRONTEND="noninteractive")
         yield root
     finally:
-        # Nothing is mounted there: what was is gone with the namespaces.
+        # Nothing is mounted there any more: mounts ended with their namespaces.
         subprocess.run(["rm", "-rf", "--one-file-system", str(work)], check=True)
 
 

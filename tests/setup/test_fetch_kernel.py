@@ -1,4 +1,4 @@
-"""setup/fetch_kernel.py: what set-up says while it fetches a kernel, and that it asks again."""
+"""setup/fetch_kernel.py: its output while it fetches a kernel, and that it tries again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def fetch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    """Run the script with these words: its status, and what it printed."""
+    """Run the script with these words.  Return its status and output."""
 
     def run(*words: str) -> tuple[int, str]:
         script = runpy.run_path(str(ROOT / "setup/fetch_kernel.py"))
@@ -63,7 +63,7 @@ def test_after_three_attempts_it_says_why_and_ends(
     status, said = fetch("amd64", "6.12")
     assert status == 1
     assert said.count("Connection timed out") == 3
-    # What is whole is kept: the next run has only the rest to do.
+    # Complete files are kept: the next run fetches only the others.
     machine.breaks_off(0)
     assert fetch("amd64", "6.12")[0] == 0
 

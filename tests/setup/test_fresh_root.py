@@ -1,8 +1,8 @@
-"""A new Debian 12 (debootstrap's minbase) in which the README's two commands are to work.
+"""A new Debian 12 (debootstrap's minbase) in which the README's two commands must work.
 
-One root for all: `make setup-all` runs in it, in a checkout whose path has a space; then what
-users may have otherwise is tried there, and each package that set-up names is taken away once.
-The kernels are this machine's, so that little but packages is fetched.  Minutes long, and only for
+One root for all tests: `make setup-all` runs in it, in a checkout whose path has a space; then
+variations that users may have are tried, and each package that set-up names is removed once.  The
+kernels are this machine's, so that little besides packages is fetched.  Takes minutes, and needs
 root; `make test-fresh` runs all tests in such a root, from nothing.
 """
 
@@ -30,13 +30,13 @@ pytestmark = [
 CHECKOUT = "/root/a checkout"
 USER = "somebody"
 USERS = f"/home/{USER}/a checkout"
-# A package that is a name for another.
+# A package that only refers to another.
 FILES_IN = {"python3-venv": "python3.11-venv"}
 COUNT = ".venv/bin/kinst -q -n 'kinst::vfs_read:0 {{ @ = count(); }}' -c 'wc -c /init' {}"
 
 
 def packages() -> list[str]:
-    """Every package that set-up names."""
+    """Return every package that set-up names."""
     script = '. setup/tools.sh; echo "$basic_tools$test_tools$all_tools" | cut -s -d: -f2'
     done = subprocess.run(
         ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
@@ -77,7 +77,7 @@ def test_a_kernel_of_each_instruction_set_is_traced(root: FreshRoot, isa: str) -
 
 
 def test_what_tests_compare_with_is_there(root: FreshRoot) -> None:
-    """These compile for three instruction sets and run every tool but QEMU."""
+    """These tests compile for three instruction sets and run every tool but QEMU."""
     chosen = "tests/image tests/isa/riscv64/test_relocate.py tests/cli/test_inlinecall.py"
     root.good(f".venv/bin/python -m pytest -q -m 'not slow' {chosen}", CHECKOUT)
 
@@ -93,7 +93,7 @@ def test_a_user_with_a_locale_that_is_not_there(root: FreshRoot) -> None:
 
 
 def test_a_checkout_that_cannot_be_written_to(root: FreshRoot) -> None:
-    """One line when it is not set up; when it is, it works."""
+    """One line if it is not set up; if it is, it works."""
     root.put_checkout("/srv/checkout")
     done = root.run("make setup", "/srv/checkout", USER)
     assert done.returncode == 2
@@ -110,7 +110,7 @@ def test_a_checkout_that_cannot_be_written_to(root: FreshRoot) -> None:
 @pytest.mark.parametrize("package", packages())
 def test_a_package_that_was_removed_is_named_and_got_again(root: FreshRoot, package: str) -> None:
     root.good(f"dpkg --remove --force-depends {package} {FILES_IN.get(package, '')}")
-    # An environment of Python's goes on without what made it.
+    # A virtual environment works without the module that made it.
     again = "rm -rf .venv/bin/python* && " if package == "python3-venv" else ""
     done = root.run(f"{again}setup/setup.sh all", USERS, USER)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""tools/newer_qemu.py: Debian 13's QEMU beside Debian 12's, and how its programs are started."""
+"""tools/newer_qemu.py: Debian 13's QEMU next to Debian 12's, and how its programs are started."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Set-up finds out which tools do not work, names Debian's packages, gets them, keeps the proof.
+"""Set-up finds tools that do not work, names Debian's packages, installs them, and keeps the proof.
 
-The scripts run with stand-ins for some commands and without others; what they do with a real apt
-is in test_fresh_root.py."""
+The scripts run with stand-ins for some commands and without others; test_fresh_root.py runs them
+with a real apt.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ class Machine:
             (self.commands / name).unlink(missing_ok=True)
 
     def stand_in(self, name: str, script: str) -> None:
-        """A command that notes its arguments and then does what the script says."""
+        """Add a command that notes its arguments and then runs the script."""
         self.without(name)
         note = f'echo "{name} $*" >>{self.calls}'
         (self.commands / name).write_text(f"#!/bin/bash\n{note}\n{script}\n")
@@ -77,7 +78,7 @@ class Machine:
         self.stand_in("dpkg-query", f"case ${{@: -1}} in {names}) echo -n installed ;; esac")
 
     def called(self, name: str) -> list[str]:
-        """The arguments of each call of a stand-in."""
+        """Return the arguments of each call of a stand-in."""
         lines = self.calls.read_text().splitlines() if self.calls.exists() else []
         return [line.removeprefix(f"{name} ") for line in lines if line.startswith(f"{name} ")]
 
@@ -238,7 +239,7 @@ def every_tool() -> Collection[str]:
 
 @pytest.mark.parametrize("tool", every_tool())
 def test_every_tool_is_proved_by_work_of_its_own(tool: str, tmp_path: Path) -> None:
-    """prove() has a case for it: without one it would say yes to anything."""
+    """prove() has a case for it: without one it would accept anything."""
     script = f". {ROOT}/setup/tools.sh; checkout=/none; venv=none; PATH=/none; prove {tool}"
     done = subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, capture_output=True)
     assert done.returncode != 0

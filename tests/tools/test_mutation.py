@@ -1,4 +1,4 @@
-"""tools.mutation records what tests reach: long ones are cut, and nothing else is hurt by it."""
+"""tools.mutation records what tests reach: long tests are cut, without harm to others."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_long_tests_are_cut_and_the_others_are_not_hurt(tmp_path: Path) -> None:
     made = json.loads((tmp_path / "result.json").read_text())
     names = [test.rpartition("::")[2] for test in made["tests"]]
     assert len(names) == 2 + 8 + 8 + 1
-    # The one that the fixture was kept from takes as long, and is not to be run among the quick.
+    # The test whose fixture was cut takes as long, and must not run among the quick ones.
     seconds = {test.rpartition("::")[2]: found for test, found in made["seconds"].items()}
     assert all(
         seconds[name] >= 0.05 for name in names if "fixture" in name or "another_one" in name

@@ -1,6 +1,7 @@
 """A GDB stub to talk to: answers from a table, on a thread, over a socket pair.
 
-Written from the protocol's description, apart from kinst's client."""
+Written from the protocol's description, independently of kinst's client.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +13,14 @@ Answer = bytes | Callable[[bytes], bytes]
 
 
 class StubDouble:
-    """answers: request (or the start of one) to reply; the longest match counts, no match is
-    the empty reply.  requests: what was asked, in order.  acks: wait for nothing, but send + for
-    each packet until QStartNoAckMode is agreed."""
+    """The stub.
+
+    Attributes:
+        answers: request (or the start of one) -> reply; the longest match counts, no match is the
+            empty reply.
+        requests: received so far, in order.
+        acks: wait for none, but send + for each packet until QStartNoAckMode is agreed.
+    """
 
     def __init__(self, answers: Mapping[bytes, Answer], greeting: bytes = b"") -> None:
         self.answers = dict(answers)
@@ -62,7 +68,7 @@ class StubDouble:
                     self.requests.append(body)
                     self._answer(body)
                 elif data[:1] != b"$":
-                    data = data[1:]  # noise, as what ends a packet that was not begun
+                    data = data[1:]  # noise, such as the end of a packet that was not begun
                 else:
                     break
 

@@ -54,7 +54,7 @@ def test_a_child_outlives_the_thread_that_started_it() -> None:
     thread = threading.Thread(target=lambda: seen.append(Child(["sleep", "60"], [], 2)))
     thread.start()
     thread.join()
-    time.sleep(0.2)  # PR_SET_PDEATHSIG would kill it when its thread ends
+    time.sleep(0.2)  # PR_SET_PDEATHSIG would kill the child when its thread ends
     assert seen[0].status() is None
     assert seen[0].end() == -signal.SIGKILL
 
@@ -145,7 +145,7 @@ def test_pump_sends() -> None:
 
 
 def test_a_stream_that_never_ends_does_not_hold_up_the_others() -> None:
-    """A sender that writes faster than the pump reads: the command's output, and its end."""
+    """A sender writes faster than the pump reads: the command's output must not delay its end."""
 
     class Endless:
         given = 0
@@ -157,7 +157,7 @@ def test_a_stream_that_never_ends_does_not_hold_up_the_others() -> None:
 
     sock = Endless()
     assert _drain(sock) is not None  # type: ignore[arg-type]
-    # What the sockets hold of before is read, or the end of a command would overtake its output.
+    # Bytes that the sockets hold already are read, or a command's end would overtake its output.
     with socket.socket(socket.AF_UNIX) as one:
         sizes = (socket.SO_SNDBUF, socket.SO_RCVBUF)
         assert sock.given > 2 * sum(one.getsockopt(socket.SOL_SOCKET, size) for size in sizes)

@@ -1,4 +1,4 @@
-"""A process that outlives kinst: it answers, and knows when nobody asks any more."""
+"""A process that outlives kinst: it answers, and notices that no more requests will come."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Interrupted:
 
 @pytest.mark.parametrize("after", [0, 3, 8, 20])
 def test_interrupted_within_a_message(tmp_path: Path, after: int) -> None:
-    """Neither end waits for the other: the stream is over, and what was asked before it holds."""
+    """Neither end waits for the other: the stream ends, and requests before it hold."""
     noted = tmp_path / "noted"
 
     def serve(channel: Channel) -> None:
@@ -89,7 +89,7 @@ def test_interrupted_within_a_message(tmp_path: Path, after: int) -> None:
 
 
 def test_it_is_told_of_a_death_and_holds_nothing_open(tmp_path: Path) -> None:
-    """The process that has it is killed; a pipe that it wrote to ends then."""
+    """Its owner is killed; a pipe that the owner wrote to ends then."""
     noted, (reader, writer) = tmp_path / "noted", os.pipe()
 
     def serve(channel: Channel) -> None:

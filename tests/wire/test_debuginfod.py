@@ -1,4 +1,4 @@
-"""Debug files by debuginfod's client library, from a server that is here."""
+"""Debug files by debuginfod's client library, from a server on this machine."""
 
 from __future__ import annotations
 

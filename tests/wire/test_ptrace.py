@@ -1,4 +1,5 @@
-"""System calls that another process is made to make, and its memory: a child that only counts."""
+"""System calls that another process is made to execute, and its memory: a child that only
+counts."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from kinst.wire.ptrace import calls_in, can_trace
 pytestmark = pytest.mark.skipif(bool(can_trace()), reason="hosts of other instruction sets")
 MB = 1 << 20
 PAGE = 4096
-# It maps 4 MB, says where, and then adds one to their first word and sleeps, for ever.
+# It maps 4 MB, prints the address, and then adds one to the first word and sleeps, forever.
 CHILD = """
 import ctypes, mmap, time
 memory = mmap.mmap(-1, 4 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -84,7 +85,7 @@ def test_only_pages_that_take_memory_are_read() -> None:
 
 
 def test_memory_is_shared_and_made_its_own_again() -> None:
-    """Forty times: the child sleeps in a system call each time, which is begun again."""
+    """Forty times: the child sleeps in a system call each time, which is restarted."""
     with counting() as (process, address):
         files = set(process.descriptors())
         for turn in range(40):
@@ -108,9 +109,8 @@ def test_memory_is_shared_and_made_its_own_again() -> None:
         assert set(process.descriptors()) == files
 
 
-# It sleeps in system calls with values of its own in registers that those leave alone, and writes
-# down how often all of them were as they should be, and what else a call returned than that it was
-# over or interrupted.
+# It sleeps in system calls with known values in registers that calls preserve, and counts how often
+# all of them were right, and results of a call other than success or EINTR.
 REGISTERS = r"""
 #include <stdint.h>
 #include <stdio.h>
@@ -158,7 +158,7 @@ def registers_child(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_tracer_is_killed_between_any_two_of_its_requests(
     registers_child: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that it traced goes on as if nothing had been, wherever that is."""
+    """The traced process goes on undisturbed, wherever the tracer is killed."""
     request = ptrace._ptrace
     with counting(registers_child) as (process, address):
         ended = 0

@@ -1,4 +1,4 @@
-"""QEMU's machine protocol, with a QEMU that says what a test wants."""
+"""QEMU's machine protocol, with a QEMU that answers what a test wants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = Callable[[dict[str, Any]], object]
 
 @contextmanager
 def qemu(path: Path, answer: Answer) -> Iterator[None]:
-    """A monitor that answers each command; before each an event goes by."""
+    """A monitor that answers each command, with an event before each answer."""
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(path))
     server.listen()
@@ -154,7 +154,7 @@ def test_what_is_no_monitor(said: bytes | None, error: str) -> None:
 
 
 def test_events_without_end_are_no_answer(tmp_path: Path) -> None:
-    """They come faster than kinst waits, and do not make it wait for ever."""
+    """They come faster than kinst waits, and do not make it wait forever."""
     ours, theirs = socket.socketpair()
 
     def chatter() -> None:

@@ -97,7 +97,8 @@ def test_a_stub_that_wants_acknowledgements_gets_them() -> None:
 
 
 def test_qemu_takes_the_next_request_as_an_acknowledgement() -> None:
-    """It answers what only it knows, has no QStartNoAckMode, and gets requests in batches."""
+    """It answers a request that only QEMU knows, has no QStartNoAckMode, and gets requests in
+    batches."""
     old = {b"qSupported": b"PacketSize=100;vContSupported+", b"vCont?": b"vCont;c", b"m": b"c3"}
     stub = StubDouble(old | {b"qqemu.sstepbits": b"ENABLE=1,NOIRQ=2,NOTIMER=4"})
     client = Rsp(stub.ours)
@@ -196,7 +197,7 @@ def test_threads_in_several_packets() -> None:
     "named", [b"m", b"m,1", b"m01\n02", b"m1,\x1b[2J", b"mp1.", b"mp1.-1,0x2", b"m1 ", b"m\xff"]
 )
 def test_names_of_threads_are_numbers(named: bytes) -> None:
-    """GDB's manual, "Packets", has what a thread-id is: this one is printed, and sent back."""
+    """GDB's manual, "Packets", defines a thread-id: names are printed, and sent back."""
     client = Rsp(StubDouble(MODERN | {b"qfThreadInfo": named}).ours)
     with pytest.raises(TargetError, match="calls a CPU thread '") as caught:
         client.threads()
@@ -257,7 +258,7 @@ def test_registers_are_placed_by_number() -> None:
     stub.answers |= {b"g": g.hex().encode(), b"p6": b"0200000000000000"}
     values = RegisterFile(client, describe(client)).read("2")
     assert values["r1"] == 1 and "none" not in values
-    assert b"p6" not in stub.requests  # it is asked for when it is looked up
+    assert b"p6" not in stub.requests  # it is requested when it is looked up
     assert values == {"r0": 0x1122334455667788, "r1": 1, "mid": 0x8005, "late": 2}
     assert b"Hg2" in stub.requests
     later = RegisterFile(client, describe(client)).read("2")
@@ -277,7 +278,7 @@ def test_registers_that_are_not_available_are_left_out() -> None:
 
 
 def test_a_register_without_a_name_is_written_with_what_it_has() -> None:
-    """Some numbers behind one that has a name, on the CPU that was asked for."""
+    """It comes some numbers after one that has a name; the selected CPU gets it."""
     stub = StubDouble(MODERN | {b"p2f": b"8877665544332211", b"P2f=": b"OK", b"p30": b"E14"})
     client = Rsp(stub.ours)
     file = RegisterFile(client, (RegisterInfo("a", 0x20, 8, 0),))
@@ -313,7 +314,7 @@ def test_connect_to_tcp_and_unix(tmp_path: Path) -> None:
 
 
 def test_noise_without_end_is_no_stop_reply() -> None:
-    """It comes faster than it is read, and does not make kinst wait for ever."""
+    """It comes faster than it is read, and does not make kinst wait forever."""
     stub = StubDouble(MODERN)
     client = Rsp(stub.ours)
 

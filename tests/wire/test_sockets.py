@@ -1,4 +1,4 @@
-"""Who is connected to a socket, without connecting."""
+"""Whether a socket has a client, without connecting to it."""
 
 from __future__ import annotations
 
