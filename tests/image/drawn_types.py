@@ -1,5 +1,5 @@
-"""C declarations drawn at random, and what is known of them without a compiler: how each type is
-spelled; and a program that prints where the members of the structures are."""
+"""C declarations drawn at random, with the spelling of each type, known without a compiler; and a
+program that prints where the members of the structures are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Spelled as D does it; sizes in bits, for the widths of bit-fields.
+# In D's spelling; sizes in bits, for the widths of bit-fields.
 INTEGERS = {
     "char": 8, "signed char": 8, "unsigned char": 8, "short": 16, "unsigned short": 16, "int": 32,
     "unsigned int": 32, "long": 64, "unsigned long": 64, "long long": 64, "_Bool": 1,
@@ -20,8 +20,14 @@ VALUES = (0, 1, -1, 5, 127, 128, 255, 256, 32767, -32768, 65535, 65536, 2**31 - 
 
 @dataclass
 class Struct:
-    """A structure or union to be.  members: (name, its type as spelled), those of anonymous ones in
-    their places; widths: of bit-fields."""
+    """A structure or union.
+
+    Attributes:
+        tag: its name.
+        text: its declaration.
+        members: (name, its type as spelled), those of anonymous ones in their places.
+        widths: of bit-fields.
+    """
 
     tag: str
     text: str = ""
@@ -30,8 +36,13 @@ class Struct:
 
 
 class Declarations:
-    """A C file.  prototypes: of functions, as spelled without the name.  flat: no arrays of arrays
-    are drawn.  prefix: of all names."""
+    """A C file.
+
+    Attributes:
+        prototypes: of functions, as spelled without the name.
+        flat: draw no arrays of arrays.
+        prefix: of all names.
+    """
 
     def __init__(self, seed: int, *, flat: bool = False, prefix: str = "") -> None:
         self._rng, self._flat, self._prefix = random.Random(seed), flat, prefix
@@ -59,8 +70,8 @@ class Declarations:
 
     @property
     def program(self) -> str:
-        """A C file that prints "name first-bit bits bytes" of each member, bits of a bit-field and
-        bytes of its type, and "tag 0 0 bytes"."""
+        """Return a C file that prints "name first-bit bits bytes" of each member, bits of a
+        bit-field and bytes of its type, and "tag 0 0 bytes"."""
         lines = [self.source, "#include <stddef.h>", "#include <stdio.h>", "#include <string.h>",
                  "static void bits(const char *name, const void *at, unsigned size, int whole) {",
                  "const unsigned char *byte = at; int first = -1, count = 0;",
@@ -84,7 +95,7 @@ class Declarations:
         return f"{self._prefix}{kind}{self._names}"
 
     def declaration(self, depth: int = 3) -> str:
-        """With {} where the name goes."""
+        """Return a declaration with {} in place of the name."""
         rng = self._rng
         made, last = "{}", ""
         while depth and rng.random() < 0.55:
@@ -123,7 +134,7 @@ class Declarations:
     def _enumeration(self) -> None:
         tag = self._new("kind")
         values = self._rng.sample(VALUES, 4)
-        # C has the ints; what is above them would make the enumeration wider.
+        # C has ints; larger values would make the enumeration wider.
         names = {self._new("VALUE"): value for value in values}
         self.enumerators |= names
         body = ", ".join(f"{name} = {value}" for name, value in names.items())
@@ -174,7 +185,7 @@ class Declarations:
         self.variables[name] = text.replace("{}", "").rstrip()
 
     def _function(self) -> None:
-        """Its own result is a plain type, so that its parameters are what is drawn."""
+        """Draw a function type with a plain result, so that its parameters are the drawn types."""
         name, taken = self._new("function"), self.taken(2)
         result = self._rng.choice(["void", *INTEGERS, "struct unknown *"])
         gap = "" if result.endswith("*") else " "
@@ -192,7 +203,7 @@ class Declarations:
 
 
 def said(folder: Path, drawn: Declarations) -> dict[str, tuple[int, int, int]]:
-    """What the program prints, by name."""
+    """Return the program's output, by name."""
     (folder / "said.c").write_text(drawn.program)
     subprocess.run(["gcc", "-w", "-o", "said", "said.c"], cwd=folder, check=True)
     shown = subprocess.run(["./said"], cwd=folder, check=True, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""C files compiled for tests of debug information, and what their comments say of them."""
+"""C files compiled for tests of debug information, and facts from their comments."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ CROSS = {
 
 @dataclass(frozen=True)
 class Table:
-    """What the comments of copies.c say.
+    """Facts from the comments of copies.c.
 
-    decl: line by function.  copies: how often (function, line of the call, caller) is there.
-    open: those that may be there more often.
+    Attributes:
+        decl: line by function.
+        copies: how often (function, line of the call, caller) occurs.
+        open: those that may occur more often.
     """
 
     decl: dict[str, int]
@@ -56,7 +58,7 @@ def table() -> Table:
 
 
 def compiled(folder: Path, compiler: str, *flags: str, name: str = "copies") -> Path:
-    """copies.c compiled (and linked, unless -c is among the flags)."""
+    """Compile copies.c, and link it unless -c is among the flags."""
     made = folder / name
     link = () if "-c" in flags else ("-nostdlib", "-static", "-no-pie")
     command = [compiler, *flags, *link, "-o", str(made), str(COPIES)]
@@ -65,7 +67,7 @@ def compiled(folder: Path, compiler: str, *flags: str, name: str = "copies") -> 
 
 
 def marks(path: Path) -> list[tuple[int, str]]:
-    """The marked instructions of a linked copies.c: (address, function)."""
+    """Return the marked instructions of a linked copies.c: (address, function)."""
     file = open_file(path)
     section = file.section(".marks")
     assert section is not None
@@ -74,7 +76,7 @@ def marks(path: Path) -> list[tuple[int, str]]:
 
 
 def symbols(path: Path) -> dict[str, tuple[int, int]]:
-    """Address and size of every function, as nm reads them."""
+    """Return address and size of every function, as nm reads them."""
     done = subprocess.run(
         ["nm", "-S", str(path)], capture_output=True, text=True, check=True, timeout=60
     )

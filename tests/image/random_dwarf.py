@@ -1,5 +1,5 @@
-"""Debug information drawn at random, written by the tables of DWARF 5 (chapter 7) and 2 to 4, and
-what is in it: functions, inlined copies, types and variables, with every form that values have."""
+"""Debug information drawn at random, written by the tables of DWARF 5 (chapter 7) and 2 to 4, with
+its contents: functions, inlined copies, types and variables, with every form that values have."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Spans = tuple[tuple[int, int], ...]
 
 @dataclass
 class Function:
-    """A function to be: what FunctionDie says of it."""
+    """A function, with the fields of FunctionDie."""
 
     name: str
     die: int
@@ -46,7 +46,7 @@ class Function:
 
 @dataclass
 class World:
-    """All units' sections, and what is in them."""
+    """All units' sections, and their contents."""
 
     rng: random.Random
     sections: dict[str, bytearray] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class UnitWriter:
         return number, 0x0C, b"\1", None
 
     def reference(self, number: int, die: int) -> Attribute:
-        """To an entry of this unit, or of one before."""
+        """Return a reference to an entry of this unit, or of an earlier one."""
         forms = [(0x10, self.plain_address(die) if self.version == 2 else self.wide(die))]
         own = die - self.start
         if own >= 0:
@@ -180,7 +180,11 @@ class UnitWriter:
         return first, first + self.rng.randrange(1, min(64, high - first))
 
     def code(self, spans: list[tuple[int, int]], empty: bool = False) -> list[Attribute]:
-        """Attributes that say where code is.  empty: there may be an empty range before it."""
+        """Return attributes that say where code is.
+
+        Args:
+            empty: there may be an empty range before it.
+        """
         if len(spans) == 1 and self.rng.random() < 0.8:
             low, high = spans[0]
             if self.version >= 4 and self.rng.random() < 0.6:
@@ -246,7 +250,8 @@ class UnitWriter:
     # Entries
 
     def entry(self, tag: int, attributes: list[Attribute], children: bool = False) -> int:
-        """Write one; its offset.  Attributes come in any order, others between them."""
+        """Write an entry and return its offset.  Attributes come in any order, with others between
+        them."""
         attributes = list(attributes)
         others: list[Attribute] = [
             (0x2001, 0x0A, b"\2xy", None), (0x2002, 0x0B, b"\7", None),
@@ -268,8 +273,8 @@ class UnitWriter:
         return die
 
     def parent(self, tag: int, attributes: list[Attribute]) -> tuple[int, int]:
-        """An entry with children: (its offset, what close() is to be given), with a reference to
-        what comes behind them or without."""
+        """Write an entry with children, with or without a reference to its sibling.  Return its
+        offset and the argument for close()."""
         more: list[Attribute] = [(SIBLING, 0x13, b"here", None)] if self.rng.random() < 0.6 else []
         die = self.entry(tag, [*attributes, *more], True)
         return die, self.body.rindex(b"here") if more else -1
@@ -280,7 +285,7 @@ class UnitWriter:
             self.body[place : place + 4] = struct.pack("<I", self.here() - self.start)
 
     def declared(self) -> tuple[list[Attribute], str, int]:
-        """(attributes, file, line)"""
+        """Return (attributes, file, line)."""
         number, line = self.rng.choice(list(self.files)), self.rng.randrange(1, 70000)
         if self.rng.random() < 0.1:
             return [], "", 0
@@ -290,7 +295,7 @@ class UnitWriter:
     # The line table's names
 
     def line_table(self) -> int:
-        """Write its header, and remember the files by their numbers; where it is."""
+        """Write its header, remember the files by their numbers, and return where it is."""
         rng, version = self.rng, self.rng.choice((2, 3, 4, 5))
         offset = rng.choice((4, 8))
         folders = [b"/usr/include", b"include/linux", b"kernel"]
@@ -343,8 +348,8 @@ class UnitWriter:
         return struct.pack("<I" if offset == 4 else "<Q", at)
 
     def path(self, folder: bytes | None, name: bytes) -> str:
-        """As the compiler means it: relative names are below their folder, and relative folders
-        below where it ran, where that is known in full."""
+        """Return a path as the compiler means it: relative names are below their folder, and
+        relative folders below where it ran, if that is known in full."""
         if name.startswith(b"/"):
             return name.decode()
         if folder is None:
@@ -391,7 +396,7 @@ class UnitWriter:
         self.finish()
 
     def abstract(self) -> None:
-        """A function that is inlined."""
+        """Write a function that is inlined."""
         attributes, file, line = self.declared()
         name = self.world.new_name("inline")
         die = self.entry(
@@ -401,7 +406,8 @@ class UnitWriter:
         self.world.functions.append(Function(name, die, self.start, file, line, True))
 
     def function(self) -> None:
-        """One with code, by its own name or out of line of an inlined one; with what is in it."""
+        """Write a function with code and its contents, under its own name or as an out-of-line
+        instance of an inlined one."""
         rng, world = self.rng, self.world
         mine = [one for one in world.functions if one.unit == self.start and not one.ranges
                 and one.name.startswith("inline")]  # fmt: skip
@@ -426,7 +432,7 @@ class UnitWriter:
         self.close(place)
 
     def inside(self, caller: str, within: tuple[str, ...], depth: int) -> None:
-        """What a function's entry may have below it."""
+        """Write entries that may come below a function's."""
         rng = self.rng
         kind = rng.random()
         if kind < 0.15:  # of its own types and variables nothing is in the index
@@ -515,7 +521,7 @@ class UnitWriter:
         world.variables.append((name, die, self.start))
 
     def finish(self) -> None:
-        """The header, and the unit's parts of the other sections."""
+        """Write the header, and the unit's parts of the other sections."""
         world = self.world
         abbreviations = world.section(".debug_abbrev")
         at = len(abbreviations)
@@ -547,7 +553,7 @@ class UnitWriter:
         data += length + head + self.body
 
     def based(self, number: int, name: str, rows: bytes, rest: int) -> None:
-        """Append a unit's part of a section, behind a header whose last bytes are `rest` many."""
+        """Append a unit's part of a section, after a header whose last bytes are `rest` many."""
         data = self.world.section(name)
         size = rest + len(rows)
         data += struct.pack("<I", size) if self.offset == 4 else struct.pack("<IQ", 2**32 - 1, size)

@@ -41,7 +41,7 @@ def btf(elf: Elf) -> Btf:
 
 @pytest.fixture(scope="module")
 def gdb(prepared: Prepared) -> dict[str, int]:
-    """What gdb prints for offsets, sizes and constants of the same file."""
+    """Offsets, sizes and constants that gdb prints for the same file."""
     questions = {f"{s}.{m}": f"&((struct {s}*)0)->{m}" for s, m in MEMBERS}
     questions |= {f"sizeof {s}.{m}": f"sizeof(((struct {s}*)0)->{m})" for s, m in MEMBERS}
     questions |= {f"struct {s}": f"sizeof(struct {s})" for s, _ in MEMBERS}

@@ -1,6 +1,6 @@
-"""BTF of declarations drawn at random: a module's, which counts types and strings from where the
-kernel's end, as pahole writes it; members as a program compiled of the same text has them; and what
-no file should have, by hand."""
+"""BTF of declarations drawn at random: a module's, which continues the numbers of the kernel's
+types and strings, as pahole writes it; members where a program compiled from the same text has
+them; and, by hand, damage that no file should have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.full  # pahole
 
 
 def encoded(folder: Path, name: str, source: str, *more: str) -> Path:
-    """The file of a C text, with its .BTF by pahole."""
+    """Return the file of a C text, with its .BTF by pahole."""
     (folder / f"{name}.c").write_text(source)
     made = folder / f"{name}.o"
     subprocess.run(["gcc", "-g", "-w", "-c", "-o", made, f"{name}.c"], cwd=folder, check=True)
@@ -32,7 +32,7 @@ def encoded(folder: Path, name: str, source: str, *more: str) -> Path:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_types_of_a_module_and_of_its_kernel(seed: int, tmp_path: Path) -> None:
-    # pahole makes one array of arrays of arrays.
+    # pahole flattens arrays of arrays.
     kernel = Declarations(seed, flat=True)
     module = Declarations(seed + 100, flat=True, prefix="own_")
     first, second = kernel.structs[0], module.structs[0]
@@ -44,7 +44,7 @@ def test_types_of_a_module_and_of_its_kernel(seed: int, tmp_path: Path) -> None:
     assert base is not None
     own = open_types(open_elf(path), "module", base)
     assert own is not None
-    # What the kernel has is not in the module's section again.
+    # The module's section does not repeat types of the kernel.
     assert all(own.tagged(*one.tag.split()) is None for one in kernel.structs)
     found = own.tagged("struct", "joined")
     assert isinstance(found, StructType)
@@ -71,7 +71,7 @@ def test_types_of_a_module_and_of_its_kernel(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(20, 24))
 def test_members_are_where_the_program_has_them(seed: int, tmp_path: Path) -> None:
-    """By their paths, as what kinst itself reads in kernels is found."""
+    """By their paths, as kinst itself finds members in kernels."""
     drawn = Declarations(seed, flat=True)
     where = said(tmp_path, drawn)
     btf = open_btf(open_elf(encoded(tmp_path, "made", drawn.source)))
@@ -99,7 +99,11 @@ TEXT = b"\0s\0m\0"
 
 
 def by_hand(*records: Sequence[int], text: bytes = TEXT, gap: int = 0) -> Btf:
-    """Of the words of each record.  gap: bytes in front of the records and of the strings."""
+    """Return BTF of the words of each record.
+
+    Args:
+        gap: bytes in front of the records and of the strings.
+    """
     words = [word for record in records for word in record]
     data = struct.pack(f"<{len(words)}I", *words)
     places = gap, len(data), 2 * gap + len(data), len(text)
@@ -138,13 +142,14 @@ def test_sizes_by_hand(records: list[Sequence[int]], size: int) -> None:
 
 
 def test_sections_far_behind_the_header() -> None:
-    """Linux, Documentation/bpf/btf.rst, 2: offsets are of 32 bits, from the header's end."""
+    """Linux, Documentation/bpf/btf.rst, 2: offsets have 32 bits, and count from the header's
+    end."""
     btf = by_hand(struct_of(2), (0, NUMBER << 24, 4, 32), gap=(1 << 24) + 8)
     assert len(btf) == 2 and btf.member("s", "m").size == 4
 
 
 def test_anonymous_members_that_never_end() -> None:
-    """A structure in itself is damage: what it would have is not there."""
+    """A structure in itself is damage: its members are not found."""
     btf = by_hand((1, STRUCT << 24 | 1, 8, 0, 2, 0), (0, STRUCT << 24 | 1, 8, 0, 2, 0))
     with pytest.raises(KinstError, match="struct s has no member n"):
         btf.member("s", "n")
@@ -155,7 +160,7 @@ def test_anonymous_members_that_never_end() -> None:
 
 
 def test_names_that_are_no_utf8() -> None:
-    """What no letter is encoded like is shown as one that stands for it (Unicode, U+FFFD)."""
+    """Bytes that encode no character are shown as U+FFFD."""
     number = (0, NUMBER << 24, 4, 32)
     types = BtfTypes(by_hand(struct_of(2), number, text=b"\0s\0\xffm\0"), "hand")
     found = types.type(1)
@@ -182,8 +187,8 @@ def test_what_is_behind_a_record_of_each_kind(kind: int, entries: int) -> None:
 
 
 def test_qualifiers_by_hand() -> None:
-    """Linux, Documentation/bpf/btf.rst, 2.2: 9 is volatile, 10 const, 11 restrict; 18 is a tag of
-    a type, which C does not spell."""
+    """Linux, Documentation/bpf/btf.rst, 2.2: 9 is volatile, 10 const, 11 restrict; 18 is a tag of a
+    type, which C does not spell."""
     kinds = {9: "volatile", 10: "const", 11: "restrict"}
     text = b"\0s\0m\0int\0"
     for kind, word in kinds.items():
@@ -233,7 +238,7 @@ def test_kinds_that_there_are_not(kind: int) -> None:
 
 @pytest.mark.parametrize("type_", [2, 3, 1 << 31])
 def test_a_type_that_is_not_there(type_: int) -> None:
-    """Asked for itself, and as what a pointer leads to."""
+    """Looked up itself, and as the target of a pointer."""
     types = BtfTypes(by_hand(struct_of(1)), "hand")
     with pytest.raises(KinstError, match=rf"damaged \.BTF of hand: there is no type {type_}"):
         types.type(type_)
@@ -243,7 +248,7 @@ def test_a_type_that_is_not_there(type_: int) -> None:
 
 
 def test_types_that_never_end() -> None:
-    """A pointer to itself is no type of C: a chain that is too long is damage."""
+    """C has no pointer to itself: a chain that is too long is damage."""
     with pytest.raises(KinstError, match=r"damaged \.BTF of hand: there is no type 1"):
         BtfTypes(by_hand((0, POINTER << 24, 1)), "hand").type(1)
     levels = [(0, POINTER << 24, number) for number in range(2, 42)]

@@ -1,4 +1,4 @@
-"""Types out of BTF that gcc writes: what a program says of them that is made of the same source."""
+"""Types from gcc's BTF, against a program made from the same source."""
 
 from __future__ import annotations
 
@@ -161,8 +161,8 @@ def of(records: bytes) -> BtfTypes:
 
 @pytest.mark.parametrize("signed", [False, True])
 def test_enumerations_of_64_bits(signed: bool) -> None:
-    """BTF_KIND_ENUM64, which no compiler here writes (Linux, Documentation/bpf/btf.rst, 2.2.19):
-    a name's offset, and the value's lower and upper half; kind_flag says whether it is signed."""
+    """BTF_KIND_ENUM64, which no compiler here writes (Linux, Documentation/bpf/btf.rst, 2.2.19): a
+    name's offset, and the value's lower and upper half; kind_flag says whether it is signed."""
     values = {"A": 5, "B": 1 << 40 | 3, "C": -(1 << 50) if signed else (1 << 63) + 9}
     words = [STRINGS.index(b"wide"), signed << 31 | 19 << 24 | 3, 8]
     for name, value in values.items():

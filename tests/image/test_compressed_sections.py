@@ -55,7 +55,8 @@ def test_what_is_packed_is_what_was_there(plain: Path, tmp_path: Path, how: str)
 
 
 def test_other_flags_say_nothing_of_packing(plain: Path, tmp_path: Path) -> None:
-    """Of a section's flags only SHF_COMPRESSED (0x800) does: here are all that ELF has below it."""
+    """Only SHF_COMPRESSED (0x800) marks a compressed section: this one has all of ELF's lower
+    flags."""
     section = open_file(plain).section(NAME)
     assert section is not None
     data = bytearray(plain.read_bytes())
@@ -93,7 +94,8 @@ def test_damage_is_told(
 
 @pytest.mark.parametrize("size", [0, 1, 23, 24])
 def test_a_section_that_is_all_header(plain: Path, tmp_path: Path, size: int) -> None:
-    """ELF's Elf64_Chdr has 24 bytes: with fewer there is none, with these nothing is packed."""
+    """ELF's Elf64_Chdr has 24 bytes: a shorter section has no header, one of that size no
+    content."""
     file = squeezed(plain, tmp_path, "zlib-gabi")
     section = file.section(NAME)
     assert section is not None

@@ -1,4 +1,5 @@
-"""kinst/image/debug_info.py and loaded.py: one object for each image, and images where they lie."""
+"""kinst/image/debug_info.py and loaded_images.py: one object for each image, and images in
+memory."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def test_a_file_is_opened_once(program: Path, tmp_path: Path) -> None:
 
 
 def test_an_index_is_not_made_for_a_place(program: Path, tmp_path: Path) -> None:
-    """place() answers from an index that is there, as running traces need it."""
+    """place() uses only an index that exists, since running traces wait for it."""
     debug = DebugInfo(program, cache=tmp_path)
     assert debug.made_index is None and debug.place(0x401000) is None
     assert not list(tmp_path.iterdir())
@@ -76,8 +77,7 @@ def test_an_index_that_is_not_there_is_looked_for_once(
 
 
 def test_an_index_is_made_once(program: Path, tmp_path: Path) -> None:
-    """Progress is told while one is made, and not where there is one; one of another format is as
-    good as none."""
+    """Progress is reported only while an index is made; one of another format is made again."""
     told: list[float] = []
     made = open_index(program, tmp_path, told.append)
     (saved,) = (path for path in tmp_path.iterdir() if path.name.startswith("dwarf-"))
@@ -98,8 +98,8 @@ def test_an_index_is_made_once(program: Path, tmp_path: Path) -> None:
 
 
 def test_what_an_index_is_kept_by(program: Path, tmp_path: Path) -> None:
-    """The build-id, the sizes of what it is made from, and how .debug_info begins; no more of a
-    file that has a build-id, and all of one that has none."""
+    """The build-id, the sizes of the sections that it is made from, and the start of .debug_info;
+    for a file without a build-id the whole file."""
     with_id, without = tmp_path / "with", tmp_path / "without"
     remove = "--remove-section=.note.gnu.build-id"
     subprocess.run(["objcopy", program, with_id], check=True)
@@ -126,7 +126,7 @@ def test_what_an_index_is_kept_by(program: Path, tmp_path: Path) -> None:
 
 
 def test_names_of_enumerators_are_kept(tmp_path: Path) -> None:
-    """In a file of their own, from which they are found again."""
+    """In a file of their own, from which they are loaded again."""
     (tmp_path / "a.c").write_text(
         "enum hue { RED, BLUE = 7 } it = BLUE; int main(void) { return it; }"
     )
@@ -153,7 +153,7 @@ GROUPS = """
 
 
 def test_the_section_that_is_in_no_group(tmp_path: Path) -> None:
-    """Has the functions, in whatever order they are."""
+    """It has the functions, in any order of sections."""
     first, second, _ = GROUPS.partition("    .section .debug_info\n")
     parts = [first, second + _]
     for order in (parts, parts[::-1]):
@@ -174,7 +174,7 @@ int used(void) { return ++counter; }
 
 
 def test_symbols_with_types_of_btf(tmp_path: Path) -> None:
-    """Of a file without DWARF: its variables' and functions' types are those of its .BTF."""
+    """In a file without DWARF: the types of variables and functions are those of its .BTF."""
     (tmp_path / "b.c").write_text(BTF_ALONE)
     subprocess.run(["gcc", "-gbtf", "-c", "-o", "b.o", "b.c"], cwd=tmp_path, check=True)
     debug = DebugInfo(tmp_path / "b.o", "b")
@@ -203,7 +203,7 @@ long used(void) { return counter.b + after; }
 def test_thread_local_variables_of_what_is_not_linked(
     compiler: str, flags: list[str], tmp_path: Path
 ) -> None:
-    """Where such a variable is in its thread's memory is a relocation of .debug_info as well."""
+    """The place of such a variable in its thread's memory is also a relocation of .debug_info."""
     (tmp_path / "a.c").write_text(TLS)
     subprocess.run([compiler, *flags, "-c", "-o", "a.o", "a.c"], cwd=tmp_path, check=True)
     debug = DebugInfo(tmp_path / "a.o", "a")
@@ -216,7 +216,7 @@ def test_thread_local_variables_of_what_is_not_linked(
 
 @pytest.mark.skipif("KINST_TEST_VMLINUX" not in os.environ, reason="no vmlinux")
 def test_an_array_without_a_bound_has_its_symbols() -> None:
-    """As linux_banner, which the kernel's debug information has as `const char []`."""
+    """Such as linux_banner, which the kernel's debug information has as `const char []`."""
     vmlinux = Path(os.environ["KINST_TEST_VMLINUX"])
     listed = subprocess.run(["nm", "-S", vmlinux], capture_output=True, text=True, check=True)
     sizes = [
@@ -229,7 +229,7 @@ def test_an_array_without_a_bound_has_its_symbols() -> None:
 
 def test_variables_with_other_names(tmp_path: Path) -> None:
     """A linker script may give a variable another name, which the debug information lacks, as the
-    kernel's does with jiffies; the type is that of the variable there."""
+    kernel's does with jiffies; the type is that of the variable at the address."""
     (tmp_path / "a.c").write_text(
         "struct own { int a; long b; }; struct own real = { 1 }; long beside = 3;\n"
         '__asm__(".data\\n.globl bare\\n.type bare, @object\\n.size bare, 8\\n"'
@@ -300,7 +300,7 @@ def test_images_at_running_addresses(program: Path) -> None:
 
 
 def test_what_is_not_loaded_is_left_out(program: Path) -> None:
-    """Of a module whose .text alone is in memory."""
+    """Only the .text of a module is in memory."""
     debug = DebugInfo(program)
     gone = LoadedImage(debug, lambda at: None, lambda at: None)
     asked: list[str] = []
@@ -320,7 +320,7 @@ def test_what_is_not_loaded_is_left_out(program: Path) -> None:
 
 
 def test_an_image_without_debug_information(program: Path, tmp_path: Path) -> None:
-    """Nothing is known of it, and that is told once."""
+    """Nothing is known about it, and that is said once."""
     stripped = tmp_path / "stripped"
     subprocess.run(["strip", "-g", "-o", stripped, program], check=True)
     debug = DebugInfo(stripped)

@@ -1,4 +1,4 @@
-"""Separate debug files as objcopy makes them, in each place where GDB's manual says they may be."""
+"""Separate debug files as objcopy makes them, in each place that GDB's manual names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(*command: str | Path) -> None:
 
 
 def split(folder: Path, *, link: bool = True, build_id: bool = True) -> tuple[Path, Path]:
-    """(a stripped program, its debug file, which is called made.debug)."""
+    """Return a stripped program and its debug file, which is called made.debug."""
     flag = f"-Wl,--build-id=0x{ID}" if build_id else "-Wl,--build-id=none"
     whole = compiled(folder, "gcc", "-O1", "-g", flag, name="whole")
     debug, program = folder / "made.debug", folder / "program"

@@ -1,4 +1,4 @@
-"""kinst/image/elf.py against readelf and nm, and against damaged files."""
+"""kinst/image/elf.py against readelf and nm, and with damaged files."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_build_id_after_other_notes() -> None:
     for size in range(13):
         other = note(bytes(range(65, 65 + size)), 3, bytes(size % 5))
         assert build_id_in(other + wanted) == "0001020304", size
-    # Cut off anywhere it is none; what pads its end need not be there.
+    # Cut off anywhere there is no build-id; the padding at the end may be missing.
     assert len(wanted) == 24
     for size in range(25):
         found = build_id_in(wanted[:size])
@@ -181,7 +181,7 @@ def test_damaged_files_never_crash(small: Path, tmp_path: Path, data: st.DataObj
     good = small.read_bytes()
     table = int.from_bytes(good[40:48], "little")
     content = bytearray(good)
-    # Where damage matters: the header and the section headers.
+    # Offsets where damage matters: the header and the section headers.
     places = st.one_of(st.integers(0, 63), st.integers(table, len(good) - 1))
     for at in data.draw(st.lists(places, min_size=1, max_size=6)):
         content[at] = data.draw(st.sampled_from([0, 1, 2, 8, 0x7F, 0x80, 0xFF]))
@@ -200,7 +200,7 @@ def test_damaged_files_never_crash(small: Path, tmp_path: Path, data: st.DataObj
 
 @pytest.mark.parametrize(("at", "mark"), [(0, b"MZ"), (0x202, b"HdrS")])
 def test_compressed_kernels_are_told(tmp_path: Path, at: int, mark: bytes) -> None:
-    """An EFI program, or Linux's boot header at its place (Documentation/arch/x86/boot.rst)."""
+    """An EFI program, or Linux's boot header at its offset (Documentation/arch/x86/boot.rst)."""
     data = bytearray(0x400)
     data[at : at + len(mark)] = mark
     (tmp_path / "bzImage").write_bytes(data)
@@ -218,7 +218,7 @@ def test_numbers_that_do_not_fit_the_header(
     large: tuple[bool, bool], small: Path, tmp_path: Path
 ) -> None:
     """System V ABI, chapter 4, e_shnum and e_shstrndx: they are in the first section's header, as
-    its size and its link; readelf has the same."""
+    its size and its link; readelf reads the same."""
     data = bytearray(small.read_bytes())
     (table,) = struct.unpack_from("<Q", data, 40)
     count, names = struct.unpack_from("<HH", data, 60)
@@ -238,7 +238,7 @@ def test_numbers_that_do_not_fit_the_header(
 
 
 def test_names_outside_of_their_section(small: Path, tmp_path: Path) -> None:
-    """Are none: behind its end, or in front of what is behind it in the file."""
+    """There is no name after the section's end, even if more follows in the file."""
     data = bytearray(small.read_bytes())
     (table,) = struct.unpack_from("<Q", data, 40)
     count, names = struct.unpack_from("<HH", data, 60)
@@ -257,7 +257,7 @@ def test_names_outside_of_their_section(small: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("behind", [0, 1, 1000])
 def test_names_in_a_section_that_there_is_not(behind: int, small: Path, tmp_path: Path) -> None:
-    """No section has one then; the rest of their headers is as good as ever."""
+    """Then no section has a name; their other fields are still valid."""
     data = bytearray(small.read_bytes())
     (count,) = struct.unpack_from("<H", data, 60)
     struct.pack_into("<H", data, 62, count + behind)
@@ -268,7 +268,7 @@ def test_names_in_a_section_that_there_is_not(behind: int, small: Path, tmp_path
 
 
 def test_names_of_symbols_end_with_their_table(small: Path, tmp_path: Path) -> None:
-    """The NUL at its end is the last name; behind it there is none."""
+    """The NUL at the table's end is the last name; there is none after it."""
     data, plain = bytearray(small.read_bytes()), open_elf(small)
     table, strings = plain.section(".symtab"), plain.section(".strtab")
     assert table is not None and strings is not None
@@ -303,8 +303,8 @@ def test_sections_that_the_file_does_not_have(tmp_path: Path) -> None:
 
 
 def test_zeros_of_threads_hide_nothing(tmp_path: Path) -> None:
-    """.tbss takes no room: what the linker puts at its address is read, as readelf shows it; what
-    threads begin with (.tdata) is in memory."""
+    """.tbss takes no room: the section at its address is read, as readelf shows it; .tdata,
+    threads' initial data, is in memory."""
     (tmp_path / "a.c").write_text(
         "__thread long zeros[64], number = 0x1234; static long n;\n"
         "__attribute__((constructor)) void before(void) { n = zeros[3] + number; }\n"

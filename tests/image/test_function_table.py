@@ -103,7 +103,7 @@ def test_addresses(made: FunctionTable) -> None:
 
 
 def test_code_of_labels_alone(tmp_path: Path) -> None:
-    """As nm has them: no symbol says that it is a function."""
+    """As nm has them: no symbol is marked as a function."""
     code = ".text\n.globl one, two\none: nop; ret\ntwo: nop; nop; ret\n.data\n.quad 1\n"
     (tmp_path / "a.s").write_text(code)
     subprocess.run(["as", "-o", "a.o", "a.s"], cwd=tmp_path, check=True)

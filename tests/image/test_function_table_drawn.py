@@ -18,7 +18,13 @@ SLIDE = 0x1000_0000
 
 @dataclass(frozen=True)
 class Mark:
-    """A symbol.  size: as it says, None for a label."""
+    """A symbol.
+
+    Attributes:
+        name: of the symbol.
+        at: offset in the section.
+        size: of the symbol, None for a label.
+    """
 
     name: str
     at: int
@@ -26,7 +32,7 @@ class Mark:
 
 
 def drawn(seed: int) -> tuple[str, list[Mark], int]:
-    """Assembly of one section, its symbols by their offsets, and its size."""
+    """Return assembly of one section, its symbols by offset, and its size."""
     rng, lines, marks, at = random.Random(seed), [".text"], list[Mark](), 0
     for k in range(rng.randrange(4, 14)):
         length = rng.randrange(2, 12)
@@ -43,21 +49,24 @@ def drawn(seed: int) -> tuple[str, list[Mark], int]:
                 lines.append(f"i{k}_{step}:")
             lines.append("nop")
         at += length
-    # Assemblers leave out labels that nobody asks for, but for global ones.
+    # Assemblers leave out labels that are not referenced, except global ones.
     lines += [f".globl {mark.name}" for mark in marks]
     lines += [".data", ".globl data", ".type data, @object", ".size data, 8", "data: .quad 1"]
     return "\n".join(lines) + "\n", marks, at
 
 
 def wanted(marks: list[Mark], end: int) -> dict[str, tuple[int, int]]:
-    """(start, size) by name.  A function is over where its symbol says, at least a byte on, and at
-    the next function; labels in one are none; what says no size goes on to what comes next."""
+    """Return (start, size) by name.
+
+    A function ends where its symbol says, after at least one byte, and at the next function; labels
+    inside a function are none; a label reaches to the next symbol.
+    """
     functions = [mark for mark in marks if mark.size is not None]
     left = list(functions)
     for mark in marks:
         if mark.size is None:
             before = [one for one in functions if one.at <= mark.at]
-            # In the last that begins before it?
+            # Is it in the last function that begins before it?
             if not before or before[-1].at + max(before[-1].size or 0, 1) <= mark.at:
                 left.append(mark)
     left.sort(key=lambda mark: mark.at)
@@ -101,7 +110,7 @@ def test_where_functions_begin_and_end(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("slide", [-0x300000, -0x400000, 0, 1 << 62])
 def test_images_that_lie_elsewhere(slide: int, tmp_path: Path) -> None:
-    """Also below where they are linked; addresses are of 64 bits."""
+    """Also below their linked address; addresses have 64 bits."""
     text, marks, end = drawn(2)
     (tmp_path / "a.s").write_text(text)
     subprocess.run(["as", "-o", "a.o", "a.s"], cwd=tmp_path, check=True)

@@ -28,8 +28,6 @@ MODULE = """
 
 @dataclass(frozen=True)
 class Loaded:
-    """See core.system.LoadedModule."""
-
     sections: tuple[Section, ...]
     name: str = "m"
     text: tuple[int, int] = (0, 0)
@@ -43,7 +41,7 @@ def module(folder: Path, lives: dict[str, int]) -> Loaded:
 
 
 def test_every_address_of_a_module(tmp_path: Path) -> None:
-    """Each byte of each loaded section goes to its place and comes back; no other byte does."""
+    """Each byte of each loaded section maps to its place and back; no other byte does."""
     names = [".text", ".init.text", ".data", ".bss", ".rodata", ".empty"]
     rng = random.Random(3)
     for _ in range(5):
@@ -74,7 +72,7 @@ def test_nothing_is_loaded(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two programs: of the second one only a part is loaded."""
+    """Two programs, of the second of which only a part is loaded."""
     folder = tmp_path_factory.mktemp("two")
     return (compiled(folder, "gcc", "-O2", "-g", name="first"),
             compiled(folder, "gcc", "-O1", "-g", name="second"))  # fmt: skip
@@ -224,7 +222,7 @@ def test_locals(types: FileTypes) -> None:
     inside, local = types.local("both", "inside"), types.local("both", "local", "m")
     assert inside is not None and inside.size == 4 and local is not None and local.size == 8
     assert types.local("both", "nothing") is None
-    # In the file with debug information, where the module's own has none.
+    # In the file with debug information, since the module's own has none.
     assert set(types.locals("own", "bare")) == {"v", "text"}
     assert types.local("own", "text", "bare") is not None
     assert types.with_dwarf("bare") is types.with_dwarf("bare")

@@ -38,7 +38,7 @@ VARIABLES = (*PARAMETERS, "flag", "kept", "made")
 
 def built(folder: Path, compiler: Sequence[str], *flags: str) -> Path:
     program = folder / "kernel"
-    # What clang leaves to the linker of another machine, gcc's cross compilers bring.
+    # clang needs another machine's linker, which comes with gcc's cross compilers.
     linker = {"--target=aarch64-linux-gnu": "aarch64", "--target=riscv64-linux-gnu": "riscv64"}
     target = next((linker[word] for word in compiler if word in linker), "")
     command = [*compiler, *flags, *KERNEL_LIKE]
@@ -91,7 +91,8 @@ def check_types(debug: DebugInfo) -> None:
 
 
 def check_code(debug: DebugInfo, *, optimised: bool) -> None:
-    """Parameters can be read at the entry; without optimisation every variable everywhere."""
+    """Check that parameters can be read at the entry, and without optimisation every variable
+    everywhere."""
     isa = isa_of(debug)
     start = debug.elf.address("step")
     assert start is not None
@@ -124,7 +125,7 @@ def check_code(debug: DebugInfo, *, optimised: bool) -> None:
 
 
 def line_of(text: str) -> int:
-    """The number of the source line that has this text."""
+    """Return the number of the source line that has this text."""
     lines = SOURCE.read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if text in line)
 
@@ -147,7 +148,7 @@ def test_every_compiler(name: str, version: int, tmp_path: Path) -> None:
 
 
 def check_frames(debug: DebugInfo) -> None:
-    """Every row that readelf shows, of .eh_frame or .debug_frame."""
+    """Check every row that readelf shows, of .eh_frame or .debug_frame."""
     isa = isa_of(debug)
     numbers = {"rsp": 7, "rbp": 6, "sp": {"arm64": 31, "riscv64": 2}.get(isa.name, 7), "s0": 8}
     numbers |= {"ra": {"amd64": 16, "arm64": 30, "riscv64": 1}[isa.name]}

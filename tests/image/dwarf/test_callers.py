@@ -1,5 +1,5 @@
-"""Which callers' values are taken, and where none is: C made for it, and objdump's word on where
-calls come back to."""
+"""Which callers' values are used, and where none is: C made for it, and objdump's view of where
+calls return to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kinst.session.expand import call_convention
 from tests.gdb_rig import Pair
 from tests.image.dwarf.test_locals import REGISTERS, Known, built
 
-# Parameters of what is called are dead behind its first line: only callers know them.
+# Parameters of the called functions are dead after the first line: only callers know them.
 BEGIN = """
 #ifdef __clang__
 #define ALONE __attribute__((noinline))
@@ -42,7 +42,7 @@ def known(folder: Path, text: str, *flags: str, compiler: str = "gcc") -> Known:
 
 
 def at_end(program: Known, function: str, variable: str) -> Local:
-    """A variable at its function's last instruction that is not the return."""
+    """Find a variable at its function's last instruction that is not the return."""
     (row,) = program.elf.symbols.indexes(function)
     low, size = int(program.elf.symbols.address[row]), int(program.elf.symbols.size[row])
     lines = disassembled(program, low, low + size)
@@ -63,7 +63,7 @@ def disassembled(program: Known, low: int, high: int) -> list[tuple[int, str]]:
 
 
 def passed(program: Known, callee: str, register: str) -> dict[int, int]:
-    """The constant that each call passes in a register, by its return address."""
+    """Return the constant that each call passes in a register, by its return address."""
     text = program.elf.section(".text")
     assert text is not None
     lines = disassembled(program, text.address, text.end)
@@ -79,7 +79,7 @@ def passed(program: Known, callee: str, register: str) -> dict[int, int]:
 
 
 def told(text: str) -> dict[int, int]:
-    """The constants by return address of a D expression that chooses among them."""
+    """Return the constants by return address in a D expression that chooses among them."""
     found: dict[int, int] = {}
     while row := re.fullmatch(r"\(((?:[^?])*) \? (\w+) : (.*)\)", text):
         places = re.findall(r"== (\w+)", row[1])
@@ -110,7 +110,7 @@ def test_as_many_callers_as_are_looked_at(count: int, tmp_path: Path) -> None:
 
 
 def chain(length: int, last: str) -> str:
-    """Functions that end in calls of the next, and the last of them as it is said."""
+    """Return functions that end in calls of the next, and a given last one."""
     ends = [f"ALONE static long end{length}(long number) {{ sink(number + 9); {last} }}\n"]
     ends += [
         f"ALONE static long end{k}(long number) {{ sink({k}); return end{k + 1}(number + 1); }}\n"
@@ -141,19 +141,19 @@ OPEN = CALLEE.replace("static ", "")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        # It comes back to itself, over one other function and over several.
+        # It calls itself through one other function and through several.
         (LATER + chain(1, "return callee(sum, 1);") + TAIL.replace("static ", "") + MAIN,
          ", and it may call itself at its end"),
         (LATER + chain(3, "return callee(sum, 1);") + TAIL.replace("static ", "") + MAIN,
          ", and it may call itself at its end"),
-        # gcc says nothing of calls at ends through memory, and so not that it says all.
+        # gcc does not describe tail calls through memory, and so does not claim to describe all.
         ("long (*volatile other)(long);\n" + CALLEE.replace("return sum;", "return other(sum);")
          + MAIN, ", and its tail calls are not"),
-        # What it ends in has no debug information.
+        # The function of its tail call has no debug information.
         ("#include <stdlib.h>\n" + CALLEE.replace("return sum;", "sum++; return labs(7 - small);")
          .replace("sink(number + 2 * small)", "sink(number)") + MAIN,
          ", and it ends in a call to a function without debug information"),
-        # Nobody calls it in a way that can be told.
+        # No call of it can be identified.
         ("long callee(long, int);\nlong (*volatile it)(long, int) = callee;\n" + OPEN
          + "int main(void) { return (int)it(1, 2); }\n", ""),
     ],
@@ -166,8 +166,8 @@ def test_where_callers_are_not_believed(text: str, said: str, tmp_path: Path) ->
 
 
 def test_what_a_caller_was_given_itself(tmp_path: Path) -> None:
-    """A caller that passes its own parameter on knows it as its value at its own entry, which only
-    the caller's caller could tell."""
+    """A caller that passes on its own parameter describes it as its value at its own entry, which
+    only the caller's caller could tell."""
     text = CALLEE + "ALONE static void passes(long n) { sum += callee(n, 5); sink(2); }\n"
     text += "int main(void) { passes(7); return 0; }\n"
     program = known(tmp_path, text)
@@ -196,8 +196,8 @@ int main(void) { caller(); return 0; }
 
 
 def test_a_call_that_ends_its_function(tmp_path: Path) -> None:
-    """It comes back to what is no longer the caller, whose frame is known at the call.  DWARF 2 has
-    a list of places for its base, which ends there; later versions take the unwinder's."""
+    """It returns to a place outside of the caller, whose frame is known at the call.  DWARF 2 has a
+    location list for the frame base, which ends there; later versions use the unwinder's."""
     found = []
     for version in (2, 3, 4, 5):
         program = known(tmp_path, AT_THE_END, f"-gdwarf-{version}")
@@ -212,7 +212,7 @@ def test_a_call_that_ends_its_function(tmp_path: Path) -> None:
 
 
 def test_files_of_modules(tmp_path: Path) -> None:
-    """Nobody is asked who calls at which address: they have none before they are loaded."""
+    """Callers are not looked up by address: the files have no addresses before they are loaded."""
     program, asked = known(tmp_path, CALLEE + MAIN), list[int]()
 
     def returns(code: bytes, address: int, target: int) -> list[int]:
@@ -230,7 +230,7 @@ def test_files_of_modules(tmp_path: Path) -> None:
 
 
 def test_a_frame_that_the_unwinder_does_not_know(tmp_path: Path) -> None:
-    """What is in it cannot be read, and what is in a register can."""
+    """A variable in the frame cannot be read; one in a register can."""
     text = "ALONE int asks(int own) { int there = own + 1; sink(there); return there; }\n"
     program = known(tmp_path, text + "int main(void) { return asks(2); }\n", "-O0")
     (row,) = program.elf.symbols.indexes("asks")
@@ -245,7 +245,7 @@ def test_a_frame_that_the_unwinder_does_not_know(tmp_path: Path) -> None:
 
 
 def test_what_is_elsewhere(tmp_path: Path) -> None:
-    """A variable that a function declares is no local one of it; another may be."""
+    """A variable that a function only declares is not a local one; another one may be."""
     text = "int elsewhere = 9; int other = 8;\n"
     text += "ALONE int asks(int own) { extern int elsewhere; sink(own); return elsewhere + own; }\n"
     program = known(tmp_path, text + "int main(void) { return asks(2); }\n", "-O0")
@@ -262,7 +262,7 @@ def test_what_is_elsewhere(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_an_indirect_call_at_the_end(tmp_path: Path) -> None:
-    """clang describes it, and that it is not known where it leads."""
+    """clang describes it, and that its target is not known."""
     text = OPEN.replace("return sum;", "return other(sum);").replace("ALONE static", "ALONE")
     text = "long (*volatile other)(long);\n" + text
     found = at_end(known(tmp_path, text + MAIN, compiler="clang"), "callee", "number")

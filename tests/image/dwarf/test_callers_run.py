@@ -1,5 +1,5 @@
 """Values that only a caller has, on all ISAs: a program runs in an emulator, and at each
-instruction of the functions that it calls what kinst computes is what was passed, or nothing."""
+instruction of the functions that it calls kinst's value is the one that was passed, or none."""
 
 from __future__ import annotations
 
@@ -92,8 +92,14 @@ STACK, SIZE = 0x7000_0000, 0x10_0000
 
 @dataclass(frozen=True)
 class Processor:
-    """taken: registers by DWARF number that parameters come in.  number: unicorn's, of a register
-    by its DWARF number."""
+    """An ISA.
+
+    Attributes:
+        compiler: for it.
+        emulator: unicorn's.
+        taken: DWARF numbers of the registers of parameters.
+        number: unicorn's number of a register, by its DWARF number.
+    """
 
     compiler: list[str]
     emulator: tuple[int, int]
@@ -120,7 +126,7 @@ class UnknownValueError(Exception):
 
 
 class Value:
-    """What a D expression of registers and memory is worth: C's rules for uint64_t."""
+    """The value of a D expression over registers and memory, by C's rules for uint64_t."""
 
     def __init__(self, text: str, register: Callable[[str], int], memory: Callable[[int], int]):
         self._tokens = re.findall(r"\(uint64_t \*\)|\|\||==|<=|regs\[\w+\]|\w+|[-+|?:()*]", text)
@@ -148,7 +154,7 @@ class Value:
         return lambda: yes() if condition() else no()
 
     def _operated(self, level: int) -> Callable[[], int]:
-        """By precedence, the weakest first: || | == <= + and -."""
+        """Evaluate by precedence, the weakest first: || | == <= + and -."""
         levels = (("||",), ("|",), ("==",), ("<=",), ("+", "-"))
         if level == len(levels):
             return self._plain()
@@ -188,7 +194,7 @@ class Value:
 
 
 class Run:
-    """The program in an emulator, and at each instruction of the functions what kinst says."""
+    """The program in an emulator, with kinst's answers at each instruction of the functions."""
 
     def __init__(self, isa: str, folder: Path, compiler: list[str]) -> None:
         self.isa, self.processor = load(isa), PROCESSORS[isa]
@@ -239,7 +245,7 @@ class Run:
         return int.from_bytes(self.machine.mem_read(address, 8), "little")
 
     def step(self, machine: Any, address: int, size: int, data: Any) -> None:
-        # As an interrupt may have done.
+        # An interrupt may have overwritten it.
         stack = machine.reg_read(self.processor.number(call_convention(self.isa).stack))
         machine.mem_write(stack - 512, b"\xa5" * 512)
         for name in FUNCTIONS:
@@ -271,7 +277,7 @@ class Run:
             except UnknownValueError:
                 self.outcomes[function, variable, "unknown"] += 1
                 continue
-            # What is in memory by its place there is asked of no caller.
+            # Memory is never read by a caller's address of it.
             told = self.memory(told) if piece.kind == "memory" else told
             # A linked address that a caller passes is one of the running program.
             told = told & ~self.signature if self.signature and variable == "text" else told
@@ -299,8 +305,8 @@ def test_what_was_passed(isa: str, frame: str, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_registers_that_clang_has_restored(tmp_path: Path) -> None:
-    """Its call frame information has them in memory to the function's end: at the last pops that
-    memory is below the stack pointer, and what was there is not known."""
+    """Its call frame information has them in memory until the function's end: at the last pops that
+    memory is below the stack pointer, and its content is not known."""
     run = Run("amd64", tmp_path, ["clang", "-mno-red-zone", "-fno-omit-frame-pointer"])
     run.go()
     for kind in ("known", "caller", "unknown"):

@@ -1,5 +1,5 @@
-"""kinst/image/dwarf/cfi.py: against readelf's reading of a whole kernel's
-.debug_frame, and on entries made by hand."""
+"""kinst/image/dwarf/cfi.py: against readelf's reading of a whole kernel's .debug_frame, and on
+entries made by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Row = tuple[int, int, str, int, str]
 
 
 def rows_of(vmlinux: Path) -> Iterator[Row]:
-    """What readelf says: each row holds up to the next one of its entry, or its end."""
+    """Return readelf's rows: each holds up to the next one of its entry, or to the entry's end."""
     shown = subprocess.run(
         ["readelf", "-wF", str(vmlinux)], capture_output=True, text=True, check=True, timeout=300
     ).stdout
@@ -88,8 +88,9 @@ __attribute__((section("more"))) int fourth(int a) { return second(a) + third(a)
 
 @pytest.mark.parametrize("isa", ["arm64", "riscv64"])
 def test_a_relocatable_file(isa: str, tmp_path: Path) -> None:
-    """As modules are: addresses, and riscv64's distances too, are relocations.  Where two sections
-    begin at 0 readelf does not tell them apart; kinst has .text there, and the others behind it."""
+    """Modules are such files: addresses, and riscv64's distances too, are relocations.  If two
+    sections begin at 0 readelf cannot tell them apart; kinst has .text at 0, and the others after
+    it."""
     prefix = {"arm64": "aarch64", "riscv64": "riscv64"}[isa]
     (tmp_path / "m.c").write_text(MODULE)
     compiler = [f"{prefix}-linux-gnu-gcc", "-g", "-O2", "-c", "m.c"]
@@ -114,8 +115,8 @@ START, SIZE = 0x1000, 0x100
 
 
 def cfi_of(*program: int) -> Cfi:
-    """One entry over [START, START + SIZE): code alignment 4, data alignment -8, return address
-    in register 30; at its start the CFA is register 31 + 0."""
+    """Return one entry over [START, START + SIZE): code alignment 4, data alignment -8, return
+    address in register 30; at its start the CFA is register 31 + 0."""
     cie = struct.pack("<IBB", 0xFFFFFFFF, 1, 0) + bytes([4, 0x78, 30, 0x0C, 31, 0])
     cie = struct.pack("<I", len(cie)) + cie
     fde = struct.pack("<IQQ", 0, START, SIZE) + bytes(program)
@@ -161,7 +162,7 @@ def test_the_frame_register() -> None:
 
 def test_a_register_without_an_offset() -> None:
     """DW_CFA_def_cfa_register first, as binutils for RISC-V begin; an offset without a register
-    says nothing."""
+    means nothing."""
     for program, wanted in (((0x0D, 2), (2, 0, None)), ((0x0E, 16), None)):
         cie = struct.pack("<IBB", 0xFFFFFFFF, 1, 0) + bytes([1, 0x7C, 30, *program])
         fde = struct.pack("<IQQ", 0, START, SIZE)
@@ -170,7 +171,7 @@ def test_a_register_without_an_offset() -> None:
 
 
 def test_advances_before_the_function() -> None:
-    """A CIE's own instructions are all run, and those that advance say nothing there."""
+    """All of a CIE's own instructions are run, and advances among them mean nothing."""
     cie = struct.pack("<IBB", 0xFFFFFFFF, 1, 0) + bytes([1, 0x7C, 30, 0x0C, 31, 0, 0x41, 0x0E, 24])
     fde = struct.pack("<IQQ", 0, START, SIZE)
     made = b"".join(struct.pack("<I", len(one)) + one for one in (cie, fde))
@@ -178,7 +179,7 @@ def test_advances_before_the_function() -> None:
 
 
 def test_an_entry_of_more_than_16_megabytes() -> None:
-    """Its length takes all four bytes: of an expression for a register, with the CFA behind it."""
+    """Its length takes all four bytes: an expression for a register, followed by the CFA."""
     cie = struct.pack("<IBB", 0xFFFFFFFF, 1, 0) + bytes([1, 0x7C, 30, 0x10, 29])
     cie += uleb(1 << 24) + bytes(1 << 24) + bytes([0x0C, 31, 24])
     fde = struct.pack("<IQQ", 0, START, SIZE)
@@ -196,12 +197,12 @@ def test_what_cannot_be_said_has_no_rule() -> None:
         (0x1B,),
         (0x1B, 2),
         (0x3F, 0x7E),
-    ):  # the last ones are of no meaning
+    ):  # the last ones are undefined
         assert rules(cfi_of(0x41, *program), 0, 4) == [AT_ENTRY, None], program
 
 
 def test_where_there_is_no_entry() -> None:
-    """But for the room that a compiler leaves for ftrace in front of one."""
+    """Except in the padding for ftrace in front of one."""
     cfi = cfi_of(0x41, 0x0E, 16)
     assert rules(cfi, -8, -4, SIZE) == [AT_ENTRY, AT_ENTRY, None]
     assert rules(cfi, -17, -4096) == [None, None]

@@ -1,5 +1,5 @@
 """Call frame information drawn at random, in .debug_frame of each version and in .eh_frame with
-each encoding of addresses: rules against a table that is kept beside it (DWARF 5, 6.4; Linux
+each encoding of addresses: rules against a table that is kept in parallel (DWARF 5, 6.4; Linux
 Standard Base 5.0, "Exception Frames")."""
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ SECTION = 0x6000  # where .eh_frame is
 
 @dataclass
 class Table:
-    """What holds at one address.  cfa: (register, offset), None for an expression; saved: of the
-    registers that are in memory, how far from the CFA; unknown: of those that are elsewhere."""
+    """The rules at one address.
+
+    Attributes:
+        cfa: (register, offset), None for an expression.
+        saved: offset from the CFA of each register in memory.
+        unknown: registers that are anywhere else.
+    """
 
     cfa: tuple[int, int] | None
     saved: dict[int, int] = field(default_factory=dict)
@@ -54,7 +59,8 @@ class Program:
             self.rng.choice((self.frame, self.frame, self.register, self.register, self.other))()
 
     def moved(self) -> tuple[int, bytes, bytes]:
-        """A factored offset: in bytes, and its number as DWARF has it, unsigned and signed."""
+        """Return a factored offset: in bytes, and its numbers as DWARF has them, unsigned and
+        signed."""
         factor = self.rng.randrange(40)
         return factor * self.data_align, uleb(factor), sleb(factor)
 
@@ -95,7 +101,7 @@ class Program:
             self.now.saved[register] = offset
         elif kind < 5:
             if self.initial is None:
-                return  # there is nothing to go back to
+                return  # there is no saved state
             self.code += bytes([0xC0 | register]) if kind == 3 else b"\x06" + uleb(register)
             self.now.same(register)
             if register in self.initial.saved:
@@ -126,21 +132,21 @@ class Program:
             self.code += self.rng.choice((b"\0", b"\x2d", b"\x2e" + uleb(300)))
 
     def advance(self, at: int) -> int:
-        """The address behind, which is on."""
+        """Return the next address, after adding an instruction that advances to it."""
         step = self.rng.choice((1, 5, 63, 200, 300, 2 if self.eh else 70000))
         ways = [b"\x04" + struct.pack("<I", step)]
         ways += [b"\x03" + struct.pack("<H", step)] if step < 1 << 16 else []
         ways += [b"\x02" + bytes([step])] if step < 256 else []
         ways += [bytes([0x40 | step])] if step < 64 else []
         behind = at + step * self.code_align
-        # In .eh_frame this one has an encoded address, and nobody writes it but as it is.
+        # In .eh_frame this opcode has an encoded address, and compilers only write absolute ones.
         ways += [b"\x01" + struct.pack("<Q", behind)] if self.absolute else []
         self.code += self.rng.choice(ways)
         return behind
 
 
 def encodings(at: int) -> list[int]:
-    """Those in which the addresses of some entries from this one on can be written."""
+    """Return the encodings that can express the addresses of entries from this address on."""
     if at > 0x8000_0000:
         return [0x00, 0x03, 0x04, 0x0C, 0x03 | FROM_HERE, 0x04 | FROM_HERE, 0x0C | FROM_HERE]
     found = [0x00, 0x03, 0x04, 0x0B, 0x0C, FROM_HERE, 0x0B | FROM_HERE, 0x0C | FROM_HERE]
@@ -149,7 +155,11 @@ def encodings(at: int) -> list[int]:
 
 
 class Drawn:
-    """A section.  rows: of each entry (first address, end, [(address, table)])."""
+    """A section.
+
+    Attributes:
+        rows: of each entry (first address, end, [(address, table)]).
+    """
 
     def __init__(self, seed: int, eh: bool) -> None:
         self.rng, self.eh, self.data = random.Random(seed), eh, b""
@@ -161,7 +171,7 @@ class Drawn:
             for _ in range(self.rng.randrange(1, 4)):
                 at = self.fde(at, *cie) + self.rng.randrange(17, 60)
             if eh and self.rng.random() < 0.3:
-                self.data += bytes(4)  # an end between the parts of several files
+                self.data += bytes(4)  # a terminator between the parts of several files
 
     def append(self, kind: bytes, body: bytes) -> int:
         at, room = len(self.data), -len(body) % 8
@@ -231,7 +241,7 @@ def test_rules_of_all_registers(seed: int, eh: bool) -> None:
     cfi = Cfi(drawn.data, ".eh_frame", SECTION) if eh else Cfi(drawn.data)
     assert len(cfi) == len(drawn.entries)
     for low, end, rows in drawn.entries:
-        # At the end there is no rule: the next entry is farther than a compiler's room before it.
+        # At the end there is no rule: the next entry is farther away than a compiler's padding.
         asked = {low, end - 1, end, *(at for at, _ in rows), *(at - 1 for at, _ in rows[1:])}
         for address in sorted(at for at in asked if low <= at):
             for register in REGISTERS:
@@ -242,7 +252,7 @@ def test_rules_of_all_registers(seed: int, eh: bool) -> None:
 
 @pytest.mark.parametrize("eh", [False, True], ids=["debug_frame", "eh_frame"])
 def test_the_return_address_is_the_entrys(eh: bool) -> None:
-    """Without a register the rule is that of the one that the CIE names."""
+    """Without a register the rule is that of the register that the CIE names."""
     for seed in range(60, 80):
         drawn = Drawn(seed, eh)
         cfi = Cfi(drawn.data, ".eh_frame", SECTION) if eh else Cfi(drawn.data)
@@ -252,7 +262,7 @@ def test_the_return_address_is_the_entrys(eh: bool) -> None:
 
 @pytest.mark.parametrize("eh", [False, True], ids=["debug_frame", "eh_frame"])
 def test_cut_sections(eh: bool) -> None:
-    """Anywhere: an error, or the entries that are whole."""
+    """Cut off anywhere: an error, or the complete entries."""
     drawn = Drawn(81, eh)
     for size in range(len(drawn.data)):
         try:

@@ -35,7 +35,7 @@ BUILDS = [
     ("gcc", "-O2", "-gdwarf-5"), ("gcc", "-O2", "-gdwarf-4"), ("clang", "-O2", "-gdwarf-5"),
     ("clang", "-O3", "-gdwarf-4"), ("gcc", "-O2", "-g", "-c"), ("gcc", "-O1", "-g", "-gz=zlib"),
 ]  # fmt: skip
-# Numbers that offsets, counts and lengths are when they are bad.
+# Bad values of offsets, counts and lengths.
 BAD = [
     bytes(8), b"\xff" * 8, b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\xff" * 4, b"\x80" * 9 + b"\1",
     b"\xf0\xff\xff\xff", b"\1", b"\x7f",
@@ -44,7 +44,7 @@ BAD = [
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """No more than 1 GB of address space on top of what is used now."""
+    """Allow at most 1 GB of address space on top of what is used now."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, limits[1]))
@@ -55,7 +55,7 @@ def bounded() -> Iterator[None]:
 
 
 def debug_bytes(path: Path) -> list[int]:
-    """The file offsets of everything in debug sections, and of the section headers."""
+    """Return the file offsets of everything in debug sections, and of the section headers."""
     file = open_file(path)
     found: list[int] = []
     for section in file.sections:
@@ -66,7 +66,8 @@ def debug_bytes(path: Path) -> list[int]:
 
 
 def mutated(data: bytes, places: list[int], chance: random.Random) -> bytes:
-    """One damaged version: flipped bits, numbers that are too large, pieces missing or moved."""
+    """Return one damaged version: flipped bits, numbers that are too large, pieces missing or
+    moved."""
     out = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 4, 30))):
         at = chance.choice(places) % len(out)
@@ -132,7 +133,7 @@ def survive(tmp_path: Path, count: int, seed: int) -> None:
             print(f"seed {seed}, mutation {number}, kept as {kept}")
             raise
         assert time.process_time() - start < SECONDS, (seed, number)
-    # Neither must all be refused nor may damage go unseen.
+    # Some files must be refused, and some accepted.
     assert count // 10 < errors < count
 
 
@@ -149,7 +150,7 @@ def test_many_mutated_files(tmp_path: Path) -> None:
 
 
 def test_the_unit_is_named(tmp_path: Path) -> None:
-    """Damage in the second of two units is said to be there."""
+    """The error for damage in the second of two units names that one."""
     flags = ["gcc", "-g", "-O2", "-gdwarf-4", "-nostdlib", "-static", "-Wl,-e,one"]
     for name in ("one", "two"):
         (tmp_path / f"{name}.c").write_text(f"int {name}(int a) {{ return a * 3; }}\n")
@@ -170,7 +171,7 @@ def test_the_unit_is_named(tmp_path: Path) -> None:
 
 
 def test_a_section_that_fits_into_no_memory(tmp_path: Path) -> None:
-    """In a relocatable file, whose sections are laid out one behind the other."""
+    """In a relocatable file, whose sections are laid out one after the other."""
     path = compiled(tmp_path, "gcc", "-g", "-c")
     file = open_file(path)
     data = bytearray(path.read_bytes())
@@ -209,7 +210,7 @@ def test_half_written_index(part: float, tmp_path: Path) -> None:
 
 
 def test_every_byte_of_an_index_counts(tmp_path: Path) -> None:
-    """Whichever byte of a saved index is changed, it is noticed, and the index made again."""
+    """A change of any byte of a saved index is noticed, and the index is made again."""
     path = compiled(tmp_path, "gcc", "-O2", "-g")
     cache = tmp_path / "cache"
     whole = copies(open_index(path, cache))
@@ -226,7 +227,7 @@ def test_every_byte_of_an_index_counts(tmp_path: Path) -> None:
 
 
 def test_index_of_another_file(tmp_path: Path) -> None:
-    """Files of the same build-id but other debug sections do not share an index."""
+    """Files of one build-id with different debug sections do not share an index."""
     one = compiled(tmp_path, "gcc", "-O2", "-g", "-Wl,--build-id=0x1234", name="one")
     two = compiled(tmp_path, "gcc", "-O1", "-g", "-Wl,--build-id=0x1234", name="two")
     cache = tmp_path / "cache"
@@ -242,7 +243,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_two_writers(tmp_path: Path) -> None:
-    """Several processes that make the same index at once all succeed and leave one whole file."""
+    """Several processes that make the same index at once all succeed and leave one complete
+    file."""
     path = compiled(tmp_path, "gcc", "-O2", "-g")
     cache = tmp_path / "cache"
     code = (
@@ -259,12 +261,12 @@ def test_two_writers(tmp_path: Path) -> None:
 
 
 def test_readers_never_see_a_part(tmp_path: Path) -> None:
-    """While one thread writes an index again and again, another finds it whole each time."""
+    """While one thread writes an index again and again, another finds it complete each time."""
     file = tmp_path / "x.index"
     arrays = {"a": memoryview(bytes(range(256)) * 100)}
 
     class Array:
-        """What save() needs of numpy's arrays."""
+        """The part of numpy's arrays that save() needs."""
 
         class dtype:  # noqa: N801
             char = "B"
@@ -295,7 +297,7 @@ def test_readers_never_see_a_part(tmp_path: Path) -> None:
 
 
 def test_compiled_code_is_kept_by_its_sources() -> None:
-    """Every file with compiled functions, and what they import, counts for the code's folder."""
+    """Every file with compiled functions, and what they import, determines the code's folder."""
     folder = Path(saved_arrays.__file__).parent / "dwarf"
     known = re.search(r"SOURCES = \(([^)]*)\)", (folder / "scan" / "jit.py").read_text())
     assert known is not None
@@ -331,7 +333,7 @@ def index_anew(path: Path, home: Path) -> tuple[float, str]:
 
 @pytest.mark.full
 def test_damaged_compiled_code_is_made_anew(tmp_path: Path) -> None:
-    """Cut off, flipped or emptied: the same answers, and whole files again afterwards."""
+    """Cut off, flipped or emptied: the same answers, and complete files again afterwards."""
     path = compiled(tmp_path, "gcc", "-O2", "-g")
     made, whole = index_anew(path, tmp_path)
     files = [p for p in (tmp_path / "kinst" / "compiled").rglob("*") if p.is_file()]
@@ -349,7 +351,7 @@ def test_damaged_compiled_code_is_made_anew(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_compiled_code_that_cannot_be_kept(tmp_path: Path) -> None:
-    """No room for it on the disk, by a limit on the sizes of files."""
+    """There is no room for it on the disk, simulated by a limit on the sizes of files."""
     path = compiled(tmp_path, "gcc", "-O2", "-g")
     index = open_index(path)
     whole = str([c for name in index.inline_names() for c in index.copies(name)])

@@ -1,5 +1,5 @@
-"""Single entries of debug information drawn at random: tags, attributes and what is below what, as
-readelf has them; the code of each as it was drawn."""
+"""Single entries of debug information drawn at random: tags, attributes and children as readelf has
+them; the code of each as it was drawn."""
 
 from __future__ import annotations
 
@@ -48,7 +48,14 @@ NUMBERS = {
 
 @dataclass
 class Shown:
-    """An entry as readelf shows it.  attributes: by name, the text behind the colon."""
+    """An entry as readelf shows it.
+
+    Attributes:
+        offset: in .debug_info.
+        depth: in the tree.
+        tag: its name.
+        attributes: by name, the text after the colon.
+    """
 
     offset: int
     depth: int
@@ -70,8 +77,8 @@ def shown(path: Path) -> list[Shown]:
 
 
 def plain(text: str) -> str:
-    """Without the form of DW_FORM_indirect and the index of an indexed value, which are in front,
-    and without what the number means."""
+    """Return a value without the form of DW_FORM_indirect and the index of an indexed value, which
+    come before it, and without the explanation of a number."""
     text = re.sub(r"^DW_FORM_\w+ ?", "", text)
     return re.sub(r"^\([^()]*\): ", "", text).partition("\t")[0].strip()
 
@@ -81,7 +88,7 @@ def number_of(text: str) -> int:
 
 
 def below(entries: list[Shown], row: int) -> list[int]:
-    """The offsets of the entries directly below one."""
+    """Return the offsets of the direct children of an entry."""
     found = []
     for one in entries[row + 1 :]:
         if one.depth <= entries[row].depth:
@@ -98,11 +105,15 @@ class Opened:
         self.lists = Lists(sections, self.dies)
 
     def compare(self, die: Die, one: Shown, name_drawn: str | None, based: bool) -> None:
-        """An entry's attributes of those that mean one thing, whatever their form is.  based: its
-        unit says where its addresses are; readelf does not know where they are else."""
+        """Compare an entry's attributes that have one meaning in every form.
+
+        Args:
+            based: whether its unit says where its addresses are; otherwise readelf does not know
+                it.
+        """
         known = one.attributes
         assert (random_dwarf.NAME in die.attributes) == ("name" in known)
-        # readelf 2.40 takes strings by index from a wrong place in some units of several.
+        # readelf 2.40 reads strings by index from a wrong place in some of several units.
         if "name" in known and "(indexed string" not in known["name"]:
             assert die.text(random_dwarf.NAME) == plain(known["name"]), one
         if "name" in known and name_drawn is not None:
@@ -137,7 +148,7 @@ def test_entries_are_readelfs(seed: int, tmp_path: Path) -> None:
         if not one.depth:
             based = "addr_base" in one.attributes
         opened.compare(die, one, names.get(one.offset), based)
-    # Where a function is inlined as well, its own code is at an entry that names the function's.
+    # If a function is also inlined, its own code is at an entry that refers to the function's.
     ranges_of: dict[int, list[tuple[int, int]]] = {}
     for one in entries:
         if one.tag in ("subprogram", "inlined_subroutine"):
@@ -159,7 +170,7 @@ def test_entries_are_readelfs(seed: int, tmp_path: Path) -> None:
     ids=["string", "strp", "line_strp", "strx1"],
 )
 def test_names_that_are_no_text(form: int, data: bytes, tmp_path: Path) -> None:
-    """Of a source in Latin-1: what is no UTF-8 is one U+FFFD (Unicode 16, 3.9)."""
+    """From a source in Latin-1: bytes that are not UTF-8 become one U+FFFD (Unicode 16, 3.9)."""
     unit = Unit(5)
     unit.entry(random_dwarf.UNIT, [Value(random_dwarf.NAME, form, data)])
     strings = b"\0caf\xe9\0"
@@ -175,7 +186,7 @@ def test_names_that_are_no_text(form: int, data: bytes, tmp_path: Path) -> None:
 def test_headers_of_every_kind(
     kind: int, ids: int, offsets: int, wide: bool, tmp_path: Path
 ) -> None:
-    """DWARF 5, 7.5.1.1 to 7.5.1.3: a skeleton and what it is for have an id of 8 bytes behind the
+    """DWARF 5, 7.5.1.1 to 7.5.1.3: a skeleton and its split unit have an id of 8 bytes after the
     header's common part; type units a signature of 8 bytes and an offset."""
     size = 8 if wide else 4
     body = struct.pack("<HBB", 5, kind, 8) + bytes(size) + bytes(range(ids)) + bytes(offsets * size)

@@ -1,4 +1,4 @@
-"""Values that only a caller has: what kinst computes from call sites is what gdb prints."""
+"""Values that only a caller has: kinst's, from call sites, are those that gdb prints."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ KNOWN = {"by_constant", "by_register", "by_frame"}
 
 @pytest.mark.parametrize(("level", "version"), [("-O1", 5), ("-O2", 5), ("-Os", 5), ("-O2", 4)])
 def test_callers_values(level: str, version: int, tmp_path: Path) -> None:
-    """Constants, registers that are kept and addresses in the caller's frame; where the caller
-    cannot be told (a tail call, a pointer, itself again) there is no value, and never another."""
+    """Constants, call-saved registers and addresses in the caller's frame; if the caller is not
+    known (a tail call, a pointer, itself again) there is no value, and never a wrong one."""
     program = built(tmp_path, "gcc", level, "-g", f"-gdwarf-{version}", source=SOURCE)
     pairs = said(program, FUNCTIONS)
     by_caller = [pair for pair in pairs if pair.by_caller]
@@ -37,7 +37,7 @@ def test_callers_values(level: str, version: int, tmp_path: Path) -> None:
 
 
 def test_calls_in_code() -> None:
-    """E8 and the distance from its end; also where it is in the middle of something else."""
+    """E8 and the distance from its end; also in the middle of other instructions."""
     isa = load("amd64")
     code = bytes.fromhex("90e8fa0f0000c348b8e8f20f0000000000e800000000e8")
     assert list(isa.returns_of(code, 0x1000, 0x2000)) == [0x1006, 0x100E]

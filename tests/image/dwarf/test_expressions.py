@@ -1,5 +1,5 @@
-"""Location expressions drawn at random: what the D text that is made of them says, by the C
-compiler, against the stack machine of DWARF 5 (section 2.5), run here."""
+"""Location expressions drawn at random: their D text, as the C compiler evaluates it, against the
+stack machine of DWARF 5 (section 2.5), run here."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cut(value: int, base: Base) -> int:
 
 
 def quotient(a: int, b: int) -> int:
-    """Toward zero, as C divides."""
+    """Divide toward zero, as C does."""
     found = abs(a) // abs(b)
     return found if (a < 0) == (b < 0) else -found
 
@@ -159,7 +159,7 @@ class Drawn:
         return left + bytes([0x08, by, op]), value & MASK
 
     def shuffled(self, depth: int) -> tuple[bytes, int]:
-        """Of three values: x - y where these are what ends at the top, and others dropped."""
+        """Of three values: x - y of those that end at the top, with others dropped."""
         (one, a), (two, b), (three, c) = (self.any(depth - 1) for _ in range(3))
         codes = one + two + three
         ending, value = self.rng.choice((
@@ -171,7 +171,7 @@ class Drawn:
         return codes + ending, value & MASK
 
     def typed(self, depth: int) -> tuple[bytes, int]:
-        """Two values of a base type, what is done to them, and back."""
+        """Two values of a base type, an operation on them, and a conversion back."""
         rng, which = self.rng, self.rng.randrange(1, len(BASES))
         base = BASES[which]
         (left, a), (right, b) = self.any(depth), self.any(depth)
@@ -212,7 +212,7 @@ class Drawn:
 
 
 def said_by_c(texts: list[str], folder: Path) -> list[int]:
-    """What C makes of the texts."""
+    """Return the values of the texts in C."""
     names = ", ".join(f"R_{n}" for n in range(9))
     memory = ", ".join(map(str, MEMORY))
     registers = ", ".join(f"{value:#x}ull" for value in REGISTERS)
@@ -284,7 +284,7 @@ def test_what_there_is_no_text_for(code: str, said: str) -> None:
 
 
 def test_forks_are_bounded() -> None:
-    """Six one behind the other, and no more."""
+    """Six one after the other, and no more."""
     six, seven = (bytes.fromhex("31 28 0000" * n + "30 9f") for n in (6, 7))
     assert pieces_of(six, context())[0].text.count("?") == 63
     with pytest.raises(NotHereError, match="too long"):
@@ -325,7 +325,7 @@ def test_nothing_is_loaded_of_a_caller() -> None:
 
 
 def test_registers() -> None:
-    """By DW_OP_reg0 and those behind it, or by a number."""
+    """By DW_OP_reg0 and the following ones, or by a number."""
     for number in range(9):
         for code in (bytes([0x50 + number]), b"\x90" + uleb(number), b"\x90" + uleb(number, 3)):
             (piece,) = pieces_of(code, context())

@@ -33,7 +33,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Copy:
-    """What libdw says of one copy."""
+    """An inlined copy, as libdw has it."""
 
     entry: int | None
     ranges: Ranges
@@ -116,7 +116,7 @@ def test_200_inline_functions_at_random(kernel: Index, by_libdw: dict[str, list[
 def test_200_inline_functions_of_other_kernels(
     isa: str, libdw: Callable[[Path], dict[str, list[Copy]]], tmp_path: Path
 ) -> None:
-    """The same of the kernels of other instruction sets: the names, and of some every copy."""
+    """Kernels of other instruction sets: the names, and every copy of some."""
     ready = prepared_kernel(isa)
     if ready is None:
         pytest.fail(f"no {isa} kernel is there: run `make setup-all`")
@@ -132,7 +132,7 @@ def test_200_inline_functions_of_other_kernels(
 def sampled(
     by_libdw: dict[str, list[Copy]], wanted: Callable[[Copy], bool], at_least: int
 ) -> list[tuple[str, int, Copy]]:
-    """Copies of one kind: (function, which of its copies, the copy), 500 of them."""
+    """Return 500 copies of one kind: (function, which of its copies, the copy)."""
     found = [
         (name, number, copy)
         for name, copies in by_libdw.items()
@@ -294,7 +294,7 @@ def test_it_is_told_before_anything_takes_long(tmp_path: Path) -> None:
 
 
 def test_dwz_partial_units(tmp_path: Path, libdw: Callable[[Path], dict[str, list[Copy]]]) -> None:
-    """dwz moves what units share to partial ones, which DW_FORM_ref_addr refers to."""
+    """dwz moves entries that units share to partial units, to which DW_FORM_ref_addr refers."""
     header = tmp_path / "shared.h"
     header.write_text(
         "struct pair { long a, b; };\n"
@@ -317,8 +317,8 @@ def test_dwz_partial_units(tmp_path: Path, libdw: Callable[[Path], dict[str, lis
 
 
 def test_a_lookup_is_small(prepared: Prepared, kernel: Index, tmp_path: Path) -> None:
-    """A new process, index present: less than 150 MB, and neither numba nor numpy is imported,
-    which would take longer than the lookup (bench/inline_lookup.py has the times)."""
+    """A new process with an index: less than 150 MB, without importing numba and numpy, which would
+    take longer than the lookup (bench/inline_lookup.py has the times)."""
     code = (
         "import sys, pathlib\n"
         "from kinst.image.dwarf.index import open_index\n"

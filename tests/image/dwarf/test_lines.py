@@ -1,5 +1,5 @@
-"""Line number programs drawn at random, with the headers of DWARF 2 to 5 (section 6.2): the rows
-that they were written from."""
+"""Line number programs drawn at random, with the headers of DWARF 2 to 5 (section 6.2), against the
+rows that they were written from."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ class Row:
 
 
 class Drawn:
-    """A line table.  rows: of each sequence, the last one of which ends it."""
+    """A line table.
+
+    Attributes:
+        rows: of each sequence; the last row ends it.
+    """
 
     def __init__(self, seed: int, version: int, wide: bool) -> None:
         rng = self.rng = random.Random(seed)
@@ -129,7 +133,8 @@ class Drawn:
         return made
 
     def noise(self) -> bytes:
-        """What says nothing of lines: columns, blocks, prologues, discriminators, vendors'."""
+        """Add opcodes that do not change lines: columns, blocks, prologues, discriminators,
+        vendors'."""
         kinds = [b"", b"", b"\5" + uleb(200), b"\7", b"\0\2\4\7", b"\0\5\x80abcd", b"\0\0"]
         if self.opcodes >= 13:
             kinds += [b"\x0a", b"\x0b", b"\x0c" + uleb(300)]
@@ -138,7 +143,7 @@ class Drawn:
         return self.rng.choice(kinds)
 
     def advance(self, forward: int, lines: int) -> bytes:
-        """To the next row, which this makes."""
+        """Advance to the next row, and make it."""
         opcode = lines - self.base + self.range * forward + self.opcodes
         if self.base <= lines < self.base + self.range and opcode < 256 and self.rng.random() < 0.7:
             return bytes([opcode])
@@ -154,8 +159,8 @@ class Drawn:
         return b"\2" + uleb(count) if count else b""
 
     def wanted(self) -> list[LineSpan]:
-        """A row holds up to the next one of another address; of several at one the last counts,
-        and line 0 is no line (6.2.2)."""
+        """Return the spans: a row holds up to the next one of another address; of several at one
+        address the last counts, and line 0 is no line (6.2.2)."""
         first, found = 0 if self.version == 5 else 1, []
         for rows in self.rows:
             last = {row.address: row for row in rows}
@@ -177,7 +182,11 @@ def lines_of(
     ran: bytes = FOLDERS[0],
     **more: bytes,
 ) -> Lines:
-    """Of a file whose second unit alone has a line table.  ran: where the compiler did."""
+    """Return the lines of a file whose second unit alone has a line table.
+
+    Args:
+        ran: where the compiler ran.
+    """
     unit = Unit(min(version, 4), offset)
     form = SEC_OFFSET if version >= 4 else DATA8 if offset == 8 else DATA4
     at = struct.pack("<I" if offset == 4 else "<Q", 3)
@@ -226,7 +235,8 @@ def test_rows_are_those_that_were_drawn(seed: int, version: int, tmp_path: Path)
 
 
 def damaged(folder: Path, drawn: Drawn, table: bytes) -> None:
-    """The error for a line table that was whole when the index was made, which sees most damage."""
+    """Return the error for a line table that was complete when the index was made; making one
+    notices most damage."""
     strings = {name.strip("."): data for name, data in drawn.strings.items()}
     whole = lines_of(folder / "a", drawn.table, drawn.version, drawn.offset, **strings)
     with pytest.raises(KinstError, match="its line table's file names are damaged"):
@@ -246,7 +256,7 @@ def test_versions_that_there_are_not(version: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [3, 5])
 def test_cut_tables(version: int, tmp_path: Path) -> None:
-    """Of a length that leads out of the section, at any place."""
+    """With a length that leads out of the section, from any place."""
     drawn = Drawn(4, version, False)
     for size in [*range(0, len(drawn.table), 17), len(drawn.table) - 1]:
         damaged(tmp_path, drawn, drawn.table[:size])
@@ -254,7 +264,7 @@ def test_cut_tables(version: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [2, 4, 5])
 def test_lengths_that_end_within_the_header(version: int, tmp_path: Path) -> None:
-    """Of a table that says that it is over before its files are named, with more behind it."""
+    """The table ends by its length before its files are named, with more bytes after it."""
     drawn = Drawn(8, version, False)
     end = drawn.table.index(b"\0\x09\2" + struct.pack("<Q", drawn.rows[0][0].address))
     for size in range(0, end - 4):
@@ -262,7 +272,8 @@ def test_lengths_that_end_within_the_header(version: int, tmp_path: Path) -> Non
 
 
 def test_a_line_range_of_none(tmp_path: Path) -> None:
-    """Which no special opcode can be divided by: addresses and files are those of the others."""
+    """Special opcodes cannot be divided by 0: addresses and files are those of the other
+    opcodes."""
     drawn = Drawn(6, 4, False)
     at = drawn.table.index(bytes([drawn.default, drawn.base % 256, drawn.range, drawn.opcodes])) + 2
     table = drawn.table[:at] + b"\0" + drawn.table[at + 1 :]
@@ -273,7 +284,8 @@ def test_a_line_range_of_none(tmp_path: Path) -> None:
 
 
 def test_spans_within_another(tmp_path: Path) -> None:
-    """Of sequences that overlap, as discarded code has them: the nearest that holds the address."""
+    """Sequences overlap, as those of discarded code do: the nearest that holds the address
+    counts."""
     drawn = Drawn(6, 4, False)
     drawn.rows = [
         [Row(0x2000, 1, 10, drawn.default), Row(0x2400, 0, 0, False)],
@@ -302,7 +314,7 @@ def test_spans_within_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("inside", [False, True], ids=["beside it", "in a structure"])
 def test_what_only_a_declaration_says(inside: bool, tmp_path: Path) -> None:
-    """A definition with DW_AT_specification says what is different (DWARF 5, 2.13.2)."""
+    """A definition with DW_AT_specification has only what is different (DWARF 5, 2.13.2)."""
     drawn = Drawn(7, 4, False)
     unit = Unit(4)
     text = Value(COMP_DIR, STRING, FOLDERS[0] + b"\0")
@@ -332,7 +344,7 @@ def test_what_only_a_declaration_says(inside: bool, tmp_path: Path) -> None:
 
 
 def test_files_without_a_folder(tmp_path: Path) -> None:
-    """A table of DWARF 5 whose files say no folder: they are in the first one, where the compiler
+    """A table of DWARF 5 whose files have no folder: they are in the first one, where the compiler
     ran (6.2.4.1)."""
     drawn = Drawn(9, 5, False)
     folders = b"\1\1\x08" + uleb(2) + b"/first\0" + b"/second\0"
@@ -361,14 +373,14 @@ def test_files_without_a_folder(tmp_path: Path) -> None:
 
 
 def new_table(tables: bytes, program: bytes = b"") -> bytes:
-    """A table of version 5 with these folders and files."""
+    """Return a table of version 5 with these folders and files."""
     fixed = bytes([1, 1, 1, 0, 1, 10, *OPERANDS[:9]]) + tables
     body = struct.pack("<HBBI", 5, 8, 0, len(fixed)) + fixed + program
     return struct.pack("<I", len(body)) + body
 
 
 def test_a_table_without_files(tmp_path: Path) -> None:
-    """Whose entries, of which there are none, have no fields either (6.2.4)."""
+    """Its entries, of which there are none, have no fields either (6.2.4)."""
     program = b"\0\x09\2" + struct.pack("<Q", 0x1000) + b"\1\2\x10\0\1\1"
     lines = lines_of(tmp_path / "a", new_table(b"\0\0" + b"\0\0", program), 5)
     (span,) = lines.spans(units(lines)[1])
@@ -382,7 +394,7 @@ def test_a_table_without_files(tmp_path: Path) -> None:
     ids=[f"{form:#x}" for form in (0x08, 0x1F, 0x0E, 0x0B, 0x05, 0x06, 0x07, 0x1E, 0x0F, 0x09)],
 )  # fmt: skip
 def test_a_table_that_ends_within_a_value(form: int, data: bytes, tmp_path: Path) -> None:
-    """Of what is said of a file, in each form; the section goes on behind it."""
+    """Within a field of a file, in each form; the section continues after it."""
     tables = b"\1\1\x08\1/home\0" + b"\2\1\x08" + uleb(0x2001) + uleb(form) + b"\1" + b"a.c\0"
     lines_of(tmp_path / "a", new_table(tables + data) + bytes(20), 5)
     for size in range(len(data)):
@@ -391,7 +403,7 @@ def test_a_table_that_ends_within_a_value(form: int, data: bytes, tmp_path: Path
 
 
 def test_a_table_that_ends_with_its_files(tmp_path: Path) -> None:
-    """Without a program; the last one's sum is a block, up to the last byte."""
+    """There is no program; the last file's checksum is a block, up to the last byte."""
     folders, formats = b"\1\1\x08\1/home\0", b"\2\1\x08\5\x09"
     table = new_table(folders + formats + b"\1" + b"a.c\0" + b"\3abc")
     lines = lines_of(tmp_path / "a", table, 5)
@@ -401,7 +413,7 @@ def test_a_table_that_ends_with_its_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("folder", range(5))
 def test_folders_that_there_are_not(folder: int, version: int, tmp_path: Path) -> None:
-    """A file in one of these is found by its name alone, where the compiler ran."""
+    """A file in such a folder is found by its name alone, where the compiler ran."""
     drawn = Drawn(9, version, False)
     if version == 5:
         tables = b"\1\1\x08" + uleb(3) + b"".join(name + b"\0" for name in FOLDERS)
@@ -434,7 +446,7 @@ def test_folders_that_there_are_not(folder: int, version: int, tmp_path: Path) -
 
 
 def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
-    """File names are bytes: as Python keeps those that are no UTF-8 (PEP 383)."""
+    """File names are bytes: Python keeps those that are not UTF-8 so (PEP 383)."""
     drawn = Drawn(9, 4, False)
     table = old_table(drawn, b"\xe9t\xe9\0" + b"\0" + b"\xffa.c\0\1\0\0" + b"\0",
                       b"\0\x09\2" + struct.pack("<Q", 0x1000) + b"\1\2\1\0\1\1")  # fmt: skip
@@ -444,7 +456,7 @@ def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
 
 
 def test_each_sequence_begins_anew(tmp_path: Path) -> None:
-    """At address 0, in file 1 and line 1, whatever was before (6.2.2, table 6.4)."""
+    """At address 0, in file 1 and line 1, no matter what was before (6.2.2, table 6.4)."""
     drawn = Drawn(9, 4, False)
     one = b"\2\x40\1\4\2\3\x0a\2\x10\1\2\1\0\1\1"
     table = old_table(drawn, b"\0" + b"a.c\0\0\0\0" + b"b.c\0\0\0\0" + b"\0", one * 2)
@@ -455,7 +467,8 @@ def test_each_sequence_begins_anew(tmp_path: Path) -> None:
 
 
 def old_table(drawn: Drawn, files: bytes, program: bytes) -> bytes:
-    """A table of version 4 with instructions of one byte: its folders and files, its program."""
+    """Return a table of version 4 with instructions of one byte: its folders and files, its
+    program."""
     fixed = bytes([1, 1, drawn.default, 0, 1, 10, *OPERANDS[:9]]) + files
     body = struct.pack("<HI", 4, len(fixed)) + fixed + program
     return struct.pack("<I", len(body)) + body

@@ -1,5 +1,5 @@
-"""Locations of local variables: at every instruction that a program runs, what kinst computes is
-what gdb prints; gcc and clang, several levels, DWARF 4 and 5."""
+"""Locations of local variables: at every instruction that a program runs, kinst's value is gdb's;
+gcc and clang, several levels, DWARF 4 and 5."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.gdb_rig import Pair, gdb_with, reached, report
 
 SOURCE = ROOT / "tests/c/locals.c"
 FUNCTIONS = ("plain", "pieces", "memory", "inlined", "entry", "walk", "real")
-# What a kernel's probes do not have (vector registers), what only a caller knows, and pointers
-# to variables that are not in memory.
+# Reasons for variables in vector registers, which probes lack, for values that only a caller knows,
+# and for pointers to variables that are not in memory.
 REFUSED = (
     "it is in a register that probes do not have",
     "only its value at the function's entry is known",
@@ -37,7 +37,11 @@ REGISTERS = load("amd64").dwarf_registers
 def built(
     folder: Path, compiler: str, *flags: str, source: Path = SOURCE, eh_frame: bool = False
 ) -> Path:
-    """eh_frame: call frames are in .eh_frame, not in .debug_frame."""
+    """Build the program.
+
+    Args:
+        eh_frame: call frames are in .eh_frame, not in .debug_frame.
+    """
     program = folder / "locals"
     command = [compiler, *flags, "-static", "-no-pie", "-fcf-protection=none", "-o", str(program),
                str(source), f"-f{'' if eh_frame else 'no-'}asynchronous-unwind-tables"]  # fmt: skip
@@ -63,7 +67,8 @@ class Known:
 
 
 def said(program: Path, functions: Sequence[str] = FUNCTIONS) -> list[Pair]:
-    """Every variable at every instruction of the functions that is reached, by both."""
+    """Return both answers for every variable at every instruction of the functions that is
+    reached."""
     known = Known(program)
     with gdb_with("-ex", "break main", "-ex", "run", str(program)) as gdb:
         pairs = []
@@ -102,7 +107,7 @@ def test_as_gdb_says(tmp_path: Path, compiler: str, level: str, version: int) ->
 
 def test_as_gdb_says_by_eh_frame(tmp_path: Path) -> None:
     program = built(tmp_path, "gcc", "-O2", "-gdwarf-5", eh_frame=True)
-    # What the C library brings has a .debug_frame of its own on some machines: not here.
+    # On some machines the C library's files have a .debug_frame of their own: not here.
     assert open_elf(program).section(".debug_frame") is None
     outcomes = [pair.outcome for pair in said(program)]
     assert "different" not in outcomes and outcomes.count("equal") > len(outcomes) // 3

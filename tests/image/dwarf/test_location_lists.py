@@ -25,7 +25,11 @@ Row = tuple[int, int, bytes]  # first address, the one behind the last, expressi
 
 
 class Drawn:
-    """A unit with one variable, whose location is a list.  rows: what it says, in its order."""
+    """A unit with one variable, whose location is a list.
+
+    Attributes:
+        rows: of the list, in order.
+    """
 
     def __init__(self, seed: int, version: int, indexed: bool) -> None:
         rng = self.rng = random.Random(seed)
@@ -74,7 +78,7 @@ class Drawn:
         return struct.pack("<I" if self.size == 4 else "<Q", value)
 
     def address_table(self, more: int) -> tuple[int, bytes]:
-        """Where the unit's part of .debug_addr is, and the section."""
+        """Return where the unit's part of .debug_addr is, and the section."""
         head = bytes(16 if self.offset == 8 else 8) + bytes(more * self.size)
         return len(head), head + b"".join(map(self.address, self.addresses))
 
@@ -84,8 +88,8 @@ class Drawn:
         return low, low + self.rng.randrange(1, 200), code
 
     def old(self) -> bytes:
-        """Pairs of offsets from the base, each with its expression; of the largest address and a
-        new base; of zeros at the end."""
+        """Return pairs of offsets from the base, each with its expression; pairs of the largest
+        address and a new base; zeros at the end."""
         made, base = b"", self.low
         for _ in range(self.rng.randrange(1, 9)):
             if self.rng.random() < 0.3:
@@ -203,7 +207,7 @@ def test_damaged_lists(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("index", [0, 2])
 def test_an_address_by_its_index(index: int, tmp_path: Path) -> None:
-    """Of a section that holds two, behind its header."""
+    """In a section that holds two, after its header."""
     unit = Unit(5)
     unit.entry(UNIT, [Value(ADDR_BASE, SEC_OFFSET, b"\x08\0\0\0")], True)
     unit.here("label")

@@ -1,4 +1,4 @@
-"""kinst's numbers of DWARF by the names that readelf has for them."""
+"""kinst's numbers of DWARF compared with readelf's names of them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.image.dwarf_asm import Unit, Value, elf, uleb
 
 MODULES = (numbers, types, entry_values, locals, location_lists, expressions)
 NAME, EXPRESSION, IMPLICIT_CONSTANT = 0x03, 0x18, 0x21
-# Where readelf's names are longer.
+# Parts by which readelf's names are longer.
 ENDS = ("_type", "_block", "_stmt", "_unit")
 STARTS = ("formal_", "data_")
 
 
 def named(start: str, modules: tuple[ModuleType, ...] = MODULES) -> list[tuple[str, int]]:
-    """(name in lower case, number) of the constants with such names."""
+    """Return (name in lower case, number) of the constants with such names."""
     return [
         (name.removeprefix(start).lower(), number)
         for module in modules
@@ -65,7 +65,7 @@ SIGNED = {"div", "shra"}
 
 
 def operations(numbers: list[int], folder: Path) -> list[str]:
-    """readelf's names of these; "" of what has none."""
+    """Return readelf's names of these operations; "" for one without a name."""
     unit = Unit()
     unit.entry(0x11, [Value(2, EXPRESSION, bytes([16, number]) + bytes(15)) for number in numbers])
     text = readelf(elf(folder / "unit", unit.sections()), "info")
@@ -80,7 +80,7 @@ def test_operations(tmp_path: Path) -> None:
 
 
 def test_operations_of_two_operands(tmp_path: Path) -> None:
-    """A comparison gives a number of its own; what has a sign divides and shifts as C does."""
+    """A comparison gives a number; signed operations divide and shift as C does."""
     tables = (expressions._UNSIGNED, expressions._SIGNED, expressions._COMPARE)
     names = operations(list(range(256)), tmp_path)
     found = [{names[number]: text for number, text in table.items()} for table in tables]

@@ -29,8 +29,14 @@ NAMES = ("a", "b", "c", "d", "e")
 
 @dataclass
 class Variable:
-    """value: a constant that no other has; static: it is in memory there instead; None: it is
-    optimised out.  die: of the one in the abstract instance, to which copies refer."""
+    """A variable.
+
+    Attributes:
+        name: not unique.
+        value: a constant that no other variable has; None: it is optimised out.
+        static: its address, if it is in memory instead.
+        die: of the one in the abstract instance, to which copies refer.
+    """
 
     name: str
     value: int | None
@@ -40,8 +46,17 @@ class Variable:
 
 @dataclass
 class Scope:
-    """A function (name), a block ("") or an inlined copy (origin: of what).  low, high: None where
-    a block says no range of its own.  variables: those written below it, in their order."""
+    """A function, a block ("") or an inlined copy.
+
+    Attributes:
+        name: of the function, "" for a block.
+        low: None for a block without a range of its own.
+        high: None for a block without a range of its own.
+        variables: written below it, in order.
+        below: its nested scopes.
+        origin: of a copy: its function.
+        die: of its entry.
+    """
 
     name: str
     low: int | None
@@ -57,7 +72,7 @@ class Scope:
         return self.low <= address < self.high
 
     def all_variables(self) -> list[Variable]:
-        """With the static ones that only the abstract instance has, in front."""
+        """Return its variables, after the static ones that only the abstract instance has."""
         if self.origin is None:
             return self.variables
         known = {one.name for one in self.variables}
@@ -103,7 +118,7 @@ class Drawn:
         return self.values
 
     def inline(self, number: int) -> Scope:
-        """An abstract instance, whose variables have no values but for the static ones'."""
+        """Draw an abstract instance, whose variables have no values except static ones."""
         made = Scope(f"inline{number}", None, 0)
         self.entry(SUBPROGRAM, self.text(made.name), Value(INLINE, DATA1, b"\3"), children=True)
         made.die = self.unit.places["last"]
@@ -138,7 +153,11 @@ class Drawn:
         self, name: str, tag: int, low: int, high: int, depth: int, inside: frozenset[str],
         origin: Scope | None = None,
     ) -> Scope:  # fmt: skip
-        """inside: the inlined functions that it is in."""
+        """Draw a scope.
+
+        Args:
+            inside: the inlined functions that it is in.
+        """
         rng = self.rng
         values = [self.text(name)] if tag == SUBPROGRAM else []
         values += [self.reference(ORIGIN, origin.die)] if origin else []
@@ -183,7 +202,7 @@ class Drawn:
 
 
 def way_to(scope: Scope, address: int) -> list[Scope]:
-    """The scopes that hold an address, the innermost first."""
+    """Return the scopes that hold an address, the innermost first."""
     for one in scope.below:
         if one.holds(address):
             return [*way_to(one, address), scope]
@@ -191,7 +210,7 @@ def way_to(scope: Scope, address: int) -> list[Scope]:
 
 
 def meant(way: list[Scope], name: str) -> tuple[Variable, str] | None:
-    """The variable of a name, and the function that it is of."""
+    """Return the variable of a name, and its function."""
     for k, scope in enumerate(way):
         of = next(one.name for one in way[k:] if one.name)
         for one in reversed(scope.all_variables()):
@@ -227,7 +246,7 @@ def opened(drawn: Drawn, folder: Path) -> DwarfLocals:
 
 
 def asked(function: Scope) -> list[int]:
-    """Where a scope begins or ends."""
+    """Return the addresses at which a scope begins or ends."""
     edges = {at for one in every(function) if one.low is not None for at in (one.low, one.high)}
     return sorted(at + k for at in edges for k in (-1, 0) if function.holds(at + k))
 
@@ -251,8 +270,8 @@ def test_the_innermost_that_has_the_name(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(5, 9))
 def test_from_an_inlined_function_outwards(seed: int, tmp_path: Path) -> None:
-    """By the inlined function's name, from anywhere within its copy; one that is not there is
-    asked for in vain, and then what is there counts."""
+    """By the inlined function's name, from anywhere within its copy; if it does not have the
+    variable, the ones around it count."""
     drawn = Drawn(seed)
     known = opened(drawn, tmp_path)
     for function in drawn.functions:
@@ -288,8 +307,8 @@ def test_names_and_types_anywhere_in_a_function(seed: int, tmp_path: Path) -> No
 
 
 def test_where_an_empty_copy_is(tmp_path: Path) -> None:
-    """A copy without code begins at an instruction of another function: asked for by its name, its
-    variables are meant there, and only there."""
+    """A copy without code begins at an instruction of another function: by its name, its variables
+    are meant there, and only there."""
     drawn = Drawn(30)
     drawn.unit = Unit(4)
     drawn.unit.entry(UNIT, [drawn.text("unit.c")], True)
@@ -321,8 +340,8 @@ def test_where_an_empty_copy_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["outer", "alias", "outer.part.0", "alias@3"])
 def test_functions_by_what_is_inlined_there(name: str, tmp_path: Path) -> None:
-    """A function that is asked for by a name that the debug information does not have, as an alias
-    is, in a file without symbols: where a copy is, its unit has the function."""
+    """A function is looked up by a name that the debug information lacks, such as an alias, in a
+    file without symbols: the unit of an inlined copy has the function."""
     drawn = Drawn(5)
     known = opened(drawn, tmp_path)
     seen = 0
@@ -386,8 +405,8 @@ int main(void) { return asked(3, 4) + other(2); }
 
 @pytest.mark.parametrize("isa", ["arm64", "riscv64"])
 def test_room_for_ftrace_in_front(isa: str, tmp_path: Path) -> None:
-    """gcc counts it to the symbol, and begins what it describes behind it: there the variables are
-    those of the first instruction.  What is another symbol's has none of them."""
+    """gcc includes it in the symbol, and begins its description after it: there the variables are
+    those of the first instruction.  Padding of another symbol has none of them."""
     compiler = {"arm64": "aarch64-linux-gnu-gcc", "riscv64": "riscv64-linux-gnu-gcc"}[isa]
     source, program = tmp_path / "room.c", tmp_path / "room"
     source.write_text(ROOM.replace("%%", "%" if isa == "arm64" else "@"))

@@ -1,6 +1,6 @@
-"""Types out of DWARF of every version, of C declarations drawn at random: spelled as they were
-declared, members where a program compiled of the same text says; and what compilers here do not
-write, by hand."""
+"""Types from DWARF of every version, of C declarations drawn at random: spelled as they were
+declared, with members where a program compiled from the same text has them; and, by hand, forms
+that compilers here do not write."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def types_of(folder: Path, source: str, command: list[str]) -> DwarfTypes | BtfT
 
 
 def named_members(struct: StructType) -> list[Member]:
-    """Those of anonymous structures and unions in their places, by the name of each."""
+    """Return members by name; those of anonymous structures and unions in their places."""
     found = []
     for member in struct.members:
         if member.name:
@@ -115,10 +115,10 @@ int main(void) {
 """
 
 
-# gcc's BTF leaves out values that are no ints.
+# gcc's BTF leaves out values that are not ints.
 @pytest.mark.parametrize("compiler", [name for name in NAMES if "BTF" not in name.values])
 def test_enumerators_are_ints(compiler: str, tmp_path: Path) -> None:
-    """In D they are ints, whatever form the compiler chose for them."""
+    """In D they are ints, no matter which form the compiler chose for them."""
     types = types_of(tmp_path, CONSTANTS, COMPILERS[compiler])
     (tmp_path / "said.c").write_text(CONSTANTS + SHOWN)
     subprocess.run(["gcc", "-w", "-o", "said", "said.c"], cwd=tmp_path, check=True)
@@ -153,7 +153,7 @@ QUALIFIED = {
     "compiler", ["gcc -gdwarf-5", pytest.param("clang -gdwarf-5", marks=pytest.mark.full)]
 )
 def test_qualifiers_are_kept_in_names(compiler: str, tmp_path: Path) -> None:
-    """As C has them; two in front of one type in either order."""
+    """As in C; two in front of one type in either order."""
     source = "struct pair { int a; }; enum hue { RED }; typedef long *named;\n"
     source += "".join(f"{one};\n" for one in QUALIFIED)
     source += "int compare(const char *restrict one, char *const restrict two) { return 0; }\n"
@@ -196,7 +196,11 @@ class ByHand:
     def entry(
         self, tag: int, *values: Value, below: Sequence[Sequence[Value]] = (), of: int = 0
     ) -> int:
-        """Where it is.  below: the attributes of what is below it, of one tag."""
+        """Add an entry and return its offset.
+
+        Args:
+            below: the attributes of its children, of one tag.
+        """
         self.unit.here("last")
         at = self.unit.places["last"]
         self.unit.entry(tag, list(values), bool(below))
@@ -267,8 +271,8 @@ def test_members_of_old_debug_information(tmp_path: Path) -> None:
 
 
 def test_arrays_by_hand(tmp_path: Path) -> None:
-    """Their bounds by DW_AT_count or DW_AT_upper_bound, of several dimensions and of none; an
-    upper bound of -1 is how some say that there is none."""
+    """Bounds by DW_AT_count or DW_AT_upper_bound, of several dimensions and of none; some compilers
+    write an upper bound of -1 for an array without a bound."""
     made = ByHand()
     base = made.entry(BASE, named("int"), one(SIZE, 4), one(ENCODING, 5))
     bounds: dict[str, list[list[Value]]] = {
@@ -288,7 +292,7 @@ def test_arrays_by_hand(tmp_path: Path) -> None:
 
 
 def test_what_is_no_type(tmp_path: Path) -> None:
-    """A tag of which no type is known; types that lead to themselves; what says it has none."""
+    """An unknown tag; types that lead to themselves; an entry without a type."""
     made = ByHand()
     label = made.entry(0x0A, named("label"))
     made.variable("odd", label)
@@ -309,7 +313,8 @@ def test_what_is_no_type(tmp_path: Path) -> None:
 
 
 def test_enumerators_of_every_form(tmp_path: Path) -> None:
-    """Of 4 bytes with the top bit: below 0, as C's int is, unless the form has a sign itself."""
+    """Of 4 bytes with the top bit set: negative, as C's int is, unless the form itself has a
+    sign."""
     made = ByHand()
     rows = {
         "A": (Value(VALUE, DATA1, b"\xff"), 255), "B": (Value(VALUE, DATA4, b"\xff" * 4), -1),

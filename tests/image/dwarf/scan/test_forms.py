@@ -44,10 +44,13 @@ def build(
     extra: dict[str, bytes] | None = None,
     compress: bool = False,
 ) -> Path:
-    """A file with the function twice() and a copy of it in main(), attributes as asked for.
+    """Build a file with the function twice() and a copy of it in main(), with the given attributes.
 
-    twice: form and bytes of the function's name.  ref: form of references to it.  where: the
-    copy's addresses.  before: other attributes of the copy, in front.
+    Args:
+        twice: form and bytes of the function's name.
+        ref: form of references to it.
+        where: the copy's addresses.
+        before: other attributes of the copy, in front.
     """
     unit = Unit(version, offset_size, address_size, skew=skew)
     wide = "<I" if offset_size == 4 else "<Q"
@@ -64,7 +67,7 @@ def build(
             ".debug_addr", bytes(head) + b"".join(struct.pack("<Q", a) for a in ADDRESSES)
         )
     lows = struct.pack("<Q" if address_size == 8 else "<I", low & (1 << 8 * address_size) - 1)
-    # The bases stand behind what needs them, as they may.
+    # The bases come after the attributes that need them, which is allowed.
     name = Value(NAME, 0x25, b"\1") if version >= 5 else Value(NAME, *text(b"x.c"))
     unit.entry(UNIT, [name, Value(LOW, 0x01, lows), *bases], True)
     unit.here("twice")
@@ -140,7 +143,7 @@ def test_addresses(form: tuple[int, bytes], tmp_path: Path) -> None:
 
 
 def test_each_byte_of_an_address(tmp_path: Path) -> None:
-    """All eight differ, the lowest first."""
+    """All eight bytes differ, the lowest first."""
     low = Value(LOW, 0x01, bytes.fromhex("10 32 54 76 98 ba dc 0e"))
     copy = only(build(tmp_path / "a", where=[low, ADDR[1]]))
     assert copy.ranges == ((0x0EDC_BA98_7654_3210, 0x0EDC_BA98_7654_3230),)
@@ -211,8 +214,8 @@ def test_range_lists(name: str, indexed: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("low", [0, BASE], ids=hex)
 @pytest.mark.parametrize("size", [4, 8])
 def test_old_range_lists(version: int, low: int, size: int, tmp_path: Path) -> None:
-    """Relative to the unit's low_pc, or to a base that the list selects; what ends before it
-    begins is no code, and does not end the list."""
+    """Relative to the unit's low_pc, or to a base that the list selects; a range that ends before
+    it begins is no code, and does not end the list."""
     low &= (1 << 8 * size) - 1
     code = "<QQ" if size == 8 else "<II"
     top = (1 << 8 * size) - 1
@@ -254,7 +257,7 @@ def test_a_copy_without_addresses(tmp_path: Path) -> None:
 
 
 def test_a_copy_outside_of_functions(tmp_path: Path) -> None:
-    """Which no compiler writes: it is in no function."""
+    """No compiler writes one: it belongs to no function."""
     unit = Unit(4)
     unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
     unit.here("twice")
@@ -268,11 +271,13 @@ def test_a_copy_outside_of_functions(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_what_is_no_function(tmp_path: Path) -> None:
-    """Its origin is behind all functions, and a type: as if it were not there."""
+    """Its origin comes after all functions, and is a type: it is ignored."""
     unit = Unit(4)
     unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
     unit.entry(FUNCTION, [Value(NAME, *text(b"main")), *ADDR], True)
-    place = unit.header_size + len(unit.info) + 1  # of the reference, behind the next entry's code
+    place = (
+        unit.header_size + len(unit.info) + 1
+    )  # offset of the reference, after the next entry's code
     unit.entry(COPY, [Value(ORIGIN, 0x13, b"HERE"), *ADDR])
     unit.end()
     unit.here("type")
@@ -302,7 +307,7 @@ def test_a_copy_where_there_is_no_function(tmp_path: Path) -> None:
 
 
 def test_code_without_a_name(tmp_path: Path) -> None:
-    """It belongs to no function that could be asked for; those beside it are as they were."""
+    """It belongs to no function that can be looked up; its neighbours are unchanged."""
     unit = Unit(4)
     unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
     unit.entry(FUNCTION, [Value(LOW, 0x01, struct.pack("<Q", BASE)), Value(HIGH, 0x0B, b"\x08")])
@@ -315,13 +320,13 @@ def test_code_without_a_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("skew", [125, 100_000])
 def test_sparse_abbreviation_codes(skew: int, tmp_path: Path) -> None:
-    """On both sides of 128, from where they have more than one byte."""
+    """On both sides of 128, where codes begin to have more than one byte."""
     assert only(build(tmp_path / "a", where=ADDR, skew=skew)).ranges == RANGE
 
 
 @pytest.mark.parametrize("form", [0x0A, 0x03, 0x04, 0x09], ids=hex)
 def test_an_empty_block_at_the_very_end(form: int, tmp_path: Path) -> None:
-    """Of a unit that does not end its lists of entries."""
+    """The unit does not end its lists of entries."""
     unit = Unit(4)
     unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
     empty = bytes({0x0A: 1, 0x03: 2, 0x04: 4, 0x09: 1}[form])
@@ -331,7 +336,7 @@ def test_an_empty_block_at_the_very_end(form: int, tmp_path: Path) -> None:
 
 
 def test_a_sibling_of_what_has_no_children(tmp_path: Path) -> None:
-    """The next entry is its sibling (DWARF 5, 2.3), wherever the attribute leads."""
+    """The next entry is its sibling (DWARF 5, 2.3), no matter what the attribute says."""
     unit = Unit(4)
     unit.entry(UNIT, [Value(NAME, *text(b"x.c")), Value(LANGUAGE, 0x0B, b"\x0c")], True)
     behind = unit.header_size + len(unit.info) + 5 + 15  # this entry and the next
@@ -360,8 +365,8 @@ def test_compressed(tmp_path: Path) -> None:
 def test_a_value_that_leads_into_the_next_unit(
     form: int, data: bytes, tag: int, more: int, tmp_path: Path
 ) -> None:
-    """The last one of a unit, without the ends of the entries above, which some leave out; or with
-    as many bytes to come.  Entries of some tags are only stepped over."""
+    """The last value of a unit, without the ends of the entries above, which some compilers leave
+    out; or with as many bytes after it.  Entries of some tags are only stepped over."""
     unit = Unit(5)
     unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
     behind = [Value(0x2008, 0x0C)] * more
@@ -376,7 +381,7 @@ def test_a_value_that_leads_into_the_next_unit(
 
 @pytest.mark.parametrize("offset_size", [4, 8])
 def test_references_out_of_the_section(offset_size: int, tmp_path: Path) -> None:
-    """To what is behind all units, or, where a unit can say so, in front of them."""
+    """To an offset after all units or, if the form can express it, before them."""
     for at in (b"\xff" * offset_size, b"\0\0\1" + bytes(offset_size - 3)):
         unit = Unit(5, offset_size)
         unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
@@ -399,7 +404,7 @@ def test_files_that_a_line_table_does_not_have(number: int, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", [name for name in LISTS if name != "nothing"])
 def test_cut_range_lists(name: str, tmp_path: Path) -> None:
-    """Anywhere before their end."""
+    """Cut off anywhere before their end."""
     data, _ = LISTS[name]
     section = bytes(12) + struct.pack("<I", 4) + data
     value = Value(RANGES, 0x17, struct.pack("<I", 16))
@@ -410,7 +415,7 @@ def test_cut_range_lists(name: str, tmp_path: Path) -> None:
 
 
 def test_types_of_several_units(tmp_path: Path) -> None:
-    """Of one name, in three units that share their strings: those that are alike count once, the
+    """Types of one name, in three units that share their strings: equal ones count once, as the
     first of them."""
     strings = b"\0s\0t\0"
     info, table, places = b"", b"", []
@@ -439,7 +444,7 @@ def test_types_of_several_units(tmp_path: Path) -> None:
 
 
 def test_a_sibling_in_another_unit(tmp_path: Path) -> None:
-    """By DW_FORM_ref_addr, which can say so."""
+    """DW_FORM_ref_addr can express that."""
     unit = Unit(4)
     unit.entry(UNIT, [Value(NAME, *text(b"x.c")), Value(LANGUAGE, 0x0B, b"\x0c")], True)
     at = unit.header_size + len(unit.info) + 1 + 4 + 2 + 1 + 1 + 5
@@ -467,8 +472,8 @@ def test_a_range_list_by_index_that_is_not_there(at: bytes, tmp_path: Path) -> N
 @pytest.mark.parametrize("behind", [1, 2, 200])
 @pytest.mark.parametrize("language", [0x01, 0x02, 0x0C, 0x1D, 0x2C], ids=hex)
 def test_siblings_that_are_not_there(language: int, behind: int, tmp_path: Path) -> None:
-    """Behind the unit, and before the entry itself; of a structure of C89, C, C99, C11 or C17
-    (table 7.17), which is not looked into."""
+    """After the unit, and before the entry itself; for a structure of C89, C, C99, C11 or C17
+    (table 7.17), whose members are skipped."""
     for ahead in (True, False):
         unit = Unit(4)
         said = Value(LANGUAGE, 0x0B, bytes([language]))
@@ -487,7 +492,7 @@ def test_siblings_that_are_not_there(language: int, behind: int, tmp_path: Path)
 
 @pytest.mark.parametrize("behind", [0, 1, 1 << 20, (1 << 32) - 20])
 def test_abbreviations_that_are_not_there(behind: int, tmp_path: Path) -> None:
-    """At the section's end, or further on."""
+    """At the section's end, or after it."""
     unit = Unit(4)
     unit.entry(UNIT, [Value(NAME, *text(b"x.c"))])
     sections = unit.sections()
@@ -535,14 +540,14 @@ def test_what_cannot_be_read(change: dict[str, object], said: str, tmp_path: Pat
     else:
         path = build(tmp_path / "a", **{"where": ADDR, **change})  # type: ignore[arg-type]
     if not said:
-        # Only the unit's own entry can say that the rest is elsewhere.
+        # Only the unit's own entry can say that the rest is in another file.
         assert only(path).ranges == RANGE
         return
     with pytest.raises(KinstError) as caught:
         open_index(path)
     assert said in str(caught.value) and str(path) in str(caught.value)
     assert "unit at 0x0" in str(caught.value)
-    # What dwz -m has moved elsewhere is whole there.
+    # Entries that dwz -m moved to another file are complete there.
     moved = "alternate debug file" in said
     assert ("before dwz -m" in caught.value.hint) == moved
     assert ("damaged debug information" in caught.value.message) != moved

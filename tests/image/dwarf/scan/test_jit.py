@@ -1,5 +1,5 @@
-"""Compiled code of the scan as it is kept in files: whole, of its name, of its sources, for a
-month."""
+"""Compiled code of the scan as it is kept in files: complete, under its name, for its sources, for
+a month."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_what_is_kept_is_found(tmp_path: Path) -> None:
     assert kept(tmp_path).load(KEY) == DATA and kept(tmp_path).load(OTHER) == [1, 2]
     assert kept(tmp_path, "other").load(KEY) is None
     assert kept(tmp_path, stamp=(1.5, 101)).load(KEY) is None
-    # A change of the source is the end of what was kept.
+    # A change of the source invalidates the kept code.
     kept(tmp_path, stamp=(2.5, 90)).save(OTHER, 3)
     assert kept(tmp_path).load(KEY) is None
     assert kept(tmp_path, stamp=(2.5, 90)).load(KEY) is None
 
 
 def test_damaged_files_are_none(tmp_path: Path) -> None:
-    """At any byte, cut off anywhere, or those of another function."""
+    """Damaged at any byte, cut off anywhere, or those of another function."""
     kept(tmp_path).save(KEY, DATA)
     files = {path.suffix: path for path in tmp_path.iterdir()}
     assert set(files) == {".nbi", ".nbc"}
@@ -59,7 +59,7 @@ def test_damaged_files_are_none(tmp_path: Path) -> None:
 def test_how_long_the_code_of_other_versions_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thirty days, as the time of its folder says; one's own for ever."""
+    """Thirty days, by the time of its folder; the present version's forever."""
     monkeypatch.setattr(jit, "cache_folder", lambda: tmp_path)
     mine = jit._code_folder()
     assert mine.parent == tmp_path / "compiled" and jit._code_folder() == mine
@@ -75,7 +75,7 @@ def test_how_long_the_code_of_other_versions_is_kept(
 
 
 class Compiled:
-    """What numba makes of a function, without compiling it."""
+    """Stands for a compiled function, without compiling it."""
 
     def __init__(self, function: Any) -> None:
         self.py_func = function
@@ -91,7 +91,7 @@ class Compiled:
 
 
 def test_each_inner_function_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the types that its annotations say."""
+    """For the types of its annotations."""
 
     def first(a: int, b: bool) -> int:
         return a

@@ -1,5 +1,5 @@
-"""Where the scan of debug information ends: numbers that lead out of their sections, tables that
-are shared, full or in another order, entries and headers that are cut off."""
+"""Limits of the scan of debug information: numbers that lead out of their sections, tables that are
+shared, full or in another order, entries and headers that are cut off."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def code(low: int) -> list[Value]:
 
 
 def opened(folder: Path, *units: Unit, **more: bytes) -> Index:
-    """The index of these units, each with abbreviations of its own."""
+    """Return the index of these units, each with abbreviations of its own."""
     info, table = b"", b""
     for unit in units:
         made = unit.sections()
@@ -61,7 +61,7 @@ def opened(folder: Path, *units: Unit, **more: bytes) -> Index:
 
 def with_function(unit: Unit, values: list[Value], of_unit: tuple[Value, ...] = ()) -> Unit:
     unit.entry(UNIT, [text("x.c"), *of_unit], True)
-    unit.entry(FUNCTION, [*code(BASE), *values])  # of an attribute the last one counts
+    unit.entry(FUNCTION, [*code(BASE), *values])  # the last value of an attribute counts
     unit.end()
     return unit
 
@@ -88,7 +88,7 @@ FAR: dict[str, tuple[int, int, Value | None, str]] = {
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("what", [*FAR, "abbreviations"])
 def test_offsets_of_eight_bytes(what: str, version: int, offset: int, tmp_path: Path) -> None:
-    """That lead behind their sections, and, taken for signed numbers, in front of them."""
+    """They lead past the end of their sections or, taken as signed numbers, before their start."""
     unit, data = Unit(version, 8), struct.pack("<Q", offset)
     more = {f"debug_{name}": bytes(64) for name in (
         "str", "line_str", "str_offsets", "addr", "ranges", "rnglists",
@@ -114,7 +114,7 @@ def test_offsets_of_eight_bytes(what: str, version: int, offset: int, tmp_path: 
 
 @pytest.mark.parametrize("first", range(6))
 def test_units_that_share_abbreviations(first: int, tmp_path: Path) -> None:
-    """And differ in the sizes of addresses and offsets, or are of DWARF 2, whose references to
+    """They differ in the sizes of addresses and offsets, or are of DWARF 2, whose references to
     other units are as long as addresses."""
     shapes = [(4, 4, 8), (4, 4, 4), (4, 8, 8), (2, 4, 8), (4, 4, 8), (4, 8, 8)]
     info, table, wanted = b"", b"", {}
@@ -139,8 +139,8 @@ def test_units_that_share_abbreviations(first: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [5000, 9000])
 def test_more_abbreviations_than_are_kept(count: int, tmp_path: Path) -> None:
-    """Of a unit whose table has been forgotten meanwhile, and where it was is another one's; or in
-    one table."""
+    """In a unit whose table was forgotten meanwhile, and whose place another one took; or in one
+    table."""
     info, table, wanted = b"", b"", []
     places: dict[bool, int] = {}
     for k, odd in enumerate((False, True, False, True)):
@@ -184,7 +184,7 @@ def test_abbreviations_in_any_order(tmp_path: Path) -> None:
 
 
 def test_cut_abbreviations(tmp_path: Path) -> None:
-    """At any byte before the section's end, with another section behind it or none."""
+    """At any byte before the section's end, with or without another section after it."""
     unit = with_function(Unit(4), [Value(0x2007, IMPLICIT, b"", -70000), text("f")])
     made = unit.sections()
     whole = made[".debug_abbrev"]
@@ -196,8 +196,8 @@ def test_cut_abbreviations(tmp_path: Path) -> None:
 
 
 def test_abbreviations_that_are_read_again_and_again(tmp_path: Path) -> None:
-    """Two tables that units take in turn, where the scan has room for one of both (their offsets
-    fall on the same place of its memory): an error, in place of a scan without an end."""
+    """Units alternate between two tables, and the scan has room for one of them (their offsets have
+    one place in its memory): an error, instead of a scan without an end."""
     long = b"\x80" * 16 + b"\0"  # of a number: it makes it 18 bytes long
     unit = uleb(1) + uleb(UNIT) + bytes(3)
     rows = unit + b"".join(b"\x82" + long + b"\x8d" + long + bytes(3) for _ in range(100))
@@ -212,7 +212,7 @@ def test_abbreviations_that_are_read_again_and_again(tmp_path: Path) -> None:
 
 
 def test_each_of_many_units_has_a_line_table(tmp_path: Path) -> None:
-    """None is read twice, so that all of it is not more than there is."""
+    """No table is read twice, so the work stays below the limit."""
     fixed = bytes([1, 1, 1, 0, 1, 1]) + b"\0" + b"\0"
     body = struct.pack("<HI", 4, len(fixed)) + fixed
     table = struct.pack("<I", len(body)) + body
@@ -231,15 +231,14 @@ def test_each_of_many_units_has_a_line_table(tmp_path: Path) -> None:
                          ids=bytes.hex)  # fmt: skip
 @pytest.mark.parametrize("attribute", [NAME, 0x2007], ids=hex)
 def test_indirect_forms(attribute: int, data: bytes, tmp_path: Path) -> None:
-    """Of an indirect form, of a constant that the abbreviations have, of forms that there are not
-    (DWARF 5, 7.5.3)."""
+    """An indirect form, a constant in the abbreviations, and unknown forms (DWARF 5, 7.5.3)."""
     unit = with_function(Unit(5), [Value(attribute, INDIRECT, data)])
     with pytest.raises(KinstError, match="unit at 0x0: an attribute has a form that DWARF 5 does"):
         opened(tmp_path, unit)
 
 
 def test_a_form_of_0(tmp_path: Path) -> None:
-    """It ends an abbreviation where the attribute is 0 as well (7.5.3), and is damage elsewhere."""
+    """It ends an abbreviation if the attribute is 0 as well (7.5.3); otherwise it is damage."""
     unit = Unit(5)
     unit.entry(UNIT, [text("x.c"), Value(0x2007, 0)])
     with pytest.raises(KinstError, match="unit at 0x0: an attribute has a form that DWARF 5 does"):
@@ -248,7 +247,7 @@ def test_a_form_of_0(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [b"\x80", b"\xff\xff", b"\x81\x80\x80"], ids=bytes.hex)
 def test_a_cut_abbreviation_code(cut: bytes, tmp_path: Path) -> None:
-    """At the end of its unit, whatever the next one begins with."""
+    """At the end of its unit, no matter how the next one begins."""
     unit = Unit(4)
     unit.entry(UNIT, [text("x.c")], True)
     unit.entry(FUNCTION, [text("f"), *code(BASE)])
@@ -261,7 +260,8 @@ def test_a_cut_abbreviation_code(cut: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize("wide", [False, True], ids=["32-bit", "64-bit"])
 @pytest.mark.parametrize("version", [2, 3, 4, 5])
 def test_cut_headers(version: int, wide: bool, tmp_path: Path) -> None:
-    """By their own lengths, or by the section's end; a whole one may have nothing behind it."""
+    """By their own lengths, or by the section's end; a complete header may be the last thing in the
+    section."""
     unit = Unit(version, 8 if wide else 4)
     unit.entry(UNIT, [text("x.c")])
     made = unit.sections()
@@ -285,15 +285,15 @@ def test_cut_headers(version: int, wide: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [0, 4, 5, 6, 7, 128, 255])
 def test_kinds_of_units_that_are_not_read(kind: int, tmp_path: Path) -> None:
-    """Skeletons and what they are of are split DWARF; type units of those, and numbers that DWARF 5
-    does not have, are nowhere but in other files."""
+    """Skeletons and split units are split DWARF; type units of those, and kinds that DWARF 5 does
+    not define, occur only in other files."""
     said = "it is split DWARF" if kind in (4, 5) else "its header is damaged"
     with pytest.raises(KinstError, match=f"unit at 0x0: {said}"):
         opened(tmp_path, with_function(Unit(5, kind=kind), [text("f")]))
 
 
 def test_what_stands_behind_a_nested_function(tmp_path: Path) -> None:
-    """gcc's functions inside of functions: the outer one's variables are still its own."""
+    """gcc's functions inside of functions: variables after them belong to the outer one."""
     unit = Unit(4)
     unit.entry(UNIT, [text("x.c")], True)
     unit.entry(FUNCTION, [text("outer"), *code(BASE)], True)
@@ -334,15 +334,15 @@ def test_units_that_are_elsewhere(attribute: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("attribute", [0x2119, 0x3E00, 0x3FE1], ids=hex)
 def test_attributes_that_compilers_add(attribute: int, tmp_path: Path) -> None:
     """DW_AT_GNU_macros, DW_AT_LLVM_include_path, DW_AT_APPLE_optimized: none says that the unit is
-    elsewhere."""
+    in another file."""
     unit = with_function(Unit(4), [text("f")], (Value(attribute, STRING, b"a\0"),))
     assert list(opened(tmp_path, unit).function_names()) == ["f"]
 
 
 @pytest.mark.parametrize("count", [63, 64, 65, 66, 128, 129, 130, 200])
 def test_more_than_there_is_room_for(count: int, tmp_path: Path) -> None:
-    """Of variables, types that differ only in size, functions, their copies and ranges, in two
-    units that both have the types: all of them, the types once."""
+    """Variables, types that differ only in size, functions, their copies and ranges, in two units
+    that both have the types: all are found, the types once."""
     strings = b"\0t\0"
     dies: dict[str, list[int]] = {}
     units, start = list[Unit](), 0
@@ -402,7 +402,7 @@ def test_long_range_lists(count: int, version: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3])
 def test_files_of_another_unit(number: int, tmp_path: Path) -> None:
-    """A unit without a line table has no files, whatever the one before it has."""
+    """A unit without a line table has no files, even if the unit before it has some."""
     lines = b"".join(b"f%d\0" % k for k in range(1)) + b"\0" + b"a.c\0\1\0\0b.c\0\0\0\0\0"
     fixed = bytes([1, 1, 1, 0, 1, 10, 0, 1, 1, 1, 1, 0, 0, 0, 1])
     body = struct.pack("<HI", 4, len(fixed) + len(lines)) + fixed + lines
@@ -416,8 +416,8 @@ def test_files_of_another_unit(number: int, tmp_path: Path) -> None:
 
 
 def test_addresses_by_index_before_dwarf_5(tmp_path: Path) -> None:
-    """GNU's form for them: .debug_addr has no header, and a unit that does not say where its own
-    addresses are has the first; in the index and in single entries."""
+    """GNU's form: .debug_addr has no header, and a unit that does not say where its own addresses
+    are has the first ones; in the index and in single entries."""
     unit, addresses = Unit(4), struct.pack("<QQQ", 0, BASE, BASE + 0x100)
     unit.entry(UNIT, [text("x.c")], True)
     for k in (1, 2):
@@ -434,7 +434,7 @@ def test_addresses_by_index_before_dwarf_5(tmp_path: Path) -> None:
 
 
 class Numpy:
-    """numpy, whose empty() gives memory with these words in it, again and again."""
+    """numpy, whose empty() returns memory with these words in it, repeated."""
 
     def __init__(self, words: Any) -> None:
         self.words = words
@@ -447,7 +447,7 @@ class Numpy:
 
 
 def test_memory_for_a_whole_kernel() -> None:
-    """The scan begins with less of it than the debug information itself takes."""
+    """The scan begins with less memory than the debug information takes."""
     sections = {name: np.zeros(0, dtype=np.uint8) for name in SCANNED}
     sections["info"] = np.zeros(1 << 28, dtype=np.uint8)
     assert space.words(space.make_space(sections)).nbytes < 1 << 28
@@ -455,7 +455,7 @@ def test_memory_for_a_whole_kernel() -> None:
 
 @pytest.mark.parametrize("seed", range(70, 76))
 def test_memory_as_it_comes(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in it before does not matter."""
+    """The initial content of its memory does not matter."""
     sections = {name: bytes(data) for name, data in drawn(seed).sections.items()}
     file = open_file(elf(tmp_path / "file", sections))
     noise = np.random.default_rng(seed).integers(-(1 << 63), 1 << 63, 4999)
@@ -471,8 +471,8 @@ def test_memory_as_it_comes(seed: int, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_memory_that_another_scan_has_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for tables comes as it is: what another file left there, which had its abbreviations at
-    the same place, is not taken for this one's."""
+    """Tables are not cleared: entries that another file left, with abbreviations at the same place,
+    are not used for this one."""
 
     def file(k: int) -> Path:
         unit = with_function(Unit(4), [Value(0x2007, DATA2, b"ab")] * k + [text("f" * (3 - 2 * k))])

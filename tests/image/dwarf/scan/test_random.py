@@ -1,4 +1,4 @@
-"""The index of debug information that was drawn at random, against what it was drawn from."""
+"""The index of randomly drawn debug information, against the data that it was written from."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_all_that_is_drawn_is_found(seed: int, tmp_path: Path) -> None:
         ]
     for name, die, unit in world.variables:
         assert [(v.name, v.die, v.unit) for v in index.variables(name)] == [(name, die, unit)]
-    # Of those without a name, alike in size and place, the first stands for all.
+    # Of types without a name that have one size and place, the first stands for all.
     named = {die for kind, _, die, _ in world.types if kind == "enum"}
     assert named <= set(index.enumerations) <= set(world.enumerations)
     for number in range(1, world.names + 1):
@@ -119,7 +119,7 @@ def test_line_tables_of_units(seed: int, tmp_path: Path) -> None:
 
 
 def test_symbols_by_address(tmp_path: Path) -> None:
-    """As nm has them: the innermost, and of aliases the global one."""
+    """As nm prints them: the innermost, and of aliases the global one."""
     source = tmp_path / "s.c"
     source.write_text(
         "int one(void) { return 1; } int two(int n) { return n * 3 + one(); }\n"
@@ -148,7 +148,7 @@ def test_symbols_by_address(tmp_path: Path) -> None:
 
 
 def test_names_of_one_address(tmp_path: Path) -> None:
-    """A global name, else a weak one, else a local one, whichever comes first."""
+    """A global name, otherwise a weak one, otherwise a local one, in any order."""
     kinds = {"g": "globl", "w": "weak", "l": "local"}
     lines = [".text"]
     for group in ("lwg", "gwl", "wl", "lw", "lg", "l"):
