@@ -137,7 +137,7 @@ def test_registers_of_no_known_numbers() -> None:
 
 
 def test_tables_that_do_not_belong_together() -> None:
-    """Of as many rules as places, each rule has 6 bytes."""
+    """With as many rules as places, each rule has 6 bytes."""
     for more in (b"\0", bytes(6)):
         made = Made([(0x5000, 8, 5), (0x5020, 16, 5)], False)
         made.rules += more

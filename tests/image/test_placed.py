@@ -1,5 +1,5 @@
-"""Relocatable files as if they were linked, against what GNU ld makes of them when it is told to
-put their sections where kinst takes them to be."""
+"""Relocatable files as if they were linked, against GNU ld's output when it is told to put their
+sections where kinst assumes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.image.dwarf_made import CROSS, C
 
 TOOLS = {"amd64": "", "arm64": "aarch64-linux-gnu-", "riscv64": "riscv64-linux-gnu-"}
 SOURCES = ("copies.c", "made")
-# Branches of each kind to what is before, behind and in other sections; what only a linker knows.
+# Branches of each kind backward, forward and to other sections; and relocations for linkers only.
 CODE = {
     "amd64": "call back; jmp remote; je front; lea rax, [rip + remote]; mov rax, [rip + datum + 4]",
     "arm64": "bl back; b remote; b.eq front; bl datum + 8; b back - 4",
@@ -53,7 +53,7 @@ NUMBERS = {
 
 
 def made(folder: Path, isa: str) -> Path:
-    """A relocatable file with one of each relocation."""
+    """Make a relocatable file with one of each relocation."""
     syntax = ".intel_syntax noprefix\n" if isa == "amd64" else ""
     spaces = ".space 300\n" if isa == "riscv64" else ""
     source = f"""{syntax}
@@ -90,7 +90,7 @@ def run(*command: str) -> str:
 
 @cache
 def both(folder: Path, isa: str, name: str) -> tuple[Elf, Elf]:
-    """A relocatable file, and the same linked."""
+    """Return a relocatable file, and the same file linked."""
     if name == "made":
         path = made(folder, isa)
     else:
@@ -98,7 +98,7 @@ def both(folder: Path, isa: str, name: str) -> tuple[Elf, Elf]:
         flags = ("-O2", "-gdwarf-5", "-ffunction-sections", "-fno-pic", "-fcf-protection=none")
         flags = flags if isa == "amd64" else flags[:-1]
         run(CROSS[isa], *flags, "-c", "-o", str(path), str(C / name))
-    # A linker would otherwise put equal strings together.
+    # Otherwise a linker would merge equal strings.
     strings = [f"{s}=readonly,debug" for s in (".debug_str", ".debug_line_str")]
     run(f"{TOOLS[isa]}objcopy", *(f"--set-section-flags={s}" for s in strings), str(path))
     elf = open_elf(path)
@@ -179,7 +179,7 @@ RESOLVED = {"R_X86_64_PC32", "R_X86_64_PLT32", "R_AARCH64_CALL26", "R_AARCH64_JU
 
 
 def relocations(elf: Elf, section: str) -> dict[int, str]:
-    """Type by offset, as readelf says; what leads to a symbol that is not there has none."""
+    """Return types by offset, as readelf shows them; a relocation to a missing symbol has none."""
     tool = next(t for i, t in TOOLS.items() if elf.machine == MACHINES[i])
     missing = {line.split()[-1] for line in run(f"{tool}nm", "-u", str(elf.path)).splitlines()}
     found, inside = {}, False
@@ -223,8 +223,8 @@ def test_branches_lead_where_the_linkers_do(pair: tuple[Elf, Elf]) -> None:
 
 
 def test_data_is_read_as_it_is(pair: tuple[Elf, Elf]) -> None:
-    """Also what a linker would fill in, with a relocation that branches have as well; the file
-    has no bytes of .bss, which is zeros."""
+    """Even where a linker would fill it in, with a relocation type that branches have as well; the
+    file has no bytes of .bss, which is zeros."""
     elf, _ = pair
     moved = placed(elf)
     for index, at in elf.layout.items():
@@ -234,7 +234,7 @@ def test_data_is_read_as_it_is(pair: tuple[Elf, Elf]) -> None:
 
 
 def test_damaged_relocations_are_told(pair: tuple[Elf, Elf]) -> None:
-    """A row that names a symbol that is not there, is of no known type, or leads out."""
+    """A row names a missing symbol, has an unknown type, or leads out of the section."""
     elf, _ = pair
     name = next(s.name for s in elf.sections if s.name == ".rela.debug_made" or
                 s.name == ".rela.debug_info")  # fmt: skip
@@ -254,7 +254,7 @@ def test_damaged_relocations_are_told(pair: tuple[Elf, Elf]) -> None:
         other = open_elf(damaged)
         with pytest.raises(KinstError, match=said):
             relocated(other, section, raw)
-    # The last place where a field fits, and a type that says to do nothing.
+    # The last place where a field fits, and the type that means to do nothing.
     kind = int.from_bytes(whole[table.offset + 8 :][:4], "little")
     at = table.offset + 8
     damaged.write_bytes(whole[:at] + bytes(4) + whole[at + 4 :])
@@ -267,7 +267,7 @@ def test_damaged_relocations_are_told(pair: tuple[Elf, Elf]) -> None:
 
 @pytest.mark.parametrize("isa", ["amd64", "arm64"])
 def test_branches_that_lead_out_of_their_section_are_left(isa: str, tmp_path: Path) -> None:
-    """The last four bytes of a section can be a branch's; fewer are none."""
+    """The last four bytes of a section can be a branch; fewer cannot."""
     code = {"amd64": ".byte 0xe8; .long remote - . - 4", "arm64": "bl remote"}[isa]
     (tmp_path / "a.s").write_text(f'.text\nnop; nop\n{code}\n.section .other,"ax"\nremote: nop\n')
     path = tmp_path / "a.o"
@@ -285,14 +285,14 @@ def test_branches_that_lead_out_of_their_section_are_left(isa: str, tmp_path: Pa
 
 
 def leb(number: int, size: int) -> bytes:
-    """ULEB128 in so many bytes, whatever it needs."""
+    """Return a ULEB128 number in so many bytes, even if it needs fewer."""
     digits = [number >> 7 * k & 0x7F for k in range(size)]
     return bytes([d | 0x80 for d in digits[:-1]] + digits[-1:])
 
 
 def test_uleb128_numbers_keep_their_length(tmp_path: Path) -> None:
-    """R_RISCV_SET_ULEB128 (60) and SUB_ULEB128 (61), which not all assemblers know: the types are
-    changed here."""
+    """R_RISCV_SET_ULEB128 (60) and SUB_ULEB128 (61), which not all assemblers know: the test
+    changes the types."""
     rng = random.Random(4)
     sizes = [rng.randrange(1, 5) for _ in range(30)] + [3]
     values = [rng.randrange(1 << 7 * size) for size in sizes]

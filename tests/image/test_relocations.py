@@ -48,14 +48,14 @@ def wanted(elf: Elf) -> list[int]:
 
 @pytest.mark.parametrize("isa", sorted(COMPILERS))
 def test_a_table_whose_pointers_are_relocations(isa: str, tmp_path: Path) -> None:
-    """All of it, and a part that begins behind the first pointer and ends before the last."""
+    """All of it, and a part that begins after the first pointer and ends before the last."""
     flags = ["-fPIE", "-pie", "-static-pie", "-Wl,-z,norelro"]
     if isa == "arm64":
         flags.append("-Wl,--no-apply-dynamic-relocs")
     elf = linked(tmp_path, isa, *flags)
     start = symbols(elf)["table"]
     raw = elf.read(start, 40)
-    # Most linkers also write what the relocations say; what is there must not matter.
+    # Most linkers also write the relocated values; the present content must not matter.
     raw = raw[:8] + bytes(24) + raw[32:]
     assert pointers(elf, start, raw).tolist() == wanted(elf)
     assert pointers(elf, start + 16, raw[16:24]).tolist() == wanted(elf)[2:3]
@@ -69,7 +69,7 @@ def test_an_image_without_relocations(tmp_path: Path) -> None:
     assert pointers(elf, start, elf.read(start, 40)).tolist() == wanted(elf)
 
 
-# Names of relocations of data, with the bytes that they are about.
+# Names of relocations of data, with their numbers of bytes.
 DATA = {
     "amd64": {"R_X86_64_64": 8, "R_X86_64_32": 4, "R_X86_64_32S": 4},
     "arm64": {"R_AARCH64_ABS64": 8, "R_AARCH64_ABS32": 4, "R_AARCH64_ABS16": 2},
@@ -85,7 +85,7 @@ DATA = {
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("isa", sorted(DATA))
 def test_numbers_in_debug_sections(isa: str, seed: int, tmp_path: Path) -> None:
-    """Of symbols of .text, which kinst takes to lie at 0; what is between them stays."""
+    """Of symbols of .text, which kinst takes to lie at 0; bytes between the numbers stay."""
     rng, kinds = random.Random(seed), DATA[isa]
     asked = [*kinds, *rng.choices(list(kinds), k=20)]
     rng.shuffle(asked)
@@ -114,7 +114,7 @@ def test_the_upper_two_bits_beside_six(tmp_path: Path) -> None:
 
 
 def agrees_with_ld(tmp_path: Path, isa: str, lines: Sequence[str]) -> None:
-    """What an assembler makes of these lines has the .debug_info that ld makes of it."""
+    """Check that the .debug_info of these lines, assembled, is the one that ld makes."""
     (tmp_path / "a.s").write_text("\n".join(lines) + "\n")
     prefix = COMPILERS[isa].removesuffix("gcc")
     subprocess.run([f"{prefix}as", "-o", "a.o", "a.s"], cwd=tmp_path, check=True)

@@ -1,4 +1,4 @@
-"""Files of arrays: what is loaded is what was saved, and nothing else is loaded."""
+"""Files of arrays: load() returns what save() wrote, and rejects everything else."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_what_was_saved_is_loaded(arrays: dict[str, Any], tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("arrays", ARRAYS, ids=" ".join)
 def test_the_layout(arrays: dict[str, Any], tmp_path: Path) -> None:
-    """As the module says it: magic, length and sum of the header, the header, the arrays at
-    multiples of 8 bytes, the magic again."""
+    """The module's docstring has it: magic, length and checksum of the header, the header, the
+    arrays at multiples of 8 bytes, the magic again."""
     path = tmp_path / "file"
     save(path, KEY, arrays)
     data = path.read_bytes()
@@ -64,7 +64,7 @@ def test_every_byte_counts(tmp_path: Path) -> None:
     for size in range(len(data)):
         other.write_bytes(data[:size])
         assert load(other, KEY) is None, size
-        other.write_bytes(data[:size] + data[-16:])  # what is between them is missing
+        other.write_bytes(data[:size] + data[-16:])  # the bytes between them are missing
         assert load(other, KEY) is None or size == len(data) - 16
 
 

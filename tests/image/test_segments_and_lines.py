@@ -1,5 +1,5 @@
 """Program headers as readelf has them, and the source lines of small programs as objdump has them:
-every version of line tables, and every way to write one that the assembler knows."""
+every version of line tables, and every form that the assembler can write."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_program_headers_that_are_damaged(tmp_path: Path) -> None:
 
 
 def decoded(path: Path) -> list[tuple[int, str, int]]:
-    """objdump's rows of line tables: (address, name of the file, line); line 0 at an end."""
+    """Return objdump's rows of line tables: (address, name of the file, line); line 0 at an end."""
     command = ["objdump", "--dwarf=decodedline", "-WL", path]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     rows = re.findall(r"^(\S+) +(\d+|-) +(0x\w+|0)(?: |$)", shown, re.MULTILINE)
@@ -65,7 +65,7 @@ def decoded(path: Path) -> list[tuple[int, str, int]]:
 
 
 def check_lines(path: Path) -> int:
-    """Every address of the table's spans is of the row that objdump has there."""
+    """Check that every address of the table's spans belongs to the row that objdump has there."""
     debug = DebugInfo(path)
     units = list(debug.index.units)
     spans = sorted(s for unit in units for s in
@@ -91,7 +91,7 @@ def test_lines_are_objdumps(compiler: str, version: int, level: str, tmp_path: P
 
 
 def test_spans_of_a_line(tmp_path: Path) -> None:
-    """Those of one line of one file, within some addresses."""
+    """Spans of one line of one file, within some addresses."""
     debug = DebugInfo(compiled(tmp_path, "gcc", "-O2", "-gdwarf-5"))
     (unit,) = debug.index.units
     every = debug.lines.spans(unit)
@@ -133,7 +133,7 @@ ret
 """
 
 
-# A unit that says where its line table is, and no more (DWARF 4, 7.5.1.1 and 7.5.3).
+# A unit with a line table and nothing else (DWARF 4, 7.5.1.1 and 7.5.3).
 UNIT = """
 .section .debug_info, "", @progbits
 .long 2f - 1f
@@ -184,7 +184,7 @@ WANTED = {
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_variables_that_are_constants(version: int, tmp_path: Path) -> None:
-    """By DW_AT_const_value, or by an expression: the source says what they are."""
+    """By DW_AT_const_value, or by an expression: the source has their values."""
     source = tmp_path / "c.c"
     source.write_text(CONSTANTS)
     path = tmp_path / "c"

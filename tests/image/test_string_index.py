@@ -1,4 +1,4 @@
-"""Strings of a section, found by an index: against looking at each of them."""
+"""Strings of a section, found by an index, against comparing each of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_no_strings() -> None:
 
 
 def test_a_last_string_that_has_no_end() -> None:
-    """A cut section ends it, whatever its letters are."""
+    """A cut section ends it, no matter which letters it has."""
     for last in map(chr, range(1, 128)):
         index = StringIndex(b"\0one\0" + last.encode(), np.array([1, 5, 0], np.uint32))
         assert [index.find(text) for text in ("one", last, "", "on")] == [[0], [1], [2], []]

@@ -1,5 +1,5 @@
-"""What D programs ask of a kernel and its modules by their files: the images are programs, and what
-is true of them the C compiler, nm and readelf say."""
+"""Lookups of D programs in the files of a kernel and its modules: the images are programs, and the
+C compiler, nm and readelf say what is true of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ int main(void) { return of_module(1); }
 """
 
 
-# A section of its own, as the kernel's linker script makes it.
+# In a section of its own, as the kernel's linker script puts it.
 SCRIPT = "SECTIONS { .data..percpu : { *(.data..percpu) } } INSERT BEFORE .data;"
 
 
@@ -91,7 +91,7 @@ def types_of(files: Mapping[str, Path], debug: Path | None = None) -> FileTypes:
 
 
 def symbols(path: Path) -> dict[str, list[tuple[int, int, str]]]:
-    """By name: (address, size, nm's letter), as nm prints them."""
+    """Return (address, size, nm's letter) by name, as nm prints them."""
     shown = subprocess.run(["nm", "-S", path], check=True, capture_output=True, text=True).stdout
     found: dict[str, list[tuple[int, int, str]]] = {}
     for line in shown.splitlines():
@@ -116,7 +116,7 @@ def test_types_of_the_first_image_that_has_them(files: Mapping[str, Path]) -> No
     assert types.typedef("shared_t") == types.tagged("struct", "shared")
     assert types.typedef("only_t") == types.tagged("struct", "only_module")
     assert types.typedef("only_t", "vmlinux") is None
-    for name in ("kernel", "unix", "genunix"):  # what other systems call it
+    for name in ("kernel", "unix", "genunix"):  # names of other systems for it
         assert types.tagged("struct", "only_kernel", name) is not None
     assert types.modules() == ["vmlinux", "one", "plain", "apart"]
 
@@ -182,7 +182,7 @@ def test_symbols_are_nms(files: Mapping[str, Path]) -> None:
         assert found.type is not None
     renamed = types.symbol("renamed")
     assert renamed is not None and str(renamed.type) == "struct shared"
-    # Of two the global one, whichever is first in the file.
+    # Of two symbols the global one, in either order.
     letters = {letter: (address, size) for address, size, letter in known["twice"]}
     twice = types.symbol("twice")
     assert twice is not None and (twice.address, twice.size) == letters["D"]
@@ -212,7 +212,7 @@ def test_sections_of_symbols_are_readelfs(files: Mapping[str, Path]) -> None:
 
 
 def test_the_first_symbol_of_a_name(files: Mapping[str, Path]) -> None:
-    """In the file's order (nm -p), whichever binding it has."""
+    """In the file's order (nm -p), with any binding."""
     command = ["nm", "-p", files["kernel"]]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = [row[0] for row in map(str.split, shown.splitlines()) if row[-1] == "twice"]
@@ -239,7 +239,7 @@ def test_places_in_each_unit_are_addr2lines(files: Mapping[str, Path], tmp_path:
 
 
 def test_the_key_of_a_saved_index(tmp_path: Path) -> None:
-    """By the build-id, where there is one; else by all that is in the file."""
+    """By the build-id if there is one; otherwise by the whole file."""
     for build_id, same in (("0x1234", True), ("none", False)):
         path = built(tmp_path, f"k{build_id}", OTHER + "int main(void) { return *get(); }",
                      options=("-g", f"-Wl,--build-id={build_id}"))  # fmt: skip
@@ -252,7 +252,7 @@ def test_the_key_of_a_saved_index(tmp_path: Path) -> None:
 
 
 def test_names_of_symbols_and_of_functions() -> None:
-    """What a compiler or a linker put behind a name is no part of it."""
+    """A suffix of the compiler or the linker is not part of a function's name."""
     for name in ("add@2", "add@@V_1", "add.isra.0", "add.constprop.0.cold", "add"):
         assert stem_of(name) == "add"
 
@@ -274,7 +274,7 @@ CALLED = "int ended; void g(int *at) { *at += 3; }"
 
 
 def test_frames_of_functions_with_cleanups(tmp_path: Path) -> None:
-    """Whose descriptions of frames have other data before their rules (-fexceptions)."""
+    """Their descriptions of frames have other data before the rules (-fexceptions)."""
     path = built(tmp_path, "cleaned", CLEANED, CALLED, options=("-fexceptions", "-g", "-O1"))
     shown = subprocess.run(
         ["readelf", "-wF", path], check=True, capture_output=True, text=True
@@ -296,8 +296,8 @@ NAMES = [f"R{n}" for n in range(17)]
 
 
 def test_frames_are_readelfs(files: Mapping[str, Path]) -> None:
-    """Of each instruction of a function, where the canonical frame is: readelf's interpreted
-    tables, and nothing where there are none or the register has no name."""
+    """For each instruction of a function, the canonical frame address: that of readelf's
+    interpreted tables, and none if there are no tables or the register has no name."""
     shown = subprocess.run(
         ["readelf", "-wF", files["kernel"]], check=True, capture_output=True, text=True
     ).stdout

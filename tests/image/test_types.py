@@ -1,4 +1,4 @@
-"""D types out of BTF and DWARF, against each other and against what gcc computes."""
+"""D types from BTF and DWARF, against each other and against gcc's values."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_members_are_where_gcc_puts_them(tmp_path: Path, version: int) -> None:
     assert spelled["tail"] == "char []" and spelled["in"] == "struct inner [3]"
     x, y, w = struct.member("x"), struct.member("y"), struct.member("w")
     assert x and y and w and (x.bits, y.bits, w.bits) == (3, 7, 33)
-    # Behind each other where they fit; w in the 8 bytes that x and y are in.
+    # One after the other if they fit; w in the 8 bytes that x and y are in.
     assert y.bit == x.bit + 3 and w.bit == y.bit + 7
     hue = struct.member("hue")
     assert hue is not None and isinstance(hue.type, EnumType)
@@ -94,7 +94,7 @@ def test_members_are_where_gcc_puts_them(tmp_path: Path, version: int) -> None:
     ids=str,
 )
 def test_one_type_has_one_name(names: list[str], plain: str) -> None:
-    """The lists of ISO C11, 6.7.2, paragraph 2: what stands in one is the same type."""
+    """The lists of ISO C11, 6.7.2, paragraph 2: all names in one list mean the same type."""
     assert [base_name(name) for name in names] == [plain] * len(names)
 
 
@@ -132,7 +132,7 @@ struct s {
 
 @pytest.mark.parametrize("option", ["-funsigned-char", "-fsigned-char"])
 def test_plain_char_is_text_whatever_its_sign(tmp_path: Path, option: str) -> None:
-    """unsigned char is not (libdtrace's IS_CHAR()): u8[] is numbers."""
+    """unsigned char is not text (libdtrace's IS_CHAR()): u8[] is numbers."""
     source, made = tmp_path / "s.c", tmp_path / "s.o"
     source.write_text(CHARS)
     subprocess.run(["gcc", "-g", option, "-c", "-o", str(made), str(source)], check=True)

@@ -78,14 +78,14 @@ def test_an_address_of_none(elf: Elf) -> None:
     assert tail is not None and label is not None and code is not None
     between = elf.address("between")
     assert between is not None
-    # Of code's section: a table between functions is read as code is.
+    # In the code's section: a table between functions is treated as code.
     assert table.at(between + SLIDE) is None
-    # Behind a variable, at a label without a type, in code, outside of the file and, at 0, in a
-    # section that is in no memory.
+    # After a variable, at a label without a type, in code, outside of the file and, at 0, in a
+    # section that is not in memory.
     assert elf.address("unloaded") == 0
     for linked in (tail + 1, label, code, 0, (1 << 64) - 8):
         assert table.at(linked + SLIDE) is None
-    # Below the address that 0 is moved to.
+    # Below the address to which 0 is moved.
     assert table.at(0) is None and table.at(SLIDE - 1) is None
 
 

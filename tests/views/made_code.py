@@ -1,4 +1,4 @@
-"""Functions made up as flow graphs, and walks through them that count for themselves."""
+"""Made-up functions as flow graphs, and walks through them that count independently."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ from kinst.views.flow import EdgeKey, solve
 
 BASE, STEP = 0x1000, 0x100  # of blocks' addresses
 
-# How a block ends: each way out as (kind, to).
+# End of a block: each way out as (kind, to).
 Ways = Sequence[tuple[str, int]]
 
 
 def made(
     *blocks: Ways, sizes: Sequence[int] = (), refused: frozenset[int] = frozenset()
 ) -> FunctionCode:
-    """sizes: instructions of each block, 2 without.  refused: numbers of blocks of which no
-    instruction can be planted.  Conditions are the number of the edge."""
+    """Make a function.
+
+    Args:
+        sizes: instructions of each block; 2 if not given.
+        refused: numbers of blocks in which no instruction can be planted.  Conditions are the
+            number of the edge.
+    """
     function = Function("vmlinux", "made", BASE, STEP * len(blocks))
     found = []
     for number, ways in enumerate(blocks):
@@ -73,13 +78,13 @@ LOOP = made(
 
 @dataclass
 class Walked:
-    """What happened on walks through a function."""
+    """Counts of walks through a function."""
 
     instructions: Counter[int] = field(default_factory=Counter)
     edges: Counter[EdgeKey] = field(default_factory=Counter)
 
     def walk(self, code: FunctionCode, choose: random.Random, most: int = 300) -> None:
-        """Once through; after `most` blocks, by the first way out that leads on downward."""
+        """Walk once; after `most` blocks take the first way out that leads on downward."""
         block = code.root
         self.edges[OUTSIDE, 0] += 1
         for step in range(10 * most):
@@ -103,8 +108,8 @@ def _rank(block: CodeBlock, way: int) -> int:
 
 
 def random_code(choose: random.Random) -> FunctionCode:
-    """A function of random branches, loops, calls and computed jumps with a way out of each
-    block: downward."""
+    """Return a function of random branches, loops, calls and computed jumps, in which each block
+    has a way downward."""
     count = choose.randint(2, 14)
     blocks: list[Ways] = []
     for number in range(count):
@@ -125,13 +130,13 @@ def random_code(choose: random.Random) -> FunctionCode:
 
 
 def counts(walked: Walked, code: FunctionCode) -> Mapping[int, int]:
-    """Of all instructions that can be planted."""
+    """Return the counts of all instructions that can be planted."""
     return {i.address: walked.instructions[i.address] for i in code.instructions if not i.refused}
 
 
 def placed_code() -> FunctionCode:
     """int made(int a) { if (check(a)) return 1; again: if (a) goto again; return 0; } of made.c,
-    with check() inlined from check.h, and a load behind it that cannot be planted."""
+    with check() inlined from check.h, followed by a load that cannot be planted."""
     function = Function("vmlinux", "made", BASE, 0x40)
     own, inner = SourcePlace("fs/made.c", 10), InlinedFrame("check", "include/check.h", 5)
     inside = replace(own, line=12, inlined=(inner,))
@@ -170,7 +175,7 @@ SOURCE = {
 
 
 def annotated(measure: str = "") -> Annotation:
-    """placed_code() after ten calls: three by check(), seven that went round 4 times each."""
+    """Return placed_code() after ten calls: three left by check(), seven looped 4 times each."""
     code = placed_code()
     ran = {0: 10, 4: 10, 8: 10, 0xC: 3, 0x14: 3, 0x20: 28, 0x24: 28, 0x28: 7}
     flow = solve(code, {BASE + at: count for at, count in ran.items()}, {})

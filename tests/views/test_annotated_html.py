@@ -1,4 +1,4 @@
-"""The page for a browser: whole, safe for what source text may contain, and linked up."""
+"""The page for a browser: complete, safe for any source text, and linked up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def data_of(page: str) -> list[dict[str, object]]:
 
 
 class Checker(HTMLParser):
-    """Elements that want an end have one, and nothing is fetched."""
+    """Checks that elements that need an end have one, and that nothing is fetched."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def test_instructions_and_lines_refer_to_each_other() -> None:
     assert one["code"][by_text["je +32"]["target"]]["text"] == "dec edi"
     assert by_text["call helper"]["reason"] == "its bytes change at run time"
     assert one["entered"] == 10 and one["ran"] == 99
-    # Lines without code are there, in the function's own file.
+    # Lines without code are shown, in the function's own file.
     texts = [row.get("text", "").strip() for row in one["source"]]
     assert texts[:3] == ["{", "/* <why> */", "if (check(a))"] and "again:" in texts
     nested = [row["inlined"] for row in one["source"] if "inlined" in row]

@@ -1,4 +1,4 @@
-"""The page in a browser, by keyboard alone.  Where there is no Chromium it is left out."""
+"""The page in a browser, by keyboard alone.  Skipped without Chromium."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM, reason="apt install chromium"),
 ]
-# Presses keys one after the other, each where the focus is, and notes what is chosen then.
+# Presses keys one after the other, each where the focus is, and notes the selection after each.
 _PRESS = """<script>
 const noted = [];
 for (const key of KEYS) {
@@ -42,7 +42,7 @@ document.body.replaceChildren(Object.assign(document.createElement("pre"),
 
 
 def pressed(folder: Path, *keys: str) -> list[dict[str, Any]]:
-    """What the page says after each key.  "=TEXT" types TEXT where the focus is."""
+    """Return the page's state after each key.  "=TEXT" types TEXT where the focus is."""
     page = annotated_html([annotated("x"), annotated()], "made")
     path = folder / "page.html"
     path.write_text(page.replace("</body>", _PRESS.replace("KEYS", json.dumps(keys))))
@@ -75,7 +75,7 @@ def test_every_key(tmp_path: Path) -> None:
     assert (chosen[18], seen[18]["found"]) == (("code", "+0"), "1 of 2")
     assert (chosen[19], seen[19]["found"]) == (("code", "+12"), "2 of 2")
     assert [one["function"] for one in seen[20:22]] == [1, 0]
-    assert [one["visible"] for one in seen[22:24]] == [9, 9]  # all of it ran, or is not known
+    assert [one["visible"] for one in seen[22:24]] == [9, 9]  # all of it ran, or is unknown
     assert seen[24]["help"]
     assert seen[25]["width"] < seen[24]["width"]
 

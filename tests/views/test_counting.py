@@ -1,4 +1,4 @@
-"""The program that counts functions whole, and its results read back."""
+"""The program that counts whole functions, and reading its results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_program() -> None:
 
 def test_results() -> None:
     """Nine walks: 5 by block 1, of which 2 leave there and 3 go to block 2; 4 by block 3, of which
-    1 leaves, 1 goes to block 2 and 2 to block 4.  From there all go to 5, from block 2 one does."""
+    1 leaves, 1 goes to block 2 and 2 go to block 4. From there all go to 5, and from block 2 one
+    does."""
     ran = [9, 5, 4, 4, 2, 3, 3]
     both = {STEP * block + k: count for block, count in enumerate(ran) for k in (0, 4)}
     where = {0xFFFF_FFFF_8000_0000 - (1 << 64): 1, BASE + 2 * STEP: 1, BASE + 4 * STEP: 2}

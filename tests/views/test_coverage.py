@@ -1,5 +1,5 @@
-"""Coverage of a function made up: lines, functions and branches worked out by hand; what is written
-is read back, and by what reads drcov."""
+"""Coverage of a made-up function: lines, functions and branches computed by hand; files are read
+back, drcov's by an independent reader."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def sites(refused: dict[int, str] | None = None) -> list[TracedSite]:
 
 
 def covered(*numbers: int | None) -> Coverage:
-    """Counts of the eight instructions; None for one that could not be planted."""
+    """Return coverage for counts of the eight instructions; None for one that could not be
+    planted."""
     at = dict(zip(range(0x100, 0x120, 4), numbers, strict=True))
     refused = {one: "why" for one, number in at.items() if number is None}
     counts = {one: number for one, number in at.items() if number is not None}
@@ -62,7 +63,7 @@ def test_a_line_has_its_highest_count_in_each_body() -> None:
 
 
 def test_what_was_not_planted_is_not_in_the_denominator() -> None:
-    """Line 11 is not known; line 12 was seen; line 3 is, too, by another body."""
+    """Line 11 is unknown; line 12 ran; line 3 did, too, in another body."""
     found = covered(5, 5, None, None, 7, None, None, 0)
     assert found.files["a.c"].lines == {10: 5, 12: 7}
     assert found.files["b.h"].lines == {3: 5}
@@ -111,7 +112,7 @@ def test_counts_are_found_by_module_function_and_offset() -> None:
 
 
 def loop(times: int, inner: int) -> Coverage:
-    """The loop, entered once."""
+    """Return coverage of the loop, entered once."""
     runs = [1, times + 1, times, inner, times, 1] if times >= 0 else [0] * 6
     counts = {i.address: runs[k] for k, b in enumerate(LOOP.blocks) for i in b.instructions}
     starts = [BASE + STEP * k for k in range(6)]
@@ -185,7 +186,7 @@ def test_what_one_run_has_and_another_has_not() -> None:
 
 
 def test_drcov_is_what_its_format_says() -> None:
-    """Read by the format's description, not by kinst."""
+    """Read by the format's description, independently of kinst."""
     counts = {0x100: 1, 0x104: 1, 0x108: 0, 0x10C: 2, 0x110: 3}
     ran = pieces_that_ran(sites(), counts)
     assert ran == {"vmlinux": [(0x100, 0x108), (0x10C, 0x110), (0x110, 0x114)]}

@@ -1,4 +1,4 @@
-"""The page of coverage: whole, with the data's counts, and safe for what source may contain."""
+"""The page of coverage: complete, with the data's counts, and safe for any source text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SOURCE = {
 
 
 class Page(HTMLParser):
-    """Its elements' ends, and the rows of its table."""
+    """The ends of its elements, and the rows of its table."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def test_lines_have_their_counts_branches_and_functions() -> None:
     assert read["branches"] == {"4": [1, 2], "9": [0, 2]}
     assert read["functions"] == [[2, "reads", 5], [8, "<never>", 0]]
     assert read["source"] == [[1, SOURCE["fs/read.c"]]] and "note" not in read
-    # Of a header only what is near code.
+    # Of a header only lines near code.
     assert [(first, len(texts)) for first, texts in header["source"]] == [(36, 8), (87, 7)]
     assert "</script><script>alert" not in made(SOURCE)
 

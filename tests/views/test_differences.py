@@ -1,4 +1,4 @@
-"""Results are compared by what a person means by the same place, never by addresses."""
+"""Results are compared by places as people name them, never by addresses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Histograms and heat maps: the fields that are drawn are the values, each where its bucket is, and
-the axes say what they are."""
+"""Histograms and heat maps: the drawn fields are the values, each at its bucket, and the axes have
+the right labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def buckets(*given: tuple[int | None, int | None, int]) -> tuple[Bucket, ...]:
 
 
 def tips(svg: str) -> list[tuple[float, str]]:
-    """(x, what the mouse is told) of each field."""
+    """Return (x, tooltip) of each field."""
     root = ElementTree.fromstring(svg.encode())
     return [
         (float((rect.get("x") or "0").rstrip("%")), rect[0].text or "")
@@ -56,7 +56,7 @@ def test_empty_buckets_are_there() -> None:
 
 
 def ticks(svg: str, width: str = "wide") -> list[str]:
-    """The labels of axes, in a picture of one width."""
+    """Return the labels of axes, in a picture of one width."""
     root = ElementTree.fromstring(svg.encode())
     hidden = {"wide": "narrow", "narrow": "wide"}[width]
     kinds = [(one, (one.get("class") or "").split()) for one in root.iter(f"{SVG}text")]
@@ -124,13 +124,14 @@ def test_a_heat_map_has_a_column_for_each_moment() -> None:
 
 
 def drawn(svg: str, key: str) -> int:
-    """How many values a panel's fields have."""
+    """Return how many values a panel's fields have."""
     panel = svg.split(f">{key}</tspan>")[1].split('class="key"')[0]
     return sum(int(count.replace(",", "")) for count in re.findall(r": ([\d,]+)</title>", panel))
 
 
 def test_the_command_makes_a_heat_map(tmp_path: Path) -> None:
-    """The program's exit status is its own, and every value is drawn, those at the end too."""
+    """The exit status is the program's own, and every value is drawn, including those at the
+    end."""
     made, kept = tmp_path / "a.svg", tmp_path / "a.json"
     words = ["plot", "-o", str(made), "--every", "50ms", "-q", "-n", TICKS]
     assert command.main(words) == 6
@@ -138,7 +139,7 @@ def test_the_command_makes_a_heat_map(tmp_path: Path) -> None:
     assert drawn(svg, "a&lt;b") == drawn(svg, "c") == 40
     assert len({x for x, _ in tips(svg)}) >= 3
 
-    # The same program's result that was kept makes the same sort of picture.
+    # The saved result of the same program makes the same sort of picture.
     added = ["-n", "tick-50ms { trace(timestamp); printa(@t); clear(@t); }",
              "-n", "dtrace:::END { trace(timestamp); printa(@t); }"]  # fmt: skip
     assert command.main(["--json", "-q", "-o", str(kept), "-n", TICKS, *added]) == 6

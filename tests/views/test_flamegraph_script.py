@@ -1,6 +1,8 @@
-"""flamegraph.pl takes what kinst flame folds: the boxes that it draws are compared with the stacks.
+"""flamegraph.pl accepts kinst flame's folded stacks: the boxes that it draws are compared with the
+stacks.
 
-The script comes in a Debian package of a profiler for Perl."""
+The script is in a Debian package of a profiler for Perl.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def boxes(folded: tuple[FoldedStack, ...]) -> Counter[tuple[str, int]]:
-    """(name, value) of each box: a frame below the same frames is one."""
+    """Return (name, value) of each box: frames below the same frames are one."""
     values: Counter[tuple[str, ...]] = Counter()
     for stack in folded:
         for depth in range(len(stack.frames) + 1):

@@ -1,5 +1,5 @@
-"""Counts of edges from counts of instructions: equal to those of walks that counted for themselves,
-asking no more than they must, and silent about what nothing tells."""
+"""Counts of edges from counts of instructions: equal to those of walks that counted independently,
+with no more questions than necessary, and none for edges that cannot be known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.views.made_code import BASE, LOOP, STEP, Walked, counts, made, random
 
 
 def answered(code: FunctionCode, walked: Walked) -> dict[EdgeKey, int]:
-    """What a trace would say to all questions."""
+    """Return the answers of a trace to all questions."""
     found = {}
     for one in questions(code):
         ways = range(len(code.blocks[one.block].edges)) if one.edge == OUTSIDE else [one.edge]
@@ -34,7 +34,7 @@ def flow(code: FunctionCode, walked: Walked) -> FlowCounts:
 
 
 def conserved(code: FunctionCode, found: FlowCounts) -> None:
-    """In = out = block, summed up here from the edges alone."""
+    """Check that in = out = block, summed up here from the edges alone."""
     into = [0] * len(code.blocks)
     into[code.root] = found.edges[ENTRY]
     for number, block in enumerate(code.blocks):
@@ -61,8 +61,8 @@ def test_random_functions(seed: int) -> None:
 
 
 def test_a_loop_needs_one_question_at_most() -> None:
-    """What comes out of it went in: only around `if (b)` do two ways meet again, and the way by f()
-    is counted."""
+    """Everything that leaves the loop entered it: two ways meet again only around `if (b)`, and the
+    way by f() is counted."""
     asked = questions(LOOP)
     assert asked == []
     walked = walks(LOOP, 9, 1)
@@ -90,7 +90,7 @@ def test_two_ways_over_the_same_blocks_are_asked_for() -> None:
 
 
 def test_a_thread_that_was_inside_of_a_call() -> None:
-    """It came in before counting began: what is behind the call of block 1 has one more."""
+    """It entered before counting began: the code after the call of block 1 has one more."""
     code = made([("taken", 2), ("next", 1)], [("call", 2)], [("return", OUTSIDE)])
     walked = walks(code, 12, 5)
     calls = walked.instructions[BASE + STEP]
@@ -121,7 +121,7 @@ def test_a_block_of_which_nothing_is_counted() -> None:
 
 
 def test_faults_that_share_their_way_out() -> None:
-    """Two loads with one fix-up: nothing says which of them faulted, unless none did."""
+    """Two loads with one fix-up: which of them faulted is unknown, unless none did."""
     code = made(
         [("next", 1), ("fault", 3)],
         [("next", 2), ("fault", 3)],

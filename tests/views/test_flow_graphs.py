@@ -1,4 +1,4 @@
-"""Flow graphs on paper: nothing overlaps, edges end at their boxes, graphviz reads the text."""
+"""Drawn flow graphs: nothing overlaps, edges end at their boxes, graphviz reads the text."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_straight_line_is_drawn_straight() -> None:
 
 
 def test_scale() -> None:
-    """Lines are the thicker, and boxes the higher, the higher their counts are."""
+    """A higher count makes a line thicker and a box higher."""
     page = ElementTree.fromstring(flow_svg(annotated(), "x"))
     width = {}
     for edge in page.iter(f"{SVG}g"):

@@ -1,5 +1,5 @@
 """Folded stacks and flame graphs: totals are those of the aggregation, and each box is as wide as
-what is in it."""
+its values."""
 
 from __future__ import annotations
 

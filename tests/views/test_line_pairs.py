@@ -46,7 +46,8 @@ def test_files_are_called_what_people_call_them() -> None:
 
 
 def test_no_file_has_more_in_common_than_diff_says(tmp_path: Path) -> None:
-    """What is paired is the same text, in order; and in most files as many lines as diff(1) has."""
+    """Paired lines have the same text, in order; and in most files there are as many as diff(1)
+    has."""
     rng = random.Random(14)
     for _ in range(40):
         a = [rng.choice("abcdefgh") * 3 for _ in range(rng.randrange(30))]
@@ -74,7 +75,7 @@ def place(line: int) -> tuple[Stack]:
 
 
 def test_only_what_was_planted_differs() -> None:
-    """A branch more, in front of lines that ran as often as before."""
+    """One branch more, before lines that ran as often as in the other version."""
     a = Aggregation("", "count", ("stack",), {place(3): 9, place(4): 2})
     b = Aggregation("", "count", ("stack",), {place(3): 9, place(5): 9, place(6): 2})
     assert files_in([a, b]) == ["g.h", "f.c"]

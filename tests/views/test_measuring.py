@@ -1,4 +1,4 @@
-"""--by: clauses for another number, and what they have found."""
+"""--by: the clauses for another number, and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What --json printed is read back as it was."""
+"""Output of --json is read back unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ END = '{"type":"end","reason":"exit","status":0}'
 
 
 def line_of(one: Aggregation) -> str:
-    """As docs/json.md has it."""
+    """Return a line in the format of docs/json.md."""
     rows = [{"key": structured(list(key)), "value": structured(v)} for key, v in one.rows.items()]
     made = {"type": "aggregation", "name": one.name, "function": one.function,
             "keys": list(one.keys), "final": True, "rows": rows}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Axes: their numbers are round, they fit, and they have their unit."""
+"""Axes: their numbers are round, they fit, and they have units."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_tick_is_where_its_value_is_between_the_bounds() -> None:
         bucket = int(tick.at)
         low, high = DOUBLED[bucket]
         assert low <= value < high
-        # On a logarithmic axis, where doubling is one bucket further.
+        # On a logarithmic axis doubling moves by one bucket.
         assert 2 ** (tick.at - bucket) * low == pytest.approx(value)
 
 

@@ -1,5 +1,5 @@
-"""speedscope takes what kinst flame folds: opened in a browser, saved again by its own menu, and
-compared frame by frame."""
+"""speedscope accepts kinst flame's folded stacks: opened in a browser, saved again by its own menu,
+and compared frame by frame."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (CHROMIUM and NPM), reason="apt install chromium npm"),
 ]
-# What it would give the user to save goes into the page.
+# The file that it would offer to save goes into the page.
 PAGE = """<!DOCTYPE html><html><body><script src="{script}"></script><script>
 URL.createObjectURL = (blob) => {{
   blob.text().then((text) => {{
@@ -53,7 +53,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def saved_by_speedscope(release: Path, text: str) -> dict[str, list[dict[str, object]]]:
-    """The profile as speedscope saves it (its file-format-schema.json)."""
+    """Return the profile as speedscope saves it (its file-format-schema.json)."""
     data = base64.b64encode(text.encode()).decode()
     profile = release / "profile.js"
     profile.write_text(f"speedscope.loadFileFromBase64('stacks.txt', '{data}')")

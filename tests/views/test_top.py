@@ -36,9 +36,9 @@ def test_rates_and_shares() -> None:
     assert table.columns == ("key", "count", "per s", "%", "")
     rows = {row[0]: row[1:4] for row in table.cells(10)}
     assert rows == {"a": ("20", "5", "33.3"), "b": ("30", "0", "50.0"), "c": ("10", "5", "16.7")}
-    assert first_cells(table) == ["a", "c", "b"]  # by what happens now, then by value
+    assert first_cells(table) == ["a", "c", "b"]  # by the present rate, then by value
     assert [row[-1][-1] for row in table.cells(10)] == ["█", "█", " "]
-    table.take(counts(b=2), 103.0)  # after clear(): what came since
+    table.take(counts(b=2), 103.0)  # after clear(): the growth since then
     assert table.cells(10)[0][:3] == ("b", "2", "2") and len(table) == 1
 
 

@@ -1,4 +1,4 @@
-"""What an assertion over aggregations is worth: worked out by hand."""
+"""The values of assertions over aggregations, computed by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ TABLES = tables_of(
 
 
 def held(assertion: str, *reads: Given) -> Verdict:
-    """reads: what D has computed of the parts without aggregations, in their order."""
+    """Judge an assertion.
+
+    Args:
+        reads: values that D computed for the parts without aggregations, in order.
+    """
     (test,) = read_test_file(f'TEST "t" {{ {assertion}; }}', "f.d").tests
     given: dict[str, Table] = dict(TABLES)
     return judge(test, TraceResults(given, [list(reads)], 3))
