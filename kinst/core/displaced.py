@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,31 @@ class Refused:
     reason: str
 
 
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
 class OutOfReach(Exception):  # noqa: N818 - it is a result on its way up, not an error
     """An instruction cannot reach its target. what: in words for the user."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
+
+
+def refuses_out_of_reach(
+    make: Callable[_Parameters, _Result],
+) -> Callable[_Parameters, _Result | Refused]:
+    """Make a function return Refused instead of raising OutOfReach."""
+
+    @wraps(make)
+    def refusing(*args: _Parameters.args, **named: _Parameters.kwargs) -> _Result | Refused:
+        try:
+            return make(*args, **named)
+        except OutOfReach as far:
+            return Refused(far.what)
+
+    return refusing
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +101,7 @@ class Onward:
 UNCHAINED = Onward()
 
 
+@refuses_out_of_reach
 def with_way_back(
     moved: Moved | Refused, to: int, back: Callable[[int], bytes]
 ) -> Relocated | Refused:
@@ -91,7 +113,4 @@ def with_way_back(
         return moved
     if not moved.falls_through:
         return Relocated(moved.code, moved.original_at)
-    try:
-        return Relocated(moved.code + back(to + len(moved.code)), moved.original_at)
-    except OutOfReach as far:
-        return Refused(far.what)
+    return Relocated(moved.code + back(to + len(moved.code)), moved.original_at)

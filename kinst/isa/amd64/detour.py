@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kinst.core.displaced import OutOfReach, Refused
+from kinst.core.displaced import Refused, refuses_out_of_reach
 from kinst.isa import _x86
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64.control import flow
@@ -30,30 +30,26 @@ class _Start:
     code: bytes
 
 
+@refuses_out_of_reach
 def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
     saves = b"".join(e.push(register) for register in _ARGUMENTS)
     restores = b"".join(e.pop(register) for register in reversed(_ARGUMENTS))
-    try:
-        head = saves + e.call(to + len(saves), hook, "the hook") + _TEST_EAX + restores
-        go_on = to + len(head) + 6 + len(e.RET)
-        head += e.branch(_NOT_ZERO ^ 1, to + len(head), go_on) + e.RET
-        return _finish(code, address, to, head)
-    except OutOfReach as far:
-        return Refused(far.what)
+    head = saves + e.call(to + len(saves), hook, "the hook") + _TEST_EAX + restores
+    go_on = to + len(head) + 6 + len(e.RET)
+    head += e.branch(_NOT_ZERO ^ 1, to + len(head), go_on) + e.RET
+    return _finish(code, address, to, head)
 
 
+@refuses_out_of_reach
 def translate_detour(
     code: bytes, address: int, to: int, hook: int
 ) -> tuple[bytes, bytes] | Refused:
     saves = b"".join(e.push(register) for register in _ARGUMENTS)
     kept = [register for register in _ARGUMENTS if register not in (e.RDI, e.RAX)]
     restores = b"".join(e.pop(register) for register in reversed(kept))
-    try:
-        head = saves + e.call(to + len(saves), hook, "the hook") + e.move(e.RDI, e.RAX)
-        head += e.pop(e.RAX) + restores + e.lea(e.RSP, 8)
-        return _finish(code, address, to, head)
-    except OutOfReach as far:
-        return Refused(far.what)
+    head = saves + e.call(to + len(saves), hook, "the hook") + e.move(e.RDI, e.RAX)
+    head += e.pop(e.RAX) + restores + e.lea(e.RSP, 8)
+    return _finish(code, address, to, head)
 
 
 def _finish(code: bytes, address: int, to: int, head: bytes) -> tuple[bytes, bytes] | Refused:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kinst.core.bodies import CountBody, SiteWork, Snippet
-from kinst.core.displaced import OutOfReach, Refused
+from kinst.core.displaced import Refused, refuses_out_of_reach
 from kinst.core.probe import Site
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64 import flags, records
@@ -91,14 +91,12 @@ def inline(
     return code + frame(to + len(code))
 
 
+@refuses_out_of_reach
 def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
     code = e.increment_gs(counter)
     if not free:
         code = SAVE_FLAGS + code + RESTORE_FLAGS
-    try:
-        return code + e.jump(at + len(code), to, "the trampoline after it")
-    except OutOfReach as far:
-        return Refused(far.what)
+    return code + e.jump(at + len(code), to, "the trampoline after it")
 
 
 def count(body: CountBody) -> bytes:

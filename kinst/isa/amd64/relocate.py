@@ -23,6 +23,7 @@ from kinst.core.displaced import (
     OutOfReach,
     Refused,
     Relocated,
+    refuses_out_of_reach,
     with_way_back,
 )
 from kinst.isa import _x86
@@ -50,6 +51,7 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
     return with_way_back(move(code, address, to, onward), to, back)
 
 
+@refuses_out_of_reach
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
     """Return what displace() does, without the jump back."""
     known = _x86.only(code, address)
@@ -59,10 +61,7 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
     reason = refusal(parsed, known.mnemonic)
     if reason or parsed is None:
         return Refused(reason or "its bytes end before its operands")
-    try:
-        return _move(parsed, address, to, onward)
-    except OutOfReach as far:
-        return Refused(far.what)
+    return _move(parsed, address, to, onward)
 
 
 def _move(parsed: Parsed, address: int, to: int, onward: Onward) -> Moved | Refused:

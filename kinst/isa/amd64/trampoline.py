@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kinst.core.bodies import Body, CallBody, CountBody, divided
-from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
+from kinst.core.displaced import UNCHAINED, Onward, Refused, Relocated, refuses_out_of_reach
 from kinst.core.probe import Site
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64 import registers as r
@@ -28,6 +28,7 @@ COUNT_OPCODE = e.increment_gs(0)[:-4]  # one instruction of more than a jump's s
 _RDMSR = b"\x0f\x32"
 
 
+@refuses_out_of_reach
 def trampoline(
     site: Site, following: bytes, to: int, bodies: Sequence[Body], onward: Onward = UNCHAINED
 ) -> Relocated | Refused:
@@ -41,12 +42,9 @@ def trampoline(
     reason = shadow_refusal(site.code, following, after)
     if reason:
         return Refused(reason)
-    try:
-        work = _work(site, following, to, bodies)
-        if onward.head and not work.startswith(COUNT_OPCODE):
-            work = e.NOP5 + _work(site, following, to + len(e.NOP5), bodies)
-    except OutOfReach as far:
-        return Refused(far.what)
+    work = _work(site, following, to, bodies)
+    if onward.head and not work.startswith(COUNT_OPCODE):
+        work = e.NOP5 + _work(site, following, to + len(e.NOP5), bodies)
     displaced = relocate.displace(site.code, site.address, to + len(work), onward)
     if isinstance(displaced, Refused):
         return displaced

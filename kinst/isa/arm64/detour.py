@@ -9,7 +9,7 @@ Tested by tests/isa/arm64/test_trampoline.py.
 
 from __future__ import annotations
 
-from kinst.core.displaced import OutOfReach, Refused
+from kinst.core.displaced import Refused, refuses_out_of_reach
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import relocate
 
@@ -19,28 +19,24 @@ _SIZE = 16 * len(_KEPT)
 _ANSWER = 16
 
 
+@refuses_out_of_reach
 def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
     """Make the function return 0 if the hook returns 1: Linux's exception handlers say "handled"
     so."""
-    try:
-        head = _save() + e.call(to + len(_save()), hook, "the hook")
-        head += _move(_ANSWER, 0) + _restore()
-        go_on = 3 * e.SIZE
-        head += e.branch_zero(_ANSWER, go_on) + e.load_value(0, 0) + e.RET
-        return _finish(code, address, to, head)
-    except OutOfReach as far:
-        return Refused(far.what)
+    head = _save() + e.call(to + len(_save()), hook, "the hook")
+    head += _move(_ANSWER, 0) + _restore()
+    go_on = 3 * e.SIZE
+    head += e.branch_zero(_ANSWER, go_on) + e.load_value(0, 0) + e.RET
+    return _finish(code, address, to, head)
 
 
+@refuses_out_of_reach
 def translate_detour(
     code: bytes, address: int, to: int, hook: int
 ) -> tuple[bytes, bytes] | Refused:
-    try:
-        head = _save() + e.call(to + len(_save()), hook, "the hook")
-        head += _move(_ANSWER, 0) + _restore() + _move(0, _ANSWER)
-        return _finish(code, address, to, head)
-    except OutOfReach as far:
-        return Refused(far.what)
+    head = _save() + e.call(to + len(_save()), hook, "the hook")
+    head += _move(_ANSWER, 0) + _restore() + _move(0, _ANSWER)
+    return _finish(code, address, to, head)
 
 
 def _move(to: int, from_: int) -> bytes:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kinst.core.bodies import SiteWork, Snippet
-from kinst.core.displaced import OutOfReach, Refused
+from kinst.core.displaced import Refused, refuses_out_of_reach
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64.snippets import RESULT
 
@@ -64,12 +64,10 @@ def inline(work: SiteWork, to: int, frame: Callable[[int], bytes]) -> bytes:
     return code + frame(to + len(code))
 
 
+@refuses_out_of_reach
 def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
     code = _count_only((counter,))
-    try:
-        return code + e.branch(at + len(code), to, "the trampoline after it")
-    except OutOfReach as far:
-        return Refused(far.what)
+    return code + e.branch(at + len(code), to, "the trampoline after it")
 
 
 def count(counters: Sequence[int]) -> bytes:

@@ -19,6 +19,7 @@ from kinst.core.displaced import (
     OutOfReach,
     Refused,
     Relocated,
+    refuses_out_of_reach,
     with_way_back,
 )
 from kinst.isa.arm64 import encode as e
@@ -53,6 +54,7 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
     return with_way_back(move(code, address, to, onward), to, back)
 
 
+@refuses_out_of_reach
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
     """Return what displace() does, without the jump back."""
     if len(code) != e.SIZE or not (_is_unprivileged_load(code) or text_of(code, address)):
@@ -63,10 +65,7 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
     reason = refusal(parsed.word)
     if reason:
         return Refused(reason)
-    try:
-        return _move(parsed, address, to, onward)
-    except OutOfReach as far:
-        return Refused(far.what)
+    return _move(parsed, address, to, onward)
 
 
 def _is_unprivileged_load(code: bytes) -> bool:

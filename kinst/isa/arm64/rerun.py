@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kinst.core.displaced import OutOfReach, Refused, Relocated
+from kinst.core.displaced import Refused, Relocated, refuses_out_of_reach
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import parse as p
 from kinst.isa.arm64 import relocate
@@ -174,6 +174,7 @@ def cannot(words: Mapping[int, int], load: int, site: int, goals: Collection[int
     return _INPUTS if inputs & written else ""
 
 
+@refuses_out_of_reach
 def displace(rerun_prefix: bytes, code: bytes, address: int, to: int) -> Relocated | Refused:
     """Return relocate.displace() of the one instruction `code`, after a copy of the instructions
     `rerun_prefix`, which lie directly before it and for which cannot() returned ""."""
@@ -194,11 +195,8 @@ def displace(rerun_prefix: bytes, code: bytes, address: int, to: int) -> Relocat
         return last
     at = last.original_at
     done = copied + last.code
-    try:
-        for offset, target in leaving:
-            done = relocate.aimed(done, offset, len(done)) + e.branch(
-                to + len(done), target, relocate.TARGET
-            )
-    except OutOfReach as far:
-        return Refused(far.what)
+    for offset, target in leaving:
+        done = relocate.aimed(done, offset, len(done)) + e.branch(
+            to + len(done), target, relocate.TARGET
+        )
     return Relocated(done, at if at < 0 else at + len(copied))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kinst.core.bodies import Body, CallBody, CountBody, divided
-from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
+from kinst.core.displaced import UNCHAINED, Onward, Refused, Relocated, refuses_out_of_reach
 from kinst.core.probe import Site
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import registers as r
@@ -24,6 +24,7 @@ _CLOBBERED = frozenset(n for pair in _SAVED for n in pair)
 _GENERAL = 31  # x0 to x30
 
 
+@refuses_out_of_reach
 def trampoline(
     site: Site, to: int, bodies: Sequence[Body], rerun_prefix: bytes, onward: Onward = UNCHAINED
 ) -> Relocated | Refused:
@@ -33,10 +34,7 @@ def trampoline(
 
     rerun_prefix: the instructions before it, from a load-exclusive on, that run again between the
     bodies and the displaced instruction (rerun.py), or b""."""
-    try:
-        work = _work(site, to, bodies)
-    except OutOfReach as far:
-        return Refused(far.what)
+    work = _work(site, to, bodies)
     there = to + len(work)
     if rerun_prefix:
         displaced = rerun.displace(rerun_prefix, site.code, site.address, there)

@@ -9,7 +9,7 @@ Tested by tests/isa/riscv64/test_trampoline.py.
 
 from __future__ import annotations
 
-from kinst.core.displaced import OutOfReach, Refused
+from kinst.core.displaced import Refused, refuses_out_of_reach
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64 import parse as p
 from kinst.isa.riscv64.encodings import effect
@@ -22,24 +22,20 @@ _HERE = 6  # t1
 _BEQ = 0
 
 
+@refuses_out_of_reach
 def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
-    try:
-        head = _save() + e.call(to + len(_save()), hook, "the hook") + e.move(_HERE, e.A0)
-        head += _restore(_SAVED) + e.branch(_BEQ, _HERE, e.X0, 4 + len(e.RET)) + e.RET
-        return _finish(code, address, to, head)
-    except OutOfReach as far:
-        return Refused(far.what)
+    head = _save() + e.call(to + len(_save()), hook, "the hook") + e.move(_HERE, e.A0)
+    head += _restore(_SAVED) + e.branch(_BEQ, _HERE, e.X0, 4 + len(e.RET)) + e.RET
+    return _finish(code, address, to, head)
 
 
+@refuses_out_of_reach
 def translate_detour(
     code: bytes, address: int, to: int, hook: int
 ) -> tuple[bytes, bytes] | Refused:
-    try:
-        head = _save() + e.call(to + len(_save()), hook, "the hook")
-        head += _restore(tuple(register for register in _SAVED if register != e.A0))
-        return _finish(code, address, to, head)
-    except OutOfReach as far:
-        return Refused(far.what)
+    head = _save() + e.call(to + len(_save()), hook, "the hook")
+    head += _restore(tuple(register for register in _SAVED if register != e.A0))
+    return _finish(code, address, to, head)
 
 
 def _save() -> bytes:

@@ -38,6 +38,7 @@ from kinst.core.displaced import (
     OutOfReach,
     Refused,
     Relocated,
+    refuses_out_of_reach,
     with_way_back,
 )
 from kinst.isa.riscv64 import encode as e
@@ -89,6 +90,7 @@ def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> by
     return e.jump(at, there, register, what) if register else leave(at, there, what)
 
 
+@refuses_out_of_reach
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
     """Return what displace() does, without the way back."""
     parsed = p.parse(code)
@@ -97,10 +99,7 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
     reason = refusal(parsed)
     if reason:
         return Refused(reason)
-    try:
-        return _move(code, parsed, address, to, onward)
-    except OutOfReach as far:
-        return Refused(far.what)
+    return _move(code, parsed, address, to, onward)
 
 
 def _move(
@@ -161,22 +160,20 @@ def _plain(parsed: p.Parsed) -> bool:
     return (quadrant, funct3) == (0, 0) or quadrant == 1 or (quadrant == 2 and funct3 not in (1, 5))
 
 
+@refuses_out_of_reach
 def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
     """Return code at `to` with the effect of an instruction that has a quiet_goal, to run after
     return_to for that goal."""
     parsed = p.parse(code)
     assert parsed is not None
-    try:
-        if parsed.kind == p.JAL:
-            link = e.load_address(parsed.rd, to, address + parsed.size) if parsed.rd else b""
-            return Relocated(link + e.SRET)
-        if parsed.kind == p.BRANCH:
-            hop = e.branch(parsed.funct3, parsed.rs1, parsed.rs2, 4 + len(e.SRET))
-            there = to + len(hop) + len(e.SRET)
-            return Relocated(hop + e.SRET + _go_to(there, address + parsed.imm))
-        moved = _move(code, parsed, address, to)
-    except OutOfReach as far:
-        return Refused(far.what)
+    if parsed.kind == p.JAL:
+        link = e.load_address(parsed.rd, to, address + parsed.size) if parsed.rd else b""
+        return Relocated(link + e.SRET)
+    if parsed.kind == p.BRANCH:
+        hop = e.branch(parsed.funct3, parsed.rs1, parsed.rs2, 4 + len(e.SRET))
+        there = to + len(hop) + len(e.SRET)
+        return Relocated(hop + e.SRET + _go_to(there, address + parsed.imm))
+    moved = _move(code, parsed, address, to)
     return Relocated(moved.code + e.SRET, moved.original_at)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kinst.core.bodies import Body, CallBody, CountBody, SiteWork, divided
-from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
+from kinst.core.displaced import UNCHAINED, Onward, Refused, Relocated, refuses_out_of_reach
 from kinst.core.probe import Site
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64 import registers as r
@@ -26,6 +26,7 @@ from kinst.isa.riscv64.liveness import choose
 _ROOM = 16
 
 
+@refuses_out_of_reach
 def trampoline(
     site: Site, to: int, bodies: Sequence[Body], onward: Onward = UNCHAINED
 ) -> Relocated | Refused:
@@ -36,10 +37,7 @@ def trampoline(
     control takes that."""
     head = b""
     if onward.head:
-        try:
-            way_back = relocate.leave(to + e.JAL_SIZE, site.address)
-        except OutOfReach as far:
-            return Refused(far.what)
+        way_back = relocate.leave(to + e.JAL_SIZE, site.address)
         head = e.jal(e.X0, e.JAL_SIZE + len(way_back)) + way_back
     made = _behind_head(site, to + len(head), bodies, onward)
     if isinstance(made, Refused):
@@ -48,6 +46,7 @@ def trampoline(
     return Relocated(head + made.code, at if at < 0 else at + len(head))
 
 
+@refuses_out_of_reach
 def _behind_head(
     site: Site, to: int, bodies: Sequence[Body], onward: Onward
 ) -> Relocated | Refused:
@@ -55,11 +54,8 @@ def _behind_head(
     divided_work = divided(bodies)
     busy = bool(divided_work.inline or divided_work.calls)
     goal = relocate.quiet_goal(site.code, site.address) if busy and not linked else None
-    try:
-        free = onward.dead.get(site.address, 0)
-        work = _work(site, to, divided_work, goal, free)
-    except OutOfReach as far:
-        return Refused(far.what)
+    free = onward.dead.get(site.address, 0)
+    work = _work(site, to, divided_work, goal, free)
     there = to + len(work)
     if goal is None:
         displaced = relocate.displace(site.code, site.address, there, onward)
@@ -114,12 +110,10 @@ def _counts(to: int, bodies: Sequence[CountBody], goal: int | None, free: int = 
     return code + e.c_ldsp(e.T0, 0) + e.c_ldsp(e.T1, 8) + e.addi(e.SP, e.SP, _ROOM)
 
 
+@refuses_out_of_reach
 def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
-    try:
-        code = _counts(at, (CountBody((counter,)),), None)
-        return code + e.jal(e.X0, to - at - len(code))
-    except OutOfReach as far:
-        return Refused(far.what)
+    code = _counts(at, (CountBody((counter,)),), None)
+    return code + e.jal(e.X0, to - at - len(code))
 
 
 def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: int | None) -> bytes:
