@@ -189,13 +189,13 @@ class SiteWork:
     def snippets(self) -> tuple[Snippet, ...]:
         """Every snippet that runs, in order."""
         counts = [body.guard for body in self.inline if body.guard is not None]
-        found = [*counts, *self.guards]
+        snippets = [*counts, *self.guards]
         if self.indexed is not None:
-            found += [] if self.indexed.guard is None else [self.indexed.guard]
-            found.append(self.indexed.index)
+            snippets += [] if self.indexed.guard is None else [self.indexed.guard]
+            snippets.append(self.indexed.index)
         if self.recorded is not None and self.recorded.guard is not None:
-            found.append(self.recorded.guard)
-        return tuple(found)
+            snippets.append(self.recorded.guard)
+        return tuple(snippets)
 
     @property
     def guards(self) -> tuple[Snippet, ...]:

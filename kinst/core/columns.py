@@ -159,8 +159,8 @@ class Flows:
     @property
     def direct(self) -> Bools:
         """Which instructions have a target."""
-        found: Bools = self.target != 0
-        return found
+        targeted: Bools = self.target != 0
+        return targeted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,8 +210,8 @@ def ragged(start: I64, size: I64) -> I64:
     """Return the numbers start, start + 1, ... of each range, one range after another."""
     ends = np.cumsum(size)
     total = int(ends[-1]) if len(ends) else 0
-    found: I64 = np.arange(total) + np.repeat(start - (ends - size), size)
-    return found
+    numbers: I64 = np.arange(total) + np.repeat(start - (ends - size), size)
+    return numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

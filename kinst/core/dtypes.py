@@ -189,13 +189,13 @@ class StructType(DType):
     def member(self, name: str) -> Member | None:
         """Return the member of this name, also one of an anonymous member; its bit counts from the
         start of this structure."""
-        for one in self.members:
-            if one.name == name and name:
-                return one
-            if not one.name and isinstance(one.type, StructType):
-                inner = one.type.member(name)
+        for member in self.members:
+            if member.name == name and name:
+                return member
+            if not member.name and isinstance(member.type, StructType):
+                inner = member.type.member(name)
                 if inner is not None:
-                    return Member(name, inner.type, one.bit + inner.bit, inner.bits)
+                    return Member(name, inner.type, member.bit + inner.bit, inner.bits)
         return None
 
 
@@ -211,12 +211,12 @@ def spelled(type_: DType, name: str = "") -> str:
         taken = [str(p) for p in type_.parameters] + (["..."] if type_.variadic else [])
         return spelled(type_.result, f"{name}({', '.join(taken) or 'void'})")
     if isinstance(type_, PointerType | ArrayType | FunctionType):
-        own = type_.alias
+        base = type_.alias
     elif isinstance(type_, StructType):
-        own = type_.alias or (f"{type_.kind} {type_.name}" if type_.name else type_.kind)
+        base = type_.alias or (f"{type_.kind} {type_.name}" if type_.name else type_.kind)
     else:
-        own = str(type_)
-    return f"{own} {name}" if name else own
+        base = str(type_)
+    return f"{base} {name}" if name else base
 
 
 def is_char(type_: DType) -> bool:

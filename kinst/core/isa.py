@@ -205,7 +205,7 @@ class StoppingIsa(ABC):
 class PlantingIsa(StoppingIsa):
     """Trampolines and patches.
 
-    An instruction set that has them overrides no_trampolines and what it has.
+    An instruction set that plants sets no_trampolines to "" and overrides the methods.
     """
 
     # Why no site is planted inside the kernel; "" if sites are.

@@ -269,13 +269,13 @@ class _Tables:
         if self._last == 1:
             slots = range(low + LEAF_SIZE - 1 & -LEAF_SIZE, high - LEAF_SIZE + 1, LEAF_SIZE)
             return [slot for slot in slots if self.slot_free(read, root, slot)]
-        found: list[int] = []
+        free: list[int] = []
         for start, entry, level, _ in self._entries(_Part(read, root, low, high, 2)):
             if entry == 0 and (level == 2 or (missing and level != root.levels)):
                 first = max(start, (low + LEAF_SIZE - 1) & -LEAF_SIZE)
                 end = min(start + (1 << self._shift(level)), high)
-                found += range(first, end - LEAF_SIZE + 1, LEAF_SIZE)
-        return found
+                free += range(first, end - LEAF_SIZE + 1, LEAF_SIZE)
+        return free
 
     def _first(self, root: Root) -> int:
         """Return the first address that the tables map."""

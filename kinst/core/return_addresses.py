@@ -42,8 +42,8 @@ def pointers_into(target: Target, ranges: Sequence[tuple[int, int]]) -> U64 | No
     if words is None:
         return None
     every = [target.registers(cpu).values() for cpu in range(target.cpus)]
-    own = np.array([v for values in every for v in values if 0 <= v < 1 << 64], np.uint64)
-    return np.unique(np.concatenate([words, own]))
+    saved = np.array([v for values in every for v in values if 0 <= v < 1 << 64], np.uint64)
+    return np.unique(np.concatenate([words, saved]))
 
 
 def unused(target: Target, ended: Sequence[EndedCode]) -> tuple[EndedCode, ...]:

@@ -96,20 +96,20 @@ def is_open(part: str) -> bool:
 def of_description(pattern: ProbePattern, stability: ProviderStability) -> Attributes:
     """Return the attributes of a probe description: the least of the parts that it names
     (libdtrace's dt_probe_info())."""
-    found = stability.provider
-    for part, own in (
+    weakest = stability.provider
+    for part, declared in (
         (pattern.module, stability.module),
         (pattern.function, stability.function),
         (pattern.name, stability.name),
     ):
         if not is_open(part):
-            found = found.least(own)
-    return found
+            weakest = weakest.least(declared)
+    return weakest
 
 
 def least(all_: Iterable[Attributes]) -> Attributes:
     """Return the least of all, part by part."""
-    found = MOST
+    lowest = MOST
     for one in all_:
-        found = found.least(one)
-    return found
+        lowest = lowest.least(one)
+    return lowest

@@ -115,9 +115,9 @@ def _used(threads: Threads, thread: _Fields, pointers: Sequence[int]) -> Iterato
     """Yield [start, end) of the part of a thread's stack that is in use."""
     base = thread.word(threads.stack)
     end = base + threads.size
-    own = [pointer for pointer in pointers if base <= pointer < end]
-    if own:
-        yield own[0], end
+    running_at = [pointer for pointer in pointers if base <= pointer < end]
+    if running_at:
+        yield running_at[0], end
         return
     if threads.running >= 0 and thread.word(threads.running, 4):
         # Its CPU is in user mode and the stack is empty, or the CPU is on a stack for interrupts.

@@ -82,9 +82,9 @@ def as_named(type_: DType, types: TypeSource) -> DType:
     """Return the type that the program's own names mean by this one's name: `struct NAME` for a
     structure of DWARF."""
     if isinstance(type_, StructType) and type_.name:
-        found = types.tagged(type_.kind, type_.name)
-        same = isinstance(found, StructType) and found.size == type_.size
-        return found if found is not None and same else type_
+        tagged = types.tagged(type_.kind, type_.name)
+        same = isinstance(tagged, StructType) and tagged.size == type_.size
+        return tagged if tagged is not None and same else type_
     if isinstance(type_, PointerType):
         inner = as_named(type_.to, types)
         return type_ if inner is type_.to else PointerType(inner)

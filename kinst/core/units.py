@@ -48,10 +48,10 @@ def binary_text(value: float) -> str:
 
 
 def _with_prefix(value: float, base: int, prefixes: Sequence[str]) -> str:
-    place, left = 0, float(value)
-    while abs(left) >= base and place < len(prefixes) - 1:
-        left, place = left / base, place + 1
-    return f"{_short(left)}{prefixes[place]}"
+    place, scaled_value = 0, float(value)
+    while abs(scaled_value) >= base and place < len(prefixes) - 1:
+        scaled_value, place = scaled_value / base, place + 1
+    return f"{_short(scaled_value)}{prefixes[place]}"
 
 
 def _short(value: float) -> str:

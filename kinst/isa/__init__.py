@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 def names() -> tuple[str, ...]:
     """Return the names of all instruction sets, sorted."""
-    found = (module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name for name in found if not name.startswith("_")))
+    members = (module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name for name in members if not name.startswith("_")))
 
 
 def load(name: str) -> Isa:
     """Return the instruction set with this name. Raises KinstError if there is none."""
-    known = names()
-    if name not in known:
-        close = get_close_matches(name, known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
+    every_name = names()
+    if name not in every_name:
+        close = get_close_matches(name, every_name, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(every_name)}"
         raise KinstError(f"no instruction set is called {name!r}", hint)
     isa: Isa = importlib.import_module(f"{__name__}.{name}").ISA
     return isa
@@ -51,13 +51,13 @@ def register_hint(isa: Isa, name: str) -> str:
     name: as another tool spells it (rdx, %rdx, X2), or a register of another instruction set, whose
     counterpart in function arguments is then named."""
     bare = name.removeprefix("R_").lstrip("%").upper()
-    if own := _named_register(isa, bare):
-        return f"in D: regs[{own}]"
+    if d_name := _named_register(isa, bare):
+        return f"in D: regs[{d_name}]"
     for other in (load(one) for one in names() if one != isa.name):
-        found = _named_register(other, bare)
-        if not found:
+        foreign = _named_register(other, bare)
+        if not foreign:
             continue
-        slot = next(r.slot for r in other.registers if r.d_name == found)
+        slot = next(r.slot for r in other.registers if r.d_name == foreign)
         same = ""
         if slot in other.argument_slots:
             number = other.argument_slots.index(slot)
@@ -65,7 +65,7 @@ def register_hint(isa: Isa, name: str) -> str:
                 at = isa.argument_slots[number]
                 here = next(r.d_name for r in isa.registers if r.slot == at)
                 same = f"; argument {number} of a function is in {here} here"
-        return f"{found} is a register of {other.name}, this kernel is {isa.name}{same}"
+        return f"{foreign} is a register of {other.name}, this kernel is {isa.name}{same}"
     return ""
 
 

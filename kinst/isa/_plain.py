@@ -34,8 +34,8 @@ class PlainDisassembly:
 def disassemble(rules: PlainDisassembly, code: bytes, address: int) -> Iterator[tuple[int, str]]:
     """Yield (offset, text) of the instructions of code, as far as they are known."""
     if rules.module:
-        found: Iterator[tuple[int, str]] = import_module(rules.module).disassemble(code, address)
-        return found
+        rows: Iterator[tuple[int, str]] = import_module(rules.module).disassemble(code, address)
+        return rows
     return _by_capstone(rules, code, address)
 
 

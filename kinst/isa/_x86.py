@@ -62,15 +62,15 @@ def unknown() -> frozenset[int]:
 
 @cache
 def _formatter() -> Formatter:
-    made = Formatter(FormatterSyntax.INTEL)
-    made.hex_prefix, made.hex_suffix, made.uppercase_hex = "0x", "", False
-    made.small_hex_numbers_in_decimal = True
-    made.space_after_operand_separator = True
-    made.space_between_memory_add_operators = True
-    made.memory_size_options = MemorySizeOptions.ALWAYS
-    made.rip_relative_addresses = True
-    made.branch_leading_zeros = made.show_branch_size = False
-    return made
+    formatter = Formatter(FormatterSyntax.INTEL)
+    formatter.hex_prefix, formatter.hex_suffix, formatter.uppercase_hex = "0x", "", False
+    formatter.small_hex_numbers_in_decimal = True
+    formatter.space_after_operand_separator = True
+    formatter.space_between_memory_add_operators = True
+    formatter.memory_size_options = MemorySizeOptions.ALWAYS
+    formatter.rip_relative_addresses = True
+    formatter.branch_leading_zeros = formatter.show_branch_size = False
+    return formatter
 
 
 def sizes_and_codes(code: bytes, address: int) -> tuple[list[int], list[int]]:
@@ -101,14 +101,14 @@ def sizes_and_codes(code: bytes, address: int) -> tuple[list[int], list[int]]:
 
 def first(code: bytes, address: int) -> Instruction | None:
     """Return the instruction at the start of `code`; None if it is unknown or cut short."""
-    found = Decoder(BITS, code[:LONGEST], ip=address).decode()
-    return None if found.code in unknown() else found
+    instruction = Decoder(BITS, code[:LONGEST], ip=address).decode()
+    return None if instruction.code in unknown() else instruction
 
 
 def only(code: bytes, address: int) -> Instruction | None:
     """Return the instruction that all of `code` is; None if it is unknown."""
-    found = first(code, address)
-    return found if found is not None and found.len == len(code) else None
+    instruction = first(code, address)
+    return instruction if instruction is not None and instruction.len == len(code) else None
 
 
 def listed(code: bytes, address: int) -> Iterator[Instruction]:
@@ -131,8 +131,8 @@ def texts(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
     before, at = UNKNOWN, 0
     while at < len(code):
         decoder.position, decoder.ip = at, address + at & MASK
-        one = decoder.decode()
-        kind, size = one.code, one.len
+        instruction = decoder.decode()
+        kind, size = instruction.code, instruction.len
         if kind == UNKNOWN:
             size = length_at(code, at)
             if not size:
@@ -142,7 +142,7 @@ def texts(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
             if kind in unknown():
                 yield at, size, spelled(code[at : at + size])
             else:
-                yield at, size, "nop" if kind == Code.NOPW else spell(one)
+                yield at, size, "nop" if kind == Code.NOPW else spell(instruction)
         at += size
 
 

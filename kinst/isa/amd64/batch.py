@@ -77,16 +77,16 @@ class _Shape:
 def trampoline_sizes(batch: Batch) -> I32:
     shape, columns = _Shape(batch), batch.columns
     after = columns.after
-    known = _reached(after, batch)
+    fits = _reached(after, batch)
     relative = shape.kind == RELATIVE
     direct = np.isin(shape.kind, (JUMP, BRANCH, CALL))
     goal = np.where(direct, leads(columns).target, after)
     goal = np.where(relative, after + distances(columns).view(np.uint64), goal)
-    known &= _reached(goal, batch)
-    known &= (shape.kind != CALL) | _fits32(after.view(np.int64))
-    known &= _fits32(batch.counters).all(axis=1)
-    known &= batch.high - batch.low < _REACH
-    return np.where(known, shape.size, -1).astype(np.int32)
+    fits &= _reached(goal, batch)
+    fits &= (shape.kind != CALL) | _fits32(after.view(np.int64))
+    fits &= _fits32(batch.counters).all(axis=1)
+    fits &= batch.high - batch.low < _REACH
+    return np.where(fits, shape.size, -1).astype(np.int32)
 
 
 def _fits32(value: I64) -> Bools:
@@ -167,23 +167,23 @@ def stubs(at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None
 
 def jump_patches(columns: Columns, to: U64) -> tuple[Bools, U8]:
     distance = (to - columns.address - np.uint64(e.JUMP_SIZE)).view(np.int64)
-    known = (columns.size >= e.JUMP_SIZE) & _fits32(distance)
+    reaches = (columns.size >= e.JUMP_SIZE) & _fits32(distance)
     rows = np.full(columns.code.shape, e.INT3[0], np.uint8)
     rows[:, 0] = 0xE9
     _put32(rows.reshape(-1), np.arange(len(columns)) * WIDTH + 1, distance)
     rows[np.arange(WIDTH) >= columns.size[:, None]] = 0
-    return known, rows
+    return reaches, rows
 
 
 def run_patches(
     start: U64, at: I64, code: bytes, to: U64, dead: Sequence[int]
 ) -> tuple[Bools, bytes]:
     distance = (to - start - np.uint64(e.JUMP_SIZE)).view(np.int64)
-    known = _fits32(distance) & (np.diff(at) >= e.JUMP_SIZE)
+    reaches = _fits32(distance) & (np.diff(at) >= e.JUMP_SIZE)
     rows = np.full(len(code), e.INT3[0], np.uint8)
-    _put(rows, at[:-1][known], b"\xe9")
-    _put32(rows, at[:-1][known] + 1, distance[known])
-    return known, rows.tobytes()
+    _put(rows, at[:-1][reaches], b"\xe9")
+    _put32(rows, at[:-1][reaches] + 1, distance[reaches])
+    return reaches, rows.tobytes()
 
 
 def _put(out: U8, at: I64, code: bytes) -> None:

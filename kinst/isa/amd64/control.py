@@ -92,8 +92,8 @@ def thunk(name: str) -> Flow | None:
     add variants of the same form."""
     if _RETURN_THUNK.match(name):
         return RETURN
-    found = _INDIRECT_THUNK.match(name)
-    register = found.group(1).upper() if found else ""
+    match = _INDIRECT_THUNK.match(name)
+    register = match.group(1).upper() if match else ""
     if register in _GENERAL:
         return Flow("indirect", falls_through=False, destination=f"regs[R_{register}]")
     return None
@@ -103,15 +103,15 @@ def flow(code: bytes, address: int) -> Flow:
     """Return where control goes from the one instruction `code` at `address`."""
     if code == _x86.UDB:
         return WARN
-    known, parsed = _x86.only(code, address), parse(code)
-    if known is None or parsed is None:
+    instruction, parsed = _x86.only(code, address), parse(code)
+    if instruction is None or parsed is None:
         return ANYWHERE
     op = parsed.opcode
     if OPERAND_SIZE in parsed.prefixes and _is_branch(parsed):
         # Processors differ on how many bytes of the target are kept (relocate.py refuses it).
         return ANYWHERE
-    if known.mnemonic in _NAMED:
-        return _NAMED[known.mnemonic]
+    if instruction.mnemonic in _NAMED:
+        return _NAMED[instruction.mnemonic]
     after = address + len(code)
     if parsed.map == ONE_BYTE:
         if op in (0xE8, 0xE9):
@@ -217,7 +217,7 @@ _CALL, _CALL_SIZE = 0xE8, 5  # CALL rel32
 
 def returns_of(code: bytes, address: int, target: int) -> list[int]:
     """Return the addresses after calls of `target` (E8 and a 32-bit displacement; SDM 2, CALL)."""
-    found: list[int] = []
+    returns: list[int] = []
     for first in range(4):
         count = (len(code) - first - 1) // 4
         if count <= 0:
@@ -226,5 +226,5 @@ def returns_of(code: bytes, address: int, target: int) -> list[int]:
         ends = np.arange(count, dtype=np.int64) * 4 + first + _CALL_SIZE
         for place in ends[moves + ends == target - address]:
             if code[place - _CALL_SIZE] == _CALL:
-                found.append(address + int(place))
-    return sorted(found)
+                returns.append(address + int(place))
+    return sorted(returns)

@@ -62,16 +62,16 @@ def _finish(code: bytes, address: int, to: int, head: bytes) -> tuple[bytes, byt
 
 def _displace_start(code: bytes, address: int, to: int) -> _Start | Refused:
     moved_code, size = b"", 0
-    for known in _x86.listed(code, address):
-        length, mnemonic = known.len, _x86.name(known)
-        one = code[size : size + length]
-        moved = move(one, address + size, to + len(moved_code))
+    for instruction in _x86.listed(code, address):
+        length, mnemonic = instruction.len, _x86.name(instruction)
+        piece = code[size : size + length]
+        moved = move(piece, address + size, to + len(moved_code))
         if isinstance(moved, Refused):
             return Refused(f"{mnemonic} at +{size}: {moved.reason}")
         moved_code += moved.code
         size += length
         last = size >= e.JUMP_SIZE
-        goes = flow(one, address + size - length).kind
+        goes = flow(piece, address + size - length).kind
         if goes not in ("next", "landing") and not (last and goes == "call"):
             # A call returns to the original address, which must lie after the patch.
             return Refused(f"{mnemonic} at +{size - length} leaves it before there is room")

@@ -87,8 +87,8 @@ def dead(code: bytes, following: bytes, address: int, flags: int = ARITHMETIC) -
         following: the bytes after it; they may be cut anywhere.
     """
     run, at = code + following[: LOOK_AHEAD * LONGEST], 0
-    for one in islice(_x86.listed(run, address), LOOK_AHEAD):
-        effect = _effect(one, run[at : at + one.len])
+    for instruction in islice(_x86.listed(run, address), LOOK_AHEAD):
+        effect = _effect(instruction, run[at : at + instruction.len])
         if effect is None:
             return False
         read, written = effect
@@ -97,5 +97,5 @@ def dead(code: bytes, following: bytes, address: int, flags: int = ARITHMETIC) -
         flags &= ~written
         if not flags:
             return True
-        at += one.len
+        at += instruction.len
     return False

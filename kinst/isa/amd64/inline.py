@@ -81,8 +81,8 @@ def inline(
         guard = work.indexed.guard
         asked = b"" if guard is None else kept.run(guard)
         bump = e.increment_gs_at(RESULT)
-        found = kept.run(work.indexed.index) + _if_zero(len(bump) + len(end)) + bump
-        code += asked + (b"" if guard is None else _unless(guard, len(found))) + found + end
+        counted = kept.run(work.indexed.index) + _if_zero(len(bump) + len(end)) + bump
+        code += asked + (b"" if guard is None else _unless(guard, len(counted))) + counted + end
     else:
         for guard, asked in reversed([(guard, kept.run(guard)) for guard in work.guards]):
             end = asked + _when(guard, len(end)) + end

@@ -119,9 +119,9 @@ def scan(pieces: Sequence[tuple[int, bytes]]) -> Scanned:
     address = start[piece] + (after - size - first[piece]).astype(np.uint64)
     kept = ~_left_out(kind, piece)
     bounds = np.concatenate([[0], np.cumsum(kept)])[bounds]
-    found = columns_in(pieces, bounds, address[kept], size[kept])
-    found.marks[:] = _marks(found, kind[kept], piece[kept])
-    return Scanned(found, bounds)
+    columns = columns_in(pieces, bounds, address[kept], size[kept])
+    columns.marks[:] = _marks(columns, kind[kept], piece[kept])
+    return Scanned(columns, bounds)
 
 
 def _left_out(codes: I64, piece: I64) -> Bools:
@@ -131,8 +131,8 @@ def _left_out(codes: I64, piece: I64) -> Bools:
     at = np.arange(len(codes))
     before = np.maximum.accumulate(np.where(trap, -1, at))  # the last other instruction
     ends = np.isin(codes[before], sorted(_x86.never_falls_through()))
-    left: Bools = trap & (before >= 0) & (piece[before] == piece) & ends
-    return left
+    left_out: Bools = trap & (before >= 0) & (piece[before] == piece) & ends
+    return left_out
 
 
 def _marks(found: Columns, codes: I64, piece: I64) -> U16:
@@ -140,12 +140,12 @@ def _marks(found: Columns, codes: I64, piece: I64) -> U16:
     at = np.zeros(len(found), np.int64)
     wide, narrow = np.zeros(len(found), np.bool_), np.zeros(len(found), np.bool_)
     for _ in range(WIDTH - 4):
-        here = code[rows, at]
-        prefix = _LEGACY[here]
+        byte_at = code[rows, at]
+        prefix = _LEGACY[byte_at]
         if not prefix.any():
             break
-        wide |= prefix & (here == OPERAND_SIZE)
-        narrow |= prefix & (here == ADDRESS_SIZE)
+        wide |= prefix & (byte_at == OPERAND_SIZE)
+        narrow |= prefix & (byte_at == ADDRESS_SIZE)
         at += prefix
     first = code[rows, at]
     rex = first & 0xF0 == 0x40
@@ -153,18 +153,18 @@ def _marks(found: Columns, codes: I64, piece: I64) -> U16:
     op = code[rows, at]
     alone = rex & (_LEGACY[op] | (op & 0xF0 == 0x40))  # a REX that is ignored
     vector = ~rex & np.isin(op, (0xC4, 0xC5, 0x62, 0x8F))  # and pop, which has no other 8F
-    two = ~vector & (op == 0x0F)
-    at += two
-    op = np.where(two, code[rows, at], op)
-    three = two & ((op == 0x38) | (op == 0x3A))
-    at += three
-    two &= ~three
-    one = ~two & ~three
-    has_modrm = three | np.where(two, _MODRM[1][op], _MODRM[0][op])
+    two_byte = ~vector & (op == 0x0F)
+    at += two_byte
+    op = np.where(two_byte, code[rows, at], op)
+    three_byte = two_byte & ((op == 0x38) | (op == 0x3A))
+    at += three_byte
+    two_byte &= ~three_byte
+    one_byte = ~two_byte & ~three_byte
+    has_modrm = three_byte | np.where(two_byte, _MODRM[1][op], _MODRM[0][op])
     modrm_at = at + 1
     modrm = code[rows, np.minimum(modrm_at, WIDTH - 1)]
     alone |= vector | narrow | (has_modrm & (modrm_at >= found.size))
-    alone |= np.where(one, _ONE_BYTE_ALONE[op], two & _TWO_BYTE_ALONE[op])
+    alone |= np.where(one_byte, _ONE_BYTE_ALONE[op], two_byte & _TWO_BYTE_ALONE[op])
     effects = _effects()
     effects.learn(codes)
     alone |= ~effects.plain[codes]
@@ -174,11 +174,11 @@ def _marks(found: Columns, codes: I64, piece: I64) -> U16:
     written = np.where(stays, 0, effects.written[codes])
 
     relative = has_modrm & (modrm & 0xC7 == RIP_RELATIVE)
-    call, near_jump = one & (op == 0xE8), one & (op == 0xE9)
-    jump = near_jump | (one & (op == 0xEB))
-    near_branch = two & (op & 0xF0 == 0x80)
-    branch = near_branch | (one & (op & 0xF0 == 0x70))
-    ret = one & ((op == 0xC2) | (op == 0xC3))
+    call, near_jump = one_byte & (op == 0xE8), one_byte & (op == 0xE9)
+    jump = near_jump | (one_byte & (op == 0xEB))
+    near_branch = two_byte & (op & 0xF0 == 0x80)
+    branch = near_branch | (one_byte & (op & 0xF0 == 0x70))
+    ret = one_byte & ((op == 0xC2) | (op == 0xC3))
     alone |= wide & (call | jump | branch | ret)
     kind = np.select(
         [relative, call, jump, branch, ret], [RELATIVE, CALL, JUMP, BRANCH, RETURN], COPY

@@ -54,11 +54,11 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 @refuses_out_of_reach
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
     """Return what displace() does, without the jump back."""
-    known = _x86.only(code, address)
-    if known is None:
+    instruction = _x86.only(code, address)
+    if instruction is None:
         return Refused(LOOKED_UP if code == _x86.UDB else UNKNOWN)
     parsed = parse(code)
-    reason = refusal(parsed, known.mnemonic)
+    reason = refusal(parsed, instruction.mnemonic)
     if reason or parsed is None:
         return Refused(reason or "its bytes end before its operands")
     return _move(parsed, address, to, onward)

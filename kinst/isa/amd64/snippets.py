@@ -48,13 +48,13 @@ def snippet(code: bytes, zero: bool = False) -> Snippet | None:
     reads, writes = set[int](), {RESULT}
     flags, at, replaced = False, 0, set[int]()
     factory = InstructionInfoFactory()
-    for one in _x86.listed(code, 0):
-        info = factory.info(one)
-        if one.flow_control != FlowControl.NEXT:
+    for instruction in _x86.listed(code, 0):
+        info = factory.info(instruction)
+        if instruction.flow_control != FlowControl.NEXT:
             return None
         if any(memory.access in _CHANGES for memory in info.used_memory()):
             return None
-        flags |= one.rflags_modified != RflagsBits.NONE
+        flags |= instruction.rflags_modified != RflagsBits.NONE
         for used in info.used_registers():
             if used.access not in _CHANGES | _READS:
                 continue
@@ -71,7 +71,7 @@ def snippet(code: bytes, zero: bool = False) -> Snippet | None:
             if used.access in _CHANGES:
                 writes.add(number)
                 replaced |= set() if partly else {number}
-        at += one.len
+        at += instruction.len
     if at != len(code):
         return None
     return Snippet(code, frozenset(reads), frozenset(writes), flags, zero)

@@ -27,17 +27,21 @@ def jump_tables(instructions: Sequence[Instruction]) -> list[JumpTable]:
 
 
 def _tables(instructions: Sequence[Instruction]) -> Iterator[JumpTable]:
-    for one in instructions:
-        parsed = parse(one.code)
+    for instruction in instructions:
+        parsed = parse(instruction.code)
         if parsed is None or parsed.modrm_at < 0:
             continue
         at = parsed.modrm_at + 1
         if parsed.rip_relative and parsed.opcode == _LEA:
-            place = one.end + int.from_bytes(one.code[at : at + 4], "little", signed=True) & MASK
+            place = (
+                instruction.end
+                + int.from_bytes(instruction.code[at : at + 4], "little", signed=True)
+                & MASK
+            )
             yield JumpTable(place, 4, place)
             yield JumpTable(place, 8)
         elif _scaled_by_eight(parsed):
-            place = int.from_bytes(one.code[at + 1 : at + 5], "little", signed=True) & MASK
+            place = int.from_bytes(instruction.code[at + 1 : at + 5], "little", signed=True) & MASK
             yield JumpTable(place, 8)
 
 
@@ -56,5 +60,5 @@ def may_make_tables(columns: Columns) -> Bools:
     lea = (code[:, :-1] == _LEA) & (code[:, 1:] & 0xC7 == 0x05)
     scaled = (code[:, :-1] & 0xC7 == RSP) & (code[:, 1:] & 0xC7 == 0xC0 | _NO_BASE)
     inside = np.arange(1, WIDTH) < columns.size[:, None]
-    found: Bools = ((lea | scaled) & inside).any(axis=1)
-    return found
+    candidates: Bools = ((lea | scaled) & inside).any(axis=1)
+    return candidates

@@ -60,8 +60,8 @@ def _found(raw: U8, address: int) -> Iterator[tuple[I64, I64]]:
 
 def _signed(raw: U8, where: I64, size: int) -> I64:
     """Return the signed little-endian numbers of `size` bytes at these offsets."""
-    found = np.zeros(len(where), np.int64)
+    values = np.zeros(len(where), np.int64)
     for byte in range(size):
-        found |= raw[where + byte].astype(np.int64) << 8 * byte
+        values |= raw[where + byte].astype(np.int64) << 8 * byte
     sign = np.int64(1) << np.int64(8 * size - 1)
-    return (found ^ sign) - sign
+    return (values ^ sign) - sign

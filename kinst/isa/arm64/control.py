@@ -95,8 +95,8 @@ def returns_of(code: bytes, address: int, target: int) -> list[int]:
     (places,) = np.nonzero(words >> _BL_BITS == _BL)
     shift = 32 - _BL_BITS
     moves = (words[places] << shift).view(np.int32).astype(np.int64) >> shift
-    found = places[(places + moves) * SIZE == target - address]
-    return [address + SIZE * int(place) + SIZE for place in found]
+    calls = places[(places + moves) * SIZE == target - address]
+    return [address + SIZE * int(place) + SIZE for place in calls]
 
 
 def _branch(parsed: p.Parsed, holds: str, not_: str, swapped: bool) -> Flow:

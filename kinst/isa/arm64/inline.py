@@ -53,9 +53,9 @@ def inline(work: SiteWork, to: int, frame: Callable[[int], bytes]) -> bytes:
         guard = work.indexed.guard
         asked = b"" if guard is None else kept.run(guard)
         bump = _add_one(RESULT)
-        found = kept.run(work.indexed.index)
-        found += e.branch_zero(RESULT, e.SIZE + len(bump) + len(end)) + bump
-        code += asked + (b"" if guard is None else _unless(guard, len(found))) + found + end
+        counted = kept.run(work.indexed.index)
+        counted += e.branch_zero(RESULT, e.SIZE + len(bump) + len(end)) + bump
+        code += asked + (b"" if guard is None else _unless(guard, len(counted))) + counted + end
     else:
         for guard, asked in reversed([(guard, kept.run(guard)) for guard in work.guards]):
             end = asked + _when(guard, len(end)) + end

@@ -96,8 +96,8 @@ def _move(parsed: p.Parsed, address: int, to: int, onward: Onward) -> Moved | Re
         leave = to + len(hop) + len(stay)
         return Moved(hop + stay + e.branch(leave, target, TARGET), False)
     if kind in (p.ADR, p.ADRP):
-        made = e.NOP if parsed.register == e.ZR else _address(parsed.register, to, parsed.target)
-        return Moved(made, True)
+        code = e.NOP if parsed.register == e.ZR else _address(parsed.register, to, parsed.target)
+        return Moved(code, True)
     if kind == p.LITERAL:
         return _move_literal(parsed, to)
     if kind in (p.BR, p.RET):
@@ -138,12 +138,12 @@ def _move_literal(parsed: p.Parsed, to: int) -> Moved:
     opc, vector, register = parsed.word >> 30, parsed.word & _VECTOR, parsed.register
     load = (_VECTOR_LOADS if vector else _GENERAL_LOADS)[opc] | register
     if not vector and opc != _PREFETCH and register != e.ZR:
-        made = _address(register, to, parsed.target)
-        return Moved(made + e.word(load | register << 5), True)
+        address = _address(register, to, parsed.target)
+        return Moved(address + e.word(load | register << 5), True)
     kept = e.push_pair(_BORROWED, e.ZR, 16)
-    made = _address(_BORROWED, to + len(kept), parsed.target)
+    address = _address(_BORROWED, to + len(kept), parsed.target)
     restored = e.pop_pair(_BORROWED, e.ZR, 16)
-    return Moved(kept + made + e.word(load | _BORROWED << 5) + restored, True)
+    return Moved(kept + address + e.word(load | _BORROWED << 5) + restored, True)
 
 
 def literal_size(word: int) -> int:

@@ -161,14 +161,14 @@ def cannot(words: Mapping[int, int], load: int, site: int, goals: Collection[int
         return _APART
     if any(at in goals for at in range(load + e.SIZE, site + e.SIZE, e.SIZE)):
         return _ENTERED
-    inputs, written, left = set[int](), set[int](), False
+    inputs, written, may_have_left = set[int](), set[int](), False
     for at in range(load, site, e.SIZE):
         effect = _load_exclusive(words[at]) if at == load else _step(words[at], at)
         if effect is None:
             return _NOT_PURE
-        if left and effect.writes:
+        if may_have_left and effect.writes:
             return _LEAVES
-        left |= _parsed(words[at], at).kind in _BRANCHES
+        may_have_left |= _parsed(words[at], at).kind in _BRANCHES
         inputs |= effect.reads - written
         written |= effect.writes
     return _INPUTS if inputs & written else ""
@@ -180,13 +180,13 @@ def displace(rerun_prefix: bytes, code: bytes, address: int, to: int) -> Relocat
     `rerun_prefix`, which lie directly before it and for which cannot() returned ""."""
     start, copied, leaving = address - len(rerun_prefix), b"", list[tuple[int, int]]()
     for offset in range(0, len(rerun_prefix), e.SIZE):
-        one = rerun_prefix[offset : offset + e.SIZE]
-        parsed = p.parse(one, start + offset)
+        instruction = rerun_prefix[offset : offset + e.SIZE]
+        parsed = p.parse(instruction, start + offset)
         if parsed.kind in _BRANCHES:
             leaving.append((offset, parsed.target))
-            copied += one
+            copied += instruction
             continue
-        moved = relocate.move(one, start + offset, to + offset)
+        moved = relocate.move(instruction, start + offset, to + offset)
         if isinstance(moved, Refused):
             return moved
         copied += moved.code

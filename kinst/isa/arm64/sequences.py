@@ -68,42 +68,42 @@ def has_sequences(code: bytes) -> bool:
 
 def _prefixes(words: U32) -> Bools:
     """Return which words are movprfx."""
-    found: Bools = (words & 0xFF3EE000 == 0x04102000) | (words & 0xFFFFFC00 == 0x0420BC00)
-    return found
+    prefixes: Bools = (words & 0xFF3EE000 == 0x04102000) | (words & 0xFFFFFC00 == 0x0420BC00)
+    return prefixes
 
 
 def _literals(words: U32) -> Bools:
     """Return which words load from an address near their own."""
-    found: Bools = words & 0x3B000000 == 0x18000000
-    return found
+    literals: Bools = words & 0x3B000000 == 0x18000000
+    return literals
 
 
 def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
     addresses, words = _columns(instructions)
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for address, (_, why) in _sequences(addresses, words.tobytes()).items():
         if why:
-            found[address] = f"{_EXCLUSIVE}, and {why}"
+            reasons[address] = f"{_EXCLUSIVE}, and {why}"
     for k in np.flatnonzero(words == _PACM).tolist():
-        found |= {addresses[k]: _SIGNS, addresses[k] + SIZE: _SIGNS}
+        reasons |= {addresses[k]: _SIGNS, addresses[k] + SIZE: _SIGNS}
     prefixes = _prefixes(words)
     for k in np.flatnonzero(prefixes | _literals(words)).tolist():
         address, word = addresses[k], int(words[k])
         if prefixes[k]:
-            found |= {address: _PREFIX, address + SIZE: _PREFIX}
+            reasons |= {address: _PREFIX, address + SIZE: _PREFIX}
         else:
             parsed = p.parse(word.to_bytes(SIZE, "little"), address)
             size = literal_size(word)
             data = range(parsed.target, parsed.target + size, SIZE)
-            found.update(dict.fromkeys(data, _DATA))
-    return found
+            reasons.update(dict.fromkeys(data, _DATA))
+    return reasons
 
 
 def rerun_starts(instructions: Sequence[Instruction]) -> Mapping[int, int]:
     """Return the load-exclusive that each instruction's rerun starts from (rerun.py)."""
     addresses, words = _columns(instructions)
-    found = _sequences(addresses, words.tobytes())
-    return {address: load for address, (load, why) in found.items() if not why}
+    sequences = _sequences(addresses, words.tobytes())
+    return {address: load for address, (load, why) in sequences.items() if not why}
 
 
 def _columns(instructions: Sequence[Instruction]) -> tuple[tuple[int, ...], U32]:
@@ -124,12 +124,12 @@ def _sequences(addresses: tuple[int, ...], code: bytes) -> Mapping[int, tuple[in
     words = dict(zip(addresses, encoded.tolist(), strict=True))
     goals = rerun.targets(addresses, encoded)
     unknown = "" if rerun.targets_known(addresses, encoded) else _UNKNOWN
-    found: dict[int, tuple[int, str]] = {}
+    sequences: dict[int, tuple[int, str]] = {}
     for load in loads:
         for held in _held(words, load):
-            if held not in found or found[held][1]:
-                found[held] = load, unknown or rerun.cannot(words, load, held, goals)
-    return found
+            if held not in sequences or sequences[held][1]:
+                sequences[held] = load, unknown or rerun.cannot(words, load, held, goals)
+    return sequences
 
 
 def unsteppable(code: bytes) -> str:

@@ -33,13 +33,13 @@ _FORBIDDEN = re.compile(r"\bw?sp\b|!|\]\s*,")  # the stack; bases that are writt
 @cache
 def snippet(code: bytes, zero: bool = False) -> Snippet | None:
     touched, flags, size = {RESULT}, False, 0
-    for one in decode(code, 0):
-        mnemonic, _, operands = one.text.partition(" ")
+    for instruction in decode(code, 0):
+        mnemonic, _, operands = instruction.text.partition(" ")
         if mnemonic not in _KNOWN or _FORBIDDEN.search(operands):
             return None
         flags |= _KNOWN[mnemonic]
         touched.update(int(number) for number in _GENERAL.findall(operands))
-        size += len(one.code)
+        size += len(instruction.code)
     if size != len(code) or not touched.issubset(REGISTERS.names):
         return None
     return Snippet(code, frozenset(touched), frozenset(touched), flags, zero)

@@ -29,11 +29,11 @@ _STAYING = (p.PLAIN, p.ADR, p.ADRP, p.LITERAL)  # kinds that are no branches
 def jump_tables(instructions: Sequence[Instruction]) -> list[JumpTable]:
     words = {i.address: int.from_bytes(i.code, "little") for i in instructions}
     makers = list(_addresses(instructions, words))
-    found = [JumpTable(place, 8) for _, _, place in makers]
+    tables = [JumpTable(place, 8) for _, _, place in makers]
     for address, word in words.items():
         if p.parse(word.to_bytes(SIZE, "little"), address).kind == p.BR:
-            found += _of_jump(address, word >> 5 & 31, words, makers)
-    return list(dict.fromkeys(found))
+            tables += _of_jump(address, word >> 5 & 31, words, makers)
+    return list(dict.fromkeys(tables))
 
 
 # The address of an instruction that makes an address; in which register; the address made.
@@ -76,10 +76,12 @@ def _of_jump(
         return
     table, index = words[load] >> 5 & 31, words[load] >> 16 & 31
     count = _count(load, index, words)
-    own = {at: place for at, to, place in makers if to == table}
+    makers_of_table = {at: place for at, to, place in makers if to == table}
     at = _written(table, load, words)
     # Elsewhere it may have been saved meanwhile, so it is one of all addresses that are made.
-    for place in [own[at]] if at in own else [place for _, _, place in makers]:
+    for place in (
+        [makers_of_table[at]] if at in makers_of_table else [place for _, _, place in makers]
+    ):
         yield JumpTable(place, size, base, 4, count)
 
 
@@ -134,9 +136,9 @@ def _leading_to(load: int, words: Mapping[int, int]) -> list[int]:
     start = load
     while words.get(start - SIZE) is not None and not _is_branch(words[start - SIZE], start - SIZE):
         start -= SIZE
-    found = []
+    branches = []
     for address, word in words.items():
         parsed = p.parse(word.to_bytes(SIZE, "little"), address)
         if parsed.kind in (p.B, p.B_COND) and parsed.target == start:
-            found.append(address)
-    return found
+            branches.append(address)
+    return branches

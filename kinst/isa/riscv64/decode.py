@@ -54,11 +54,11 @@ def sizes(code: bytes) -> npt.NDArray[np.int64]:
     halves = np.frombuffer(code, "<u2", len(code) // 2)
     long = np.where(halves & 0x1F != 0x1F, 2, 0)
     steps = np.where(halves & 3 != 3, 1, long)  # of two bytes
-    known, found, at, end = steps.tolist(), list[int](), 0, len(halves)
-    while at < end and (step := known[at]) and at + step <= end:
-        found.append(2 * step)
+    step_at, lengths, at, end = steps.tolist(), list[int](), 0, len(halves)
+    while at < end and (step := step_at[at]) and at + step <= end:
+        lengths.append(2 * step)
         at += step
-    return np.array(found, np.int64)
+    return np.array(lengths, np.int64)
 
 
 def _unnamed(code: bytes, address: int) -> Instruction:

@@ -332,8 +332,8 @@ def find(word: int, size: int) -> Encoding | None:
 def effect(word: int, size: int) -> tuple[int, int]:
     """Return (registers read, registers written) by a word of `size` bytes, as bits; all and none
     for an unknown word."""
-    known = find(word, size)
-    return known.effect(word) if known else (ALL, 0)
+    encoding = find(word, size)
+    return encoding.effect(word) if encoding else (ALL, 0)
 
 
 @cache
@@ -349,12 +349,12 @@ def _compressed() -> dict[int, list[Encoding]]:
 
 
 def _grouped(table: str, width: int, group: int) -> dict[int, list[Encoding]]:
-    found: dict[int, list[Encoding]] = {}
+    groups: dict[int, list[Encoding]] = {}
     for line in table.splitlines():
         fields = line.partition("#")[0].split()
         for one in _row(fields, width) if fields else ():
-            found.setdefault(one.match & group, []).append(one)
-    return found
+            groups.setdefault(one.match & group, []).append(one)
+    return groups
 
 
 def _row(tokens: Sequence[str], width: int) -> Iterator[Encoding]:

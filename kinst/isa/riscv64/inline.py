@@ -56,9 +56,9 @@ def inline(work: SiteWork, to: int, end: _Maker, frame: _Maker) -> bytes:
         bump = e.addi(e.T1, e.X0, 1) + e.add_atomic(e.T1, RESULT)
         if guard is not None:
             asking = kept.run(guard)
-        found = kept.run(work.indexed.index)
-        found += _branch(_EQUAL, len(bump) + tail_size) + bump
-        asking += (b"" if guard is None else _unless(guard, len(found))) + found
+        counted = kept.run(work.indexed.index)
+        counted += _branch(_EQUAL, len(bump) + tail_size) + bump
+        asking += (b"" if guard is None else _unless(guard, len(counted))) + counted
     else:
         below = 0
         for guard, asked in reversed([(guard, kept.run(guard)) for guard in work.guards]):

@@ -28,10 +28,10 @@ from kinst.isa.riscv64.encodings import ALL
 
 
 def _bits(*registers: int) -> int:
-    found = 0
+    bits = 0
     for register in registers:
-        found |= 1 << register & ALL
-    return found
+        bits |= 1 << register & ALL
+    return bits
 
 
 _TEMPORARIES = _bits(*TEMPORARIES)
@@ -45,19 +45,19 @@ _AUIPC, _ECALL = 0x17, 0x73
 
 
 def dead_registers(instructions: Sequence[Instruction], flows: Sequence[Flow]) -> list[int]:
-    index = {one.address: k for k, one in enumerate(instructions)}
+    index = {instruction.address: k for k, instruction in enumerate(instructions)}
     count, written = len(instructions), 0
-    effects = [_effect(one.code) for one in instructions]
+    effects = [_effect(instruction.code) for instruction in instructions]
     # Code of a compiler: it begins with room for a tracer's call.
-    patchable = [one.code for one in instructions[:2]] == [NOP, NOP]
+    patchable = [instruction.code for instruction in instructions[:2]] == [NOP, NOP]
     if _is_room_for_call(instructions):
         patchable = True
         effects[1] = effects[0][1], 0
     # For each instruction: those that may come next; registers that are read whatever those read;
     # and registers that it does not write.
     ways, reads, passed = list[tuple[int, ...]](), list[int](), list[int]()
-    for k, (one, flow) in enumerate(zip(instructions, flows, strict=True)):
-        following, out = _ways(k, one, flow, index, instructions)
+    for k, (instruction, flow) in enumerate(zip(instructions, flows, strict=True)):
+        following, out = _ways(k, instruction, flow, index, instructions)
         if patchable and flow.kind == "call" and k == count - 1:
             following, out = [], 0
         if flow.kind == "call":
@@ -80,7 +80,7 @@ def dead_registers(instructions: Sequence[Instruction], flows: Sequence[Flow]) -
     for _, writes in effects:
         written |= writes
     candidates: int = _CANDIDATES if patchable else _CANDIDATES & written
-    return [candidates & ~one for one in live]
+    return [candidates & ~instruction for instruction in live]
 
 
 def _is_room_for_call(instructions: Sequence[Instruction]) -> bool:

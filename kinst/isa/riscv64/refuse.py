@@ -150,12 +150,12 @@ def _between(instructions: Sequence[Instruction], marks: Mapping[int, int]) -> s
 
 def _reached(starts: Iterable[int], edges: Mapping[int, Sequence[int]], ends: set[int]) -> set[int]:
     """Return every address that edges lead to from the starts; the search stops at the ends."""
-    found: set[int] = set()
+    reached: set[int] = set()
     open_ = [target for start in starts for target in edges[start]]
     while open_:
         here = open_.pop()
-        if here not in found:
-            found.add(here)
+        if here not in reached:
+            reached.add(here)
             if here not in ends:
                 open_ += edges[here]
-    return found
+    return reached

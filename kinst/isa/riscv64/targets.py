@@ -69,10 +69,10 @@ def _found(halves: I64) -> Iterator[tuple[I64, I64]]:
 
 
 def _gathered(words: I64, places: tuple[tuple[int, int], ...]) -> I64:
-    found = np.zeros(len(words), np.int64)
+    values = np.zeros(len(words), np.int64)
     for from_, to in places:
-        found |= (words >> from_ & 1) << to
-    return found
+        values |= (words >> from_ & 1) << to
+    return values
 
 
 def _signed(values: I64, bits: int) -> I64:

@@ -39,11 +39,11 @@ def trampoline(
     if onward.head:
         way_back = relocate.leave(to + e.JAL_SIZE, site.address)
         head = e.jal(e.X0, e.JAL_SIZE + len(way_back)) + way_back
-    made = _behind_head(site, to + len(head), bodies, onward)
-    if isinstance(made, Refused):
-        return made
-    at = made.original_at
-    return Relocated(head + made.code, at if at < 0 else at + len(head))
+    code = _behind_head(site, to + len(head), bodies, onward)
+    if isinstance(code, Refused):
+        return code
+    at = code.original_at
+    return Relocated(head + code.code, at if at < 0 else at + len(head))
 
 
 @refuses_out_of_reach
@@ -92,12 +92,12 @@ def _work(site: Site, to: int, work: SiteWork, goal: int | None, free: int) -> b
 
 def _counts(to: int, bodies: Sequence[CountBody], goal: int | None, free: int = 0) -> bytes:
     """Return code that only counts, without guards. goal, free: as in _work."""
-    one = choose(free)
-    spoiled = choose(free & ~(1 << one))
-    if bodies and goal is None and one and spoiled:
-        code = e.addi(one, e.X0, 1)
+    increment = choose(free)
+    spoiled = choose(free & ~(1 << increment))
+    if bodies and goal is None and increment and spoiled:
+        code = e.addi(increment, e.X0, 1)
         for body in bodies:
-            code += count(to + len(code), body, one, spoiled)
+            code += count(to + len(code), body, increment, spoiled)
         return code
     code = e.addi(e.SP, e.SP, -_ROOM) + e.c_sdsp(e.T0, 0) + e.c_sdsp(e.T1, 8)
     if bodies:
