@@ -1,4 +1,4 @@
-"""TEST clauses: what must hold when a trace is over (docs/testing.md).
+"""TEST clauses: conditions that must hold at the end of a trace (docs/testing.md).
 
     TEST "every read is checked once" /@reads/
     {
@@ -6,10 +6,10 @@
         @bytes["cat"] > size * 2;
     }
 
-A test file is D with such clauses between the others.  Reading one gives the D program without
-them and behind it, for each statement, an END clause that traces those parts of it that have no
-aggregation in them: so variables, inlines, macros and types mean what they mean everywhere in D.
-What is left for kinst.views.verdicts is operators over aggregations and over those values.
+A test file is D with such clauses between the others. Reading it gives the D program without them,
+followed by an END clause for each of their statements, which traces the parts of it that have no
+aggregation. So variables, inlines, macros and types mean what they mean elsewhere in D, and
+kinst.views.verdicts evaluates only operators over aggregations and these traced values.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kinst.dlang.syntax.lexer import Lexer, Macros, MacroUse, Token
 from kinst.dlang.syntax.source import SourceText
 from kinst.dlang.syntax.unparse import unparse_expression
 
-# What is no place for a clause: comments, strings, control lines.
+# Text in which no clause begins: comments, strings, control lines.
 _ELSEWHERE = r'/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|^[ \t]*#[^\n]*'
 _PIECE = re.compile(rf'({_ELSEWHERE})|([{{}}])|(\bTEST(?=\s*"))', re.DOTALL | re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+D[ \t]+test\b[ \t]*([^\n]*)$", re.MULTILINE)
 _STATUS = re.compile(r"\$status\b")
-# $status inside of a TEST clause, which the lexer takes for a name; no name of D begins so.
+# The name that stands for $status in a TEST clause; no name of D begins with a `.
 STATUS = "`status"
 FOLDS = ("count", "sum", "min", "max")
 COMPUTED = "computed"
@@ -41,11 +41,10 @@ _OPERATORS = frozenset(INFIX) - {","}
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A part without aggregations: the value of that number that the statement's END clause
-    traces.  text: as D."""
+    """A part without aggregations, which the statement's END clause traces."""
 
-    number: int
-    text: str
+    number: int  # among the values that the clause traces
+    text: str  # in D
 
     @property
     def is_literal(self) -> bool:
@@ -54,7 +53,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """$status: with which the trace ended, the command's mostly."""
+    """$status: the exit status of the trace, in general that of its command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +63,20 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """An aggregation: one row of it with a key, else all.  fold: count, sum, min or max of them,
-    "" for the value of the only one."""
+    """A row of an aggregation, or all its rows."""
 
     name: str
-    key: tuple[Term, ...] | None
-    fold: str
-    text: str
+    key: tuple[Term, ...] | None  # None for all rows
+    fold: str  # count, sum, min or max of the rows; "" for the value of the only one
+    text: str  # in D
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """operator: as D has it; "?:" for three operands; COMPUTED where the value is the first one's,
-    which is of the others."""
+    """An operator and its operands."""
 
+    # D's operator; "?:" with three operands; COMPUTED if the first operand is the value, which D
+    # computes from the others.
     operator: str
     operands: tuple[Term, ...]
 
@@ -87,14 +86,13 @@ Term = Read | Status | Number | Rows | Operation
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """text: as the file has it.  term: what must not be 0.  reads: how many values its END clause
-    traces; clause: which of the END clauses that is, -1 where there is none."""
+    """One statement of a TEST clause, or its predicate."""
 
-    text: str
+    text: str  # as the file has it
     span: Span
-    term: Term
-    reads: int
-    clause: int
+    term: Term  # holds if it is not 0
+    reads: int  # values that its END clause traces
+    clause: int  # number of that END clause; -1 for none
 
     @property
     def asks_status(self) -> bool:
@@ -103,32 +101,31 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True)
 class TestClause:
-    """condition: without which it is skipped."""
+    """One TEST clause."""
 
-    __test__ = False  # pytest: no test itself
+    __test__ = False  # no test of pytest
 
     name: str
     span: Span
-    condition: Assertion | None
+    condition: Assertion | None  # the clause is skipped unless this holds
     assertions: tuple[Assertion, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TestFile:
-    """program: D, with `clauses` clauses at its end that read variables.  command, timeout: of
-    #pragma D test, "" and 0 where it says nothing."""
+    """A test file after reading."""
 
     __test__ = False
 
-    program: str
-    clauses: int
+    program: str  # D, with the END clauses at its end
+    clauses: int  # number of these END clauses
     tests: tuple[TestClause, ...]
-    command: str
-    timeout: float
+    command: str  # of #pragma D test; "" without one
+    timeout: float  # of #pragma D test, in seconds; 0 without one
 
 
 def terms(term: Term) -> Iterator[Term]:
-    """A term and all that are in it."""
+    """Yield a term and all terms in it."""
     yield term
     parts = term.operands if isinstance(term, Operation) else ()
     if isinstance(term, Rows):
@@ -138,26 +135,26 @@ def terms(term: Term) -> Iterator[Term]:
 
 
 def read_test_file(text: str, file: str) -> TestFile:
-    """file: its name in errors.  Raises DError."""
+    """Read a test file, which errors name `file`. Raises DError."""
     source = SourceText(_STATUS.sub(lambda found: STATUS, text), file)
-    said = dict(_directives(text, SourceText(text, file)))
+    directives = dict(_directives(text, SourceText(text, file)))
     reader = _TestReader(source, text)
-    left = list(_DIRECTIVE.sub(lambda found: " " * len(found[0]), text))
+    plain = list(_DIRECTIVE.sub(lambda found: " " * len(found[0]), text))
     for start in _clause_starts(text):
         end = reader.clause(start)
-        left[start:end] = (c if c == "\n" else " " for c in text[start:end])
-    program = "".join(left)
+        plain[start:end] = (c if c == "\n" else " " for c in text[start:end])
+    program = "".join(plain)
     if reader.ends and not program.endswith("\n"):
         program += "\n"
-    seconds = said.get("timeout", "0")
+    seconds = directives.get("timeout", "0")
     return TestFile(
         program + "".join(reader.ends), len(reader.ends), tuple(reader.tests),
-        said.get("command", ""), float(seconds),
+        directives.get("command", ""), float(seconds),
     )  # fmt: skip
 
 
 def _directives(text: str, source: SourceText) -> Iterator[tuple[str, str]]:
-    """#pragma D test command "...", #pragma D test timeout N."""
+    """Yield word and value of each #pragma D test command "..." and #pragma D test timeout N."""
     for found in _DIRECTIVE.finditer(text):
         word, _, value = found[1].strip().partition(" ")
         value = value.strip()
@@ -174,7 +171,7 @@ def _directives(text: str, source: SourceText) -> Iterator[tuple[str, str]]:
 
 
 def _clause_starts(text: str) -> Iterator[int]:
-    """The offsets of the TESTs that stand where a clause may begin."""
+    """Yield the offset of each TEST that begins a clause."""
     depth, at = 0, 0
     while found := _PIECE.search(text, at):
         at = found.end()
@@ -185,7 +182,7 @@ def _clause_starts(text: str) -> Iterator[int]:
 
 
 class _TestReader:
-    """tests: the clauses so far; ends: the END clauses that they need."""
+    """Reads TEST clauses: `tests` are those so far, `ends` the END clauses that they need."""
 
     def __init__(self, source: SourceText, text: str) -> None:
         self._source = source
@@ -194,7 +191,7 @@ class _TestReader:
         self.ends: list[str] = []
 
     def clause(self, start: int) -> int:
-        """Read the one whose TEST is at this offset; the offset behind it."""
+        """Read the clause whose TEST is at an offset; return the offset after the clause."""
         lexer = Lexer(self._source, MacroUse(Macros()))
         parser = ExpressionParser(lexer)
         word = lexer.expression(start)
@@ -208,7 +205,7 @@ class _TestReader:
             parser.in_predicate = False
             parser.expect("/")
         if not parser.at("{"):
-            raise parser.unexpected("{ and what must hold expected behind the name of a TEST")
+            raise parser.unexpected("{ and conditions expected after the name of a TEST")
         parser.advance()
         assertions = []
         while not parser.at("}"):
@@ -221,8 +218,8 @@ class _TestReader:
         shown = name.data.decode("utf-8", "replace")
         span = self._source.span(start, name.end)
         if not shown.strip() or not assertions:
-            lacks = "nothing to assert" if shown.strip() else "no name"
-            raise DError(f"a TEST with {lacks}", span, "D_SYNTAX", 'TEST "name" { @a == @b; }')
+            lacks = "conditions" if shown.strip() else "a name"
+            raise DError(f"a TEST without {lacks}", span, "D_SYNTAX", 'TEST "name" { @a == @b; }')
         self.tests.append(TestClause(shown, span, condition, tuple(assertions)))
         return parser.token.end
 
@@ -243,7 +240,7 @@ class _TestReader:
 
 
 class _Lowering:
-    """Of an expression: the terms; reads gets what D itself is to compute."""
+    """Turns an expression into a term; appends the parts that D computes to `reads`."""
 
     def __init__(self, reads: list[str]) -> None:
         self._reads = reads
@@ -262,7 +259,7 @@ class _Lowering:
         if not any(_is_ours(one) for one in _inside(node)):
             read = self._read(node)
             if isinstance(node, tree.InfixNode) and node.op in _SHOWN:
-                # D compares; both sides are there to be shown.
+                # D compares; both sides are traced for the message.
                 return Operation(COMPUTED, (read, self.term(node.left), self.term(node.right)))
             return read
         match node:
@@ -287,7 +284,7 @@ class _Lowering:
                 return Operation(op, (self.term(left), self.term(right)))
             case tree.TernaryNode(_, condition, then, otherwise):
                 return Operation("?:", tuple(map(self.term, (condition, then, otherwise))))
-        message = f"{unparse_expression(node)[:60]} is nothing to be asked of an aggregation"
+        message = f"{unparse_expression(node)[:60]} cannot be used on an aggregation"
         hint = f"operators, {', '.join(f'{fold}(@a)' for fold in FOLDS)}; @a[key]"
         raise DError(message.replace(STATUS, "$status"), node.span, "D_AGG_MISUSE", hint)
 
@@ -299,7 +296,7 @@ def _is_ours(node: tree.ExprNode) -> bool:
 
 
 def _inside(node: object) -> Iterator[tree.ExprNode]:
-    """An expression and all that are in it."""
+    """Yield an expression and all expressions in it."""
     if isinstance(node, tuple):
         for one in node:
             yield from _inside(one)

@@ -13,7 +13,7 @@ from kinst.core.kernel import Provider
 from kinst.core.probe import ProbeName, ProbePattern
 from kinst.core.stability import ANY, ProviderStability, attributes, is_open, least, of_description
 from kinst.core.types import TypeSource
-from kinst.dlang.check.name_stability import check_minimum, given, of_clause
+from kinst.dlang.check.stability import check_minimum, given, of_clause
 from kinst.providers import FIRST_ID, argument_types, listed
 from kinst.session.values import Compiled, ProbeStability, ProgramStability
 

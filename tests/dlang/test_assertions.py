@@ -55,12 +55,12 @@ def test_what_is_left_is_d() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('TEST "" { 1; }', "f.d:1:1: a TEST with no name"),
-        ('TEST "x" { }', "f.d:1:1: a TEST with nothing to assert"),
+        ('TEST "" { 1; }', "f.d:1:1: a TEST without a name"),
+        ('TEST "x" { }', "f.d:1:1: a TEST without conditions"),
         ('TEST "x" { @a == 1', "f.d:1:19: syntax error near end of input"),
         ('TEST "x" @a;', 'f.d:1:10: syntax error near "@a"'),
-        ('TEST "x" { @a++; }', "f.d:1:12: @a++ is nothing to be asked of an aggregation"),
-        ('TEST "x" { strlen(@a); }', "f.d:1:12: strlen(@a) is nothing to be asked of an"),
+        ('TEST "x" { @a++; }', "f.d:1:12: @a++ cannot be used on an aggregation"),
+        ('TEST "x" { strlen(@a); }', "f.d:1:12: strlen(@a) cannot be used on an"),
         ("#pragma D test nothing", "f.d:1:1: malformed #pragma D test"),
         ("#pragma D test timeout 0", "f.d:1:1: malformed #pragma D test"),
     ],

@@ -1,5 +1,5 @@
-"""Statements: actions, aggregating statements, expressions (Dynamic Tracing Guide, "Actions and
-Subroutines"; errors as in libdtrace's dt_cc.c).
+"""The checker of statements: actions, aggregating statements, expressions (Dynamic Tracing Guide,
+"Actions and Subroutines"; errors as in libdtrace's dt_cc.c).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ REFUSED = {
 
 
 def is_destructive(action: typed.Action) -> bool:
-    """Whether the action needs -w."""
+    """Whether an action needs -w."""
     if isinstance(action, typed.PerformAction):
         return action.name in ("system", "freopen")
     return isinstance(action, typed.ChillAction | typed.RefusedAction)
@@ -58,7 +58,7 @@ def destructive_name(action: typed.Action) -> str:
 
 
 def _written(nodes: Sequence[tree.ExprNode]) -> tuple[str, ...]:
-    """Expressions as the program has them: the names of the values that they record."""
+    """The text of expressions, which names the values that they record."""
     return tuple(unparse_expression(node) for node in nodes)
 
 
@@ -142,8 +142,8 @@ def _chill(node: tree.CallNode, scope: Scope) -> typed.Action:
 
 
 def _refused(node: tree.CallNode, scope: Scope) -> typed.Action:
-    """panic() and the like. They are known, so that -w is asked for first and the refusal comes
-    then."""
+    """panic() and the like. The checker accepts them, so that the user is first told about -w, and
+    then that kinst refuses them."""
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
     _expect_between(node, *((1, 1) if name == "raise" else (0, 0)))
@@ -189,7 +189,7 @@ def _kind(action: typed.Action) -> str:
 
 
 def _wrong(kind: str, done: set[str]) -> tuple[str, str] | None:
-    """Tag and message of the error if an action of this kind may not follow those done before."""
+    """Tag and message of the error if an action of this kind may not follow those in `done`."""
     data = "data-recording action(s)"
     after: dict[str, list[tuple[str, str, str]]] = {
         "commit": [("commit", "D_COMM_COMM", "commit( )"), ("records", "D_COMM_DREC", data)],
@@ -237,8 +237,8 @@ _Handler = Callable[[tree.CallNode, Scope, Aggregations], typed.Action | Unfinis
 def statement(
     node: tree.ExprNode, scope: Scope, aggregations: Aggregations
 ) -> typed.Action | Unfinished:
-    """One statement. If it depends on aggregations, the result is the call that finishes it once
-    all of them are known. Raises DError."""
+    """Check one statement. For one that depends on aggregations, return a function that finishes it
+    once all of them are known. Raises DError."""
     if isinstance(node, tree.AssignmentNode) and is_aggregation(node.left):
         return aggregate(node, scope, aggregations)
     if is_aggregation(node):
@@ -281,7 +281,7 @@ def _print(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typ
 
 
 def _shown(name: str, prefix: str, node: tree.CallNode, scope: Scope) -> typed.Expr:
-    """The argument of trace() and print().  Raises DError <prefix>_AGG, <prefix>_DYN,
+    """Check the argument of trace() or print(). Raises DError <prefix>_AGG, <prefix>_DYN,
     <prefix>_VOID."""
     _expect_arguments(node, 1)
     argument = node.arguments[0]
@@ -303,7 +303,7 @@ def _printf(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> ty
 
 
 def _formatted(name: str, node: tree.CallNode, scope: Scope) -> typed.PrintfAction:
-    """A call with a format and its arguments.  Raises DError D_PROTO_LEN, D_PRINTF_*."""
+    """Check a call with a format and its arguments. Raises DError D_PROTO_LEN, D_PRINTF_*."""
     _expect_arguments(node, 1, at_least=True)
     first = node.arguments[0]
     if not isinstance(first, tree.StringNode):
@@ -332,7 +332,7 @@ def _formatted(name: str, node: tree.CallNode, scope: Scope) -> typed.PrintfActi
 
 
 def _data(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
-    """stack(), sym() and the like as statements: their value is traced."""
+    """stack(), sym() and the like as statements, which record their value."""
     expr = data_expression(node, scope, check)
     assert expr is not None
     return typed.TraceAction(node.span, expr, _written((node,)))
@@ -351,7 +351,7 @@ def _with_format(node: tree.CallNode, scope: Scope, aggregations: Aggregations) 
     name = node.function.name
     if name == "freopen" and [
         a.value for a in node.arguments if isinstance(a, tree.StringNode)
-    ] == [b"."]:  # libdtrace's records mean the original output by it
+    ] == [b"."]:  # libdtrace's records use it for the original output
         raise DError('freopen( ) argument #1 cannot be "."', node.span, "D_FREOPEN_INVALID")
     if name == "freopen" and [
         a.value for a in node.arguments if isinstance(a, tree.StringNode)

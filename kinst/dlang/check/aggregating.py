@@ -1,6 +1,6 @@
-"""Aggregations: @name[keys] = function(arguments), what the whole program says of each one, and the
-actions on them: clear(), trunc(), normalize(), printa() (Dynamic Tracing Guide, "Aggregations";
-errors as in libdtrace's dt_cc.c).
+"""The checker of aggregations: @name[keys] = function(arguments), which has to agree in the whole
+program, and the actions clear(), trunc(), normalize() and printa() (Dynamic Tracing Guide,
+"Aggregations"; errors as in libdtrace's dt_cc.c).
 
 Tested by tests/dlang/check/test_actions.py.
 """
@@ -48,7 +48,7 @@ _MOST_LEVELS = 0xFFFF  # parameters and levels are 16-bit quantities
 
 
 def _parameter(argument: typed.Expr, function: str, position: int, message: str, tag: str) -> int:
-    """The value of a parameter. position: among all arguments, from 1."""
+    """The value of a parameter; `position` is its number among all arguments, from 1."""
     if not isinstance(argument.type, IntType):
         raise DError(
             f"{function}( ) argument #{position} is incompatible with prototype: "
@@ -164,7 +164,7 @@ def _check_llquantize(arguments: Sequence[typed.Expr], span: Span) -> tuple[int,
 
 
 def _check_same_parameters(old: typed.AggFunction, new: typed.AggFunction, span: Span) -> None:
-    """Two statements of one aggregation must quantize alike.
+    """Check that two statements of one aggregation have the same parameters.
 
     Raises DError D_LQUANT_MATCHBASE, D_LQUANT_MATCHLIM, D_LQUANT_MATCHSTEP,
     D_LLQUANT_FACTORMATCH, D_LLQUANT_LOWMATCH, D_LLQUANT_HIGHMATCH, D_LLQUANT_NSTEPMATCH.
@@ -195,16 +195,18 @@ class _Defined:
     span: Span
 
 
-# Finishes an action once the aggregations of all clauses are known.  Raises DError.
+# A function that finishes an action once the aggregations of all clauses are known; raises DError.
 Unfinished = Callable[[], typed.Action]
 
 
 class Aggregations:
     """The aggregations of a program, by name without the @.
 
-    define() is called for every aggregating statement. Only after the last one are the types of
-    keys final, because integer keys of one aggregation may differ in size. complete: that point has
-    been reached. measures: what they measure, by name.
+    define() is called for every aggregating statement. The types of keys are final only after the
+    last one, because integer keys of one aggregation may differ in size; then `complete` is set.
+
+    Args:
+        measures: what the aggregations measure, by name.
     """
 
     def __init__(self, measures: Mapping[str, typed.Measure]) -> None:
@@ -213,7 +215,7 @@ class Aggregations:
         self.complete = False
 
     def define(self, name: str, keys: Sequence[typed.Expr], update: Update, span: Span) -> None:
-        """Note one aggregating statement.
+        """Record one aggregating statement.
 
         Raises DError D_AGG_REDEF, D_PROTO_LEN, D_PROTO_ARG, D_LQUANT_MATCH*, D_LLQUANT_*MATCH.
         """
@@ -259,7 +261,7 @@ class Aggregations:
     def get(
         self, node: tree.AggregationNode, tag: str = "D_IDENT_UNDEF"
     ) -> typed.AggregationVariable:
-        """The finished aggregation. Raises DError with this tag if no clause assigns it."""
+        """Return a complete aggregation. Raises DError with this tag if no clause assigns it."""
         found = self._found.get(node.name)
         if found is None:
             message = f"failed to resolve @{node.name[:80]}: Unknown variable name"
@@ -274,12 +276,12 @@ class Aggregations:
         )  # fmt: skip
 
     def all(self) -> tuple[typed.AggregationVariable, ...]:
-        """All of them in the order of their indexes."""
+        """Return all aggregations in the order of their indexes."""
         return tuple(self._typed(name, found) for name, found in self._found.items())
 
 
 def _merged(before: DType, now: DType) -> DType | None:
-    """The type of a key that holds values of both types; None if there is none."""
+    """The type of a key that can hold values of both types; None if there is none."""
     if isinstance(before, IntType) and isinstance(now, IntType):
         return before if same(before, now) else common(before, now)
     if isinstance(before, StackType | SymbolType):
@@ -329,7 +331,7 @@ def aggregations_of(program: tree.ProgramNode) -> frozenset[str]:
 
 
 def aggregate(node: tree.AssignmentNode, scope: Scope, aggregations: Aggregations) -> Unfinished:
-    """@name[keys] = function(...): note it, and return what finishes it."""
+    """Check @name[keys] = function(...); return the function that finishes it."""
     target, key_nodes = parts_of(node.left)
     call = node.right
     if node.op != "=" or not isinstance(call, tree.CallNode) or not _names_aggregating(call, scope):
@@ -380,7 +382,7 @@ def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
 
 
 def aggregating_call(node: tree.CallNode, scope: Scope) -> Update:
-    """The right-hand side, function(arguments). Raises DError D_PROTO_*, D_AGG_SCALAR,
+    """Check the right-hand side, function(arguments). Raises DError D_PROTO_*, D_AGG_SCALAR,
     D_L*QUANT_*."""
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
@@ -417,7 +419,7 @@ def aggregating_call(node: tree.CallNode, scope: Scope) -> Update:
 
 
 def _weight(name: str, arguments: Sequence[typed.Expr], at: int) -> typed.Expr | None:
-    """The increment, which is the function's last argument."""
+    """The increment: the function's last argument, number `at` from 0; None without one."""
     if len(arguments) > at + 1:
         message = (
             f"{name}( ) prototype mismatch: {len(arguments)} args passed, at most {at + 1} expected"
@@ -435,7 +437,7 @@ def _weight(name: str, arguments: Sequence[typed.Expr], at: int) -> typed.Expr |
 def _aggregation_argument(
     node: tree.CallNode, at: int, tag: str, scope: Scope
 ) -> tree.AggregationNode:
-    """The argument number `at`, from 0, which has to be a whole aggregation."""
+    """The argument number `at`, from 0, which has to be an aggregation without keys."""
     argument = node.arguments[at]
     if isinstance(argument, tree.AggregationNode):
         return argument

@@ -1,6 +1,6 @@
-"""Calls in expressions: subroutines, speculation(), and actions that record an address to be shown
-by name: stack(), sym() and the like (Dynamic Tracing Guide, "Actions and Subroutines"; errors as
-in libdtrace's dt_cc.c and dt_idcook_sign())."""
+"""Calls in expressions: subroutines, speculation(), and the actions that record addresses: stack(),
+sym() and the like (Dynamic Tracing Guide, "Actions and Subroutines"; errors as in libdtrace's
+dt_cc.c and dt_idcook_sign())."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from kinst.dlang.vocabulary.subroutines import ABSENT, Parameter
 
 
 def subroutine(node: tree.CallNode, name: str, scope: Scope, check: Check) -> typed.Expr:
-    """The typed call of a subroutine. check: checks any expression.
+    """Check the call of a subroutine.
 
     Raises DError D_PROTO_LEN, D_PROTO_ARG and the errors of the arguments' expressions.
     """
@@ -85,18 +85,18 @@ def _argument(name: str, number: int, wanted: Parameter, given: typed.Expr) -> t
 
 
 def _is_null(expr: typed.Expr) -> bool:
-    """Whether it is NULL or 0."""
+    """Whether an expression is NULL or 0."""
     return is_zero(expr) and isinstance(expr.type, PointerType | IntType)
 
 
 def _absent(name: str, span: Span, scope: Scope) -> DError:
-    """The error for a call of another kernel's subroutine."""
+    """Return the error for a call of another kernel's subroutine."""
     reason = scope.environment.dialect().absent.get(name, ABSENT[name])
     return DError(f"{name}( ) is not available: {reason}", span, "D_FUNC_UNDEF")
 
 
 def destructive_calls(nodes: Sequence[typed.Expr]) -> list[str]:
-    """The names of the destructive subroutines among these expressions."""
+    """Return the names of the destructive subroutines among these expressions."""
     calls = (node.prototype for node in nodes if isinstance(node, typed.Subroutine))
     return [prototype.name for prototype in calls if prototype.destructive]
 
@@ -117,23 +117,21 @@ _WITH_ARGUMENT = frozenset({"trace", "print", "printf", "printa", "exit", "trace
 
 @dataclass(frozen=True, slots=True)
 class ActionCall(typed.Expr):
-    """An action called where a value is wanted. It is void, so most operators refuse it; a program
-    that the checker has accepted contains none.
+    """An action that is called as a value. Its type is void, so most operators refuse it; a checked
+    program contains none."""
 
-    name: as errors show it.
-    """
-
-    name: str
+    name: str  # as errors show it
 
 
 def action_as_value(action: ActionCall) -> DError:
-    """The error for an action that is used as a value."""
+    """Return the error for an action that is used as a value."""
     message = f"{action.name} may not be called from a D expression"
     return DError(f"{message} (D program context required)", action.span, "D_CG_EXPR")
 
 
 def call(node: tree.CallNode, scope: Scope, check: Check) -> typed.Expr:
-    """The value of a call: subroutines have one, most actions do not. Raises DError."""
+    """Check a call in an expression. Subroutines have a value, most actions have none. Raises
+    DError."""
     if not isinstance(node.function, tree.NameNode):
         message = "function designator is not of function type"
         raise DError(message, node.span, "D_FUNC_IDENT")
@@ -154,7 +152,7 @@ def call(node: tree.CallNode, scope: Scope, check: Check) -> typed.Expr:
 
 
 def unknown_function(name: str, span: Span, scope: Scope) -> DError:
-    """The error for a call of something that is no function of kinst's."""
+    """Return the error for a call of a name that is no function of kinst."""
     if name in ABSENT:
         return _absent(name, span, scope)
     if name in builtins.ACTIONS_NOT_YET:
@@ -186,7 +184,7 @@ MOST_FRAMES = 1024  # of one stack()
 
 
 def data_expression(node: tree.ExprNode, scope: Scope, check: Check) -> typed.Expr | None:
-    """The call of stack(), sym() or the like as a value; None if node is anything else.
+    """Check a call of stack(), sym() or the like as a value; return None for anything else.
 
     Raises DError D_PROTO_LEN, D_STACK_*, D_USTACK_*, D_SYM_ARG and the like.
     """
@@ -231,8 +229,8 @@ def _stack_frames(node: tree.CallNode, scope: Scope, check: Check) -> int:
 
 
 def _user_frames(name: str, node: tree.CallNode, scope: Scope, check: Check) -> int:
-    """The frames of ustack(); jstack() is the same with other defaults where no program helps to
-    name its frames (Dynamic Tracing Guide, "jstack()"), and none does."""
+    """The number of frames of ustack() or jstack(), which differ only in their defaults: no program
+    helps kinst to name its frames (Dynamic Tracing Guide, "jstack()")."""
     if not node.arguments:
         environment = scope.environment
         java = name == "jstack"
@@ -242,7 +240,7 @@ def _user_frames(name: str, node: tree.CallNode, scope: Scope, check: Check) -> 
         raise DError(message, node.span, "D_USTACK_PROTO")
     message = f"{name}( ) argument #1 must be a non-zero positive integer constant"
     frames = _positive(node.arguments[0], scope, check, message, "D_USTACK_FRAMES")
-    if len(node.arguments) == 2:  # room for names found in the process, of which there are none
+    if len(node.arguments) == 2:  # bytes for names that the process supplies: unused
         message = f"{name}( ) argument #2 must be a positive integer constant"
         _positive(node.arguments[1], scope, check, message, "D_USTACK_STRSIZE", zero=True)
     return _limited(frames, node)

@@ -1,4 +1,4 @@
-"""The checker: a syntax tree becomes a typed tree.
+"""The checker: turns a syntax tree into a typed tree.
 
 Tested by tests/dlang/test_errors.py and tests/d.
 """
@@ -12,12 +12,13 @@ from kinst.core.errors import DError
 from kinst.dlang import typed
 from kinst.dlang.check.actions import check_order, statement
 from kinst.dlang.check.aggregating import Aggregations, Unfinished, aggregations_of
-from kinst.dlang.check.declarations import check_pragma, declare, declare_provider, declare_type
+from kinst.dlang.check.declarations import declare, declare_provider, declare_type
 from kinst.dlang.check.expansions import define_inline, define_translator, refuse_whole
 from kinst.dlang.check.expressions import check as check_expression
 from kinst.dlang.check.library import use
 from kinst.dlang.check.measures import measures_of
 from kinst.dlang.check.scope import Environment, Scope
+from kinst.dlang.check.stability import check_pragma
 from kinst.dlang.syntax import tree
 from kinst.dlang.types.conversions import is_scalar
 from kinst.dlang.walk import check_height
@@ -26,18 +27,17 @@ __all__ = ["Environment", "check"]
 
 
 def check(program: tree.ProgramNode, environment: Environment) -> typed.TypedProgram:
-    """The typed program.
+    """Check names, types and arguments, and return the typed program.
 
-    Raises DError for everything that is wrong with names, types and arguments. Clauses are checked
-    in order, so that a variable's first assignment gives it its type. Actions that depend on
-    aggregations are finished after the last clause, so that printa() may come before the clause
-    that fills one.
+    Clauses are checked in order, so that a variable's first assignment gives it its type. Actions
+    on aggregations are finished after the last clause, so that printa() may come before the clause
+    that fills one. Raises DError.
     """
     aggregations = Aggregations({**measures_of(program), **environment.measures})
     clauses, scope = _checked(program, aggregations, Scope(environment))
     aggregations.complete = True
     if any(v.keys != scope.keys.get(v.name, v.keys) for v in scope.variables.values()):
-        # Later keys of an array need wider types than its first ones: now they are known.
+        # Later keys of an array need wider types than its first ones: check again with these.
         clauses, scope = _checked(program, aggregations, Scope(environment, scope.keys))
     finished = tuple(_finished(clause, index) for index, clause in enumerate(clauses))
     if program.empty is not None:
@@ -55,7 +55,7 @@ def check(program: tree.ProgramNode, environment: Environment) -> typed.TypedPro
 
 @dataclass(frozen=True, slots=True)
 class _CheckedClause:
-    """A clause, some of whose actions may still have to be finished."""
+    """A clause with actions that may be unfinished."""
 
     node: tree.ClauseNode
     predicate: typed.Expr | None
@@ -92,8 +92,9 @@ def _checked(
 
 
 def _clause(node: tree.ClauseNode, scope: Scope, aggregations: Aggregations) -> _CheckedClause:
-    """Statements are checked before the predicate, because they create variables more often; if
-    that fails for a missing name, the predicate goes first (libdtrace's dt_cook_clause)."""
+    """Check a clause: the statements before the predicate, because they create variables more
+    often. If a name is missing then, the predicate is checked first (libdtrace's
+    dt_cook_clause())."""
     before = scope.snapshot()
     scope.patterns = tuple(d.pattern for d in node.descriptions)
     try:
@@ -116,7 +117,7 @@ def _actions(
 
 
 def _finished(clause: _CheckedClause, index: int) -> typed.Clause:
-    """The clause, now that all aggregations are known. Raises DError."""
+    """Finish a clause once all aggregations are known. Raises DError."""
     actions = tuple(a if isinstance(a, typed.Action) else a() for a in clause.actions)
     check_order(actions)
     node = clause.node

@@ -1,10 +1,9 @@
-"""What stands outside of clauses: declarations of variables, types and providers, and pragmas
-(Dynamic Tracing Guide, "Variables", "Statically Defined Tracing", "Stability", "Versioning"; errors
-as in libdtrace's dt_decl.c, dt_parser.c and dt_pragma.c).
+"""Declarations of variables, types and providers (Dynamic Tracing Guide, "Variables", "Statically
+Defined Tracing"; errors as in libdtrace's dt_decl.c and dt_parser.c).
 
-Provider declarations describe probes that a program contains itself. kinst does not trace such
-programs, so a declaration makes no probes: as in dtrace(1) when the program is not running,
-descriptions that name one match nothing.
+A provider declaration describes the probes of a user program. kinst does not trace user programs,
+so it makes no probes: a description that names one matches nothing, as in dtrace(1) if the program
+is not running.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from kinst.core.dtypes import ArrayType, DType, StructType, VoidType
-from kinst.core.errors import DError, KinstError, Span
+from kinst.core.errors import DError, Span
 from kinst.dlang import typed
 from kinst.dlang.check.scope import Scope
 from kinst.dlang.check.variables import no_clause_local_array
@@ -25,14 +24,15 @@ from kinst.dlang.types.conversions import (
     is_string_like,
     same,
 )
-from kinst.dlang.vocabulary.type_names import words
 
 MOST_ELEMENTS = 1 << 20
 
 
 def declare_type(node: tree.TypeDeclarationNode, scope: Scope) -> None:
-    """A structure, an enumeration or a typedef. Raises DError D_DECL_IDRED if a variable has its
-    name, and the errors of Types.declare()."""
+    """Declare a structure, an enumeration or a typedef.
+
+    Raises DError D_DECL_IDRED if a variable has its name, and the errors of Types.declare().
+    """
     if node.name and _is_global(node.name, scope):
         message = f"global variable identifier redeclared: {node.name}"
         raise DError(message, node.span, "D_DECL_IDRED")
@@ -50,8 +50,11 @@ def _is_global(name: str, scope: Scope) -> bool:
 def declare(
     node: tree.DeclarationNode, scope: Scope, check: Callable[[tree.ExprNode, Scope], typed.Expr]
 ) -> None:
-    """A variable. Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_DECL_INCOMPLETE, D_DECL_LOCASSC,
-    D_DECL_ARRSUB, D_DECL_ARRBIG, D_DECL_PROTO_TYPE and those of type names."""
+    """Declare a variable.
+
+    Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_DECL_INCOMPLETE, D_DECL_LOCASSC, D_DECL_ARRSUB,
+    D_DECL_ARRBIG, D_DECL_PROTO_TYPE and those of type names.
+    """
     type_ = scope.resolve(node.type)
     if node.scope == "extern":
         _declare_only(node.name, type_, node.span, scope)
@@ -88,8 +91,8 @@ def declare(
 def _array(
     node: tree.DeclarationNode, type_: ArrayType, length: int, name: str
 ) -> tuple[DType, int]:
-    """The type and the number of elements, if the type itself is an array: a typedef, or arrays of
-    arrays."""
+    """Return the type and the number of elements of a variable whose type is an array: by a
+    typedef, or as an array of arrays."""
     if node.keys is None and not length and type_.count:
         type_of, length = type_.of, type_.count
         if not isinstance(type_of, ArrayType):
@@ -97,14 +100,14 @@ def _array(
         type_ = type_of
     if node.keys is not None or node.scope == "self" or not length or not type_.count:
         message = f"{name} may not be of type {type_}"
-        hint = "arrays of arrays are global or this->; a key for each dimension is as good"
+        hint = "arrays of arrays are global or this->; or use a key for each dimension"
         raise DError(message, node.span, "D_UNKNOWN", hint)
     return type_, length
 
 
 def _declare_only(name: str, type_: DType, span: Span, scope: Scope) -> None:
-    """An extern declaration. All for one name have to agree; they make no variable and do not name
-    the kernel's symbols either, which are written with a `."""
+    """Check an extern declaration against others of its name. It makes no variable, and does not
+    name a symbol of the kernel, which is written with a `."""
     before = scope.externs.setdefault(name, type_)
     if not same(before, type_):
         message = f"identifier redeclared: D`{name}: current: {type_}, previous: {before}"
@@ -137,7 +140,7 @@ def _keys(node: tree.DeclarationNode, name: str, scope: Scope) -> tuple[DType, .
 def _length(
     node: tree.DeclarationNode, scope: Scope, check: Callable[[tree.ExprNode, Scope], typed.Expr]
 ) -> int:
-    """The number of elements of a scalar array; 0 if it is none."""
+    """The number of elements of a scalar array; 0 for any other variable."""
     if node.length is None:
         return 0
     length = check(node.length, scope)
@@ -162,12 +165,15 @@ Interface = Mapping[str, tuple[Sequence[DType], Sequence[DType] | None]]
 
 
 def declare_provider(node: tree.ProviderNode, scope: Scope) -> None:
-    """Note the probes of a provider.  Raises DError D_PROV_BADNAME, D_PROV_PRDUP,
-    D_PROV_PRARGLEN, D_PROV_PRXLATOR, D_PROV_INCOMPAT, D_DECL_PROTO_* and those of types."""
+    """Declare the probes of a provider.
+
+    Raises DError D_PROV_BADNAME, D_PROV_PRDUP, D_PROV_PRARGLEN, D_PROV_PRXLATOR, D_PROV_INCOMPAT,
+    D_DECL_PROTO_* and those of types.
+    """
     _check_provider_name("provider", node.name, LONGEST_PROVIDER, node.span)
     if node.name[-1].isdigit():
         message = f"provider name may not end with a digit: {node.name}"
-        raise DError(message, node.span, "D_PROV_BADNAME", "the process's id is put behind it")
+        raise DError(message, node.span, "D_PROV_BADNAME", "dtrace(1) adds the process's id to it")
     known = _known_probes(node.name, scope)
     made: dict[str, tuple[Sequence[DType], Sequence[DType] | None]] = {}
     for probe in node.probes:
@@ -195,7 +201,7 @@ def _check_provider_name(kind: str, name: str, longest: int, span: Span) -> None
 
 
 def _known_probes(name: str, scope: Scope) -> Interface | None:
-    """The probes of a provider that exists already; None if there is none of this name."""
+    """The probes of an existing provider; None for a new name."""
     if name in scope.declared_providers:
         return scope.declared_providers[name]
     known = scope.environment.providers.get(name)
@@ -222,7 +228,7 @@ def _prototypes(
 def _prototype_types(
     given: tree.PrototypeNode, formal: tree.PrototypeNode, kind: str, span: Span, scope: Scope
 ) -> Sequence[DType]:
-    """The types in a prototype. formal: the prototype whose parameters have names."""
+    """The types in a prototype; `formal` is the prototype whose parameters have names."""
     found: list[DType] = []
     names: set[str] = set()
     formals = {p.name for p in formal.parameters if p.name}
@@ -261,7 +267,7 @@ def _compare_probe(
     now: tuple[Sequence[DType], Sequence[DType] | None],
     span: Span,
 ) -> None:
-    """Raise DError D_PROV_INCOMPAT unless a probe that is declared again is the same."""
+    """Raise DError D_PROV_INCOMPAT if a new declaration of a probe differs from the old one."""
     if name not in known:
         message = (
             f"provider interface mismatch: {provider}: current: probe {provider}:::{name} defined,"
@@ -314,56 +320,7 @@ def _check_translators(
 
 
 def _may_be_passed_as(source: DType, made: DType) -> bool:
-    """Whether an argument of one type may be passed as the other."""
+    """Whether an argument of type `source` may be passed as one of type `made`."""
     both_integers = is_integer(source) and is_integer(made)
     both_strings = is_string_like(source) and is_string_like(made)
     return both_integers or both_strings or same(source, made)
-
-
-_PROBE_PARTS = words("provider module function name args")
-
-
-def check_pragma(node: tree.PragmaNode, scope: Scope) -> None:
-    """Check that what the pragma is about exists, once all of the program's names are known. Raises
-    DError D_PRAGMA_DEPEND, D_PRAGMA_SCOPE, D_PRAGMA_UNUSED, D_PRAGMA_INVAL."""
-    if node.kind == "depends_on":
-        _check_dependency(node, scope)
-        return
-    name = node.words[1]
-    if node.kind == "attributes" and name == "provider":
-        provider, part = node.words[2:4]
-        if provider not in scope.environment.providers and provider not in scope.declared_providers:
-            raise DError(f"unused #pragma {node.kind}", node.span, "D_PRAGMA_UNUSED")
-        if part not in _PROBE_PARTS:
-            message = f'invalid component "{part}" in attribute #pragma for provider {provider}'
-            raise DError(message, node.span, "D_PRAGMA_INVAL")
-        return
-    if name in scope.variables or name in scope.inlines:
-        return
-    if scope.kind_of(name) is not None or name in scope.environment.registers:
-        message = f"#pragma {node.kind} cannot modify entity defined outside program scope"
-        raise DError(message, node.span, "D_PRAGMA_SCOPE")
-    hint = f"{name} is no global variable or inline of the program"
-    raise DError(f"unused #pragma {node.kind}", node.span, "D_PRAGMA_UNUSED", hint)
-
-
-def _check_dependency(node: tree.PragmaNode, scope: Scope) -> None:
-    kind, name = node.words[:2]
-    if kind == "library":
-        message = "main program may not explicitly depend on a library"
-        raise DError(message, node.span, "D_PRAGMA_DEPEND")
-    known = (
-        sorted(scope.environment.providers) if kind == "provider" else _typed_modules(node, scope)
-    )
-    if name not in known:
-        message = f"program requires {kind} {name}"
-        hint = f"there are {', '.join(known[:8])}{', ...' * (len(known) > 8)}" if known else ""
-        raise DError(message, node.span, "D_PRAGMA_DEPEND", hint)
-
-
-def _typed_modules(node: tree.PragmaNode, scope: Scope) -> list[str]:
-    """The names of the modules that have types."""
-    try:
-        return list(scope.types.source.modules()) if scope.types.source is not None else []
-    except KinstError as error:
-        raise DError(error.message, node.span, "D_PRAGMA_DEPEND", error.hint) from error

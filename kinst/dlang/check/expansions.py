@@ -1,8 +1,8 @@
 """Inlines and translators: names for expressions, expanded at compile time (Dynamic Tracing Guide,
 "Inline Directives", "Translators"; errors as in libdtrace's dt_parser.c).
 
-A member of a translation is the translator's expression for it with the parameter bound, just as an
-inline is its expression with the arguments bound.
+An inline is replaced by its expression, with the arguments bound; a member of a translation by the
+translator's expression for it, with the parameter bound.
 
 Tested by tests/dlang/check/test_translators.py.
 """
@@ -42,12 +42,12 @@ from kinst.dlang.types.conversions import (
 )
 from kinst.dlang.walk import children
 
-# Limit for a whole program: inlines that use inlines multiply.
+# For a whole program: inlines that use inlines multiply.
 MOST_EXPANSIONS = 10_000
 
 
 def define_inline(node: tree.InlineNode, scope: Scope, check: Check) -> None:
-    """Note an inline. Its expression is checked here, where it stands, as well as at each use.
+    """Declare an inline. Its expression is checked here, and again at each use.
 
     Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_OP_INCOMPAT and all errors of expressions.
     """
@@ -84,10 +84,13 @@ def is_inline_array(node: tree.ExprNode, scope: Scope) -> bool:
 def inline_value(
     node: tree.ExprNode, use: tree.IndexNode | None, scope: Scope, check: Check
 ) -> typed.Expr:
-    """The value of a name that is an inline, or the parameter of one.
+    """Return the value of an inline, or of a parameter of the inline that is being expanded.
 
-    use: name[arguments], for an inline with parameters. Raises DError D_IDENT_BADREF, D_PROTO_LEN,
-    D_PROTO_ARG.
+    Args:
+        use: name[arguments], for an inline with parameters.
+
+    Raises:
+        DError: D_IDENT_BADREF, D_PROTO_LEN, D_PROTO_ARG.
     """
     assert isinstance(node, tree.NameNode)
     if use is None and node.name in scope.bound:
@@ -123,7 +126,7 @@ def inline_value(
 
 
 def as_argument(expr: typed.Expr, type_: DType) -> typed.Expr | None:
-    """An expression as a value of type_; None if it is of another kind."""
+    """Convert an expression to type_; return None if it is of another kind."""
     if isinstance(expr, Translation):
         return expr if same(expr.type, type_) else None
     if is_string(type_):
@@ -137,17 +140,17 @@ def as_argument(expr: typed.Expr, type_: DType) -> typed.Expr | None:
 
 
 def count_expansion(span: Span, scope: Scope) -> None:
-    """Count an expansion. Raises DError D_UNKNOWN if there have been too many."""
+    """Count an expansion. Raises DError D_UNKNOWN if there are too many."""
     scope.expansions += 1
     if scope.expansions > MOST_EXPANSIONS:
-        message = f"inlines are used more than {MOST_EXPANSIONS} times, inlines in inlines counted"
+        message = f"inlines are used more than {MOST_EXPANSIONS} times, with inlines in inlines"
         raise DError(message, span, "D_UNKNOWN")
 
 
 def _expand_inline(
     inline: tree.InlineNode, bound: dict[str, typed.Expr], span: Span, scope: Scope, check: Check
 ) -> typed.Expr:
-    """The inline's expression as a value of its type; only its own parameters are bound in it."""
+    """The inline's expression, converted to its type; only its own parameters are bound in it."""
     count_expansion(span, scope)
     outer, scope.bound = scope.bound, bound
     try:
@@ -167,8 +170,8 @@ def _expand_inline(
 def define_translator(
     node: tree.TranslatorNode, scope: Scope, check: Check, *, lazily: bool = False
 ) -> None:
-    """Note a translator. Its expressions are checked here as well as at each use, unless lazily:
-    kinst's own translators are checked where a member is used, because kernels differ.
+    """Declare a translator. Its expressions are checked here, and again at each use; with `lazily`
+    only at each use, as kinst's own translators have to fit different kernels.
 
     Raises DError D_XLATE_SOU, D_XLATE_REDECL, D_XLATE_MEMB, D_XLATE_INCOMPAT and all errors of
     expressions.
@@ -197,7 +200,7 @@ def define_translator(
 
 
 def _sample_of(node: tree.TranslatorNode, type_: DType) -> typed.Expr:
-    """An expression of the parameter's type; for a structure a place in memory."""
+    """An expression of the parameter's type; for a structure, an lvalue in memory."""
     if isinstance(type_, StructType):
         pointer = PointerType(type_)
         variable = typed.Variable(node.parameter, pointer, -1)
@@ -206,7 +209,7 @@ def _sample_of(node: tree.TranslatorNode, type_: DType) -> typed.Expr:
 
 
 def xlate(node: tree.XlateNode, scope: Scope, check: Check) -> typed.Expr:
-    """xlate < type > (expression), to a structure or a pointer to one.
+    """Check xlate < type > (expression), to a structure or a pointer to one.
 
     Raises DError D_XLATE_NONE and the errors of the expression.
     """
@@ -225,7 +228,7 @@ def xlate(node: tree.XlateNode, scope: Scope, check: Check) -> typed.Expr:
 
 
 def _given(operand: typed.Expr, type_: DType) -> typed.Expr | None:
-    """The operand as a translator's parameter; None if it cannot be that."""
+    """Convert the operand to the type of a translator's parameter; None if that cannot be."""
     if isinstance(type_, StructType):
         return operand if same(operand.type, type_) else None
     pointers = isinstance(operand.type, PointerType) and isinstance(type_, PointerType)
@@ -238,8 +241,8 @@ def _given(operand: typed.Expr, type_: DType) -> typed.Expr | None:
 def translated_member(
     node: tree.MemberNode, base: Translation, scope: Scope, check: Check
 ) -> typed.Expr:  # fmt: skip
-    """A member of a translation. Raises DError D_XLATE_NOCONV, D_OP_PTR, D_OP_SOU and the errors of
-    its expression."""
+    """Return a member of a translation. Raises DError D_XLATE_NOCONV, D_OP_PTR, D_OP_SOU and the
+    errors of its expression."""
     translator = base.translator
     given = [one for one in translator.node.members if one.name == node.name]
     if not given:
@@ -287,7 +290,7 @@ def _member_value(
 
 
 def _as_member(value: typed.Expr, type_: DType) -> typed.Expr | None:
-    """A value as a member of type_; None if it cannot be one."""
+    """Convert a value to the type of a member; return None if that cannot be."""
     if isinstance(type_, ArrayType) and is_char(type_.of):
         return to_string(value) if is_string_like(value.type) else None
     if isinstance(type_, ArrayType):
@@ -299,9 +302,11 @@ def _as_member(value: typed.Expr, type_: DType) -> typed.Expr | None:
 
 
 def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
-    """A translation to a structure as a value that can be assigned or printed: a structure with all
-    members that the translator defines (dt_cg_asgn_op() in libdtrace). In kinst's own translators,
-    members that this kernel does not have are 0. Other values are returned as they are."""
+    """Return the structure of a translation, with all members that the translator defines, so that
+    it can be assigned or printed (libdtrace's dt_cg_asgn_op()); any other value unchanged.
+
+    Members of kinst's own translators that this kernel does not have are 0.
+    """
     if not isinstance(value, Translation) or not isinstance(value.type, StructType):
         return value
     translator, source, span = value.translator, value.source, value.span
@@ -326,7 +331,8 @@ def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
 
 
 def as_pointer(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
-    """The address of as_structure() for a translation to a pointer; other values as they are."""
+    """Return the address of a translation's structure if it is to a pointer; any other value
+    unchanged."""
     if not isinstance(value, Translation) or not isinstance(value.type, PointerType):
         return value
     whole = replace(value, type=value.translator.made)
@@ -355,7 +361,7 @@ def refuse_whole(clause: typed.Clause) -> None:
             message = "expression cannot evaluate to result of dynamic type"
             raise DError(message, action.expr.span, "D_CG_DYN")
     waiting = children(clause)
-    while waiting:  # from the last one back
+    while waiting:  # from the last to the first
         node = waiting.pop()
         if isinstance(node, Translation):
             _refuse_translation(node)

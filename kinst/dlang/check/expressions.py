@@ -1,4 +1,4 @@
-"""Expressions: names resolved, types determined, conversions made explicit.
+"""The checker of expressions: resolves names, finds types, makes conversions explicit.
 
 check() turns a tree.ExprNode into a typed.Expr. Every DError has libdtrace's tag and, up to line
 breaks, its words.
@@ -75,10 +75,10 @@ def _probe_argument(node: tree.IndexNode, scope: Scope, check: Check) -> typed.E
     if not scope.patterns:
         message = "args[ ] may not be referenced outside of a probe clause"
         raise DError(message, span, "D_ARGS_NONE")
-    # The parser made a clause of each description; several are places of the same probe.
+    # The parser made a clause of each description; several are instructions of one probe.
     found = _argument_type(scope.patterns[0], index.value, node, scope)
     value: typed.Expr = typed.Builtin(INT64, span, f"arg{index.value}")
-    # Of a bool only the low byte is passed (System V psABI).
+    # Only the low byte of a bool is passed (System V psABI).
     value = cast(value, UINT8) if is_bool(found) else value
     return cast(value, found)
 
@@ -88,7 +88,7 @@ def _no_types(pattern: ProbePattern) -> Sequence[DType] | None:
 
 
 def _has_no_arguments(pattern: ProbePattern, scope: Scope) -> bool:
-    """Whether a description means probes that have no arguments in any kernel."""
+    """Whether a description names probes that have no arguments in any kernel."""
     providers = scope.environment.providers
     if pattern.provider in providers and providers[pattern.provider].all_plain:
         return True
@@ -127,10 +127,11 @@ _ERRNO = "errno"
 
 
 def _errno(span: Span, scope: Scope) -> typed.Expr:
-    """errno: the thread's, or, in a system that keeps none there, the negative result of the
-    function, in a clause whose probes are all returns. Raises DError D_IDENT_UNDEF.
+    """Return errno: that of the thread or, in a system whose threads have none, the negative result
+    of the function; then all probes of the clause have to be returns.
 
-    A function that returns int may leave anything, or 0, in the upper half of the register.
+    A function that returns int may leave any bits in the upper half of the register. Raises DError
+    D_IDENT_UNDEF.
     """
     dialect = scope.environment.dialect()
     most = dialect.most_error
@@ -153,7 +154,7 @@ def _errno(span: Span, scope: Scope) -> typed.Expr:
 
 
 def _is_error_from(value: typed.Expr, least: int, count: int) -> typed.Expr:
-    """Whether the value is one of so many numbers that start at least."""
+    """The condition that a value is one of `count` numbers from `least` on."""
     span = value.span
     above = binary("-", cast(value, UINT64), constant(least, UINT64, span), UINT64, span)
     return binary("<", above, constant(count, UINT64, span), INT, span)
@@ -183,9 +184,11 @@ def _enumerator(node: tree.NameNode, scope: Scope) -> typed.Expr | None:
 def _enumeration_tag(
     type_: EnumType, node: tree.ExprNode, op: str, scope: Scope
 ) -> typed.Expr | None:
-    """The right side of a comparison (op) with an enumeration, if it names one of that
-    enumeration's values; other enumerations may use the name, too (libdtrace's dt_cook_op2()).
-    Raises DError D_IDENT_AMBIG."""
+    """Return the right side of a comparison with an enumeration if it names an enumerator of that,
+    which other enumerations may have, too (libdtrace's dt_cook_op2()); else None.
+
+    Raises DError D_IDENT_AMBIG.
+    """
     if not isinstance(node, tree.NameNode):
         return None
     value = dict(type_.values).get(node.name)
@@ -202,7 +205,7 @@ def _enumeration_tag(
 
 
 def _other_kind(name: str, scope: Scope) -> str:
-    """What else a name means; "" for nothing."""
+    """The kind of a name that is not an enumerator; "" for an unknown name."""
     variable = scope.variables.get(name)
     if variable is not None:
         return "associative array" if variable.keys or variable.length else "scalar"
@@ -232,7 +235,7 @@ def _cast_to(node: tree.CastNode, scope: Scope, check: Check) -> typed.Expr:
 
 
 def _made(node: tree.TypedNode, operand: typed.Expr) -> typed.Expr:
-    """An expression that kinst has made for a local variable, with the variable's type."""
+    """The value of a local variable: kinst's expression for it, with the variable's type."""
     return cast(operand, PointerType(node.type) if node.pointer else node.type)
 
 
@@ -240,18 +243,18 @@ _SIZE_T = typedef("size_t")
 
 
 def check(node: tree.ExprNode, scope: Scope) -> typed.Expr:
-    """The typed expression for a syntax tree. Raises DError."""
+    """Check an expression and return its typed tree. Raises DError."""
     found = with_size(node, _HANDLERS[type(node)](node, scope))
     type_ = scope.types.defined(found.type)
     return found if type_ is found.type else replace(found, type=type_)
 
 
 def with_size(node: tree.ExprNode, found: typed.Expr) -> typed.Expr:
-    """The same expression.  Raises DError D_OP_INCOMPLETE for what a pointer points to if it is a
-    structure that is only declared.
+    """Return an expression. Raises DError D_OP_INCOMPLETE if a pointer was dereferenced whose
+    structure is only declared.
 
-    A member without bytes has been defined (struct lock_class_key, in a kernel that does not check
-    locks).
+    A member without bytes is defined, not declared (struct lock_class_key, in a kernel that does
+    not check locks).
     """
     if isinstance(node, tree.PrefixNode | tree.IndexNode) and isinstance(found, typed.Load):
         need_definition("*", found.type, found.span)
@@ -259,8 +262,8 @@ def with_size(node: tree.ExprNode, found: typed.Expr) -> typed.Expr:
 
 
 def place(node: tree.ExprNode, scope: Scope) -> typed.Expr:
-    """check(), except that an array in memory stays an array and does not become a pointer: for
-    sizeof, trace() and print()."""
+    """Check an operand of sizeof, trace() or print(): as check(), but an array in memory stays an
+    array and does not become a pointer."""
     found: typed.Expr | None = None
     if isinstance(node, tree.MemberNode):
         found = _member_place(node, scope)
@@ -346,7 +349,7 @@ def _index_place(node: tree.IndexNode, scope: Scope) -> typed.Expr:
 
 
 def _base_and_index(node: tree.IndexNode, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
-    """The parts of base[index]; for regs[] and uregs[] the finished read, twice."""
+    """The parts of base[index]; for regs[] and uregs[] the complete read, twice."""
     base = node.base
     if isinstance(base, tree.NameNode) and base.name not in scope.variables:
         if base.name in ("regs", "uregs"):
@@ -392,7 +395,7 @@ def _call(node: tree.CallNode, scope: Scope) -> typed.Expr:
 
 
 def _refuse_members_of_args(node: tree.MemberNode) -> None:
-    """Raises DError D_IDENT_BADREF for args->NAME, which looks like locals->NAME."""
+    """Raise DError D_IDENT_BADREF for args->NAME, which looks like locals->NAME."""
     if isinstance(node.base, tree.NameNode) and node.base.name == "args":
         message = "associative array 'args' may not be referenced as scalar"
         hint = f"args[0] is the first argument; by its name, locals->{node.name}"
@@ -415,7 +418,7 @@ def _member_place(node: tree.MemberNode, scope: Scope) -> typed.Expr:
 
 
 def _pointed(node: tree.PrefixNode, operand: typed.Expr) -> typed.Expr:
-    """*operand, as a place."""
+    """*operand, as an lvalue."""
     if isinstance(operand, Translation) and isinstance(operand.type, PointerType):
         return replace(operand, type=operand.type.to, span=node.span)
     return load(members.as_pointer(operand), node.span)
@@ -456,7 +459,7 @@ def _prefix(node: tree.PrefixNode, scope: Scope) -> typed.Expr:
 
 
 def _address_of(node: tree.PrefixNode, scope: Scope) -> typed.Expr:
-    """&*p is p, and &p[i] is p + i; D variables have no address."""
+    """&operand. &*p is p, and &p[i] is p + i; dynamic variables have no address."""
     inner = node.operand
     place = variables.place_of(inner, scope)
     if place is not None:
@@ -540,7 +543,7 @@ def _comma(node: tree.InfixNode, scope: Scope) -> typed.Expr:
 
 
 def without_void(expr: typed.Expr) -> typed.Expr:
-    """x for (void)x, where the value is not used."""
+    """Return x for (void)x, if the value is not used."""
     while isinstance(expr, typed.Cast) and isinstance(expr.type, VoidType):
         expr = expr.operand
     return expr

@@ -1,5 +1,5 @@
-"""printf() and printa() formats: parsed, and checked against their arguments as libdtrace's
-dt_printf.c does (Dynamic Tracing Guide, "Output Formatting").
+"""The checker of printf() and printa() formats, which compares them with their arguments as
+libdtrace's dt_printf.c does (Dynamic Tracing Guide, "Output Formatting").
 
 Length modifiers (h, l, ll, L) are ignored: the argument's type decides.
 
@@ -24,7 +24,7 @@ from kinst.core.errors import DError, Span
 from kinst.dlang import typed
 from kinst.dlang.syntax.source import to_text
 
-_MOST_WIDTH = 65535  # wider than any screen; a typing error must not fill memory
+_MOST_WIDTH = 65535  # so that a typing error does not fill memory
 
 _INTEGER = "char, short, int, long, or long long"
 
@@ -42,7 +42,7 @@ _WIDE_CHARACTER = "int"
 
 _WIDE_TEXT = "wchar_t []"
 
-# conversion letter -> what libdtrace says it takes
+# The argument of each conversion, in libdtrace's words.
 _PROTOTYPES = {
     **dict.fromkeys("diouxX", _INTEGER),
     **dict.fromkeys("cC", _SMALL),
@@ -58,9 +58,9 @@ _PROTOTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """number: of its %, from 1, as errors count them (%% counts, too)."""
+    """One conversion of a format, with the text before it."""
 
-    number: int
+    number: int  # of its %, from 1; %% counts, too
     literal: bytes
     letter: str
     flags: str
@@ -77,7 +77,7 @@ class ParsedFormat:
 
 
 class _Scanner:
-    """One format string, as latin-1 so that a character is a byte."""
+    """Reads one format string, as latin-1, so that each character is a byte."""
 
     def __init__(self, value: bytes, span: Span) -> None:
         self.text = value.decode("latin-1")
@@ -99,7 +99,7 @@ class _Scanner:
 
 
 def parse_format(value: bytes, span: Span) -> ParsedFormat:
-    """The conversions of a format.  Raises DError D_SYNTAX, with libdtrace's words."""
+    """Parse a format. Raises DError D_SYNTAX, with libdtrace's words."""
     scanner = _Scanner(value, span)
     conversions: list[Conversion] = []
     literal = ""
@@ -167,13 +167,12 @@ def _conversion(scanner: _Scanner, literal: bytes) -> Conversion:
 
 
 def is_wide_text(type_: DType) -> bool:
-    """Whether a type is what %ws takes: an array of integers of 32 bits (libdtrace looks at no
-    more)."""
+    """Whether %ws can print a type: an array of 32-bit integers; libdtrace requires no more."""
     return isinstance(type_, ArrayType) and isinstance(type_.of, IntType) and type_.of.size == 4
 
 
 def takes_wide_text(parsed: ParsedFormat) -> list[bool]:
-    """For each argument whether %ws prints it: then an array does not become a pointer."""
+    """Return, for each argument, whether %ws prints it: then an array does not become a pointer."""
     found: list[bool] = []
     for c in parsed.conversions:
         found += [False] * ((c.width == "*") + (c.precision == "*"))
@@ -207,14 +206,14 @@ def _fits(letter: str, type_: DType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PrintedValue:
-    """A value to be printed: its type, and the place that an error about it points to."""
+    """A value that a conversion prints."""
 
     type: DType
-    span: Span
+    span: Span  # for errors
 
 
 class _Binder:
-    """Hands out values to conversions, in order."""
+    """Assigns values to conversions, in order."""
 
     def __init__(self, function: str, values: Sequence[PrintedValue], span: Span) -> None:
         self.function = function
@@ -279,11 +278,19 @@ def bind_format(
     aggregated: IntType | None = None,
     exact: bool = True,
 ) -> tuple[typed.PrintfFormat, tuple[int, ...]]:
-    """Give each conversion its value.
+    """Assign a value to each conversion.
 
-    span: of the format. aggregated: the type that %@ prints in printa(). exact: every value has to
-    be printed. Returns the format, and which values belong to a *. The conversion of an
-    aggregation's value is "@d", "@u", ... Raises DError D_PRINTF_*.
+    Args:
+        span: of the format.
+        aggregated: the type that %@ prints in printa().
+        exact: every value has to be printed.
+
+    Returns:
+        The format, in which the conversion of an aggregation's value is "@d", "@u", ...; and the
+        numbers of the values that belong to a *.
+
+    Raises:
+        DError: D_PRINTF_*.
     """
     if not parsed.text:
         message = f"{function}( ) format string is empty"

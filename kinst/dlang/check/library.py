@@ -1,9 +1,9 @@
-"""D libraries of the traced system: what a program uses of them is declared before it.
+"""D libraries of the traced system: declares the parts that a program uses.
 
-A library is found by the names that it declares at the start of a line, and parsed only if a
-program uses one of them.  Of a library only what is used is declared, because kernels differ; for
-the same reason a translator's expression is checked only where its member is used.  Members without
-a counterpart in the system are declared and have no conversion (D_XLATE_NOCONV).
+A library is parsed only if the program uses a name that it declares at the start of a line. Only
+declarations that are used are checked, because kernels differ; for this reason a translator's
+expression is checked only if its member is used. Members without a counterpart in the system are
+declared and have no conversion (D_XLATE_NOCONV).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.program_parser import parse
 from kinst.dlang.walk import walk
 
-# Of lines' starts: typedefs, whose braces may hold others; inlines and tags; enumerations.
+# At the start of a line: typedefs, whose braces may contain braces; inlines and tags; enumerations.
 _TYPEDEFS = re.compile(
     r"^typedef\b[^;{]*(?:\{(?:[^{}]|\{[^{}]*\})*\}[^;{]*?)?\b(\w+)\s*;", re.MULTILINE
 )
@@ -48,7 +48,7 @@ def declared_names(library: Library) -> frozenset[str]:
 
 @cache
 def _items(library: Library) -> tuple[tree.ItemNode, ...]:
-    """The library's declarations.  Raises DError for one that is not well formed."""
+    """The library's declarations. Raises DError for a syntax error."""
     known = declared_types(library).__contains__
     program = parse(library.text, library.name, part=True, knows_type=known)
     return tuple(item for item in program.items if not isinstance(item, tree.ClauseNode))
@@ -56,7 +56,7 @@ def _items(library: Library) -> tuple[tree.ItemNode, ...]:
 
 @cache
 def _required(library: Library) -> tuple[str, ...]:
-    """Libraries that this one names in #pragma D depends_on."""
+    """The libraries that a library names in #pragma D depends_on."""
     return tuple(
         item.words[1]
         for item in _items(library)
@@ -65,7 +65,7 @@ def _required(library: Library) -> tuple[str, ...]:
 
 
 def _defined(item: tree.ItemNode) -> set[str]:
-    """Names of what an item declares; of a translator the names of the type that it makes."""
+    """The names that an item declares; for a translator, those of the type that it makes."""
     if isinstance(item, tree.InlineNode):
         return {item.name}
     if isinstance(item, tree.TranslatorNode):
@@ -80,7 +80,7 @@ def _defined(item: tree.ItemNode) -> set[str]:
 
 
 def _used(node: object) -> set[str]:
-    """Every name and every word of a type in a piece of the tree."""
+    """Every name and every word of a type in a part of the tree."""
     found: set[str] = set()
     for one in walk(node):
         if isinstance(one, tree.NameNode):
@@ -114,7 +114,8 @@ def _in_order(libraries: Iterable[Library], known: Sequence[Library]) -> list[Li
 
 
 def _wanted(program: tree.ProgramNode, known: Sequence[Library]) -> tuple[set[int], set[str]]:
-    """(id() of each item that the program uses or that one of those uses, names of their files)."""
+    """The id() of each item that the program uses, directly or through another one; and the names
+    of their libraries."""
     own = {name for item in program.items for name in _defined(item)
            if isinstance(item, tree.TypeDeclarationNode | tree.InlineNode)}  # fmt: skip
     pending, seen = _used(program) - own, set(own)
@@ -137,7 +138,7 @@ def _wanted(program: tree.ProgramNode, known: Sequence[Library]) -> tuple[set[in
 
 
 def use(program: tree.ProgramNode, scope: Scope, check: Check) -> None:
-    """Declare what the program uses of the system's libraries, except what it defines itself."""
+    """Declare the items of the system's libraries that the program uses and does not define."""
     known = scope.environment.dialect().libraries
     wanted, files = _wanted(program, known)
     for library in _in_order([one for one in known if one.name in files], known):

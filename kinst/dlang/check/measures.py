@@ -1,7 +1,7 @@
-"""What aggregations measure: the expression that each is given, its unit, and its keys.
+"""The expression that each aggregation is given, its unit, and its keys.
 
-A unit is known only where the program says so: D's clocks count nanoseconds, and what is computed
-from them by sums, differences and divisions by a power of thousand is a time as well.
+D's clocks count nanoseconds. A value that is computed from them by sums, differences and divisions
+by a power of a thousand is a time as well; every other unit is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _UNKNOWN = ""
 def measures_of(program: tree.ProgramNode) -> Mapping[str, Measure]:
     """Return what each aggregation of a program measures, by its name.
 
-    Statements that differ in their expression leave it unknown, and so with units and keys."""
+    If its statements differ in the expression, the expression is unknown; so with units and keys.
+    """
     statements = [one for clause in program.clauses for one in clause.statements]
     units = _variables(statements)
     found: dict[str, Measure] = {}
@@ -58,7 +59,7 @@ def _aggregation(node: tree.ExprNode) -> tuple[str | None, tuple[tree.ExprNode, 
 
 
 def _variables(statements: list[tree.ExprNode]) -> dict[str, str]:
-    """The units of variables: of all that is assigned to them, which a constant does not change."""
+    """The unit of each variable: that of all values assigned to it, constants excepted."""
     given: dict[str, list[tree.ExprNode]] = {}
     for statement in statements:
         for node in _within(statement):
@@ -76,7 +77,7 @@ def _variables(statements: list[tree.ExprNode]) -> dict[str, str]:
 
 
 def _variable(node: tree.ExprNode) -> str:
-    """A variable's name, whatever its keys."""
+    """A variable's name, without its keys."""
     return unparse_expression(node.base if isinstance(node, tree.IndexNode) else node)
 
 
@@ -95,7 +96,7 @@ def _unit(node: tree.ExprNode, units: Mapping[str, str]) -> str:
             return UNITS[0]
         case tree.InfixNode(_, "+" | "-", left, right):
             found = {_unit(left, units), _unit(right, units)}
-            # A time since what is not known to be one is a time: that variable's is from elsewhere.
+            # The difference of a time and an unknown value is a time: the value is probably one.
             found.discard(_UNKNOWN)
             return found.pop() if len(found) == 1 else _UNKNOWN
         case tree.InfixNode(_, "/", left, tree.IntegerNode() as divisor):

@@ -1,8 +1,8 @@
-"""Places in the kernel's memory: members, elements, bit-fields, symbols; their values and
-addresses.
+"""Lvalues ("places") in the kernel's memory: members, elements, bit-fields, symbols; their values
+and addresses.
 
-Every DError has libdtrace's tag and, up to line breaks, its words. A char array is a string where
-its value is used (dt_node_is_string); any other array is a pointer to its first element.
+Every DError has libdtrace's tag and, up to line breaks, its words. The value of a char array is a
+string (dt_node_is_string()); that of any other array is a pointer to its first element.
 
 Tested by tests/dlang/check/test_declarations.py.
 """
@@ -44,7 +44,7 @@ PER_CPU_HINT = "every CPU has its own: there is no one address"
 
 
 def is_char_array(type_: DType) -> bool:
-    """Whether a type is an array that is a string."""
+    """Whether a type is an array whose value is a string."""
     return isinstance(type_, ArrayType) and is_char(type_.of)
 
 
@@ -61,7 +61,8 @@ def value(place: typed.Expr) -> typed.Expr:
 
 
 def decayed(place: typed.Expr) -> typed.Expr:
-    """An array as a pointer to its first element, a function as a pointer to it (K&R A7.1)."""
+    """Return an array as a pointer to its first element, a function as a pointer to it (K&R
+    A7.1)."""
     if isinstance(place, typed.Load):
         if isinstance(place.type, ArrayType):
             return cast(_shared(place.address), PointerType(place.type.of))
@@ -71,13 +72,13 @@ def decayed(place: typed.Expr) -> typed.Expr:
 
 
 def _shared(address: typed.Expr) -> typed.Expr:
-    """An address in a form that may be kept."""
-    known = isinstance(address, Shared) or root_of(address) is None
-    return address if known else Shared(address.type, address.span, address)
+    """Return an address in a form that may be stored."""
+    is_final = isinstance(address, Shared) or root_of(address) is None
+    return address if is_final else Shared(address.type, address.span, address)
 
 
 def string_place(expr: typed.Expr) -> typed.Expr:
-    """The char array that value() turned into a string, or else the expression itself."""
+    """Return the char array that value() turned into a string; any other expression unchanged."""
     if isinstance(expr, typed.Load) and isinstance(expr.type, StringType) and expr.most:
         pointer = expr.address.type
         assert isinstance(pointer, PointerType)
@@ -86,7 +87,7 @@ def string_place(expr: typed.Expr) -> typed.Expr:
 
 
 def moved(address: typed.Expr, offset: int, type_: DType) -> typed.Expr:
-    """address + offset as a pointer to type_."""
+    """Return address + offset as a pointer to type_."""
     pointer = PointerType(type_)
     base = address
     if isinstance(base, typed.Cast) and isinstance(base.operand, typed.Binary):
@@ -103,8 +104,8 @@ def moved(address: typed.Expr, offset: int, type_: DType) -> typed.Expr:
 
 
 def place_of_member(node: tree.MemberNode, base: typed.Expr, scope: Scope) -> typed.Expr:
-    """base.name or base->name as a place.  Raises DError D_OP_PTR, D_OP_SOU, D_OP_INCOMPLETE,
-    D_TYPE_MEMBER."""
+    """Return base.name or base->name as an lvalue. Raises DError D_OP_PTR, D_OP_SOU,
+    D_OP_INCOMPLETE, D_TYPE_MEMBER."""
     op, span = node.op, node.span
     type_ = base.type
     if op == "->":
@@ -157,7 +158,7 @@ def find(struct: StructType, name: str, span: Span) -> Member:
 
 
 def _address(place: typed.Expr, span: Span) -> typed.Expr:
-    """The address that a structure's value is at."""
+    """The address of a structure."""
     if isinstance(place, typed.Load):
         return place.address
     pointer = PointerType(place.type)
@@ -183,8 +184,8 @@ def address_of(place: typed.Expr, span: Span) -> typed.Expr:
 
 
 def offset_of(node: tree.OffsetOfNode, scope: Scope) -> typed.Expr:
-    """offsetof(type, member).  Raises DError D_OFFSETOF_TYPE, D_OFFSETOF_BITFIELD; D_UNKNOWN for
-    a member that is not there."""
+    """Return offsetof(type, member). Raises DError D_OFFSETOF_TYPE, D_OFFSETOF_BITFIELD; D_UNKNOWN
+    for an unknown member."""
     type_ = scope.resolve(node.type)
     offset = 0
     for name in node.member.split("."):
@@ -205,7 +206,7 @@ def offset_of(node: tree.OffsetOfNode, scope: Scope) -> typed.Expr:
 
 
 def symbol(name: str, span: Span, scope: Scope) -> typed.Expr:
-    """`name or module`name as a place.  Raises DError D_IDENT_UNDEF, D_SYM_NOTYPES."""
+    """Return `name or module`name as an lvalue. Raises DError D_IDENT_UNDEF, D_SYM_NOTYPES."""
     try:
         found = scope.types.symbol(name)
         constant_ = scope.types.enumerator(name) if found is None else None
@@ -249,18 +250,18 @@ def size_of_place(place: typed.Expr, scope: Scope, span: Span) -> int:
 
 
 def as_pointer(expr: typed.Expr) -> typed.Expr:
-    """An array or string in the form that can be indexed and dereferenced; other values as they
-    are."""
+    """Return an array or string as a pointer, which can be indexed and dereferenced; any other
+    value unchanged."""
     place = decayed(string_place(expr))
     if not is_string(place.type):
         return place
-    if isinstance(place, typed.Load):  # a string at an address need not be copied first
+    if isinstance(place, typed.Load):  # a string in memory: no copy is needed
         return cast(place.address, PointerType(CHAR))
     return typed.Cast(PointerType(CHAR), expr.span, place)
 
 
 def arithmetic(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr | None:
-    """left op right if one of them is a string and the other fits it, else None."""
+    """Return left op right if it is arithmetic on a string's address, else None."""
     a, b = is_string(left.type), is_string(right.type)
     if a and is_integer(right.type) and op in ("+", "-"):
         return typed.Load(StringType(), span, move(op, as_pointer(left), right, span))

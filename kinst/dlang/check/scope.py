@@ -1,4 +1,4 @@
-"""The state of the checker on its way through a program: the names and types known so far.
+"""The checker's state: the environment of a program, and the names and types declared so far.
 
 Tested by tests/dlang/check/test_variables.py.
 """
@@ -27,28 +27,24 @@ _CONSTANT = re.compile(r"[A-Z][A-Z0-9_]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class Translator:
-    """source: the type of its parameter. made: the structure whose members it defines. lazily: its
-    expressions are checked only where they are used."""
+    """A declared translator."""
 
     node: tree.TranslatorNode
-    source: DType
-    made: StructType
-    lazily: bool = False
+    source: DType  # the type of its parameter
+    made: StructType  # the structure whose members it defines
+    lazily: bool = False  # its expressions are checked only when they are used
 
 
 @dataclass(frozen=True, slots=True)
 class Translation(typed.Expr):
-    """xlate < type > (source). Only its members are values; a program that the checker has accepted
-    contains no Translation.
-
-    source: an expression of the translator's parameter type.
-    """
+    """xlate < type > (source). Only its members are values; a checked program contains no
+    Translation."""
 
     translator: Translator
-    source: typed.Expr
+    source: typed.Expr  # of the translator's parameter type
 
 
-# expressions.check(), which is handed to the modules that it uses itself.
+# The type of expressions.check(), which is passed to the modules that expressions.py imports.
 Check = Callable[[tree.ExprNode, "Scope"], typed.Expr]
 
 
@@ -58,11 +54,11 @@ def _no_hint(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the checker is told from outside."""
+    """What the checker needs to know apart from the program."""
 
-    # Names such as R_RAX, which are constants in D, and the index that each has in regs[].
+    # Index in regs[] by name; a name such as R_RAX is a constant in D.
     registers: Mapping[str, int] = field(default_factory=dict)
-    # Bytes of a string without a bound of its own (the strsize option).
+    # Bytes of a string without a bound of its own: option strsize.
     strsize: int = 256
     # Types of the traced kernel, None without one.
     types: TypeSource | None = None
@@ -72,27 +68,34 @@ class Environment:
     jstackframes: int = 50
     # Types of args[] for a probe description; None if it means more than one probe.
     arguments: Callable[[ProbePattern], Sequence[DType] | None] | None = None
-    # What to type for a register that is spelt in another way, or is another instruction set's;
-    # "" for no register.
+    # A hint for a register that is misspelt or belongs to another instruction set; "" for any other
+    # name.
     register_hint: Callable[[str], str] = _no_hint
-    # What is known of each provider's probes.
+    # The interface of each provider's probes, by its name.
     providers: Mapping[str, ProbeInterface] = field(default_factory=dict)
     # D's subroutines by name.
     subroutines: Mapping[str, Prototype] = field(default_factory=dict)
-    # What each aggregation measures, by name, where that is known better than by this program.
+    # What aggregations measure, by name, if the program as written tells more than this one.
     measures: Mapping[str, typed.Measure] = field(default_factory=dict)
-    # The traced system's part of D, asked for when a program first needs it.
+    # Returns the traced system's part of D; called when a program first needs it.
     dialect: Callable[[], Dialect] = lambda: UNKNOWN
 
 
 class Scope:
-    """The names known so far. A Scope lives for one check of one program.
+    """The names declared so far, in one check of one program.
 
-    variables: by typed.Variable.name. externs: the types of extern declarations. inlines: by name.
-    bound: the arguments of the inline, or the parameter of the translator, that is being expanded.
-    keys: the types of each associative array's keys, those of the whole program once they are
-    known. declared_providers: the probes of the program's provider declarations, with the types of
-    their arguments as they are and as they are translated (None: the same).
+    Attributes:
+        patterns: the probe descriptions of the current clause.
+        aggregations: the aggregations that some clause assigns.
+        variables: by typed.Variable.name.
+        externs: the types of extern declarations, by name.
+        inlines: by name.
+        declared_providers: the probes of provider declarations, each with the types of its
+            arguments, and of its translated arguments (None if they are not translated).
+        bound: the arguments of the inline, or the parameter of the translator, that is being
+            expanded.
+        keys: the types of each associative array's keys; in a second check, those that the whole
+            program needs.
     """
 
     def __init__(
@@ -100,8 +103,8 @@ class Scope:
     ) -> None:
         self.environment = environment
         self.types = Types(environment.types, environment.strsize, self._structure)
-        self.patterns: tuple[ProbePattern, ...] = ()  # of the clause being checked
-        self.aggregations: frozenset[str] = frozenset()  # that some clause assigns
+        self.patterns: tuple[ProbePattern, ...] = ()
+        self.aggregations: frozenset[str] = frozenset()
         self.variables: dict[str, typed.Variable] = {}
         self.externs: dict[str, DType] = {}
         self.inlines: dict[str, tree.InlineNode] = {}
@@ -115,11 +118,11 @@ class Scope:
         self._being_assigned: list[str] = []
 
     def _structure(self, tag: str) -> StructType | None:
-        """A structure of the Guide's that the system has by this tag, or None."""
+        """Return the system's structure of this tag, one of the Guide's, or None."""
         return self.environment.dialect().structures.get(tag)
 
     def resolve(self, name: tree.TypeNode) -> DType:
-        """The type that a TypeName means.  Raises DError D_DECL_*, D_UNKNOWN."""
+        """Return the type that a TypeNode means. Raises DError D_DECL_*, D_UNKNOWN."""
         return self.types.resolve(name)
 
     def snapshot(self) -> dict[str, typed.Variable]:
@@ -142,19 +145,19 @@ class Scope:
         return variable
 
     def begin_assignment(self, name: str) -> None:
-        """Until the assignment ends, the name has no type."""
+        """Begin the first assignment to a name, which has no type until it ends."""
         self._being_assigned.append(name)
 
     def end_assignment(self) -> None:
         self._being_assigned.pop()
 
     def kind_of(self, name: str) -> str | None:
-        """The kind of a built-in name or a subroutine, in dtrace(1)'s words; None for a name that
-        is free."""
+        """Return the kind of a built-in name or subroutine, in dtrace(1)'s words; None for a free
+        name."""
         return "function" if name in self.environment.subroutines else builtins.kind_of(name)
 
     def refuse_builtin(self, name: str, span: Span, role: str) -> None:
-        """Raise DError D_IDENT_BADREF if name is a built-in array or function. role: how the
+        """Raise DError D_IDENT_BADREF if a name is a built-in array or function; `role` is how the
         program uses it."""
         kind = self.kind_of(name)
         if kind is not None and kind != "scalar":
@@ -162,7 +165,7 @@ class Scope:
             raise DError(message, span, "D_IDENT_BADREF")
 
     def unknown(self, name: str, span: Span) -> DError:
-        """The error for an undefined name."""
+        """Return the error for an undefined name."""
         if name in self._being_assigned:
             return DError(
                 f"{name} has not yet been declared or assigned", span, "D_VAR_UNDEF",

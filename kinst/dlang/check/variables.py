@@ -1,5 +1,5 @@
-"""Variables and assignments: global, thread-local (self->) and clause-local (this->) variables,
-associative and scalar arrays, and memory that an lvalue names (*p, p->m, p[i], v.m) (Dynamic
+"""The checker of variables and assignments: global, thread-local (self->) and clause-local (this->)
+variables, associative and scalar arrays, and stores to memory (*p, p->m, p[i], v.m) (Dynamic
 Tracing Guide, "Variables").
 
 Every DError has libdtrace's tag and, up to line breaks, its words.
@@ -59,20 +59,16 @@ SCOPES = ("self", "this")
 
 @dataclass(frozen=True, slots=True)
 class VariableReference:
-    """The variable or element that name, self->name or name[keys] means; the variable may not exist
-    yet.
+    """name, self->name, this->name or name[keys] in the program; the variable may not exist yet."""
 
-    name: typed.Variable.name. keys: None without [ ].
-    """
-
-    name: str
+    name: str  # as typed.Variable.name
     scope: str
-    keys: tuple[tree.ExprNode, ...] | None
+    keys: tuple[tree.ExprNode, ...] | None  # None without [ ]
     span: Span
 
 
 def _root(node: tree.ExprNode) -> tuple[str, str] | None:
-    """A variable's name and scope, in name, self->name and this->name."""
+    """The name and scope of a variable that a node names; None for any other node."""
     if isinstance(node, tree.NameNode):
         return node.name, "global"
     if not isinstance(node, tree.MemberNode) or node.op != "->":
@@ -84,16 +80,15 @@ def _root(node: tree.ExprNode) -> tuple[str, str] | None:
 
 
 def constant_named(name: str, scope: Scope) -> int | None:
-    """The value of a constant that every program knows, D's own or the system's; None for other
-    names."""
+    """Return the value of a constant of D or of the system; None for any other name."""
     if name in CONSTANTS:
         return CONSTANTS[name]
-    # Constants of systems are in capitals: others need not be looked up.
+    # Constants of systems are in capitals.
     return scope.environment.dialect().constants.get(name) if name[:1].isupper() else None
 
 
 def _is_taken(name: str, scope: Scope) -> bool:
-    """Whether a plain name means something that is not a variable."""
+    """Whether a plain name has a meaning other than a variable."""
     return (
         scope.kind_of(name) is not None
         or name in scope.environment.registers
@@ -105,8 +100,8 @@ def _is_taken(name: str, scope: Scope) -> bool:
 
 
 def place_of(node: tree.ExprNode, scope: Scope) -> VariableReference | None:
-    """The variable, or element of an array variable, that a node names; None for everything else:
-    built-ins, inlines, and p[i] where p is a pointer."""
+    """Return the variable, or element of an array variable, that a node names; None for anything
+    else: built-ins, inlines, and p[i] with a pointer p."""
     keys: tuple[tree.ExprNode, ...] | None = None
     root = _root(node)
     if isinstance(node, tree.IndexNode):
@@ -123,14 +118,14 @@ def place_of(node: tree.ExprNode, scope: Scope) -> VariableReference | None:
 
 
 def array_named(node: tree.ExprNode, scope: Scope) -> typed.Variable | None:
-    """The scalar array that a node names as a whole."""
+    """Return the scalar array that a node names without an index, or None."""
     place = place_of(node, scope)
     found = scope.variables.get(place.name) if place is not None and place.keys is None else None
     return found if found is not None and found.length else None
 
 
 def read(place: VariableReference, scope: Scope, check: Check) -> typed.Expr:
-    """The value of a variable; an array as a place in memory. Raises DError D_VAR_UNDEF,
+    """Return the value of a variable, or an array as an lvalue. Raises DError D_VAR_UNDEF,
     D_IDENT_UNDEF, D_IDENT_BADREF, and those of keys."""
     variable = _existing(place, scope)
     if place.keys is None:
@@ -153,15 +148,15 @@ def _is_in_one_piece(variable: typed.Variable) -> bool:
 
 
 def _whole(variable: typed.Variable, span: Span) -> typed.Expr:
-    """A scalar array as a place in memory."""
+    """A scalar array as an lvalue."""
     array = ArrayType(variable.type, variable.length)
     address = typed.Cast(PointerType(array), span, typed.GlobalRead(array, span, variable))
     return typed.Load(array, span, address)
 
 
 def element_address(place: VariableReference, scope: Scope, check: Check) -> typed.Expr | None:
-    """The address of a scalar array's element, which is not read: as in C, one past the last may be
-    pointed to. None for elements whose address does not last."""
+    """Return the address of a scalar array's element, which may be one past the last, as in C; None
+    for an element whose address may change."""
     variable = scope.variables.get(place.name)
     if place.keys is None or variable is None or not variable.length:
         return None
@@ -252,7 +247,7 @@ def _index_of(
 
 
 def _merged(before: DType, key: typed.Expr) -> DType | None:
-    """The type that holds both the keys so far and this one, or None."""
+    """The type that can hold the keys so far and this one; None if there is none."""
     now = key.type
     if isinstance(before, IntType) and isinstance(now, IntType):
         return before if same(before, now) else common(before, now)
@@ -269,16 +264,17 @@ def _merged(before: DType, key: typed.Expr) -> DType | None:
 
 
 def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
-    """A key converted to its type. A structure's bytes are the key, including its padding."""
+    """Convert a key to its type. A structure is compared by its bytes, padding included."""
     if isinstance(type_, StructType):
         return key
     return to_string(key) if is_string(type_) else cast(key, type_)
 
 
 def place_to_change(node: tree.ExprNode, op: str, scope: Scope, check: Check) -> VariableReference:
-    """The variable that an assignment or ++ changes.
+    """Return the variable that an assignment or ++ changes.
 
-    Raises DError D_OP_WRITE, D_OP_LVAL, D_OP_ARRFUN, D_OP_SCALAR, D_IDENT_BADREF."""
+    Raises DError D_OP_WRITE, D_OP_LVAL, D_OP_ARRFUN, D_OP_SCALAR, D_IDENT_BADREF.
+    """
     place = place_of(node, scope)
     if place is not None:
         if place.keys is None and place.name in scope.variables:
@@ -306,7 +302,7 @@ def place_to_change(node: tree.ExprNode, op: str, scope: Scope, check: Check) ->
 def _create(
     place: VariableReference, type_: DType, keys: Sequence[typed.Expr], scope: Scope
 ) -> typed.Variable:
-    """A new variable. Raises DError D_ARR_LOCAL."""
+    """Create a variable. Raises DError D_ARR_LOCAL."""
     if place.keys is None:
         return scope.create(place.name, type_, place.scope)
     if place.scope == "this":
@@ -323,7 +319,7 @@ def no_clause_local_array(name: str, span: Span, tag: str) -> DError:
 def _step_variable(
     node: tree.PrefixNode | tree.PostfixNode, scope: Scope, check: Check, *, post: bool
 ) -> typed.Expr:
-    """++ and --. A variable without a type becomes an int64_t, 0, as in libdtrace."""
+    """++ or -- of a variable. One without a type becomes an int64_t of value 0, as in libdtrace."""
     place = place_to_change(node.operand, node.op, scope, check)
     variable = scope.variables.get(place.name)
     if variable is None:
@@ -339,7 +335,7 @@ def _step_variable(
 
 
 def _assign_variable(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.Expr:
-    """variable = value and variable op= value.  The first one gives the variable its type."""
+    """variable = value or variable op= value. The first assignment gives a variable its type."""
     place = place_to_change(node.left, node.op, scope, check)
     span = node.span
     keys: tuple[typed.Expr, ...] = ()
@@ -361,7 +357,7 @@ def _assign_variable(node: tree.AssignmentNode, scope: Scope, check: Check) -> t
     type_ = StringType() if is_string(value.type) else value.type
     if isinstance(type_, VoidType):
         raise incompatible(type_, "=", value.type, span)
-    # The right-hand side may have created it: x = x++.
+    # The right-hand side may have created the variable: x = x++.
     variable = scope.variables.get(place.name) or _create(place, type_, written, scope)
     keys = _keys_of(place, variable, scope, check) if place.keys is not None else ()
     return _stored(place, variable, keys, converted(value, type_, "=", span), span)
@@ -370,19 +366,19 @@ def _assign_variable(node: tree.AssignmentNode, scope: Scope, check: Check) -> t
 def _assignable(
     value: typed.Expr, place: VariableReference, scope: Scope, check: Check
 ) -> typed.Expr:
-    """A translation in a form that a variable can hold. Raises DError D_OP_DYN for one to a
-    pointer, whose target is gone when the clause ends."""
+    """Return a value in a form that a variable can hold. Raises DError D_OP_DYN for a translation
+    to a pointer, whose target exists only until the clause ends."""
     if isinstance(value, Translation) and isinstance(value.type, PointerType):
         if place.scope != "this":
             message = f"a translation to {value.type} may not be assigned to {place.name}"
-            hint = f"assign xlate < {value.type.to} > (...): it is kept as a whole"
+            hint = f"assign xlate < {value.type.to} > (...), which copies the structure"
             raise DError(message, value.span, "D_OP_DYN", hint)
         return as_pointer(value, scope, check)
     return as_structure(value, scope, check)
 
 
 def assigned(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Expr:
-    """A value as it is assigned to a variable of type_; 0 frees a string."""
+    """Convert a value for an assignment to a variable of type_; 0 frees a string."""
     if is_string(type_) and is_zero(value) and op == "=":
         return value
     return converted(value, type_, op, span)
@@ -409,7 +405,7 @@ def _stored(
 
 
 def compound(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.Expr:
-    """The new value for the compound assignment `old op value`."""
+    """Return the new value of the compound assignment `old op value`."""
     if op in ("+=", "-="):
         if is_string(old.type) or is_string(value.type):
             raise incompatible(old.type, op, value.type, span)
@@ -422,11 +418,11 @@ def compound(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.E
     return operate(op[:-1], old, value, span, shown=op)
 
 
-_ARRAYS = ("regs", "args", "uregs")  # their elements are not memory
+_ARRAYS = ("regs", "args", "uregs")  # built-in arrays, whose elements are not in memory
 
 
 def _is_memory(node: tree.ExprNode, scope: Scope) -> bool:
-    """Whether an operand that is to be changed names memory rather than a whole variable."""
+    """Whether the operand of an assignment or ++ is in memory, and not a variable or element."""
     if place_of(node, scope) is not None:
         return False
     if isinstance(node, tree.PrefixNode):
@@ -443,7 +439,7 @@ def _is_memory(node: tree.ExprNode, scope: Scope) -> bool:
 def _stored_place(
     node: tree.ExprNode, op: str, scope: Scope, check: Check
 ) -> typed.Load | typed.BitField:
-    """The place that is stored to; an array of char is a string. Raises DError D_OP_LVAL and those
+    """The lvalue that is stored to; an array of char is a string. Raises DError D_OP_LVAL and those
     of expressions."""
     found = members.string_place(check(node, scope))
     if isinstance(found, typed.Load) and isinstance(found.type, ArrayType):
@@ -488,7 +484,7 @@ def _from_root(address: typed.Expr) -> typed.Expr:
 
 
 def _assign_memory(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.Expr:
-    """place = value and place op= value; the latter computes the place's address once."""
+    """lvalue = value or lvalue op= value; the address is computed once."""
     found = _stored_place(node.left, node.op, scope, check)
     value = as_structure(check(node.right, scope), scope, check)
     if node.op != "=":
@@ -511,7 +507,7 @@ def _step_memory(
 
 
 def assignment(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.Expr:
-    """Any assignment except to an aggregation."""
+    """Check any assignment except to an aggregation."""
     assign = _assign_memory if _is_memory(node.left, scope) else _assign_variable
     return assign(node, scope, check)
 
@@ -519,6 +515,6 @@ def assignment(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.E
 def step(
     node: tree.PrefixNode | tree.PostfixNode, scope: Scope, check: Check, *, post: bool
 ) -> typed.Expr:
-    """Any ++ and --."""
+    """Check ++ or -- of anything."""
     change = _step_memory if _is_memory(node.operand, scope) else _step_variable
     return change(node, scope, check, post=post)

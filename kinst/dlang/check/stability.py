@@ -1,5 +1,8 @@
-"""The stability of a clause: that of the least stable name it uses (Dynamic Tracing Guide,
-"Stability"; libdtrace's dt_open.c for the names).
+"""#pragma D attributes, binding and depends_on, and the stability that names and clauses have
+(Dynamic Tracing Guide, "Stability", "Versioning"; libdtrace's dt_open.c for the names, dt_pragma.c
+for the errors).
+
+The stability of a clause is that of its least stable name.
 
 Tested by tests/d/stability.cases.
 """
@@ -8,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from kinst.core.errors import DError, Span
+from kinst.core.errors import DError, KinstError, Span
 from kinst.core.stability import PRIVATE, STABLE, Attributes, attributes, least
+from kinst.dlang.check.scope import Scope
 from kinst.dlang.syntax import tree
-from kinst.dlang.vocabulary.type_names import LIBRARY_TYPES, STARTS_TYPE, STRUCTURES
+from kinst.dlang.vocabulary.type_names import LIBRARY_TYPES, STARTS_TYPE, STRUCTURES, words
 from kinst.dlang.walk import walk
 
 _EVOLVING = attributes("Evolving/Evolving/Common")
 
-_OWN = {
+# Names of D that are not Stable/Stable/Common.
+_NAMES = {
     "curthread": attributes("Stable/Private/Common"),
     **dict.fromkeys(
         (
@@ -31,8 +36,8 @@ _OWN = {
 
 
 def given(program: tree.ProgramNode) -> dict[str, Attributes]:
-    """The stability of the program's own names: from #pragma D attributes, or, for an inline, that
-    of the least stable name in its expression."""
+    """Return the stability of the program's own names: that of #pragma D attributes or, for an
+    inline, of the least stable name in its expression."""
     found: dict[str, Attributes] = {}
     for item in program.items:
         if isinstance(item, tree.InlineNode):
@@ -43,8 +48,7 @@ def given(program: tree.ProgramNode) -> dict[str, Attributes]:
 
 
 def _types(program: tree.ProgramNode) -> set[str]:
-    """The types that the program declares: names, and tags with struct, union or enum before
-    them."""
+    """Return the types that a program declares: names, and tags after struct, union or enum."""
     found: set[str] = set()
     for item in program.items:
         if isinstance(item, tree.TypeDeclarationNode):
@@ -56,7 +60,7 @@ def _types(program: tree.ProgramNode) -> set[str]:
 
 
 def _of_type(name: tree.TypeNode, own: set[str]) -> Attributes:
-    """A type of the kernel is private; all others are D's own."""
+    """Return the stability of a type: Private for the kernel's, Stable for all others."""
     words = [w for w in name.words if w not in ("const", "volatile", "restrict")]
     if name.body is not None or " ".join(words) in own or set(words) & LIBRARY_TYPES:
         return STABLE
@@ -68,16 +72,16 @@ def _of_type(name: tree.TypeNode, own: set[str]) -> Attributes:
 def _of_translators(
     name: tree.TypeNode, program: tree.ProgramNode, own: Mapping[str, Attributes]
 ) -> Attributes:
-    """The least stability of the members of the program's translators to a type (dt_cook_xlator()).
-    kinst's own translators are stable, as dtrace(1)'s are."""
+    """Return the least stability of the members of the program's translators to a type
+    (dt_cook_xlator()). kinst's own translators are stable, like dtrace(1)'s."""
     members = [
         member.value
         for item in program.items
         if isinstance(item, tree.TranslatorNode) and item.type.words == name.words
         for member in item.members
     ]
-    # A translation in a member's own expression: its operand counts, its translator is not
-    # looked into, which may be this one.
+    # Of a translation in a member's expression only the operand counts: its translator may be this
+    # one.
     plain = tree.ProgramNode(
         tuple(i for i in program.items if not isinstance(i, tree.TranslatorNode))
     )
@@ -87,8 +91,12 @@ def _of_translators(
 def named(
     nodes: object, args: Attributes, program: tree.ProgramNode, own: Mapping[str, Attributes]
 ) -> Iterator[tuple[str, Span, Attributes]]:
-    """The names in a piece of the tree, their places and their stability. args: that of the probe's
-    arguments. own: that of the program's names."""
+    """Yield the names in a part of the tree, with their spans and their stability.
+
+    Args:
+        args: the stability of the probe's arguments.
+        own: the stability of the program's own names (given()).
+    """
     types = _types(program)
     for node in walk(nodes):
         if isinstance(node, tree.TypeNode):
@@ -106,22 +114,22 @@ def named(
             elif name == "locals" or "`" in name:
                 found = PRIVATE
             else:
-                found = own.get(name, _OWN.get(name, STABLE))
+                found = own.get(name, _NAMES.get(name, STABLE))
             yield name, node.span, found
 
 
 def of_names(
     nodes: object, args: Attributes, program: tree.ProgramNode, own: Mapping[str, Attributes]
 ) -> Attributes:
-    """The least stability of all names in a piece of the tree; arguments as for named()."""
+    """Return the least stability of all names in a part of the tree; arguments as for named()."""
     return least([STABLE, *(found for _, _, found in named(nodes, args, program, own))])
 
 
 def check_minimum(
     clause: tree.ClauseNode, args: Attributes, program: tree.ProgramNode, minimum: Attributes
 ) -> None:
-    """Raise DError D_ATTR_MIN at the clause's first name that is less stable than option amin
-    allows. args: as for named()."""
+    """Raise DError D_ATTR_MIN at the clause's first name that is less stable than `minimum`, the
+    value of option amin."""
     own = given(program)
     for name, span, found in named((clause.predicate, clause.statements), args, program, own):
         if not found.reaches(minimum):
@@ -135,5 +143,56 @@ def of_clause(
     program: tree.ProgramNode,
     own: Mapping[str, Attributes],
 ) -> Attributes:
-    """The least stability of the names in a clause; arguments as for of_names()."""
+    """Return the least stability of the names in a clause; arguments as for of_names()."""
     return of_names((clause.predicate, clause.statements), args, program, own)
+
+
+_PROBE_PARTS = words("provider module function name args")
+
+
+def check_pragma(node: tree.PragmaNode, scope: Scope) -> None:
+    """Check that the subject of a pragma exists, once all of the program's names are known.
+
+    Raises DError D_PRAGMA_DEPEND, D_PRAGMA_SCOPE, D_PRAGMA_UNUSED, D_PRAGMA_INVAL.
+    """
+    if node.kind == "depends_on":
+        _check_dependency(node, scope)
+        return
+    name = node.words[1]
+    if node.kind == "attributes" and name == "provider":
+        provider, part = node.words[2:4]
+        if provider not in scope.environment.providers and provider not in scope.declared_providers:
+            raise DError(f"unused #pragma {node.kind}", node.span, "D_PRAGMA_UNUSED")
+        if part not in _PROBE_PARTS:
+            message = f'invalid component "{part}" in attribute #pragma for provider {provider}'
+            raise DError(message, node.span, "D_PRAGMA_INVAL")
+        return
+    if name in scope.variables or name in scope.inlines:
+        return
+    if scope.kind_of(name) is not None or name in scope.environment.registers:
+        message = f"#pragma {node.kind} cannot modify entity defined outside program scope"
+        raise DError(message, node.span, "D_PRAGMA_SCOPE")
+    hint = f"{name} is no global variable or inline of the program"
+    raise DError(f"unused #pragma {node.kind}", node.span, "D_PRAGMA_UNUSED", hint)
+
+
+def _check_dependency(node: tree.PragmaNode, scope: Scope) -> None:
+    kind, name = node.words[:2]
+    if kind == "library":
+        message = "main program may not explicitly depend on a library"
+        raise DError(message, node.span, "D_PRAGMA_DEPEND")
+    known = (
+        sorted(scope.environment.providers) if kind == "provider" else _typed_modules(node, scope)
+    )
+    if name not in known:
+        message = f"program requires {kind} {name}"
+        hint = f"there are {', '.join(known[:8])}{', ...' * (len(known) > 8)}" if known else ""
+        raise DError(message, node.span, "D_PRAGMA_DEPEND", hint)
+
+
+def _typed_modules(node: tree.PragmaNode, scope: Scope) -> list[str]:
+    """The names of the modules that have types."""
+    try:
+        return list(scope.types.source.modules()) if scope.types.source is not None else []
+    except KinstError as error:
+        raise DError(error.message, node.span, "D_PRAGMA_DEPEND", error.hint) from error
