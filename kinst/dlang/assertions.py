@@ -155,8 +155,8 @@ def read_test_file(text: str, file: str) -> TestFile:
 
 def _directives(text: str, source: SourceText) -> Iterator[tuple[str, str]]:
     """Yield word and value of each #pragma D test command "..." and #pragma D test timeout N."""
-    for found in _DIRECTIVE.finditer(text):
-        word, _, value = found[1].strip().partition(" ")
+    for match in _DIRECTIVE.finditer(text):
+        word, _, value = match[1].strip().partition(" ")
         value = value.strip()
         if len(value) > 1 and value[0] == value[-1] == '"':
             value = value[1:-1].replace('\\"', '"')
@@ -165,7 +165,7 @@ def _directives(text: str, source: SourceText) -> Iterator[tuple[str, str]]:
             good = re.fullmatch(r"[0-9]+(\.[0-9]*)?", value) is not None and float(value) > 0
         if not good:
             hint = '#pragma D test command "ls /", #pragma D test timeout 30'
-            span = source.span(found.start(), found.end())
+            span = source.span(match.start(), match.end())
             raise DError("malformed #pragma D test", span, "D_PRAGMA_MALFORM", hint)
         yield word, value
 
@@ -173,12 +173,12 @@ def _directives(text: str, source: SourceText) -> Iterator[tuple[str, str]]:
 def _clause_starts(text: str) -> Iterator[int]:
     """Yield the offset of each TEST that begins a clause."""
     depth, at = 0, 0
-    while found := _PIECE.search(text, at):
-        at = found.end()
-        if found[2]:
-            depth += 1 if found[2] == "{" else -1
-        elif found[3] and not depth:
-            yield found.start()
+    while match := _PIECE.search(text, at):
+        at = match.end()
+        if match[2]:
+            depth += 1 if match[2] == "{" else -1
+        elif match[3] and not depth:
+            yield match.start()
 
 
 class _TestReader:
@@ -275,9 +275,9 @@ class _Lowering:
             case tree.CallNode(_, tree.NameNode(_, name), (tree.IndexNode() as row,)) if (
                 name in FOLDS
             ):
-                made = self.term(row)
-                if isinstance(made, Rows):
-                    return Rows(made.name, made.key, name, unparse_expression(node))
+                rows_of_key = self.term(row)
+                if isinstance(rows_of_key, Rows):
+                    return Rows(rows_of_key.name, rows_of_key.key, name, unparse_expression(node))
             case tree.PrefixNode(_, op, operand) if op in ("!", "-", "+", "~"):
                 return Operation(op, (self.term(operand),))
             case tree.InfixNode(_, op, left, right) if op in _OPERATORS:

@@ -136,12 +136,12 @@ class FbtProvider(Provider):
         plain = name and not any(c in pattern.function + pattern.module for c in "*?[")
         if pattern.provider not in ("", self.name) or not plain or pattern.name not in NAMES:
             return None
-        found = types.function(name, pattern.module)
-        if found is None:
+        signature = types.function(name, pattern.module)
+        if signature is None:
             raise KinstError(f"the kernel's types have no function {name}")
         if pattern.name == "entry":
-            return found.parameters
-        return (INT,) if isinstance(found.result, VoidType) else (INT, found.result)
+            return signature.parameters
+        return (INT,) if isinstance(signature.result, VoidType) else (INT, signature.result)
 
     def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Sequence[Found]:
         if pattern.provider not in ("", self.name) or kernel is None or str(pattern) == ":::":
@@ -169,13 +169,13 @@ class FbtProvider(Provider):
                 site = Site(function, first.address - function.address, first.code)
                 yield Found(probe, site, None, entry)
             return
-        for part, index, condition, known in ways_out(function, kernel):
+        for part, index, condition, has_result in ways_out(function, kernel):
             instruction = kernel.instructions(part)[index]
             site = Site(part, instruction.address - part.address, instruction.code)
             offset = Argument(ARGUMENT_CONSTANT, instruction.address - function.address)
             result = (
                 Argument(ARGUMENT_SLOT, kernel.isa.result_slot)
-                if known
+                if has_result
                 else Argument(ARGUMENT_NONE)
             )
             yield Found(probe, site, None, (offset, result), condition)

@@ -156,8 +156,8 @@ class _Expander:
                     if len(rows) == layer:
                         rows.append([])
                     crossing = Crossing(description.pattern.name, name, layer) if name else None
-                    one = tree.DescriptionNode(pattern, description.span, name, crossing)
-                    rows[layer].append(one)
+                    plain = tree.DescriptionNode(pattern, description.span, name, crossing)
+                    rows[layer].append(plain)
         return [
             replace(
                 clause, descriptions=tuple(row), predicate=_with_condition(condition, clause)
@@ -169,17 +169,17 @@ class _Expander:
 
     def _places(self, clause: tree.ClauseNode) -> dict[str, dict[ProbePattern, list[_Meant]]]:
         """Return the sites of a clause's descriptions by condition, then by plain description."""
-        found: dict[str, dict[ProbePattern, list[_Meant]]] = {}
+        sites: dict[str, dict[ProbePattern, list[_Meant]]] = {}
         for description in clause.descriptions:
             meaning = _Meaning(((description.pattern, "", 0),))
             if is_sugar(description.pattern):
                 meaning = self._meaning(description)
             named = [*(("", p) for p in meaning.always), *meaning.sometimes]
             for condition, (pattern, name, depth) in named:
-                places = found.setdefault(condition, {})
+                places = sites.setdefault(condition, {})
                 order = depth if description.pattern.name == "entry" else -1 - depth
                 places.setdefault(pattern, []).append((order, name, description))
-        return found
+        return sites
 
     def _meaning(self, description: tree.DescriptionNode) -> _Meaning:
         pattern = description.pattern
@@ -217,20 +217,21 @@ class _Expander:
         it alone."""
         functions = self._index.functions(name)
         copies = self._index.copies(name)
-        own = self._own(pattern, name, functions, alone=alone and not copies)
-        found = regions_of(copies)
+        out_of_line = self._own(pattern, name, functions, alone=alone and not copies)
+        regions = regions_of(copies)
         always: list[_Named] = []
         sometimes: list[tuple[str, _Named]] = []
-        if found.regions:
-            sites = self._sites(pattern, name, found.regions, found.empty, len(copies))
+        if regions.regions:
+            sites = self._sites(pattern, name, regions.regions, regions.empty, len(copies))
             always = [p for condition, p in sites if not condition]
             sometimes = [(condition, p) for condition, p in sites if condition]
         always += [
-            (ProbePattern(of_functions(), pattern.module, f.name, pattern.name), "", 0) for f in own
+            (ProbePattern(of_functions(), pattern.module, f.name, pattern.name), "", 0)
+            for f in out_of_line
         ]
         if alone and not always and not sometimes:
-            said = self.notes[-1] if found.regions else f"{found.empty} without code"
-            raise self._nothing(pattern, functions, len(copies), said.partition(": ")[2] or said)
+            note = self.notes[-1] if regions.regions else f"{regions.empty} without code"
+            raise self._nothing(pattern, functions, len(copies), note.partition(": ")[2] or note)
         return _Meaning(tuple(always), tuple(sometimes))
 
     def _own(
@@ -238,20 +239,20 @@ class _Expander:
     ) -> list[Function]:
         """Return a function's out-of-line code, by debug information (where F.isra.0 is F) or else
         by symbols."""
-        found: dict[int, Function] = {}
+        mains: dict[int, Function] = {}
         for die in functions:
             for low, _ in die.ranges:
                 function = self._kernel.at(low)
                 if function is not None and _in(function, pattern):
                     main = self._kernel.parts(function)[0]
-                    found.setdefault(main.address, main)
-        if not found:
+                    mains.setdefault(main.address, main)
+        if not mains:
             try:
                 return list(self._kernel.find(pattern.module, name))
             except KinstError:
                 if alone:
                     raise
-        return list(found.values())
+        return list(mains.values())
 
     def _sites(
         self,
@@ -269,7 +270,7 @@ class _Expander:
             parts: self._kernel.gaps(parts) for parts in {g.parts for g in graphs.values()}
         }  # fmt: skip
         chosen: list[_Chosen] = []
-        found: list[tuple[str, _Named]] = []
+        sites: list[tuple[str, _Named]] = []
         for region in regions:
             graph = graphs.get(region.entry)
             if graph is not None and _lost(region, gaps[graph.parts], pattern.name):
@@ -299,21 +300,21 @@ class _Expander:
                 continue
             count.endless += not places
             count.moved += places != copy.plain
-            for one in places:
-                where = self._description(pattern, one.address)
+            for place in places:
+                where = self._description(pattern, place.address)
                 if where is not None:
-                    found.append((one.condition, (where, name, len(copy.region.within))))
-        said = f"{of_instructions()}::{name}:{pattern.name}"
-        self.notes.append(count.text(said))
+                    sites.append((place.condition, (where, name, len(copy.region.within))))
+        description = f"{of_instructions()}::{name}:{pattern.name}"
+        self.notes.append(count.text(description))
         if left_out := count.left_out():
-            self.losses.append(f"{said}: {left_out}")
+            self.losses.append(f"{description}: {left_out}")
         if count.undecoded:
             all_gaps = [gap for of_parts in gaps.values() for gap in of_parts]
             self.losses.append(
-                f"{said}: {count.undecoded} of {copies} inlined copies are left out:"
+                f"{description}: {count.undecoded} of {copies} inlined copies are left out:"
                 f" {gaps_told(all_gaps)}"
             )
-        return found
+        return sites
 
     def _refused(self, chosen: Sequence[_Chosen]) -> Callable[[int], bool]:
         """Return a function that tells whether an instruction is refused. The likely sites are
@@ -323,14 +324,14 @@ class _Expander:
             likely = [copy.region.entry, *(one.address for one in copy.plain)]
             sizes.update((address, copy.graph.size(address)) for address in likely)
         answers = self._kernel.refused(list(sizes.items()))
-        known = dict(zip(sizes, answers, strict=True))
+        refusals = dict(zip(sizes, answers, strict=True))
         graphs = {id(copy.graph): copy.graph for copy in chosen}.values()
 
         def refused(address: int) -> bool:
-            if address not in known:
+            if address not in refusals:
                 size = next(g.size(address) for g in graphs if g.is_instruction(address))
-                known[address] = self._kernel.refused([(address, size)])[0]
-            return known[address]
+                refusals[address] = self._kernel.refused([(address, size)])[0]
+            return refusals[address]
 
         return refused
 
@@ -343,14 +344,14 @@ class _Expander:
         return ProbePattern(of_instructions(), module, function.name, offset)
 
     def _nothing(
-        self, pattern: ProbePattern, functions: Sequence[FunctionDie], copies: int, said: str
+        self, pattern: ProbePattern, functions: Sequence[FunctionDie], copies: int, note: str
     ) -> KinstError:
         """Return the error for a name without any site. said: why its copies are left out."""
         name = pattern.function
         for die in functions:
             if copies:
                 return KinstError(
-                    f"no copy of {name} can be traced: {said}",
+                    f"no copy of {name} can be traced: {note}",
                     f"it is declared at {die.decl_file}:{die.decl_line}",
                 )
             if die.inlined:
@@ -387,10 +388,10 @@ def _with_condition(condition: str, clause: tree.ClauseNode) -> tree.ExprNode | 
     if not condition:
         return clause.predicate
     program = parse_text(f"BEGIN/{condition}/{{}}", clause.span.file)
-    found = program.clauses[0].predicate
-    assert found is not None
-    return found if clause.predicate is None else tree.InfixNode(
-        clause.span, "&&", found, clause.predicate
+    predicate = program.clauses[0].predicate
+    assert predicate is not None
+    return predicate if clause.predicate is None else tree.InfixNode(
+        clause.span, "&&", predicate, clause.predicate
     )  # fmt: skip
 
 
@@ -439,5 +440,7 @@ class _Count:
             (self.moved, lambda n: f"{n} traced beside what cannot be planted"),
             (self.elsewhere, lambda n: f"{n} in other modules"),
         ]
-        said = [form(n) for n, form in parts if n]
-        return f"{name}: {self.copies} inlined copies" + (f": {', '.join(said)}" if said else "")
+        counts = [form(n) for n, form in parts if n]
+        return f"{name}: {self.copies} inlined copies" + (
+            f": {', '.join(counts)}" if counts else ""
+        )

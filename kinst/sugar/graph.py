@@ -68,10 +68,12 @@ class Graph:
         instructions: dict[int, tuple[int, Flow]] = {}  # start -> (end, flow)
         self._padding = set[int]()
         for part in parts:
-            for one, flow in zip(kernel.instructions(part), kernel.flows(part), strict=True):
-                instructions[one.address] = (one.end, flow)
-                if kernel.isa.is_nop(one.code):
-                    self._padding.add(one.address)
+            for instruction, flow in zip(
+                kernel.instructions(part), kernel.flows(part), strict=True
+            ):
+                instructions[instruction.address] = (instruction.end, flow)
+                if kernel.isa.is_nop(instruction.code):
+                    self._padding.add(instruction.address)
         self._addresses = sorted(instructions)
         self._flows = instructions
         leaders = {part.address for part in parts} | {c for c in cuts if c in instructions}
@@ -130,12 +132,12 @@ class Graph:
         return self._addresses[at]
 
     def _edges(self, node: int) -> tuple[Edge, ...]:
-        found = self._plain_edges(node)
+        edges = self._plain_edges(node)
         fixup = self._index.get(self._flows[self.last[node]][1].fault or 0)
         if fixup is None:
-            return found
+            return edges
         return (
-            *(replace(edge, known=False) for edge in found),
+            *(replace(edge, known=False) for edge in edges),
             Edge(fixup, known=False, fault=True),
         )
 

@@ -94,26 +94,26 @@ def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]
             parts = kernel.parts(function)
             whole.setdefault(parts[0].address, (parts, []))[1].append(region)
     dead_ends = dead_ends_of(kernel) if whole else frozenset[int]()
-    found = {}
+    graphs = {}
     for parts, inside in whole.values():
         cuts = {r.entry for r in inside} | {a for r in inside for pair in r.ranges for a in pair}
         alone = {
             r.entry for r in inside if not any(low <= r.entry < high for low, high in r.ranges)
         }
         graph = Graph(kernel, parts, cuts, alone, dead_ends)
-        found.update({region.entry: graph for region in inside})
-    return found
+        graphs.update({region.entry: graph for region in inside})
+    return graphs
 
 
 def dead_ends_of(kernel: Kernel) -> frozenset[int]:
     """Return the addresses of functions that never return."""
-    found: set[int] = set()
+    addresses: set[int] = set()
     for name in kernel.dead_ends():
         try:
-            found.update(f.address for f in kernel.find("", name))
+            addresses.update(f.address for f in kernel.find("", name))
         except KinstError:  # the name is ambiguous
             continue
-    return frozenset(found)
+    return frozenset(addresses)
 
 
 def stay(region: CopyRegion, graph: Graph) -> Stay:
@@ -121,9 +121,9 @@ def stay(region: CopyRegion, graph: Graph) -> Stay:
     entry = graph.node_at(region.entry)
     if entry is None:
         return Stay(-1, frozenset(), False, False)
-    own = graph.nodes_in(region.ranges)
+    in_ranges = graph.nodes_in(region.ranges)
     reached = graph.reached(graph.root, entry)
-    inside = own - reached - {entry}
+    inside = in_ranges - reached - {entry}
     todo = list(inside)
     while todo:
         for node in graph.before[todo.pop()]:
@@ -131,7 +131,7 @@ def stay(region: CopyRegion, graph: Graph) -> Stay:
                 inside.add(node)
                 todo.append(node)
     nodes = frozenset(inside | {entry})
-    return Stay(entry, nodes, not nodes <= own | {entry}, bool(own & reached))
+    return Stay(entry, nodes, not nodes <= in_ranges | {entry}, bool(in_ranges & reached))
 
 
 def never(address: int) -> bool:
@@ -169,9 +169,9 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
     """
     inside = set(stay.nodes)
     while True:
-        found, stuck = _exits(inside, stay.entry, graph, refused)
+        leaving, stuck = _exits(inside, stay.entry, graph, refused)
         if not stuck or inside == {stay.entry}:
-            return sorted(found, key=lambda one: one.address)
+            return sorted(leaving, key=lambda one: one.address)
         for node in stuck:
             inside -= inside if node == stay.entry else graph.reached(node, stay.entry)
             inside.add(stay.entry)
@@ -182,7 +182,7 @@ def _exits(
 ) -> tuple[list[CopyExit], list[int]]:
     """Return the exits of these nodes, and the nodes with an exit for which there is no site."""
     leaving = _edges_out(inside, entry, graph)
-    found: list[CopyExit] = []
+    exits_found: list[CopyExit] = []
     asked = set[int]()
     todo = sorted(leaving)
     while todo:
@@ -195,7 +195,7 @@ def _exits(
             place = _behind(to, inside, graph, refused)
             if place is None:
                 continue
-            found.append(CopyExit(place))
+            exits_found.append(CopyExit(place))
             for one in graph.before[to]:
                 leaving[one] -= {k for k, e in enumerate(graph.edges[one]) if e.to == to}
                 todo.append(one)
@@ -209,18 +209,18 @@ def _exits(
         told = len(ways) == len(edges) or all(edges[k].known for k in ways)
         if ways and place is not None and (told or any(e.fault for e in edges)):
             condition = _condition(edges, ways) if place == graph.last[node] else ""
-            found.append(CopyExit(place, condition))
+            exits_found.append(CopyExit(place, condition))
         elif ways:
             stuck.append(node)
-    return found, stuck
+    return exits_found, stuck
 
 
 def _is_clear(
     node: int, ways: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> bool:
     """Whether a probe at a node's last instruction can tell that one of these edges is taken."""
-    known = all(graph.edges[node][k].known for k in ways)
-    return known and not refused(graph.last[node])
+    told = all(graph.edges[node][k].known for k in ways)
+    return told and not refused(graph.last[node])
 
 
 def _behind(
@@ -269,9 +269,9 @@ def _condition(edges: Sequence[Edge], ways: Collection[int]) -> str:
 
 def _edges_out(inside: Collection[int], entry: int, graph: Graph) -> dict[int, set[int]]:
     """Return the indexes of the edges that lead out, for each node that has any."""
-    found = {}
+    leaving = {}
     for node in inside:
         out = {k for k, e in enumerate(graph.edges[node]) if e.to not in inside or e.to == entry}
         if out:
-            found[node] = out
-    return found
+            leaving[node] = out
+    return leaving

@@ -178,13 +178,13 @@ class _ClauseSplitter:
         self._groups: dict[str, tuple[tree.ClauseNode, list[tree.DescriptionNode]]] = {}
 
     def add(
-        self, description: tree.DescriptionNode, found: Sequence[MatchedInstruction]
+        self, description: tree.DescriptionNode, instructions: Sequence[MatchedInstruction]
     ) -> list[_Missing]:
         """Sort a description's instructions into groups. Return those at which a variable cannot be
         read."""
         missing: list[_Missing] = []
         keys: set[str] = set()
-        for place in found:
+        for place in instructions:
             try:
                 clause = _with_prints(
                     self._clause, place, description.inlined, self._find, self._names_at
@@ -197,10 +197,10 @@ class _ClauseSplitter:
             key = "\n".join(map(unparse_expression, (*predicate, *body.statements)))
             keys.add(key)
             rows = self._groups.setdefault(key, (body, []))[1]
-            one = replace(description, pattern=place.pattern)
-            if not place.fixed or one not in rows:
-                rows.append(one)
-        if len(keys) > 1 and any(place.fixed for place in found):
+            of_instruction = replace(description, pattern=place.pattern)
+            if not place.fixed or of_instruction not in rows:
+                rows.append(of_instruction)
+        if len(keys) > 1 and any(place.fixed for place in instructions):
             message = (
                 f"{description.pattern}: its instructions have the variables in different places"
             )
@@ -234,18 +234,18 @@ def _split(
     for descriptions in written.values():
         count, missing = 0, list[_Missing]()
         for description in descriptions:
-            found = places(description.pattern)
-            count += len(found)
-            missing += splitter.add(description, found)
+            instructions = places(description.pattern)
+            count += len(instructions)
+            missing += splitter.add(description, instructions)
         if not missing:
             continue
         # If the variable exists somewhere, the reason why it cannot be read says more.
         first = next((m for m in missing if m.error.local is not None), missing[0])
         if len(missing) == count or first.place.fixed:
             raise _refusal(first.place, first.description.inlined, first.error, nearest)
-        what = f"{first.description.inlined}, " if first.description.inlined else ""
+        copy_of = f"{first.description.inlined}, " if first.description.inlined else ""
         notes.append(
-            f"{len(missing)} of {count} instructions are left out: {what}{first.error.node.name}"
+            f"{len(missing)} of {count} instructions are left out: {copy_of}{first.error.node.name}"
             f" is not known there ({first.place.text}: {first.error})"
         )
     return splitter.clauses()
@@ -272,10 +272,10 @@ def _with_prints(
 
     def missing(name: str, span: Span) -> str:
         try:
-            found = find(place, name, inlined)
-            if not found.reason:
-                _whole(found, span)
-            return found.reason
+            local = find(place, name, inlined)
+            if not local.reason:
+                _whole(local, span)
+            return local.reason
         except KinstError as error:
             return error.message
 
@@ -293,12 +293,12 @@ def _at(
 
     def local_of(node: tree.MemberNode) -> Local:
         try:
-            found = find(place, node.name, inlined)
+            variable = find(place, node.name, inlined)
         except KinstError as error:
             raise _MissingError(None, node, error) from error
-        if found.reason:
-            raise _MissingError(found, node, KinstError(found.reason))
-        return found
+        if variable.reason:
+            raise _MissingError(variable, node, KinstError(variable.reason))
+        return variable
 
     def one(node: tree.ExprNode) -> tree.ExprNode | None:
         chain: list[tree.MemberNode] = []
@@ -332,9 +332,9 @@ def _in_memory(local: Local) -> bool:
 
 
 def _parsed(text: str, span: Span) -> tree.ExprNode:
-    found = parse_text(f"BEGIN/({text})/{{}}", span.file).clauses[0].predicate
-    assert found is not None
-    return found
+    predicate = parse_text(f"BEGIN/({text})/{{}}", span.file).clauses[0].predicate
+    assert predicate is not None
+    return predicate
 
 
 def _whole(local: Local, span: Span) -> tree.ExprNode:
@@ -375,25 +375,25 @@ def _member(local: Local, name: str) -> Local:
     """Return a member of a structure that is not in memory. Raises KinstError."""
     if not isinstance(local.type, StructType):
         raise KinstError(f"{local.name} is no structure")
-    found = local.type.member(name)
-    if found is None:
+    member = local.type.member(name)
+    if member is None:
         raise KinstError(f"{name} is not a member of {local.type}")
     label = f"{local.name}.{name}"
-    if found.bits:
+    if member.bits:
         whole = _value(_slice(local, 0, local.type.size, INT64, label))
-        up = 64 - found.bits - found.bit
+        up = 64 - member.bits - member.bit
         if up < 0:
             raise KinstError(f"{label} is in more than one register")
-        signed = "int64_t" if getattr(found.type, "signed", False) else "uint64_t"
-        text = f"(({signed})(({whole}) << {up}) >> {64 - found.bits})"
-        return Local(label, found.type, local.function, (LocalPiece("value", text),))
-    size = size_of(found.type, 0)
-    return _slice(local, found.offset, size, found.type, label)
+        signed = "int64_t" if getattr(member.type, "signed", False) else "uint64_t"
+        text = f"(({signed})(({whole}) << {up}) >> {64 - member.bits})"
+        return Local(label, member.type, local.function, (LocalPiece("value", text),))
+    size = size_of(member.type, 0)
+    return _slice(local, member.offset, size, member.type, label)
 
 
 def _slice(local: Local, start: int, size: int, type_: DType, name: str) -> Local:
     """Return `size` bytes of a variable, from offset `start` on, as a variable."""
-    found, at = [], 0
+    pieces, at = [], 0
     for piece in local.pieces:
         length = piece.size or size_of(local.type, 0)
         low, high = max(start, at), min(start + size, at + length)
@@ -403,8 +403,8 @@ def _slice(local: Local, start: int, size: int, type_: DType, name: str) -> Loca
                 text = f"({text} + {delta})"
             elif delta and piece.kind:
                 text = f"({text} >> {8 * delta})"
-            found.append(LocalPiece(piece.kind, text, high - low))
+            pieces.append(LocalPiece(piece.kind, text, high - low))
         at += length
-    if not found or sum(p.size for p in found) < size or not all(p.kind for p in found):
+    if not pieces or sum(p.size for p in pieces) < size or not all(p.kind for p in pieces):
         raise KinstError(f"{name} is optimised out")
-    return Local(name, type_, local.function, tuple(found))
+    return Local(name, type_, local.function, tuple(pieces))

@@ -307,10 +307,10 @@ def _formatted(name: str, node: tree.CallNode, scope: Scope) -> typed.PrintfActi
     _expect_arguments(node, 1, at_least=True)
     first = node.arguments[0]
     if not isinstance(first, tree.StringNode):
-        given = "aggregation" if is_aggregation(first) else str(check(first, scope).type)
+        shown_type = "aggregation" if is_aggregation(first) else str(check(first, scope).type)
         raise DError(
             f"{name}( ) argument #1 is incompatible with prototype: "
-            f"prototype: string constant, argument: {given}",
+            f"prototype: string constant, argument: {shown_type}",
             first.span,
             "D_PRINTF_ARG_FMT",
         )
@@ -357,8 +357,8 @@ def _with_format(node: tree.CallNode, scope: Scope, aggregations: Aggregations) 
         a.value for a in node.arguments if isinstance(a, tree.StringNode)
     ] == [b""]:
         return typed.PerformAction(node.span, name, (), typed.PrintfFormat("", ()))
-    made = _formatted(name, node, scope)
-    return typed.PerformAction(node.span, name, made.args, made.format)
+    action = _formatted(name, node, scope)
+    return typed.PerformAction(node.span, name, action.args, action.format)
 
 
 def _exit(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:

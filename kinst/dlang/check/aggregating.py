@@ -262,22 +262,22 @@ class Aggregations:
         self, node: tree.AggregationNode, tag: str = "D_IDENT_UNDEF"
     ) -> typed.AggregationVariable:
         """Return a complete aggregation. Raises DError with this tag if no clause assigns it."""
-        found = self._found.get(node.name)
-        if found is None:
+        defined = self._found.get(node.name)
+        if defined is None:
             message = f"failed to resolve @{node.name[:80]}: Unknown variable name"
             hint = f"no clause has @{node.name[:80]} = ..."
             raise DError(message, node.span, tag, hint)
-        return self._typed(node.name, found)
+        return self._typed(node.name, defined)
 
-    def _typed(self, name: str, found: _Defined) -> typed.AggregationVariable:
+    def _typed(self, name: str, defined: _Defined) -> typed.AggregationVariable:
         return typed.AggregationVariable(
-            name, found.index, found.keys, found.function, found.signed,
+            name, defined.index, defined.keys, defined.function, defined.signed,
             self._measures.get(name, typed.Measure()),
         )  # fmt: skip
 
     def all(self) -> tuple[typed.AggregationVariable, ...]:
         """Return all aggregations in the order of their indexes."""
-        return tuple(self._typed(name, found) for name, found in self._found.items())
+        return tuple(self._typed(name, defined) for name, defined in self._found.items())
 
 
 def _merged(before: DType, now: DType) -> DType | None:
@@ -345,9 +345,9 @@ def aggregate(node: tree.AssignmentNode, scope: Scope, aggregations: Aggregation
         aggregations.define(target.name, keys, update, target.span)
 
     def finish() -> typed.Action:
-        made = aggregations.get(target)
-        final = tuple(_as_key(k, t) for k, t in zip(keys, made.keys, strict=True))
-        return typed.AggregateAction(target.span, made, final, update.value, update.weight)
+        aggregation = aggregations.get(target)
+        final = tuple(_as_key(k, t) for k, t in zip(keys, aggregation.keys, strict=True))
+        return typed.AggregateAction(target.span, aggregation, final, update.value, update.weight)
 
     return finish
 
@@ -443,12 +443,12 @@ def _aggregation_argument(
         return argument
     assert isinstance(node.function, tree.NameNode)
     if is_aggregation(argument):
-        given, hint = "an aggregation with keys", "write the aggregation without its keys"
+        shown_type, hint = "an aggregation with keys", "write the aggregation without its keys"
     else:
-        given, hint = str(check(argument, scope).type), ""
+        shown_type, hint = str(check(argument, scope).type), ""
     raise DError(
         f"{node.function.name}( ) argument #{at + 1} is incompatible with prototype: "
-        f"prototype: aggregation, argument: {given}",
+        f"prototype: aggregation, argument: {shown_type}",
         argument.span,
         tag,
         hint,
@@ -510,8 +510,8 @@ def normalize(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> 
             divisor = typed.NonZero(divisor.type, divisor.span, divisor)
 
     def finish() -> typed.Action:
-        made = aggregations.get(target, "D_NORMALIZE_AGGBAD")
-        return typed.NormalizeAction(node.span, made, divisor)
+        aggregation = aggregations.get(target, "D_NORMALIZE_AGGBAD")
+        return typed.NormalizeAction(node.span, aggregation, divisor)
 
     return finish
 
@@ -532,17 +532,17 @@ def printa(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> Unf
     parsed = parse_format(first.value, first.span) if isinstance(first, tree.StringNode) else None
 
     def finish() -> typed.Action:
-        made = tuple(aggregations.get(t, "D_PRINTA_AGGBAD") for t in targets)
-        for target, other in zip(targets[1:], made[1:], strict=True):
-            _check_same_keys(made[0], other, target.span)
+        printed = tuple(aggregations.get(t, "D_PRINTA_AGGBAD") for t in targets)
+        for target, other in zip(targets[1:], printed[1:], strict=True):
+            _check_same_keys(printed[0], other, target.span)
         format_: typed.PrintfFormat | None = None
         if parsed is not None:
-            aggregated = UINT64 if made[0].function.name == "count" else INT64
-            keys = [PrintedValue(k, first.span) for k in made[0].keys]
+            aggregated = UINT64 if printed[0].function.name == "count" else INT64
+            keys = [PrintedValue(k, first.span) for k in printed[0].keys]
             format_, _ = bind_format(
                 "printa", parsed, keys, first.span, aggregated=aggregated, exact=False
             )
-        return typed.PrintaAction(node.span, format_, made)
+        return typed.PrintaAction(node.span, format_, printed)
 
     return finish
 

@@ -144,10 +144,10 @@ def call(node: tree.CallNode, scope: Scope, check: Check) -> typed.Expr:
         if not node.arguments and name in _WITH_ARGUMENT:
             message = f"{name}( ) prototype mismatch: 0 args passed, 1 expected"
             raise DError(message, node.span, "D_PROTO_LEN")
-        found = ActionCall(VOID, node.span, f"{builtins.kind_of(name)} {name}( )")
+        action = ActionCall(VOID, node.span, f"{builtins.kind_of(name)} {name}( )")
         if name in builtins.VALUED_ACTIONS:
-            raise action_as_value(found)
-        return found
+            raise action_as_value(action)
+        return action
     raise unknown_function(name, node.span, scope)
 
 
@@ -164,8 +164,8 @@ def unknown_function(name: str, span: Span, scope: Scope) -> DError:
         message = f"{kind} '{name}' may not be referenced as a function"
         return DError(message, span, "D_FUNC_IDKIND")
     inlines = (one.name for one in scope.inlines.values() if one.parameters is not None)
-    known = [*builtins.CALLABLE, *scope.environment.subroutines, "speculation", *inlines]
-    near = get_close_matches(name[:80], known, 1, 0.7)
+    functions = [*builtins.CALLABLE, *scope.environment.subroutines, "speculation", *inlines]
+    near = get_close_matches(name[:80], functions, 1, 0.7)
     hint = function_hint(name) or (f"did you mean {near[0]}()?" if near else "")
     return DError(f"undefined function name: {name[:80]}", span, "D_FUNC_UNDEF", hint)
 

@@ -37,9 +37,11 @@ def declare_type(node: tree.TypeDeclarationNode, scope: Scope) -> None:
         message = f"global variable identifier redeclared: {node.name}"
         raise DError(message, node.span, "D_DECL_IDRED")
     body = node.type.body
-    for one in body.enumerators if isinstance(body, tree.EnumBodyNode) else ():
-        if scope.kind_of(one.name) is not None or _is_global(one.name, scope):
-            raise DError(f"identifier redeclared: {one.name}", one.span, "D_DECL_IDRED")
+    for enumerator in body.enumerators if isinstance(body, tree.EnumBodyNode) else ():
+        if scope.kind_of(enumerator.name) is not None or _is_global(enumerator.name, scope):
+            raise DError(
+                f"identifier redeclared: {enumerator.name}", enumerator.span, "D_DECL_IDRED"
+            )
     scope.types.declare(node)
 
 
@@ -174,21 +176,21 @@ def declare_provider(node: tree.ProviderNode, scope: Scope) -> None:
     if node.name[-1].isdigit():
         message = f"provider name may not end with a digit: {node.name}"
         raise DError(message, node.span, "D_PROV_BADNAME", "dtrace(1) adds the process's id to it")
-    known = _known_probes(node.name, scope)
-    made: dict[str, tuple[Sequence[DType], Sequence[DType] | None]] = {}
+    existing = _known_probes(node.name, scope)
+    interface: dict[str, tuple[Sequence[DType], Sequence[DType] | None]] = {}
     for probe in node.probes:
         name = probe.name.replace("__", "-")
         _check_provider_name("probe", name, LONGEST_PROBE, probe.span)
         inputs, outputs = _prototypes(probe, name, scope)
-        if known is not None:
-            _compare_probe(node.name, name, known, (inputs, outputs), probe.span)
-        elif name in made:
+        if existing is not None:
+            _compare_probe(node.name, name, existing, (inputs, outputs), probe.span)
+        elif name in interface:
             message = f"probe redeclared: {node.name}:::{name}"
             raise DError(message, probe.span, "D_PROV_PRDUP")
         _check_translators(node.name, name, probe, scope)
-        made[name] = inputs, outputs
-    if known is None:
-        scope.declared_providers[node.name] = made
+        interface[name] = inputs, outputs
+    if existing is None:
+        scope.declared_providers[node.name] = interface
 
 
 def _check_provider_name(kind: str, name: str, longest: int, span: Span) -> None:
@@ -204,8 +206,8 @@ def _known_probes(name: str, scope: Scope) -> Interface | None:
     """The probes of an existing provider; None for a new name."""
     if name in scope.declared_providers:
         return scope.declared_providers[name]
-    known = scope.environment.providers.get(name)
-    return None if known is None else dict.fromkeys(known.redeclared, ((), None))
+    interface = scope.environment.providers.get(name)
+    return None if interface is None else dict.fromkeys(interface.redeclared, ((), None))
 
 
 def _prototypes(
@@ -229,35 +231,35 @@ def _prototype_types(
     given: tree.PrototypeNode, formal: tree.PrototypeNode, kind: str, span: Span, scope: Scope
 ) -> Sequence[DType]:
     """The types in a prototype; `formal` is the prototype whose parameters have names."""
-    found: list[DType] = []
+    types: list[DType] = []
     names: set[str] = set()
     formals = {p.name for p in formal.parameters if p.name}
-    for number, one in enumerate(given.parameters, 1):
-        type_ = scope.resolve(one.type)
-        found.append(type_)
+    for number, parameter in enumerate(given.parameters, 1):
+        type_ = scope.resolve(parameter.type)
+        types.append(type_)
         void = isinstance(type_, VoidType)
-        if void and one.name:
-            message = f"void parameter may not have a name: {one.name}"
-            raise DError(message, one.span, "D_DECL_PROTO_NAME")
-        if one.name:
-            wrong = one.name in names if given is formal else one.name not in formals
+        if void and parameter.name:
+            message = f"void parameter may not have a name: {parameter.name}"
+            raise DError(message, parameter.span, "D_DECL_PROTO_NAME")
+        if parameter.name:
+            wrong = parameter.name in names if given is formal else parameter.name not in formals
             if wrong:
                 how = "already" if given is formal else "not"
-                message = f"parameter is {how} declared in {kind} prototype: {one.name}"
+                message = f"parameter is {how} declared in {kind} prototype: {parameter.name}"
                 message += f", parameter #{number}"
-                raise DError(message, one.span, "D_DECL_PROTO_FORM")
-            names.add(one.name)
+                raise DError(message, parameter.span, "D_DECL_PROTO_FORM")
+            names.add(parameter.name)
         elif not void and given is not formal:
             message = f"parameter declaration requires a name: parameter #{number}"
-            raise DError(message, one.span, "D_DECL_PROTO_NAME")
+            raise DError(message, parameter.span, "D_DECL_PROTO_NAME")
     if given.variadic:
         message = f"{kind} prototype may not use a variable-length argument list"
         raise DError(message, span, "D_DECL_PROTO_VARARGS")
-    if any(isinstance(t, VoidType) for t in found):
-        if len(found) > 1:
+    if any(isinstance(t, VoidType) for t in types):
+        if len(types) > 1:
             raise DError("void must be sole parameter", span, "D_DECL_PROTO_VOID")
         return ()
-    return found
+    return types
 
 
 def _compare_probe(
@@ -302,21 +304,21 @@ def _check_translators(
 ) -> None:
     """Raise DError D_PROV_PRXLATOR if an output is neither its input nor translated from it."""
     inputs = {p.name: scope.resolve(p.type) for p in probe.inputs.parameters if p.name}
-    given = probe.outputs.parameters if probe.outputs is not None else ()
-    for number, one in enumerate(given, 1):
-        if one.name not in inputs:
+    outputs = probe.outputs.parameters if probe.outputs is not None else ()
+    for number, parameter in enumerate(outputs, 1):
+        if parameter.name not in inputs:
             continue
-        source, made = inputs[one.name], scope.resolve(one.type)
-        if _may_be_passed_as(source, made):
+        source, type_ = inputs[parameter.name], scope.resolve(parameter.type)
+        if _may_be_passed_as(source, type_):
             continue
-        target = getattr(made, "to", made)
+        target = getattr(type_, "to", type_)
         if any(same(t.source, source) and same(t.made, target) for t in scope.translators):
             continue
         message = (
             f"translator for {provider}:::{name} output argument #{number} from {source} to"
-            f" {made} is not defined"
+            f" {type_} is not defined"
         )
-        raise DError(message, one.span, "D_PROV_PRXLATOR")
+        raise DError(message, parameter.span, "D_PROV_PRXLATOR")
 
 
 def _may_be_passed_as(source: DType, made: DType) -> bool:

@@ -69,16 +69,16 @@ def define_inline(node: tree.InlineNode, scope: Scope, check: Check) -> None:
         if parameter.name in sample:
             message = f"parameter name redefined: {parameter.name}"
             raise DError(message, parameter.span, "D_DECL_PROTO_NAME")
-        made = typed.Variable(parameter.name, type_, -1)
-        sample[parameter.name] = typed.GlobalRead(type_, parameter.span, made)
+        variable = typed.Variable(parameter.name, type_, -1)
+        sample[parameter.name] = typed.GlobalRead(type_, parameter.span, variable)
     _expand_inline(node, sample, node.span, scope, check)
     scope.inlines[name] = node
 
 
 def is_inline_array(node: tree.ExprNode, scope: Scope) -> bool:
     """Whether a node names an inline with parameters."""
-    found = scope.inlines.get(node.name) if isinstance(node, tree.NameNode) else None
-    return found is not None and found.parameters is not None
+    inline = scope.inlines.get(node.name) if isinstance(node, tree.NameNode) else None
+    return inline is not None and inline.parameters is not None
 
 
 def inline_value(
@@ -103,25 +103,25 @@ def inline_value(
         found = _expand_inline(inline, {}, node.span, scope, check)
         return replace(found, span=node.span) if isinstance(found, Translation) else found
     parameters = inline.parameters or ()
-    given = use.arguments
-    if len(given) != len(parameters):
-        plural = "arg" if len(given) == 1 else "args"
+    arguments = use.arguments
+    if len(arguments) != len(parameters):
+        plural = "arg" if len(arguments) == 1 else "args"
         message = (
-            f"{node.name}[ ] prototype mismatch: {len(given)} {plural} passed, "
+            f"{node.name}[ ] prototype mismatch: {len(arguments)} {plural} passed, "
             f"{len(parameters)} expected"
         )
         raise DError(message, use.span, "D_PROTO_LEN")
     bound = {}
-    for number, (parameter, one) in enumerate(zip(parameters, given, strict=True), 1):
-        wanted, got = scope.resolve(parameter.type), check(one, scope)
-        made = as_argument(got, wanted)
-        if made is None:
+    for number, (parameter, argument_node) in enumerate(zip(parameters, arguments, strict=True), 1):
+        wanted, got = scope.resolve(parameter.type), check(argument_node, scope)
+        argument = as_argument(got, wanted)
+        if argument is None:
             message = (
                 f"{node.name}[ ] argument #{number} is incompatible with prototype: "
                 f"prototype: {wanted}, argument: {got.type}"
             )
-            raise DError(message, one.span, "D_PROTO_ARG")
-        bound[parameter.name] = made
+            raise DError(message, argument_node.span, "D_PROTO_ARG")
+        bound[parameter.name] = argument
     return _expand_inline(inline, bound, use.span, scope, check)
 
 
@@ -154,17 +154,17 @@ def _expand_inline(
     count_expansion(span, scope)
     outer, scope.bound = scope.bound, bound
     try:
-        found = check(inline.value, scope)
+        value = check(inline.value, scope)
     finally:
         scope.bound = outer
     wanted = scope.resolve(inline.type)
-    made = as_argument(found, wanted)
-    if made is None:
+    converted_value = as_argument(value, wanted)
+    if converted_value is None:
         message = (
-            f'inline {inline.name} definition uses incompatible types: "{wanted}" = "{found.type}"'
+            f'inline {inline.name} definition uses incompatible types: "{wanted}" = "{value.type}"'
         )
         raise DError(message, inline.value.span, "D_OP_INCOMPAT")
-    return made
+    return converted_value
 
 
 def define_translator(
@@ -194,8 +194,8 @@ def define_translator(
     translator = Translator(node, source, made, lazily)
     if not lazily:
         sample = _sample_of(node, source)
-        for one in node.members:
-            _member_value(translator, one, sample, one.span, scope, check)
+        for member in node.members:
+            _member_value(translator, member, sample, member.span, scope, check)
     scope.translators.append(translator)
 
 
@@ -214,16 +214,16 @@ def xlate(node: tree.XlateNode, scope: Scope, check: Check) -> typed.Expr:
     Raises DError D_XLATE_NONE and the errors of the expression.
     """
     wanted, operand = scope.resolve(node.type), check(node.operand, scope)
-    made = wanted.to if isinstance(wanted, PointerType) else wanted
-    of_type = [t for t in scope.translators if same(t.made, made)]
+    struct = wanted.to if isinstance(wanted, PointerType) else wanted
+    of_type = [t for t in scope.translators if same(t.made, struct)]
     exact = [t for t in of_type if same(t.source, operand.type)]
     for translator in (*exact, *of_type):
         source = _given(operand, translator.source)
         if source is not None:
             return Translation(wanted, node.span, translator, source)
     message = f'cannot translate from "{operand.type}" to "{wanted}"'
-    known = ", ".join(dict.fromkeys(str(t.source) for t in of_type))
-    hint = f"there are translators from {known}" if known else ""
+    sources = ", ".join(dict.fromkeys(str(t.source) for t in of_type))
+    hint = f"there are translators from {sources}" if sources else ""
     raise DError(message, node.span, "D_XLATE_NONE", hint)
 
 
@@ -244,8 +244,8 @@ def translated_member(
     """Return a member of a translation. Raises DError D_XLATE_NOCONV, D_OP_PTR, D_OP_SOU and the
     errors of its expression."""
     translator = base.translator
-    given = [one for one in translator.node.members if one.name == node.name]
-    if not given:
+    definitions = [one for one in translator.node.members if one.name == node.name]
+    if not definitions:
         message = f"translator does not define conversion for member: {node.name}"
         raise DError(message, node.span, "D_XLATE_NOCONV")
     pointer = isinstance(base.type, PointerType)
@@ -253,7 +253,7 @@ def translated_member(
         message = f"operator {node.op} must be applied to a {'struct' if pointer else 'pointer'}"
         hint = f"write {'->' if pointer else '.'}{node.name}"
         raise DError(message, node.span, "D_OP_SOU" if pointer else "D_OP_PTR", hint)
-    return _member_value(translator, given[0], base.source, node.span, scope, check)
+    return _member_value(translator, definitions[0], base.source, node.span, scope, check)
 
 
 def _member_value(
@@ -272,21 +272,21 @@ def _member_value(
     count_expansion(span, scope)
     outer, scope.bound = scope.bound, {translator.node.parameter: source}
     try:
-        found = check(one.value, scope)
+        value = check(one.value, scope)
     except DError as error:
         if not translator.lazily:
             raise
         raise DError(error.message, span, error.tag, error.hint) from error
     finally:
         scope.bound = outer
-    made = _as_member(found, wanted.type)
-    if made is None:
+    member_value = _as_member(value, wanted.type)
+    if member_value is None:
         message = (
             f'translator member {one.name} definition uses incompatible types: "{wanted.type}" ='
-            f' "{found.type}"'
+            f' "{value.type}"'
         )
         raise DError(message, one.span, "D_XLATE_INCOMPAT")
-    return made
+    return member_value
 
 
 def _as_member(value: typed.Expr, type_: DType) -> typed.Expr | None:
@@ -317,10 +317,10 @@ def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
         first = typed.Assign(source.type, span, variable, source)
         source = typed.GlobalRead(source.type, span, variable)
     stores = []
-    for one in translator.node.members:
-        wanted = translator.made.member(one.name)
+    for member in translator.node.members:
+        wanted = translator.made.member(member.name)
         try:
-            found = _member_value(translator, one, source, span, scope, check)
+            found = _member_value(translator, member, source, span, scope, check)
         except DError:
             if not translator.lazily:
                 raise

@@ -76,11 +76,11 @@ def _probe_argument(node: tree.IndexNode, scope: Scope, check: Check) -> typed.E
         message = "args[ ] may not be referenced outside of a probe clause"
         raise DError(message, span, "D_ARGS_NONE")
     # The parser made a clause of each description; several are instructions of one probe.
-    found = _argument_type(scope.patterns[0], index.value, node, scope)
+    type_ = _argument_type(scope.patterns[0], index.value, node, scope)
     value: typed.Expr = typed.Builtin(INT64, span, f"arg{index.value}")
     # Only the low byte of a bool is passed (System V psABI).
-    value = cast(value, UINT8) if is_bool(found) else value
-    return cast(value, found)
+    value = cast(value, UINT8) if is_bool(type_) else value
+    return cast(value, type_)
 
 
 def _no_types(pattern: ProbePattern) -> Sequence[DType] | None:
@@ -100,9 +100,9 @@ def _has_no_arguments(pattern: ProbePattern, scope: Scope) -> bool:
 
 def _argument_type(pattern: ProbePattern, index: int, node: tree.IndexNode, scope: Scope) -> DType:
     """The type of an argument of the probes that a description means."""
-    known = _no_types if _has_no_arguments(pattern, scope) else scope.environment.arguments
+    types_of = _no_types if _has_no_arguments(pattern, scope) else scope.environment.arguments
     try:
-        types = known(pattern) if known is not None else None
+        types = types_of(pattern) if types_of is not None else None
     except KinstError as error:
         message = f"failed to resolve native type for {pattern} args[{index}]: {error.message}"
         raise DError(message, node.span, "D_ARGS_TYPE", error.hint) from error
@@ -173,12 +173,12 @@ def _enumerator(node: tree.NameNode, scope: Scope) -> typed.Expr | None:
     Raises DError D_IDENT_AMBIG.
     """
     try:
-        found = scope.types.enumerator(node.name)
+        enumerator = scope.types.enumerator(node.name)
     except AmbiguousNameError as error:
         raise DError(error.message, node.span, "D_IDENT_AMBIG", error.hint) from error
     except KinstError:
         return None
-    return None if found is None else constant(found[1], found[0], node.span)
+    return None if enumerator is None else constant(enumerator[1], enumerator[0], node.span)
 
 
 def _enumeration_tag(
@@ -244,43 +244,43 @@ _SIZE_T = typedef("size_t")
 
 def check(node: tree.ExprNode, scope: Scope) -> typed.Expr:
     """Check an expression and return its typed tree. Raises DError."""
-    found = with_size(node, _HANDLERS[type(node)](node, scope))
-    type_ = scope.types.defined(found.type)
-    return found if type_ is found.type else replace(found, type=type_)
+    expr = with_size(node, _HANDLERS[type(node)](node, scope))
+    type_ = scope.types.defined(expr.type)
+    return expr if type_ is expr.type else replace(expr, type=type_)
 
 
-def with_size(node: tree.ExprNode, found: typed.Expr) -> typed.Expr:
+def with_size(node: tree.ExprNode, expr: typed.Expr) -> typed.Expr:
     """Return an expression. Raises DError D_OP_INCOMPLETE if a pointer was dereferenced whose
     structure is only declared.
 
     A member without bytes is defined, not declared (struct lock_class_key, in a kernel that does
     not check locks).
     """
-    if isinstance(node, tree.PrefixNode | tree.IndexNode) and isinstance(found, typed.Load):
-        need_definition("*", found.type, found.span)
-    return found
+    if isinstance(node, tree.PrefixNode | tree.IndexNode) and isinstance(expr, typed.Load):
+        need_definition("*", expr.type, expr.span)
+    return expr
 
 
 def place(node: tree.ExprNode, scope: Scope) -> typed.Expr:
     """Check an operand of sizeof, trace() or print(): as check(), but an array in memory stays an
     array and does not become a pointer."""
-    found: typed.Expr | None = None
+    lvalue: typed.Expr | None = None
     if isinstance(node, tree.MemberNode):
-        found = _member_place(node, scope)
+        lvalue = _member_place(node, scope)
     elif isinstance(node, tree.IndexNode):
-        found = _index_place(node, scope)
+        lvalue = _index_place(node, scope)
     elif isinstance(node, tree.PrefixNode) and node.op == "*":
-        found = _pointed(node, check(node.operand, scope))
+        lvalue = _pointed(node, check(node.operand, scope))
     elif isinstance(node, tree.NameNode) and "`" in node.name:
-        found = members.symbol(node.name, node.span, scope)
+        lvalue = members.symbol(node.name, node.span, scope)
     elif isinstance(node, tree.NameNode) and variables.array_named(node, scope) is not None:
-        found = variables.read(
+        lvalue = variables.read(
             variables.VariableReference(node.name, "global", None, node.span), scope, check
         )
     else:
         return check(node, scope)
-    array = isinstance(found.type, ArrayType) and found.type.count
-    return found if array and not members.is_char_array(found.type) else members.value(found)
+    array = isinstance(lvalue.type, ArrayType) and lvalue.type.count
+    return lvalue if array and not members.is_char_array(lvalue.type) else members.value(lvalue)
 
 
 def _integer(node: tree.IntegerNode, scope: Scope) -> typed.Expr:
@@ -314,9 +314,9 @@ def _name(node: tree.NameNode, scope: Scope) -> typed.Expr:
     scope.refuse_builtin(node.name, node.span, "scalar")
     if "`" in node.name:
         return members.value(members.symbol(node.name, node.span, scope))
-    known = _enumerator(node, scope)
-    if known is not None:
-        return known
+    enumerator = _enumerator(node, scope)
+    if enumerator is not None:
+        return enumerator
     raise scope.unknown(node.name, node.span)
 
 
@@ -383,8 +383,8 @@ def _register(name: str, node: tree.IndexNode, scope: Scope) -> typed.Expr:
             index.span,
             "D_PROTO_ARG",
         )
-    known = scope.environment.registers
-    if index.value < 0 or (known and index.value not in known.values()):
+    registers = scope.environment.registers
+    if index.value < 0 or (registers and index.value not in registers.values()):
         message = f"index {index.value} is out of range for array {name}"
         raise DError(message, index.span, "D_REGS_IDX", "use a register's name, such as R_PC")
     return typed.RegisterRead(UINT64, node.span, index, name == "uregs")
@@ -526,8 +526,8 @@ def _infix(node: tree.InfixNode, scope: Scope) -> typed.Expr:
     if node.op in COMPARISONS and isinstance(left.type, EnumType):
         tag = _enumeration_tag(left.type, node.right, node.op, scope)
     right = tag if tag is not None else check(node.right, scope)
-    found = members.arithmetic(node.op, left, right, node.span)
-    return found or operate(node.op, left, right, node.span, shown=node.op)
+    result = members.arithmetic(node.op, left, right, node.span)
+    return result or operate(node.op, left, right, node.span, shown=node.op)
 
 
 def _comma(node: tree.InfixNode, scope: Scope) -> typed.Expr:

@@ -139,8 +139,8 @@ def _conversion(scanner: _Scanner, literal: bytes) -> Conversion:
             flags += "" if c in flags else c
         elif c == "*":
             if (precision if dots else width) == "*":
-                what = "precision" if dots else "width"
-                raise scanner.fail(f"has more than one '*' specified for the output {what}")
+                part = "precision" if dots else "width"
+                raise scanner.fail(f"has more than one '*' specified for the output {part}")
             width, precision = (width, "*") if dots else ("*", precision)
         elif c == ".":
             dots += 1
@@ -173,12 +173,12 @@ def is_wide_text(type_: DType) -> bool:
 
 def takes_wide_text(parsed: ParsedFormat) -> list[bool]:
     """Return, for each argument, whether %ws prints it: then an array does not become a pointer."""
-    found: list[bool] = []
+    wide: list[bool] = []
     for c in parsed.conversions:
-        found += [False] * ((c.width == "*") + (c.precision == "*"))
+        wide += [False] * ((c.width == "*") + (c.precision == "*"))
         if not c.aggregate:
-            found.append(c.letter == "ws")
-    return found
+            wide.append(c.letter == "ws")
+    return wide
 
 
 def _fits(letter: str, type_: DType) -> bool:

@@ -40,17 +40,17 @@ def declared_types(library: Library) -> frozenset[str]:
 @cache
 def declared_names(library: Library) -> frozenset[str]:
     """Names of the types, enumerators and inlines that a library declares, without parsing it."""
-    found = {name for row in _NAMED.findall(library.text) for name in row if name}
+    names = {name for row in _NAMED.findall(library.text) for name in row if name}
     for body in _ENUMERATORS.findall(library.text):
-        found.update(part.partition("=")[0].strip() for part in body.split(","))
-    return declared_types(library) | found - {""}
+        names.update(part.partition("=")[0].strip() for part in body.split(","))
+    return declared_types(library) | names - {""}
 
 
 @cache
 def _items(library: Library) -> tuple[tree.ItemNode, ...]:
     """The library's declarations. Raises DError for a syntax error."""
-    known = declared_types(library).__contains__
-    program = parse(library.text, library.name, part=True, knows_type=known)
+    is_type = declared_types(library).__contains__
+    program = parse(library.text, library.name, part=True, knows_type=is_type)
     return tuple(item for item in program.items if not isinstance(item, tree.ClauseNode))
 
 
@@ -81,13 +81,13 @@ def _defined(item: tree.ItemNode) -> set[str]:
 
 def _used(node: object) -> set[str]:
     """Every name and every word of a type in a part of the tree."""
-    found: set[str] = set()
-    for one in walk(node):
-        if isinstance(one, tree.NameNode):
-            found.add(one.name)
-        elif isinstance(one, tree.TypeNode):
-            found.update(one.words)
-    return found
+    names: set[str] = set()
+    for part in walk(node):
+        if isinstance(part, tree.NameNode):
+            names.add(part.name)
+        elif isinstance(part, tree.TypeNode):
+            names.update(part.words)
+    return names
 
 
 def _in_order(libraries: Iterable[Library], known: Sequence[Library]) -> list[Library]:
@@ -116,9 +116,9 @@ def _in_order(libraries: Iterable[Library], known: Sequence[Library]) -> list[Li
 def _wanted(program: tree.ProgramNode, known: Sequence[Library]) -> tuple[set[int], set[str]]:
     """The id() of each item that the program uses, directly or through another one; and the names
     of their libraries."""
-    own = {name for item in program.items for name in _defined(item)
+    declared = {name for item in program.items for name in _defined(item)
            if isinstance(item, tree.TypeDeclarationNode | tree.InlineNode)}  # fmt: skip
-    pending, seen = _used(program) - own, set(own)
+    pending, seen = _used(program) - declared, set(declared)
     wanted: set[int] = set()
     files: set[str] = set()
     while pending:
@@ -130,7 +130,7 @@ def _wanted(program: tree.ProgramNode, known: Sequence[Library]) -> tuple[set[in
             files.add(library.name)
             for item in _items(library):
                 names = _defined(item)
-                if names & pending and not names & own and id(item) not in wanted:
+                if names & pending and not names & declared and id(item) not in wanted:
                     wanted.add(id(item))
                     more |= _used(item)
         pending = more - seen
@@ -139,9 +139,9 @@ def _wanted(program: tree.ProgramNode, known: Sequence[Library]) -> tuple[set[in
 
 def use(program: tree.ProgramNode, scope: Scope, check: Check) -> None:
     """Declare the items of the system's libraries that the program uses and does not define."""
-    known = scope.environment.dialect().libraries
-    wanted, files = _wanted(program, known)
-    for library in _in_order([one for one in known if one.name in files], known):
+    libraries = scope.environment.dialect().libraries
+    wanted, files = _wanted(program, libraries)
+    for library in _in_order([one for one in libraries if one.name in files], libraries):
         for item in _items(library):
             if id(item) not in wanted:
                 continue

@@ -23,23 +23,25 @@ def measures_of(program: tree.ProgramNode) -> Mapping[str, Measure]:
 
     If its statements differ in the expression, the expression is unknown; so with units and keys.
     """
-    statements = [one for clause in program.clauses for one in clause.statements]
+    statements = [statement for clause in program.clauses for statement in clause.statements]
     units = _variables(statements)
-    found: dict[str, Measure] = {}
-    for one in statements:
-        if not isinstance(one, tree.AssignmentNode) or not isinstance(one.right, tree.CallNode):
+    measures: dict[str, Measure] = {}
+    for statement in statements:
+        if not isinstance(statement, tree.AssignmentNode) or not isinstance(
+            statement.right, tree.CallNode
+        ):
             continue
-        name, keys = _aggregation(one.left)
+        name, keys = _aggregation(statement.left)
         if name is None:
             continue
-        value = one.right.arguments[0] if one.right.arguments else None
+        value = statement.right.arguments[0] if statement.right.arguments else None
         measure = Measure(
             unparse_expression(value) if value is not None else "",
             _unit(value, units) if value is not None else _UNKNOWN,
             tuple(map(unparse_expression, keys)),
         )
-        found[name] = _both(found[name], measure) if name in found else measure
-    return found
+        measures[name] = _both(measures[name], measure) if name in measures else measure
+    return measures
 
 
 def _both(one: Measure, other: Measure) -> Measure:
@@ -60,15 +62,15 @@ def _aggregation(node: tree.ExprNode) -> tuple[str | None, tuple[tree.ExprNode, 
 
 def _variables(statements: list[tree.ExprNode]) -> dict[str, str]:
     """The unit of each variable: that of all values assigned to it, constants excepted."""
-    given: dict[str, list[tree.ExprNode]] = {}
+    assigned: dict[str, list[tree.ExprNode]] = {}
     for statement in statements:
         for node in _within(statement):
             if isinstance(node, tree.AssignmentNode) and _aggregation(node.left)[0] is None:
-                given.setdefault(_variable(node.left), []).append(node.right)
+                assigned.setdefault(_variable(node.left), []).append(node.right)
     units: dict[str, str] = {}
     while True:
         before = dict(units)
-        for name, values in given.items():
+        for name, values in assigned.items():
             those = [one for one in values if not isinstance(one, tree.IntegerNode)]
             all_units = {_unit(one, units) for one in those}
             units[name] = all_units.pop() if len(all_units) == 1 else _UNKNOWN
@@ -95,10 +97,10 @@ def _unit(node: tree.ExprNode, units: Mapping[str, str]) -> str:
         case tree.NameNode(_, name) if name in CLOCKS:
             return UNITS[0]
         case tree.InfixNode(_, "+" | "-", left, right):
-            found = {_unit(left, units), _unit(right, units)}
+            both_units = {_unit(left, units), _unit(right, units)}
             # The difference of a time and an unknown value is a time: the value is probably one.
-            found.discard(_UNKNOWN)
-            return found.pop() if len(found) == 1 else _UNKNOWN
+            both_units.discard(_UNKNOWN)
+            return both_units.pop() if len(both_units) == 1 else _UNKNOWN
         case tree.InfixNode(_, "/", left, tree.IntegerNode() as divisor):
             return scaled(_unit(left, units), divisor.literal.value)
         case tree.CastNode() | tree.TypedNode():
@@ -107,8 +109,8 @@ def _unit(node: tree.ExprNode, units: Mapping[str, str]) -> str:
             both = [
                 one for one in (node.then, node.otherwise) if not isinstance(one, tree.IntegerNode)
             ]
-            found = {_unit(one, units) for one in both}
-            return found.pop() if len(found) == 1 else _UNKNOWN
+            both_units = {_unit(one, units) for one in both}
+            return both_units.pop() if len(both_units) == 1 else _UNKNOWN
         case tree.NameNode() | tree.MemberNode() | tree.IndexNode():
             return units.get(_variable(node), _UNKNOWN)
     return _UNKNOWN

@@ -116,12 +116,12 @@ def place_of_member(node: tree.MemberNode, base: typed.Expr, scope: Scope) -> ty
             raise DError(message, span, "D_OP_PTR", hint)
         type_ = base.type.to
     struct = _complete(type_, op, span, scope)
-    found = find(struct, node.name, span)
+    member = find(struct, node.name, span)
     address = base if op == "->" else _address(base, span)
-    if found.bits:
-        byte, bit = divmod(found.bit, 8)
-        return typed.BitField(found.type, span, moved(address, byte, UINT64), bit, found.bits)
-    return typed.Load(found.type, span, moved(address, found.bit // 8, found.type))
+    if member.bits:
+        byte, bit = divmod(member.bit, 8)
+        return typed.BitField(member.type, span, moved(address, byte, UINT64), bit, member.bits)
+    return typed.Load(member.type, span, moved(address, member.bit // 8, member.type))
 
 
 def _complete(type_: DType, op: str, span: Span, scope: Scope) -> StructType:
@@ -138,23 +138,23 @@ def _complete(type_: DType, op: str, span: Span, scope: Scope) -> StructType:
             )
         hint = "write -> instead" if op == "." and isinstance(type_, PointerType) else ""
         raise DError(message, span, "D_OP_SOU", hint)
-    found = scope.types.lookup(type_)
-    need_definition(op, found, span)
-    return found
+    struct = scope.types.lookup(type_)
+    need_definition(op, struct, span)
+    return struct
 
 
 def find(struct: StructType, name: str, span: Span) -> Member:
     """The member of this name.  Raises DError D_TYPE_MEMBER."""
     try:
-        found = struct.member(name)
+        member = struct.member(name)
     except KinstError as error:
         raise DError(error.message, span, "D_UNKNOWN", error.hint) from error
-    if found is None:
+    if member is None:
         near = get_close_matches(name[:80], [m.name for m in struct.members if m.name], 1)
         hint = f"did you mean {near[0]}?" if near else ""
         message = f"{name[:80]} is not a member of {struct}"
         raise DError(message, span, "D_TYPE_MEMBER", hint)
-    return found
+    return member
 
 
 def _address(place: typed.Expr, span: Span) -> typed.Expr:
@@ -194,39 +194,41 @@ def offset_of(node: tree.OffsetOfNode, scope: Scope) -> typed.Expr:
             message = "offsetof operand must be a struct or union type"
             raise DError(message, node.span, "D_OFFSETOF_TYPE")
         try:
-            found = find(whole, name, node.span)
+            member = find(whole, name, node.span)
         except DError as error:
             message = f"failed to determine offset of {name[:80]}: {error.message}"
             raise DError(message, node.span, "D_UNKNOWN", error.hint) from error
-        if found.bits:
+        if member.bits:
             message = f"cannot take offset of a bit-field: {name}"
             raise DError(message, node.span, "D_OFFSETOF_BITFIELD")
-        offset, type_ = offset + found.offset, found.type
+        offset, type_ = offset + member.offset, member.type
     return constant(offset, typedef("size_t"), node.span)
 
 
 def symbol(name: str, span: Span, scope: Scope) -> typed.Expr:
     """Return `name or module`name as an lvalue. Raises DError D_IDENT_UNDEF, D_SYM_NOTYPES."""
     try:
-        found = scope.types.symbol(name)
-        constant_ = scope.types.enumerator(name) if found is None else None
+        kernel_symbol = scope.types.symbol(name)
+        constant_ = scope.types.enumerator(name) if kernel_symbol is None else None
     except KinstError as error:
         message = f"failed to resolve {name[:80]}: {error.message}"
         raise DError(message, span, "D_IDENT_UNDEF", error.hint) from error
     if constant_ is not None:
         return constant(constant_[1], constant_[0], span)
-    if found is None:
+    if kernel_symbol is None:
         message = f"failed to resolve {name[:80]}: Unknown symbol name"
         raise DError(message, span, "D_IDENT_UNDEF")
-    shown = f"{found.module}`{found.name}"
-    if found.per_cpu:
+    shown = f"{kernel_symbol.module}`{kernel_symbol.name}"
+    if kernel_symbol.per_cpu:
         message = f"{shown} is a per-CPU variable"
         raise DError(message, span, "D_SYM_BADREF", PER_CPU_HINT)
-    if found.type is None:
+    if kernel_symbol.type is None:
         message = f"no symbolic type information is available for {shown}"
         raise DError(message, span, "D_SYM_NOTYPES")
-    address = typed.SymbolAddress(PointerType(found.type), span, found.module, found.name)
-    return typed.Load(found.type, span, address)
+    address = typed.SymbolAddress(
+        PointerType(kernel_symbol.type), span, kernel_symbol.module, kernel_symbol.name
+    )
+    return typed.Load(kernel_symbol.type, span, address)
 
 
 def current_thread(scope: Scope) -> DType:
@@ -235,10 +237,10 @@ def current_thread(scope: Scope) -> DType:
     if scope.types.source is None or not tag:
         return PointerType(VoidType())
     try:
-        found = scope.types.source.tagged("struct", tag)
+        struct = scope.types.source.tagged("struct", tag)
     except KinstError:
-        found = None
-    return PointerType(found if found is not None else VoidType())
+        struct = None
+    return PointerType(struct if struct is not None else VoidType())
 
 
 def size_of_place(place: typed.Expr, scope: Scope, span: Span) -> int:

@@ -177,10 +177,10 @@ class Scope:
             return DError(message, span, "D_IDENT_UNDEF")
         if builtins.is_not_yet(name):
             return DError(f"{name} is not supported yet", span, "D_UNKNOWN")
-        known = [
+        names = [
             *self.variables, *self.inlines, *builtins.VARIABLES, *self.environment.registers,
         ]  # fmt: skip
-        near = get_close_matches(name[:80], known, 1)
+        near = get_close_matches(name[:80], names, 1)
         spelt = f"did you mean {near[0]}?" if near else "variables begin with an assignment"
         if not dialect.system and _CONSTANT.match(name):
             spelt = "a constant of a system needs one that kinst knows"

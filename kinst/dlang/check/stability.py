@@ -38,25 +38,25 @@ _NAMES = {
 def given(program: tree.ProgramNode) -> dict[str, Attributes]:
     """Return the stability of the program's own names: that of #pragma D attributes or, for an
     inline, of the least stable name in its expression."""
-    found: dict[str, Attributes] = {}
+    stability: dict[str, Attributes] = {}
     for item in program.items:
         if isinstance(item, tree.InlineNode):
-            found.setdefault(item.name, of_names((item.value,), STABLE, program, found))
+            stability.setdefault(item.name, of_names((item.value,), STABLE, program, stability))
         elif isinstance(item, tree.PragmaNode) and item.kind == "attributes":
-            found[item.words[1]] = attributes(item.words[0])
-    return found
+            stability[item.words[1]] = attributes(item.words[0])
+    return stability
 
 
 def _types(program: tree.ProgramNode) -> set[str]:
     """Return the types that a program declares: names, and tags after struct, union or enum."""
-    found: set[str] = set()
+    types: set[str] = set()
     for item in program.items:
         if isinstance(item, tree.TypeDeclarationNode):
-            found.add(item.name)
-            found.add(" ".join(item.type.words))
+            types.add(item.name)
+            types.add(" ".join(item.type.words))
             if item.type.body is not None and item.type.body.tag:
-                found.add(" ".join(item.type.words[:1]) + " " + item.type.body.tag)
-    return found
+                types.add(" ".join(item.type.words[:1]) + " " + item.type.body.tag)
+    return types
 
 
 def _of_type(name: tree.TypeNode, own: set[str]) -> Attributes:
@@ -65,8 +65,10 @@ def _of_type(name: tree.TypeNode, own: set[str]) -> Attributes:
     if name.body is not None or " ".join(words) in own or set(words) & LIBRARY_TYPES:
         return STABLE
     tagged = words[:1] in (["struct"], ["union"], ["enum"])
-    known = words[1:] == ["in6_addr"] if tagged else {*words} <= STARTS_TYPE | STRUCTURES.keys()
-    return STABLE if known else PRIVATE
+    is_guide_type = (
+        words[1:] == ["in6_addr"] if tagged else {*words} <= STARTS_TYPE | STRUCTURES.keys()
+    )
+    return STABLE if is_guide_type else PRIVATE
 
 
 def _of_translators(
@@ -110,12 +112,12 @@ def named(
         elif isinstance(node, tree.NameNode):
             name = node.name
             if name == "args":
-                found = args
+                stability = args
             elif name == "locals" or "`" in name:
-                found = PRIVATE
+                stability = PRIVATE
             else:
-                found = own.get(name, _NAMES.get(name, STABLE))
-            yield name, node.span, found
+                stability = own.get(name, _NAMES.get(name, STABLE))
+            yield name, node.span, stability
 
 
 def of_names(
@@ -131,9 +133,9 @@ def check_minimum(
     """Raise DError D_ATTR_MIN at the clause's first name that is less stable than `minimum`, the
     value of option amin."""
     own = given(program)
-    for name, span, found in named((clause.predicate, clause.statements), args, program, own):
-        if not found.reaches(minimum):
-            message = f"attributes for {name} ({found}) are less than predefined minimum"
+    for name, span, stability in named((clause.predicate, clause.statements), args, program, own):
+        if not stability.reaches(minimum):
+            message = f"attributes for {name} ({stability}) are less than predefined minimum"
             raise DError(message, span, "D_ATTR_MIN", f"-x amin={minimum}")
 
 
@@ -181,12 +183,16 @@ def _check_dependency(node: tree.PragmaNode, scope: Scope) -> None:
     if kind == "library":
         message = "main program may not explicitly depend on a library"
         raise DError(message, node.span, "D_PRAGMA_DEPEND")
-    known = (
+    candidates = (
         sorted(scope.environment.providers) if kind == "provider" else _typed_modules(node, scope)
     )
-    if name not in known:
+    if name not in candidates:
         message = f"program requires {kind} {name}"
-        hint = f"there are {', '.join(known[:8])}{', ...' * (len(known) > 8)}" if known else ""
+        hint = (
+            f"there are {', '.join(candidates[:8])}{', ...' * (len(candidates) > 8)}"
+            if candidates
+            else ""
+        )
         raise DError(message, node.span, "D_PRAGMA_DEPEND", hint)
 
 

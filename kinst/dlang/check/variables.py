@@ -120,8 +120,8 @@ def place_of(node: tree.ExprNode, scope: Scope) -> VariableReference | None:
 def array_named(node: tree.ExprNode, scope: Scope) -> typed.Variable | None:
     """Return the scalar array that a node names without an index, or None."""
     place = place_of(node, scope)
-    found = scope.variables.get(place.name) if place is not None and place.keys is None else None
-    return found if found is not None and found.length else None
+    variable = scope.variables.get(place.name) if place is not None and place.keys is None else None
+    return variable if variable is not None and variable.length else None
 
 
 def read(place: VariableReference, scope: Scope, check: Check) -> typed.Expr:
@@ -134,12 +134,12 @@ def read(place: VariableReference, scope: Scope, check: Check) -> typed.Expr:
         _refuse_array(place, variable)
         return typed.GlobalRead(variable.type, place.span, variable)
     keys = _keys_of(place, variable, scope, check)
-    found = typed.KeyedRead(variable.type, place.span, variable, keys)
+    value = typed.KeyedRead(variable.type, place.span, variable, keys)
     if isinstance(variable.type, ArrayType):
         return typed.Load(
-            variable.type, place.span, typed.Cast(PointerType(variable.type), place.span, found)
+            variable.type, place.span, typed.Cast(PointerType(variable.type), place.span, value)
         )
-    return found
+    return value
 
 
 def _is_in_one_piece(variable: typed.Variable) -> bool:
@@ -188,7 +188,7 @@ def _refuse_array(place: VariableReference, variable: typed.Variable) -> None:
 
 def _checked_keys(place: VariableReference, scope: Scope, check: Check) -> list[typed.Expr]:
     """The keys as written. Raises DError D_KEY_TYPE."""
-    found: list[typed.Expr] = []
+    keys: list[typed.Expr] = []
     for number, node in enumerate(place.keys or (), 1):
         base = node.base if isinstance(node, tree.IndexNode) else node
         kind = "aggregation" if isinstance(base, tree.AggregationNode) else ""
@@ -196,12 +196,12 @@ def _checked_keys(place: VariableReference, scope: Scope, check: Check) -> list[
             key = check(node, scope)
             whole = isinstance(key.type, StructType) and not isinstance(key, Translation)
             if is_scalar(key.type) or is_string(key.type) or whole:
-                found.append(key)
+                keys.append(key)
                 continue
             kind = str(key.type)
         message = f"{kind} expression may not be used as associative array index: key #{number}"
         raise DError(message, node.span, "D_KEY_TYPE")
-    return found
+    return keys
 
 
 def _keys_of(
@@ -218,9 +218,9 @@ def _keys_of(
             f"{len(variable.keys)} expected"
         )
         raise DError(message, place.span, "D_PROTO_LEN")
-    known = scope.keys.setdefault(place.name, variable.keys)
+    key_types = scope.keys.setdefault(place.name, variable.keys)
     merged = []
-    for number, (key, want) in enumerate(zip(keys, known, strict=True), 1):
+    for number, (key, want) in enumerate(zip(keys, key_types, strict=True), 1):
         type_ = _merged(want, key)
         if type_ is None:
             message = (
@@ -323,9 +323,9 @@ def _step_variable(
     place = place_to_change(node.operand, node.op, scope, check)
     variable = scope.variables.get(place.name)
     if variable is None:
-        made = _checked_keys(place, scope, check)
+        new_keys = _checked_keys(place, scope, check)
         variable = scope.variables.get(place.name)
-        variable = variable or _create(place, typedef("int64_t"), made, scope)
+        variable = variable or _create(place, typedef("int64_t"), new_keys, scope)
     type_, span = scope.types.defined(variable.type), node.span
     by = step_of(node, type_, scope.environment.strsize)
     if place.keys is None:
@@ -441,36 +441,36 @@ def _stored_place(
 ) -> typed.Load | typed.BitField:
     """The lvalue that is stored to; an array of char is a string. Raises DError D_OP_LVAL and those
     of expressions."""
-    found = members.string_place(check(node, scope))
-    if isinstance(found, typed.Load) and isinstance(found.type, ArrayType):
-        whole = found.type
+    lvalue = members.string_place(check(node, scope))
+    if isinstance(lvalue, typed.Load) and isinstance(lvalue.type, ArrayType):
+        whole = lvalue.type
         if is_char(whole.of) and whole.count:
-            return typed.Load(StringType(whole.count), found.span, found.address)
-    fixed = isinstance(found.type, ArrayType | FunctionType)
-    if fixed or not isinstance(found, typed.Load | typed.BitField):
+            return typed.Load(StringType(whole.count), lvalue.span, lvalue.address)
+    fixed = isinstance(lvalue.type, ArrayType | FunctionType)
+    if fixed or not isinstance(lvalue, typed.Load | typed.BitField):
         message = f"operator {op} requires modifiable lvalue as an operand"
         raise DError(message, node.span, "D_OP_LVAL")
-    return found
+    return lvalue
 
 
 def _store_to(
     node: tree.ExprNode,
-    found: typed.Load | typed.BitField,
+    lvalue: typed.Load | typed.BitField,
     value: typed.Expr,
     post: bool,
 ) -> typed.Expr:
-    bit, bits = (found.bit, found.bits) if isinstance(found, typed.BitField) else (0, 0)
-    root = root_of(found.address)
+    bit, bits = (lvalue.bit, lvalue.bits) if isinstance(lvalue, typed.BitField) else (0, 0)
+    root = root_of(lvalue.address)
     variable = root.variable if isinstance(root, typed.GlobalRead | typed.KeyedRead) else None
-    address = found.address
+    address = lvalue.address
     if variable is None or not variable.is_dynamic:
-        return Store(found.type, node.span, address, value, bit, bits, post, variable)
+        return Store(lvalue.type, node.span, address, value, bit, bits, post, variable)
     if root is not None and isinstance(root.type, StringType):
         message = f"characters of {variable.name} cannot be assigned"
         raise DError(message, node.span, "D_UNKNOWN", "use a global or this-> variable")
     assert root is not None
     address = _from_root(address)
-    return Store(found.type, node.span, address, value, bit, bits, post, variable, root)
+    return Store(lvalue.type, node.span, address, value, bit, bits, post, variable, root)
 
 
 def _from_root(address: typed.Expr) -> typed.Expr:
@@ -485,25 +485,25 @@ def _from_root(address: typed.Expr) -> typed.Expr:
 
 def _assign_memory(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.Expr:
     """lvalue = value or lvalue op= value; the address is computed once."""
-    found = _stored_place(node.left, node.op, scope, check)
+    lvalue = _stored_place(node.left, node.op, scope, check)
     value = as_structure(check(node.right, scope), scope, check)
     if node.op != "=":
-        old = Before(scope.types.defined(found.type), node.left.span)
+        old = Before(scope.types.defined(lvalue.type), node.left.span)
         value = compound(node.op, old, value, node.span)
-    if isinstance(found.type, StringType) and is_zero(value):
+    if isinstance(lvalue.type, StringType) and is_zero(value):
         value = typed.StrConst(StringType(1), value.span, b"")
-    return _store_to(node, found, converted(value, found.type, node.op, node.span), False)
+    return _store_to(node, lvalue, converted(value, lvalue.type, node.op, node.span), False)
 
 
 def _step_memory(
     node: tree.PrefixNode | tree.PostfixNode, scope: Scope, check: Check, *, post: bool
 ) -> typed.Expr:
     """++ and -- of memory. Raises DError D_OP_SCALAR, D_OP_VFPTR."""
-    found = _stored_place(node.operand, node.op, scope, check)
-    type_, span = scope.types.defined(found.type), node.span
+    lvalue = _stored_place(node.operand, node.op, scope, check)
+    type_, span = scope.types.defined(lvalue.type), node.span
     old = Before(type_, node.operand.span)
     number = constant(step_of(node, type_, scope.environment.strsize), type_, span)
-    return _store_to(node, found, typed.Binary(type_, span, "+", old, number), post)
+    return _store_to(node, lvalue, typed.Binary(type_, span, "+", old, number), post)
 
 
 def assignment(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.Expr:

@@ -137,15 +137,15 @@ class DeclarationParser(ExpressionParser):
         first = len(self.items)
 
         def one() -> None:
-            found = self._variable(base, scope)
-            if storage == "static" and found.scope != "extern":
+            declaration = self._variable(base, scope)
+            if storage == "static" and declaration.scope != "extern":
                 raise self._bad_class()
-            self.items.append(found)
+            self.items.append(declaration)
 
         one()
         if self.at("{") and storage in ("static", "extern"):
-            found = self.items[first]
-            if isinstance(found, tree.DeclarationNode) and found.scope == "extern":
+            declaration = self.items[first]
+            if isinstance(declaration, tree.DeclarationNode) and declaration.scope == "extern":
                 return self._skip_body()
         return self._more(one)
 

@@ -121,35 +121,35 @@ class ExpressionParser(TypeParser):
                 prefixes.append((token, type_, self.from_to(token.start, end)))
             else:
                 operand = self._postfix(depth)
-        made, height = operand
+        expr, height = operand
         for token, cast_to, span in reversed(prefixes):
             height = self._higher(span, height)
             if cast_to is not None:
-                made = tree.CastNode(span, cast_to, made)
+                expr = tree.CastNode(span, cast_to, expr)
             else:
-                made = tree.PrefixNode(span, token.text, made)
-        return made, height
+                expr = tree.PrefixNode(span, token.text, expr)
+        return expr, height
 
     def _postfix(self, depth: int) -> _Sized:
         start = self.token.start
-        made, height = self._primary(depth)
+        expr, height = self._primary(depth)
         while self.token.kind == "op":
             op = self.token
             if op.text in ("++", "--"):
                 self.advance()
-                made = tree.PostfixNode(self.from_to(start, op.end), op.text, made)
+                expr = tree.PostfixNode(self.from_to(start, op.end), op.text, expr)
             elif op.text == "(":
                 arguments, more = self._arguments(")", depth)
-                if not isinstance(made, tree.NameNode):
+                if not isinstance(expr, tree.NameNode):
                     message = "function designator is not of function type"
-                    raise DError(message, made.span, "D_FUNC_IDENT")
-                made = tree.CallNode(made.span, made, arguments)
+                    raise DError(message, expr.span, "D_FUNC_IDENT")
+                expr = tree.CallNode(expr.span, expr, arguments)
                 height = max(height, more)
             elif op.text == "[":
                 arguments, more = self._arguments("]", depth)
                 if not arguments:
                     raise DError('syntax error near "]"', op.span, "D_SYNTAX", "an index expected")
-                made = tree.IndexNode(made.span, made, arguments)
+                expr = tree.IndexNode(expr.span, expr, arguments)
                 height = max(height, more)
             elif op.text in (".", "->"):
                 self.advance()
@@ -157,11 +157,11 @@ class ExpressionParser(TypeParser):
                     message = f"operator {op.text} must be followed by an identifier"
                     raise DError(message, self.token.span, "D_OP_IDENT")
                 name = self.advance()
-                made = tree.MemberNode(self.from_to(start, name.end), made, op.text, name.text)
+                expr = tree.MemberNode(self.from_to(start, name.end), expr, op.text, name.text)
             else:
                 break
             height = self._higher(op.span, height)
-        return made, height
+        return expr, height
 
     def _arguments(self, close: str, depth: int) -> tuple[tuple[tree.ExprNode, ...], int]:
         self.advance()
@@ -171,8 +171,8 @@ class ExpressionParser(TypeParser):
         while not self.at(close):
             if arguments:
                 self.expect(",")
-            made, more = self._level(ASSIGN, depth + 1)
-            arguments.append(made)
+            argument, more = self._level(ASSIGN, depth + 1)
+            arguments.append(argument)
             height = max(height, more)
         self._open.pop()
         self.advance()
@@ -183,10 +183,10 @@ class ExpressionParser(TypeParser):
         if token.kind == "int":
             self.advance()
             assert token.integer is not None
-            made: tree.ExprNode = tree.IntegerNode(token.span, token.integer, token.text)
+            expr: tree.ExprNode = tree.IntegerNode(token.span, token.integer, token.text)
             if token.sign:
-                return tree.PrefixNode(token.span, token.sign, made), 2
-            return made, 1
+                return tree.PrefixNode(token.span, token.sign, expr), 2
+            return expr, 1
         if token.kind == "string":
             self.advance()
             return tree.StringNode(token.span, token.data), 1
@@ -201,10 +201,10 @@ class ExpressionParser(TypeParser):
         if self.at("("):
             self.advance()
             self._open.append(")")
-            made, height = self._level(COMMA, depth + 1)
+            expr, height = self._level(COMMA, depth + 1)
             self.expect(")")
             self._open.pop()
-            return made, height
+            return expr, height
         raise self.unexpected()
 
     def _name(self, token: Token) -> tree.ExprNode:

@@ -354,8 +354,8 @@ class _ProgramParser(DeclarationParser):
         # The types of args[] are those of one description, so each becomes a clause, as in
         # libdtrace.
         each = [(d,) for d in descriptions] if self.args_used else [tuple(descriptions)]
-        for some in each:
-            clause = tree.ClauseNode(span, some, predicate, plain)
+        for same_clause in each:
+            clause = tree.ClauseNode(span, same_clause, predicate, plain)
             if len(plain) == len(statements):
                 self.items.append(clause)
             else:

@@ -94,46 +94,46 @@ class TypeParser:
 
     def names_type(self, name: str) -> bool:
         """Whether a word that is no keyword names a type."""
-        own = name.removeprefix("D`")
-        in_program = name in TYPEDEFS or name in LIBRARY_TYPES or own in self.typedefs
+        plain = name.removeprefix("D`")
+        in_program = name in TYPEDEFS or name in LIBRARY_TYPES or plain in self.typedefs
         return in_program or self._knows_type(name)
 
     def specifiers(self) -> tree.TypeNode:
         """Parse a type without stars and declarator: const unsigned long, struct file, foo_t."""
-        found: list[str] = []
+        type_words: list[str] = []
         start, end = self.token.start, self.token.end
         named = False
         while self.token.kind == "name":
             text = self.token.text
-            if text in TAGS and (not named or set(found) <= _ATTRIBUTES | QUALIFIERS):
-                check_attributes(found, "", self.token.span)
-                made = self._tagged(found)
-                if made.body is not None or made.words[-1] not in TAGS:
-                    found, named, end = list(made.words), True, self._end
-                    body = made.body
+            if text in TAGS and (not named or set(type_words) <= _ATTRIBUTES | QUALIFIERS):
+                check_attributes(type_words, "", self.token.span)
+                tagged = self._tagged(type_words)
+                if tagged.body is not None or tagged.words[-1] not in TAGS:
+                    type_words, named, end = list(tagged.words), True, self._end
+                    body = tagged.body
                     while self.token.kind == "name" and self.token.text in (
                         QUALIFIERS | _ATTRIBUTES
                     ):
                         check_attributes([self.token.text], "", self.token.span)
                         end = self.advance().end
-                    return tree.TypeNode(tuple(found), 0, self.from_to(start, end), (), body)
+                    return tree.TypeNode(tuple(type_words), 0, self.from_to(start, end), (), body)
                 raise self.unexpected("a tag or { expected")
             if text in BASE_WORDS or text in FLOATS:
                 named = True
             elif text not in QUALIFIERS:
-                if text in KEYWORDS or (named and not self._goes_on(found)):
+                if text in KEYWORDS or (named and not self._goes_on(type_words)):
                     break
                 named = True
-            found.append(text)
+            type_words.append(text)
             end = self.advance().end
-        if not found:
+        if not type_words:
             raise self.unexpected("a type expected")
-        return tree.TypeNode(tuple(found), 0, self.from_to(start, end))
+        return tree.TypeNode(tuple(type_words), 0, self.from_to(start, end))
 
-    def _goes_on(self, found: list[str]) -> bool:
+    def _goes_on(self, type_words: list[str]) -> bool:
         """Whether the current name is still part of the type, and not the declared name, as foo_t
         is in: unsigned foo_t x."""
-        if not set(found) <= _ATTRIBUTES | QUALIFIERS or not self.names_type(self.token.text):
+        if not set(type_words) <= _ATTRIBUTES | QUALIFIERS or not self.names_type(self.token.text):
             return False
         return self.lexer.expression(self.token.end).kind == "name"
 
@@ -190,9 +190,9 @@ class TypeParser:
 
     def _enumeration(self, tag: str) -> tree.EnumBodyNode:
         span = self.advance().span
-        found: list[tree.EnumeratorNode] = []
+        enumerators: list[tree.EnumeratorNode] = []
         while not self.at("}"):
-            if found:
+            if enumerators:
                 self.expect(",")
                 if self.at("}"):
                     break
@@ -206,11 +206,11 @@ class TypeParser:
             if self.at("="):
                 self.advance()
                 value = self.constant()
-            found.append(tree.EnumeratorNode(name.text, value, name.span))
-        if not found:
+            enumerators.append(tree.EnumeratorNode(name.text, value, name.span))
+        if not enumerators:
             raise self.unexpected("an enumerator expected")
         self._end = self.advance().end
-        return tree.EnumBodyNode(tag, tuple(found), span)
+        return tree.EnumBodyNode(tag, tuple(enumerators), span)
 
     def type_name(self) -> tree.TypeNode:
         """Parse a type without a name, as in a cast or in sizeof."""
@@ -265,10 +265,10 @@ class TypeParser:
     def parameters(self, depth: int = 0) -> tuple[tuple[tree.ParameterNode, ...], bool]:
         """Parse parameters in parentheses. Return them, and whether ... follows them."""
         self.expect("(")
-        found: list[tree.ParameterNode] = []
+        parameters: list[tree.ParameterNode] = []
         variadic = False
         while not self.at(")"):
-            if found:
+            if parameters:
                 self.expect(",")
             if self.at("..."):
                 self.advance()
@@ -282,31 +282,31 @@ class TypeParser:
                 self.advance()
             type_, name = self.declarator(self.specifiers(), depth)
             named = (name.text, name.span) if name else ("", start)
-            found.append(tree.ParameterNode(type_, *named))
+            parameters.append(tree.ParameterNode(type_, *named))
         self.expect(")")
-        return tuple(found), variadic
+        return tuple(parameters), variadic
 
     def _parameters(self, depth: int) -> tree.Derivation:
         parameters, variadic = self.parameters(depth + 1)
-        found = [one.type for one in parameters]
-        voids = [one for one in parameters if _is_void(one.type)]
+        types = [parameter.type for parameter in parameters]
+        voids = [parameter for parameter in parameters if _is_void(parameter.type)]
         seen: set[str] = set()
-        for number, one in enumerate(parameters, 1):
-            if one in voids and one.name:
-                message = f"void parameter may not have a name: {one.name}"
-                raise DError(message, one.span, "D_DECL_PROTO_NAME")
-            if one.name and one.name in seen:
+        for number, parameter in enumerate(parameters, 1):
+            if parameter in voids and parameter.name:
+                message = f"void parameter may not have a name: {parameter.name}"
+                raise DError(message, parameter.span, "D_DECL_PROTO_NAME")
+            if parameter.name and parameter.name in seen:
                 message = (
-                    f"parameter is already declared in function prototype: {one.name}, "
+                    f"parameter is already declared in function prototype: {parameter.name}, "
                     f"parameter #{number}"
                 )
-                raise DError(message, one.span, "D_DECL_PROTO_FORM")
-            seen.add(one.name)
-        if voids and (len(found) > 1 or variadic):
+                raise DError(message, parameter.span, "D_DECL_PROTO_FORM")
+            seen.add(parameter.name)
+        if voids and (len(types) > 1 or variadic):
             raise DError("void must be sole parameter", voids[0].span, "D_DECL_PROTO_VOID")
         if voids:
-            found = []
-        return tree.FunctionNode(tuple(found), variadic)
+            types = []
+        return tree.FunctionNode(tuple(types), variadic)
 
     def stars(self) -> int:
         """Parse any number of * and return it; qualifiers between them are dropped."""

@@ -110,15 +110,15 @@ def _translator(item: tree.TranslatorNode) -> str:
 
 def _provider(item: tree.ProviderNode) -> str:
     lines = []
-    for one in item.probes:
-        outputs = f" : {_prototype(one.outputs)}" if one.outputs is not None else ""
-        lines.append(f"\tprobe {one.name}{_prototype(one.inputs)}{outputs};\n")
+    for probe in item.probes:
+        outputs = f" : {_prototype(probe.outputs)}" if probe.outputs is not None else ""
+        lines.append(f"\tprobe {probe.name}{_prototype(probe.inputs)}{outputs};\n")
     return f"provider {item.name} {{\n{''.join(lines)}}};\n"
 
 
 def _prototype(item: tree.PrototypeNode) -> str:
-    given = [_type(p.type, p.name) for p in item.parameters] + ["..."] * item.variadic
-    return f"({', '.join(given)})"
+    parameters = [_type(p.type, p.name) for p in item.parameters] + ["..."] * item.variadic
+    return f"({', '.join(parameters)})"
 
 
 def unparse_clause(clause: tree.ClauseNode) -> str:
@@ -143,8 +143,8 @@ def unparse_expression(expr: tree.ExprNode) -> str:
 
 def _expr(expr: tree.ExprNode, strength: int) -> str:
     """Return an expression's text, in parentheses if its operator binds weaker than `strength`."""
-    text, own = _with_strength(expr)
-    return f"({text})" if own < strength else text
+    text, own_strength = _with_strength(expr)
+    return f"({text})" if own_strength < strength else text
 
 
 def _with_strength(expr: tree.ExprNode) -> tuple[str, int]:
@@ -239,12 +239,12 @@ def _body(body: tree.StructBodyNode | tree.EnumBodyNode) -> str:
     last: object = None
     for field in body.fields:
         width = "" if field.width is None else f": {_expr(field.width, TERNARY)}"
-        own = " ".join(filter(None, (_declarator(field.type, field.name), width)))
+        member = " ".join(filter(None, (_declarator(field.type, field.name), width)))
         # In struct { ... } a, b; the second name has no type of its own.
         if field.type.body is not None and field.type.body is last:
-            lines[-1] += f", {own}"
+            lines[-1] += f", {member}"
         else:
-            lines.append(_spaced(_base(field.type), own))
+            lines.append(_spaced(_base(field.type), member))
         last = field.type.body
     return " ".join(["{", *(f"{line};" for line in lines), "}"])
 
@@ -252,15 +252,15 @@ def _body(body: tree.StructBodyNode | tree.EnumBodyNode) -> str:
 def _declarator(type_: tree.TypeNode, name: str) -> str:
     """Return a name with the stars, brackets and parentheses around it."""
     text = name
-    for one in reversed(type_.derived):
-        if isinstance(one, tree.PointerNode):
+    for derivation in reversed(type_.derived):
+        if isinstance(derivation, tree.PointerNode):
             text = f"*{text}"
             continue
         text = f"({text})" if text.startswith("*") else text
-        if isinstance(one, tree.ArrayNode):
-            text += f"[{'' if one.count is None else _expr(one.count, TERNARY)}]"
+        if isinstance(derivation, tree.ArrayNode):
+            text += f"[{'' if derivation.count is None else _expr(derivation.count, TERNARY)}]"
         else:
-            taken = [*map(_type, one.parameters), *(["..."] if one.variadic else [])]
+            taken = [*map(_type, derivation.parameters), *(["..."] if derivation.variadic else [])]
             text += f"({', '.join(taken) or 'void'})"
     outer = type_.derived and isinstance(type_.derived[0], tree.PointerNode)
     return "*" * type_.stars + (f"({text})" if outer else text)

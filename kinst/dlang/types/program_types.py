@@ -186,34 +186,34 @@ class Types:
             raise DError(message, name.span, "D_UNKNOWN", hint)
         for _ in range(name.stars):
             type_ = PointerType(type_)
-        for one in name.derived:
-            type_ = self._derived(type_, one, name.span)
+        for derivation in name.derived:
+            type_ = self._derived(type_, derivation, name.span)
         return type_
 
-    def _derived(self, type_: DType, one: tree.Derivation, span: Span) -> DType:
-        if isinstance(one, tree.PointerNode):
+    def _derived(self, type_: DType, derivation: tree.Derivation, span: Span) -> DType:
+        if isinstance(derivation, tree.PointerNode):
             return PointerType(type_)
-        if isinstance(one, tree.FunctionNode):
-            taken = tuple(self.resolve(p) for p in one.parameters)
-            return FunctionType(type_, taken, one.variadic)
+        if isinstance(derivation, tree.FunctionNode):
+            taken = tuple(self.resolve(p) for p in derivation.parameters)
+            return FunctionType(type_, taken, derivation.variadic)
         if isinstance(type_, VoidType | FunctionType):
             raise DError(f"cannot have an array of {type_}", span, "D_DECL_VOIDOBJ")
-        if one.count is None:
+        if derivation.count is None:
             return ArrayType(type_, 0)
-        count = self._constant(one.count)
+        count = self._constant(derivation.count)
         if count is None or count < 0:
             message = (
                 "positive integral constant expression or tuple signature expected as array"
                 " declaration subscript"
             )
-            raise DError(message, one.span, "D_DECL_ARRSUB")
+            raise DError(message, derivation.span, "D_DECL_ARRSUB")
         if count > MOST_ELEMENTS or size_of(type_, 1) * count > MOST_ELEMENTS:
-            raise DError("array dimension is too big", one.span, "D_DECL_ARRBIG")
+            raise DError("array dimension is too big", derivation.span, "D_DECL_ARRBIG")
         return ArrayType(type_, count)
 
     def _constant(self, node: tree.ExprNode) -> int | None:
-        found = self.check(node) if self.check else None
-        return found.value if isinstance(found, typed.IntConst) else None
+        value = self.check(node) if self.check else None
+        return value.value if isinstance(value, typed.IntConst) else None
 
     def _base(self, name: tree.TypeNode) -> DType:
         words = [w for w in name.words if w not in QUALIFIERS]
@@ -221,38 +221,38 @@ class Types:
             if name.body is not None:
                 return self._made_of(name.body)
             return self._tagged(words[0], words[-1], name.span)
-        found = base_type(name)
-        return found if found is not None else self._named(words[-1], name.span)
+        type_ = base_type(name)
+        return type_ if type_ is not None else self._named(words[-1], name.span)
 
     def _named(self, word: str, span: Span) -> DType:
         module, plain = split_name(word)
         if module in ("", OWN) and plain in self._typedefs:
             return self._typedefs[plain]
-        found = None
+        type_ = None
         if self.source is not None and module != OWN:
-            found = self.source.typedef(plain, module)
-        if found is None and not module and plain in STRUCTURES:
+            type_ = self.source.typedef(plain, module)
+        if type_ is None and not module and plain in STRUCTURES:
             return named(self._tagged("struct", STRUCTURES[plain], span), plain)
-        if found is None:
+        if type_ is None:
             # libdtrace's lexer takes a plain name for a type only if it knows the type.
             message = f"failed to resolve type {word[:80]}: Unknown type name"
             raise DError(message, span, "D_UNKNOWN" if module else "D_SYNTAX")
-        return found
+        return type_
 
     def _tagged(self, kind: str, word: str, span: Span) -> DType:
         """Return a structure or union by its tag. Using an undefined one declares it, as in C."""
         module, plain = split_name(word)
-        known = self._tags.get((kind, plain))
-        if module in ("", OWN) and known is not None:
-            return known
+        type_ = self._tags.get((kind, plain))
+        if module in ("", OWN) and type_ is not None:
+            return type_
         if self.source is not None and module != OWN:
-            found = self.source.tagged(kind, plain, module)
-            if found is not None:
-                return found
+            of_kernel = self.source.tagged(kind, plain, module)
+            if of_kernel is not None:
+                return of_kernel
         if kind == "struct" and not module:
-            known = GUIDE_STRUCTURES.get(plain) or self._of_system(plain)
-            if known is not None:
-                return known
+            type_ = GUIDE_STRUCTURES.get(plain) or self._of_system(plain)
+            if type_ is not None:
+                return type_
         if module or kind == "enum":
             message = f"failed to resolve type {kind} {word[:80]}: Unknown type name"
             raise DError(message, span, "D_UNKNOWN")
@@ -262,10 +262,10 @@ class Types:
         """Return the definition of a structure whose type may be a mere declaration."""
         if type_.size or not type_.name:  # a program's own may have members, but no size yet
             return type_
-        found = self._tags.get((type_.kind, type_.name))
-        if found is None and self.source is not None:
-            found = self.source.tagged(type_.kind, type_.name)
-        return found if isinstance(found, StructType) else type_
+        definition = self._tags.get((type_.kind, type_.name))
+        if definition is None and self.source is not None:
+            definition = self.source.tagged(type_.kind, type_.name)
+        return definition if isinstance(definition, StructType) else type_
 
     def defined(self, type_: DType) -> DType:
         """Return a type; if it is a pointer to a declaration of a structure, a pointer to its
@@ -278,12 +278,12 @@ class Types:
     def _made_of(self, body: tree.StructBodyNode | tree.EnumBodyNode) -> DType:
         """Return the type of a body: one type, even if several names are declared with it."""
         if id(body) not in self._made:
-            made = (
+            type_ = (
                 self._structure(body)
                 if isinstance(body, tree.StructBodyNode)
                 else self._enumeration(body)
             )
-            self._made[id(body)] = (body, made)
+            self._made[id(body)] = (body, type_)
         return self._made[id(body)][1]
 
     def _structure(self, body: tree.StructBodyNode) -> DType:
@@ -299,11 +299,11 @@ class Types:
         if key in self._members:
             message = f"{body.kind} {body.tag} redeclared"
             raise DError(message, body.span, "D_DECL_TYPERED")
-        made = StructType(body.kind, body.tag, layout.size(), key, self)
+        type_ = StructType(body.kind, body.tag, layout.size(), key, self)
         self._members[key] = tuple(layout.members)
         if body.tag:
-            self._tags[body.kind, body.tag] = made
-        return made
+            self._tags[body.kind, body.tag] = type_
+        return type_
 
     def _add(self, layout: _MemberLayout, field: tree.FieldNode) -> None:
         type_ = self.resolve(field.type)
@@ -335,35 +335,35 @@ class Types:
     def _enumeration(self, body: tree.EnumBodyNode) -> DType:
         values: list[tuple[str, int]] = []
         value = -1
-        for one in body.enumerators:
+        for enumerator in body.enumerators:
             value += 1
-            if one.value is not None:
-                found = self._constant(one.value)
-                if found is None:
+            if enumerator.value is not None:
+                constant = self._constant(enumerator.value)
+                if constant is None:
                     message = (
-                        f"enumerator '{one.name}' must be assigned to an integral constant"
+                        f"enumerator '{enumerator.name}' must be assigned to an integral constant"
                         " expression"
                     )
-                    raise DError(message, one.span, "D_DECL_ENCONST")
-                value = found
+                    raise DError(message, enumerator.span, "D_DECL_ENCONST")
+                value = constant
             if not INT_MIN <= value <= INT_MAX:
-                message = f"enumerator '{one.name}' value overflows INT_MAX ({INT_MAX})"
-                raise DError(message, one.span, "D_DECL_ENOFLOW")
-            if one.name in dict(values):
-                message = f"failed to define enumerator '{one.name}': it is there already"
-                raise DError(message, one.span, "D_UNKNOWN")
-            if one.name in self._constants:
-                message = f"identifier redeclared: {one.name}"
-                raise DError(message, one.span, "D_DECL_IDRED")
-            values.append((one.name, value))
-            self._constants[one.name] = (INT_ENUM, value)  # for the enumerators that follow
-        made = EnumType(4, True, f"enum {body.tag}".rstrip(), tuple(values))
+                message = f"enumerator '{enumerator.name}' value overflows INT_MAX ({INT_MAX})"
+                raise DError(message, enumerator.span, "D_DECL_ENOFLOW")
+            if enumerator.name in dict(values):
+                message = f"failed to define enumerator '{enumerator.name}': it is there already"
+                raise DError(message, enumerator.span, "D_UNKNOWN")
+            if enumerator.name in self._constants:
+                message = f"identifier redeclared: {enumerator.name}"
+                raise DError(message, enumerator.span, "D_DECL_IDRED")
+            values.append((enumerator.name, value))
+            self._constants[enumerator.name] = (INT_ENUM, value)  # for the enumerators that follow
+        type_ = EnumType(4, True, f"enum {body.tag}".rstrip(), tuple(values))
         if body.tag:
             if ("enum", body.tag) in self._tags:
                 raise DError(f"enum {body.tag} redeclared", body.span, "D_DECL_TYPERED")
-            self._tags["enum", body.tag] = made
-        self._constants.update({name: (made, value) for name, value in values})
-        return made
+            self._tags["enum", body.tag] = type_
+        self._constants.update({name: (type_, value) for name, value in values})
+        return type_
 
     def enumerator(self, word: str) -> tuple[EnumType, int] | None:
         """Return the enumerator of this name, with its type, or None. Raises KinstError."""
