@@ -19,7 +19,7 @@ from kinst.dlang.check.aggregating import (
     printa,
     trunc,
 )
-from kinst.dlang.check.calls import STACKS, SYMBOLS, data_expression
+from kinst.dlang.check.calls import STACKS, SYMBOLS, data_expression, expect_arguments
 from kinst.dlang.check.expansions import as_structure
 from kinst.dlang.check.expressions import check, is_aggregation, place, with_size, without_void
 from kinst.dlang.check.formats import (
@@ -62,15 +62,6 @@ def _written(nodes: Sequence[tree.ExprNode]) -> tuple[str, ...]:
     return tuple(unparse_expression(node) for node in nodes)
 
 
-def _expect_between(node: tree.CallNode, least: int, most: int) -> None:
-    passed = len(node.arguments)
-    if not least <= passed <= most:
-        assert isinstance(node.function, tree.NameNode)
-        args = "1 arg" if passed == 1 else f"{passed} args"
-        message = f"{node.function.name}( ) prototype mismatch: {args} passed, {least} expected"
-        raise DError(message, node.span, "D_PROTO_LEN")
-
-
 def _mismatch(name: str, number: int, wanted: str, expr: typed.Expr) -> DError:
     message = (
         f"{name}( ) argument #{number} is incompatible with prototype: prototype: {wanted}, "
@@ -80,7 +71,7 @@ def _mismatch(name: str, number: int, wanted: str, expr: typed.Expr) -> DError:
 
 
 def _setopt(node: tree.CallNode, scope: Scope) -> typed.Action:
-    _expect_between(node, 1, 2)
+    expect_arguments(node, 1, 2)
     args = [check(a, scope) for a in node.arguments]
     for number, arg in enumerate(args, 1):
         if not is_string(arg.type):
@@ -89,7 +80,7 @@ def _setopt(node: tree.CallNode, scope: Scope) -> typed.Action:
 
 
 def _ftruncate(node: tree.CallNode, scope: Scope) -> typed.Action:
-    _expect_between(node, 0, 0)
+    expect_arguments(node, 0, 0)
     return typed.PerformAction(node.span, "ftruncate", ())
 
 
@@ -134,7 +125,7 @@ def _tracemem(node: tree.CallNode, scope: Scope) -> typed.Action:
 
 
 def _chill(node: tree.CallNode, scope: Scope) -> typed.Action:
-    _expect_between(node, 1, 1)
+    expect_arguments(node, 1, 1)
     duration = check(node.arguments[0], scope)
     if not is_integer(duration.type):
         raise _mismatch("chill", 1, "int", duration)
@@ -146,7 +137,7 @@ def _refused(node: tree.CallNode, scope: Scope) -> typed.Action:
     then that kinst refuses them."""
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
-    _expect_between(node, *((1, 1) if name == "raise" else (0, 0)))
+    expect_arguments(node, *((1, 1) if name == "raise" else (0, 0)))
     for argument in node.arguments:
         if isinstance(check(argument, scope).type, StringType):
             raise _mismatch(name, 1, "int", check(argument, scope))
@@ -156,11 +147,8 @@ def _refused(node: tree.CallNode, scope: Scope) -> typed.Action:
 def _speculative(node: tree.CallNode, scope: Scope) -> typed.Action:
     """speculate(id), commit(id), discard(id)."""
     assert isinstance(node.function, tree.NameNode)
-    name, passed = node.function.name, len(node.arguments)
-    if passed != 1:
-        args = "1 arg" if passed == 1 else f"{passed} args"
-        message = f"{name}( ) prototype mismatch: {args} passed, 1 expected"
-        raise DError(message, node.span, "D_PROTO_LEN")
+    name = node.function.name
+    expect_arguments(node, 1, 1)
     identifier = check(node.arguments[0], scope)
     if not is_integer(identifier.type):
         message = (
@@ -252,23 +240,6 @@ def statement(
     return typed.EvaluateAction(node.span, without_void(check(node, scope)))
 
 
-def _plural(count: int) -> str:
-    return "1 arg" if count == 1 else f"{count} args"
-
-
-def _expect_arguments(node: tree.CallNode, count: int, at_least: bool = False) -> None:
-    """Raise DError D_PROTO_LEN unless `count` arguments are passed."""
-    passed = len(node.arguments)
-    if passed < count or (passed > count and not at_least):
-        assert isinstance(node.function, tree.NameNode)
-        raise DError(
-            f"{node.function.name}( ) prototype mismatch: {_plural(passed)} passed, "
-            f"{count} expected",
-            node.span,
-            "D_PROTO_LEN",
-        )
-
-
 def _trace(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
     shown = _shown("trace", "D_TRACE", node, scope)
     shown = with_size(node.arguments[0], shown)
@@ -283,7 +254,7 @@ def _print(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typ
 def _shown(name: str, prefix: str, node: tree.CallNode, scope: Scope) -> typed.Expr:
     """Check the argument of trace() or print(). Raises DError <prefix>_AGG, <prefix>_DYN,
     <prefix>_VOID."""
-    _expect_arguments(node, 1)
+    expect_arguments(node, 1, 1)
     argument = node.arguments[0]
     if is_aggregation(argument):
         message = f"{name}( ) may not be applied to an aggregation"
@@ -304,7 +275,7 @@ def _printf(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> ty
 
 def _formatted(name: str, node: tree.CallNode, scope: Scope) -> typed.PrintfAction:
     """Check a call with a format and its arguments. Raises DError D_PROTO_LEN, D_PRINTF_*."""
-    _expect_arguments(node, 1, at_least=True)
+    expect_arguments(node, 1, None)
     first = node.arguments[0]
     if not isinstance(first, tree.StringNode):
         shown_type = "aggregation" if is_aggregation(first) else str(check(first, scope).type)
@@ -362,7 +333,7 @@ def _with_format(node: tree.CallNode, scope: Scope, aggregations: Aggregations) 
 
 
 def _exit(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
-    _expect_arguments(node, 1)
+    expect_arguments(node, 1, 1)
     status = check(node.arguments[0], scope)
     if not is_integer(status.type):
         raise DError(

@@ -24,7 +24,7 @@ from kinst.core.dtypes import (
 )
 from kinst.core.errors import DError, Span
 from kinst.dlang import typed
-from kinst.dlang.check.calls import data_expression, unknown_function
+from kinst.dlang.check.calls import data_expression, expect_arguments, unknown_function
 from kinst.dlang.check.expressions import check, is_aggregation
 from kinst.dlang.check.formats import PrintedValue, bind_format, parse_format
 from kinst.dlang.check.scope import Scope, Translation
@@ -387,12 +387,8 @@ def aggregating_call(node: tree.CallNode, scope: Scope) -> Update:
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
     function = builtins.AGGREGATING[name]
-    count = len(node.arguments)
-    if count < function.least or (function.most is not None and count > function.most):
-        plural = "arg " if count == 1 else "args "
-        message = f"{name}( ) prototype mismatch: {count} {plural}passed, {function.least} expected"
-        raise DError(message, node.span, "D_PROTO_LEN")
-    if not count:
+    expect_arguments(node, function.least, function.most)
+    if not node.arguments:
         return Update(typed.AggFunction(name), None, None, False)
     for argument in node.arguments:
         if is_aggregation(argument):

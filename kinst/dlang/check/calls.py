@@ -37,6 +37,17 @@ from kinst.dlang.vocabulary.other_tracers import function_hint
 from kinst.dlang.vocabulary.subroutines import ABSENT, Parameter
 
 
+def expect_arguments(node: tree.CallNode, least: int, most: int | None) -> None:
+    """Raise DError D_PROTO_LEN unless a call has from `least` to `most` arguments (None: any
+    number)."""
+    passed = len(node.arguments)
+    if passed < least or (most is not None and passed > most):
+        assert isinstance(node.function, tree.NameNode)
+        args = "1 arg" if passed == 1 else f"{passed} args"
+        message = f"{node.function.name}( ) prototype mismatch: {args} passed, {least} expected"
+        raise DError(message, node.span, "D_PROTO_LEN")
+
+
 def subroutine(node: tree.CallNode, name: str, scope: Scope, check: Check) -> typed.Expr:
     """Check the call of a subroutine.
 
@@ -103,11 +114,7 @@ def destructive_calls(nodes: Sequence[typed.Expr]) -> list[str]:
 
 def _speculation(node: tree.CallNode) -> typed.Expr:
     """A call of speculation()."""
-    if node.arguments:
-        passed = len(node.arguments)
-        args = "1 arg" if passed == 1 else f"{passed} args"
-        message = f"speculation( ) prototype mismatch: {args} passed, 0 expected"
-        raise DError(message, node.span, "D_PROTO_LEN")
+    expect_arguments(node, 0, 0)
     return typed.Builtin(INT, node.span, SPECULATION)
 
 
@@ -247,10 +254,7 @@ def _user_frames(name: str, node: tree.CallNode, scope: Scope, check: Check) -> 
 
 
 def _symbol_data(name: str, node: tree.CallNode, scope: Scope, check: Check) -> typed.Expr:
-    count = len(node.arguments)
-    if count != 1:
-        message = f"{name}( ) prototype mismatch: {count} args passed, 1 expected"
-        raise DError(message, node.span, "D_PROTO_LEN")
+    expect_arguments(node, 1, 1)
     address = check(node.arguments[0], scope)
     if not is_scalar(address.type):
         message = (
