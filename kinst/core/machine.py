@@ -116,6 +116,27 @@ class Terminal(Protocol):
         ...
 
 
+class Helpers(Protocol):
+    """kinst's own processes in a guest, which run its command and pass its output on.
+
+    Attributes:
+        pid: the process id of the command that is prepared.
+        passer: of the process that passes its output on while it runs, 0 if there is none.
+    """
+
+    pid: int
+    passer: int
+
+    def start_alone(self) -> None:
+        """Let the command run, as Target.start_command() does, after all of these processes wait.
+        They do nothing until go_on(), except `passer`."""
+        ...
+
+    def go_on(self) -> None:
+        """Let them run again once the command has ended, which Target.wait() reports then."""
+        ...
+
+
 class Begun(Protocol):
     """A machine that was started before all was known of it."""
 
@@ -291,6 +312,11 @@ class Target(Protocol):
     def planter(self) -> Planter | None:
         """Of a machine that never stands still: stop() stops nothing, there are no registers and
         no breakpoints, and text is not written but by this.  None for all others."""
+        ...
+
+    @property
+    def helpers(self) -> Helpers | None:
+        """None if nothing of kinst's runs beside the command, or if that cannot be held up."""
         ...
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:

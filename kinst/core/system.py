@@ -215,6 +215,26 @@ class Threads:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandSpan:
+    """Where a process begins to be a command, and how memory shows that it has ended."""
+
+    # Address of the function that execve(2) enters.
+    entry: int
+    # In a thread: offset of 4 bytes, which are `zombie` once it has ended and nobody has asked for
+    # its status, and 0 while it lives.
+    exit_state: int
+    zombie: int
+    # In a thread: offset of the address of what the threads of its process share; in that: offset
+    # of how many there are (4 bytes).
+    group: int
+    thread_count: int
+    # In a thread: offset of 4 bytes that are not 0 while it runs on a CPU, or -1.
+    running: int
+    # In a thread: offset of 4 bytes that are not 0 while it waits.
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrapPath:
     """How the kernel's breakpoints and faults reach kinst.
 
@@ -318,6 +338,8 @@ class Facts:
     preemption: int | None = None
     # (D name, offset) of registers as the kernel saves them when it is interrupted.
     saved_registers: tuple[tuple[str, int], ...] = ()
+    # None if it is not known how the life of a process shows in memory.
+    command_span: CommandSpan | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,13 @@ from kinst.dlang.check.actions import destructive_name, is_destructive
 from kinst.dlang.check.calls import destructive_calls
 from kinst.dlang.check.measures import measures_of
 from kinst.dlang.syntax import tree
-from kinst.dlang.vocabulary.d_options import OWN_NAMES, Options, parse_rate, parse_size
+from kinst.dlang.vocabulary.d_options import (
+    OWN_NAMES,
+    Options,
+    parse_only,
+    parse_rate,
+    parse_size,
+)
 from kinst.dlang.walk import expressions
 from kinst.isa import register_hint
 from kinst.patch.ways import plant_rules
@@ -44,6 +50,7 @@ from kinst.session.sizes import TRAMPOLINES, fitted
 from kinst.session.stability import check_stability
 from kinst.session.symbols import symbols_in
 from kinst.session.values import Compiled
+from kinst.session.whose import in_command
 from kinst.sugar.locals import provisional
 from kinst.systems import of_host
 
@@ -146,6 +153,7 @@ def parse_request(
     """
     options = _with_settings(Options(), request.settings)
     programs: list[tree.ProgramNode] = []
+    only_command = _is_only_command(request, before)
     known = type_names(types, dialect, prototypes())
     part = len(request.programs) > 1
 
@@ -156,7 +164,7 @@ def parse_request(
         return own or known(name)
 
     for ordinal, text in enumerate(request.programs, 1):
-        if before and not (options.cpp or "$target" in text.text):
+        if before and not (options.cpp or only_command or "$target" in text.text):
             programs.append(before[ordinal - 1])
             continue
         script = text.file if text.letter == "s" else COMMAND
@@ -175,7 +183,14 @@ def parse_request(
                     text.letter, text.text, macros, ordinal=ordinal, part=part, knows_type=knows
                 )
             )
+    if _is_only_command(request, programs):
+        programs = [in_command(one, target_pid) for one in programs]
     return tuple(programs)
+
+
+def _is_only_command(request: Request, programs: Sequence[tree.ProgramNode]) -> bool:
+    written = [(one.name, one.value) for one in combine(tuple(programs)).options]
+    return dict((*written, *request.settings)).get("only") == "command"
 
 
 def with_programs(
@@ -258,8 +273,9 @@ def _checked(
         first += len(one.clauses)
     own = dict((*program.options, *request.settings))
     room = parse_size("scratch", own["scratch"]) if "scratch" in own else TRAMPOLINES
+    only = parse_only("only", own["only"]) if "only" in own else ""
     batch = parse_rate("batch", own["batch"]) / 1e9 if "batch" in own else 0
     return Compiled(
         tuple(texts), programs, program, options, plant_rules(own.get("plant", "")), room, types,
-        batch, dialect,
+        batch, only, dialect,
     )  # fmt: skip

@@ -25,7 +25,6 @@ from kinst.dlang.syntax import tree
 from kinst.image.debug_info import CallConvention, DebugInfo
 from kinst.image.dwarf.cfi import InspectedFrame
 from kinst.image.dwarf.expressions import NotHereError
-from kinst.image.dwarf.lines import LineSpan
 from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.loaded_images import LoadedImage, LoadedImages, Move, running_index
 from kinst.providers import load_all, of_instructions
@@ -34,6 +33,7 @@ from kinst.session.machine import frames_finder
 from kinst.session.report import Report
 from kinst.session.request import Request
 from kinst.session.values import Compiled, StartedMachine
+from kinst.session.whose import not_in_process
 from kinst.sugar.expand import Sources, has_sugar
 from kinst.sugar.expand import expand as expand_inline
 from kinst.sugar.lines import SourceFile, SourceLine, expand_lines, has_lines
@@ -67,6 +67,11 @@ def expand(
         programs = parse_request(
             request, target_pid, compiled.types, before=programs, dialect=compiled.dialect
         )
+    if compiled.only == "command" and not target_pid:
+        raise KinstError("-x only=command needs a command", "-c COMMAND gives it one")
+    helpers = machine.target.helpers
+    if target_pid and helpers is not None and helpers.passer and not compiled.only:
+        programs = tuple(not_in_process(program, helpers.passer) for program in programs)
     wants = wants_expansion(compiled)
     if wants or asks_caller(compiled.program):
         system.find_frames_with(frames_finder(images, report.say))
@@ -145,20 +150,23 @@ class SourceLines:
         span = image.debug.line_at(function.name, linked, entry)
         return f"{span.file}:{span.line}" if span else ""
 
-    def _spans(
-        self, image: LoadedImage | None, function: Function, line: SourceLine
-    ) -> list[LineSpan]:
+    def _die(self, image: LoadedImage | None, function: Function) -> FunctionDie:
         entry = image.back(function.address) if image is not None else None
-        die = None
         if image is not None and entry is not None:
             die = image.debug.function_at(function.name, entry)
-        if image is None or die is None:
-            raise KinstError(f"no debug information tells the lines of {function.name}")
-        lines = image.debug.lines
+            if die is not None:
+                return die
+        raise KinstError(f"no debug information tells the lines of {function.name}")
+
+    def _ranges(
+        self, image: LoadedImage, function: Function, line: SourceLine
+    ) -> Sequence[tuple[int, int]]:
+        """The linked addresses that a line means in a function: [low, high) of instructions."""
+        die, lines = self._die(image, function), image.debug.lines
         file = line.file or Path(die.decl_file).name
-        found = lines.of_line(die.unit, file, line.number, die.ranges)
-        if found:
-            return list(found)
+        ranges = _line_ranges(image, die.unit, file, line.number, die.ranges, every=line.every)
+        if ranges:
+            return ranges
         has = {span.line for span in lines.of_file(die.unit, file, die.ranges)}
         near = sorted(sorted(has, key=lambda n: abs(n - line.number))[:NEAR])
         raise KinstError(
@@ -210,20 +218,21 @@ class SourceLines:
         dies = [die for die in declared if die.decl_line == max(before or [min(starts)])]
         places = [(die.unit, die.ranges) for die in dies]
         places += [(c.unit, c.ranges) for die in dies for c in index.copies_of(die)]
-        spans: set[LineSpan] = set()
+        pieces: set[tuple[int, int]] = set()
         has: set[int] = set()
         for unit, ranges in dict.fromkeys(places):
-            here = lines.of_file(unit, file.name, ranges)
-            has |= {span.line for span in here}
-            spans |= {span for span in here if span.line == file.number}
+            has |= {span.line for span in lines.of_file(unit, file.name, ranges)}
+            pieces.update(
+                _line_ranges(image, unit, file.name, file.number, ranges, every=file.every)
+            )
         patterns: dict[ProbePattern, None] = {}
-        for span in sorted(spans, key=lambda one: one.low):
-            address = image.move(span.low)
+        for low, high in sorted(pieces):
+            address = image.move(low)
             function = self._kernel.at(address) if address is not None else None
             if function is None or address is None:
                 continue
             for one in self._kernel.instructions(function):
-                if 0 <= one.address - address < span.high - span.low:
+                if 0 <= one.address - address < high - low:
                     patterns[_instruction(function, one)] = None
         if not patterns:
             near = sorted(sorted(has, key=lambda n: abs(n - file.number))[:NEAR])
@@ -241,14 +250,36 @@ class SourceLines:
         found = []
         for function in functions:
             image = self._images.of(function.module)
-            spans = self._spans(image, function, line)
-            assert image is not None
-            moved = [(image.move(s.low), s.high - s.low) for s in spans]
+            if image is None:
+                raise KinstError(f"no debug information tells the lines of {function.name}")
+            ranges = self._ranges(image, function, line)
+            moved = [(image.move(low), high - low) for low, high in ranges]
             for instruction in self._kernel.instructions(function):
                 at = instruction.address
                 if any(low is not None and 0 <= at - low < size for low, size in moved):
                     found.append(_instruction(function, instruction))
         return found
+
+
+def _line_ranges(
+    image: LoadedImage,
+    unit: int,
+    file: str,
+    line: int,
+    within: Sequence[tuple[int, int]],
+    *,
+    every: bool,
+) -> Sequence[tuple[int, int]]:
+    """The linked addresses of a source line inside some ranges, [low, high): of all of its
+    instructions, or of the first one in the function and in each inlined copy."""
+    lines, index = image.debug.lines, image.debug.index
+    if every:
+        return [(one.low, one.high) for one in lines.of_line(unit, file, line, within)]
+    firsts: dict[int, int] = {}
+    for one in lines.statements_of_line(unit, file, line, within):
+        copy = next(iter(index.copies_at(one.address)), None)
+        firsts.setdefault(-1 if copy is None else copy.die, one.address)
+    return [(address, address + 1) for address in firsts.values()]
 
 
 def _instruction(function: Function, one: Instruction) -> ProbePattern:

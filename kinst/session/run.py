@@ -41,7 +41,6 @@ class Ending:
         deadline: when it ends, by time.monotonic().
         reason: why it was over, "" until it is.
         gone: the machine, if it has ended by itself.
-        command_status: that of the guest's command, once that has ended.
         busy: the share of a CPU's time in probes, if that was too much.
     """
 
@@ -49,7 +48,6 @@ class Ending:
     deadline: float = math.inf
     reason: str = ""
     gone: Gone | None = None
-    command_status: int = 0
     busy: float = 0.0
 
 
@@ -161,6 +159,7 @@ class RunningTrace:
         try:
             reason = yield from self._traced(command, timeout)
             trouble = self._restore()
+            yield from self._written()  # while the command's end was told
             ending.reason = reason
             if self._more and trouble is None and self._ends_batch(reason):
                 yield from self._batch_end(reason, command)
@@ -216,7 +215,7 @@ class RunningTrace:
         if self._records.interpreter.exit_status is not None:
             return self._records.interpreter.exit_status
         if reason == "command":
-            return self._ending.command_status
+            return self._tracee.command_status
         if reason == OVERLOAD:
             return 1
         if reason == "hang":
@@ -333,7 +332,6 @@ class RunningTrace:
                 if complaint.kind == "hang" and self._is_overloaded():
                     return OVERLOAD
             if isinstance(event, CommandEnded):
-                self._ending.command_status = event.status
                 return "command"
             if isinstance(event, Gone):
                 self._ending.gone = event

@@ -12,13 +12,15 @@ from typing import Protocol
 from kinst.consumer.symbols import NO_NAMES, Names
 from kinst.core.errors import GoneError, TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import Complaint, Gone, MachineEvent, Stopped, Target
+from kinst.core.machine import CommandEnded, Complaint, Gone, MachineEvent, Stopped, Target
 from kinst.session.apply import apply, fill
+from kinst.session.command_life import CommandLife
 from kinst.session.host_clauses import HostClock, HostRunner, StoppedRunner
 from kinst.session.report import Report
 from kinst.session.symbols import names_of
 from kinst.session.values import EnabledSite, StartedMachine, TracePlan
 
+LOOK_SECONDS = 0.005  # between two looks whether the command has ended
 SETTLE_SECONDS = 0.02  # for CPUs that were stopped in a clause to leave it
 
 # Samples of where CPUs are, and the seconds between two.
@@ -36,9 +38,11 @@ class Tracee(Protocol):
     Attributes:
         names: names of recorded addresses.
         gather: brings counters up to date, if they are copies.
+        command_status: exit status of the guest's command, known once restore() has returned.
     """
 
     names: Names
+    command_status: int
 
     @property
     def gather(self) -> Callable[[], None] | None: ...
@@ -82,6 +86,7 @@ class HostAlone:
 
     names = NO_NAMES
     gather = None
+    command_status = 0
 
     def __init__(self, plan: TracePlan, isa: Isa) -> None:
         fill(plan)
@@ -124,6 +129,11 @@ class PlantedMachine:
         scratch = plan.placed.scratch
         self._code = scratch.address + scratch.text, scratch.address + scratch.size
         self.names = names_of(machine)
+        self.command_status = 0
+        self._own_processes = plan.compiled.only == "all"  # are traced too
+        self._life: CommandLife | None = None
+        self._exited = False  # the command, of whose end its parent has not been told
+        self._early: MachineEvent | None = None  # the end of what has not begun
 
     @property
     def gather(self) -> Callable[[], None] | None:
@@ -131,8 +141,15 @@ class PlantedMachine:
         return None if planter is None else planter.gather
 
     def plant(self, command: str) -> str:
+        helpers, span = self._target.helpers, self._machine.facts.command_span
+        if command and helpers is not None and span is not None and not self._own_processes:
+            self._life = CommandLife(self._machine, helpers, span)
+            self._early = self._life.begin(self._resume)
+            if self._early is not None:
+                return ""
+            self._runner.clock.stopped()
         told = self._planted.plant()
-        if command:
+        if command and self._life is None:
             self._target.start_command()
         self._resume()
         return told
@@ -163,7 +180,25 @@ class PlantedMachine:
         self._resume()
 
     def wait(self, seconds: float) -> MachineEvent | None:
-        return self._target.wait(seconds)
+        if self._early is not None:
+            return self._early
+        deadline = time.monotonic() + seconds
+        while self._life is not None:
+            left = max(0.0, deadline - time.monotonic())
+            event = self._target.wait(min(left, LOOK_SECONDS))
+            if event is not None:
+                return self._noted(event)
+            if self._life.has_ended():
+                self._exited = True
+                return CommandEnded(0)  # restore() finds its status
+            if not left:
+                return None
+        return self._noted(self._target.wait(seconds))
+
+    def _noted(self, event: MachineEvent | None) -> MachineEvent | None:
+        if isinstance(event, CommandEnded):
+            self.command_status = event.status
+        return event
 
     def last_words(self) -> MachineEvent | None:
         return None if self._target.planter is None else self._target.wait(0.0)
@@ -187,6 +222,10 @@ class PlantedMachine:
         try:
             told = self._planted.unplant()
             self._target.resume()
+            if self._life is not None and self._exited:
+                event = self._noted(self._life.finish())
+                if isinstance(event, Gone):
+                    return GoneError(f"the guest is gone: {event.reason}", event.kind)
             if told:
                 report.detail(f"kinst: {told}")
             if self._planted.hidden and not self._target.abilities.boots:

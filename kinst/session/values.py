@@ -89,6 +89,8 @@ class Compiled:
         trampolines: bytes for code.
         types: of the kernel, as the program was compiled with them.
         batch: seconds for which each batch of instructions is traced, 0 without batches.
+        only: "all": kinst's own processes in a guest are traced too; "command": nothing but the
+            command and its descendants; "": all but kinst's own processes.
     """
 
     texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
@@ -99,6 +101,7 @@ class Compiled:
     trampolines: int
     types: TypeSource | None = None
     batch: float = 0
+    only: str = ""
     # The traced system's part of D.
     dialect: Callable[[], Dialect] = lambda: UNKNOWN
 

@@ -1,7 +1,8 @@
 """Replaces source files and lines in the syntax tree by the instructions that they mean.
 
 kinst::F:@LINE means a line of the file that F is declared in, kinst::F:@FILE@LINE one of another
-file, from which something was inlined: FILE is its path or the last parts of it.
+file, from which something was inlined: FILE is its path or the last parts of it.  A line is its
+first instruction, in each inlined copy; with a * after it, all of its instructions.
 
 kinst::FILE: means every instruction of the functions that a file declares, and kinst::FILE@LINE
 those of one of its lines, wherever the compiler has put them; kinst:::FILE@LINE and
@@ -22,8 +23,8 @@ from kinst.core.probe import ProbePattern
 from kinst.dlang.syntax import tree
 from kinst.providers import of_instructions
 
-_NAME = re.compile(r"@(?:(.+)@)?([0-9]+)\Z")
-_FILE = re.compile(r"([\w.+-]+\.(?:c|h|S|rs|cc|cpp))(?:@([0-9]+))?\Z")
+_NAME = re.compile(r"@(?:(.+)@)?([0-9]+)(\*?)\Z")
+_FILE = re.compile(r"([\w.+-]+\.(?:c|h|S|rs|cc|cpp))(?:@([0-9]+)(\*?))?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class SourceLine:
     function: str
     file: str  # "" for the function's own
     number: int
+    every: bool = False  # all of its instructions, not the first of each copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class SourceFile:
     module: str
     name: str
     number: int = 0  # 0 for all lines
+    every: bool = False  # see SourceLine
 
 
 def file_of(pattern: ProbePattern) -> SourceFile | None:
@@ -56,10 +59,13 @@ def file_of(pattern: ProbePattern) -> SourceFile | None:
     match = _FILE.match(function or name)
     if match is None or (not function and not match[2]):
         return None
-    line = match[2] if not function or not name else name[1:] if _NAME.match(name) else ""
-    if function and name and not line:
-        return None
-    return SourceFile(module, match[1], int(line or 0))
+    line, every = match[2], bool(match[3])
+    if function and name:
+        named = _NAME.match(name)
+        if named is None or named[1]:
+            return None
+        line, every = named[2], bool(named[3])
+    return SourceFile(module, match[1], int(line or 0), every)
 
 
 def line_of(pattern: ProbePattern) -> SourceLine | None:
@@ -69,7 +75,8 @@ def line_of(pattern: ProbePattern) -> SourceLine | None:
         return None
     if pattern.provider != of_instructions() or not pattern.function or match is None:
         return None
-    return SourceLine(pattern.module, pattern.function, match[1] or "", int(match[2]))
+    file, number, every = match[1] or "", int(match[2]), bool(match[3])
+    return SourceLine(pattern.module, pattern.function, file, number, every)
 
 
 def has_lines(program: tree.ProgramNode) -> bool:

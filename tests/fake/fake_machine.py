@@ -194,6 +194,7 @@ class FakeMachine:
 
     abilities = Abilities(writes_code=True, runs_commands=True)
     planter = None
+    helpers = None
 
     def __init__(
         self,

@@ -73,8 +73,8 @@ def test_lines_are_those_that_addr2line_says(prepared: Prepared) -> None:
     assert len(own) > 200
     for line in random.Random(SEED).sample(own, 8):
         wanted = {places[at] for at, said in lines.items() if said == line}
-        assert wanted <= set(sites(prepared, f"kinst::{line.replace(':', '@')}")), line
-        found = sites(prepared, f"kinst::{line.replace(':', '@')}")
+        assert wanted <= set(sites(prepared, f"kinst::{line.replace(':', '@')}*")), line
+        found = sites(prepared, f"kinst::{line.replace(':', '@')}*")
         starts = {name: elf.symbols.indexes(name)[0] for name, _ in found}
         at = [int(elf.symbols.address[starts[name]]) + int(offset) for name, offset in found]
         assert set(lines_at(prepared, at)) == {line}
@@ -85,7 +85,7 @@ def test_lines_of_a_header_are_where_it_was_inlined(prepared: Prepared) -> None:
     with pytest.raises(kinst.KinstError) as caught:
         sites(prepared, "kinst::file.h@1")
     (line,) = re.findall(r"lines near it that have: (\d+)", caught.value.hint)
-    found = sites(prepared, f"kinst::file.h@{line}")
+    found = sites(prepared, f"kinst::file.h@{line}*")
     assert len({name for name, _ in found}) > 5
     index = [elf.symbols.indexes(name)[0] for name, _ in found]
     at = [

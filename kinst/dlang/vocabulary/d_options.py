@@ -278,4 +278,5 @@ DYNAMIC = frozenset(
 )  # fmt: skip
 
 # kinst's own options. session/ reads them; control lines pass them on unchecked.
-OWN_NAMES = frozenset({"batch", "plant", "scratch"})
+OWN_NAMES = frozenset({"batch", "only", "plant", "scratch"})
+parse_only = _one_of("all", "command")

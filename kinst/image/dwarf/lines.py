@@ -57,6 +57,24 @@ class LineSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class Statement:
+    """A place for a breakpoint on a source line, which may have no instruction of its own: address
+    of the first instruction that follows."""
+
+    address: int
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A line table that has been run."""
+
+    spans: Sequence[LineSpan] = ()
+    statements: Sequence[Statement] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class _Header:
     program: int
     end: int
@@ -74,24 +92,40 @@ class Lines:
     def __init__(self, sections: DebugSections, index: Index) -> None:
         self._sections = sections
         self._index = index
-        self._known: dict[int, Sequence[LineSpan]] = {}
+        self._tables: dict[int, _Table] = {}
 
     def spans(self, unit: int) -> Sequence[LineSpan]:
         """Return every span of a unit, by address; () if it has no line table.  Raises KinstError
         if the table is damaged."""
-        if unit not in self._known:
+        return self._table(unit).spans
+
+    def statements_of_line(
+        self, unit: int, file: str, line: int, within: Sequence[tuple[int, int]]
+    ) -> Sequence[Statement]:
+        """Return the statements of a source line inside some ranges, by address; see of_line()."""
+        tail = "/" + file.lstrip("/")
+        return [
+            one
+            for one in self._table(unit).statements
+            if one.line == line
+            and any(low <= one.address < high for low, high in within)
+            and (not file or ("/" + one.file).endswith(tail))
+        ]
+
+    def _table(self, unit: int) -> _Table:
+        if unit not in self._tables:
             where = self._index.lines_of(unit)
-            spans: Sequence[LineSpan] = ()
+            table = _Table()
             if where.offset >= 0:
                 try:
-                    spans = _spans(self._sections, where.offset, where.home)
+                    table = _read(self._sections, where.offset, where.home)
                 except (IndexError, ValueError):
                     raise KinstError(
                         f"{self._sections.where}: damaged debug information: line table at"
                         f" {where.offset:#x} of the unit at {unit:#x}"
                     ) from None
-            self._known[unit] = spans
-        return self._known[unit]
+            self._tables[unit] = table
+        return self._tables[unit]
 
     def at(self, unit: int, address: int) -> LineSpan | None:
         """Return the span that holds an address, or None."""
@@ -140,7 +174,7 @@ class _Program(Reader):
         return text
 
 
-def _spans(sections: DebugSections, offset: int, home: str) -> Sequence[LineSpan]:
+def _read(sections: DebugSections, offset: int, home: str) -> _Table:
     array = sections.array("line")
     length = int.from_bytes(array[offset : offset + 4].tobytes(), "little")
     wide = length == 0xFFFFFFFF
@@ -151,7 +185,7 @@ def _spans(sections: DebugSections, offset: int, home: str) -> Sequence[LineSpan
         raise IndexError
     data = array[start : start + length].tobytes()
     header = _header(sections, _Program(data), home.encode("utf-8", "surrogateescape"), wide)
-    return sorted(_run(data, header), key=lambda span: span.low)
+    return _run(data, header)
 
 
 def _header(sections: DebugSections, r: _Program, home: bytes, wide: bool) -> _Header:
@@ -246,10 +280,58 @@ class _LineState:
     statement: bool
 
 
-def _run(data: bytes, header: _Header) -> list[LineSpan]:
+class _Statements:
+    """The statements of a line table, as gdb takes them from its rows: rows without instructions
+    count, unless the program goes on in another file at the same address.  Unlike gdb, leave out
+    one that only goes on with the line of the instructions before it: it may lie outside of the
+    inlined copy that these are in.
+
+    Source: gdb 13, record_line() of gdb/dwarf2/read.c and of gdb/buildsym.c.
+    """
+
+    def __init__(self, files: Sequence[str]) -> None:
+        self._files = files
+        self._rows: list[_LineState] = []
+        self._last: _LineState | None = None
+        self._goes_on = False  # the last row goes on with the line of the one before
+
+    def add(self, row: _LineState) -> None:
+        last = self._last
+        if last is not None and last.address == row.address:
+            if self._goes_on and self._rows and self._rows[-1] is last:
+                self._rows.pop()
+            self._goes_on = False
+        else:
+            self._goes_on = last is not None and (last.file, last.line) == (row.file, row.line)
+        if last is not None and last.file != row.file and last.address == row.address:
+            if not row.statement and self._rows and self._rows[-1].address == row.address:
+                return
+            self.end(row.address)
+        self._last = row
+        if row.statement and row.line:
+            self._rows.append(row)
+
+    def end(self, address: int) -> None:
+        """Forget rows of the last file at an address, where its instructions end."""
+        file = self._last.file if self._last is not None else 0
+        while self._rows and (self._rows[-1].address, self._rows[-1].file) == (address, file):
+            self._rows.pop()
+        self._last = None
+
+    def all(self) -> list[Statement]:
+        files = self._files
+        named = [
+            Statement(row.address, files[row.file] if row.file < len(files) else "", row.line)
+            for row in self._rows
+        ]
+        return sorted(dict.fromkeys(named), key=lambda one: one.address)
+
+
+def _run(data: bytes, header: _Header) -> _Table:
     """Run the line program; a row's span ends where the next row of its sequence starts."""
     r = _Program(data, header.program)
     spans: list[LineSpan] = []
+    statements = _Statements(header.files)
     state = _LineState(0, 1, 1, header.default_statement)
     before: _LineState | None = None
     first_special = len(header.opcode_lengths) + 1
@@ -263,6 +345,7 @@ def _run(data: bytes, header: _Header) -> list[LineSpan]:
                 LineSpan(before.address, state.address, file, before.line, before.statement)
             )
         before = _LineState(state.address, state.file, state.line, state.statement)
+        statements.add(before)
 
     def special(opcode: int) -> None:
         state.address += (opcode - first_special) // (header.line_range or 1) * header.step
@@ -279,6 +362,7 @@ def _run(data: bytes, header: _Header) -> list[LineSpan]:
             kind = r.number(1) if length else 0
             if kind == LNE_END_SEQUENCE:
                 emit()
+                statements.end(state.address)
                 before = None
                 state = _LineState(0, 1, 1, header.default_statement)
             elif kind == LNE_SET_ADDRESS:
@@ -302,4 +386,4 @@ def _run(data: bytes, header: _Header) -> list[LineSpan]:
             # All other opcodes have only operands to step over.
             for _ in range(header.opcode_lengths[opcode - 1]):
                 r.uleb()
-    return spans
+    return _Table(sorted(spans, key=lambda span: span.low), statements.all())

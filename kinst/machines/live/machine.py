@@ -42,6 +42,7 @@ class LiveKernel:
     """Target over /dev/kinst (core/machine.py has the protocol)."""
 
     abilities = Abilities(runs_commands=True, reads_running=True)
+    helpers = None
 
     def __init__(
         self, isa: Isa, on_output: Callable[[bytes], None] | None = None, process: int = 0

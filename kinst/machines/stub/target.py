@@ -26,6 +26,7 @@ class StubTarget:
     _lost: str
     _ended: str
     planter: None = None
+    helpers: None = None
 
     def stop(self) -> None:
         self._stub.stop()

@@ -50,6 +50,7 @@ class KeptGuest:
 
     abilities = Vm.abilities  # of the guest that it stands for
     planter = None
+    helpers = None
 
     def __init__(self, isa: Isa, config: VmConfig, warm: WarmStart) -> None:
         """Raises TargetError where what is kept is damaged."""

@@ -32,6 +32,21 @@ _SILENCES = (4.0, 8.0, 30.0)
 _COMMAND_LIMIT = 64 * 1024  # bytes
 
 
+class GuestHelpers:
+    """The processes of kinst's init script (core.machine.Helpers has the protocol)."""
+
+    def __init__(self, qemu: Qemu, pid: int, passer: int) -> None:
+        self._qemu = qemu
+        self.pid = pid
+        self.passer = passer
+
+    def start_alone(self) -> None:
+        self._qemu.send_control("go alone")
+
+    def go_on(self) -> None:
+        self._qemu.send_control("on")
+
+
 class Vm(Guest):
     """Target over a guest that kinst boots (core/machine.py has the protocol)."""
 
@@ -56,6 +71,7 @@ class Vm(Guest):
         if config.accel == "tcg":
             self.abilities = replace(self.abilities, code_table=JUMP_CACHE)
         self._terminal = terminal
+        self._command_pids = (0, 0)  # of the command, and of what passes its output on or 0
         self._init_is_ready = False
         self._shares_mounted = False
         self._beat_at = 0
@@ -328,7 +344,16 @@ class Vm(Guest):
         self.qemu.wait_for(answered, limit, "prepared the command")
         if was_stopped:
             self.stop()
-        return int(pid)
+        own, _, passer = pid.partition(" ")
+        self._command_pids = int(own), int(passer or 0)
+        return int(own)
+
+    @property
+    def helpers(self) -> GuestHelpers | None:
+        """None with a terminal, which they serve while the command runs."""
+        if self._terminal is not None:
+            return None
+        return GuestHelpers(self.qemu, *self._command_pids)
 
     def _mount_shares(self) -> None:
         """Have the folders of the host mounted, the root first.  Once; the machine runs."""

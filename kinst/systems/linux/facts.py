@@ -15,6 +15,7 @@ from kinst.core.errors import KinstError
 from kinst.core.system import Access, Clock, Facts, UserMemory
 from kinst.core.words import MASK
 from kinst.image.btf import Btf
+from kinst.systems.linux.command_span import command_span
 from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import Kernel
 from kinst.systems.linux.paths import paths
@@ -275,5 +276,6 @@ def gather(kernel: Kernel, btf: Btf, names: IsaFacts) -> Facts:
         interrupt_masks=(_SOFT_INTERRUPT, _HARD_INTERRUPT) if "interrupt" in found else (),
         pin=found.get("interrupt"),
         preemption=preemption(kernel),
+        command_span=command_span(kernel, btf, names.system_calls),
         saved_registers=tuple((name, names.saved.offset(btf, name)) for name in names.saved.places),
     )

@@ -4,10 +4,14 @@
 #
 #   kinst                      guest
 #                              ready
-#   prepare HEX(command)       pid N          the process exists and is held
+#   prepare HEX(command)       pid N [M]      the process exists and is held; M is the process that
+#                                             passes its output on, where there is one
 #   prepare HEX ROWS COLUMNS   pid N          the same; it gets the output port as its terminal
 #   go                                        it runs; all it writes is on the output port
 #                              exit STATUS    it ended and its output has left that port
+#   go alone                                  the same, but no process of this script does anything
+#                                             from the command's execve on, until:
+#   on                                        they go on: the command has ended
 #   mount TAG [HEX(folder)]                   a folder of the host is mounted there, to be written;
 #                              mounted        without a folder it is what commands have as root
 #   clock SECONDS              clock          it is set to that time of day (since 1970)
@@ -115,6 +119,16 @@ wait_system() {
 # The environment of commands in another root; those of the host's bring their own.
 fresh='env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb'
 
+# The same in this shell, so that the command's first system call is that of its shell.
+clear_environment() {
+    export -p >/run/environment
+    while IFS=" =" read -r _ name _; do
+        unset "$name"
+    done </run/environment
+    export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb
+    rm -f /run/environment
+}
+
 # What is said to the kernel of a terminal's end: all that has the port open is cut off from it.  So
 # the command's last output has left before this shell, the leader of its session, ends.
 on_terminal='
@@ -123,6 +137,39 @@ on_terminal='
     stty -F "$1" -echo
     exit $status
 '
+
+# is_in STATE PROCESS: whether it is in that state (proc(5), stat).
+is_in() {
+    state=
+    read -r _ _ state _ <"/proc/$2/stat"
+    [ "$state" = "$1" ]
+}
+
+# hold_helpers PROCESS [PASSER]: stop the process that waits for the command, and return when all
+# others of this script wait for kinst.  A process that has been woken may not have run yet: it is
+# still seen to wait, so they are looked at twice.
+hold_helpers() {
+    echo "$1" >/run/stopped
+    kill -s STOP "$1"
+    read -r listener </run/listener
+    read -r server </run/server
+    calm=0
+    while [ "$calm" -lt 2 ]; do
+        calm=$((calm + 1))
+        is_in T "$1" && is_in S "$listener" && is_in S "$server" || calm=0
+        [ -z "$2" ] || is_in S "$2" || calm=0
+        [ "$calm" -gt 0 ] || sleep 0.01
+    done
+}
+
+# Let the process that hold_helpers stopped go on.
+go_on() {
+    if [ -e /run/stopped ]; then
+        read -r helper </run/stopped
+        rm -f /run/stopped
+        kill -s CONT "$helper"
+    fi
+}
 
 # One command, from a held process to its exit line.  The held shell execs another, which execs
 # the command when it is a simple one: all have the process id that was announced.  The fifo is
@@ -152,15 +199,19 @@ run() {
     fi
     (
         exec 2>&6 5<>/run/go
-        read -r pid _ </proc/self/stat
+        read -r pid _ _ parent _ </proc/self/stat
         echo "$pid" >/run/held
-        say "pid $pid"
-        read -r _ <&5
+        say "pid $pid $passer"
+        read -r alone <&5
+        [ -n "$2" ] || [ -z "$root" ] || clear_environment
+        # The name that it has until its execve has set another.
+        echo -n sh >/proc/self/comm
+        [ -z "$alone" ] || hold_helpers "$parent" "$passer"
         if [ -n "$2" ]; then
             exec setsid -c sh -c "$on_terminal" sh "$OUTPUT" "$root" "$1" "$fresh" \
                 <&3 >&3 2>&3 3>&- 4>&- 5>&- 6>&-
         elif [ -n "$root" ]; then
-            exec $fresh chroot "$root" /bin/sh -c "$1" 3>&- 4>&- 5>&- 6>&-
+            exec chroot "$root" /bin/sh -c "$1" 3>&- 4>&- 5>&- 6>&-
         fi
         exec sh -c "$1" 3>&- 4>&- 5>&- 6>&-
     ) </dev/null >&6
@@ -177,6 +228,8 @@ run() {
 # Every command that is to be run, one after the other.  None is put into the background: there the
 # shell would have it ignore SIGINT.
 serve() {
+    read -r pid _ </proc/self/stat
+    echo "$pid" >/run/server
     while read -r command rows columns; do
         # The x keeps newlines at the end, which $( ) would drop.
         command=$(echo "$command" | xxd -r -p; echo x)
@@ -225,6 +278,8 @@ mount_writable() {
 ROOT=
 
 listen() {
+    read -r pid _ </proc/self/stat
+    echo "$pid" >/run/listener
     while read -r verb argument <&4; do
         case "$verb" in
         prepare)
@@ -240,11 +295,16 @@ listen() {
             ;;
         go)
             if [ -e /run/go ]; then
-                echo 1<>/run/go
+                exec 7<>/run/go
                 rm -f /run/go
+                echo "$argument" >&7
+                exec 7>&-
             else
                 say "error no command is prepared"
             fi
+            ;;
+        on)
+            go_on
             ;;
         mount)
             tag=${argument%% *}
@@ -290,6 +350,7 @@ listen() {
                 done
                 kill -s KILL $all
             fi 2>/dev/null
+            go_on
             while [ -e /run/busy ]; do sleep 0.01; done
             rm -f /run/go
             say ended

@@ -1,0 +1,114 @@
+"""The guest's command from its execve(2) to its end, without what kinst's own processes do there.
+
+A guest runs its command by a shell script: it reads requests, waits for the command, reports its
+status.  These helpers wait while the command lives: the machine stops at the command's execve,
+where the probes are planted, and the command's end is seen in memory, before its parent is told.
+So no probe needs a predicate, and what the probes count is the command's and the kernel's.
+
+Tested by tests/vm/language/test_command_alone.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from kinst.core.errors import TargetError
+from kinst.core.machine import CommandEnded, Gone, Helpers, MachineEvent, Stopped
+from kinst.core.system import CommandSpan
+from kinst.session.host_clauses import read_access
+from kinst.session.values import StartedMachine
+
+START_SECONDS = 60.0  # until the command's execve, on a busy host
+END_SECONDS = 60.0  # until its status is known, and all that it has written
+PIECE = 0.5  # seconds of one wait
+
+
+class CommandLife:
+    """A command that is prepared, and whose parent waits until kinst has seen its end."""
+
+    def __init__(self, machine: StartedMachine, helpers: Helpers, span: CommandSpan) -> None:
+        self._machine = machine
+        self._target = machine.target
+        self._helpers = helpers
+        self._span = span
+        self._thread = 0  # address of its first thread, 0 if that is not followed
+        self._held = False  # whether the helpers wait
+
+    def begin(self, resume: Callable[[], None]) -> MachineEvent | None:
+        """Run the machine until the command is about to execute its program; it is stopped then.
+
+        Returns what the machine reports instead, if it ends, or the command."""
+        target, span = self._target, self._span
+        target.insert_breakpoint(span.entry)
+        self._held = True
+        self._helpers.start_alone()
+        resume()
+        event = self._reach(resume)
+        if not isinstance(event, Gone):
+            target.stop()
+            target.remove_breakpoint(span.entry)
+        return None if isinstance(event, Stopped) else event
+
+    def _reach(self, resume: Callable[[], None]) -> MachineEvent | None:
+        """Wait for the command's execve.  None if it does not come in time."""
+        machine, target = self._machine, self._target
+        facts, deadline = machine.facts, time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            event = target.wait(PIECE)
+            if not isinstance(event, Stopped):
+                if event is not None:
+                    return event
+                continue
+            if read_access(target, facts, event.cpu, facts.builtins["pid"]) == self._helpers.pid:
+                thread = read_access(target, facts, event.cpu, facts.builtins["curthread"])
+                self._thread = thread if isinstance(thread, int) else 0
+                return event
+            target.step_over(event.cpu, event.pc)
+            resume()
+        return None
+
+    def has_ended(self) -> bool:
+        """Whether the command has exited; its parent has not been told.  The machine may run.
+
+        If the command cannot be followed any more, let the helpers go on: the machine reports its
+        end then."""
+        span, thread = self._span, self._thread
+        if not self._held:
+            return False
+        state = self._word(thread + span.exit_state) if thread else None
+        if not self._is_command() or state not in (0, span.zombie):
+            self._go_on()
+            return False
+        if not state or (span.running >= 0 and self._word(thread + span.running)):
+            return False
+        group = self._word(thread + span.group, 8)
+        return group is not None and self._word(group + span.thread_count) == 1
+
+    def finish(self) -> MachineEvent | None:
+        """Let the command's parent be told of its end.  Returns what the machine reports of it."""
+        self._go_on()
+        deadline = time.monotonic() + END_SECONDS
+        while time.monotonic() < deadline:
+            event = self._target.wait(PIECE)
+            if isinstance(event, CommandEnded | Gone):
+                return event
+        return None
+
+    def _go_on(self) -> None:
+        if self._held:
+            self._held = False
+            self._helpers.go_on()
+
+    def _is_command(self) -> bool:
+        """Whether the thread is still one of the command: another thread that calls execve takes
+        its place."""
+        offset = self._machine.facts.builtins["pid"].offsets[-1]
+        return self._word(self._thread + offset) == self._helpers.pid
+
+    def _word(self, address: int, size: int = 4) -> int | None:
+        """The number at an address, None if nothing is mapped there."""
+        try:
+            return int.from_bytes(self._target.read(address, size), "little")
+        except TargetError:
+            return None

@@ -1,0 +1,37 @@
+"""Where a process of Linux begins to be a command, and how memory shows that it has ended.
+
+Sources: fs/exec.c (execve); kernel/exit.c: exit_notify() leaves a process a zombie until its parent
+asks for its status, and __exit_signal() counts its other threads down.
+
+Tested by tests/vm/language/test_command_alone.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinst.core.system import CommandSpan
+from kinst.image.btf import Btf
+from kinst.systems.linux.isafacts import CallNames
+from kinst.systems.linux.memory import Kernel
+
+_ZOMBIE = 0x20  # EXIT_ZOMBIE (include/linux/sched.h)
+_TASK = "task_struct"
+
+
+def command_span(kernel: Kernel, btf: Btf, layouts: Sequence[CallNames]) -> CommandSpan | None:
+    """None for a kernel that has not what is needed.
+
+    layouts: how its system calls may be named."""
+    entries = [f"{layout.prefix}execve" for layout in layouts]
+    entry = next((kernel.symbol(name) for name in entries if kernel.has(name)), 0)
+    # Named so since 5.14 (commit subject "sched: Change task_struct::state").
+    state = "__state" if btf.has(_TASK, "__state") else "state"
+    wanted = [
+        (_TASK, "exit_state"), (_TASK, "signal"), ("signal_struct", "nr_threads"), (_TASK, state),
+    ]  # fmt: skip
+    if not entry or not all(btf.has(*one) for one in wanted):
+        return None
+    exit_state, group, count, waiting = (btf.offset(*one) for one in wanted)
+    running = btf.offset(_TASK, "on_cpu") if btf.has(_TASK, "on_cpu") else -1
+    return CommandSpan(entry, exit_state, _ZOMBIE, group, count, running, waiting)

@@ -1,0 +1,106 @@
+"""-c traces the command and the kernel, not kinst's own processes in the guest: what a program
+does is counted, from its execve to its exit, and nothing else of a process of kinst's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.vm.command import counts, kinst
+from tests.vm.isa_guest import Guest
+
+pytestmark = pytest.mark.vm
+
+BY_NAME = "kinst::ksys_read:0 { @[execname] = count(); }"
+READS = 700
+
+
+def test_reads_of_a_program_are_all_reads(reads: Path) -> None:
+    done = kinst("-qn", BY_NAME, "-c", f"reads {READS}", copy=[reads]).good()
+    assert counts(done.out) == {("reads",): READS}
+
+
+def test_kinst_s_own_processes_are_there_on_request(reads: Path) -> None:
+    done = kinst("-x", "only=all", "-qn", BY_NAME, "-c", f"reads {READS}", copy=[reads]).good()
+    found = counts(done.out)
+    assert found.pop(("reads",)) == READS
+    assert found[("init",)] > 0
+
+
+def test_without_a_predicate_every_instruction_counts_the_command_alone(reads: Path) -> None:
+    """A count for each instruction of a function is one counter for each block of them."""
+    program = "kinst::ksys_read: { @[probename] = count(); }"
+    done = kinst("-qn", program, "-c", f"reads {READS}; reads {READS}", copy=[reads]).good()
+    found = counts(done.out)
+    assert found[("0",)] == 2 * READS
+    assert max(found.values()) == 2 * READS
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        # The held process becomes the command's shell, which makes a process for the program.
+        ("__x64_sys_execve", {("sh",): 2}),
+        ("do_exit", {("reads",): 1, ("sh",): 1}),
+        # The last function that a process runs.
+        ("do_task_dead", {("reads",): 1, ("sh",): 1}),
+    ],
+)
+def test_from_the_first_system_call_to_the_exit(
+    reads: Path, function: str, found: dict[tuple[str, ...], int]
+) -> None:
+    program = (
+        f"fbt::{function}:entry /pid == $target || ppid == $target/ {{ @[execname] = count(); }}"
+    )
+    done = kinst("-qn", program, "-c", "reads 5; exit 9", copy=[reads])
+    assert (done.status, counts(done.out)) == (9, found), done
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [(f"leaders exit {READS}", 5), (f"leaders exec {READS}", 0)],
+)
+def test_a_process_that_goes_on_without_its_first_thread(
+    reads: Path, guest_program: Callable[[str], Path], command: str, status: int
+) -> None:
+    copies = [reads, guest_program("leaders")]
+    program = 'kinst::ksys_read:0 /execname != "init"/ { @ = count(); }'
+    done = kinst("-qn", program, "-c", command, copy=copies)
+    assert (done.status, counts(done.out)) == (status, {(): READS}), done
+
+
+def test_only_the_command_and_its_descendants(reads: Path) -> None:
+    """The kernel's threads run meanwhile, which are seen without only=command."""
+    program = "fbt::finish_task_switch*:return { @[execname] = count(); }"
+    command = f"sleep 1; reads {READS} & wait"
+    all_of_them = kinst("-qn", program, "-c", command, copy=[reads]).good()
+    own = ("-x", "only=command")
+    descendants = kinst(*own, "-qn", program, "-c", command, copy=[reads]).good()
+    kernel = {name for (name,) in counts(all_of_them.out)} - {"sh", "sleep", "reads"}
+    assert kernel and not kernel & {"init", "stty", "rm", "cat"}
+    assert {("sh",), ("sleep",)} <= counts(descendants.out).keys()
+    assert {name for (name,) in counts(descendants.out)} <= {"sh", "exe", "sleep", "reads"}
+
+
+def test_only_the_command_needs_one() -> None:
+    done = kinst("-x", "only=command", "-qn", BY_NAME)
+    assert done.status == 1
+    assert "-x only=command needs a command" in done.err
+
+
+def test_the_process_that_passes_output_on() -> None:
+    """Programs of the host write into a pipe, which a process of kinst's empties meanwhile."""
+    arguments = ("--root", "/", "-qn", BY_NAME, "-c", "echo 1; sleep 0.2; echo 2")
+    done = kinst(*arguments).good()
+    assert done.guest == "1\n2\n"
+    found = counts(done.out)
+    assert ("sh",) in found and not {("cat",), ("init",)} & found.keys()
+    assert ("cat",) in counts(kinst("-x", "only=all", *arguments).good().out)
+
+
+@pytest.mark.full
+def test_reads_on_each_isa(guest: Guest) -> None:
+    found = counts(guest.trace("-qn", BY_NAME, "-c", f"reads {READS}", copy=[guest.reads()]).out)
+    assert found == {("reads",): READS}
