@@ -297,12 +297,13 @@ class _Statements:
 
     def add(self, row: _LineState) -> None:
         last = self._last
+        same_line = last is not None and (last.file, last.line) == (row.file, row.line)
         if last is not None and last.address == row.address:
-            if self._goes_on and self._rows and self._rows[-1] is last:
+            if self._goes_on and not same_line and self._rows and self._rows[-1] is last:
                 self._rows.pop()
-            self._goes_on = False
+            self._goes_on = self._goes_on and same_line
         else:
-            self._goes_on = last is not None and (last.file, last.line) == (row.file, row.line)
+            self._goes_on = same_line
         if last is not None and last.file != row.file and last.address == row.address:
             if not row.statement and self._rows and self._rows[-1].address == row.address:
                 return
