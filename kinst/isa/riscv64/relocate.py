@@ -115,8 +115,8 @@ def _move(
         jump = _go_on(to + len(link), address + parsed.imm, onward, _TARGET)
         return Moved(link + jump, False)
     if parsed.kind == p.JALR:
-        spare = choose(onward.dead.get(address, 0))
-        return Moved(_move_indirect(parsed, after, to, spare), False)
+        dead = choose(onward.dead.get(address, 0))
+        return Moved(_move_indirect(parsed, after, to, dead), False)
     if parsed.kind == p.BRANCH:
         target = address + parsed.imm
         if onward.falls_into == after:
@@ -192,15 +192,15 @@ def _go_to(at: int, target: int) -> bytes:
     return code + e.c_ldsp(e.T0, 0) + e.addi(e.SP, e.SP, _ROOM) + e.SRET
 
 
-def _set_status(spare: int, status: int) -> bytes:
+def _set_status(temporary: int, status: int) -> bytes:
     """Return code that sets sstatus = status, except that sret goes to supervisor mode with SIE as
     it is in status, and interrupts are off until then."""
     return (
-        e.andi(spare, status, e.SIE)
-        + e.slli(spare, spare, e.SPIE.bit_length() - e.SIE.bit_length())
+        e.andi(temporary, status, e.SIE)
+        + e.slli(temporary, temporary, e.SPIE.bit_length() - e.SIE.bit_length())
         + e.andi(status, status, _KEEP)
         + e.ori(status, status, e.SPP)
-        + e.or_(status, status, spare)
+        + e.or_(status, status, temporary)
         + e.csr_write(e.SSTATUS, status)
     )
 
@@ -213,8 +213,8 @@ def load(rd: int, at: int, value: int) -> bytes:
         return e.load_value(rd, value)
 
 
-def _move_indirect(parsed: p.Parsed, after: int, to: int, spare: int) -> bytes:
-    """Move a jalr. spare: a dead register, or 0."""
+def _move_indirect(parsed: p.Parsed, after: int, to: int, dead: int) -> bytes:
+    """Move a jalr. dead: a dead register, or 0."""
     rd, rs1 = parsed.rd, parsed.rs1
     jump = e.jalr(e.X0, rs1, parsed.imm)
     if not rd:
@@ -222,10 +222,10 @@ def _move_indirect(parsed: p.Parsed, after: int, to: int, spare: int) -> bytes:
     if rd != rs1:
         return e.load_address(rd, to, after) + jump
     # The register that it jumps by becomes the return address.
-    if spare:
-        keep = e.move(spare, rs1)
+    if dead:
+        keep = e.move(dead, rs1)
         link = e.load_address(rd, to + len(keep), after)
-        return keep + link + e.jalr(e.X0, spare, parsed.imm)
+        return keep + link + e.jalr(e.X0, dead, parsed.imm)
     # jalr clears bit 0 itself; that sepc has none is the specification's word, but not QEMU's.
     code = _save() + e.addi(e.T0, rs1, parsed.imm) + e.andi(e.T0, e.T0, -2) + _return_state()
     if rd in _SAVED:
