@@ -158,7 +158,7 @@ class Flows:
 
     @property
     def direct(self) -> Bools:
-        """Which instructions have a target."""
+        """Whether each instruction has a target."""
         targeted: Bools = self.target != 0
         return targeted
 

@@ -1,4 +1,4 @@
-"""What a displaced instruction becomes, and where control goes on after it.
+"""Results of displacing an instruction, and where control goes on after it.
 
 Tested by tests/isa.
 """

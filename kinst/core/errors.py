@@ -36,7 +36,8 @@ class Span:
 
 
 class KinstError(Exception):
-    """What went wrong, in one line, and what would work (hint), if that is known."""
+    """An error for the user: what went wrong, in one line, and what would work (hint), if that is
+    known."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

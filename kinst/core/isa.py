@@ -61,7 +61,7 @@ class Register:
 
 
 class StoppingIsa(ABC):
-    """What stopping the machine at an instruction needs."""
+    """Answers that are needed to stop the machine at an instruction."""
 
     # What the user types: amd64.
     name: str

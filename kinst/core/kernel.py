@@ -21,7 +21,7 @@ from kinst.core.types import TypeSource
 
 
 class Kernel(Protocol):
-    """What a provider may ask of the traced kernel."""
+    """The traced kernel, as far as providers may ask about it."""
 
     isa: Isa
 
@@ -98,7 +98,7 @@ class Kernel(Protocol):
 
 
 class PlantableKernel(Kernel, Protocol):
-    """What planting asks of the traced kernel, beyond what providers do."""
+    """The traced kernel, as planting asks about it beyond what providers do."""
 
     def forget(self, functions: Iterable[Function]) -> None:
         """Drop what is kept about single instructions of these functions; it is decoded again if

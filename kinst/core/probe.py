@@ -159,7 +159,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ProbeInterface:
-    """What D must know about a provider's probes."""
+    """Properties of a provider's probes that the D compiler must know."""
 
     # Names of probes without a function and without arguments.
     plain: tuple[str, ...] = ()
@@ -180,7 +180,7 @@ class ProbeInterface:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What argN is at a site."""
+    """The value of argN at a site."""
 
     # ARGUMENT_* of core/layout.py.
     kind: int

@@ -149,7 +149,7 @@ class DynamicLayout:
 
 @dataclass(frozen=True, slots=True)
 class ProgramLayout:
-    """What a program writes.
+    """Layouts of everything that a program writes.
 
     Attributes:
         variables: offset of each variable, by Variable.index, in the globals area or, for a

@@ -1,4 +1,5 @@
-"""What a system (an operating system, or any kernel at all) answers about the kernel that runs.
+"""Systems: an operating system's answers, or those for any kernel at all, about the kernel that
+runs.
 
 Each small protocol is one question; System is all of them. A system is one file or folder of
 kinst.systems, found from the kernel's image. Addresses are virtual unless a name says physical.
@@ -286,8 +287,8 @@ class Lender:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a system knows about the running kernel, once its place in memory is known. The defaults
-    are those of a system that knows nothing."""
+    """Facts about the running kernel, from its system, once its place in memory is known. The
+    defaults are those of a system that knows nothing."""
 
     # The system's name and release, for messages.
     os: str = ""
@@ -420,7 +421,7 @@ class SystemCalls(Protocol):
 
 
 class SiteRules(Protocol):
-    """What must not be planted, and what is special about instructions that may be."""
+    """Instructions that must not be planted, and special ones among those that may be."""
 
     def refusals(self, function: Function) -> str:
         """Return why no instruction of this function may be planted, or ""."""

@@ -1,4 +1,4 @@
-"""Which instructions are displaced and which are refused, each decided on purpose.
+"""Instructions that are displaced and instructions that are refused, each decided on purpose.
 
 A displaced instruction runs at another address with the original registers, flags and stack,
 and then goes where the original went.  A copy can be unfaithful in three ways only: it
