@@ -99,6 +99,37 @@ def test_every_machine_has_every_method() -> None:
     assert not any(wrong.values()), wrong
 
 
+STOPPING = (
+    "stop", "resume", "wait", "registers", "read_user", "insert_breakpoint", "remove_breakpoint",
+    "step_over",
+)  # fmt: skip
+PLANTING = ("write_text", "map_scratch", "map_alias", "scratch_view")
+PLANTING_RUNNING = ("planter", "map_scratch", "scratch_view")
+COMMANDS = ("prepare_command", "start_command", "end_command")
+
+
+def test_every_machine_has_each_part_whole_or_refuses_it_with_a_reason_of_its_own() -> None:
+    """A default of Target must not be left in a part that a machine has."""
+    wrong = []
+    for one in classes_with("machines", "map_scratch", "wait"):
+        if not hasattr(one, "abilities"):  # a base class
+            continue
+
+        def has(*names: str, one: type = one) -> bool:
+            return all(getattr(one, name) is not getattr(Target, name) for name in names)
+
+        parts = {
+            "read": has("read"),
+            "stop": has(*STOPPING) or has("cannot_stop"),
+            "plant": has(*PLANTING) or has(*PLANTING_RUNNING) or has("cannot_plant"),
+            "move": has("move") == has("pointers"),
+            "commands": has(*COMMANDS) or has("cannot_run_commands"),
+            "close": has("close") or has("cannot_stop"),
+        }
+        wrong += [f"{one.__qualname__}: {part}" for part, whole in parts.items() if not whole]
+    assert not wrong
+
+
 # Systems.
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,27 +14,39 @@ import pytest
 
 import kinst.codegen.subroutines
 import kinst.isa
+import kinst.machines
 import kinst.providers
 import kinst.systems
+<<<<<<< HEAD
 from kinst.api.names import vocabulary
+=======
+from kinst import api
+>>>>>>> 618de34f (A target has four parts, each with defaults for a machine without it)
 from kinst.core.displaced import Refused
-from kinst.core.errors import DError, KinstError
+from kinst.core.errors import DError, KinstError, TargetError
 from kinst.core.isa import Isa
+from kinst.core.machine import Abilities, MachineConfig, MachineEvent, MachineKind, Target
 from kinst.core.probe import Function, Site
+from kinst.isa import load
 from kinst.patch.ways import Choice, PlantingAbility, choose
 from tests import ROOT
 from tests.contracts import missing
 from tests.fake.fake_kernel_file import kernel_file
 from tests.fake.fake_machine import Call, FakeMachine
-from tests.fake.fake_tracing import trace
+from tests.fake.fake_tracing import found_by_name, trace
+from tests.tiers import ISAS
 
 TEXT = (ROOT / "docs/extending.md").read_text()
 Add = Callable[[ModuleType, str], None]
 CACHES = (
     kinst.systems.kinds, kinst.providers.load_all, kinst.providers.interfaces,
     kinst.providers.of_instructions, kinst.providers.of_functions,
+<<<<<<< HEAD
     kinst.providers._kernel_probe,
     kinst.codegen.subroutines.load_all, kinst.codegen.subroutines.prototypes,
+=======
+    kinst.providers._kernel_probe, kinst.machines.names,
+>>>>>>> 618de34f (A target has four parts, each with defaults for a machine without it)
 )  # fmt: skip
 
 
@@ -206,6 +218,7 @@ def test_its_answers_are_those_of_arm64(add: Add) -> None:
         assert next(isa.decode(one.code, one.address)).text == one.text
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("isa", kinst.isa.names())
 def test_a_subroutine_is_one_file(add: Add, isa: str) -> None:
     add(kinst.codegen.subroutines, "bitcount")
@@ -230,3 +243,91 @@ def test_calls_of_a_new_subroutine_are_checked(add: Add) -> None:
 def test_without_its_file_the_subroutine_is_not_there() -> None:
     with pytest.raises(DError, match="undefined function name: bitcount"):
         run("BEGIN { trace(bitcount(1)); }")
+=======
+def text_in_a_file(machine: FakeMachine, folder: Path) -> str:
+    """The kernel's text, its first instruction of leaf overwritten, as FILE@START."""
+    file, text, leaf = folder / "text", bytearray(machine.text), machine.address("leaf")
+    offset, patch = leaf - machine.address("text_start"), machine.isa.breakpoint
+    text[offset : offset + len(patch)] = patch
+    file.write_bytes(text)
+    return f"{file}@{machine.address('text_start'):#x}"
+
+
+def test_the_smallest_machine_is_read(add: Add, tmp_path: Path) -> None:
+    """It shows the code that is in the file, not that of the kernel's ELF file."""
+    add(kinst.machines, "dump")
+    assert "dump" in kinst.machines.names()
+    kind = kinst.machines.load("dump")
+    assert not missing(MachineKind, kind)
+    machine = FakeMachine("arm64")
+    address = text_in_a_file(machine, tmp_path)
+    target = kind.open(MachineConfig(load("arm64"), address=address))
+    assert not missing(Target, target)
+    with (
+        found_by_name(target),
+        api.Machine(api.Request(debug=str(kernel_file("arm64")))) as opened,
+    ):
+        (code,) = opened.code("leaf")
+    first, *rest = [one.code for one in code.instructions]
+    assert first == machine.isa.breakpoint
+    assert b"".join(rest) == machine.read(machine.address("leaf") + 4, 4 * len(rest))
+
+
+def test_the_smallest_machine_refuses_a_trace_with_its_own_reason(add: Add, tmp_path: Path) -> None:
+    add(kinst.machines, "dump")
+    machine = FakeMachine("arm64")
+    config = MachineConfig(load("arm64"), address=text_in_a_file(machine, tmp_path))
+    target = kinst.machines.load("dump").open(config)
+    with pytest.raises(TargetError, match="a memory dump does not run"):
+        trace(machine, "fbt::work:entry { @ = count(); }", target=target, command=False)
+
+
+class Stoppable(Target):
+    """A machine that is read and stopped, and has nothing else of its own: emulated CPUs."""
+
+    abilities = Abilities()
+
+    def __init__(self, machine: FakeMachine) -> None:
+        self.isa, self.cpus, self._machine = machine.isa, machine.cpus, machine
+
+    def read(self, address: int, size: int) -> bytes:
+        return self._machine.read(address, size)
+
+    def stop(self) -> None:
+        self._machine.stop()
+
+    def resume(self) -> None:
+        self._machine.resume()
+
+    def wait(self, timeout: float) -> MachineEvent | None:
+        return self._machine.wait(timeout)
+
+    def registers(self, cpu: int) -> Mapping[str, int]:
+        return self._machine.registers(cpu)
+
+    def insert_breakpoint(self, address: int) -> None:
+        self._machine.insert_breakpoint(address)
+
+    def remove_breakpoint(self, address: int) -> None:
+        self._machine.remove_breakpoint(address)
+
+    def step_over(self, cpu: int, address: int) -> None:
+        self._machine.step_over(cpu, address)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_machine_that_is_read_and_stopped_traces(isa: str) -> None:
+    """Every instruction of leaf, counted at each hit; the kernel is as before, and -c refused."""
+    machine, calls = FakeMachine(isa), [Call("leaf", (2, n), n % 2) for n in range(5)]
+    before = machine.text
+    machine.begin(calls)
+    done = trace(
+        machine, "kinst::leaf: { @ = count(); } fbt::leaf:entry { @e = count(); }"
+        " END { printa(@e); }", target=Stoppable(machine), command=False, seconds=2.0,
+    )  # fmt: skip
+    assert done.numbers[0] == len(calls)
+    assert done.numbers[1] % len(calls) == 0 < done.numbers[1]
+    assert machine.text == before and not machine.breakpoints
+    with pytest.raises(TargetError, match="this machine runs no commands"):
+        trace(machine, "fbt::leaf:entry { @ = count(); }", target=Stoppable(machine))
+>>>>>>> 618de34f (A target has four parts, each with defaults for a machine without it)

@@ -1,27 +1,38 @@
-"""Machines, the ways to reach a kernel, and the target, that kernel.  Addresses are virtual unless
-a name says physical.
+"""A machine is a way to reach a kernel; a target is the kernel that it reaches.
 
-Tested by tests/test_contracts.py and tests/fake.
+A Target has four parts: KernelMemory, Stopping, Planting and Commands.  Each part has defaults that
+say what is true of a machine without it, so that a machine defines only what it can do.  Addresses
+are virtual unless a name says physical.
+
+Tested by tests/test_contracts.py, tests/test_extending.py and tests/fake.
 """
 
 from __future__ import annotations
 
+import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from kinst.core.boot import Boot
+from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.system import Lender, Territory
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The machine stopped at a breakpoint (or on request): which CPU and where."""
+    """The machine stopped, at a breakpoint or on request.
+
+    Attributes:
+        cpu: the CPU that stopped it.
+        pc: the program counter of that CPU.
+    """
 
     cpu: int
     pc: int
@@ -29,8 +40,13 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The machine ended: a panic, a hang, QEMU died. console: its last lines.  kind: "panic",
-    "hang", or "" for any other reason."""
+    """The machine ended: a panic, a hang, or QEMU died.
+
+    Attributes:
+        reason: what happened, for the user.
+        console: the last lines of the console.
+        kind: "panic", "hang", or "" for any other reason.
+    """
 
     reason: str
     console: str = ""
@@ -39,8 +55,13 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What the kernel said of itself.  kind: "warn" (a WARNING), "oops" (a BUG or an exception that
-    ended a thread) or "hang" (a CPU or a task that makes no progress)."""
+    """A problem that the kernel reported on its console.
+
+    Attributes:
+        kind: "warn" (a WARNING), "oops" (a BUG or an exception that ended a thread) or "hang" (a
+            CPU or a task that makes no progress).
+        text: what the kernel printed.
+    """
 
     kind: str
     text: str
@@ -48,7 +69,7 @@ class Complaint:
 
 @dataclass(frozen=True, slots=True)
 class CommandEnded:
-    """The -c command ended with this status."""
+    """The command of -c ended with this exit status."""
 
     status: int
 
@@ -73,12 +94,16 @@ class CodeTable:
 class Abilities:
     """What a kind of machine can do.
 
-    boots: it starts a kernel, and needs its files.  writes_code: patches and hooks can be written
-    into the kernel.  runs_commands: a command can be run beside the trace (-c).  reads_running:
-    memory is read while the machine runs, which is to stand still as little as can be: bring_up()
-    leaves it running, what asks for a stop stops it for as long as it takes, and stop() is for what
-    must stay as it is in between.  code_table: where it finds code that it has translated; None
-    if a processor runs code as it is, or if that is not known."""
+    Attributes:
+        boots: it starts a kernel, and needs its files.
+        writes_code: patches and hooks can be written into the kernel.
+        runs_commands: a command can be run for the time of a trace (-c).
+        reads_running: memory can be read while the machine runs.  bring_up() leaves it running; an
+            operation that needs it stopped stops it for that operation only.  stop() is for what
+            must not change between two operations.
+        code_table: the table in which it finds translated code; None if a processor runs the code
+            directly, or if the table is not known.
+    """
 
     boots: bool = False
     writes_code: bool = False
@@ -89,10 +114,11 @@ class Abilities:
 
 @dataclass(frozen=True, slots=True)
 class Bearings:
-    """Where a kernel that is up may be, as far as a machine can tell without knowing the system.
+    """Where the kernel may be in memory, as far as a machine can tell without knowing its system.
 
-    text: where its code starts by its page tables.  places: addresses of its code: trap handlers,
-    and program counters of CPUs that are in it.
+    Attributes:
+        text: start of the kernel's code according to its page tables, or None.
+        places: addresses in its code: trap handlers, and program counters of CPUs in the kernel.
     """
 
     text: int | None = None
@@ -100,19 +126,23 @@ class Bearings:
 
 
 class Terminal(Protocol):
-    """What a command has in place of no input and a pipe for its output."""
+    """A terminal that a command gets instead of no input and a pipe for its output."""
 
     def size(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Return rows and columns."""
         ...
 
     def connect(self, type_in: Callable[[bytes], None], resize: Callable[[int, int], None]) -> None:
-        """The command starts.  Both are called from any thread: with what it is to read, and with
-        rows and columns when they have changed."""
+        """Connect the terminal to a command that starts.  Any thread may call the functions.
+
+        Args:
+            type_in: called with input for the command.
+            resize: called with rows and columns when they have changed.
+        """
         ...
 
     def show(self, data: bytes) -> None:
-        """What the command writes."""
+        """Show output of the command."""
         ...
 
 
@@ -120,8 +150,9 @@ class Helpers(Protocol):
     """kinst's own processes in a guest, which run its command and pass its output on.
 
     Attributes:
-        pid: the process id of the command that is prepared.
-        passer: of the process that passes its output on while it runs, 0 if there is none.
+        pid: process id of the prepared command.
+        passer: process id of the process that passes its output on while it runs, 0 if there is
+            none.
     """
 
     pid: int
@@ -138,36 +169,50 @@ class Helpers(Protocol):
 
 
 class Begun(Protocol):
-    """A machine that was started before all was known of it."""
+    """A machine that was started before its configuration was complete."""
 
     def take(self, wanted: object) -> Any:
-        """It, for whoever wants just that, and None else, and the second time: it ends then.
-        wanted: what the kind of machine compares by."""
+        """Hand over the started machine if its configuration equals `wanted`; otherwise, or if it
+        was already taken, stop it and return None.
+
+        Args:
+            wanted: what the kind of machine compares configurations by.
+        """
         ...
 
     def close(self) -> None:
-        """End it, unless it was taken.  Safe to call twice."""
+        """Stop the machine unless it was taken.  Safe to call twice."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MachineConfig:
-    """What machine is wanted; each kind takes what concerns it.
+    """The machine that is wanted; each kind uses the fields that concern it.
 
-    address: of somebody else's machine, as the user gave it.  stub: of its GDB stub, where that was
-    given besides.  kernel, initrd: what to boot; initrd
-    is a file or the bytes of an archive.  control: whether kinst's own init is in it.  modules:
-    whether it loads kernel modules.  append: more of the kernel's command line.  arguments: more
-    for the program that runs the machine.  cpus, memory (bytes): 0 for as much as is usual.
-    scratch: bytes to set aside, at least.  territory, boot: of the system that it runs; None where
-    none is known.  image: the file with its symbols, for messages.  cache: folder of what is known
-    of this host.  root: the folder that its commands have as their root, of which they change
-    nothing.  writable: folders that they may write to.  cold: boot it, whatever is kept of
-    earlier ones.  begun: what begin() made of this but for scratch, territory and image.  terminal:
-    that its commands have.  beside: kinst's init is not process 1, but beside the user's own.
-    looked_at: nothing is to run or to be written: its memory is read, and what is kept of a machine
-    like it has that too.  process: that runs on it already, with whose end traces end as with that
-    of a command; 0 for none.
+    Attributes:
+        address: address of a machine that runs already, as the user gave it.
+        stub: address of its GDB stub, if that was given besides.
+        kernel: the kernel to boot.
+        initrd: file or bytes of the archive to boot with.
+        control: whether kinst's own init is in the initrd.
+        modules: whether that init loads kernel modules.
+        append: more of the kernel's command line.
+        arguments: more arguments for the program that runs the machine.
+        cpus: number of CPUs, 0 for the default.
+        memory: bytes of memory, 0 for the default.
+        cold: boot, even if there is a saved state of an earlier boot.
+        begun: what begin() started for this configuration, without scratch, territory and image.
+        terminal: the terminal of its commands, or None.
+        beside: kinst's init is not process 1 but runs beside the user's own.
+        read_only: only read memory; run and write nothing.  A saved machine state is enough.
+        process: process whose end ends the trace, as that of a command does; 0 for none.
+        scratch: bytes to set aside, at least.
+        territory: where the system keeps its kernel; None if no system is known.
+        boot: how that system is booted; None if no system is known.
+        image: the file with the kernel's symbols, for messages.
+        cache: folder of what is cached for this host.
+        root: folder that commands see as their root folder, read-only.
+        writable: folders that commands may write to.
     """
 
     isa: Isa
@@ -185,7 +230,7 @@ class MachineConfig:
     begun: Begun | None = None
     terminal: Terminal | None = None
     beside: bool = False
-    looked_at: bool = False
+    read_only: bool = False
     process: int = 0
     scratch: int = 0
     territory: Territory | None = None
@@ -197,22 +242,28 @@ class MachineConfig:
 
 
 class MachineKind(Protocol):
-    """What a file or folder of kinst.machines offers, as its value MACHINE.
+    """A kind of machine: the value MACHINE of a file or folder of kinst.machines.
 
-    option: the name of the option that asks for it, "" for the one that is taken without."""
+    The defaults are those of a machine that runs already.
+
+    Attributes:
+        option: name of the option that asks for it; "" for the kind that needs none.
+    """
 
     name: str
     option: str
     abilities: Abilities
 
     def cpus(self, arguments: Sequence[str]) -> int:
-        """How many CPUs one with these arguments (MachineConfig.arguments) may have, as far as
-        that can be told before it is there."""
-        ...
+        """Return how many CPUs such a machine may have, as far as is known before open().
+
+        Args:
+            arguments: those of MachineConfig.
+        """
+        return 1
 
     def check(self) -> None:
-        """Raises TargetError where there is none of it here, before files are looked for."""
-        ...
+        """Raise TargetError if this host has no such machine.  Called before files are searched."""
 
     def memory(self, address: str) -> Iterator[bytes]:
         """Yield the memory of a machine that runs, in pieces of whole pages, before anything is
@@ -224,25 +275,38 @@ class MachineKind(Protocol):
         Raises:
             TargetError: there is no such machine, or its memory must not be read.
         """
-        ...
+        yield from ()
 
     def begin(self, config: MachineConfig) -> Begun | None:
-        """Start what can be started at once, for open() to take over; None where that is nothing.
-        Raises KinstError and TargetError."""
-        ...
+        """Start what can be started before the configuration is complete, or return None.
 
+        Raises KinstError and TargetError."""
+        return None
+
+    @abstractmethod
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
-        """Start it (it boots while the caller goes on) or connect to it.  on_output: gets what the
-        guest's command prints.  Raises KinstError and TargetError."""
+        """Start the machine (it boots while the caller continues) or connect to it.
+
+        Args:
+            on_output: gets what the guest's command prints.
+
+        Raises KinstError and TargetError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LivePatch:
-    """What is written into text while the kernel runs, and what is there before.  several: it lies
-    over more than one instruction, and nothing leads to any of those but the one before it."""
+    """A patch that is written into text while the kernel runs.
+
+    Attributes:
+        address: where it is written.
+        old: the bytes that must be there before.
+        new: the bytes that are written.
+        several: it covers more than one instruction, and control reaches all but the first of them
+            only from the instruction before.
+    """
 
     address: int
     old: bytes
@@ -251,7 +315,7 @@ class LivePatch:
 
 
 class Planter(Protocol):
-    """How a machine that never stands still is planted in."""
+    """Plants patches in a machine that is never stopped."""
 
     def plant(
         self,
@@ -262,104 +326,138 @@ class Planter(Protocol):
         exits: Sequence[LivePatch] = (),
         samplers: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Plant all of them, or none where one is not what was planned on: each a jump into scratch
-        or a breakpoint.  Over several instructions a jump is whole only once nobody is in the
-        middle of them, nor in code of an earlier trace; a breakpoint leads where it does before.
+        """Plant all patches, or none if the bytes at one of them are not those that were planned
+        on.  Each is a breakpoint or a jump into scratch.
 
-        hook: address in scratch of what a breakpoint is to reach, called with the registers that
-        the kernel has saved; it returns whether that was a site.  0 where there are no breakpoints.
-        code: addresses [low, high) of scratch that are not written any more.  active: address in
-        there of a u64 without which, once it is 0, clauses do not run.  exits: patches in
-        there that are written once all else has been restored.  samplers: (period in ns, address
-        of a function there), to be called on each CPU with the registers of what it was at.
+        A jump over several instructions is completed only after every thread has left them, and
+        left the code of earlier traces; until then a breakpoint leads to the same place.
+
+        Args:
+            hook: address in scratch of the function that breakpoints call with the registers that
+                the kernel has saved; it returns whether the breakpoint was a site.  0 if there are
+                no breakpoints.
+            code: addresses [low, high) of scratch that are not written any more.
+            active: address in scratch of a u64; clauses do not run once it is 0.
+            exits: patches in scratch that are written after everything else has been restored.
+            samplers: (period in ns, address in scratch of a function) of each function to call
+                periodically on each CPU, with the registers of the interrupted code.
+
         Raises TargetError."""
         ...
 
     def lend_counters(self, offset: int, size: int) -> tuple[int, int]:
-        """Memory of each CPU that its code reaches from the per-CPU base: the displacement, and how
-        many of `size` bytes there are, 0 for none.  They are zero.  offset: in scratch, where
-        gather() puts what is in them.  Once for all traces."""
+        """Allocate per-CPU memory for counters, once for all traces.  It is zeroed.
+
+        Args:
+            offset: offset in scratch to which gather() copies the counters.
+            size: bytes wanted for each CPU.
+
+        Returns:
+            The displacement from the per-CPU base, and the bytes allocated for each CPU (0 for
+            none).
+        """
         ...
 
     def empty(self) -> None:
-        """Wait until no thread is in code of the traces that have ended.  Then scratch may be
-        written again, and what lend_counters() has lent is zero.  Raises TargetError."""
+        """Wait until no thread is in code of ended traces.  Afterwards scratch may be written
+        again, and the counters are zero.  Raises TargetError."""
         ...
 
     def gather(self) -> None:
-        """Copy what was lent, that of each CPU behind that of the one before.  Raises
-        TargetError."""
+        """Copy the counters of each CPU to scratch, one CPU after another.  Raises TargetError."""
         ...
 
     def restore(self) -> int:
-        """Take all of them out; how many are left, because somebody else's patch lies over them.
-        Raises TargetError."""
+        """Remove all patches; return how many remain because another tracer's patch lies over
+        them.  Raises TargetError."""
         ...
 
 
-class Target(Protocol):
-    """A kernel that can be read, written, stopped and resumed, however it is reached.
+# Why a machine cannot do something, and a hint what to do instead.
+Reason = tuple[str, str]
 
-    A machine, one file or folder of kinst.machines, makes it by open(); then bring_up(), once the
-    system that it runs is known settle(), and at the end close().
+
+class KernelMemory(Protocol):
+    """Memory of a running kernel."""
+
+    @abstractmethod
+    def read(self, address: int, size: int) -> bytes:
+        """Read kernel memory.  Raises UnmappedError if any of it is not mapped."""
+        ...
+
+
+class Stopping(Protocol):
+    """CPUs that can be stopped, looked at and resumed.
+
+    The defaults are those of a machine that cannot be stopped: stop() and resume() do nothing, and
+    what needs a stopped CPU is refused.
+
+    Attributes:
+        cannot_stop: the reason of the refusals.
     """
 
-    isa: Isa
     cpus: int
-    abilities: Abilities
+    cannot_stop: ClassVar[Reason] = ("this machine cannot be stopped", "")
+
+    def stop(self) -> None:
+        """Stop every CPU, and return when all have stopped.  Does nothing if they are stopped."""
+
+    def resume(self) -> None:
+        """Let all CPUs run.  Does nothing if they run."""
+
+    def wait(self, timeout: float) -> MachineEvent | None:
+        """Wait until the running machine reports something.
+
+        Args:
+            timeout: seconds after which None is returned.
+        """
+        time.sleep(timeout)
+        return None
+
+    def registers(self, cpu: int) -> Mapping[str, int]:
+        """Return the registers of a stopped CPU, by the GDB stub's names."""
+        raise TargetError(*self.cannot_stop)
+
+    def read_user(self, cpu: int, address: int, size: int) -> bytes:
+        """Read memory of the process that a stopped CPU runs.  Raises TargetError if any of it is
+        not mapped."""
+        raise TargetError(*self.cannot_stop)
+
+    def insert_breakpoint(self, address: int) -> None:
+        """Insert a debugger's breakpoint; the machine is stopped."""
+        raise TargetError(*self.cannot_stop)
+
+    def remove_breakpoint(self, address: int) -> None:
+        """Remove a debugger's breakpoint; the machine is stopped."""
+        raise TargetError(*self.cannot_stop)
+
+    def step_over(self, cpu: int, address: int) -> None:
+        """Execute the instruction at `address` on one CPU, without its breakpoint; the machine is
+        stopped before and after."""
+        raise TargetError(*self.cannot_stop)
+
+
+class Planting(Protocol):
+    """Code that can be written into the kernel, and scratch memory for trampolines and data.
+
+    The defaults are those of a machine without scratch memory: its probes stop it at each hit.
+
+    Attributes:
+        cannot_plant: the reason of the refusals.
+    """
+
+    cannot_plant: ClassVar[Reason] = ("code cannot be written into this machine's kernel", "")
 
     @property
     def planter(self) -> Planter | None:
-        """Of a machine that never stands still: stop() stops nothing, there are no registers and
-        no breakpoints, and text is not written but by this.  None for all others."""
-        ...
-
-    @property
-    def helpers(self) -> Helpers | None:
-        """None if nothing of kinst's runs beside the command, or if that cannot be held up."""
-        ...
-
-    def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        """Wait until the kernel is up, and stop it.
-
-        say: gets a line for the user when something unusual was done, like starting the guest
-        again.  Raises TargetError when it does not come up."""
-        ...
-
-    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
-        """What the system knows of itself (core.system.System has both).  Stopped."""
-        ...
-
-    def stop(self) -> None:
-        """Stop every CPU; returns when they stand.  No-op when stopped."""
-        ...
-
-    def resume(self) -> None: ...
-
-    def read(self, address: int, size: int) -> bytes:
-        """Kernel memory; raises UnmappedError where nothing is mapped."""
-        ...
-
-    def read_user(self, cpu: int, address: int, size: int) -> bytes:
-        """Memory of the process that this CPU runs; raises TargetError where nothing is mapped.
-        Stopped."""
-        ...
-
-    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
-        """The values in any of the ranges [low, high) that aligned 8-byte words of RAM have, each
-        once, ascending; None where RAM cannot be looked through, whatever is asked for.  What is
-        kinst's own (scratch, its page tables) is left out.  Stopped."""
-        ...
-
-    def move(self, places: Mapping[int, int]) -> None:
-        """Let whoever is about to go on at one of these addresses go on at another: of CPUs every
-        register that holds it, and of RAM every aligned 8-byte word.  Only where pointers() is no
-        None.  Stopped."""
-        ...
+        """The planter of a machine that is never stopped: it has no registers and no breakpoints,
+        and only the planter writes its text.  None for all other machines."""
+        return None
 
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Write code that may already have run (translated code is invalidated); stopped."""
-        ...
+        """Write code that may already have run, and discard translations of it; the machine is
+        stopped."""
+        raise TargetError(*self.cannot_plant)
 
     def map_scratch(
         self,
@@ -368,58 +466,113 @@ class Target(Protocol):
         reach: tuple[int, int] | None = None,
         data: int = 0,
     ) -> int | None:
-        """Make `size` bytes of scratch executable near [near), all but its first `data` bytes
-        within branch reach of [reach), and return its address, or None: this target has no
-        scratch.  Stopped."""
-        ...
+        """Map executable scratch memory; the machine is stopped.
+
+        Args:
+            size: bytes to map.
+            near: addresses [low, high) that scratch is to be close to.
+            reach: addresses [low, high) within branch reach of all but the first `data` bytes.
+
+        Returns:
+            Its address, or None if this machine has no scratch memory.
+        """
+        return None
 
     @property
     def most_scratch(self) -> int:
-        """Bytes that map_scratch() can be asked for at most, or 0 where that is not known."""
-        ...
+        """The largest size that map_scratch() accepts, or 0 if that is not known."""
+        return 0
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
-        """Map part of scratch again at a virtual address (all multiples of a leaf's size), or
-        False where the page tables have no room there.  Stopped."""
-        ...
+        """Map part of scratch a second time; the machine is stopped.
+
+        All arguments are multiples of the size of a leaf of the page tables.  Returns False if the
+        page tables have no room there."""
+        return False
 
     def scratch_view(self) -> memoryview:
-        """The mapped scratch, writable, shared with the target."""
-        ...
+        """Return scratch, writable and shared with the target."""
+        raise TargetError(*self.cannot_plant)
 
-    def registers(self, cpu: int) -> Mapping[str, int]:
-        """Registers by the stub's names; stopped."""
-        ...
+    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
+        """Search all RAM for addresses; the machine is stopped.
 
-    def insert_breakpoint(self, address: int) -> None: ...
+        Args:
+            ranges: ranges [low, high) of addresses.
 
-    def remove_breakpoint(self, address: int) -> None: ...
+        Returns:
+            The values of aligned 8-byte words that lie in a range, each once, ascending; kinst's
+            own memory (scratch, its page tables) is left out.  None, for any ranges, if the RAM of
+            this machine cannot be searched.
+        """
+        return None
 
-    def step_over(self, cpu: int, address: int) -> None:
-        """Execute the one instruction at address on cpu with its breakpoint lifted; stopped
-        before and after."""
-        ...
+    def move(self, places: Mapping[int, int]) -> None:
+        """Let each thread that is about to continue at one of these addresses continue at another:
+        change every register of a CPU, and every aligned 8-byte word of RAM, that holds one.
 
-    def wait(self, timeout: float) -> MachineEvent | None:
-        """Wait for the running machine to report something; None on time-out (seconds)."""
-        ...
+        Only for a machine whose pointers() does not return None; it is stopped."""
+        raise TargetError("the memory of this machine cannot be searched for addresses")
 
-    def take_warnings(self) -> list[Complaint]:
-        """What the kernel complained of on its console since last asked."""
-        ...
+
+class Commands(Protocol):
+    """Commands that run on the traced machine.
+
+    The defaults are those of a machine that runs none.
+
+    Attributes:
+        cannot_run_commands: the reason of the refusals.
+    """
+
+    cannot_run_commands: ClassVar[Reason] = ("this machine runs no commands", "leave out -c")
+
+    @property
+    def helpers(self) -> Helpers | None:
+        """kinst's own processes beside the command; None if there are none, or if they cannot be
+        held up."""
+        return None
 
     def prepare_command(self, command: str) -> int:
-        """Create the -c command's process in the guest, held before it runs; its pid."""
-        ...
+        """Create the process of a command, held before it runs; return its process id."""
+        raise TargetError(*self.cannot_run_commands)
 
-    def start_command(self) -> None: ...
+    def start_command(self) -> None:
+        """Let the prepared command run."""
+        raise TargetError(*self.cannot_run_commands)
 
     def end_command(self) -> None:
-        """Kill the command that was prepared, and all processes that it has made, and wait for
-        that; nothing where it has ended.  The machine runs afterwards; another command may be
-        prepared then."""
-        ...
+        """Kill the prepared command with all processes that it has started, and wait until they
+        have ended.  Does nothing if it has ended.  Afterwards the machine runs, and another command
+        may be prepared."""
+
+
+class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
+    """A kernel that can be read and, as far as its machine can do that, stopped and written.
+
+    MachineKind.open() makes it; then the caller uses bring_up(), settle() once the system is known,
+    and close() at the end.
+    """
+
+    isa: Isa
+    abilities: Abilities
+
+    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+        """Wait until the kernel is up, and stop it.
+
+        Args:
+            say: gets a line for the user if something unusual was done, like restarting the guest.
+
+        Raises TargetError if it does not come up."""
+        self.stop()
+        return Bearings()
+
+    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
+        """Take what the system knows of its kernel (see core.system.System).  The machine is
+        stopped."""
+
+    def take_warnings(self) -> list[Complaint]:
+        """Return what the kernel has reported on its console since the last call."""
+        return []
 
     def close(self) -> None:
-        """End what kinst started (QEMU) and release everything; safe to call twice."""
-        ...
+        """End what kinst started (QEMU) and release everything.  Safe to call twice."""

@@ -6,10 +6,7 @@ Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
@@ -17,12 +14,13 @@ from kinst.core.machine import (
     Abilities,
     Bearings,
     MachineConfig,
+    MachineKind,
     Target,
 )
 from kinst.core.system import Lender, Territory
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory, need_process, read_process
-from kinst.machines.stub.target import RunningKind, StubTarget
+from kinst.machines.stub.target import StubTarget
 from kinst.wire.rsp import Rsp, connect
 
 
@@ -56,6 +54,8 @@ class GdbStub(StubTarget):
     """
 
     abilities = Abilities()
+    cannot_plant = "code is not written through a GDB stub", "use --vm"
+    cannot_run_commands = "a GDB stub cannot run a command in the guest", "use --vm, or no -c"
 
     def __init__(self, isa: Isa, address: str, territory: Territory | None = None) -> None:
         """address: HOST:PORT, :PORT or the path of a unix socket.  territory: of the system there;
@@ -137,47 +137,10 @@ class GdbStub(StubTarget):
         self._cpu = cpu
         return self._rsp.read_memory(address, size)
 
-    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
-        """None: by the stub it would take minutes, and where there is RAM is not known."""
-        return None
-
-    def move(self, places: Mapping[int, int]) -> None:
-        """Never asked for."""
-        raise TargetError("this machine's memory cannot be looked through")
-
-    def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        raise TargetError("code is not written through a GDB stub", "use --vm")
-
-    def map_scratch(
-        self,
-        size: int,
-        near: tuple[int, int],
-        reach: tuple[int, int] | None = None,
-        data: int = 0,
-    ) -> int | None:
-        return None
-
-    @property
-    def most_scratch(self) -> int:
-        """None is ever asked for."""
-        return 0
-
-    def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
-        return False
-
-    def scratch_view(self) -> memoryview:
-        raise TargetError("a GDB stub has no scratch memory", "use --vm")
-
     def resume(self) -> None:
         self._cpu = -1
         self._physical.forget()
         super().resume()
-
-    def prepare_command(self, command: str) -> int:
-        raise TargetError("a GDB stub cannot run a command in the guest", "use --vm, or no -c")
-
-    def start_command(self) -> None:
-        raise TargetError("a GDB stub cannot run a command in the guest", "use --vm, or no -c")
 
     def close(self) -> None:
         """Leave the machine running without a breakpoint of ours.  Safe to call twice.
@@ -199,7 +162,7 @@ class GdbStub(StubTarget):
             self._rsp.close()
 
 
-class _Stubs(RunningKind):
+class _Stubs(MachineKind):
     """The MachineKind protocol (core/machine.py) for stubs."""
 
     name = "gdb"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from kinst.core.layout import LEAF
-from kinst.core.machine import Target
+from kinst.core.machine import Planting
 from kinst.session.sizes import counters_room
 from kinst.session.values import Counters, ScratchMemory, StartedMachine
 
@@ -54,7 +54,7 @@ def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
 
 
 def map_counters(
-    target: Target, bases: tuple[int, ...], scratch_size: int, block_size: int
+    target: Planting, bases: tuple[int, ...], scratch_size: int, block_size: int
 ) -> Counters | None:
     """Map the end of scratch so that every CPU finds a block of block_size bytes of its own at
     one displacement from its base.

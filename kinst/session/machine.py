@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
-from kinst.core.machine import Begun, Target, Terminal
+from kinst.core.machine import Begun, KernelMemory, Target, Terminal
 from kinst.core.system import LoadedModule, ModuleFrames, System
 from kinst.image.elf_file import build_id_in
 from kinst.image.loaded_images import LoadedImage, LoadedImages, moved_by, mover
@@ -124,11 +124,11 @@ def _images(
     return LoadedImages(kernel, find, lambda: [module.name for module in system.modules()])
 
 
-def loaded_build_id(target: Target, module: LoadedModule) -> str:
+def loaded_build_id(memory: KernelMemory, module: LoadedModule) -> str:
     """The build-id of the module as it lies in memory, or ""."""
     for section in module.sections:
         if section.name == BUILD_ID_NOTE:
-            return build_id_in(target.read(section.address, NOTE_SIZE))
+            return build_id_in(memory.read(section.address, NOTE_SIZE))
     return ""
 
 

@@ -89,7 +89,7 @@ def machine_config(
         boot=boot,
         control=not request.initrd or request.runs_command,
         beside=bool(request.initrd),
-        looked_at=request.names_alone,
+        read_only=request.names_alone,
         process=request.process,
         modules=bool(files.modules),
         append=guest_append(request, boot),

@@ -12,7 +12,14 @@ from typing import Protocol
 from kinst.consumer.symbols import NO_NAMES, Names
 from kinst.core.errors import GoneError, TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import CommandEnded, Complaint, Gone, MachineEvent, Stopped, Target
+from kinst.core.machine import (
+    CommandEnded,
+    Complaint,
+    Gone,
+    MachineEvent,
+    Stopped,
+    Stopping,
+)
 from kinst.session.apply import apply, fill
 from kinst.session.command_life import CommandLife
 from kinst.session.host_clauses import HostClock, HostRunner, StoppedRunner
@@ -241,7 +248,7 @@ class PlantedMachine:
         return None
 
 
-def share_in_probes(target: Target, isa: Isa, low: int, high: int) -> float:
+def share_in_probes(target: Stopping, isa: Isa, low: int, high: int) -> float:
     """Return how much of its time, 0 to 1, the CPU that is most in kinst's code at [low, high) is
     there.  The machine runs, and is stopped for each sample.
 

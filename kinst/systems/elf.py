@@ -18,7 +18,7 @@ from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.kernel_package import KernelBuild
-from kinst.core.machine import Bearings, Target
+from kinst.core.machine import Bearings, KernelMemory, Target
 from kinst.core.probe import Function
 from kinst.core.system import Facts, System, Territory
 from kinst.core.types import KERNEL
@@ -89,14 +89,16 @@ class _Code:
         return found[0] if len(found) == 1 else None
 
 
-def _agreement(target: Target, code: _Code, places: Sequence[int], slide: int) -> tuple[int, int]:
+def _agreement(
+    memory: KernelMemory, code: _Code, places: Sequence[int], slide: int
+) -> tuple[int, int]:
     """Of these linked places: at how many the memory has the file's code, and at how many it has
     something else.  Neither is where nothing can be read, or nothing is there yet."""
     same = other = 0
     for at in places:
         try:
             expected = code.read(at, _SAMPLE)
-            there = target.read(at + slide & MASK, _SAMPLE)
+            there = memory.read(at + slide & MASK, _SAMPLE)
         except KinstError:
             continue
         if there == expected:
@@ -107,7 +109,7 @@ def _agreement(target: Target, code: _Code, places: Sequence[int], slide: int) -
 
 
 def _locate(
-    target: Target, elf: Elf, code: _Code, functions: Sequence[Function], bearings: Bearings
+    memory: KernelMemory, elf: Elf, code: _Code, functions: Sequence[Function], bearings: Bearings
 ) -> tuple[int, bool]:
     """(how far the kernel lies from where it was linked, whether it is in memory at all).
 
@@ -119,13 +121,13 @@ def _locate(
     slides = [0]
     for place in bearings.places:
         try:
-            there = target.read(place, _AT_PLACE)
+            there = memory.read(place, _AT_PLACE)
         except KinstError:
             continue
         linked = code.find(there) if len(set(there)) >= _VARIED else None
         if linked is not None:
             slides.append(place - linked & MASK)
-    found = [(_agreement(target, code, known, slide), slide) for slide in dict.fromkeys(slides)]
+    found = [(_agreement(memory, code, known, slide), slide) for slide in dict.fromkeys(slides)]
     (same, other), slide = max(found, key=lambda one: one[0][0] - one[0][1])
     if same > other:
         return slide, True

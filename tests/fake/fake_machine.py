@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -30,11 +30,12 @@ from kinst.core.machine import (
     Gone,
     MachineConfig,
     MachineEvent,
+    MachineKind,
     Stopped,
     Target,
 )
 from kinst.core.page_tables import ENTRIES, LEAF_SIZE, Root, shift
-from kinst.core.system import Lender, Territory
+from kinst.core.system import Territory
 from kinst.image.elf import STT_FUNC, open_elf
 from kinst.image.elf_file import PT_LOAD
 from kinst.isa import load
@@ -185,7 +186,7 @@ class Work:
     results: list[int] = field(default_factory=list)
 
 
-class FakeMachine:
+class FakeMachine(Target):
     """The Target protocol (kinst/core/machine.py) over emulated CPUs.
 
     The machine is stopped when it is made.  scratch: bytes for kinst, 0 for a machine without.
@@ -193,8 +194,6 @@ class FakeMachine:
     that is another than kernel_file()."""
 
     abilities = Abilities(writes_code=True, runs_commands=True)
-    planter = None
-    helpers = None
 
     def __init__(
         self,
@@ -341,9 +340,6 @@ class FakeMachine:
         )
         return Bearings(text, (self.address("break_entry"),))
 
-    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
-        """The page tables are the ones that it was made with."""
-
     @property
     def territory(self) -> Territory:
         """Where the kernel keeps itself."""
@@ -402,8 +398,6 @@ class FakeMachine:
         found = self.memory.map_near(frames, near, self.territory, reach or near, data)
         self._flush()
         return found
-
-    most_scratch = 0
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
         assert not self.running, "page tables are written while the machine runs"
@@ -515,7 +509,7 @@ class FakeMachine:
 
 
 @dataclass(frozen=True)
-class FakeKind:
+class FakeKind(MachineKind):
     """The MachineKind protocol (kinst/core/machine.py): opens the machine that it was given."""
 
     machine: Any
@@ -525,15 +519,6 @@ class FakeKind:
 
     def cpus(self, arguments: Sequence[str]) -> int:
         return int(self.machine.cpus)
-
-    def check(self) -> None:
-        """It can be had."""
-
-    def memory(self, address: str) -> Iterator[bytes]:
-        yield from ()
-
-    def begin(self, config: MachineConfig) -> None:
-        """It runs."""
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None

@@ -46,7 +46,7 @@ class RunningMachine(FakeMachine):
         self.counters_at = -1
 
     @property
-    def planter(self) -> RunningMachine:  # type: ignore[override]
+    def planter(self) -> RunningMachine:
         return self
 
     def stop(self) -> None:

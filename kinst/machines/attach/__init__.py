@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kinst.core.errors import TargetError
-from kinst.core.machine import MachineConfig, Target
+from kinst.core.machine import MachineConfig, MachineKind, Target
 from kinst.machines.attach.find import check
 from kinst.machines.attach.machine import AttachedVm
 from kinst.machines.attach.place import process_of
 from kinst.machines.attach.ram import LEAST
-from kinst.machines.stub.target import RunningKind
 from kinst.wire.other_process import OtherProcess
 
 
-class _Attached(RunningKind):
+class _Attached(MachineKind):
     """The MachineKind protocol (core/machine.py) for running machines."""
 
     name = "attach"

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
@@ -59,6 +56,7 @@ class AttachedVm(StubTarget):
     """Target over a running QEMU (core/machine.py has the protocol)."""
 
     abilities = Abilities(writes_code=True, reads_running=True)
+    cannot_run_commands = "kinst runs no commands in a machine of somebody else's", "leave out -c"
 
     def __init__(self, isa: Isa, named: str, stub: str, territory: Territory) -> None:
         """Attach; the machine runs.
@@ -193,10 +191,6 @@ class AttachedVm(StubTarget):
         """See core/machine.py: by the page tables that the CPU has now."""
         return read_process(self._paging, self._physical, self.registers(cpu), address, size)
 
-    def move(self, places: Mapping[int, int]) -> None:
-        """Never asked for."""
-        raise TargetError("this machine's memory is not looked through")
-
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         """Write code that may have run: through QEMU, which translates it anew.  Stopped."""
         if self._stub.running:
@@ -247,15 +241,6 @@ class AttachedVm(StubTarget):
         _, tables, room = loan.tables
         self.memory.give_tables((tables, room))
 
-    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
-        """None: to look through all of RAM takes half a second, and the machine would stand."""
-        return None
-
-    @property
-    def most_scratch(self) -> int:
-        """Not known before it is asked for."""
-        return 0
-
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
         """See core/machine.py."""
         if self._loan is None or scratch_offset + size > self._loan.size:
@@ -269,14 +254,6 @@ class AttachedVm(StubTarget):
         if self._scratch is None:
             raise TargetError("no memory of the guest has been borrowed")
         return self._scratch.view
-
-    # Commands.
-
-    def prepare_command(self, command: str) -> int:
-        raise TargetError("kinst runs no commands in a machine of somebody else's", "leave out -c")
-
-    def start_command(self) -> None:
-        raise TargetError("kinst runs no commands in a machine of somebody else's", "leave out -c")
 
     def close(self) -> None:
         """Give everything back and leave the machine running.  Safe to call twice.

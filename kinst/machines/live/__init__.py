@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from kinst.core.errors import TargetError
-from kinst.core.machine import MachineConfig, Target
+from kinst.core.machine import MachineConfig, MachineKind, Target
 from kinst.machines.live.machine import LiveKernel
 from kinst.machines.live.set_up import check
 
 _POSSIBLE = Path("/sys/devices/system/cpu/possible")
 
 
-class _Live:
+class _Live(MachineKind):
     """The MachineKind protocol (core/machine.py) for this very machine."""
 
     name = "live"
@@ -33,12 +33,6 @@ class _Live:
     def check(self) -> None:
         """Raises TargetError."""
         check()
-
-    def memory(self, address: str) -> Iterator[bytes]:
-        yield from ()
-
-    def begin(self, config: MachineConfig) -> None:
-        """It runs."""
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None

@@ -9,11 +9,8 @@ Tested by tests/vm/live/test_live.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-
-import numpy as np
-import numpy.typing as npt
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
@@ -21,12 +18,11 @@ from kinst.core.machine import (
     Abilities,
     Bearings,
     CommandEnded,
-    Complaint,
     Gone,
     LivePatch,
     MachineEvent,
+    Target,
 )
-from kinst.core.system import Lender
 from kinst.core.words import PAGE
 from kinst.machines.live.command import FollowedProcess, HeldCommand
 from kinst.machines.live.device import JUMP, Device
@@ -35,14 +31,14 @@ from kinst.machines.live.set_up import load, unload
 # Seconds of silence from kinst after which the module takes everything out, and between two signs
 # of life.
 PATIENCE, BEAT = 20, 2.0
-_NEVER = "the machine that kinst runs on cannot be stopped"
+_NEVER = ("the machine that kinst runs on cannot be stopped", "")
 
 
-class LiveKernel:
+class LiveKernel(Target):
     """Target over /dev/kinst (core/machine.py has the protocol)."""
 
     abilities = Abilities(runs_commands=True, reads_running=True)
-    helpers = None
+    cannot_stop = cannot_plant = _NEVER
 
     def __init__(
         self, isa: Isa, on_output: Callable[[bytes], None] | None = None, process: int = 0
@@ -83,32 +79,10 @@ class LiveKernel:
         """See core/machine.py: it runs."""
         return Bearings(self._text)
 
-    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
-        """Nothing of that is needed."""
-
-    def stop(self) -> None:
-        """It runs on."""
-
-    def resume(self) -> None:
-        """It runs."""
-
     # Memory.
 
     def read(self, address: int, size: int) -> bytes:
         return self._device.read(address, size)
-
-    def read_user(self, cpu: int, address: int, size: int) -> bytes:
-        raise TargetError(_NEVER)
-
-    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
-        """None: what is in it changes while it is looked through."""
-        return None
-
-    def move(self, places: Mapping[int, int]) -> None:
-        raise TargetError(_NEVER)
-
-    def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        raise TargetError(_NEVER)
 
     def map_scratch(
         self,
@@ -120,15 +94,6 @@ class LiveKernel:
         """See core/machine.py: in the kernel's room for modules, in reach of all of its text."""
         self._scratch, self._view = self._device.map_scratch(size)
         return self._scratch
-
-    @property
-    def most_scratch(self) -> int:
-        """Not known before it is asked for."""
-        return 0
-
-    def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
-        """No page tables are written."""
-        return False
 
     def scratch_view(self) -> memoryview:
         return self._view
@@ -184,20 +149,6 @@ class LiveKernel:
         self._planted = False
         return self._device.unplant()
 
-    # CPUs, which are not to be had.
-
-    def registers(self, cpu: int) -> Mapping[str, int]:
-        raise TargetError(_NEVER)
-
-    def insert_breakpoint(self, address: int) -> None:
-        raise TargetError(_NEVER)
-
-    def remove_breakpoint(self, address: int) -> None:
-        raise TargetError(_NEVER)
-
-    def step_over(self, cpu: int, address: int) -> None:
-        raise TargetError(_NEVER)
-
     def wait(self, timeout: float) -> MachineEvent | None:
         """See core/machine.py; and kinst gives a sign of life."""
         if self._planted and time.monotonic() >= self._beat_at:
@@ -214,9 +165,6 @@ class LiveKernel:
             return CommandEnded(0) if self._followed.wait(timeout) else None
         time.sleep(timeout)
         return None
-
-    def take_warnings(self) -> list[Complaint]:
-        return []
 
     # The command.
 

@@ -7,15 +7,15 @@ Tested by tests/machines/test_gdb.py and tests/vm/other_systems.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 from kinst.core.errors import TargetError
-from kinst.core.machine import Complaint, Gone, MachineConfig, MachineEvent, Stopped
+from kinst.core.machine import Gone, MachineEvent, Stopped, Target
 from kinst.machines.stub.cpus import Debugger
 from kinst.wire.rsp import Rsp
 
 
-class StubTarget:
+class StubTarget(Target):
     """The CPUs' part of a target.  Whoever inherits sets the fields when it is connected.
 
     _lost, _ended: why there is no machine any more, where the connection was closed, and where
@@ -25,8 +25,6 @@ class StubTarget:
     _stub: Debugger
     _lost: str
     _ended: str
-    planter: None = None
-    helpers: None = None
 
     def stop(self) -> None:
         self._stub.stop()
@@ -60,26 +58,3 @@ class StubTarget:
         if reply is None or isinstance(reply, Stopped):
             return reply
         return Gone(self._ended)
-
-    def take_warnings(self) -> list[Complaint]:
-        return []
-
-    def end_command(self) -> None:
-        pass
-
-
-class RunningKind:
-    """What a MachineKind has to say before it connects to a machine that runs already."""
-
-    def cpus(self, arguments: Sequence[str]) -> int:
-        """It is the stub that says how many; until then, one."""
-        return 1
-
-    def check(self) -> None:
-        """Others say when they are connected to."""
-
-    def memory(self, address: str) -> Iterator[bytes]:
-        yield from ()
-
-    def begin(self, config: MachineConfig) -> None:
-        """It runs."""

@@ -5,13 +5,13 @@ Tested by tests/vm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from kinst.core.boot import Boot
 from kinst.core.errors import TargetError
-from kinst.core.machine import MachineConfig, Target
+from kinst.core.machine import MachineConfig, MachineKind, Target
 from kinst.machines.vm.cpus import cpus_of
 from kinst.machines.vm.files import shares, surroundings
 from kinst.machines.vm.kept_guest import KeptGuest
@@ -21,24 +21,20 @@ from kinst.machines.vm.qemu import MEMORY, VmConfig, scratch_size
 from kinst.machines.vm.warm import BegunGuest, begin, warm_start
 
 
-class _Booted:
+class _Booted(MachineKind):
     """The MachineKind protocol (core/machine.py) for guests of kinst's own."""
 
     name = "vm"
     option = ""
     abilities = Vm.abilities
-    cpus = staticmethod(cpus_of)
 
-    def check(self) -> None:
-        """QEMU is looked for when it is started."""
-
-    def memory(self, address: str) -> Iterator[bytes]:
-        yield from ()
+    def cpus(self, arguments: Sequence[str]) -> int:
+        return cpus_of(arguments)
 
     def begin(self, config: MachineConfig) -> BegunGuest | None:
         """A guest that goes on from where one like it had booted; none where that is only looked
         at."""
-        if config.looked_at:
+        if config.read_only:
             return None
         if config.kernel is None or config.boot is None:
             return None
@@ -60,7 +56,7 @@ class _Booted:
                 "start the machine yourself, with -gdb, and use --gdb",
             )
         wanted = _wanted(config, config.kernel, config.boot)
-        warm = warm_start(wanted, config.isa.board) if config.looked_at else None
+        warm = warm_start(wanted, config.isa.board) if config.read_only else None
         if warm is not None and warm.is_there:
             with suppress(TargetError):  # it is damaged: a guest that boots makes it anew
                 return KeptGuest(config.isa, wanted, warm)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
+from kinst.core.machine import Target
 from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import Territory
 from kinst.core.words import PAGE
@@ -30,10 +31,8 @@ SAMPLE = 0.25  # seconds between two looks at a machine that runs
 SAMPLES = 4  # looks until something is believed of its CPUs
 
 
-class Guest:
+class Guest(Target):
     """A QEMU of kinst's own; what core/machine.py says of a machine's memory and CPUs."""
-
-    planter = None
 
     def __init__(
         self,

@@ -8,20 +8,18 @@ Tested by tests/vm/language/test_names_without_guest.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import Bearings, Complaint, MachineEvent
+from kinst.core.machine import Bearings, Target
 from kinst.core.system import Lender
 from kinst.machines.stub.memory import GuestMemory
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import VmConfig, place
 from kinst.machines.vm.warm import WarmStart
+
+_SAVED = ("this guest is a saved state: it can be read, not run", "")
 
 
 class _Physical:
@@ -38,19 +36,14 @@ class _Physical:
         raise TargetError(f"physical address {address:#x} is not in the guest's memory")
 
     def write_physical(self, address: int, data: bytes) -> None:
-        _refuse()
+        raise TargetError(*_SAVED)
 
 
-def _refuse() -> NoReturn:
-    raise TargetError("this guest does not run: it is looked at")
-
-
-class KeptGuest:
+class KeptGuest(Target):
     """A target (core/machine.py has the protocol) that can be read, and nothing else."""
 
     abilities = Vm.abilities  # of the guest that it stands for
-    planter = None
-    helpers = None
+    cannot_stop = cannot_plant = cannot_run_commands = _SAVED
 
     def __init__(self, isa: Isa, config: VmConfig, warm: WarmStart) -> None:
         """Raises TargetError where what is kept is damaged."""
@@ -69,66 +62,3 @@ class KeptGuest:
 
     def read(self, address: int, size: int) -> bytes:
         return self._memory.read(address, size)
-
-    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
-        return None
-
-    def stop(self) -> None:
-        """It stands."""
-
-    def close(self) -> None:
-        """Nothing was started; the file is let go of with this object."""
-
-    def take_warnings(self) -> list[Complaint]:
-        return []
-
-    def end_command(self) -> None:
-        """There is none."""
-
-    @property
-    def most_scratch(self) -> int:
-        return 0
-
-    def resume(self) -> None:
-        _refuse()
-
-    def read_user(self, cpu: int, address: int, size: int) -> bytes:
-        _refuse()
-
-    def move(self, places: Mapping[int, int]) -> None:
-        _refuse()
-
-    def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        _refuse()
-
-    def map_scratch(
-        self, size: int, near: tuple[int, int], reach: tuple[int, int] | None = None, data: int = 0
-    ) -> int | None:
-        _refuse()
-
-    def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
-        _refuse()
-
-    def scratch_view(self) -> memoryview:
-        _refuse()
-
-    def registers(self, cpu: int) -> Mapping[str, int]:
-        _refuse()
-
-    def insert_breakpoint(self, address: int) -> None:
-        _refuse()
-
-    def remove_breakpoint(self, address: int) -> None:
-        _refuse()
-
-    def step_over(self, cpu: int, address: int) -> None:
-        _refuse()
-
-    def wait(self, timeout: float) -> MachineEvent | None:
-        _refuse()
-
-    def prepare_command(self, command: str) -> int:
-        _refuse()
-
-    def start_command(self) -> None:
-        _refuse()
