@@ -367,6 +367,13 @@ class Planter(Protocol):
         """Copy the counters of each CPU to scratch, one CPU after another.  Raises TargetError."""
         ...
 
+    def take_missed(self) -> Sequence[int]:
+        """Return, for each sampler of plant(), how many of its calls were missed since the last
+        call of this method, because a CPU had no time for them.  Also after restore().
+
+        Raises TargetError."""
+        ...
+
     def restore(self) -> int:
         """Remove all patches; return how many remain because another tracer's patch lies over
         them.  Raises TargetError."""

@@ -311,6 +311,8 @@ class RunningTrace:
         for timers in (self._ticks, self._samplers):
             for probe, count in timers.take_missed():
                 yield missed_firings(probe, count)
+        for probe, count in self._tracee.take_missed():
+            yield missed_firings(probe, count)
 
     def _fire(self, enabled: EnabledSite) -> None:
         self._tracee.fire(enabled, lambda: self._records.active)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from kinst.consumer.symbols import NO_NAMES, Names
@@ -20,6 +21,7 @@ from kinst.core.machine import (
     Stopped,
     Stopping,
 )
+from kinst.core.probe import Probe
 from kinst.session.apply import apply, fill
 from kinst.session.command_life import CommandLife
 from kinst.session.host_clauses import HostClock, HostRunner, StoppedRunner
@@ -75,6 +77,11 @@ class Tracee(Protocol):
         """Return what a machine reports that turns clauses off by itself."""
         ...
 
+    def take_missed(self) -> list[tuple[Probe, int]]:
+        """Return how many firings each probe of the machine's own timers has missed since the last
+        call."""
+        ...
+
     def complaints(self) -> list[Complaint]:
         """Return what the kernel has complained of since last asked."""
         ...
@@ -114,6 +121,9 @@ class HostAlone:
     def last_words(self) -> None:
         return None
 
+    def take_missed(self) -> list[tuple[Probe, int]]:
+        return []
+
     def complaints(self) -> list[Complaint]:
         return []
 
@@ -134,6 +144,7 @@ class PlantedMachine:
         self._runner = StoppedRunner(machine, plan)
         self._planted = apply(plan, machine)
         scratch = plan.placed.scratch
+        self._sampled = [one.probe for one in plan.placement.sampled]
         self._code = scratch.address + scratch.text, scratch.address + scratch.size
         self.names = names_of(machine)
         self.command_status = 0
@@ -209,6 +220,15 @@ class PlantedMachine:
 
     def last_words(self) -> MachineEvent | None:
         return None if self._target.planter is None else self._target.wait(0.0)
+
+    def take_missed(self) -> list[tuple[Probe, int]]:
+        planter = self._target.planter
+        if planter is None or not self._sampled:
+            return []
+        with suppress(TargetError):  # the machine is gone, which its next use tells
+            missed = planter.take_missed()
+            return [(one, n) for one, n in zip(self._sampled, missed, strict=True) if n]
+        return []
 
     def complaints(self) -> list[Complaint]:
         return self._target.take_warnings()

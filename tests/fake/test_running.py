@@ -3,6 +3,7 @@ plant, and that each hit is counted while it runs."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ class RunningMachine(FakeMachine):
     def __init__(self) -> None:
         super().__init__("amd64")
         self.handed: Sequence[LivePatch] = ()
+        self.samplers: Sequence[tuple[int, int]] = ()
         self.exits: Sequence[LivePatch] = ()
         self.came_out = self.gathered = self.emptied = 0
         self.before = self.text
@@ -72,7 +74,7 @@ class RunningMachine(FakeMachine):
         exits: Sequence[LivePatch] = (),
         samplers: Sequence[tuple[int, int]] = (),
     ) -> None:
-        assert not samplers
+        self.samplers = tuple(samplers)
         for patch in patches:
             if self.read(patch.address, len(patch.old)) != patch.old:
                 raise TargetError(f"{patch.address:#x} has changed")
@@ -85,6 +87,9 @@ class RunningMachine(FakeMachine):
             jump = b"\xe9" + (hook - (entry + JUMP)).to_bytes(4, "little", signed=True)
             self._write([(entry, jump)])
         self.handed, self.exits = tuple(patches), tuple(exits)
+
+    def take_missed(self) -> Sequence[int]:
+        return [0] * len(self.samplers)
 
     def _let_out(self, low: int, high: int) -> None:
         for processor in self.processors:
@@ -197,6 +202,23 @@ def test_a_cpu_that_is_inside_comes_out_first(cpu: int) -> None:
     assert machine.results(cpu) == plain.results(cpu)
     assert counted(traced.out) <= expected()
     assert machine.text == machine.before
+
+
+def test_firings_that_the_machines_timers_missed_are_told() -> None:
+    """Of each probe by its own timer, and once."""
+    machine = RunningMachine()
+    missed = iter([[2, 0, 5]])
+    machine.take_missed = lambda: next(missed, [0, 0, 0])  # type: ignore[method-assign]
+    program = """profile-97 { @a = count(); } profile-50 { @b = count(); }
+        profile-13 { @c = count(); } kinst::work:0 { @d = count(); }"""
+    said = trace(machine, program, WORK).said
+    told = [line for line in said if "missed" in line]
+    rates = [round(10**9 / period) for period, _ in machine.samplers]
+    assert sorted(rates) == [13, 50, 97]
+    names = [f"profile-{rate}" for rate in rates]
+    assert [f"{n} firings of profile:::{name}" for n, name in ((2, names[0]), (5, names[2]))] == [
+        re.sub(r"^kinst: (.*) were missed.*", r"\1", line) for line in told
+    ]
 
 
 def test_what_has_changed_is_not_planted_on() -> None:

@@ -24,7 +24,7 @@ from kinst.core.errors import TargetError, UnmappedError
 from kinst.core.machine import LivePatch
 from kinst.wire.memory import DeviceMemory
 
-VERSION = 5
+VERSION = 6
 DEVICE = Path("/dev/kinst")
 JUMP = 5  # bytes of a site's patch, at most
 _NUMBER = Path("/sys/class/misc/kinst/dev")
@@ -157,6 +157,18 @@ class Device:
             raise TargetError(
                 f"no more timers can be started: {error.strerror}", "fewer profile-N at once"
             ) from error
+
+    def missed(self, timer: int) -> int:
+        """Return how many calls of a timer's function were missed since it was started, on all
+        CPUs; also after unplant().  Raises TargetError.
+
+        Args:
+            timer: its number, from 0, in the order of start_timer().
+        """
+        try:
+            return int(_SCRATCH.unpack(self._ask(11, _WRITE | _READ, _SCRATCH.pack(timer, 0)))[1])
+        except OSError as error:
+            raise TargetError(f"missed samples cannot be counted: {error.strerror}") from error
 
     def lend_counters(self, size: int) -> tuple[int, int]:
         """Memory of each CPU: its displacement from the per-CPU base, and how much of `size` bytes

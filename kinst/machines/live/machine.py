@@ -69,6 +69,7 @@ class LiveKernel(Target):
         self._counters_at = 0  # in scratch, where gather() puts them
         self._planted = False
         self._beat_at = 0.0
+        self._missed: list[int] = []  # reported so far, of each timer of samples
 
     @property
     def planter(self) -> LiveKernel:
@@ -123,6 +124,7 @@ class LiveKernel(Target):
         if sites:
             self._device.plant(sites, exits, hook, active, PATIENCE)
         self._planted = True
+        self._missed = [0] * len(samplers)
         try:
             for period, function in samplers:
                 self._device.start_timer(period, function, active, PATIENCE)
@@ -148,6 +150,12 @@ class LiveKernel(Target):
         """See core/machine.py."""
         self._planted = False
         return self._device.unplant()
+
+    def take_missed(self) -> Sequence[int]:
+        """See core/machine.py."""
+        totals = [self._device.missed(timer) for timer in range(len(self._missed))]
+        before, self._missed = self._missed, totals
+        return [total - told for total, told in zip(totals, before, strict=True)]
 
     def wait(self, timeout: float) -> MachineEvent | None:
         """See core/machine.py; and kinst gives a sign of life."""

@@ -21,7 +21,7 @@ from kinst.machines.live import command, device, set_up
 from tests.host_processes import wait_until_ended
 
 NUMBERS = {0: "INFO", 1: "READ", 2: "SCRATCH", 3: "SEAL", 4: "PLANT", 5: "UNPLANT", 6: "BEAT",
-           7: "TIMER", 8: "COUNTERS", 9: "GATHER", 10: "EMPTY"}  # fmt: skip
+           7: "TIMER", 8: "COUNTERS", 9: "GATHER", 10: "EMPTY", 11: "MISSED"}  # fmt: skip
 
 
 @pytest.fixture
@@ -57,11 +57,12 @@ def test_structures_and_numbers_are_those_of_the_header(tmp_path: Path) -> None:
         (9, write, device._SCRATCH),
     ]  # fmt: skip
     asked = [device._command(n, way, form.size) for n, way, form in wanted]
-    assert said[:11] == [*asked, device._command(10, 0, 0)]
+    missed = device._command(11, read | write, device._SCRATCH.size)
+    assert said[:12] == [*asked, device._command(10, 0, 0), missed]
     row = device._SITE.pack(0, 1, b"old", b"new", True)
     places = [row.index(b"old"), row.index(b"new"), row.index(b"\1", row.index(b"new"))]
-    assert said[11:15] == [len(row), *places]
-    assert said[15:] == [device.VERSION, device.JUMP]
+    assert said[12:16] == [len(row), *places]
+    assert said[16:] == [device.VERSION, device.JUMP]
 
 
 def test_every_reason_of_the_modules_has_words() -> None:

@@ -11,6 +11,7 @@ import json
 import struct
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ HANDLER, FIRST, ROOM = 0, 256, 128  # offsets in the code; bytes of each site's
 INC_GS = bytes.fromhex("65 48 ff 04 25")  # inc qword gs:[displacement of 32 bits]
 INT3, JUMP = b"\xcc", 5
 IP = 0x80  # of struct pt_regs
+PERIOD, BUSY = 3_000_000, 14_000_000  # ns of a timer; cycles that its code takes
 FUNCTION, PROGRAM = sys.argv[2:4]
 
 
@@ -42,6 +44,16 @@ def handler(at: int, site: int, to: int) -> bytes:
         + bytes.fromhex("48 89 87") + struct.pack("<I", IP)  # mov [rdi + IP], rax
         + bytes.fromhex("b8 01 00 00 00 c3")  # mov eax, 1; ret
         + bytes.fromhex("31 c0 c3")  # xor eax, eax; ret
+    )  # fmt: skip
+
+
+def busy_sample(displacement: int) -> bytes:
+    """void sample(struct pt_regs *): counts its calls, and returns after BUSY cycles."""
+    now = bytes.fromhex("0f 31 48 c1 e2 20 48 09 d0")  # rdtsc; shl rdx, 32; or rax, rdx
+    return (
+        INC_GS + struct.pack("<i", displacement)
+        + now + bytes.fromhex("48 8d 88") + struct.pack("<I", BUSY)  # lea rcx, [rax + BUSY]
+        + now + bytes.fromhex("48 39 c8 72 f2 c3")  # cmp rax, rcx; jb to the second rdtsc; ret
     )  # fmt: skip
 
 
@@ -79,6 +91,9 @@ def main() -> None:
     hook = base + CODE + HANDLER
     code = handler(hook, start + trap[0], base + CODE + FIRST + 2 * ROOM)
     view[CODE : CODE + len(code)] = code
+    sample = CODE + FIRST + ROOM * 3
+    code = busy_sample(displacement + 8 * 3)
+    view[sample : sample + len(code)] = code
     device.seal(CODE, PAGE)
     jumps, several, broken = sites
     first = int(sizes.split(",")[0])
@@ -115,10 +130,16 @@ def main() -> None:
     led = device.read(breakpoints, 64) != entry
     subprocess.run([PROGRAM, "2000"], check=True, capture_output=True)
     left = device.unplant()
+    started = time.monotonic()
+    device.start_timer(PERIOD, base + sample, base + ACTIVE, 20)
+    time.sleep(1.5)
+    device.unplant()
+    seconds = time.monotonic() - started
+    missed = device.missed(0)
     device.gather(GATHERED, 64)
     cpus = device.info().cpus
     words = struct.unpack_from(f"<{8 * cpus}Q", view, GATHERED)
-    counts = [sum(words[number::8]) for number in range(3)]
+    *counts, samples = [sum(words[number::8]) for number in range(4)]
     same = device.read(start, PAGE) == before
     back = device.read(breakpoints, 64) == entry
     del view
@@ -127,7 +148,7 @@ def main() -> None:
     said = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
     print(json.dumps({"told": told, "untouched": untouched, "planted": planted, "led": led,
                       "left": left, "counts": counts, "room": room, "same": same, "back": back,
-                      "log": said}))  # fmt: skip
+                      "log": said, "timer": [samples, missed, seconds, cpus, PERIOD]}))  # fmt: skip
 
 
 main()

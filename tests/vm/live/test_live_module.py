@@ -87,6 +87,15 @@ def test_all_is_as_before(found: dict[str, object]) -> None:
     assert not BAD.search(log), log[-3000:]
 
 
+def test_calls_of_a_timer_that_were_missed_are_counted(found: dict[str, list[float]]) -> None:
+    """Its code takes longer than its period: with the calls that were missed there are as many as
+    periods in the time that passed, but for those around the first and the last call."""
+    calls, missed, seconds, cpus, period = found["timer"]
+    due = cpus * seconds * 1e9 / period
+    assert calls > 0 and missed > 0
+    assert abs(calls + missed - due) < 0.05 * due + 20 * cpus, found["timer"]
+
+
 @pytest.mark.parametrize(
     ("what", "why"),
     [

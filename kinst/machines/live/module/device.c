@@ -82,6 +82,8 @@ static long asked(unsigned int command, void *value)
 		return plant(value);
 	case KINST_TIMER:
 		return start_timer(value);
+	case KINST_MISSED:
+		return count_missed(value);
 	case KINST_UNPLANT:
 		unplant();
 		((struct kinst_unplant *)value)->stuck = planted_sites();
@@ -110,6 +112,7 @@ static long on_ioctl(struct file *file, unsigned int command,
 		struct kinst_seal seal;
 		struct kinst_plant plant;
 		struct kinst_timer timer;
+		struct kinst_missed missed;
 		struct kinst_unplant unplant;
 		struct kinst_beat beat;
 		struct kinst_counters counters;

@@ -11,7 +11,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define KINST_VERSION 5
+#define KINST_VERSION 6
 #define KINST_JUMP 5 /* bytes of a jump */
 
 /* Of the module and of the kernel that it is in. */
@@ -110,6 +110,16 @@ struct kinst_timer {
 	__u32 zero;
 };
 
+/*
+ * In: the number of a timer, from 0, in the order in which KINST_TIMER started
+ * them.  Out: in how many periods, on all CPUs, its code was not called,
+ * because a CPU had no time for it.  The counts stay after KINST_UNPLANT.
+ */
+struct kinst_missed {
+	__u64 timer;
+	__u64 missed;
+};
+
 /* Out: how many sites could not be restored; they are tried again. */
 struct kinst_unplant {
 	__u64 stuck;
@@ -155,5 +165,6 @@ struct kinst_gather {
 #define KINST_COUNTERS _IOWR('k', 0xf8, struct kinst_counters)
 #define KINST_GATHER _IOW('k', 0xf9, struct kinst_gather)
 #define KINST_EMPTY _IO('k', 0xfa)
+#define KINST_MISSED _IOWR('k', 0xfb, struct kinst_missed)
 
 #endif

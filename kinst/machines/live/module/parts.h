@@ -199,6 +199,7 @@ void set_up_timer(struct hrtimer *timer,
 		  enum hrtimer_mode mode);
 int start_timer(const struct kinst_timer *ask);
 void stop_timers(void);
+int count_missed(struct kinst_missed *ask);
 bool are_timers_on(void);
 int set_up_timers(void);
 void end_timers(void);

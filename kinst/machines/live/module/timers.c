@@ -21,6 +21,7 @@ struct ticker {
 	unsigned int cpu;
 	ktime_t period;
 	sampler_t call;
+	u64 missed; /* periods in which call was not called */
 };
 
 static struct ticker __percpu *tickers; /* MOST_TIMERS for each CPU */
@@ -48,6 +49,7 @@ static enum hrtimer_restart on_tick(struct hrtimer *timer)
 {
 	struct ticker *ticker = container_of(timer, struct ticker, timer);
 	struct pt_regs *regs = get_irq_regs();
+	u64 missed = !regs;
 
 	/* A CPU that is turned off hands its timers on. */
 	if (ticker->cpu != smp_processor_id())
@@ -58,7 +60,9 @@ static enum hrtimer_restart on_tick(struct hrtimer *timer)
 		ticker->call(regs);
 		__preempt_count_add(HARDIRQ_OFFSET);
 	}
-	hrtimer_forward_now(timer, ticker->period);
+	/* Periods since the timer was due; the first one is this call's. */
+	missed += hrtimer_forward_now(timer, ticker->period) - 1;
+	WRITE_ONCE(ticker->missed, ticker->missed + missed);
 	return HRTIMER_RESTART;
 }
 
@@ -98,6 +102,7 @@ int start_timer(const struct kinst_timer *ask)
 			     HRTIMER_MODE_REL_PINNED_HARD);
 		ticker->period = ns_to_ktime(ask->period);
 		ticker->call = (sampler_t)ask->code;
+		WRITE_ONCE(ticker->missed, 0);
 	}
 	use_scratch();
 	cpus_read_lock();
@@ -119,6 +124,20 @@ void stop_timers(void)
 	for (i = 0; i < some; i++)
 		for_each_possible_cpu(cpu)
 			hrtimer_cancel(&per_cpu_ptr(tickers, cpu)[i].timer);
+}
+
+/* Timers that were stopped keep their counts until others are started. */
+int count_missed(struct kinst_missed *ask)
+{
+	int cpu;
+
+	if (ask->timer >= MOST_TIMERS)
+		return -EINVAL;
+	ask->missed = 0;
+	for_each_possible_cpu(cpu)
+		ask->missed += READ_ONCE(
+			per_cpu_ptr(tickers, cpu)[ask->timer].missed);
+	return 0;
 }
 
 int set_up_timers(void)
