@@ -18,7 +18,7 @@ from kinst.core.errors import KinstError
 from kinst.core.kernel import Found, Provider
 from kinst.core.machine import Abilities, MachineKind, Target
 from kinst.core.probe import ProbePattern
-from kinst.core.system import System, Territory
+from kinst.core.system import System, VirtualLayout
 from kinst.dlang.vocabulary.builtins import VARIABLES
 from kinst.image.elf import Elf, open_elf
 from kinst.isa import load as load_isa
@@ -145,8 +145,8 @@ def test_a_kind_of_system_is_what_is_asked(kind: systems.SystemKind, plain_elf: 
     assert not missing(systems.SystemKind, kind)
     assert kind.knows(plain_elf) == kind.fallback
     for isa in isas():
-        where = kind.territory(load_isa(isa))
-        assert where is None or isinstance(where, Territory)
+        where = kind.virtual_layout(load_isa(isa))
+        assert where is None or isinstance(where, VirtualLayout)
         if where is not None:
             for low, high in (where.image, where.scratch, *where.reserved):
                 assert 0 < low < high <= 1 << 64

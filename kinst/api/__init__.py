@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     )
     from kinst.api.program import Program
     from kinst.api.trace import Trace
-    from kinst.core.machine import Begun
+    from kinst.core.machine import EarlyStart
     from kinst.kernels.fetch import Offered
     from kinst.kernels.source_text import find_source, package_of, paths_within, read_sources
-    from kinst.session.request_machine import Files, begin
+    from kinst.session.request_machine import Files, start_early
     from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
 
 __all__ = [
     "DUMP_STAGES",
-    "Begun",
+    "EarlyStart",
     "Files",
     "KernelNames",
     "ListedProbe",
@@ -60,7 +60,6 @@ __all__ = [
     "Trace",
     "Vocabulary",
     "attach",
-    "begin",
     "boot",
     "expand_in_file",
     "expand_request",
@@ -76,6 +75,7 @@ __all__ = [
     "parse_memory",
     "paths_within",
     "read_sources",
+    "start_early",
     "vocabulary",
 ]  # fmt: skip
 
@@ -84,8 +84,8 @@ _PLACES = {
     "Program": "kinst.api.program",
     "Trace": "kinst.api.trace",
     "Offered": "kinst.kernels.fetch",
-    "Begun": "kinst.core.machine",
-    **dict.fromkeys(("Files", "begin"), "kinst.session.request_machine"),
+    "EarlyStart": "kinst.core.machine",
+    **dict.fromkeys(("Files", "start_early"), "kinst.session.request_machine"),
     **dict.fromkeys(
         ("find_source", "package_of", "paths_within", "read_sources"), "kinst.kernels.source_text"
     ),

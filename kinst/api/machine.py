@@ -24,7 +24,7 @@ from kinst.api.running_batches import ReadyBatch, RunningBatches
 from kinst.api.trace import Trace, stopped_after
 from kinst.core.code import FunctionCode
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.machine import Begun, CommandEnded, Gone, Terminal
+from kinst.core.machine import CommandEnded, EarlyStart, Gone, Terminal
 from kinst.core.probe import Function, ProbePattern, ProgramText
 from kinst.core.source import CodeImage, SourceFunction
 from kinst.events import Fault, Lost, Message, Output, Record
@@ -107,7 +107,7 @@ class Machine:
         on_progress: ShowProgress = ignore,
         has_kernel: bool = True,
         report: Report | None = None,
-        begun: Begun | None = None,
+        early_start: EarlyStart | None = None,
         terminal: Terminal | None = None,
     ) -> None:
         """Make a machine, which is started when it is first needed.
@@ -115,7 +115,7 @@ class Machine:
         Args:
             request: which machine, and what all of its programs have in common.
             report: for the command, which tells how long stages take.
-            begun: what begin() made of the request.
+            early_start: what start_early() made of the request.
             terminal: the terminal that its commands have.
 
         Raises KinstError for an ISA that kinst does not know.
@@ -125,7 +125,7 @@ class Machine:
         self._isa = isa_of(request)
         self._files = KernelFiles(request, self._isa, self._report)
         self._has_kernel = has_kernel
-        self._begun = begun
+        self._early_start = early_start
         self._terminal = terminal
         self._output: deque[bytes] = deque()  # what the guest's command has written
         self._started: Started | None = None
@@ -148,8 +148,8 @@ class Machine:
             if self._trace is not None:
                 self._trace.close()
         finally:
-            if self._begun is not None:
-                self._begun.close()
+            if self._early_start is not None:
+                self._early_start.close()
             started, self._started = self._started, None
             if started is not None:
                 started.machine.target.close()
@@ -199,7 +199,7 @@ class Machine:
             size = compiled.sizes.scratch(cpus, compiled.trampolines)
         size += counters_room(cpus)
         machine = start(
-            self._request, self._isa, files, size, self._output.append, self._begun,
+            self._request, self._isa, files, size, self._output.append, self._early_start,
             self._terminal, self._report,
         )  # fmt: skip
         workspace = Workspace(machine, size, for_any=program is None)
@@ -469,7 +469,7 @@ class Machine:
         if self._trace is not None:
             raise KinstError("this machine is being traced", "close that trace first")
         if self._traces:
-            self._report.begin()
+            self._report.start_early()
         self._traces += 1
         found = self._compiled(program, options, arguments)
         if not found.descriptions:

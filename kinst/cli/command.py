@@ -61,9 +61,9 @@ def _all(name: str) -> Any:
 
 def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
     """Begin with the guest, if there is to be one: it starts while the rest of kinst is loaded."""
-    path, begun = line.request.output, api.begin(line.request)
+    path, early_start = line.request.output, api.start_early(line.request)
     run: Callable[[TextIO], int] = partial(
-        _all("run"), line, interrupts.end, started=started_at(), begun=begun
+        _all("run"), line, interrupts.end, started=started_at(), early_start=early_start
     )
     if not path:
         return run(sys.stdout)

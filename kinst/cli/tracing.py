@@ -15,7 +15,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TextIO
 
-from kinst.api import Begun, Machine, Program, Report, Request, Trace, expand_request, list_kernels
+from kinst.api import (
+    EarlyStart,
+    Machine,
+    Program,
+    Report,
+    Request,
+    Trace,
+    expand_request,
+    list_kernels,
+)
 from kinst.cli.completion.prepare import prepare_names
 from kinst.cli.ending import ending_text
 from kinst.cli.guard import say, write
@@ -86,11 +95,13 @@ def run_shell(command: str, capture: bool) -> bytes:
     return done.stdout or b""
 
 
-def run(line: CommandLine, begins: Begins, out: TextIO, started: float, begun: Begun | None) -> int:
+def run(
+    line: CommandLine, begins: Begins, out: TextIO, started: float, early_start: EarlyStart | None
+) -> int:
     """Do what the command line says; the exit status.
 
-    begins: is told of the trace.  out: for what is data.  started: see Report.  begun: of the
-    machine, see begin().  Raises KinstError."""
+    begins: is told of the trace.  out: for what is data.  started: see Report.  early_start: of the
+    machine, see start_early().  Raises KinstError."""
     request, show = line.request, partial(write, out)
     if request.of_file:
         text = expand_request(request, say, Progress("kinst"))
@@ -116,7 +127,7 @@ def run(line: CommandLine, begins: Begins, out: TextIO, started: float, begun: B
             terminal = stack.enter_context(HostTerminal())
             request = replace(request, command=shell_command(os.environ))
         machine = stack.enter_context(
-            Machine(request, report=report, begun=begun, terminal=terminal)
+            Machine(request, report=report, early_start=early_start, terminal=terminal)
         )
         program = machine.compile_request(request)
         if request.show_program and not program.wants_expansion:

@@ -14,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.probe import Function
-from kinst.core.system import Clock, Facts, Lender, LoadedModule, ModuleFrames, System, SystemCall
+from kinst.core.system import (
+    Clock,
+    Facts,
+    LoadedModule,
+    ModuleFrames,
+    PageAllocator,
+    System,
+    SystemCall,
+)
 
 
 class BasicSystem(System):
@@ -32,7 +40,7 @@ class BasicSystem(System):
         return None
 
     @property
-    def lender(self) -> Lender | None:
+    def allocator(self) -> PageAllocator | None:
         return None
 
     def clock(self) -> Clock | None:

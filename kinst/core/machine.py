@@ -22,7 +22,7 @@ import numpy.typing as npt
 from kinst.core.boot import Boot
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.system import Lender, Territory
+from kinst.core.system import PageAllocator, VirtualLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Helpers(Protocol):
         ...
 
 
-class Begun(Protocol):
+class EarlyStart(Protocol):
     """A machine that was started before its configuration was complete."""
 
     def take(self, wanted: object) -> Any:
@@ -201,13 +201,14 @@ class MachineConfig:
         cpus: number of CPUs, 0 for the default.
         memory: bytes of memory, 0 for the default.
         cold: boot, even if there is a saved state of an earlier boot.
-        begun: what begin() started for this configuration, without scratch, territory and image.
+        early_start: what start_early() started for this configuration, without scratch,
+            virtual_layout and image.
         terminal: the terminal of its commands, or None.
         beside: kinst's init is not process 1 but runs beside the user's own.
         read_only: only read memory; run and write nothing.  A saved machine state is enough.
         process: process whose end ends the trace, as that of a command does; 0 for none.
         scratch: bytes to set aside, at least.
-        territory: where the system keeps its kernel; None if no system is known.
+        virtual_layout: where the system keeps its kernel; None if no system is known.
         boot: how that system is booted; None if no system is known.
         image: the file with the kernel's symbols, for messages.
         cache: folder of what is cached for this host.
@@ -227,13 +228,13 @@ class MachineConfig:
     cpus: int = 0
     memory: int = 0
     cold: bool = False
-    begun: Begun | None = None
+    early_start: EarlyStart | None = None
     terminal: Terminal | None = None
     beside: bool = False
     read_only: bool = False
     process: int = 0
     scratch: int = 0
-    territory: Territory | None = None
+    virtual_layout: VirtualLayout | None = None
     boot: Boot | None = None
     image: str = ""
     cache: Path | None = None
@@ -277,7 +278,7 @@ class MachineKind(Protocol):
         """
         yield from ()
 
-    def begin(self, config: MachineConfig) -> Begun | None:
+    def start_early(self, config: MachineConfig) -> EarlyStart | None:
         """Start what can be started before the configuration is complete, or return None.
 
         Raises KinstError and TargetError."""
@@ -345,7 +346,7 @@ class Planter(Protocol):
         Raises TargetError."""
         ...
 
-    def lend_counters(self, offset: int, size: int) -> tuple[int, int]:
+    def allocate_counters(self, offset: int, size: int) -> tuple[int, int]:
         """Allocate per-CPU memory for counters, once for all traces.  It is zeroed.
 
         Args:
@@ -573,7 +574,9 @@ class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
         self.stop()
         return Bearings()
 
-    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
+    def settle(
+        self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None
+    ) -> None:
         """Take what the system knows of its kernel (see core.system.System).  The machine is
         stopped."""
 

@@ -22,20 +22,20 @@ HOOK_BYTES = 32  # live bytes of a hooked function that a detour may displace
 
 
 @dataclass(frozen=True, slots=True)
-class Territory:
+class VirtualLayout:
     """Where a system keeps its kernel on one ISA: ranges [low, high) of virtual addresses.
 
     Attributes:
         image: where its image is mapped.
         scratch: where kinst may map scratch.
         reserved: parts of that which the system fills later.
-        grows_behind_text: whether it will use the free addresses after its text over time.
+        grows_after_text: whether it will use the free addresses after its text over time.
     """
 
     image: tuple[int, int]
     scratch: tuple[int, int]
     reserved: tuple[tuple[int, int], ...] = ()
-    grows_behind_text: bool = False
+    grows_after_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class TrapPath:
 
 
 @dataclass(frozen=True, slots=True)
-class Lender:
+class PageAllocator:
     """How to allocate memory from the kernel's own allocator, by calls that one of its threads
     makes.
 
@@ -556,7 +556,7 @@ class System(Symbols, Code, SystemCalls, SiteRules, Claims, Unwinding, LoadedMod
         page_tables: address of the top level of the page tables that map the kernel in every
             context, or None.
         heartbeat: address of 8 bytes that change with every timer tick, or None.
-        lender: None if the kernel cannot lend memory.
+        allocator: None if the kernel cannot lend memory.
     """
 
     facts: Facts
@@ -576,7 +576,7 @@ class System(Symbols, Code, SystemCalls, SiteRules, Claims, Unwinding, LoadedMod
     def heartbeat(self) -> int | None: ...
 
     @property
-    def lender(self) -> Lender | None: ...
+    def allocator(self) -> PageAllocator | None: ...
 
     def clock(self) -> Clock | None:
         """Read facts.clock anew: its now_ns is the last tick's."""

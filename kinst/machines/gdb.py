@@ -17,14 +17,14 @@ from kinst.core.machine import (
     MachineKind,
     Target,
 )
-from kinst.core.system import Lender, Territory
+from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory, need_process, read_process
 from kinst.machines.stub.target import StubTarget
 from kinst.wire.rsp import Rsp, connect
 
 
-class _Physical:
+class _StubMemory:
     """Physical memory through a stub that is in physical mode (QEMU's).
 
     What page walks read is kept until forget(), which is to be called when the machine runs."""
@@ -57,13 +57,18 @@ class GdbStub(StubTarget):
     cannot_plant = "code is not written through a GDB stub", "use --vm"
     cannot_run_commands = "a GDB stub cannot run a command in the guest", "use --vm, or no -c"
 
-    def __init__(self, isa: Isa, address: str, territory: Territory | None = None) -> None:
-        """address: HOST:PORT, :PORT or the path of a unix socket.  territory: of the system there;
-        None when it is not known, and memory is read as the CPUs see it.  Raises TargetError when
-        no stub is there."""
+    def __init__(self, isa: Isa, address: str, virtual_layout: VirtualLayout | None = None) -> None:
+        """Connect to a stub, which stops the machine.
+
+        Args:
+            address: HOST:PORT, :PORT or the path of a unix socket.
+            virtual_layout: that of the system there; None if the system is not known, and memory
+                is read as the CPUs see it.
+
+        Raises TargetError if no stub is there."""
         self.isa = isa
         self._paging = isa.paging
-        self._territory = territory
+        self._virtual_layout = virtual_layout
         self._address = address
         self._lost = f"the GDB stub at {address} closed the connection"
         self._ended = f"the GDB stub at {address} says that the machine ended"
@@ -80,9 +85,9 @@ class GdbStub(StubTarget):
         self._cpu = -1
         self._closed = False
         # With physical memory, page tables say what is where; else the selected CPU's view does.
-        self._physical = _Physical(self._rsp)
+        self._physical = _StubMemory(self._rsp)
         self._memory: GuestMemory | None = None
-        if territory is not None and self._rsp.physical_memory():
+        if virtual_layout is not None and self._rsp.physical_memory():
             self._memory = GuestMemory(self._paging, self._physical, (0, 0))
             self._memory.set_root(self._paging.root_of(self.registers(self._kernel_cpu())))
 
@@ -94,7 +99,9 @@ class GdbStub(StubTarget):
         places = (*(v & -4 for v in vectors if v), *(one[self.isa.pc] for one in inside))
         return Bearings(self.find_text(), tuple(dict.fromkeys(places)))
 
-    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
+    def settle(
+        self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None
+    ) -> None:
         """See core/machine.py."""
         if page_tables is not None:
             self.set_tables(page_tables)
@@ -106,9 +113,9 @@ class GdbStub(StubTarget):
 
     def find_text(self) -> int | None:
         """Where the kernel's text starts (KASLR), or None where this stub cannot tell."""
-        if self._memory is None or self._territory is None:
+        if self._memory is None or self._virtual_layout is None:
             return None
-        read, image = self._physical.read_physical, self._territory.image
+        read, image = self._physical.read_physical, self._virtual_layout.image
         return self._paging.find_text(read, self._memory.root, image)
 
     def set_tables(self, address: int) -> None:
@@ -173,7 +180,7 @@ class _Stubs(MachineKind):
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
         """Connect to the stub at config.address.  Raises TargetError."""
-        return GdbStub(config.isa, config.address, config.territory)
+        return GdbStub(config.isa, config.address, config.virtual_layout)
 
 
 MACHINE = _Stubs()

@@ -158,7 +158,9 @@ class CounterBlocks:
             return
         bases = machine.facts.per_cpu_bases
         if machine.target.planter is not None:
-            displacement, size = machine.target.planter.lend_counters(offset, room // len(bases))
+            displacement, size = machine.target.planter.allocate_counters(
+                offset, room // len(bases)
+            )
             if size:
                 places = range(offset, offset + size * len(bases), size)
                 self._first, self._limit = Counters(displacement, tuple(places)), size

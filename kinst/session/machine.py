@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
-from kinst.core.machine import Begun, KernelMemory, Target, Terminal
+from kinst.core.machine import EarlyStart, KernelMemory, Target, Terminal
 from kinst.core.system import LoadedModule, ModuleFrames, System
 from kinst.image.elf_file import build_id_in
 from kinst.image.loaded_images import LoadedImage, LoadedImages, moved_by, mover
@@ -34,7 +34,7 @@ def start(
     files: KernelFiles,
     scratch: int,
     on_output: Callable[[bytes], None],
-    begun: Begun | None,
+    early_start: EarlyStart | None,
     terminal: Terminal | None,
     report: Report,
 ) -> StartedMachine:
@@ -43,23 +43,23 @@ def start(
     Args:
         scratch: bytes to set aside.
         on_output: gets what the guest's command prints.
-        begun: what begin() has started.
+        early_start: what start_early() has started.
         terminal: the terminal of the guest's command.
 
     Raises TargetError if it does not come up, KinstError if the image is another kernel's.
     """
     config = replace(
         machine_config(request, isa, files.found, scratch, files.system.boot(isa)),
-        territory=files.system.territory(isa),
+        virtual_layout=files.system.virtual_layout(isa),
         image=str(files.found.debug),
-        begun=begun,
+        early_start=early_start,
         terminal=terminal,
     )
     target = request.machine.open(config, on_output)
     try:
         report.stage("start")
         system = files.system.attach(target, files.image, target.bring_up(report.say))
-        target.settle(system.page_tables, system.heartbeat, system.lender)
+        target.settle(system.page_tables, system.heartbeat, system.allocator)
         report.stage("boot")
         kernel = RunningKernel(target, system, isa, inlines=files.image.has_dwarf)
         images = _images(target, system, files, report.say)

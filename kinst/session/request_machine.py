@@ -1,7 +1,7 @@
 """The files and the machine that a request means.
 
 A guest takes a third of a second to go on from where another had booted, and so does loading the
-rest of kinst: with begin() both happen at once.  So this module imports little.
+rest of kinst: with start_early() both happen at once.  So this module imports little.
 
 Tested by tests/session/test_cli_options.py and tests/kernels/test_fetch.py.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from kinst.core.boot import Boot
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
-from kinst.core.machine import Begun, MachineConfig
+from kinst.core.machine import EarlyStart, MachineConfig
 from kinst.core.paths import cache_folder
 from kinst.isa import load as load_isa
 from kinst.kernels import fetch, host_kernel
@@ -52,7 +52,7 @@ def _wants_guest(request: Request) -> bool:
     return request.runs_command or any(names_kernel_probe(one.text) for one in request.programs)
 
 
-def begin(request: Request) -> Begun | None:
+def start_early(request: Request) -> EarlyStart | None:
     """Start what can be started of the request's machine, before its program is understood.
 
     Return None if nothing can be started yet, or if no guest may be needed; open_target() reports
@@ -68,7 +68,7 @@ def begin(request: Request) -> Begun | None:
         files = find_files(request, lambda what, part: None)
         isa = load_isa(name)
         boot = of_host().boot(isa)
-        return request.machine.begin(machine_config(request, isa, files, 0, boot))
+        return request.machine.start_early(machine_config(request, isa, files, 0, boot))
     except KinstError:
         return None
 

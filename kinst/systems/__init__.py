@@ -19,7 +19,7 @@ from kinst.core.dialect import Dialect
 from kinst.core.isa import Isa
 from kinst.core.kernel_package import KernelBuild
 from kinst.core.machine import Bearings, Target
-from kinst.core.system import System, Territory
+from kinst.core.system import System, VirtualLayout
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.image.function_table import FunctionTable
@@ -54,7 +54,7 @@ class SystemKind(Protocol):
         """The system's part of D."""
         ...
 
-    def territory(self, isa: Isa) -> Territory | None:
+    def virtual_layout(self, isa: Isa) -> VirtualLayout | None:
         """Where such a kernel keeps itself; None where that is not known."""
         ...
 

@@ -20,7 +20,7 @@ from kinst.core.isa import Isa
 from kinst.core.kernel_package import KernelBuild
 from kinst.core.machine import Bearings, KernelMemory, Target
 from kinst.core.probe import Function
-from kinst.core.system import Facts, System, Territory
+from kinst.core.system import Facts, System, VirtualLayout
 from kinst.core.types import KERNEL
 from kinst.core.words import MASK
 from kinst.image.debug_info import DebugInfo
@@ -51,7 +51,7 @@ _AT_PLACE = 64  # bytes of code that are looked for in the file,
 _VARIED = 16  # when they have so many different values: padding is no place
 
 
-class _Code:
+class _FileCode:
     """The code of the file."""
 
     def __init__(self, elf: Elf) -> None:
@@ -90,7 +90,7 @@ class _Code:
 
 
 def _agreement(
-    memory: KernelMemory, code: _Code, places: Sequence[int], slide: int
+    memory: KernelMemory, code: _FileCode, places: Sequence[int], slide: int
 ) -> tuple[int, int]:
     """Of these linked places: at how many the memory has the file's code, and at how many it has
     something else.  Neither is where nothing can be read, or nothing is there yet."""
@@ -109,7 +109,11 @@ def _agreement(
 
 
 def _locate(
-    memory: KernelMemory, elf: Elf, code: _Code, functions: Sequence[Function], bearings: Bearings
+    memory: KernelMemory,
+    elf: Elf,
+    code: _FileCode,
+    functions: Sequence[Function],
+    bearings: Bearings,
 ) -> tuple[int, bool]:
     """(how far the kernel lies from where it was linked, whether it is in memory at all).
 
@@ -150,7 +154,7 @@ class ElfKernel(BasicSystem):
         elf = image.elf
         self._target = target
         self._image = image
-        self._file = _Code(elf)
+        self._file = _FileCode(elf)
         linked = FunctionTable(elf, 0, KERNEL)
         self._slide, self._is_loaded = _locate(target, elf, self._file, linked.all, bearings)
         self._functions = FunctionTable(elf, self._slide, KERNEL) if self._slide else linked
@@ -225,7 +229,7 @@ class ElfKind:
         """Nothing but D's own."""
         return UNKNOWN
 
-    def territory(self, isa: Isa) -> Territory | None:
+    def virtual_layout(self, isa: Isa) -> VirtualLayout | None:
         """None: memory is read as the CPUs see it."""
         return None
 

@@ -35,7 +35,7 @@ from kinst.core.machine import (
     Target,
 )
 from kinst.core.page_tables import ENTRIES, LEAF_SIZE, Root, shift
-from kinst.core.system import Territory
+from kinst.core.system import VirtualLayout
 from kinst.image.elf import STT_FUNC, open_elf
 from kinst.image.elf_file import PT_LOAD
 from kinst.isa import load
@@ -336,15 +336,15 @@ class FakeMachine(Target):
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
         """It is up from the start."""
         text = self._paging.find_text(
-            self._physical.read_physical, self.memory.root, self.territory.image
+            self._physical.read_physical, self.memory.root, self.virtual_layout.image
         )
         return Bearings(text, (self.address("break_entry"),))
 
     @property
-    def territory(self) -> Territory:
+    def virtual_layout(self) -> VirtualLayout:
         """Where the kernel keeps itself."""
         start = self.address("text_start")
-        return Territory((start, start + 2 * LEAF), self.addresses.scratch)
+        return VirtualLayout((start, start + 2 * LEAF), self.addresses.scratch)
 
     def stop(self) -> None:
         self.running = False
@@ -395,7 +395,7 @@ class FakeMachine(Target):
                 f"scratch of {size} bytes was asked for, there are {self._scratch_size}"
             )
         frames = range(RAM + SCRATCH, RAM + SCRATCH + size, LEAF_SIZE)
-        found = self.memory.map_near(frames, near, self.territory, reach or near, data)
+        found = self.memory.map_near(frames, near, self.virtual_layout, reach or near, data)
         self._flush()
         return found
 

@@ -18,7 +18,7 @@ from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
 from kinst.core.probe import Function
-from kinst.core.system import Access, Clock, Facts, PerCpu, System, Territory
+from kinst.core.system import Access, Clock, Facts, PerCpu, System, VirtualLayout
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.systems import FileRules
@@ -168,7 +168,7 @@ class FakeSystemKind:
     def dialect(self) -> Dialect:
         return UNKNOWN
 
-    def territory(self, isa: Isa) -> Territory | None:
+    def virtual_layout(self, isa: Isa) -> VirtualLayout | None:
         return None
 
     def boot(self, isa: Isa) -> Boot | None:

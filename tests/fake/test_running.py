@@ -105,7 +105,7 @@ class RunningMachine(FakeMachine):
         self._write([*((p.address, p.new) for p in self.exits), (entry, old)])
         return 0
 
-    def lend_counters(self, offset: int, size: int) -> tuple[int, int]:
+    def allocate_counters(self, offset: int, size: int) -> tuple[int, int]:
         self.counters_at = offset
         return PER_CPU_SIZE - LENT, min(size, LENT)
 

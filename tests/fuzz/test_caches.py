@@ -19,7 +19,7 @@ from kinst.core.errors import TargetError
 from kinst.core.whole_files import write_whole
 from kinst.image import saved_arrays
 from kinst.image.dwarf.scan.jit import _CheckedFile
-from kinst.machines.vm.kept import KeptStates
+from kinst.machines.vm.saved_states import SavedStates
 from kinst.wire.memory import SharedMemory
 from tests.fuzz.damage import chance, damaged
 
@@ -77,7 +77,7 @@ def compiled_code(folder: Path, part: str) -> Kind:
 
 
 def booted_guest(folder: Path) -> Kind:
-    states = KeptStates(folder)
+    states = SavedStates(folder)
     ram, other = (SharedMemory("test", 16 * PAGE) for _ in range(2))
     ram.view[2 * PAGE : 2 * PAGE + 9] = b"the guest"
     other.view[5 * PAGE : 5 * PAGE + 5] = b"other"

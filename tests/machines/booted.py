@@ -65,9 +65,12 @@ def boot(
     files = {f"/bin/{name}": path for name, path in (programs or {}).items()}
     initrd = build(prepared.busybox, files)
     output = bytearray()
-    territory = facts_of(isa.name).territory
+    virtual_layout = facts_of(isa.name).virtual_layout
     vm = Vm(
-        isa, VmConfig(prepared.kernel, boot_of(isa), initrd, **config), territory, output.extend
+        isa,
+        VmConfig(prepared.kernel, boot_of(isa), initrd, **config),
+        virtual_layout,
+        output.extend,
     )
     try:
         if not vm.boots(FIRST_SECONDS):

@@ -19,7 +19,7 @@ from kinst.systems.linux.guest.initramfs import build
 from tests.machines.booted import ISA, SECONDS, is_gone, wait_for
 
 pytestmark = pytest.mark.vm
-TERRITORY = LINUX.territory
+VIRTUAL_LAYOUT = LINUX.virtual_layout
 
 
 def symbols(prepared: Prepared, *names: str) -> list[int]:
@@ -52,7 +52,7 @@ def stub(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def test_breakpoints_registers_and_steps(stub: Path, prepared: Prepared) -> None:
     tick, banner = symbols(prepared, "scheduler_tick", "linux_banner")
-    target = GdbStub(ISA, str(stub), TERRITORY)
+    target = GdbStub(ISA, str(stub), VIRTUAL_LAYOUT)
     assert target.cpus == 2
     assert target.read(banner, 14) == b"Linux version "
     assert target.map_scratch(1 << 21, (tick, tick)) is None
@@ -78,21 +78,21 @@ def test_it_is_left_running_and_can_be_attached_again(stub: Path, prepared: Prep
     (jiffies,) = symbols(prepared, "jiffies_64")
 
     def ticks() -> int:
-        target = GdbStub(ISA, f"unix:{stub}", TERRITORY)
+        target = GdbStub(ISA, f"unix:{stub}", VIRTUAL_LAYOUT)
         count = int.from_bytes(target.read(jiffies, 8), "little")
         target.close()
         return count
 
     first = ticks()
     assert wait_for(lambda: ticks() > first)
-    target = GdbStub(ISA, f"unix:{stub}", TERRITORY)
+    target = GdbStub(ISA, f"unix:{stub}", VIRTUAL_LAYOUT)
     with pytest.raises(TargetError, match="0x1000 cannot be read"):
         target.read(0x1000, 4)
     target.close()
 
 
 def test_what_a_stub_cannot_do_is_said(stub: Path) -> None:
-    target = GdbStub(ISA, str(stub), TERRITORY)
+    target = GdbStub(ISA, str(stub), VIRTUAL_LAYOUT)
     for action in (
         lambda: target.write_text([(0, b"x")]),
         lambda: target.prepare_command("true"),
@@ -103,11 +103,11 @@ def test_what_a_stub_cannot_do_is_said(stub: Path) -> None:
             action()
     target.close()
     with pytest.raises(TargetError, match="no GDB stub at"):
-        GdbStub(ISA, str(stub) + ".not", TERRITORY)
+        GdbStub(ISA, str(stub) + ".not", VIRTUAL_LAYOUT)
 
 
 def test_a_stub_that_goes_away_is_reported(stub: Path) -> None:
-    target = GdbStub(ISA, str(stub), TERRITORY)
+    target = GdbStub(ISA, str(stub), VIRTUAL_LAYOUT)
     target.resume()
     pid = int(subprocess.run(["pgrep", "-f", str(stub)], capture_output=True, text=True).stdout)
     os.kill(pid, 9)
@@ -116,7 +116,7 @@ def test_a_stub_that_goes_away_is_reported(stub: Path) -> None:
 
 
 def test_load_finds_machines_by_name(tmp_path: Path) -> None:
-    nowhere = MachineConfig(ISA, address=str(tmp_path / "none"), territory=TERRITORY)
+    nowhere = MachineConfig(ISA, address=str(tmp_path / "none"), virtual_layout=VIRTUAL_LAYOUT)
     with pytest.raises(TargetError, match="no GDB stub at"):
         load("gdb").open(nowhere)
     with pytest.raises(KinstError, match=r"no machine is called 'nothing' .*gdb.*vm"):

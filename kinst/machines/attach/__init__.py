@@ -39,12 +39,12 @@ class _Attached(MachineKind):
     ) -> Target:
         """Attach to the machine that config.address names; it runs on.  Raises TargetError, also
         for a kernel of a system that kinst does not know."""
-        if config.territory is None:
+        if config.virtual_layout is None:
             raise TargetError(
                 f"{config.image}: not the vmlinux of a system that kinst knows",
                 "--gdb stops the machine at each hit, whatever runs in it",
             )
-        return AttachedVm(config.isa, config.address, config.stub, config.territory)
+        return AttachedVm(config.isa, config.address, config.stub, config.virtual_layout)
 
 
 MACHINE = _Attached()

@@ -25,7 +25,7 @@ from typing import TypeVar
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Stopped
-from kinst.core.system import Lender
+from kinst.core.system import PageAllocator
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory
 
@@ -50,7 +50,7 @@ class GuestCalls:
     """Calls in a machine; it is stopped before and after, and runs meanwhile."""
 
     def __init__(
-        self, debugger: Debugger, isa: Isa, lender: Lender, memory: GuestMemory,
+        self, debugger: Debugger, isa: Isa, allocator: PageAllocator, memory: GuestMemory,
         write: Callable[[int, bytes], None], renewed: Callable[[], Debugger],
     ) -> None:  # fmt: skip
         """memory: of the kernel.  write: to virtual memory that is data.  renewed: begins anew with
@@ -59,10 +59,10 @@ class GuestCalls:
         self._renewed = renewed
         self._isa = isa
         self._board = isa.board
-        self._lender = lender
+        self._allocator = allocator
         # Another function than what it was made to enter returns, then, to that one's caller.
-        self._by_itself = not isa.board.LINK and bool(lender.returning)
-        self._landing = lender.returning if self._by_itself else lender.landing
+        self._by_itself = not isa.board.LINK and bool(allocator.returning)
+        self._landing = allocator.returning if self._by_itself else allocator.landing
         self._memory = memory
         self._write = write
         names = {one.slot: one.gdb_name for one in isa.registers}
@@ -121,7 +121,7 @@ class GuestCalls:
 
     def _caught(self) -> int:
         """The CPU that stands at one of the entries, with no breakpoint left there."""
-        entries = self._lender.entries
+        entries = self._allocator.entries
 
         def let_be() -> None:
             self._debugger.stop()
@@ -133,7 +133,7 @@ class GuestCalls:
             self._surely(let_be)
 
     def _catch(self) -> int:
-        debugger, entries = self._debugger, self._lender.entries
+        debugger, entries = self._debugger, self._allocator.entries
         debugger.want_breakpoints(entries)
         deadline = time.monotonic() + ENTRY_SECONDS
         while True:

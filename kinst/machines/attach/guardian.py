@@ -20,17 +20,17 @@ import numpy as np
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
 from kinst.core.page_tables import LEAF_SIZE, Paging, Read, Root
-from kinst.core.system import HOOK_BYTES, Lender, Territory, TrapPath
+from kinst.core.system import HOOK_BYTES, PageAllocator, TrapPath, VirtualLayout
 from kinst.core.threads_inside import threads_inside
 from kinst.core.trapped import let_pass
 from kinst.core.words import PAGE
 from kinst.machines.attach.calls import GuestCalls
 from kinst.machines.attach.changes import Changes
+from kinst.machines.attach.endpoint import QemuEndpoint, remove_stub
 from kinst.machines.attach.find import wait_running
+from kinst.machines.attach.guest_allocation import GuestAllocation, borrow, give_back
 from kinst.machines.attach.journal import Journal
-from kinst.machines.attach.loan import Loan, borrow, give_back
-from kinst.machines.attach.place import Place, left
-from kinst.machines.attach.ram import HIGH_PAGES, Piece, Ram, find_ram, may_be_split
+from kinst.machines.attach.ram import HIGH_PAGES, Ram, RamRange, find_ram, may_be_split
 from kinst.machines.stub.cpus import Debugger, StubView
 from kinst.machines.stub.memory import GuestMemory
 from kinst.wire.companion import Channel, keep_traceback
@@ -53,7 +53,7 @@ class Reached:
     top: what was in their top level, as the process that it belongs to may end.  text: where the
     kernel's code starts.  agreed, seen: what the stub says of itself."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RamRange, ...]
     root: Root
     top: bytes
     text: int
@@ -65,19 +65,24 @@ class Guardian:
     """Serves one kinst for one machine, in a process of its own (wire/companion.py)."""
 
     def __init__(
-        self, process: OtherProcess, place: Place, isa: Isa, territory: Territory, journal: Journal
+        self,
+        process: OtherProcess,
+        place: QemuEndpoint,
+        isa: Isa,
+        virtual_layout: VirtualLayout,
+        journal: Journal,
     ) -> None:
         """place: the machine's.  journal: of it; there, if one before has left something."""
         self._process = process
         self._place = place
         self._isa = isa
-        self._territory = territory
+        self._virtual_layout = virtual_layout
         self._rsp: Rsp | None = None
         self._debugger: Debugger | None = None
         self._memory: GuestMemory | None = None
         self._ram: Ram | None = None
-        self._lender: Lender | None = None
-        self._loan: Loan | None = None
+        self._allocator: PageAllocator | None = None
+        self._allocation: GuestAllocation | None = None
         self._changes = Changes()
         self._journal = journal
         self._ours = False  # what the journal says is what this one has changed
@@ -90,7 +95,7 @@ class Guardian:
         try:
             self._serve(channel)
         finally:
-            left(self._place)
+            remove_stub(self._place)
 
     def _serve(self, channel: Channel) -> None:
         try:
@@ -195,7 +200,7 @@ class Guardian:
         cpus.sort(key=paging.in_user_mode)
         pages, text, root, top = [], 0, Root(0), b""
         try:
-            text, root = kernels_tables(paging, read, cpus[0], self._territory.image)
+            text, root = kernels_tables(paging, read, cpus[0], self._virtual_layout.image)
             top = read(root.physical, root.page)
             for offset in _TEXT_PAGES:
                 leaf = paging.walk(read, root, text + offset)
@@ -215,13 +220,13 @@ class Guardian:
         pieces = find_ram(self._process, base, contents, high)
         return Reached(pieces, root, top, text, rsp.agreed, debugger.seen)
 
-    def settle(self, page_tables: int | None, lender: Lender | None) -> tuple[str, int]:
+    def settle(self, page_tables: int | None, allocator: PageAllocator | None) -> tuple[str, int]:
         """What the system knows of itself.  Returns what was undone of an earlier kinst, or ""."""
         assert self._memory is not None
         if page_tables is not None:
             self._memory.set_tables(page_tables)
-        self._lender = lender
-        undone = self._take_up() if self._journal.is_there and lender is not None else ""
+        self._allocator = allocator
+        undone = self._take_up() if self._journal.is_there and allocator is not None else ""
         self._journal.begin()
         self._ours = True
         return undone, -1
@@ -230,39 +235,39 @@ class Guardian:
         """Undo what a kinst and a guardian that both were killed have left; what was done."""
         assert self._debugger is not None
         self._debugger.handed_back(running=True)
-        self._changes, self._loan = self._journal.read()
-        count, lent = len(self._changes.text), self._loan.size if self._loan else 0
+        self._changes, self._allocation = self._journal.read()
+        count, lent = len(self._changes.text), self._allocation.size if self._allocation else 0
         self._debugger.stop()
         try:
             self._restore_text()
             self._debugger.resume()
-            trouble = self._return_memory() if self._changes.mapped or self._loan else ""
+            trouble = self._return_memory() if self._changes.mapped or self._allocation else ""
         finally:
             if not self._debugger.running:
                 self._debugger.resume()
-        self._changes, self._loan = Changes(), None
+        self._changes, self._allocation = Changes(), None
         done = f"{count} bytes of code are as they were, {lent >> 20} MB are given back"
         return (
             "an earlier kinst was killed with its guardian while it traced this machine: "
             f"{trouble or done}"
         )
 
-    def borrow(self, size: int) -> tuple[Loan, int]:
+    def borrow(self, size: int) -> tuple[GuestAllocation, int]:
         """Memory of the guest's that kinst can map, and a descriptor for it.  The machine stands
         before, and runs afterwards."""
         assert self._ram is not None and self._debugger is not None
-        if self._lender is None:
+        if self._allocator is None:
             raise TargetError("this kernel has no functions that lend memory", "--gdb, by stop")
         self._debugger.handed_back(running=False)
         try:
             with self._calls().thread() as call:
-                self._loan = borrow(call, self._lender, self._virtual_to_physical, size)
+                self._allocation = borrow(call, self._allocator, self._virtual_to_physical, size)
         finally:
             self._debugger.resume()
-        self._journal.loan(self._loan)
-        self._loan.about_to_share(self._process, self._ram)
-        self._journal.loan(self._loan)
-        return self._loan, self._loan.share(self._process, self._ram)
+        self._journal.allocation(self._allocation)
+        self._allocation.about_to_share(self._process, self._ram)
+        self._journal.allocation(self._allocation)
+        return self._allocation, self._allocation.share(self._process, self._ram)
 
     def finish(self) -> tuple[str, int]:
         """Undo everything and let the machine run, without the stub.  The machine stands before.
@@ -274,9 +279,9 @@ class Guardian:
         return trouble, -1
 
     def _calls(self) -> GuestCalls:
-        assert self._debugger and self._lender and self._memory
+        assert self._debugger and self._allocator and self._memory
         return GuestCalls(
-            self._debugger, self._isa, self._lender, self._memory, self._write, self._renewed
+            self._debugger, self._isa, self._allocator, self._memory, self._write, self._renewed
         )
 
     def _renewed(self) -> Debugger:
@@ -317,7 +322,7 @@ class Guardian:
     def _recover(self) -> None:
         """kinst is gone: first the guest as it was, and running; then what it had lent."""
         if self._missed and self._journal.is_there:
-            self._changes, self._loan = self._journal.read()
+            self._changes, self._allocation = self._journal.read()
         self._undo(renew=True)
 
     def _undo(self, *, renew: bool = False) -> str:
@@ -375,7 +380,7 @@ class Guardian:
         self._restore_text()
         self._debugger.resume()
         trouble = ""
-        if self._changes.mapped or self._loan is not None:
+        if self._changes.mapped or self._allocation is not None:
             trouble = self._return_memory()
         if self._ours:
             self._journal.begin()  # nothing is changed, and the machine may be left standing
@@ -385,9 +390,9 @@ class Guardian:
         """The bytes before kinst's, where kinst's still are; the hooks last, when no CPU is on its
         way to them."""
         assert self._debugger and self._memory
-        if self._lender is not None and self._lender.tracer is not None:
-            self._leave_claims(*self._lender.tracer)
-        traps = self._lender.traps if self._lender else TrapPath((), 0)
+        if self._allocator is not None and self._allocator.tracer is not None:
+            self._leave_claims(*self._allocator.tracer)
+        traps = self._allocator.traps if self._allocator else TrapPath((), 0)
         hooks = [(at, at + HOOK_BYTES) for at in traps.hooks]
         self._write_text(self._changes.restored(self._memory.read, hooks))
         self._changes.undone(hooks)
@@ -417,38 +422,43 @@ class Guardian:
             self._rsp.write_memory(self._memory.physical_writes(writes))
 
     def _return_memory(self) -> str:
-        assert self._debugger and self._lender and self._ram
+        assert self._debugger and self._allocator and self._ram
         if not self._all_left():
             return (
                 "a thread of the guest is still in a probe's code:"
-                f" {self._loan.size >> 20 if self._loan else 0} MB of its memory stay with it"
+                f" {self._allocation.size >> 20 if self._allocation else 0} MB of its memory stay
+                with it"
             )
         self._unmap()
-        if self._loan is not None:  # nobody has it any more but the guest's translations of it
+        if (
+            self._allocation is not None
+        ):  # nobody has it any more but the guest's translations of it
             self._debugger.resume()
-            self._loan.unshare(self._process, self._ram)
-            self._journal.loan(self._loan)
+            self._allocation.unshare(self._process, self._ram)
+            self._journal.allocation(self._allocation)
             self._debugger.stop()
         with self._calls().thread() as call:
             for start, end in self._changes.mapped:
-                call(self._lender.forget, start, end)
-            if self._loan is not None:
-                give_back(call, self._lender, self._loan, self._ram, self._journal.loan)
-        self._loan = None
+                call(self._allocator.forget, start, end)
+            if self._allocation is not None:
+                give_back(
+                    call, self._allocator, self._allocation, self._ram, self._journal.allocation
+                )
+        self._allocation = None
         return ""
 
     def _all_left(self) -> bool:
         """Wait until no thread is in what kinst has mapped; the machine stands then.  False where
         one stays."""
         debugger, deadline = self._debugger, time.monotonic() + LEAVE_SECONDS
-        assert debugger and self._lender and self._memory
+        assert debugger and self._allocator and self._memory
         paging, sp = self._isa.paging, self._isa.sp
         while True:
             debugger.stop()
             every = [debugger.registers(cpu) for cpu in range(debugger.cpus)]
             cpus = [(c.values(), c[sp]) for c in every if not paging.in_user_mode(c)]
             if not threads_inside(
-                self._memory.reader(), self._lender.threads, self._changes.mapped, cpus
+                self._memory.reader(), self._allocator.threads, self._changes.mapped, cpus
             ):
                 return True
             if time.monotonic() > deadline:

@@ -22,12 +22,12 @@ import numpy as np
 
 from kinst.core.paths import cache_folder
 from kinst.machines.attach.changes import Addresses, Bytes, Changes
-from kinst.machines.attach.loan import Loan
+from kinst.machines.attach.guest_allocation import GuestAllocation
 from kinst.wire.child_process import boot_id
 
 _FOLDER = "planted"
 _HEAD = struct.Struct("<cII")
-_TEXT, _WRITTEN, _TABLE, _MAPPED, _LOAN = b"t", b"w", b"p", b"m", b"l"
+_TEXT, _WRITTEN, _TABLE, _MAPPED, _ALLOCATION = b"t", b"w", b"p", b"m", b"l"
 _ENTRY = struct.Struct("<QI")  # physical address of a page-table entry, bytes
 _RANGE = struct.Struct("<QQ")
 
@@ -88,10 +88,10 @@ class Journal:
         """These virtual addresses are."""
         self._note(_MAPPED, _RANGE.pack(start, end))
 
-    def loan(self, loan: Loan) -> None:
+    def allocation(self, allocation: GuestAllocation) -> None:
         """Memory of the guest's was borrowed, or is shared."""
-        about = [loan.pieces, loan.tables, loan.shared, loan.was]
-        self._note(_LOAN, json.dumps(about).encode())
+        about = [allocation.pieces, allocation.tables, allocation.shared, allocation.was]
+        self._note(_ALLOCATION, json.dumps(about).encode())
 
     def _note(self, kind: bytes, content: bytes) -> None:
         data = _HEAD.pack(kind, len(content), zlib.crc32(content, zlib.crc32(kind))) + content
@@ -110,9 +110,9 @@ class Journal:
             # guardian still knows.
             self.over()
 
-    def read(self) -> tuple[Changes, Loan | None]:
+    def read(self) -> tuple[Changes, GuestAllocation | None]:
         """What was changed and not undone."""
-        changes, loan = Changes(), None
+        changes, allocation = Changes(), None
         try:
             data = self._path.read_bytes()
         except OSError:
@@ -125,11 +125,11 @@ class Journal:
             at += size
             if zlib.crc32(content, zlib.crc32(kind)) != total or len(content) != size:
                 break
-            if kind == _LOAN:
-                loan = _loan_of(content)
+            if kind == _ALLOCATION:
+                allocation = _allocation_of(content)
             else:
                 _take(changes, kind, content)
-        return changes, loan
+        return changes, allocation
 
 
 def _take(changes: Changes, kind: bytes, content: bytes) -> None:
@@ -148,8 +148,8 @@ def _take(changes: Changes, kind: bytes, content: bytes) -> None:
         changes.mapped.append(_RANGE.unpack(content))
 
 
-def _loan_of(content: bytes) -> Loan:
+def _allocation_of(content: bytes) -> GuestAllocation:
     pieces, tables, shared, was = json.loads(content)
     places = [(one[0], one[1], one[2]) for one in pieces]
     files = None if was is None else [(one[0], one[1], one[2], one[3]) for one in was]
-    return Loan(places, (tables[0], tables[1], tables[2]), bool(shared), files)
+    return GuestAllocation(places, (tables[0], tables[1], tables[2]), bool(shared), files)

@@ -16,13 +16,13 @@ from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Abilities, Bearings
 from kinst.core.page_tables import LEAF_SIZE
-from kinst.core.system import Lender, Territory
+from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.machines.attach.changes import changed_bytes
+from kinst.machines.attach.endpoint import find_endpoint, process_of, remove_stub
 from kinst.machines.attach.find import check, wait_running
 from kinst.machines.attach.guardian import Guardian, Reached
+from kinst.machines.attach.guest_allocation import GuestAllocation
 from kinst.machines.attach.journal import Journal
-from kinst.machines.attach.loan import Loan
-from kinst.machines.attach.place import left, located, process_of
 from kinst.machines.attach.ram import Ram
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory, read_process
@@ -58,7 +58,7 @@ class AttachedVm(StubTarget):
     abilities = Abilities(writes_code=True, reads_running=True)
     cannot_run_commands = "kinst runs no commands in a machine of somebody else's", "leave out -c"
 
-    def __init__(self, isa: Isa, named: str, stub: str, territory: Territory) -> None:
+    def __init__(self, isa: Isa, named: str, stub: str, virtual_layout: VirtualLayout) -> None:
         """Attach; the machine runs.
 
         named: a process id, the path of a QMP socket, or "auto".  stub: where its GDB stub
@@ -67,10 +67,10 @@ class AttachedVm(StubTarget):
         """
         self.isa = isa
         self._paging = isa.paging
-        self._territory = territory
+        self._virtual_layout = virtual_layout
         self._closed = False
-        self._settled: tuple[int | None, Lender | None] = (None, None)
-        self._loan: Loan | None = None
+        self._settled: tuple[int | None, PageAllocator | None] = (None, None)
+        self._allocation: GuestAllocation | None = None
         self._mapped = (0, 0)  # virtual addresses of scratch
         self._scratch: ForeignMemory | None = None
         self._say: Callable[[str], None] = lambda text: None
@@ -86,7 +86,7 @@ class AttachedVm(StubTarget):
         if self._lock is None:
             raise TargetError(f"another kinst traces the machine of process {pid}", "end that one")
         try:
-            place = located(self._process, named, stub)
+            place = find_endpoint(self._process, named, stub)
             try:
                 self._journal = Journal(pid, self._process.started)
                 # One that was killed while the machine stood has left it standing.
@@ -95,7 +95,7 @@ class AttachedVm(StubTarget):
                 self._place = place
                 self._guardian = self._new_guardian()
             except BaseException:
-                left(place)
+                remove_stub(place)
                 raise
             try:
                 self._reach()
@@ -110,7 +110,9 @@ class AttachedVm(StubTarget):
     def _new_guardian(self) -> Companion:
         assert self._lock is not None
         kept = (self._process.fileno(), self._lock.fileno())
-        guardian = Guardian(self._process, self._place, self.isa, self._territory, self._journal)
+        guardian = Guardian(
+            self._process, self._place, self.isa, self._virtual_layout, self._journal
+        )
         return Companion(guardian.serve, kept)
 
     def _end_guardian(self) -> None:
@@ -160,12 +162,14 @@ class AttachedVm(StubTarget):
         self._say = say
         return Bearings(self._text)
 
-    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
+    def settle(
+        self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None
+    ) -> None:
         """See core/machine.py."""
         if page_tables is not None:
             self.memory.set_tables(page_tables)
-        self._settled = page_tables, lender
-        undone, _ = self._ask("settle", page_tables, lender)
+        self._settled = page_tables, allocator
+        undone, _ = self._ask("settle", page_tables, allocator)
         if undone:
             self._stub.handed_back(running=True)
             self._say(str(undone))
@@ -212,12 +216,12 @@ class AttachedVm(StubTarget):
         data: int = 0,
     ) -> int | None:
         """See core/machine.py.  The memory is borrowed the first time."""
-        if self._loan is None:
+        if self._allocation is None:
             self._borrow(size)
-        assert self._loan is not None
-        frames = self._loan.frames[: size // LEAF_SIZE]
+        assert self._allocation is not None
+        frames = self._allocation.frames[: size // LEAF_SIZE]
         # Looked for while the machine runs, and looked at again while it stands.
-        found = self.memory.place_near(size, near, self._territory, reach or near, data)
+        found = self.memory.place_near(size, near, self._virtual_layout, reach or near, data)
         self._tell_mapped(found, found + size)
         with self._standing():
             if not self.memory.map_at(frames, found, near[0]):
@@ -232,20 +236,20 @@ class AttachedVm(StubTarget):
     def _borrow(self, size: int) -> None:
         self.stop()
         try:
-            loan, descriptor = self._ask("borrow", size)
+            allocation, descriptor = self._ask("borrow", size)
         finally:
             self._stub.handed_back(running=True)
-        assert isinstance(loan, Loan)
-        self._loan = loan
-        self._scratch = ForeignMemory(descriptor, loan.size)
-        _, tables, room = loan.tables
+        assert isinstance(allocation, GuestAllocation)
+        self._allocation = allocation
+        self._scratch = ForeignMemory(descriptor, allocation.size)
+        _, tables, room = allocation.tables
         self.memory.give_tables((tables, room))
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
         """See core/machine.py."""
-        if self._loan is None or scratch_offset + size > self._loan.size:
+        if self._allocation is None or scratch_offset + size > self._allocation.size:
             return False
-        frames = self._loan.frames[scratch_offset // LEAF_SIZE :][: size // LEAF_SIZE]
+        frames = self._allocation.frames[scratch_offset // LEAF_SIZE :][: size // LEAF_SIZE]
         with self._standing():
             self._tell_mapped(virtual, virtual + size)
             return self.memory.map_at(frames, virtual, self._text)

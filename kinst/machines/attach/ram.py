@@ -25,7 +25,7 @@ _SPLITS = (0x8000_0000, 0xB000_0000, 0xC000_0000, 0xE000_0000)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RamRange:
     """RAM at [physical, physical + size) is at `host` in the process."""
 
     physical: int
@@ -40,7 +40,7 @@ def may_be_split(process: OtherProcess) -> bool:
 
 def find_ram(
     process: OtherProcess, base: int, contents: Mapping[int, bytes], high: Mapping[int, bytes]
-) -> tuple[Piece, ...]:
+) -> tuple[RamRange, ...]:
     """All of RAM.
 
     base: where the machine's RAM begins.  contents: some pages of the kernel, by physical address.
@@ -71,18 +71,18 @@ def find_ram(
     return found[0]
 
 
-def _layouts(base: int, start: int, end: int) -> Iterator[tuple[Piece, ...]]:
+def _layouts(base: int, start: int, end: int) -> Iterator[tuple[RamRange, ...]]:
     """What RAM that begins at `start` in the process could be, up to `end`."""
     size = end - start
-    whole = Piece(base, start, size)
+    whole = RamRange(base, start, size)
     if base + size <= FOUR_GB or base:
         yield (whole,)
     for low in _SPLITS if not base else ():
         if size > low:
-            yield (Piece(0, start, low), Piece(FOUR_GB, start + low, size - low))
+            yield (RamRange(0, start, low), RamRange(FOUR_GB, start + low, size - low))
 
 
-def _holds(process: OtherProcess, pieces: Sequence[Piece], wanted: Mapping[int, bytes]) -> bool:
+def _holds(process: OtherProcess, pieces: Sequence[RamRange], wanted: Mapping[int, bytes]) -> bool:
     """Whether the pages are where these pieces of RAM have them."""
     for page, data in wanted.items():
         try:
@@ -94,18 +94,20 @@ def _holds(process: OtherProcess, pieces: Sequence[Piece], wanted: Mapping[int, 
 
 
 def _holds_some(
-    process: OtherProcess, pieces: Sequence[Piece], wanted: Mapping[int, bytes]
+    process: OtherProcess, pieces: Sequence[RamRange], wanted: Mapping[int, bytes]
 ) -> bool:
     """As _holds(), of those pages that these pieces have."""
     end = pieces[-1].physical + pieces[-1].size
     return _holds(process, pieces, {at: data for at, data in wanted.items() if at < end})
 
 
-def _read(process: OtherProcess, pieces: Sequence[Piece], address: int, size: int = PAGE) -> bytes:
+def _read(
+    process: OtherProcess, pieces: Sequence[RamRange], address: int, size: int = PAGE
+) -> bytes:
     return process.read(host_address(pieces, address, size), size)
 
 
-def host_address(pieces: Sequence[Piece], address: int, size: int) -> int:
+def host_address(pieces: Sequence[RamRange], address: int, size: int) -> int:
     """Where physical memory is in the process.  Raises TargetError outside of RAM."""
     for piece in pieces:
         if piece.physical <= address and address + size <= piece.physical + piece.size:
@@ -116,7 +118,7 @@ def host_address(pieces: Sequence[Piece], address: int, size: int) -> int:
 class Ram:
     """Guest RAM by physical address, while the guest runs or stands."""
 
-    def __init__(self, process: OtherProcess, pieces: Sequence[Piece]) -> None:
+    def __init__(self, process: OtherProcess, pieces: Sequence[RamRange]) -> None:
         self._process = process
         self._pieces = tuple(pieces)
 

@@ -5,7 +5,7 @@ Tested by tests/machines/live/test_parts.py and tests/vm/live.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kinst.core.errors import TargetError
@@ -38,7 +38,7 @@ class _Live(MachineKind):
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
         """Load kinst's module where it is not loaded, and be its owner.  Raises TargetError."""
-        if config.territory is None:
+        if config.virtual_layout is None:
             raise TargetError(f"{config.image}: not the vmlinux of a system that kinst knows")
         return LiveKernel(config.isa, on_output, config.process)
 

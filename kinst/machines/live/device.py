@@ -170,7 +170,7 @@ class Device:
         except OSError as error:
             raise TargetError(f"missed samples cannot be counted: {error.strerror}") from error
 
-    def lend_counters(self, size: int) -> tuple[int, int]:
+    def allocate_counters(self, size: int) -> tuple[int, int]:
         """Memory of each CPU: its displacement from the per-CPU base, and how much of `size` bytes
         there is; (0, 0) for none."""
         try:

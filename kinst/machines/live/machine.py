@@ -132,9 +132,9 @@ class LiveKernel(Target):
             self.restore()
             raise
 
-    def lend_counters(self, offset: int, size: int) -> tuple[int, int]:
+    def allocate_counters(self, offset: int, size: int) -> tuple[int, int]:
         """See core/machine.py."""
-        self.counters, self._counters_at = self._device.lend_counters(size), offset
+        self.counters, self._counters_at = self._device.allocate_counters(size), offset
         return self.counters
 
     def empty(self) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from kinst.core.errors import TargetError, UnmappedError
 from kinst.core.page_tables import LEAF_SIZE, Leaf, Paging, Root
-from kinst.core.system import Territory
+from kinst.core.system import VirtualLayout
 from kinst.core.words import PAGE
 
 _JOIN = 64  # writes so close become one: to QEMU a packet costs what so many bytes do
@@ -189,7 +189,7 @@ class GuestMemory:
         self,
         frames: Sequence[int],
         near: tuple[int, int],
-        territory: Territory,
+        virtual_layout: VirtualLayout,
         reach: tuple[int, int],
         data: int = 0,
     ) -> int:
@@ -197,11 +197,10 @@ class GuestMemory:
         it but its first `data` bytes.
 
         frames: physical addresses of LEAF_SIZE bytes each, in the order in which they are mapped
-        one behind the other.  territory: of the system, which says where free slots may be taken.
-        Returns the virtual address.
-        Raises TargetError when there is no such place.
+        one behind the other.  virtual_layout: of the system, which says where free slots may be
+        taken. Returns the virtual address. Raises TargetError when there is no such place.
         """
-        address = self.place_near(len(frames) * LEAF_SIZE, near, territory, reach, data)
+        address = self.place_near(len(frames) * LEAF_SIZE, near, virtual_layout, reach, data)
         if not self.map_at(frames, address, near[0]):
             raise TargetError(f"the page tables changed while {address:#x} was being mapped")
         return address
@@ -210,7 +209,7 @@ class GuestMemory:
         self,
         size: int,
         near: tuple[int, int],
-        territory: Territory,
+        virtual_layout: VirtualLayout,
         reach: tuple[int, int],
         data: int,
     ) -> int:
@@ -218,13 +217,13 @@ class GuestMemory:
         read = self._read_table
         if self._paging.walk(read, self.root, near[0]) is None:
             raise TargetError(f"no kernel text is mapped at {near[0]:#x}")
-        far, within = self._paging.REACH, territory.scratch
+        far, within = self._paging.REACH, virtual_layout.scratch
         low = max(within[0], reach[1] - far - data)
         high = min(within[1], reach[0] + far)
         free = [
             slot
             for slot in self._paging.free_slots(read, self.root, low, high)
-            if not any(start <= slot < end for start, end in territory.reserved)
+            if not any(start <= slot < end for start, end in virtual_layout.reserved)
         ]
         runs = _runs(free, LEAF_SIZE)
         fits = [
@@ -243,7 +242,7 @@ class GuestMemory:
             )
 
         def worse(at: int) -> tuple[bool, int]:
-            return territory.grows_behind_text and at > near[0], abs(at - near[1])
+            return virtual_layout.grows_after_text and at > near[0], abs(at - near[1])
 
         return min(fits, key=worse)
 

@@ -14,11 +14,11 @@ from kinst.core.errors import TargetError
 from kinst.core.machine import MachineConfig, MachineKind, Target
 from kinst.machines.vm.cpus import cpus_of
 from kinst.machines.vm.files import shares, surroundings
-from kinst.machines.vm.kept_guest import KeptGuest
 from kinst.machines.vm.kvm import accelerator
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import MEMORY, VmConfig, scratch_size
-from kinst.machines.vm.warm import BegunGuest, begin, warm_start
+from kinst.machines.vm.saved_guest import SavedGuest
+from kinst.machines.vm.warm import EarlyGuest, early_guest, warm_start
 
 
 class _Booted(MachineKind):
@@ -31,14 +31,14 @@ class _Booted(MachineKind):
     def cpus(self, arguments: Sequence[str]) -> int:
         return cpus_of(arguments)
 
-    def begin(self, config: MachineConfig) -> BegunGuest | None:
+    def start_early(self, config: MachineConfig) -> EarlyGuest | None:
         """A guest that goes on from where one like it had booted; none where that is only looked
         at."""
         if config.read_only:
             return None
         if config.kernel is None or config.boot is None:
             return None
-        return begin(_wanted(config, config.kernel, config.boot), config.isa.board)
+        return early_guest(_wanted(config, config.kernel, config.boot), config.isa.board)
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
@@ -50,7 +50,7 @@ class _Booted(MachineKind):
         could not tell when that is up."""
         if config.kernel is None:
             raise TargetError("there is no kernel to boot")
-        if config.territory is None or config.boot is None:
+        if config.virtual_layout is None or config.boot is None:
             raise TargetError(
                 f"{config.image}: not the vmlinux of a system that kinst knows; it boots no other",
                 "start the machine yourself, with -gdb, and use --gdb",
@@ -59,11 +59,13 @@ class _Booted(MachineKind):
         warm = warm_start(wanted, config.isa.board) if config.read_only else None
         if warm is not None and warm.is_there:
             with suppress(TargetError):  # it is damaged: a guest that boots makes it anew
-                return KeptGuest(config.isa, wanted, warm)
-        begun = config.begun.take(wanted) if config.begun else None
+                return SavedGuest(config.isa, wanted, warm)
+        early_start = config.early_start.take(wanted) if config.early_start else None
         if config.terminal is not None:
             on_output = config.terminal.show
-        return Vm(config.isa, wanted, config.territory, on_output, begun, config.terminal)
+        return Vm(
+            config.isa, wanted, config.virtual_layout, on_output, early_start, config.terminal
+        )
 
 
 def _wanted(config: MachineConfig, kernel: Path, boot: Boot) -> VmConfig:

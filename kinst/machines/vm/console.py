@@ -20,7 +20,7 @@ class Console:
     panic, panic_at: its message, "" before there is one, and when it came.  warnings: lines of
     trouble that is not a panic.  init_runs: whether the kernel said that it starts init.
     lost_breakpoint: whether it died of a breakpoint that is not in memory any more, but in QEMU's
-    translation (stale.py).
+    translation (retranslation.py).
     """
 
     def __init__(self, signs: ConsoleSigns) -> None:

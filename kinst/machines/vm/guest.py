@@ -17,14 +17,14 @@ from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Target
 from kinst.core.page_tables import LEAF_SIZE
-from kinst.core.system import Territory
+from kinst.core.system import VirtualLayout
 from kinst.core.words import PAGE
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory, read_process
 from kinst.machines.stub.scan import pointers_in, replace_in
 from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
-from kinst.machines.vm.stale import all_code, code_at_hand
-from kinst.machines.vm.warm import KeptBearings, Loading, warm_start
+from kinst.machines.vm.retranslation import all_code, code_at_hand
+from kinst.machines.vm.warm import Loading, SavedBearings, warm_start
 from kinst.wire.rsp import Rsp
 
 SAMPLE = 0.25  # seconds between two looks at a machine that runs
@@ -38,34 +38,36 @@ class Guest(Target):
         self,
         isa: Isa,
         config: VmConfig,
-        territory: Territory,
+        virtual_layout: VirtualLayout,
         on_output: Callable[[bytes], None] | None = None,
-        begun: tuple[Qemu, Loading] | None = None,
+        early_start: tuple[Qemu, Loading] | None = None,
     ) -> None:
         """Start QEMU and return at once.
 
-        territory: of the system that it boots.  on_output: gets the guest command's output.  begun:
-        such a QEMU that waits for the state of a booted guest.
-        Raises TargetError when QEMU or a file is missing, or memory.
+        virtual_layout: of the system that it boots.  on_output: gets the guest command's output.
+            early_start: such a QEMU that waits for the state of a booted guest. Raises TargetError
+            when QEMU or a file is missing, or memory.
         """
         self.isa = isa
         self.cpus = config.cpus
         self._config = config
-        self._territory = territory
+        self._virtual_layout = virtual_layout
         self._paging = isa.paging
         self._board = isa.board
         self._on_output = on_output
         self._scratch = 0, 0  # where it is mapped: addresses [low, high)
         self._closed = False
         self._warm = warm_start(config, isa.board)
-        self._start(begun)
+        self._start(early_start)
 
-    def _start(self, begun: tuple[Qemu, Loading] | None = None, *, cold: bool = False) -> None:
-        """begun: see above.  cold: boot, whatever is kept of a guest that has booted."""
+    def _start(
+        self, early_start: tuple[Qemu, Loading] | None = None, *, cold: bool = False
+    ) -> None:
+        """early_start: see above.  cold: boot, whatever is kept of a guest that has booted."""
         self._loading: Loading | None = None
         warm = None if cold or self._warm is None or not self._warm.is_there else self._warm
-        if begun is not None:
-            self.qemu, self._loading = begun
+        if early_start is not None:
+            self.qemu, self._loading = early_start
             self.qemu.tell_output(self._on_output)
         else:
             self.qemu = Qemu(self._config, self._board, self._on_output, waits=warm is not None)
@@ -111,7 +113,9 @@ class Guest(Target):
             registers = self.registers(cpu)
             with contextlib.suppress(TargetError):  # it has no page tables yet
                 if everything:
-                    pages |= all_code(self._paging, self._territory.image, self.qemu, registers)
+                    pages |= all_code(
+                        self._paging, self._virtual_layout.image, self.qemu, registers
+                    )
                 else:
                     pages |= code_at_hand(self.isa, self.qemu, registers)
         with self._watched():
@@ -160,7 +164,7 @@ class Guest(Target):
     def find_text(self) -> int:
         """Where the kernel's text starts (virtual), KASLR or not.  Stopped, or after a read."""
         self._need_root()
-        image = self._territory.image
+        image = self._virtual_layout.image
         return self._paging.find_text(self.qemu.read_physical, self.memory.root, image)
 
     def _need_root(self) -> None:
@@ -172,11 +176,11 @@ class Guest(Target):
         """Registers of a CPU that is in the kernel, if one is."""
         return min(map(self.registers, range(self.cpus)), key=self._paging.in_user_mode)
 
-    def bearings(self) -> KeptBearings:
+    def bearings(self) -> SavedBearings:
         """What whoever looks at the kept state of this guest must know.  Stopped."""
         root = self._paging.root_of(self._kernels_cpu())
-        image = self._territory.image
-        return KeptBearings(root, self._paging.find_text(self.qemu.read_physical, root, image))
+        image = self._virtual_layout.image
+        return SavedBearings(root, self._paging.find_text(self.qemu.read_physical, root, image))
 
     def read(self, address: int, size: int) -> bytes:
         """Kernel memory, without stopping the machine once the page tables are known."""
@@ -229,7 +233,7 @@ class Guest(Target):
                 f"scratch of {size} bytes was asked for and the guest has {layout.scratch_size}"
             )
         frames = range(layout.scratch, layout.scratch + size, LEAF_SIZE)
-        address = self.memory.map_near(frames, near, self._territory, reach or near, data)
+        address = self.memory.map_near(frames, near, self._virtual_layout, reach or near, data)
         self._scratch = address, address + size
         return address
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Abilities, Bearings, Complaint, Gone, MachineEvent, Stopped, Terminal
-from kinst.core.system import Lender, Territory
+from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.machines.stub.jump_cache import JUMP_CACHE
 from kinst.machines.vm.files import in_surroundings
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
@@ -22,7 +22,7 @@ _PREPARE_TIMEOUT = 60.0
 _WARM_SECONDS = 20.0
 _SYSTEM_SECONDS = 300.0  # for the user's own init to start all that it starts
 _BOOT_SECONDS = 180.0  # on a busy host; a panic is told at once
-# What stands in its boot, and could not be set going (stale.py), is started again, once.
+# What stands in its boot, and could not be set going (retranslation.py), is started again, once.
 _FIRST_BOOT_SECONDS = 60.0
 _BOOTS = 4  # how often such a one is; each of these may meet what the first has met
 _BEAT_SILENCE = 5.0  # seconds without a timer tick before the CPUs are looked at
@@ -56,18 +56,18 @@ class Vm(Guest):
         self,
         isa: Isa,
         config: VmConfig,
-        territory: Territory,
+        virtual_layout: VirtualLayout,
         on_output: Callable[[bytes], None] | None = None,
-        begun: tuple[Qemu, Loading] | None = None,
+        early_start: tuple[Qemu, Loading] | None = None,
         terminal: Terminal | None = None,
     ) -> None:
         """Start QEMU and return at once; call bring_up before anything else.
 
-        territory: of the system that it boots.  on_output: gets the guest command's output, from
-        within wait and its like.  begun: see Guest.  terminal: that the commands have.
-        Raises TargetError when QEMU or a file is missing, or memory.
+        virtual_layout: of the system that it boots.  on_output: gets the guest command's output,
+            from within wait and its like.  early_start: see Guest.  terminal: that the commands
+            have. Raises TargetError when QEMU or a file is missing, or memory.
         """
-        super().__init__(isa, config, territory, on_output, begun)
+        super().__init__(isa, config, virtual_layout, on_output, early_start)
         if config.accel == "tcg":
             self.abilities = replace(self.abilities, code_table=JUMP_CACHE)
         self._terminal = terminal
@@ -132,7 +132,9 @@ class Vm(Guest):
     def _clock_is_set(self) -> bool:
         return self.qemu.control_line("clock") is not None
 
-    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
+    def settle(
+        self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None
+    ) -> None:
         """See core/machine.py."""
         if page_tables is not None:
             self.set_tables(page_tables)
@@ -143,7 +145,7 @@ class Vm(Guest):
         """Whether kinst's init is heard of within so many seconds; with an initrd of the user's
         True at once, as nothing can be heard there.  Before wait_ready.
 
-        A guest that falls silent meanwhile is revived (stale.py), if that is what it needs;
+        A guest that falls silent meanwhile is revived (retranslation.py), if that is what it needs;
         False at once where a CPU is beyond help.
         Raises TargetError when the guest ends.
         """
@@ -223,7 +225,7 @@ class Vm(Guest):
         read, final, image = (
             self.qemu.read_physical,
             self._config.boot.text_is_final,
-            self._territory.image,
+            self._virtual_layout.image,
         )
         every = (self.registers(cpu) for cpu in range(self.cpus))
         return any(final(self._paging, read, registers, image) for registers in every)

@@ -121,7 +121,7 @@ def _head(kernel: Path) -> bytes:
         return b""  # QEMU says what is wrong with it
 
 
-def can_be_kept(config: VmConfig, board: Board) -> bool:
+def can_be_saved(config: VmConfig, board: Board) -> bool:
     """Whether others may go on from where such a guest had booted: not from one with an initrd of
     the user's, in which nobody sets the clock; with arguments of the user's for QEMU, which may
     name files that change; with folders of the host whose devices are there from the start, as
@@ -154,7 +154,7 @@ def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -
         # Without a name it is the machine's own port, of which there is one.
         card = ["-device", f"{device},chardev={name}"]
         argv += card if device else ["-serial", f"chardev:{name}"]
-    argv += slots(c.shares, board.CARD_SLOT) if can_be_kept(c, board) else []
+    argv += slots(c.shares, board.CARD_SLOT) if can_be_saved(c, board) else []
     return [*argv, "-gdb", "chardev:gdb", "-mon", "chardev=monitor,mode=control"]
 
 
@@ -228,7 +228,7 @@ class Qemu:
         for share in config.shares:
             server = FileServer(share)
             self._servers.append(server)
-            if not can_be_kept(config, self._board):
+            if not can_be_saved(config, self._board):
                 inherit.append(server.socket.fileno())
                 argv += server.arguments()
         try:
@@ -396,7 +396,7 @@ class Qemu:
     def plug_shares(self) -> None:
         """Put the devices of the host's folders into the machine, which runs, unless they are
         there from the start.  Once.  Raises TargetError."""
-        if can_be_kept(self._config, self._board):
+        if can_be_saved(self._config, self._board):
             for server in self._servers:
                 server.plug(self.monitor)
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from kinst.core.board import Board
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import Root
-from kinst.machines.vm.kept import KeptRam, KeptStates
-from kinst.machines.vm.qemu import Qemu, VmConfig, can_be_kept, guest_arguments
+from kinst.machines.vm.qemu import Qemu, VmConfig, can_be_saved, guest_arguments
+from kinst.machines.vm.saved_states import SavedRam, SavedStates
 from kinst.wire.child_process import find_program
 from kinst.wire.memory import AnonymousFile
 
@@ -31,7 +31,7 @@ _CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features", "isa",
 
 
 @dataclass(frozen=True, slots=True)
-class KeptBearings:
+class SavedBearings:
     """What is known of a guest whose state is kept.  root: its page tables.  text: where the
     kernel's code begins by these."""
 
@@ -44,7 +44,7 @@ class KeptBearings:
         return json.dumps([*astuple(self.root), self.text]).encode() + b"\n"
 
     @classmethod
-    def of(cls, line: bytes) -> KeptBearings:
+    def of(cls, line: bytes) -> SavedBearings:
         *root, text = json.loads(line)
         return cls(Root(*root), text)
 
@@ -53,7 +53,7 @@ class WarmStart:
     """What is kept of guests of one configuration."""
 
     def __init__(self, folder: Path, key: str) -> None:
-        self._states = KeptStates(folder)
+        self._states = SavedStates(folder)
         self._key = key
 
     @property
@@ -64,7 +64,7 @@ class WarmStart:
         """It is of no use."""
         self._states.forget(self._key)
 
-    def keep(self, qemu: Qemu, bearings: KeptBearings) -> int:
+    def keep(self, qemu: Qemu, bearings: SavedBearings) -> int:
         """Save the state of a guest that stands, as the one from which others go on; its bytes, 0
         where it could not be kept."""
         with AnonymousFile("devices") as file:
@@ -85,10 +85,10 @@ class WarmStart:
         qemu.monitor.execute("cont")
         qemu.send_control(f"clock {round(time.time())}")
 
-    def open(self, size: int) -> tuple[KeptRam, KeptBearings]:
+    def open(self, size: int) -> tuple[SavedRam, SavedBearings]:
         """The state, to be looked at without a QEMU.  size: bytes of RAM.  Raises TargetError."""
         ram = self._states.open(self._key, size)
-        return ram, KeptBearings.of(ram.devices.partition(b"\n")[0])
+        return ram, SavedBearings.of(ram.devices.partition(b"\n")[0])
 
 
 class Loading:
@@ -114,8 +114,8 @@ class Loading:
             raise self._error
 
 
-class BegunGuest:
-    """The Begun protocol (core/machine.py): a QEMU that the state of a booted guest is brought
+class EarlyGuest:
+    """The EarlyStart protocol (core/machine.py): a QEMU that the state of a booted guest is brought
     into."""
 
     def __init__(self, config: VmConfig, board: Board, warm: WarmStart) -> None:
@@ -139,16 +139,16 @@ class BegunGuest:
             self._qemu = None
 
 
-def begin(config: VmConfig, board: Board) -> BegunGuest | None:
+def early_guest(config: VmConfig, board: Board) -> EarlyGuest | None:
     """A guest that goes on from a state that is kept; None where there is none of it."""
     warm = warm_start(config, board)
-    return BegunGuest(config, board, warm) if warm is not None and warm.is_there else None
+    return EarlyGuest(config, board, warm) if warm is not None and warm.is_there else None
 
 
 def warm_start(config: VmConfig, board: Board) -> WarmStart | None:
     """Where the state of a guest like this is kept; None for one that is not to be kept.  Raises
     TargetError where QEMU is missing."""
-    if config.states is None or not can_be_kept(config, board):
+    if config.states is None or not can_be_saved(config, board):
         return None
     return WarmStart(config.states / _FOLDER, _key(config, board))
 

@@ -15,7 +15,7 @@ from kinst.core.boot import Boot
 from kinst.core.isa import Isa
 from kinst.core.kernel_package import KernelBuild
 from kinst.core.machine import Bearings, Target
-from kinst.core.system import System, Territory
+from kinst.core.system import System, VirtualLayout
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.systems import FileRules
@@ -48,9 +48,9 @@ class _Linux:
         marked = any(elf.section(name) is not None for name in _SECTIONS)
         return marked or any(elf.address(name) is not None for name in _SYMBOLS)
 
-    def territory(self, isa: Isa) -> Territory | None:
+    def virtual_layout(self, isa: Isa) -> VirtualLayout | None:
         """Raises KinstError for an ISA without Linux."""
-        return facts_of(isa.name).territory
+        return facts_of(isa.name).virtual_layout
 
     def boot(self, isa: Isa) -> Boot | None:
         """Raises KinstError for an ISA without Linux."""
@@ -73,7 +73,7 @@ class _Linux:
 
     def of_file(self, elf: Elf) -> FileRules:
         """By its tables."""
-        rules: FileRules = _module("in_file").LinuxFile(elf)
+        rules: FileRules = _module("file_rules").LinuxFile(elf)
         return rules
 
     def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:

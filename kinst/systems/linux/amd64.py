@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinst.core.system import PerCpu, Territory
+from kinst.core.system import PerCpu, VirtualLayout
 from kinst.systems.linux.guest.boot import boot, text_is_protected
 from kinst.systems.linux.isafacts import CallNames, CallSite, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
@@ -20,7 +20,7 @@ _MEMBERS = (
 )  # fmt: skip
 
 LINUX = IsaFacts(
-    territory=Territory(_IMAGE, _IMAGE),
+    virtual_layout=VirtualLayout(_IMAGE, _IMAGE),
     saved=SavedRegisters(
         {name: (member, 0) for name, member in _MEMBERS},
         "R_RIP", "R_RSP", "R_RBP", "", 0, 8,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinst.core.system import PerCpu, Territory
+from kinst.core.system import PerCpu, VirtualLayout
 from kinst.systems.linux.guest.boot import boot, boot_code_is_freed
 from kinst.systems.linux.isafacts import CallNames, CallSite, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
@@ -13,7 +13,7 @@ _IMAGE = (0xFFFF_8000_0000_0000, 0xFFFF_FBFF_F000_0000)
 
 LINUX = IsaFacts(
     # Without KASLR vmalloc's areas begin at the image, and what is free behind it will be theirs.
-    territory=Territory(_IMAGE, _IMAGE, grows_behind_text=True),
+    virtual_layout=VirtualLayout(_IMAGE, _IMAGE, grows_after_text=True),
     saved=SavedRegisters(
         {
             **{f"R_X{n}": ("regs", 8 * n) for n in range(31)},

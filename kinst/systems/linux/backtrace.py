@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from kinst.core.errors import KinstError
+from kinst.core.machine import KernelMemory
 from kinst.core.probe import Function
 from kinst.core.words import MASK
 from kinst.systems.linux.isafacts import FrameChain
-from kinst.systems.linux.memory import Memory
 
 MOST = 512  # frames
 THREAD_STACK = 16 << 10  # bytes, THREAD_SIZE of the kernels that are unwound by frame pointers
@@ -29,7 +29,7 @@ class Rules(Protocol):
 
 
 def by_rules(
-    rules: Rules, memory: Memory, pc: int, registers: Mapping[str, int]
+    rules: Rules, memory: KernelMemory, pc: int, registers: Mapping[str, int]
 ) -> tuple[int, ...]:
     """The program counter and the return addresses of a stopped CPU, innermost first.
 
@@ -62,7 +62,7 @@ def by_rules(
 
 
 def by_frames(
-    chain: FrameChain, rules: Rules, memory: Memory, pc: int, registers: Mapping[str, int]
+    chain: FrameChain, rules: Rules, memory: KernelMemory, pc: int, registers: Mapping[str, int]
 ) -> tuple[int, ...]:
     """The same by frame records, as walk_stackframe() of riscv and unwind_next() of arm64 do."""
     frames = [pc]
@@ -90,5 +90,5 @@ def by_frames(
     return tuple(frames)
 
 
-def _word(memory: Memory, address: int) -> int:
+def _word(memory: KernelMemory, address: int) -> int:
     return int.from_bytes(memory.read(address & MASK, 8), "little")

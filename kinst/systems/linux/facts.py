@@ -17,17 +17,17 @@ from kinst.core.words import MASK
 from kinst.image.btf import Btf
 from kinst.systems.linux.command_span import command_span
 from kinst.systems.linux.isafacts import IsaFacts
-from kinst.systems.linux.memory import Kernel
+from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.paths import paths
-from kinst.systems.linux.time import thread_time
+from kinst.systems.linux.thread_time import thread_time
 from kinst.systems.linux.unwind import unwinder
-from kinst.systems.linux.user import user_state
+from kinst.systems.linux.user_state import user_state
 
 NANOSECONDS = 1_000_000_000
 _READINGS = 20  # of a clock, until it is taken as it is
 
 
-def _current(kernel: Kernel, btf: Btf) -> tuple[Access, Access]:
+def _current(kernel: LinuxMemory, btf: Btf) -> tuple[Access, Access]:
     """The current thread's address, and the CPU's number."""
     if kernel.has("pcpu_hot"):  # 6.2 to 6.14 keep these together
         hot = kernel.per_cpu("pcpu_hot")
@@ -46,7 +46,7 @@ def _current(kernel: Kernel, btf: Btf) -> tuple[Access, Access]:
     return Access(None, (), 8, thread=True), Access(None, (inside,), 4, True, thread=True)
 
 
-def builtins(kernel: Kernel, btf: Btf) -> dict[str, Access]:
+def builtins(kernel: LinuxMemory, btf: Btf) -> dict[str, Access]:
     """How in-target code finds D's built-in variables.
 
     Raises KinstError naming the structure member or symbol that this kernel does not have.
@@ -79,7 +79,7 @@ _SOFT_INTERRUPT = 1 << 8
 _HARD_INTERRUPT = 0xFF0000
 
 
-def preemption_count(kernel: Kernel, btf: Btf, thread: Access) -> Access | None:
+def preemption_count(kernel: LinuxMemory, btf: Btf, thread: Access) -> Access | None:
     """Where the kernel notes that it handles an interrupt, which thread-local variables ask for; a
     thread that raises it stays on its CPU.  None if it is not found.
 
@@ -98,7 +98,7 @@ def preemption_count(kernel: Kernel, btf: Btf, thread: Access) -> Access | None:
 _FULL = 2  # preempt_dynamic_full (kernel/sched/core.c); none and voluntary are less
 
 
-def preemption(kernel: Kernel) -> int | None:
+def preemption(kernel: LinuxMemory) -> int | None:
     """Facts.preemption.  What switches kernels with PREEMPT_DYNAMIC is in preempt_dynamic_mode; in
     others only those that preempt have what an interrupt's end calls for it."""
     if kernel.has("preempt_dynamic_mode"):
@@ -107,19 +107,19 @@ def preemption(kernel: Kernel) -> int | None:
     return None if kernel.has("preempt_schedule_irq") else 0
 
 
-def possible_cpus(kernel: Kernel) -> int:
+def possible_cpus(kernel: LinuxMemory) -> int:
     """One more than the highest CPU that may ever run: one that is off may come while a trace
     runs."""
     return max(1, _cpu_mask(kernel, "__cpu_possible_mask").bit_length())
 
 
-def online_cpus(kernel: Kernel) -> tuple[int, ...]:
+def online_cpus(kernel: LinuxMemory) -> tuple[int, ...]:
     """The CPUs that run now."""
     mask = _cpu_mask(kernel, "__cpu_online_mask")
     return tuple(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
 
-def _cpu_mask(kernel: Kernel, name: str) -> int:
+def _cpu_mask(kernel: LinuxMemory, name: str) -> int:
     most = kernel.number(kernel.symbol("nr_cpu_ids"), 4) if kernel.has("nr_cpu_ids") else 64
     if not 0 < most <= 8192:
         raise KinstError(f"the running kernel says it has {most} CPUs: not a Linux kernel?")
@@ -127,14 +127,14 @@ def _cpu_mask(kernel: Kernel, name: str) -> int:
     return mask & (1 << most) - 1
 
 
-def per_cpu_bases(kernel: Kernel, cpus: int) -> tuple[int, ...]:
+def per_cpu_bases(kernel: LinuxMemory, cpus: int) -> tuple[int, ...]:
     """The per-CPU base register's value on each CPU."""
     table = kernel.symbol("__per_cpu_offset")
     raw = kernel.read(table, 8 * cpus)
     return tuple(int.from_bytes(raw[i : i + 8], "little") for i in range(0, 8 * cpus, 8))
 
 
-def _steady_timekeeper(kernel: Kernel, btf: Btf) -> int:
+def _steady_timekeeper(kernel: LinuxMemory, btf: Btf) -> int:
     """The address of a timekeeper that is not being written.
 
     The kernel makes a new state in shadow_timekeeper (since 6.13 a member of struct tk_data) and
@@ -155,7 +155,7 @@ def _steady_timekeeper(kernel: Kernel, btf: Btf) -> int:
     return kernel.symbol("shadow_timekeeper") if kernel.has("shadow_timekeeper") else core + inside
 
 
-def clock(kernel: Kernel, btf: Btf, names: IsaFacts, per_cpu_base: int) -> Clock | None:
+def clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) -> Clock | None:
     """The kernel's clock as it is now.  Of a kernel that runs meanwhile it is read until it has not
     changed while it was read: a tick comes every few milliseconds."""
     before = _clock(kernel, btf, names, per_cpu_base)
@@ -167,7 +167,7 @@ def clock(kernel: Kernel, btf: Btf, names: IsaFacts, per_cpu_base: int) -> Clock
     return before
 
 
-def _clock(kernel: Kernel, btf: Btf, names: IsaFacts, per_cpu_base: int) -> Clock | None:
+def _clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) -> Clock | None:
     """Cycles to CLOCK_MONOTONIC nanoseconds, as the kernel itself computes them.
 
     codegen must multiply to 128 bits before the shift.  When the kernel keeps time by another
@@ -214,13 +214,13 @@ def _clock(kernel: Kernel, btf: Btf, names: IsaFacts, per_cpu_base: int) -> Cloc
     return Clock(0, base, mult, shift, wall, now)
 
 
-def release(kernel: Kernel) -> str:
+def release(kernel: LinuxMemory) -> str:
     """The kernel's release (uname -r) from its banner, or "" when it cannot be read."""
     found = re.match(r"Linux version (\S+)", kernel.text(kernel.symbol("linux_banner"), 128))
     return found[1] if found else ""
 
 
-def user_memory(kernel: Kernel, btf: Btf, thread: Access) -> UserMemory | None:
+def user_memory(kernel: LinuxMemory, btf: Btf, thread: Access) -> UserMemory | None:
     """How a clause reads the memory of the current process: by the kernel's own functions that
     take no fault and never sleep (mm/maccess.c); None where this kernel has none."""
     read = "copy_from_user_nofault"
@@ -237,7 +237,7 @@ def user_memory(kernel: Kernel, btf: Btf, thread: Access) -> UserMemory | None:
     )
 
 
-def gather(kernel: Kernel, btf: Btf, names: IsaFacts) -> Facts:
+def gather(kernel: LinuxMemory, btf: Btf, names: IsaFacts) -> Facts:
     """All facts of a kernel whose slide is known and verified.
 
     Raises KinstError naming what is missing: a type, a symbol.

@@ -17,8 +17,8 @@ from kinst.core.words import MASK
 from kinst.image.debug_info import DebugInfo
 from kinst.image.orc import Orc
 from kinst.systems.linux.isafacts import IsaFacts
-from kinst.systems.linux.memory import Kernel
-from kinst.systems.linux.modules import Modules
+from kinst.systems.linux.memory import LinuxMemory
+from kinst.systems.linux.modules import LinuxModules
 
 FindFrames = Callable[[LoadedModule], ModuleFrames | None]
 
@@ -26,7 +26,9 @@ FindFrames = Callable[[LoadedModule], ModuleFrames | None]
 class Frames:
     """The rules of one running kernel."""
 
-    def __init__(self, kernel: Kernel, image: DebugInfo, modules: Modules, names: IsaFacts) -> None:
+    def __init__(
+        self, kernel: LinuxMemory, image: DebugInfo, modules: LinuxModules, names: IsaFacts
+    ) -> None:
         """image: the kernel's."""
         self._kernel = kernel
         self._image = image

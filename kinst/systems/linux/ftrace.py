@@ -30,7 +30,7 @@ import numpy.typing as npt
 from kinst.core.errors import KinstError, UnmappedError
 from kinst.image.btf import Btf
 from kinst.systems.linux.isafacts import CallSite
-from kinst.systems.linux.memory import Kernel
+from kinst.systems.linux.memory import LinuxMemory
 
 U64 = npt.NDArray[np.uint64]
 USED = "ftrace uses it now (a tracer, kprobe, bpf program or livepatch is attached)"
@@ -43,7 +43,7 @@ _LOOKED = 32  # call sites that are looked at to know their layout
 _NEAR = 4096  # bytes between records that are read at once
 
 
-def no_users(kernel: Kernel) -> tuple[int, int] | None:
+def no_users(kernel: LinuxMemory) -> tuple[int, int] | None:
     """Address of a word, and what it is while no ftrace_ops is registered; None where that is not
     known."""
     if not (kernel.has("ftrace_ops_list") and kernel.has("ftrace_list_end")):
@@ -67,7 +67,7 @@ class FtraceRecord:
 class Ftrace:
     """The ftrace records of a running kernel, indexed at the first question."""
 
-    def __init__(self, kernel: Kernel, btf: Btf, call_sites: tuple[CallSite, ...]) -> None:
+    def __init__(self, kernel: LinuxMemory, btf: Btf, call_sites: tuple[CallSite, ...]) -> None:
         """call_sites: how they may be laid out (IsaFacts)."""
         self._kernel = kernel
         self._btf = btf

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from kinst.core.boot import Boot
 from kinst.core.errors import KinstError
-from kinst.core.system import PerCpu, Territory
+from kinst.core.system import PerCpu, VirtualLayout
 from kinst.systems.linux.ptregs import SavedRegisters
 
 
@@ -80,25 +80,30 @@ class CallNames:
 class IsaFacts:
     """Linux on one ISA.
 
-    territory: where its image and kinst's scratch may be.  saved: struct pt_regs.  unwound: D names
-    of the registers that its unwinder needs.  chain: how a stopped CPU is unwound by frame
-    pointers, None where there are tables for that.
-    trap_hooks: the first C function that a breakpoint reaches, with pt_regs as its first argument:
-    its names, the newest first.
-    pc: pt_regs' program counter.  pc_delta: saved pc minus the breakpoint instruction's address.
-    clocksources: those whose cycles are the ones of the ISA's timestamp instruction.
-    page_tables: the top level of the page tables that map the kernel in every context.
-    call_sites: of ftrace, in the layouts that there are: a running kernel's code says which is its.
-    per_cpu: how code reaches a CPU's data, and the current thread.
-    label_size: bytes of a jump label; 0: 2 or 5, as its first byte tells.
-    thread_registers: as in Facts.
-    link: D name of the register that holds the return address when a function is entered.
-    frame_registers: D names, by DWARF number, of the registers from which a caller is found.
-    boot: how it is started in a virtual machine; None where kinst starts none.
-    system_calls: how their functions are named and find their arguments, the newest kernels first.
+    Attributes:
+        virtual_layout: where its image and kinst's scratch may be.
+        saved: struct pt_regs.
+        unwound: D names of the registers that the kernel's unwinder needs.
+        trap_hooks: names of the first C function that a breakpoint reaches, with pt_regs as its
+            first argument, newest first.
+        pc: the member of pt_regs with the program counter.
+        pc_delta: saved program counter minus the address of the breakpoint instruction.
+        clocksources: clock sources that count the cycles of the ISA's timestamp instruction.
+        page_tables: symbol of the top level of the page tables that map the kernel in every
+            context.
+        call_sites: layouts of ftrace's call sites; a running kernel's code shows which one it has.
+        per_cpu: how code reaches the data of its CPU, and the current thread.
+        label_size: bytes of a jump label; 0 if it is 2 or 5, as its first byte tells.
+        thread_registers: as in Facts.
+        chain: how a stopped CPU is unwound by frame pointers; None if there are tables for that.
+        link: D name of the register that holds the return address when a function is entered.
+        frame_registers: D names, by DWARF number, of the registers from which a caller is found.
+        system_calls: how the functions of system calls are named and find their arguments, newest
+            kernels first.
+        boot: how it is started in a virtual machine; None if kinst starts none.
     """
 
-    territory: Territory
+    virtual_layout: VirtualLayout
     saved: SavedRegisters
     unwound: tuple[str, ...]
     trap_hooks: tuple[str, ...]

@@ -5,29 +5,20 @@ Tested by tests/systems/linux/test_modules.py.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from kinst.core.errors import KinstError
+from kinst.core.machine import KernelMemory
 from kinst.core.words import MASK, PAGE
 from kinst.image.elf import Elf
 
 
-class Memory(Protocol):
-    """What the system needs of a target: kernel virtual memory."""
-
-    def read(self, address: int, size: int) -> bytes:
-        """Bytes at a virtual address; raises KinstError where nothing is mapped."""
-        ...
-
-
-class Kernel:
+class LinuxMemory:
     """A running kernel: its vmlinux file and its memory, slide bytes apart.
 
     Every read raises KinstError where nothing is mapped, and symbol() where the file has no
     such symbol.
     """
 
-    def __init__(self, memory: Memory, elf: Elf, slide: int) -> None:
+    def __init__(self, memory: KernelMemory, elf: Elf, slide: int) -> None:
         self.memory = memory
         self.elf = elf
         self.slide = slide

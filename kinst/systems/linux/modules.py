@@ -23,7 +23,7 @@ from kinst.image.elf import SYMBOL
 from kinst.image.orc import ENTRY, Orc, numbers_of
 from kinst.systems.linux.ftrace import Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
-from kinst.systems.linux.memory import Kernel
+from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.refusals import BUG, FIXUP, JUMP_LABEL, STATIC_CALL
 from kinst.systems.linux.tables import Spans, spans
 
@@ -61,10 +61,10 @@ class Module:
         return self.text[0] <= address < self.text[1]
 
 
-class _Reader:
+class _ModuleStruct:
     """struct module at one address."""
 
-    def __init__(self, kernel: Kernel, btf: Btf, at: int) -> None:
+    def __init__(self, kernel: LinuxMemory, btf: Btf, at: int) -> None:
         self._kernel = kernel
         self._btf = btf
         self._at = at
@@ -114,18 +114,18 @@ def _within(addresses: U64, text: tuple[int, int]) -> U64:
     return addresses[(addresses >= np.uint64(text[0])) & (addresses < np.uint64(text[1]))]
 
 
-def _sized(kernel: Kernel, addresses: U64, sizes: dict[int, int], otherwise: int) -> Spans:
+def _sized(kernel: LinuxMemory, addresses: U64, sizes: dict[int, int], otherwise: int) -> Spans:
     """Code whose length its first byte tells."""
     first = [kernel.number(int(a), 1) for a in addresses.tolist()]
     found = np.array([sizes.get(b, otherwise) for b in first], dtype=np.uint64)
     return spans(addresses, found)
 
 
-class Modules:
+class LinuxModules:
     """The modules that are loaded when they are first asked for."""
 
     def __init__(
-        self, kernel: Kernel, btf: Btf, names: IsaFacts, bug_size: int, exception_size: int
+        self, kernel: LinuxMemory, btf: Btf, names: IsaFacts, bug_size: int, exception_size: int
     ) -> None:
         """bug_size, exception_size: bytes of an entry of these tables."""
         self._exception_size = exception_size
@@ -148,7 +148,7 @@ class Modules:
         for _ in range(MAX_MODULES):
             if at == head:
                 return tuple(found)
-            reader = _Reader(kernel, btf, at - link)
+            reader = _ModuleStruct(kernel, btf, at - link)
             if reader.number("state", 4) == LIVE:
                 found.append(self._read(reader))
             at = kernel.number(at)
@@ -158,7 +158,7 @@ class Modules:
         """The module whose code holds this address."""
         return next((m for m in self.all if m.holds(address)), None)
 
-    def _read(self, reader: _Reader) -> Module:
+    def _read(self, reader: _ModuleStruct) -> Module:
         kernel = self._kernel
         name = kernel.text(reader.place("name"), 56)
         text = self._text(reader)
@@ -184,7 +184,7 @@ class Modules:
             reader.relative("jump_entries", "num_jump_entries", 16, 4),
         )
 
-    def _text(self, reader: _Reader) -> tuple[int, int]:
+    def _text(self, reader: _ModuleStruct) -> tuple[int, int]:
         """[start, end) of a module's code: since 6.4 it is the first of an array of memories."""
         if reader.has("core_layout"):
             base = reader.number("core_layout.base")
@@ -194,7 +194,7 @@ class Modules:
         return base, base + self._kernel.number(memory + member("module_memory", "size"), 4)
 
     def _functions(
-        self, reader: _Reader, module: str, text: tuple[int, int]
+        self, reader: _ModuleStruct, module: str, text: tuple[int, int]
     ) -> tuple[Function, ...]:
         kernel, btf = self._kernel, self._btf
         kallsyms = reader.number("kallsyms")
@@ -216,7 +216,7 @@ class Modules:
                 found.setdefault(address, Function(module, name, address, size))
         return tuple(found[address] for address in sorted(found))
 
-    def _sections(self, reader: _Reader) -> tuple[Section, ...]:
+    def _sections(self, reader: _ModuleStruct) -> tuple[Section, ...]:
         kernel, btf = self._kernel, self._btf
         attrs = reader.number("sect_attrs") if reader.has("sect_attrs") else 0
         if not attrs:
@@ -243,7 +243,7 @@ class Modules:
         ends = (n for n in range(MAX_SECTIONS) if not kernel.number(start + 8 * n))
         return next(ends, MAX_SECTIONS)
 
-    def _forbidden(self, reader: _Reader) -> tuple[tuple[int, int, str], ...]:
+    def _forbidden(self, reader: _ModuleStruct) -> tuple[tuple[int, int, str], ...]:
         noinstr = reader.region("noinstr_text_start", "noinstr_text_size")
         kprobes = reader.region("kprobes_text_start", "kprobes_text_size")
         listed = reader.absolute("kprobe_blacklist", "num_kprobe_blacklist").tolist()
@@ -254,7 +254,7 @@ class Modules:
             *((address, address + 1, listing) for address in listed),
         )
 
-    def _orc(self, reader: _Reader) -> Orc | None:
+    def _orc(self, reader: _ModuleStruct) -> Orc | None:
         if not reader.has("arch.num_orcs"):
             return None
         start, raw = reader.table("arch.orc_unwind_ip", "arch.num_orcs", 4)
@@ -277,7 +277,7 @@ def _over(where: Spans, address: int, size: int) -> bool:
 class ModuleRules:
     """What is not planted in modules, and why; the words are refusals.py's."""
 
-    def __init__(self, kernel: Kernel, modules: Modules, ftrace: Ftrace) -> None:
+    def __init__(self, kernel: LinuxMemory, modules: LinuxModules, ftrace: Ftrace) -> None:
         self._kernel = kernel
         self._modules = modules
         self._ftrace = ftrace

@@ -23,14 +23,14 @@ from kinst.core.words import COLD, MASK
 from kinst.image.function_table import FunctionTable
 from kinst.systems.linux.ftrace import MANY, Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
-from kinst.systems.linux.memory import Kernel
-from kinst.systems.linux.tables import KernelTables, Spans, spans
-from kinst.systems.linux.untouchable import (
+from kinst.systems.linux.memory import LinuxMemory
+from kinst.systems.linux.special_names import (
     HOOKED,
     NAME_REASONS,
     NOTIFIED_REASONS,
     REGION_REASONS,
 )
+from kinst.systems.linux.tables import KernelTables, Spans, spans
 
 U64 = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
@@ -42,10 +42,10 @@ CHANGED = "its live bytes are not the file's: something else has patched it"
 FIXUP = "it may fault on purpose, and the kernel's fault lookup cannot be hooked"
 
 
-class Refusals:
+class KernelRules:
     """The rules for one running kernel."""
 
-    def __init__(self, kernel: Kernel, tables: KernelTables, table: FunctionTable,
+    def __init__(self, kernel: LinuxMemory, tables: KernelTables, table: FunctionTable,
                  ftrace: Ftrace, names: IsaFacts, *, notified: bool = False) -> None:  # fmt: skip
         """notified: breakpoints reach kinst by a die notifier."""
         self._notified = notified

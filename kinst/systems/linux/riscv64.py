@@ -5,7 +5,7 @@ Tested by tests/systems/linux/test_system.py and tests/vm.
 
 from __future__ import annotations
 
-from kinst.core.system import PerCpu, Territory
+from kinst.core.system import PerCpu, VirtualLayout
 from kinst.systems.linux.guest.boot import boot
 from kinst.systems.linux.isafacts import CallNames, CallSite, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
@@ -32,7 +32,7 @@ def _upper_half(distance: int) -> bytes:
 
 
 LINUX = IsaFacts(
-    territory=Territory(_IMAGE, _SCRATCH, (_BPF,)),
+    virtual_layout=VirtualLayout(_IMAGE, _SCRATCH, (_BPF,)),
     saved=SavedRegisters(
         {
             **{f"R_{name.upper()}": (name, 0) for name in _MEMBERS},

@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError, TargetError
+from kinst.core.machine import KernelMemory
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
-from kinst.core.system import Clock, Facts, Lender, SystemCall
+from kinst.core.system import Clock, Facts, PageAllocator, SystemCall
 from kinst.core.words import MASK
 from kinst.image.btf import Btf, open_btf
 from kinst.image.debug_info import DebugInfo
@@ -34,13 +35,13 @@ from kinst.systems.linux.facts import clock, gather, online_cpus
 from kinst.systems.linux.frames import FindFrames, Frames
 from kinst.systems.linux.ftrace import LEFT, Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
-from kinst.systems.linux.lending import lender
-from kinst.systems.linux.memory import Kernel, Memory
-from kinst.systems.linux.modules import Module, ModuleRules, Modules
-from kinst.systems.linux.refusals import Refusals
+from kinst.systems.linux.memory import LinuxMemory
+from kinst.systems.linux.modules import LinuxModules, Module, ModuleRules
+from kinst.systems.linux.page_allocator import allocator
+from kinst.systems.linux.refusals import KernelRules
+from kinst.systems.linux.special_names import NEVER_RETURN
 from kinst.systems.linux.system_calls import system_calls
 from kinst.systems.linux.tables import KernelTables
-from kinst.systems.linux.untouchable import NEVER_RETURN
 
 # How far after the text's start the banner of an unknown kernel is searched.
 SEARCH = 48 << 20
@@ -60,7 +61,7 @@ class Linux:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: LinuxMemory,
         btf: Btf,
         facts: Facts,
         arch: IsaFacts,
@@ -79,10 +80,10 @@ class Linux:
         self.table = FunctionTable(kernel.elf, kernel.slide, MODULE, PADDING)
         self._variables = VariableTable(kernel.elf, kernel.slide)
         self.ftrace = Ftrace(kernel, btf, arch.call_sites)
-        self._refusals = Refusals(
+        self._refusals = KernelRules(
             kernel, self._tables, self.table, self.ftrace, arch, notified=notified
         )
-        self._modules = Modules(
+        self._modules = LinuxModules(
             kernel, btf, arch, self._tables.bug_size, self._tables.exception_size
         )
         self.frames = Frames(kernel, image, self._modules, arch)
@@ -296,9 +297,9 @@ class Linux:
         return self._kernel.symbol(TICKS) if self._kernel.has(TICKS) else None
 
     @property
-    def lender(self) -> Lender | None:
+    def allocator(self) -> PageAllocator | None:
         """See core/system.py."""
-        return lender(self._kernel, self._btf, self.facts)
+        return allocator(self._kernel, self._btf, self.facts)
 
     @property
     def text(self) -> tuple[int, int]:
@@ -306,7 +307,7 @@ class Linux:
         return self._kernel.symbol("_stext"), self._kernel.symbol("_etext")
 
 
-def _running_banners(memory: Memory, text_base: int) -> Iterator[tuple[int, bytes]]:
+def _running_banners(memory: KernelMemory, text_base: int) -> Iterator[tuple[int, bytes]]:
     """Yield the address and the text of each version line in memory, around text_base.
 
     Copies of the kernel's own, such as those in its log, are among them.  text_base may lie above
@@ -339,7 +340,7 @@ def _slides(elf: Elf, text_base: int) -> list[int]:
     return list(dict.fromkeys(text_base - at for at in linked if at is not None))
 
 
-def _build_id(kernel: Kernel, notes: tuple[int, int]) -> str:
+def _build_id(kernel: LinuxMemory, notes: tuple[int, int]) -> str:
     """The build-id in memory, or "" where there is none."""
     try:
         return build_id_in(kernel.read(notes[0] + kernel.slide & MASK, notes[1] - notes[0]))
@@ -347,13 +348,13 @@ def _build_id(kernel: Kernel, notes: tuple[int, int]) -> str:
         return ""
 
 
-def _verified(memory: Memory, elf: Elf, text_base: int) -> Kernel:
+def _verified(memory: KernelMemory, elf: Elf, text_base: int) -> LinuxMemory:
     """The kernel at the slide where the build-id in memory is the file's; raises KinstError
     that names both where there is none."""
     first, last = elf.address("__start_notes"), elf.address("__stop_notes")
     if first is None or last is None:
         raise KinstError(f"{elf.path}: no kernel notes (not a vmlinux?)")
-    kernels = [Kernel(memory, elf, slide) for slide in _slides(elf, text_base)]
+    kernels = [LinuxMemory(memory, elf, slide) for slide in _slides(elf, text_base)]
     found = [_build_id(kernel, (first, last)) for kernel in kernels]
     for kernel, running in zip(kernels, found, strict=True):
         if running and running == elf.build_id:
@@ -364,7 +365,7 @@ def _verified(memory: Memory, elf: Elf, text_base: int) -> Kernel:
     other = b""
     for address, line in _running_banners(memory, text_base):
         other = other or line
-        kernel = Kernel(memory, elf, address - (banner or 0))
+        kernel = LinuxMemory(memory, elf, address - (banner or 0))
         if line == name and elf.build_id and _build_id(kernel, (first, last)) == elf.build_id:
             return kernel
     theirs = " ".join(other.decode("utf-8", "replace").split()[:3]) or "not known"
@@ -376,7 +377,7 @@ def _verified(memory: Memory, elf: Elf, text_base: int) -> Kernel:
     )
 
 
-def _refuse_panicked(kernel: Kernel) -> None:
+def _refuse_panicked(kernel: LinuxMemory) -> None:
     """Raise TargetError if the kernel has panicked: nothing can be traced in it any more.
 
     Source: kernel/panic.c, panic_cpu is -1 (PANIC_CPU_INVALID) until the first panic() (since Linux
@@ -396,7 +397,7 @@ def _refuse_panicked(kernel: Kernel) -> None:
 
 
 def attach(
-    memory: Memory,
+    memory: KernelMemory,
     image: DebugInfo,
     text_base: int | None,
     arch: IsaFacts,

@@ -14,13 +14,13 @@ from __future__ import annotations
 from kinst.core.system import Unwinder
 from kinst.image.btf import Btf
 from kinst.systems.linux.isafacts import IsaFacts
-from kinst.systems.linux.memory import Kernel
+from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.ptregs import PT_REGS
 
 SAVE = "stack_trace_save_regs"
 
 
-def unwinder(kernel: Kernel, btf: Btf, arch: IsaFacts) -> Unwinder | None:
+def unwinder(kernel: LinuxMemory, btf: Btf, arch: IsaFacts) -> Unwinder | None:
     """The unwinder of this kernel, or None when it has none of this kind."""
     saved = arch.saved
     if not kernel.has(SAVE):

@@ -14,7 +14,7 @@ from kinst.machines.attach.guardian import kernels_tables
 from kinst.systems.linux.amd64 import LINUX
 from tests.machines.page_table_ram import TableRam
 
-IMAGE = LINUX.territory.image
+IMAGE = LINUX.virtual_layout.image
 
 P, RW, US, PS, G, NX = 1, 2, 4, 0x80, 0x100, 1 << 63
 TEXT = 0xFFFF_FFFF_8100_0000

@@ -19,7 +19,7 @@ from kinst.isa.arm64.paging import PAGING
 from kinst.systems.linux.arm64 import LINUX
 from tests.isa.emulated_arm64 import NAMES, SCRATCH, Machine, random_state
 
-IMAGE = LINUX.territory.image
+IMAGE = LINUX.virtual_layout.image
 
 ISA = load("arm64")
 TEXT = 0xFFFF_8000_0801_0000

@@ -14,7 +14,7 @@ from kinst.isa.arm64.paging import PAGING
 from kinst.systems.linux.arm64 import LINUX
 from tests.machines.page_table_ram import TableRam
 
-IMAGE = LINUX.territory.image
+IMAGE = LINUX.virtual_layout.image
 MB, GB = 1 << 20, 1 << 30
 TEXT = 0xFFFF_8000_0800_0000
 SHIFTS = {4: 39, 3: 30, 2: 21, 1: 12}  # bits of an address below the index, by level from the last

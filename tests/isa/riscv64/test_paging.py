@@ -12,7 +12,7 @@ from kinst.isa.riscv64.paging import PAGING
 from kinst.systems.linux.riscv64 import LINUX
 from tests.machines.page_table_ram import TableRam
 
-IMAGE = LINUX.territory.image
+IMAGE = LINUX.virtual_layout.image
 
 V, R, W, X, U, G, A, D = (1 << n for n in range(8))
 TEXT = 0xFFFF_FFFF_8020_0000

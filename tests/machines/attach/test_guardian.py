@@ -85,7 +85,7 @@ def test_the_hook_stays_until_it_has_passed(
     guardian = Guardian(absent, absent, isa, absent, absent)
     state = cast(Any, guardian)
     state._memory = state._rsp = state._debugger = machine
-    state._lender = SimpleNamespace(traps=TrapPath((HOOK - 4,), delta), tracer=None)
+    state._allocator = SimpleNamespace(traps=TrapPath((HOOK - 4,), delta), tracer=None)
 
     def write(address: int, data: bytes) -> None:
         state._changes.note_text(*changed_bytes([(address, data)], machine.read))
@@ -116,7 +116,7 @@ def test_marks_stay_while_the_kernels_own_tracer_is_in_use(in_use: bool) -> None
     absent = cast(Any, None)
     state = cast(Any, Guardian(absent, absent, isa, absent, absent))
     state._memory = state._rsp = state._debugger = machine
-    state._lender = SimpleNamespace(traps=TrapPath((), 1), tracer=(WORD, 17))
+    state._allocator = SimpleNamespace(traps=TrapPath((), 1), tracer=(WORD, 17))
     machine.text[WORD - TEXT] = 18 if in_use else 17
     state._changes.note_text(*changed_bytes([(MARK, b"\x02")], machine.read))
     machine.text[MARK - TEXT] = 2

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from kinst.machines.attach.changes import Changes
+from kinst.machines.attach.guest_allocation import GuestAllocation
 from kinst.machines.attach.journal import Journal
-from kinst.machines.attach.loan import Loan
 
-LOAN = Loan(
+ALLOCATION = GuestAllocation(
     [(1 << 63, 1 << 30, 4 << 20), ((1 << 63) + (4 << 20), 1 << 31, 2 << 20)], (1, 2, 3), True,
     [(7 << 40, 4096, 9, 8192)],
 )  # fmt: skip
@@ -33,8 +33,8 @@ def written(folder: Path) -> tuple[Journal, list[int]]:
     assert not journal.is_there
     ends = []
     for note in (
-        lambda: journal.loan(Loan([], (1, 2, 3))),
-        lambda: journal.loan(LOAN),
+        lambda: journal.allocation(GuestAllocation([], (1, 2, 3))),
+        lambda: journal.allocation(ALLOCATION),
         lambda: journal.table(0x1000, b"before..", b"now....."),
         lambda: journal.mapped(1 << 63, (1 << 63) + 4096),
         lambda: journal.text(places(1 << 63, 5), array(1, 2), array(0xCC, 0xE9)),
@@ -49,8 +49,8 @@ def written(folder: Path) -> tuple[Journal, list[int]]:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     journal, _ = written(tmp_path)
-    changes, loan = Journal(os.getpid(), "1", tmp_path).read()
-    assert loan == LOAN
+    changes, allocation = Journal(os.getpid(), "1", tmp_path).read()
+    assert allocation == ALLOCATION
     # Byte 5 is again what it was at first.
     assert changes.text == {1 << 63: (1, b"\xcc"), 6: (3, b"\xcc")}
     assert changes.sites().tolist() == [5, 6, 1 << 63]
@@ -68,9 +68,9 @@ def test_a_record_that_was_cut_off_is_none(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for size in range(len(whole)):
         file.write_bytes(whole[:size])
-        changes, loan = Journal(os.getpid(), "1", tmp_path).read()
+        changes, allocation = Journal(os.getpid(), "1", tmp_path).read()
         records = sum(end <= size for end in ends)
-        assert (loan == LOAN) == (records >= 2)
+        assert (allocation == ALLOCATION) == (records >= 2)
         assert len(changes.tables) == (records >= 3)
         assert len(changes.mapped) == (records >= 4)
         assert len(changes.text) == (0, 0, 0, 0, 0, 2, 2, 3, 2)[records]

@@ -21,7 +21,7 @@ from kinst.machines.attach import find
 from kinst.machines.attach.calls import NotMadeError
 from kinst.machines.attach.changes import Changes, changed_bytes
 from kinst.machines.attach.find import monitor_of, stub_of
-from kinst.machines.attach.loan import Loan, borrow, give_back
+from kinst.machines.attach.guest_allocation import GuestAllocation, borrow, give_back
 from kinst.machines.attach.ram import FOUR_GB, HIGH_PAGES, find_ram
 
 MB = 1 << 20
@@ -202,15 +202,15 @@ def test_any_write_may_not_be_made(fails: int) -> None:
 def test_a_piece_is_given_back_once_or_lost(fails: int, made: bool) -> None:
     """One of the calls fails: where nothing has come of it, it is made later."""
     pieces = [(k << 22, k << 30, (2 - k % 2) << 20) for k in (1, 2, 3)]
-    loan = Loan(list(pieces), (9 << 22, 9 << 30, 1 << 16))
-    lender = cast(Any, SimpleNamespace(release=77, page=PAGE))
+    allocation = GuestAllocation(list(pieces), (9 << 22, 9 << 30, 1 << 16))
+    allocator = cast(Any, SimpleNamespace(release=77, page=PAGE))
     ram = cast(Any, SimpleNamespace(read_physical=lambda at, size: bytes(size)))
     given: list[tuple[int, int]] = []
-    notes: list[Loan] = []
+    notes: list[GuestAllocation] = []
     turns = iter(range(100))
 
     def call(function: int, address: int, order: int) -> int:
-        assert function == lender.release
+        assert function == allocator.release
         # What would be left, should everybody be killed now.
         assert address not in [one[0] for one in (*notes[-1].pieces, notes[-1].tables)]
         if next(turns) == fails:
@@ -222,7 +222,7 @@ def test_a_piece_is_given_back_once_or_lost(fails: int, made: bool) -> None:
 
     for _ in range(2):
         with suppress(TargetError):
-            give_back(call, lender, loan, ram, lambda now: notes.append(deepcopy(now)))
+            give_back(call, allocator, allocation, ram, lambda now: notes.append(deepcopy(now)))
     wanted = {(at, size) for at, _, size in (*pieces, (9 << 22, 0, 1 << 16))}
     assert len(given) == len(set(given)) == len(wanted) - (made and fails < 4)
     assert set(given) <= wanted
@@ -312,7 +312,7 @@ def test_a_list_without_an_end() -> None:
 
 
 @dataclass(frozen=True)
-class Lender:
+class PageAllocator:
     """What borrow() asks of one."""
 
     allocate: int = 1
@@ -338,14 +338,14 @@ def test_memory_is_borrowed_in_the_largest_pieces_that_there_are(
         taken[address] = order
         return address
 
-    lend = lambda: borrow(call, Lender(), lambda at: at >> 4, 10 * MB)  # type: ignore[arg-type]  # noqa: E731
+    lend = lambda: borrow(call, PageAllocator(), lambda at: at >> 4, 10 * MB)  # type: ignore[arg-type]  # noqa: E731
     if not pieces:
         with pytest.raises(TargetError, match="10 MB of free memory"):
             lend()
         assert not taken, "all is given back"
         return
-    loan = lend()
-    assert [size // MB for _, _, size in loan.pieces] == pieces
-    assert loan.size >= 10 * MB
-    assert loan.frames[1] - loan.frames[0] == 2 * MB or largest == 9
+    allocation = lend()
+    assert [size // MB for _, _, size in allocation.pieces] == pieces
+    assert allocation.size >= 10 * MB
+    assert allocation.frames[1] - allocation.frames[0] == 2 * MB or largest == 9
     assert len(taken) == len(pieces) + 1

@@ -52,7 +52,7 @@ def place(ram: Ram, text: int, size: int, data: int) -> int:
     memory.set_root(Root(ram.root))
     near = (text, text + TEXT_SIZE)
     frames = range(SCRATCH, SCRATCH + size, LEAF_SIZE)
-    found = memory.map_near(frames, near, LINUX.territory, near, data)
+    found = memory.map_near(frames, near, LINUX.virtual_layout, near, data)
     for offset in range(0, size, BLOCK):
         leaf = PAGING.walk(ram.read_physical, Root(ram.root, 4), found + offset)
         assert leaf is not None and leaf.executable and leaf.writable and not leaf.user

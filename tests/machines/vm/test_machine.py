@@ -30,7 +30,7 @@ from tests.machines.booted import ISA, SECONDS, Guest, boot, boot_of, is_gone, w
 pytestmark = pytest.mark.vm
 CALLS = 20000
 BOOT = boot_of(ISA)
-TERRITORY = LINUX.territory
+VIRTUAL_LAYOUT = LINUX.virtual_layout
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +305,7 @@ def test_an_initrd_of_the_users(prepared: Prepared, tmp_path: Path, append: str)
     config = VmConfig(
         prepared.kernel, BOOT, initrd, control=False, append=append, memory=3072 * MEGABYTE
     )
-    vm = Vm(ISA, config, TERRITORY)
+    vm = Vm(ISA, config, VIRTUAL_LAYOUT)
     try:
         vm.wait_ready(SECONDS)
         assert vm.find_text() == 0xFFFFFFFF81000000
@@ -336,7 +336,7 @@ from tests.machines.booted import ISA
 from kinst.machines.vm.qemu import VmConfig
 from kinst.machines.vm.machine import Vm
 from kinst.systems.linux.amd64 import LINUX
-vm = Vm(ISA, VmConfig(Path(sys.argv[1]), LINUX.boot, control=False), LINUX.territory)
+vm = Vm(ISA, VmConfig(Path(sys.argv[1]), LINUX.boot, control=False), LINUX.virtual_layout)
 print(vm.qemu.pid, flush=True)
 sys.stdin.read()
 """
@@ -370,7 +370,10 @@ def test_a_guest_that_does_not_boot_is_started_again(
     here the first is made to stand, and the second is said to be so."""
     output = bytearray()
     vm = Vm(
-        ISA, VmConfig(prepared.kernel, BOOT, build(prepared.busybox, {})), TERRITORY, output.extend
+        ISA,
+        VmConfig(prepared.kernel, BOOT, build(prepared.busybox, {})),
+        VIRTUAL_LAYOUT,
+        output.extend,
     )
     try:
         first = vm.qemu.pid
@@ -392,17 +395,17 @@ def test_a_guest_that_does_not_boot_is_started_again(
 
 def test_what_cannot_start_is_said(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TargetError, match="/no/kernel: no such kernel"):
-        Vm(ISA, VmConfig(Path("/no/kernel"), BOOT), TERRITORY)
+        Vm(ISA, VmConfig(Path("/no/kernel"), BOOT), VIRTUAL_LAYOUT)
     with pytest.raises(TargetError, match="no room"):
-        Vm(ISA, VmConfig(prepared.kernel, BOOT, memory=1 << 50), TERRITORY)
+        Vm(ISA, VmConfig(prepared.kernel, BOOT, memory=1 << 50), VIRTUAL_LAYOUT)
     config = VmConfig(prepared.kernel, BOOT, control=False, qemu_args=("-no-such-option",))
-    vm = Vm(ISA, config, TERRITORY)
+    vm = Vm(ISA, config, VIRTUAL_LAYOUT)
     with pytest.raises(TargetError, match=r"status 1: -no-such-option: invalid option"):
         vm.wait_ready(SECONDS)
     vm.close()
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(TargetError, match="qemu-system-x86_64 not found"):
-        Vm(ISA, VmConfig(prepared.kernel, BOOT), TERRITORY)
+        Vm(ISA, VmConfig(prepared.kernel, BOOT), VIRTUAL_LAYOUT)
 
 
 def test_kvm_is_used_only_when_proved(prepared: Prepared, tmp_path: Path) -> None:
@@ -413,7 +416,7 @@ def test_kvm_is_used_only_when_proved(prepared: Prepared, tmp_path: Path) -> Non
     assert kvm.accelerator(tmp_path, machine) == ("kvm" if works else "tcg")
     if works:
         config = VmConfig(prepared.kernel, BOOT, build(prepared.busybox, {}), accel="kvm")
-        vm = Vm(ISA, config, TERRITORY)
+        vm = Vm(ISA, config, VIRTUAL_LAYOUT)
         vm.wait_ready(SECONDS)
         vm.close()
     # Another instruction set's QEMU has a verdict of its own.
@@ -433,7 +436,7 @@ def test_cpus_and_scratch_are_as_the_machine_has_them(prepared: Prepared) -> Non
     config = VmConfig(
         prepared.kernel, BOOT, initrd, qemu_args=arguments, cpus=cpus_of(arguments), scratch=size
     )
-    vm = Vm(ISA, config, TERRITORY)
+    vm = Vm(ISA, config, VIRTUAL_LAYOUT)
     try:
         left = vm.scratch_view()
         left[:16] = left[-16:] = b"part of a file\r\n"

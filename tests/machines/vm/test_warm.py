@@ -81,7 +81,7 @@ def test_guests_that_are_not_kept(prepared: Prepared, tmp_path: Path) -> None:
 
 def start(config: VmConfig, isa: Isa, say: Callable[[str], None]) -> Guest:
     output = bytearray()
-    vm = Vm(isa, config, facts_of(isa.name).territory, output.extend)
+    vm = Vm(isa, config, facts_of(isa.name).virtual_layout, output.extend)
     try:
         vm.bring_up(say)
     except BaseException:

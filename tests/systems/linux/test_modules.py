@@ -11,8 +11,8 @@ import pytest
 
 from kinst.core.system import Section
 from kinst.systems.linux.amd64 import LINUX
-from kinst.systems.linux.memory import Kernel
-from kinst.systems.linux.modules import Modules
+from kinst.systems.linux.memory import LinuxMemory
+from kinst.systems.linux.modules import LinuxModules
 
 SECTIONS = [Section(".text", 0xFFFF_C000), Section(".data..percpu", 0xFFFF_D080)]
 ATTRS, NAMES, LIST = 0x1000, 0x4000, 0x5000
@@ -57,11 +57,11 @@ def test_sections(offsets: dict[tuple[str, str], int]) -> None:
         return pieces[start][address - start :][:size]
 
     unread: Any = SimpleNamespace()
-    kernel = Kernel(SimpleNamespace(read=read), unread, 0)  # type: ignore[arg-type]
+    kernel = LinuxMemory(SimpleNamespace(read=read), unread, 0)  # type: ignore[arg-type]
     btf: Any = SimpleNamespace(
         has=lambda *member: member in offsets,
         offset=lambda *member: offsets[member], size=SIZES.__getitem__,
     )  # fmt: skip
     reader: Any = SimpleNamespace(has=lambda path: True, number=lambda path: ATTRS)
-    found = Modules(kernel, btf, LINUX, 12, 12)._sections(reader)
+    found = LinuxModules(kernel, btf, LINUX, 12, 12)._sections(reader)
     assert list(found) == SECTIONS

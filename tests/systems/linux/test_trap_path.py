@@ -14,8 +14,8 @@ import pytest
 from kinst.image.elf import open_elf
 from kinst.image.function_table import FunctionTable
 from kinst.kernels.fetch import Prepared, prepare, prepared
-from kinst.systems.linux.memory import Kernel
-from kinst.systems.linux.refusals import Refusals
+from kinst.systems.linux.memory import LinuxMemory
+from kinst.systems.linux.refusals import KernelRules
 from kinst.systems.linux.riscv64 import LINUX
 from kinst.systems.linux.system import MODULE, PADDING
 from kinst.systems.linux.tables import KernelTables
@@ -41,7 +41,7 @@ def test_what_the_entry_code_calls_is_refused(asked: str, least: int) -> None:
     elf = open_elf(kernel.debug)
     unread: Any = SimpleNamespace()
     table = FunctionTable(elf, 0, MODULE, PADDING)
-    refusals = Refusals(Kernel(unread, elf, 0), KernelTables(elf, 4), table, unread, LINUX)
+    refusals = KernelRules(LinuxMemory(unread, elf, 0), KernelTables(elf, 4), table, unread, LINUX)
     names = called(kernel)
     assert len(names) >= least, names
     planted = {

@@ -75,7 +75,7 @@ def main() -> None:
     load_module(Path(sys.argv[1]))
     device, start = Device(), address_of(FUNCTION)
     base, view = device.map_scratch(SCRATCH)
-    displacement, room = device.lend_counters(64)
+    displacement, room = device.allocate_counters(64)
     offset, sizes = sys.argv[4].split(":")
     run = int(offset), sum(map(int, sizes.split(",")))
     trap = tuple(map(int, sys.argv[5].split(":")))

@@ -107,7 +107,9 @@ class Recorded:
         address, view = device.map_scratch(self.size)
         assert address == self.address, "scratch is elsewhere"
         if self.counters[1]:
-            assert device.lend_counters(self.counters[1]) == self.counters, "counters are elsewhere"
+            assert device.allocate_counters(self.counters[1]) == self.counters, (
+                "counters are elsewhere"
+            )
         told()
         for number, data in self.pages.items():
             view[number * PAGE : (number + 1) * PAGE] = data

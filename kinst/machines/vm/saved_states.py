@@ -41,7 +41,7 @@ _SUFFIX = ".guest"
 _MOST_VECTORS = 512  # of one preadv(2); the system's limit is 1024
 
 
-class KeptStates:
+class SavedStates:
     """A folder of them, by key."""
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:
@@ -69,14 +69,14 @@ class KeptStates:
         except OSError as error:
             raise TargetError(f"{self._file(key)}: {error.strerror}") from error
 
-    def open(self, key: str, size: int) -> KeptRam:
+    def open(self, key: str, size: int) -> SavedRam:
         """What there is of a state, to be looked at as it is.  size: bytes of RAM.  Raises
         TargetError for a state that is damaged or not there."""
         try:
             with self._file(key).open("rb", buffering=0) as file:
                 os.utime(file.fileno())  # it is used
                 runs, devices, data = _header(file.fileno(), key, size)
-                return KeptRam(mmap(file.fileno(), 0, access=ACCESS_READ), runs, devices, data)
+                return SavedRam(mmap(file.fileno(), 0, access=ACCESS_READ), runs, devices, data)
         except (OSError, ValueError) as error:
             raise TargetError(f"{self._file(key)}: {error}") from error
 
@@ -113,7 +113,7 @@ class KeptStates:
                     path.unlink()
 
 
-class KeptRam:
+class SavedRam:
     """RAM of a guest whose state was kept, read from the file.  devices: see save()."""
 
     def __init__(self, file: mmap, runs: NDArray[np.void], devices: bytes, data: int) -> None:

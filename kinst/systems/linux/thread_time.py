@@ -17,7 +17,7 @@ from functools import partial
 from kinst.core.system import Access, Clock, ThreadTime
 from kinst.core.words import MASK
 from kinst.image.btf import Btf
-from kinst.systems.linux.memory import Kernel
+from kinst.systems.linux.memory import LinuxMemory
 
 
 def _signed(value: int) -> int:
@@ -25,7 +25,7 @@ def _signed(value: int) -> int:
 
 
 def thread_time(
-    kernel: Kernel, btf: Btf, thread: Access, per_cpu_base: int, clock: Clock | None
+    kernel: LinuxMemory, btf: Btf, thread: Access, per_cpu_base: int, clock: Clock | None
 ) -> ThreadTime | None:
     """The terms of vtimestamp, or None where the scheduler's clock is not the cycle counter.
 
@@ -53,7 +53,7 @@ def thread_time(
     )
 
 
-def _this_queue(kernel: Kernel, btf: Btf, member: str) -> Access:
+def _this_queue(kernel: LinuxMemory, btf: Btf, member: str) -> Access:
     """Of the run queue of this CPU."""
     return Access(kernel.per_cpu("runqueues") + btf.offset("rq", member), (), 8)
 
@@ -64,7 +64,7 @@ def _queue_of(btf: Btf, thread: Access, member: str) -> Access:
     return replace(thread, offsets=tuple(btf.offset(*one) for one in path))
 
 
-def _x86_clock(kernel: Kernel, btf: Btf, per_cpu_base: int, clock: Clock) -> int | None:
+def _x86_clock(kernel: LinuxMemory, btf: Btf, per_cpu_base: int, clock: Clock) -> int | None:
     """The scheduler's ns at clock.base_cycles, which it makes of the TSC's cycles."""
     if not all(kernel.has(name) for name in ("__sched_clock_stable", "__sched_clock_offset")):
         return None
@@ -80,7 +80,7 @@ def _x86_clock(kernel: Kernel, btf: Btf, per_cpu_base: int, clock: Clock) -> int
     return scheduler + _signed(kernel.number(kernel.symbol("__sched_clock_offset")))
 
 
-def _generic_clock(kernel: Kernel, btf: Btf, clock: Clock) -> int | None:
+def _generic_clock(kernel: LinuxMemory, btf: Btf, clock: Clock) -> int | None:
     """The scheduler's ns at clock.base_cycles by the generic sched_clock (kernel/time/
     sched_clock.c), which counts the cycles that the architecture's clock source counts.
 

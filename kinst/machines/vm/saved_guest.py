@@ -13,7 +13,7 @@ from collections.abc import Callable
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
-from kinst.core.system import Lender
+from kinst.core.system import PageAllocator
 from kinst.machines.stub.memory import GuestMemory
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import VmConfig, place
@@ -22,7 +22,7 @@ from kinst.machines.vm.warm import WarmStart
 _SAVED = ("this guest is a saved state: it can be read, not run", "")
 
 
-class _Physical:
+class _SavedPhysical:
     """RAM by physical address (machines.stub.memory's Physical)."""
 
     def __init__(self, config: VmConfig, isa: Isa, warm: WarmStart) -> None:
@@ -39,7 +39,7 @@ class _Physical:
         raise TargetError(*_SAVED)
 
 
-class KeptGuest(Target):
+class SavedGuest(Target):
     """A target (core/machine.py has the protocol) that can be read, and nothing else."""
 
     abilities = Vm.abilities  # of the guest that it stands for
@@ -49,14 +49,16 @@ class KeptGuest(Target):
         """Raises TargetError where what is kept is damaged."""
         self.isa = isa
         self.cpus = config.cpus
-        self._physical = _Physical(config, isa, warm)
+        self._physical = _SavedPhysical(config, isa, warm)
         self._memory = GuestMemory(isa.paging, self._physical, (0, 0))
         self._memory.set_root(self._physical.bearings.root)
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
         return Bearings(self._physical.bearings.text)
 
-    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
+    def settle(
+        self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None
+    ) -> None:
         if page_tables is not None:
             self._memory.set_tables(page_tables)
 

@@ -10,9 +10,9 @@ from functools import cached_property
 
 from kinst.image.elf import Elf
 from kinst.image.function_table import FunctionTable
+from kinst.systems.linux.special_names import NEVER_RETURN
 from kinst.systems.linux.system import PADDING
 from kinst.systems.linux.tables import KernelTables
-from kinst.systems.linux.untouchable import NEVER_RETURN
 
 
 class LinuxFile:

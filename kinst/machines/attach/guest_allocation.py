@@ -15,15 +15,15 @@ from dataclasses import dataclass
 
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import LEAF_SIZE
-from kinst.core.system import Lender
+from kinst.core.system import PageAllocator
 from kinst.machines.attach.calls import NotMadeError
 from kinst.machines.attach.ram import Ram
 from kinst.wire.other_process import Mapping, OtherProcess
 from kinst.wire.ptrace import calls_in
 
 Call = Callable[..., int]
-Piece = tuple[int, int, int]  # virtual address in the guest, physical address, bytes
-_NONE: Piece = (0, 0, 0)
+_Block = tuple[int, int, int]  # virtual address in the guest, physical address, bytes
+_NONE: _Block = (0, 0, 0)
 
 _PIECES = (2 * LEAF_SIZE, LEAF_SIZE)  # bytes, tried in this order
 _NAME = "kinst"  # of the memory, as /proc/PID/fd has it
@@ -31,13 +31,13 @@ TABLES = 16 * 4096  # bytes for page tables
 
 
 @dataclass(slots=True)
-class Loan:
+class GuestAllocation:
     """pieces: of what is shared.  tables: of memory for page tables, which is not.  shared: it is,
     or some of it may be.  was: what QEMU had in the places of pieces, where that is not
     anonymous."""
 
-    pieces: list[Piece]
-    tables: Piece
+    pieces: list[_Block]
+    tables: _Block
     shared: bool = False
     was: list[tuple[int, int, int, int]] | None = None
 
@@ -112,7 +112,9 @@ def _named(mapping: Mapping) -> str:
     return mapping.path or "without a name"
 
 
-def borrow(call: Call, lender: Lender, physical: Callable[[int], int], size: int) -> Loan:
+def borrow(
+    call: Call, allocator: PageAllocator, physical: Callable[[int], int], size: int
+) -> GuestAllocation:
     """At least `size` bytes in pieces, and room for page tables.
 
     call: makes a call in the guest.  physical: of a virtual address.  Raises TargetError, with
@@ -120,8 +122,8 @@ def borrow(call: Call, lender: Lender, physical: Callable[[int], int], size: int
     had: list[tuple[int, int, int]] = []
 
     def one(wanted: int) -> tuple[int, int, int] | None:
-        order = (wanted // lender.page).bit_length() - 1
-        address = call(lender.allocate, lender.flags, order)
+        order = (wanted // allocator.page).bit_length() - 1
+        address = call(allocator.allocate, allocator.flags, order)
         return (address, physical(address), wanted) if address else None
 
     try:
@@ -130,51 +132,55 @@ def borrow(call: Call, lender: Lender, physical: Callable[[int], int], size: int
             while tables and sum(s for _, _, s in had) < size and (piece := one(wanted)):
                 had.append(piece)
         if tables and sum(s for _, _, s in had) >= size:
-            return Loan(had, tables)
+            return GuestAllocation(had, tables)
         had += [tables] if tables else []
     except BaseException:
-        _release(call, lender, had)
+        _release(call, allocator, had)
         raise
-    _release(call, lender, had)
+    _release(call, allocator, had)
     raise TargetError(
         f"the guest has not {-(-size // (1 << 20))} MB of free memory in pieces of 2 MB",
         "ask for less with -x bufsize, aggsize or scratch, or give it more",
     )
 
 
-def _release(call: Call, lender: Lender, had: list[tuple[int, int, int]]) -> None:
+def _release(call: Call, allocator: PageAllocator, had: list[tuple[int, int, int]]) -> None:
     with contextlib.suppress(TargetError):
         for address, _, size in had:
-            call(lender.release, address, (size // lender.page).bit_length() - 1)
+            call(allocator.release, address, (size // allocator.page).bit_length() - 1)
 
 
 def give_back(
-    call: Call, lender: Lender, loan: Loan, ram: Ram, note: Callable[[Loan], None]
+    call: Call,
+    allocator: PageAllocator,
+    allocation: GuestAllocation,
+    ram: Ram,
+    note: Callable[[GuestAllocation], None],
 ) -> None:
     """All of it, by the thread that makes calls; it is unshared, and nothing runs in it any more.
-    Where that fails, what is left of the loan is what was not given back.  note: is told what will
-    be left, each time.
+    Where that fails, the allocation holds what was not given back.  note: is told what will be
+    left, each time.
 
     A page of tables in which the kernel has made entries of its own stays."""
 
-    def gone(pieces: list[Piece], tables: Piece, address: int, size: int) -> None:
+    def gone(pieces: list[_Block], tables: _Block, address: int, size: int) -> None:
         """What is left then is noted first: rather is a piece lost to the guest than given back
         twice, and free while somebody has it."""
-        before = loan.pieces, loan.tables
-        loan.pieces, loan.tables = pieces, tables
-        note(loan)
+        before = allocation.pieces, allocation.tables
+        allocation.pieces, allocation.tables = pieces, tables
+        note(allocation)
         try:
-            call(lender.release, address, (size // lender.page).bit_length() - 1)
+            call(allocator.release, address, (size // allocator.page).bit_length() - 1)
         except NotMadeError:
-            loan.pieces, loan.tables = before
-            note(loan)
+            allocation.pieces, allocation.tables = before
+            note(allocation)
             raise
 
-    while loan.pieces:
-        address, _, size = loan.pieces[-1]
-        gone(loan.pieces[:-1], loan.tables, address, size)
-    address, physical, size = loan.tables
+    while allocation.pieces:
+        address, _, size = allocation.pieces[-1]
+        gone(allocation.pieces[:-1], allocation.tables, address, size)
+    address, physical, size = allocation.tables
     if size and not any(ram.read_physical(physical, size)):
         gone([], _NONE, address, size)
-    loan.tables = _NONE
-    note(loan)
+    allocation.tables = _NONE
+    note(allocation)

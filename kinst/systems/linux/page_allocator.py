@@ -8,12 +8,12 @@ Tested by tests/systems/linux/test_system.py and tests/vm.
 
 from __future__ import annotations
 
-from kinst.core.system import Facts, Lender, Threads, TrapPath
+from kinst.core.system import Facts, PageAllocator, Threads, TrapPath
 from kinst.core.words import PAGE
 from kinst.image.btf import Btf
 from kinst.systems.linux.ftrace import no_users
-from kinst.systems.linux.memory import Kernel
-from kinst.systems.linux.user import stack_size
+from kinst.systems.linux.memory import LinuxMemory
+from kinst.systems.linux.user_state import stack_size
 
 # What system calls lead to, and one periodic work: entered by a thread that may sleep, holds no
 # lock and takes interrupts.
@@ -37,7 +37,7 @@ _FLAGS = 0xCC0 | 0x100 | 0x2000 | 0x10000
 _SAVED_STACK_POINTER = ("thread.sp", "thread.cpu_context.sp")
 
 
-def lender(kernel: Kernel, btf: Btf, facts: Facts) -> Lender | None:
+def allocator(kernel: LinuxMemory, btf: Btf, facts: Facts) -> PageAllocator | None:
     """None for a kernel that has not what is needed."""
 
     def first(names: tuple[str, ...]) -> int:
@@ -51,13 +51,13 @@ def lender(kernel: Kernel, btf: Btf, facts: Facts) -> Lender | None:
         return None
     hooks = (facts.trap_hook, facts.fault_hook, facts.bug_hook)
     traps = TrapPath(tuple(filter(None, hooks)), facts.trap_pc_delta)
-    return Lender(
+    return PageAllocator(
         entries, landing, returning, allocate, _FLAGS, release, forget, PAGE, alive, traps,
         no_users(kernel),
     )  # fmt: skip
 
 
-def threads(kernel: Kernel, btf: Btf) -> Threads | None:
+def threads(kernel: LinuxMemory, btf: Btf) -> Threads | None:
     """The lists of all threads; None where the kernel's types do not tell them."""
     task = "task_struct"
     saved = next((path for path in _SAVED_STACK_POINTER if btf.has(task, path)), "")

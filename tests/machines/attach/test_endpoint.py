@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kinst.core.errors import TargetError
-from kinst.machines.attach.place import located
+from kinst.machines.attach.endpoint import find_endpoint
 from kinst.wire.other_process import OtherProcess
 
 RUNS = {
@@ -61,7 +61,7 @@ def monitor(tmp_path: Path) -> Iterator[FakeMonitor]:
 
 
 def test_a_machine_that_runs(monitor: FakeMonitor, tmp_path: Path) -> None:
-    place = located(OtherProcess(os.getpid()), str(tmp_path / "qmp"), "127.0.0.1:1234")
+    place = find_endpoint(OtherProcess(os.getpid()), str(tmp_path / "qmp"), "127.0.0.1:1234")
     assert (place.stub, place.monitor, place.added) == (
         "127.0.0.1:1234", str(tmp_path / "qmp"), False,
     )  # fmt: skip
@@ -90,7 +90,7 @@ def test_what_is_refused(
 ) -> None:
     monitor.answers[command] = answer
     with pytest.raises(TargetError, match=word) as refused:
-        located(OtherProcess(os.getpid()), str(tmp_path / "qmp"), "")
+        find_endpoint(OtherProcess(os.getpid()), str(tmp_path / "qmp"), "")
     assert refused.value.hint
     assert str(os.getpid()) in str(refused.value)
     questions = [one for one in monitor.asked if one != "qmp_capabilities"]
@@ -102,4 +102,4 @@ def test_what_is_refused(
 def test_a_migration_that_is_over(monitor: FakeMonitor, tmp_path: Path, state: str) -> None:
     """A failed one leaves the guest here, and running."""
     monitor.answers["query-migrate"] = {"status": state}
-    located(OtherProcess(os.getpid()), str(tmp_path / "qmp"), "127.0.0.1:1234")
+    find_endpoint(OtherProcess(os.getpid()), str(tmp_path / "qmp"), "127.0.0.1:1234")

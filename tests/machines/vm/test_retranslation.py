@@ -6,7 +6,7 @@ from kinst.core.errors import TargetError
 from kinst.core.words import PAGE
 from kinst.isa import load
 from kinst.isa.amd64.paging import PAGING
-from kinst.machines.vm.stale import all_code, code_at_hand
+from kinst.machines.vm.retranslation import all_code, code_at_hand
 from kinst.systems.linux.amd64 import LINUX
 from tests.isa.amd64.test_paging import NX, PS, TEXT, P, Ram
 
@@ -16,7 +16,7 @@ USER = 0x400000
 
 
 class Memory:
-    """What stale.py asks of QEMU's memory."""
+    """What retranslation.py asks of QEMU's memory."""
 
     def __init__(self, ram: Ram) -> None:
         self.read_physical = ram.read
@@ -58,9 +58,9 @@ def test_all_code_is_every_executable_page_of_the_image() -> None:
     memory, registers = world()
     memory.ram.map(TEXT + (2 << 20), 0x200000 | P | PS, 2 << 20)
     wanted = {0x300000 - k * PAGE for k in (0, 1, 3)} | set(range(0x200000, 0x400000, PAGE))
-    assert all_code(PAGING, LINUX.territory.image, memory, registers) == wanted
+    assert all_code(PAGING, LINUX.virtual_layout.image, memory, registers) == wanted
     assert (
-        all_code(PAGING, LINUX.territory.image, memory, registers | {"cr3": memory.ram.page()})
+        all_code(PAGING, LINUX.virtual_layout.image, memory, registers | {"cr3": memory.ram.page()})
         == set()
     )
 
@@ -78,5 +78,5 @@ def test_pages_that_are_not_there_are_left_out() -> None:
     memory.read_physical = read
     registers["rip"] = TEXT + 4 * PAGE
     assert code_at_hand(ISA, memory, registers) == {0x300000 - PAGE}
-    found = all_code(PAGING, LINUX.territory.image, memory, registers)
+    found = all_code(PAGING, LINUX.virtual_layout.image, memory, registers)
     assert found == {0x300000 - k * PAGE for k in (0, 1, 3)}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kinst.core.errors import TargetError
-from kinst.machines.vm.kept import KeptStates
+from kinst.machines.vm.saved_states import SavedStates
 from kinst.wire.memory import SharedMemory
 
 PAGE = 4096
@@ -30,18 +30,18 @@ def filled(seed: int = 1) -> SharedMemory:
 
 
 @pytest.fixture
-def states(tmp_path: Path) -> KeptStates:
-    return KeptStates(tmp_path / "guests")
+def states(tmp_path: Path) -> SavedStates:
+    return SavedStates(tmp_path / "guests")
 
 
-def saved(states: KeptStates, tmp_path: Path) -> tuple[SharedMemory, Path]:
+def saved(states: SavedStates, tmp_path: Path) -> tuple[SharedMemory, Path]:
     ram = filled()
     assert states.save("one", ram.view, ram.extents(), DEVICES)
     (file,) = (tmp_path / "guests").iterdir()
     return ram, file
 
 
-def test_what_is_read_is_what_was_written(states: KeptStates, tmp_path: Path) -> None:
+def test_what_is_read_is_what_was_written(states: SavedStates, tmp_path: Path) -> None:
     assert not states.has("one")
     ram, file = saved(states, tmp_path)
     used = sum(any(ram.view[k : k + PAGE]) for k in range(0, SIZE, PAGE))
@@ -59,7 +59,7 @@ def test_what_is_read_is_what_was_written(states: KeptStates, tmp_path: Path) ->
         assert kept.read(at, size) == ram.view[at : at + size]
 
 
-def test_every_damage_is_noticed(states: KeptStates, tmp_path: Path) -> None:
+def test_every_damage_is_noticed(states: SavedStates, tmp_path: Path) -> None:
     _, file = saved(states, tmp_path)
     whole = file.read_bytes()
     chosen = random.Random(2)
@@ -99,8 +99,8 @@ def test_every_damage_is_noticed(states: KeptStates, tmp_path: Path) -> None:
 
 def test_the_longest_unused_go_first(tmp_path: Path) -> None:
     ram = filled()
-    size = KeptStates(tmp_path).save("a", ram.view, ram.extents(), DEVICES)
-    states = KeptStates(tmp_path, limit=3 * size)
+    size = SavedStates(tmp_path).save("a", ram.view, ram.extents(), DEVICES)
+    states = SavedStates(tmp_path, limit=3 * size)
     now = time.time()
     for age, key in enumerate("dcb"):
         states.save(key, ram.view, ram.extents(), DEVICES)
@@ -113,11 +113,11 @@ def test_the_longest_unused_go_first(tmp_path: Path) -> None:
     states.save("e", ram.view, ram.extents(), DEVICES)
     assert {p.name for p in tmp_path.iterdir()} == {"b.guest", "d.guest", "e.guest", "writing.part"}
     # One that is larger than all of them may be is kept all the same: it is in use.
-    KeptStates(tmp_path, limit=1).save("f", ram.view, ram.extents(), DEVICES)
+    SavedStates(tmp_path, limit=1).save("f", ram.view, ram.extents(), DEVICES)
     assert {p.name for p in tmp_path.iterdir()} == {"f.guest", "writing.part"}
 
 
 def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "guests").write_bytes(b"a file")
     ram = filled()
-    assert KeptStates(tmp_path / "guests").save("one", ram.view, ram.extents(), DEVICES) == 0
+    assert SavedStates(tmp_path / "guests").save("one", ram.view, ram.extents(), DEVICES) == 0

@@ -8,14 +8,14 @@ from __future__ import annotations
 from kinst.core.system import UserState
 from kinst.image.btf import Btf
 from kinst.systems.linux.isafacts import IsaFacts
-from kinst.systems.linux.memory import Kernel
+from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.ptregs import PT_REGS
 
 # From mm_struct to the text of the name of the file that was executed.
 _NAME = (("mm_struct", "exe_file"), ("file", "f_path.dentry"), ("dentry", "d_name.name"))
 
 
-def stack_size(kernel: Kernel) -> int:
+def stack_size(kernel: LinuxMemory) -> int:
     """THREAD_SIZE in bytes: how large the first thread's stack is, which the linker lays out
     (include/asm-generic/vmlinux.lds.h); 0 where it is not known."""
     for end in ("__end_init_task", "__end_init_stack"):
@@ -24,7 +24,7 @@ def stack_size(kernel: Kernel) -> int:
     return 0
 
 
-def user_state(kernel: Kernel, btf: Btf, arch: IsaFacts) -> UserState | None:
+def user_state(kernel: LinuxMemory, btf: Btf, arch: IsaFacts) -> UserState | None:
     """None for a kernel whose types do not tell all of it.
 
     A thread comes from user mode with an empty kernel stack, on which its registers are the first

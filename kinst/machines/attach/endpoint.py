@@ -14,7 +14,7 @@ from kinst.wire.qmp import owner_of
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QemuEndpoint:
     """pid: of the machine's process.  stub: where its GDB stub listens.  monitor: the path of its
     QMP socket, "" where there is none.  added: the stub is kinst's, and to be taken away again."""
 
@@ -36,7 +36,7 @@ def _is_number(named: str) -> bool:
     return named.isascii() and named.isdecimal()
 
 
-def located(process: OtherProcess, named: str, stub: str) -> Place:
+def find_endpoint(process: OtherProcess, named: str, stub: str) -> QemuEndpoint:
     """Where the stub of a machine is.
 
     named: as it was named.  stub: its stub's address, where the user gave one.  Where the machine
@@ -52,17 +52,17 @@ def located(process: OtherProcess, named: str, stub: str) -> Place:
             _check_state(qmp, pid)
             if not found:
                 listens, left = qmp.stub()
-                return Place(pid, listens or qmp.add_stub(), monitor, left or not listens)
+                return QemuEndpoint(pid, listens or qmp.add_stub(), monitor, left or not listens)
     if not found:
         raise TargetError(
             f"the QEMU of process {pid} has neither a GDB stub nor a QMP socket in its command"
             " line",
             "start it with -s, or give the stub's address with --gdb",
         )
-    return Place(pid, found, monitor)
+    return QemuEndpoint(pid, found, monitor)
 
 
-def left(place: Place) -> None:
+def remove_stub(place: QemuEndpoint) -> None:
     """Nothing of kinst's listens there any more."""
     if place.added:
         with suppress(TargetError), Monitor(place.monitor) as qmp:
