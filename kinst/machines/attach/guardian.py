@@ -424,15 +424,13 @@ class Guardian:
     def _return_memory(self) -> str:
         assert self._debugger and self._allocator and self._ram
         if not self._all_left():
+            size = self._allocation.size >> 20 if self._allocation else 0
             return (
-                "a thread of the guest is still in a probe's code:"
-                f" {self._allocation.size >> 20 if self._allocation else 0} MB of its memory stay
-                with it"
+                f"a thread of the guest is still in a probe's code: {size} MB of its memory stay"
+                " with it"
             )
         self._unmap()
-        if (
-            self._allocation is not None
-        ):  # nobody has it any more but the guest's translations of it
+        if self._allocation is not None:  # no page table leads to it any more
             self._debugger.resume()
             self._allocation.unshare(self._process, self._ram)
             self._journal.allocation(self._allocation)
