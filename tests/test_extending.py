@@ -17,11 +17,8 @@ import kinst.isa
 import kinst.machines
 import kinst.providers
 import kinst.systems
-<<<<<<< HEAD
-from kinst.api.names import vocabulary
-=======
 from kinst import api
->>>>>>> 618de34f (A target has four parts, each with defaults for a machine without it)
+from kinst.api.names import vocabulary
 from kinst.core.displaced import Refused
 from kinst.core.errors import DError, KinstError, TargetError
 from kinst.core.isa import Isa
@@ -41,12 +38,8 @@ Add = Callable[[ModuleType, str], None]
 CACHES = (
     kinst.systems.kinds, kinst.providers.load_all, kinst.providers.interfaces,
     kinst.providers.of_instructions, kinst.providers.of_functions,
-<<<<<<< HEAD
-    kinst.providers._kernel_probe,
-    kinst.codegen.subroutines.load_all, kinst.codegen.subroutines.prototypes,
-=======
     kinst.providers._kernel_probe, kinst.machines.names,
->>>>>>> 618de34f (A target has four parts, each with defaults for a machine without it)
+    kinst.codegen.subroutines.load_all, kinst.codegen.subroutines.prototypes,
 )  # fmt: skip
 
 
@@ -218,7 +211,6 @@ def test_its_answers_are_those_of_arm64(add: Add) -> None:
         assert next(isa.decode(one.code, one.address)).text == one.text
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("isa", kinst.isa.names())
 def test_a_subroutine_is_one_file(add: Add, isa: str) -> None:
     add(kinst.codegen.subroutines, "bitcount")
@@ -243,7 +235,8 @@ def test_calls_of_a_new_subroutine_are_checked(add: Add) -> None:
 def test_without_its_file_the_subroutine_is_not_there() -> None:
     with pytest.raises(DError, match="undefined function name: bitcount"):
         run("BEGIN { trace(bitcount(1)); }")
-=======
+
+
 def text_in_a_file(machine: FakeMachine, folder: Path) -> str:
     """The kernel's text, its first instruction of leaf overwritten, as FILE@START."""
     file, text, leaf = folder / "text", bytearray(machine.text), machine.address("leaf")
@@ -264,7 +257,7 @@ def test_the_smallest_machine_is_read(add: Add, tmp_path: Path) -> None:
     target = kind.open(MachineConfig(load("arm64"), address=address))
     assert not missing(Target, target)
     with (
-        found_by_name(target),
+        found_by_name(target, unknown=True),
         api.Machine(api.Request(debug=str(kernel_file("arm64")))) as opened,
     ):
         (code,) = opened.code("leaf")
@@ -279,7 +272,9 @@ def test_the_smallest_machine_refuses_a_trace_with_its_own_reason(add: Add, tmp_
     config = MachineConfig(load("arm64"), address=text_in_a_file(machine, tmp_path))
     target = kinst.machines.load("dump").open(config)
     with pytest.raises(TargetError, match="a memory dump does not run"):
-        trace(machine, "fbt::work:entry { @ = count(); }", target=target, command=False)
+        trace(
+            machine, "fbt::work:entry { @ = count(); }", target=target, unknown=True, command=False
+        )
 
 
 class Stoppable(Target):
@@ -318,16 +313,15 @@ class Stoppable(Target):
 @pytest.mark.parametrize("isa", ISAS)
 def test_a_machine_that_is_read_and_stopped_traces(isa: str) -> None:
     """Every instruction of leaf, counted at each hit; the kernel is as before, and -c refused."""
-    machine, calls = FakeMachine(isa), [Call("leaf", (2, n), n % 2) for n in range(5)]
+    machine, calls = FakeMachine(isa), [Call("leaf", (2, n)) for n in range(5)]
     before = machine.text
-    machine.begin(calls)
-    done = trace(
-        machine, "kinst::leaf: { @ = count(); } fbt::leaf:entry { @e = count(); }"
-        " END { printa(@e); }", target=Stoppable(machine), command=False, seconds=2.0,
-    )  # fmt: skip
-    assert done.numbers[0] == len(calls)
-    assert done.numbers[1] % len(calls) == 0 < done.numbers[1]
+    machine.begin([*calls, Call("work", (3,))])
+    program = """kinst::leaf: { @ = count(); } fbt::leaf:entry { @entry = count(); }
+        fbt::work:entry { exit(0); }"""
+    done = trace(machine, program, target=Stoppable(machine), unknown=True, command=False)
+    hits, entries = done.numbers
+    assert entries == len(calls)
+    assert hits % len(calls) == 0 < hits
     assert machine.text == before and not machine.breakpoints
     with pytest.raises(TargetError, match="this machine runs no commands"):
-        trace(machine, "fbt::leaf:entry { @ = count(); }", target=Stoppable(machine))
->>>>>>> 618de34f (A target has four parts, each with defaults for a machine without it)
+        trace(machine, "fbt::leaf:entry { @ = count(); }", target=Stoppable(machine), unknown=True)

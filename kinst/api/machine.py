@@ -469,7 +469,7 @@ class Machine:
         if self._trace is not None:
             raise KinstError("this machine is being traced", "close that trace first")
         if self._traces:
-            self._report.start_early()
+            self._report.begin()
         self._traces += 1
         found = self._compiled(program, options, arguments)
         if not found.descriptions:

@@ -265,6 +265,7 @@ class MachineKind(Protocol):
 
     def check(self) -> None:
         """Raise TargetError if this host has no such machine.  Called before files are searched."""
+        return
 
     def memory(self, address: str) -> Iterator[bytes]:
         """Yield the memory of a machine that runs, in pieces of whole pages, before anything is
@@ -409,9 +410,11 @@ class Stopping(Protocol):
 
     def stop(self) -> None:
         """Stop every CPU, and return when all have stopped.  Does nothing if they are stopped."""
+        return
 
     def resume(self) -> None:
         """Let all CPUs run.  Does nothing if they run."""
+        return
 
     def wait(self, timeout: float) -> MachineEvent | None:
         """Wait until the running machine reports something.
@@ -552,6 +555,7 @@ class Commands(Protocol):
         """Kill the prepared command with all processes that it has started, and wait until they
         have ended.  Does nothing if it has ended.  Afterwards the machine runs, and another command
         may be prepared."""
+        return
 
 
 class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
@@ -579,6 +583,7 @@ class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
     ) -> None:
         """Take what the system knows of its kernel (see core.system.System).  The machine is
         stopped."""
+        return
 
     def take_warnings(self) -> list[Complaint]:
         """Return what the kernel has reported on its console since the last call."""
@@ -586,3 +591,4 @@ class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
 
     def close(self) -> None:
         """End what kinst started (QEMU) and release everything.  Safe to call twice."""
+        return

@@ -184,9 +184,9 @@ class Workspace:
         self._release(pool, unused(target, self.ended))
         if short():
             # Words are left over from interrupts in all of it, as on many CPUs.
-            lender = machine.system.lender
-            if lender is not None:
-                free = unused_by_stacks(target, machine.isa, lender.threads, self.ended)
+            allocator = machine.system.allocator
+            if allocator is not None:
+                free = unused_by_stacks(target, machine.isa, allocator.threads, self.ended)
                 self._release(pool, free)
         if short() and not self.ended:
             pool.start_again()

@@ -1,7 +1,7 @@
 """Rank 3: one file or folder for each operating system.
 
-Each offers a value SYSTEM (SystemKind, below).  A system is found from the kernel's image, never
-chosen by name: adding one is adding one file.
+Each has a value SYSTEM (SystemKind, below).  kinst finds the system from the kernel's image, never
+by name: to add a system, add a file.
 
 Tested by tests/test_contracts.py.
 """
@@ -26,9 +26,13 @@ from kinst.image.function_table import FunctionTable
 
 
 class FileRules(Protocol):
-    """What a system knows of the code in a file of its own, at linked addresses.
+    """Facts about the code in a file of a system, at linked addresses.
 
-    functions: they are in no module.  fixup, is_fatal, dead_ends: as in core.system.Refusals."""
+    fixup(), is_fatal() and dead_ends() are those of core.system.Refusals.
+
+    Attributes:
+        functions: the functions of the file; they are in no module.
+    """
 
     functions: FunctionTable
 
@@ -38,28 +42,28 @@ class FileRules(Protocol):
 
 
 class SystemKind(Protocol):
-    """What a file or folder of kinst.systems offers."""
+    """An operating system: the value SYSTEM of a file or folder of kinst.systems."""
 
     name: str
-    # Whether it is for kernels that no other one knows.
+    # Whether it is for kernels that no other system knows.
     fallback: bool
-    # Whether kinst itself runs on it, where it also fetches kernels from.
+    # Whether kinst itself runs on this system, and fetches kernels of it.
     hosts: bool
 
     def knows(self, elf: Elf) -> bool:
-        """Whether the image is a kernel of this system."""
+        """Return whether the image is a kernel of this system."""
         ...
 
     def dialect(self) -> Dialect:
-        """The system's part of D."""
+        """Return the system's part of D."""
         ...
 
     def virtual_layout(self, isa: Isa) -> VirtualLayout | None:
-        """Where such a kernel keeps itself; None where that is not known."""
+        """Return where such a kernel is mapped; None if that is not known."""
         ...
 
     def boot(self, isa: Isa) -> Boot | None:
-        """How such a kernel is started in a virtual machine; None where kinst starts none."""
+        """Return how such a kernel is booted in a virtual machine; None if kinst boots none."""
         ...
 
     def running_build(self, memory: Iterable[bytes]) -> KernelBuild | None:
@@ -68,34 +72,36 @@ class SystemKind(Protocol):
         ...
 
     def lacks(self, name: str, elf: Elf) -> str:
-        """Why a built-in variable, a subroutine or an action of D cannot be had in a kernel of
-        this image, or ""."""
+        """Return why kernels of this image lack a built-in variable, a subroutine or an action of
+        D, or ""."""
         ...
 
     def of_file(self, elf: Elf) -> FileRules:
-        """What is known of its code before it runs."""
+        """Return what is known of the code in this file before it runs."""
         ...
 
     def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
-        """Find out about the kernel that runs on a target that was brought up.  Raises KinstError
-        when the image is another kernel's."""
+        """Find out about the kernel that runs on a target after bring_up().
+
+        Raises KinstError if the image is another kernel's."""
         ...
 
 
 @cache
 def kinds() -> tuple[SystemKind, ...]:
-    """Every system there is, those that know their kernels first."""
+    """Return all systems, the fallback last."""
     names = sorted(info.name for info in pkgutil.iter_modules(__path__))
     found = [importlib.import_module(f"{__name__}.{name}").SYSTEM for name in names]
     return tuple(sorted(found, key=lambda kind: kind.fallback))
 
 
 def of_image(elf: Elf) -> SystemKind:
-    """The system whose kernel this is."""
+    """Return the system that knows this kernel."""
     return next(kind for kind in kinds() if kind.fallback or kind.knows(elf))
 
 
 def of_host() -> SystemKind:
-    """The system that kinst runs on: that of BEGIN, END and timers without a kernel, and of kernels
-    that kinst fetches itself."""
+    """Return the system that kinst runs on.
+
+    Without a kernel, BEGIN, END and timers run on it; kinst fetches its kernels."""
     return next(kind for kind in kinds() if kind.fallback or kind.hosts)

@@ -1,9 +1,8 @@
-"""Any kernel that kinst does not know: what its ELF file and its DWARF tell.  SYSTEM is found by
-name.
+"""The system for unknown kernels: facts from an ELF file and its DWARF.  SYSTEM is found by name.
 
-There are functions, instructions, registers, arguments, source lines, inline functions, local
-variables and types; there is no thread, no process and no caller, because where those are is the
-system's to say.  Nothing is written into such a kernel: its probes are stop-planted.
+Such a kernel has functions, instructions, registers, arguments, source lines, inline functions,
+local variables and types.  It has no thread, process or caller, since only a system knows where
+those are.  kinst writes nothing into it: its probes are stop-planted.
 
 Tested by tests/vm/other_systems and tests/test_contracts.py.
 """
@@ -30,7 +29,7 @@ from kinst.image.function_table import FunctionTable
 from kinst.image.variable_table import VariableTable
 from kinst.systems import FileRules
 
-# What D has that only a system's own structures tell.
+# Parts of D for which kinst must know the system's structures.
 _LACKING = {
     **dict.fromkeys(
         ("caller", "curthread", "cwd", "errno", "execargs", "execname", "gid", "pid", "ppid",
@@ -46,13 +45,13 @@ _LACKING = {
     "usym": "a name of a program's address",
 }  # fmt: skip
 _SAMPLE = 16  # bytes of code that are compared
-_SAMPLES = 64  # functions that are looked at
-_AT_PLACE = 64  # bytes of code that are looked for in the file,
-_VARIED = 16  # when they have so many different values: padding is no place
+_SAMPLES = 64  # functions whose code is compared
+_AT_PLACE = 64  # bytes of live code that are searched for in the file
+_VARIED = 16  # different values that those bytes must have: padding has fewer
 
 
 class _FileCode:
-    """The code of the file."""
+    """The code in the kernel's file."""
 
     def __init__(self, elf: Elf) -> None:
         self._sections = [
@@ -65,35 +64,39 @@ class _FileCode:
 
     @property
     def range(self) -> tuple[int, int]:
-        """[lowest, highest) linked address."""
+        """Lowest and highest linked address, [low, high)."""
         return (
             min(at for at, _ in self._sections),
             max(at + len(data) for at, data in self._sections),
         )
 
     def read(self, address: int, size: int) -> bytes:
-        """Raises KinstError where the file has no code."""
+        """Read code at a linked address.  Raises KinstError if the file has none there."""
         for at, data in self._sections:
             if at <= address and address + size <= at + len(data):
                 return data[address - at : address - at + size]
         raise KinstError(f"the kernel's file has no code at {address:#x}")
 
     def find(self, code: bytes) -> int | None:
-        """The linked address of these bytes; None where they are not there, or twice."""
-        found: list[int] = []
+        """Return the linked address of these bytes; None if they occur never or more than once."""
+        matches: list[int] = []
         for at, data in self._sections:
-            place = data.find(code)
-            while place >= 0 and len(found) < 2:
-                found.append(at + place)
-                place = data.find(code, place + 1)
-        return found[0] if len(found) == 1 else None
+            offset = data.find(code)
+            while offset >= 0 and len(matches) < 2:
+                matches.append(at + offset)
+                offset = data.find(code, offset + 1)
+        return matches[0] if len(matches) == 1 else None
 
 
 def _agreement(
     memory: KernelMemory, code: _FileCode, places: Sequence[int], slide: int
 ) -> tuple[int, int]:
-    """Of these linked places: at how many the memory has the file's code, and at how many it has
-    something else.  Neither is where nothing can be read, or nothing is there yet."""
+    """Compare memory with the file's code at these linked addresses.
+
+    Returns:
+        How many are equal, and how many differ.  Addresses that cannot be read, or where only zeros
+        or ones are yet, are not counted.
+    """
     same = other = 0
     for at in places:
         try:
@@ -115,13 +118,19 @@ def _locate(
     functions: Sequence[Function],
     bearings: Bearings,
 ) -> tuple[int, bool]:
-    """(how far the kernel lies from where it was linked, whether it is in memory at all).
+    """Find the kernel in memory: where it was linked, or where code at one of the machine's places
+    says that it is.
 
-    It may be where it was linked, or where the code at one of the machine's places says.
-    functions: as linked.  Raises KinstError when another kernel's code is there.
+    Args:
+        functions: at linked addresses.
+
+    Returns:
+        The distance from where it was linked, and whether it is in memory at all.
+
+    Raises KinstError if another kernel's code is there.
     """
-    known = [f.address for f in functions if f.size >= _SAMPLE]
-    known = known[:: max(1, len(known) // _SAMPLES)]
+    samples = [f.address for f in functions if f.size >= _SAMPLE]
+    samples = samples[:: max(1, len(samples) // _SAMPLES)]
     slides = [0]
     for place in bearings.places:
         try:
@@ -131,8 +140,8 @@ def _locate(
         linked = code.find(there) if len(set(there)) >= _VARIED else None
         if linked is not None:
             slides.append(place - linked & MASK)
-    found = [(_agreement(memory, code, known, slide), slide) for slide in dict.fromkeys(slides)]
-    (same, other), slide = max(found, key=lambda one: one[0][0] - one[0][1])
+    counts = [(_agreement(memory, code, samples, slide), slide) for slide in dict.fromkeys(slides)]
+    (same, other), slide = max(counts, key=lambda count: count[0][0] - count[0][1])
     if same > other:
         return slide, True
     if other:
@@ -144,12 +153,12 @@ def _locate(
 
 
 class ElfKernel(BasicSystem):
-    """The System protocol (core/system.py) by a file alone.
+    """Implements System (core/system.py) from a file alone.
 
-    A system that knows more derives from it."""
+    A system that knows more derives from this class."""
 
     def __init__(self, target: Target, image: DebugInfo, bearings: Bearings) -> None:
-        """Raises KinstError when the machine runs another kernel, and for a file without code or
+        """Raises KinstError if the machine runs another kernel, or if the file has no code or no
         symbols."""
         elf = image.elf
         self._target = target
@@ -179,23 +188,23 @@ class ElfKernel(BasicSystem):
         return self._functions.at(address)
 
     def variable_at(self, address: int) -> tuple[str, str, int] | None:
-        found = self._variables.at(address)
-        return None if found is None else (KERNEL, *found)
+        variable = self._variables.at(address)
+        return None if variable is None else (KERNEL, *variable)
 
     def code(self, address: int, size: int) -> bytes:
-        """The file's, while the kernel has not been loaded, or its page tables do not map it."""
+        """Read memory; before the kernel is loaded and mapped, read its file."""
         if self._is_loaded:
             return self._target.read(address, size)
         return self._file.read(address - self._slide & MASK, size)
 
     def frame_address(self, address: int) -> tuple[str, int] | None:
-        """By the file's call frame information."""
+        """Look up the file's call frame information."""
         registers = self._target.isa.dwarf_registers
         return self._image.frame_address(address - self._slide & MASK, registers)
 
 
 class PlainFile:
-    """The FileRules protocol (kinst/systems/__init__.py)."""
+    """Implements FileRules (kinst/systems/__init__.py) for a file of an unknown system."""
 
     def __init__(self, elf: Elf) -> None:
         self.functions = FunctionTable(elf, 0, "")
@@ -204,7 +213,7 @@ class PlainFile:
         return None
 
     def is_fatal(self, address: int) -> bool:
-        """Nothing runs on behind a trap."""
+        """Return True: control never continues after a trap."""
         return True
 
     def dead_ends(self) -> Sequence[str]:
@@ -212,25 +221,25 @@ class PlainFile:
 
 
 class ElfKind:
-    """The SystemKind protocol (kinst/systems/__init__.py) for any ELF file.
+    """Implements SystemKind (kinst/systems/__init__.py) for any ELF file.
 
-    A system that knows more derives from it."""
+    A system that knows more derives from this class."""
 
     name = "elf"
     fallback = True
     hosts = False
-    # Names of _LACKING that the system knows all the same.
+    # Names in _LACKING that this system knows.
     knows_of: frozenset[str] = frozenset()
 
     def knows(self, elf: Elf) -> bool:
         return True
 
     def dialect(self) -> Dialect:
-        """Nothing but D's own."""
+        """Return D without a system's part."""
         return UNKNOWN
 
     def virtual_layout(self, isa: Isa) -> VirtualLayout | None:
-        """None: memory is read as the CPUs see it."""
+        """Return None: memory is read as the CPUs see it."""
         return None
 
     def boot(self, isa: Isa) -> Boot | None:
@@ -240,13 +249,13 @@ class ElfKind:
         return None
 
     def lacks(self, name: str, elf: Elf) -> str:
-        """Where threads, processes and callers are is the system's to say."""
-        what = _LACKING.get(name, "").format(name)
-        if not what or name in self.knows_of:
+        """Return the reason for names that need the structures of threads and processes."""
+        lacking = _LACKING.get(name, "").format(name)
+        if not lacking or name in self.knows_of:
             return ""
         if self.fallback:
-            return f"{what} needs a system that kinst knows: {elf.path} is of none"
-        return f"{what} is not known of the system {self.name}"
+            return f"{lacking} needs a system that kinst knows: {elf.path} is of none"
+        return f"{lacking} is not known of the system {self.name}"
 
     def of_file(self, elf: Elf) -> FileRules:
         return PlainFile(elf)
