@@ -1,4 +1,4 @@
-"""Linux.  SYSTEM is found by name; what depends on the instruction set is in a file of its name.
+"""Linux.  SYSTEM is found by name; facts about one ISA are in the file with its name.
 
 Tested by tests/test_contracts.py and tests/systems/linux.
 """
@@ -22,7 +22,7 @@ from kinst.systems import FileRules
 from kinst.systems.linux.dialect import dialect
 from kinst.systems.linux.isafacts import facts_of
 
-# Sections that only a vmlinux or a module has; symbols of a vmlinux' version line and notes.
+# Sections that only a vmlinux or a module has; symbols of a vmlinux's version line and notes.
 _SECTIONS = ("__ksymtab", ".gnu.linkonce.this_module")
 _SYMBOLS = ("linux_banner", "__start_notes")
 # The first two lines of the VMCOREINFO note, which is a page of its own.
@@ -30,13 +30,13 @@ _VMCOREINFO = re.compile(rb"OSRELEASE=([\x21-\x7e]{1,64})\nBUILD-ID=([0-9a-f]{40
 
 
 def _module(name: str) -> Any:
-    """A module of this package; those with all that must be known of a kernel are loaded when there
-    is one."""
+    """Import a module of this package.  Modules that are needed only for a running kernel are
+    imported when there is one."""
     return import_module(f"kinst.systems.linux.{name}")
 
 
 class _Linux:
-    """The SystemKind protocol (kinst/systems/__init__.py)."""
+    """Implements SystemKind (kinst/systems/__init__.py)."""
 
     name = "linux"
     fallback = False
@@ -44,16 +44,16 @@ class _Linux:
     dialect = staticmethod(dialect)
 
     def knows(self, elf: Elf) -> bool:
-        """Whether this is a file of a Linux kernel, or of a module."""
+        """Return whether this is the file of a Linux kernel or of a module."""
         marked = any(elf.section(name) is not None for name in _SECTIONS)
         return marked or any(elf.address(name) is not None for name in _SYMBOLS)
 
     def virtual_layout(self, isa: Isa) -> VirtualLayout | None:
-        """Raises KinstError for an ISA without Linux."""
+        """Raises KinstError if kinst does not know Linux on this ISA."""
         return facts_of(isa.name).virtual_layout
 
     def boot(self, isa: Isa) -> Boot | None:
-        """Raises KinstError for an ISA without Linux."""
+        """Raises KinstError if kinst does not know Linux on this ISA."""
         return facts_of(isa.name).boot
 
     def running_build(self, memory: Iterable[bytes]) -> KernelBuild | None:
@@ -68,16 +68,16 @@ class _Linux:
         return None
 
     def lacks(self, name: str, elf: Elf) -> str:
-        """Nothing: what a kernel was built without, its facts tell."""
+        """Return "": the facts of a kernel tell what it was built without."""
         return ""
 
     def of_file(self, elf: Elf) -> FileRules:
-        """By its tables."""
+        """Return what the tables in the file tell."""
         rules: FileRules = _module("file_rules").LinuxFile(elf)
         return rules
 
     def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
-        """Raises KinstError when the image is another kernel's, or has no types."""
+        """Raises KinstError if the image is another kernel's, or has no types."""
         arch, hooks = facts_of(target.isa.name), target.abilities.writes_code
         notified = target.planter is not None
         system: System = _module("system").attach(

@@ -7,8 +7,8 @@ from kinst.systems.linux.guest.boot import boot, text_is_protected
 from kinst.systems.linux.isafacts import CallNames, CallSite, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
-# Where its text can be: __START_KERNEL_map up to the modules (Documentation/arch/x86/x86_64/
-# mm.rst).
+# Addresses of its text: from __START_KERNEL_map to the modules
+# (Documentation/arch/x86/x86_64/mm.rst).
 _IMAGE = (0xFFFF_FFFF_8000_0000, 0xFFFF_FFFF_C000_0000)
 
 _MEMBERS = (
@@ -24,9 +24,9 @@ LINUX = IsaFacts(
     saved=SavedRegisters(
         {name: (member, 0) for name, member in _MEMBERS},
         "R_RIP", "R_RSP", "R_RBP", "", 0, 8,
-        # __KERNEL_CS and __KERNEL_DS: the unwinder stops at once at registers of user mode.
+        # __KERNEL_CS and __KERNEL_DS: with registers of user mode the unwinder would stop at once.
         (("cs", 0x10), ("ss", 0x18)),
-        # Kernels with FRED leave room on top of the stack (TOP_OF_KERNEL_STACK_PADDING).
+        # Kernels with FRED leave room at the top of the stack (TOP_OF_KERNEL_STACK_PADDING).
         ("asm_fred_entrypoint_user", 16),
     ),
     # Every register that an ORC rule may name (arch/x86/include/asm/orc_types.h).
@@ -37,7 +37,8 @@ LINUX = IsaFacts(
     clocksources=("tsc", "tsc-early"),
     per_cpu=PerCpu(256),  # gs
     page_tables="init_top_pgt",
-    # nopl 0(%rax,%rax,1); before 5.13 the nop of the processor's choice, on some 66 66 66 66 90.
+    # nopl 0(%rax,%rax,1); before Linux 5.13 the nop depends on the processor: 66 66 66 66 90 on
+    # some.
     call_sites=(CallSite((bytes.fromhex("0f1f440000"), bytes.fromhex("6666666690"))),),
     label_size=0,
     system_calls=(CallNames(
@@ -46,9 +47,10 @@ LINUX = IsaFacts(
     boot=boot(
         image="arch/x86/boot/bzImage", console="ttyS0", ports=("ttyS1", "ttyS2"),
         limit="mem={end}",
-        # All CPUs of a QEMU have one cycle counter, which the kernel cannot know: told so, it keeps
-        # time by it.  And a busy host may be late with the ticks by which the kernel looks whether
-        # its timer works at all: it would panic ("IO-APIC + timer doesn't work!", seen once).
+        # All CPUs of a QEMU have one cycle counter.  The kernel cannot know that; with this
+        # parameter it keeps time by the counter.  The kernel checks its timer by counting ticks; on
+        # a busy host they may be late, and it would panic ("IO-APIC + timer doesn't work!", seen
+        # once).
         parameters="tsc=reliable no_timer_check",
         text_is_final=text_is_protected,
     ),

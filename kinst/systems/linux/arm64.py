@@ -7,12 +7,12 @@ from kinst.systems.linux.guest.boot import boot, boot_code_is_freed
 from kinst.systems.linux.isafacts import CallNames, CallSite, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
-# Where modules, the image and vmalloc's areas are, with 48-bit addresses; the fixmap is above
+# Addresses of modules, the image and vmalloc, with 48-bit addresses; the fixmap is above them
 # (Documentation/arm64/memory.rst).
 _IMAGE = (0xFFFF_8000_0000_0000, 0xFFFF_FBFF_F000_0000)
 
 LINUX = IsaFacts(
-    # Without KASLR vmalloc's areas begin at the image, and what is free behind it will be theirs.
+    # Without KASLR vmalloc's addresses begin at the image: free addresses after it will be used.
     virtual_layout=VirtualLayout(_IMAGE, _IMAGE, grows_after_text=True),
     saved=SavedRegisters(
         {
@@ -24,8 +24,8 @@ LINUX = IsaFacts(
         "R_PC", "R_SP", "R_FP", "R_LR", 0, 8, user_bits=48,
     ),
     unwound=("R_FP", "R_SP", "R_LR"),
-    # Everything that EL1 brings upon itself comes here first; what a breakpoint is, the table of
-    # planted addresses knows.
+    # All synchronous exceptions of EL1 enter here; the table of planted addresses tells which of
+    # them are breakpoints of kinst.
     trap_hooks=("el1h_64_sync_handler", "el1_sync_handler"),
     pc="pc",
     pc_delta=0,
@@ -40,12 +40,12 @@ LINUX = IsaFacts(
     boot=boot(
         image="arch/arm64/boot/Image", console="ttyAMA0", ports=("ttyS0", "ttyS1"),
         limit="mem={size}",
-        # Where the kernel unmaps itself from user mode (KPTI), which it does with KASLR on QEMU's
-        # processor, every system call changes address spaces twice; QEMU then forgets all
-        # translations, and a read(2) takes 15 us, not 1.5.
+        # With KASLR on QEMU's processor the kernel unmaps itself in user mode (KPTI), and each
+        # system call changes address spaces twice.  QEMU then discards all translations, and a
+        # read(2) takes 15 us instead of 1.5.
         parameters="kpti=off",
-        # With KASLR modules lie anywhere within 2 GB of the kernel's image, and no branch from one
-        # place reaches both.
+        # With KASLR modules may be anywhere within 2 GB of the kernel's image, and there may be no
+        # address from which branches reach both.
         modules="nokaslr",
         text_is_final=boot_code_is_freed,
     ),

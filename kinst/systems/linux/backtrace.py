@@ -1,5 +1,5 @@
-"""stack() of stop-planted probes: unwound here, as the kernel's own unwinder does it: by its
-tables, or by frame pointers where it has none.
+"""stack() of stop-planted probes, unwound on the host as the kernel's own unwinder does it: by
+tables, or by frame pointers.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -21,7 +21,7 @@ STACK_POINTER, FRAME_POINTER = "R_RSP", "R_RBP"  # of the one ISA with tables
 
 
 class Rules(Protocol):
-    """What of a Linux is asked here."""
+    """The part of Linux that unwinding needs."""
 
     def frame_rule(self, address: int) -> tuple[str, int, int] | None: ...
     def saved_frame_pointer(self, address: int) -> int | None: ...
@@ -31,10 +31,12 @@ class Rules(Protocol):
 def by_rules(
     rules: Rules, memory: KernelMemory, pc: int, registers: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """The program counter and the return addresses of a stopped CPU, innermost first.
+    """Return the program counter and the return addresses of a stopped CPU, innermost first.
 
-    registers: by D name.  It ends where the tables have no rule: at the frames that interrupts and
-    system calls make.
+    The backtrace ends where the tables have no rule: at frames of interrupts and system calls.
+
+    Args:
+        registers: the CPU's registers by D name.
     """
     names = dict(registers)
     frames = [pc]
@@ -54,22 +56,23 @@ def by_rules(
             break
         if rules.function_at(pc - 1 & MASK) is None:
             break
-        # The caller's registers: of the others nothing is known any more.
+        # The caller's registers; the others are not known.
         names = {STACK_POINTER: cfa, FRAME_POINTER: names.get(FRAME_POINTER, 0)}
         frames.append(pc)
-        look = pc - 1  # the call: what follows it may be another function's
+        look = pc - 1  # in the call: the instruction after it may belong to another function
     return tuple(frames)
 
 
 def by_frames(
     chain: FrameChain, rules: Rules, memory: KernelMemory, pc: int, registers: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """The same by frame records, as walk_stackframe() of riscv and unwind_next() of arm64 do."""
+    """Unwind as by_rules() does, but by frame records, like walk_stackframe() of riscv and
+    unwind_next() of arm64."""
     frames = [pc]
     stack, frame = registers[chain.stack], registers[chain.frame]
 
     def valid(address: int) -> bool:
-        """Whether a frame that begins at `stack` may end there."""
+        """Return whether a frame that begins at `stack` may end at this address."""
         size = -chain.next_at if chain.next_at < 0 else 0
         top = stack + THREAD_STACK - 1 & -THREAD_STACK if size else MASK
         return not address & 7 and stack + size <= address <= top

@@ -1,8 +1,8 @@
 """Linux's part of D: constants, structures, libraries and encodings.
 
-Values: errno(3), signal(7), open(2) and socket(2), which amd64, arm64 and riscv64 share.  dtrace(1)
-defines the constants in its libraries errno.d, signal.d, unistd.d, io.d, procfs.d and socket.d.
-Translators are in the folder d, which dialect() reads.
+The values are those of errno(3), signal(7), open(2) and socket(2), the same on amd64, arm64 and
+riscv64.  dtrace(1) defines these constants in its libraries errno.d, signal.d, unistd.d, io.d,
+procfs.d and socket.d.  Translators are in the folder d.
 
 Tested by tests/dlang/check/test_library.py.
 """
@@ -17,7 +17,7 @@ from kinst.core.dtypes import ArrayType, IntType, Member, StructType
 
 _LIBRARIES = Path(__file__).with_name("d")
 
-# Numbered from 1; "-" is a number without a name.
+# Names of the numbers from 1 on; "-" for a number without a name.
 _ERRORS = """
 EPERM ENOENT ESRCH EINTR EIO ENXIO E2BIG ENOEXEC EBADF ECHILD EAGAIN ENOMEM EACCES EFAULT ENOTBLK
 EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR EINVAL ENFILE EMFILE ENOTTY ETXTBSY EFBIG ENOSPC ESPIPE
@@ -39,7 +39,7 @@ SIGALRM SIGTERM SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG
 SIGVTALRM SIGPROF SIGWINCH SIGIO SIGPWR SIGSYS
 """
 
-# How a child ended.
+# Reasons of SIGCHLD.
 _CHILDREN = "CLD_EXITED CLD_KILLED CLD_DUMPED CLD_TRAPPED CLD_STOPPED CLD_CONTINUED"
 
 _ALIASES = {
@@ -50,7 +50,7 @@ _ALIASES = {
 _FAMILIES = AddressFamilies(inet=2, inet6=10)  # include/linux/socket.h
 
 _OTHERS = {
-    # Flags of buffers, as io.d of DTrace for Linux has them.
+    # Flags of buffers, with the values of io.d of DTrace for Linux.
     "B_BUSY": 0x1, "B_DONE": 0x2, "B_ERROR": 0x4, "B_PAGEIO": 0x10, "B_PHYS": 0x20,
     "B_READ": 0x40, "B_WRITE": 0x100, "B_ASYNC": 0x400,
     "O_ACCMODE": 0o3, "O_RDONLY": 0, "O_WRONLY": 1, "O_RDWR": 2, "O_CREAT": 0o100,
@@ -81,15 +81,15 @@ _ABSENT = {
 
 
 def _constants() -> dict[str, int]:
-    made = dict(_OTHERS)
+    constants = dict(_OTHERS)
     for words in (_ERRORS, _SIGNALS, _CHILDREN):
-        made.update((word, n) for n, word in enumerate(words.split(), 1) if word != "-")
-    made.update((name, made[other]) for name, other in _ALIASES.items())
-    return made
+        constants.update((word, n) for n, word in enumerate(words.split(), 1) if word != "-")
+    constants.update((name, constants[other]) for name, other in _ALIASES.items())
+    return constants
 
 
 class _Members:
-    """Implements core.dtypes.MemberSource for struct in6_addr and the union that it consists of
+    """Implements core.dtypes.MemberSource for struct in6_addr and its union
     (include/uapi/linux/in6.h)."""
 
     def members(self, struct: StructType) -> tuple[Member, ...]:

@@ -1,7 +1,7 @@
-"""Facts of a running Linux kernel: built-ins, CPUs, the clock.
+"""Facts about a running Linux kernel: built-in variables, CPUs, the clock.
 
-Sources: the kernel's include/linux/sched.h, include/linux/timekeeper_internal.h and
-arch/x86/kernel/tsc.c for the meaning; where members lie comes from the kernel's own BTF.
+Source: the kernel's include/linux/sched.h, include/linux/timekeeper_internal.h and
+arch/x86/kernel/tsc.c.  The offsets of members come from the kernel's own BTF.
 
 Tested by tests/systems/linux/test_clock.py.
 """
@@ -24,17 +24,17 @@ from kinst.systems.linux.unwind import unwinder
 from kinst.systems.linux.user_state import user_state
 
 NANOSECONDS = 1_000_000_000
-_READINGS = 20  # of a clock, until it is taken as it is
+_READINGS = 20  # of the clock, at most, until two are equal
 
 
 def _current(kernel: LinuxMemory, btf: Btf) -> tuple[Access, Access]:
-    """The current thread's address, and the CPU's number."""
-    if kernel.has("pcpu_hot"):  # 6.2 to 6.14 keep these together
+    """Return how the current thread's address and the CPU's number are found."""
+    if kernel.has("pcpu_hot"):  # Linux 6.2 to 6.14
         hot = kernel.per_cpu("pcpu_hot")
         task = hot + btf.offset("pcpu_hot", "current_task")
         number = hot + btf.offset("pcpu_hot", "cpu_number")
         return Access(task, (), 8), Access(number, (), 4, True)
-    # __entry_task is what the way in from user mode takes the current thread from.
+    # arm64's entry from user mode loads the current thread from __entry_task.
     for name in ("current_task", "__entry_task"):
         if kernel.has(name):
             thread = Access(kernel.per_cpu(name), (), 8)
@@ -47,9 +47,9 @@ def _current(kernel: LinuxMemory, btf: Btf) -> tuple[Access, Access]:
 
 
 def builtins(kernel: LinuxMemory, btf: Btf) -> dict[str, Access]:
-    """How in-target code finds D's built-in variables.
+    """Return how in-target code finds D's built-in variables.
 
-    Raises KinstError naming the structure member or symbol that this kernel does not have.
+    Raises KinstError, which names a structure member or symbol that this kernel lacks.
     """
     thread, number = _current(kernel, btf)
 
@@ -73,17 +73,21 @@ def builtins(kernel: LinuxMemory, btf: Btf) -> dict[str, Access]:
     }
 
 
-# Parts of the preemption count (include/linux/preempt.h): a soft interrupt's handler is running;
-# that of a hard interrupt or an NMI is.
+# Masks of the preemption count (include/linux/preempt.h): set while the handler of a soft interrupt
+# runs, and while that of a hard interrupt or an NMI runs.
 _SOFT_INTERRUPT = 1 << 8
 _HARD_INTERRUPT = 0xFF0000
 
 
 def preemption_count(kernel: LinuxMemory, btf: Btf, thread: Access) -> Access | None:
-    """Where the kernel notes that it handles an interrupt, which thread-local variables ask for; a
-    thread that raises it stays on its CPU.  None if it is not found.
+    """Return how the preemption count is found; None if it is not.
 
-    thread: where the current thread's address is."""
+    It tells whether a CPU handles an interrupt, which thread-local variables need; a thread that
+    increments it stays on its CPU.
+
+    Args:
+        thread: how the current thread's address is found.
+    """
     if kernel.has("pcpu_hot") and btf.has("pcpu_hot", "preempt_count"):
         return Access(kernel.per_cpu("pcpu_hot") + btf.offset("pcpu_hot", "preempt_count"), (), 4)
     if kernel.has("__preempt_count"):
@@ -95,12 +99,14 @@ def preemption_count(kernel: LinuxMemory, btf: Btf, thread: Access) -> Access | 
     return None
 
 
-_FULL = 2  # preempt_dynamic_full (kernel/sched/core.c); none and voluntary are less
+_FULL = 2  # preempt_dynamic_full (kernel/sched/core.c); none and voluntary are smaller
 
 
 def preemption(kernel: LinuxMemory) -> int | None:
-    """Facts.preemption.  What switches kernels with PREEMPT_DYNAMIC is in preempt_dynamic_mode; in
-    others only those that preempt have what an interrupt's end calls for it."""
+    """Return Facts.preemption.
+
+    Kernels with PREEMPT_DYNAMIC have preempt_dynamic_mode.  Of the others, only those that preempt
+    have preempt_schedule_irq, which the end of an interrupt calls."""
     if kernel.has("preempt_dynamic_mode"):
         mode = kernel.symbol("preempt_dynamic_mode")
         return mode if kernel.number(mode, 4) < _FULL else None
@@ -108,13 +114,13 @@ def preemption(kernel: LinuxMemory) -> int | None:
 
 
 def possible_cpus(kernel: LinuxMemory) -> int:
-    """One more than the highest CPU that may ever run: one that is off may come while a trace
-    runs."""
+    """Return one more than the highest CPU number that is possible: a CPU that is offline may come
+    online during a trace."""
     return max(1, _cpu_mask(kernel, "__cpu_possible_mask").bit_length())
 
 
 def online_cpus(kernel: LinuxMemory) -> tuple[int, ...]:
-    """The CPUs that run now."""
+    """Return the CPUs that are online now."""
     mask = _cpu_mask(kernel, "__cpu_online_mask")
     return tuple(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
@@ -128,20 +134,20 @@ def _cpu_mask(kernel: LinuxMemory, name: str) -> int:
 
 
 def per_cpu_bases(kernel: LinuxMemory, cpus: int) -> tuple[int, ...]:
-    """The per-CPU base register's value on each CPU."""
+    """Return the value of the per-CPU base register on each CPU."""
     table = kernel.symbol("__per_cpu_offset")
     raw = kernel.read(table, 8 * cpus)
     return tuple(int.from_bytes(raw[i : i + 8], "little") for i in range(0, 8 * cpus, 8))
 
 
 def _steady_timekeeper(kernel: LinuxMemory, btf: Btf) -> int:
-    """The address of a timekeeper that is not being written.
+    """Return the address of a timekeeper that is not being written.
 
-    The kernel makes a new state in shadow_timekeeper (since 6.13 a member of struct tk_data) and
-    copies it while the sequence count is odd; a machine that stands still in that copy has a whole
-    state there.
+    The kernel computes a new state in shadow_timekeeper (since Linux 6.13 a member of struct
+    tk_data), and copies it while the sequence count is odd.  If the machine was stopped during that
+    copy, the shadow is complete.
     """
-    # Since 6.17 the core timekeeper is the first of several (kernel/time/timekeeping.c).
+    # Since Linux 6.17 the core timekeeper is the first of several (kernel/time/timekeeping.c).
     core = kernel.symbol("timekeeper_data" if kernel.has("timekeeper_data") else "tk_core")
     if btf.has("tk_data", "timekeeper"):
         inside = btf.offset("tk_data", "timekeeper")
@@ -156,8 +162,10 @@ def _steady_timekeeper(kernel: LinuxMemory, btf: Btf) -> int:
 
 
 def clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) -> Clock | None:
-    """The kernel's clock as it is now.  Of a kernel that runs meanwhile it is read until it has not
-    changed while it was read: a tick comes every few milliseconds."""
+    """Read the kernel's clock.
+
+    A kernel that runs may change it meanwhile, so it is read until two readings are equal: ticks
+    are some milliseconds apart."""
     before = _clock(kernel, btf, names, per_cpu_base)
     for _ in range(_READINGS):
         now = _clock(kernel, btf, names, per_cpu_base)
@@ -168,14 +176,14 @@ def clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) -> 
 
 
 def _clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) -> Clock | None:
-    """Cycles to CLOCK_MONOTONIC nanoseconds, as the kernel itself computes them.
+    """Return the conversion of cycles to CLOCK_MONOTONIC nanoseconds that the kernel itself uses;
+    None if the kernel has calibrated neither clock.
 
-    codegen must multiply to 128 bits before the shift.  When the kernel keeps time by another
-    clock (hpet, kvm-clock), its scheduler's conversion of the TSC is taken, moved by what
-    CLOCK_MONOTONIC was ahead of it at the scheduler's last tick (struct sched_clock_data keeps
-    both): right to a tick where the scheduler distrusts the TSC, else as far off as the TSC has
-    run away from that other clock since boot; without NTP's corrections.  None when the kernel
-    has calibrated neither.
+    codegen must multiply to 128 bits before the shift.  If the kernel keeps time by another clock
+    (hpet, kvm-clock), the scheduler's conversion of the TSC is used, moved by the difference
+    between CLOCK_MONOTONIC and that clock at the scheduler's last tick (struct sched_clock_data has
+    both). It is exact to a tick if the scheduler does not trust the TSC; otherwise it is off by the
+    drift between the two clocks since boot.  NTP's corrections are not in it.
     """
     keeper = _steady_timekeeper(kernel, btf)
 
@@ -215,32 +223,32 @@ def _clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) ->
 
 
 def release(kernel: LinuxMemory) -> str:
-    """The kernel's release (uname -r) from its banner, or "" when it cannot be read."""
-    found = re.match(r"Linux version (\S+)", kernel.text(kernel.symbol("linux_banner"), 128))
-    return found[1] if found else ""
+    """Return the kernel's release (uname -r) from its banner; "" if the banner has none."""
+    banner = re.match(r"Linux version (\S+)", kernel.text(kernel.symbol("linux_banner"), 128))
+    return banner[1] if banner else ""
 
 
 def user_memory(kernel: LinuxMemory, btf: Btf, thread: Access) -> UserMemory | None:
-    """How a clause reads the memory of the current process: by the kernel's own functions that
-    take no fault and never sleep (mm/maccess.c); None where this kernel has none."""
+    """Return how a clause reads the memory of the current process: with the kernel's own functions
+    that never fault or sleep (mm/maccess.c).  None if this kernel has none."""
     read = "copy_from_user_nofault"
     if not kernel.has(read) or not btf.has("task_struct", "mm"):
         return None
-    known = btf.has("mm_struct", "arg_start") and btf.has("mm_struct", "arg_end")
+    has_arguments = btf.has("mm_struct", "arg_start") and btf.has("mm_struct", "arg_end")
     write = "copy_to_user_nofault"
     return UserMemory(
         kernel.symbol(read),
         kernel.symbol(write) if kernel.has(write) else 0,
         replace(thread, offsets=(btf.offset("task_struct", "mm"),)),
-        btf.offset("mm_struct", "arg_start") if known else 0,
-        btf.offset("mm_struct", "arg_end") if known else 0,
+        btf.offset("mm_struct", "arg_start") if has_arguments else 0,
+        btf.offset("mm_struct", "arg_end") if has_arguments else 0,
     )
 
 
 def gather(kernel: LinuxMemory, btf: Btf, names: IsaFacts) -> Facts:
-    """All facts of a kernel whose slide is known and verified.
+    """Return all facts of a kernel whose slide was verified.
 
-    Raises KinstError naming what is missing: a type, a symbol.
+    Raises KinstError, which names the type or symbol that is missing.
     """
     cpus = possible_cpus(kernel)
     bases = per_cpu_bases(kernel, cpus)
@@ -248,14 +256,14 @@ def gather(kernel: LinuxMemory, btf: Btf, names: IsaFacts) -> Facts:
     def optional(symbol: str) -> int:
         return kernel.symbol(symbol) if kernel.has(symbol) else 0
 
-    found = builtins(kernel, btf)
+    variables = builtins(kernel, btf)
     ticks = clock(kernel, btf, names, bases[0])
     return Facts(
         os="Linux",
         release=release(kernel),
         slide=kernel.slide,
         cpus=cpus,
-        builtins=found,
+        builtins=variables,
         nofault_read=optional("copy_from_kernel_nofault"),
         trap_hook=kernel.symbol(next(filter(kernel.has, names.trap_hooks), names.trap_hooks[0])),
         trap_pc_offset=btf.offset("pt_regs", names.pc),
@@ -264,17 +272,17 @@ def gather(kernel: LinuxMemory, btf: Btf, names: IsaFacts) -> Facts:
         tracer="ftrace",
         per_cpu=names.per_cpu,
         per_cpu_bases=bases,
-        # Not report_bug: that one first reads the instruction at the address it is given.
+        # Not report_bug(), which first reads the instruction at the address that it gets.
         bug_hook=optional("find_bug"),
         clock=ticks,
-        thread_time=thread_time(kernel, btf, found["curthread"], bases[0], ticks),
+        thread_time=thread_time(kernel, btf, variables["curthread"], bases[0], ticks),
         unwinder=unwinder(kernel, btf, names),
         thread_registers=names.thread_registers,
-        user=user_memory(kernel, btf, found["curthread"]),
+        user=user_memory(kernel, btf, variables["curthread"]),
         paths=paths(btf),
         user_state=user_state(kernel, btf, names),
-        interrupt_masks=(_SOFT_INTERRUPT, _HARD_INTERRUPT) if "interrupt" in found else (),
-        pin=found.get("interrupt"),
+        interrupt_masks=(_SOFT_INTERRUPT, _HARD_INTERRUPT) if "interrupt" in variables else (),
+        pin=variables.get("interrupt"),
         preemption=preemption(kernel),
         command_span=command_span(kernel, btf, names.system_calls),
         saved_registers=tuple((name, names.saved.offset(btf, name)) for name in names.saved.places),

@@ -1,4 +1,4 @@
-"""What Linux' own tables tell of a vmlinux or a module's file before it runs.
+"""Facts about the code in a vmlinux or a module's file, from Linux's own tables.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -16,7 +16,7 @@ from kinst.systems.linux.tables import KernelTables
 
 
 class LinuxFile:
-    """The FileRules protocol (kinst/systems/__init__.py)."""
+    """Implements FileRules (kinst/systems/__init__.py)."""
 
     def __init__(self, elf: Elf) -> None:
         self.functions = FunctionTable(elf, 0, "", PADDING)
@@ -24,11 +24,11 @@ class LinuxFile:
         self._tables = KernelTables(elf)
 
     def fixup(self, address: int) -> int | None:
-        """By the exception table."""
+        """Look up the exception table."""
         return self._fixups.get(address)
 
     def is_fatal(self, address: int) -> bool:
-        """Whether nothing runs on behind a trap: everywhere but at warnings."""
+        """Return whether control never continues after a trap: only after a WARN it does."""
         return address not in self._warnings
 
     def dead_ends(self) -> Sequence[str]:

@@ -1,8 +1,9 @@
 """Where the caller's frame is at each instruction of the kernel and of its modules.
 
-From ORC where the kernel has it; else from call frame information: the kernel's is in its file, a
-module's in its debug file, which the caller of find_with() looks for.  In call frame information
-the return address may still be in its register: then its place is RA_IN_SLOT.
+The rules come from ORC, if the kernel has it; otherwise from call frame information, in the
+kernel's file or in a module's debug file, which the function given to find_with() looks for.  By
+call frame information, the return address may still be in its register: then its offset is
+RA_IN_SLOT.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -29,21 +30,24 @@ class Frames:
     def __init__(
         self, kernel: LinuxMemory, image: DebugInfo, modules: LinuxModules, names: IsaFacts
     ) -> None:
-        """image: the kernel's."""
+        """
+        Args:
+            image: the kernel's file.
+        """
         self._kernel = kernel
         self._image = image
         self._modules = modules
         self._names = names
         self._find: FindFrames = lambda module: None
-        self._found: dict[str, ModuleFrames | None] = {}
+        self._of_modules: dict[str, ModuleFrames | None] = {}
 
     def find_with(self, find: FindFrames) -> None:
-        """Where a module has no tables of its own in memory, ask `find`, once for each."""
+        """Call `find`, once for each module, for modules without tables in memory."""
         self._find = find
-        self._found.clear()
+        self._of_modules.clear()
 
     def _orc(self, address: int) -> tuple[Orc | None, int]:
-        """The table that an address is in, and the address as it has it."""
+        """Return the table for an address, and the address as the table has it."""
         module = self._modules.at(address)
         if module is not None:
             return module.orc, address
@@ -52,17 +56,17 @@ class Frames:
     def _cfi(self, address: int) -> CallerRule | None:
         module = self._modules.at(address)
         if module is None:
-            own = self._image.cfi
-            return own.rule(address - self._kernel.slide & MASK) if own is not None else None
-        if module.name not in self._found:
-            self._found[module.name] = self._find(module)
-        found = self._found[module.name]
-        place = found.back(address) if found is not None else None
-        return found.rule(place) if found is not None and place is not None else None
+            cfi = self._image.cfi
+            return cfi.rule(address - self._kernel.slide & MASK) if cfi is not None else None
+        if module.name not in self._of_modules:
+            self._of_modules[module.name] = self._find(module)
+        frames = self._of_modules[module.name]
+        linked = frames.back(address) if frames is not None else None
+        return frames.rule(linked) if frames is not None and linked is not None else None
 
     def rule(self, address: int) -> tuple[str, int, int] | None:
-        """(base register's D name, offset of the CFA, return address's from the CFA); or (the
-        return address's register, 0, RA_IN_SLOT); or None."""
+        """Return (base register's D name, offset of the CFA, offset of the return address from the
+        CFA), or (the return address's register, 0, RA_IN_SLOT), or None."""
         orc, place = self._orc(address)
         if orc is not None:
             rule = orc.rule(place)
@@ -78,7 +82,7 @@ class Frames:
         return names[register], cfi.offset, cfi.return_at
 
     def cfa(self, address: int) -> tuple[str, int] | None:
-        """(base register's D name, offset) of the canonical frame address, or None."""
+        """Return (base register's D name, offset) of the canonical frame address, or None."""
         orc, place = self._orc(address)
         if orc is not None:
             rule = orc.rule(place)
@@ -89,8 +93,8 @@ class Frames:
         return names[cfi.register], cfi.offset
 
     def _at_entry(self, address: int) -> tuple[str, int, int] | None:
-        """Of a module of which nothing else is known: at a function's first instruction the return
-        address is where the ABI has it."""
+        """Return the rule for the first instruction of a module's function, without tables: the
+        return address is where the ABI puts it."""
         module, link = self._modules.at(address), self._names.link
         if module is None or not link:
             return None
@@ -98,6 +102,6 @@ class Frames:
         return (link, 0, RA_IN_SLOT) if entered else None
 
     def saved_frame_pointer(self, address: int) -> int | None:
-        """Where the caller's frame pointer is saved, from the CFA, or None."""
+        """Return where the caller's frame pointer is saved, as an offset from the CFA, or None."""
         orc, place = self._orc(address)
         return None if orc is None else orc.saved_frame_pointer(place)

@@ -1,19 +1,18 @@
-"""ftrace's records: the nop (or two, or an auipc and a nop) at nearly every function's start, and
-who owns it.
+"""ftrace's call sites (a nop, two nops, or an auipc and a nop at the start of nearly every
+function) and the records that tell which are in use.
 
-ftrace keeps one struct dyn_ftrace (ip, flags) for each such nop, in pages of records sorted
-by ip, chained from ftrace_pages_start.  The low bits of flags count the users; bit 31 says
-that the nop is a call now; bit 25 (FTRACE_FL_DISABLED) says that the code is not ftrace's to
-touch.  Linux 6.1 skips a record that is DISABLED and not ENABLED in everything that would
-change it (checked in the running kernel's disassembly: the test is flags & 0x82000000 ==
-0x2000000, in __ftrace_hash_rec_update before it counts a user, and in ftrace_check_record
-before it decides on a change, where it answers "ignore"): no user is counted, no byte is
-compared or written, no warning is given, and filters do not match the function.
+ftrace has one struct dyn_ftrace (ip, flags) for each call site, in pages of records sorted by ip,
+linked from ftrace_pages_start.  The low bits of flags count the users; bit 31 is set while the nop
+is a call; bit 25 (FTRACE_FL_DISABLED) means that ftrace must not touch the code.  Linux 6.1 ignores
+a record that is DISABLED and not ENABLED wherever it would change it: it counts no user, compares
+and writes no byte, prints no warning, and filters do not match the function.  (Checked in the
+running kernel's disassembly: the test is flags & 0x82000000 == 0x2000000, in
+__ftrace_hash_rec_update before it counts a user, and in ftrace_check_record before it decides on a
+change, where it returns "ignore".)
 
-The flag may be taken back only when ftrace has no user at all: a user that came while the
-record was disabled was not counted in it, and ftrace would stop itself with a warning when it
-finds nothing to uncount.  Otherwise the flag stays, which only makes that function unknown to
-ftrace until the kernel is booted again.
+kinst may clear the flag only while ftrace has no user at all.  A user that came while the record
+was disabled is not counted in it, and ftrace would disable itself with a warning when it decrements
+the count.  Otherwise the flag stays, and ftrace ignores that function until the kernel boots again.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -36,16 +35,16 @@ U64 = npt.NDArray[np.uint64]
 USED = "ftrace uses it now (a tracer, kprobe, bpf program or livepatch is attached)"
 INSIDE = "it overlaps ftrace's call site without starting at it"
 LEFT = "ftrace's call site is left to it (-x plant=no-callsite)"
-# A chain longer than this is not a chain of ftrace pages.
+# A longer list is not a list of ftrace pages.
 MAX_PAGES = 65536
-MANY = 64  # records whose flags are read with those of all others
-_LOOKED = 32  # call sites that are looked at to know their layout
-_NEAR = 4096  # bytes between records that are read at once
+MANY = 64  # for more records than this, the flags of all records are read at once
+_LAYOUT_SAMPLES = 32  # call sites that are compared to find their layout
+_NEAR = 4096  # records that are no further apart are read at once
 
 
 def no_users(kernel: LinuxMemory) -> tuple[int, int] | None:
-    """Address of a word, and what it is while no ftrace_ops is registered; None where that is not
-    known."""
+    """Return the address of a word and its value while no ftrace_ops is registered; None if that is
+    not known."""
     if not (kernel.has("ftrace_ops_list") and kernel.has("ftrace_list_end")):
         return None
     return kernel.symbol("ftrace_ops_list"), kernel.symbol("ftrace_list_end")
@@ -53,9 +52,13 @@ def no_users(kernel: LinuxMemory) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class FtraceRecord:
-    """flags_address: of the 8-byte flags word.  flags: its value when it was read.
+    """The record of one call site.
 
-    in_use: a tracer, a kprobe, a bpf program or a livepatch has this function now.
+    Attributes:
+        flags_address: address of the 8-byte flags word.
+        flags: its value when it was read.
+        in_use: a tracer, kprobe, bpf program or livepatch uses this call site now.
+        disabled: ftrace must not touch it.
     """
 
     flags_address: int
@@ -65,40 +68,43 @@ class FtraceRecord:
 
 
 class Ftrace:
-    """The ftrace records of a running kernel, indexed at the first question."""
+    """The ftrace records of a running kernel, read when they are first used."""
 
     def __init__(self, kernel: LinuxMemory, btf: Btf, call_sites: tuple[CallSite, ...]) -> None:
-        """call_sites: how they may be laid out (IsaFacts)."""
+        """
+        Args:
+            call_sites: possible layouts of call sites (IsaFacts).
+        """
         self._kernel = kernel
         self._btf = btf
         self._call_sites = call_sites
 
     @cached_property
     def layout(self) -> CallSite:
-        """How this kernel's call sites are laid out: as most are of some that are looked at.  Each
-        is compared to it before it is planted."""
+        """The layout of this kernel's call sites: the one that fits most of a sample.  Each call
+        site is compared with it before it is planted."""
         first, *others = self._call_sites
         if not others:
             return first
         ips = self._index[0]
-        looked = ips[:: len(ips) // _LOOKED + 1].tolist()
+        sample = ips[:: len(ips) // _LAYOUT_SAMPLES + 1].tolist()
 
         def fitting(one: CallSite) -> int:
-            sites = [ip - one.head_size for ip in looked]
+            sites = [ip - one.head_size for ip in sample]
             return sum(self._at(s, one.size) in self._unused(one, s) for s in sites)
 
         return max(self._call_sites, key=fitting)
 
     def _at(self, site: int, size: int) -> bytes:
-        """Code, or none where none is: a module may begin with what another layout has the second
-        half of a call site."""
+        """Read code, or return b"": before a module's first record there may be nothing, if the
+        layout is another one."""
         try:
             return self._kernel.read(site, size)
         except UnmappedError:
             return b""
 
     def _unused(self, layout: CallSite, site: int) -> tuple[bytes, ...]:
-        """What a call site of this layout has while ftrace does not use it."""
+        """Return the bytes that an unused call site of this layout may have."""
         if layout.head is None:
             return layout.nops
         if not self._kernel.has(layout.caller):
@@ -117,7 +123,7 @@ class Ftrace:
 
     @cached_property
     def _index(self) -> tuple[U64, U64]:
-        """The addresses that records have, in order, and those of their flags words."""
+        """The addresses in all records, ascending, and the addresses of their flags words."""
         kernel, btf = self._kernel, self._btf
         empty = np.zeros(0, dtype=np.uint64)
         if not kernel.has("ftrace_pages_start"):
@@ -152,37 +158,40 @@ class Ftrace:
 
     @cached_property
     def _bits(self) -> tuple[int, int, int]:
-        """FTRACE_FL_DISABLED, FTRACE_FL_ENABLED, and the mask of the user count."""
+        """FTRACE_FL_DISABLED, FTRACE_FL_ENABLED, and the mask of the count of users."""
         disabled = self._btf.enumerator("FTRACE_FL_DISABLED")
         enabled = self._btf.enumerator("FTRACE_FL_ENABLED")
         if disabled is None or enabled is None:
             raise KinstError("the kernel's types do not have ftrace's flags (FTRACE_FL_DISABLED)")
-        # Every flag lies above the count; the lowest of them bounds it.  Which is the lowest
-        # changed over time (DIRECT_EN is bit 23 in 6.1, TOUCHED is 20 in 6.6).
+        # The count is below the lowest flag, which differs between kernels (DIRECT_EN is bit 23 in
+        # Linux 6.1, TOUCHED is bit 20 in 6.6).
         low = [self._btf.enumerator(f"FTRACE_FL_{name}") for name in
                ("DISABLED", "DIRECT_EN", "CALL_OPS_EN", "TOUCHED", "MODIFIED")]  # fmt: skip
         return disabled, enabled, min(bit for bit in low if bit) - 1
 
     def flags_now(self) -> U64:
-        """The flags of all records, in the order of their sites, read at once."""
+        """Read the flags of all records, in the order of their sites."""
         where = self._index[1]
         order = np.argsort(where)
         there = where[order]
         far = np.flatnonzero(np.diff(there) > _NEAR) + 1
-        found = []
+        blocks = []
         for some in np.split(there, far) if len(there) else ():
             first = int(some[0])
             raw = np.frombuffer(self._kernel.read(first, int(some[-1]) + 8 - first), np.uint8)
             words = np.lib.stride_tricks.sliding_window_view(raw, 8)
             rows = words[(some - some[0]).astype(np.int64)]
-            found.append(np.ascontiguousarray(rows).view("<u8").reshape(-1))
+            blocks.append(np.ascontiguousarray(rows).view("<u8").reshape(-1))
         flags = np.zeros(len(where), np.uint64)
-        flags[order] = np.concatenate([*found, flags[:0]])
+        flags[order] = np.concatenate([*blocks, flags[:0]])
         return flags
 
     def record(self, address: int, flags_now: U64 | None = None) -> FtraceRecord | None:
-        """The record of the call site around this running address, or None.  flags_now: what
-        flags_now() has said; without it, the record's own flags are read."""
+        """Return the record of the call site around this running address, or None.
+
+        Args:
+            flags_now: the result of flags_now(); without it, only this record's flags are read.
+        """
         sites, where = self.sites, self._index[1]
         at = int(np.searchsorted(sites, np.uint64(address), side="right")) - 1
         if at < 0 or address >= int(sites[at]) + self.size:
@@ -196,9 +205,13 @@ class Ftrace:
     def refusal(
         self, address: int, size: int, live: bytes, flags_now: U64 | None = None
     ) -> str | None:
-        """None for an instruction outside of every call site; "" for one that may be planted
-        because ftrace leaves its call site unused; else why not.  live: its bytes now.
-        flags_now: as in record()."""
+        """Return None for an instruction outside of call sites, "" if it may be planted because
+        ftrace does not use its call site, otherwise why it may not.
+
+        Args:
+            live: the instruction's live bytes.
+            flags_now: as in record().
+        """
         sites = self.sites
         last = int(np.searchsorted(sites, np.uint64(address + size), side="left")) - 1
         inside = address - int(sites[last]) if last >= 0 else self.size
@@ -209,20 +222,20 @@ class Ftrace:
         may_be = self._unused(self.layout, address - inside)
         if all(live != unused[inside : inside + size] for unused in may_be):
             return USED
-        found = self.record(address, flags_now)
-        return USED if found is not None and found.in_use else ""
+        record = self.record(address, flags_now)
+        return USED if record is not None and record.in_use else ""
 
     def idle(self) -> bool:
-        """Whether ftrace has no user at all (no ftrace_ops is registered)."""
-        known = no_users(self._kernel)
-        return known is not None and self._kernel.number(known[0]) == known[1]
+        """Return whether ftrace has no user at all (no ftrace_ops is registered)."""
+        word = no_users(self._kernel)
+        return word is not None and self._kernel.number(word[0]) == word[1]
 
     def claims(self, addresses: Iterable[int]) -> list[tuple[int, bytes]]:
-        """Writes of data that keep ftrace off these nops; made while the machine is stopped
-        and before the nops are overwritten.  Records already disabled are left alone.
+        """Return the writes that keep ftrace away from these nops, to be made before the nops are
+        overwritten, while the machine is stopped.
 
-        Each write is the one byte of the flags word that holds the flag.  Raises KinstError
-        when ftrace uses one of them.
+        Each write is the byte of a flags word that contains the flag.  Records that are disabled
+        already are left as they are.  Raises KinstError if ftrace uses one of the call sites.
         """
         if not len(self):  # a kernel without dynamic ftrace, which has no such flags
             return []
@@ -249,8 +262,7 @@ class Ftrace:
     def _inside(
         self, addresses: Iterable[int]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-        """Those of the addresses that are in a call site, and the places of their sites in the
-        index before them."""
+        """Return the index of the call site of each address that is in one, and these addresses."""
         wanted = np.fromiter(addresses, np.uint64)
         if not len(self.sites):
             return np.zeros(0, np.int64), wanted[:0]
@@ -260,17 +272,19 @@ class Ftrace:
         return at[inside], wanted[inside]
 
     def releases(self, claimed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Writes that undo what claims() returned; while the machine is stopped and after the
-        nops are back.  Empty when ftrace has users: see the module's text."""
+        """Return the writes that undo those of claims(), to be made after the nops were restored,
+        while the machine is stopped; none if ftrace has users (see above)."""
         if not len(self) or not self.idle():
             return []
         shift = self._bits[0].bit_length() - 1
-        places, known = [at for at, _ in claimed], dict[int, int]()
+        places, by_place = [at for at, _ in claimed], dict[int, int]()
         if len(places) > MANY:
             byte = np.uint64(shift // 8)
             now = self.flags_now() >> np.uint64(8) * byte & np.uint64(0xFF)
-            known = dict(zip((self._index[1] + byte).tolist(), now.tolist(), strict=True))
-        bytes_now = [known[at] if at in known else self._kernel.number(at, 1) for at in places]
+            by_place = dict(zip((self._index[1] + byte).tolist(), now.tolist(), strict=True))
+        bytes_now = [
+            by_place[at] if at in by_place else self._kernel.number(at, 1) for at in places
+        ]
         return [
             (at, bytes([byte & ~(1 << shift % 8) & 0xFF]))
             for at, byte in zip(places, bytes_now, strict=True)

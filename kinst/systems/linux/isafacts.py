@@ -1,6 +1,6 @@
-"""What must be known of Linux on one ISA: a value for each, in the file of the ISA's name.
+"""Facts about Linux on one ISA.  The file with the ISA's name has the value.
 
-Sources: the kernel's arch/*/kernel/traps.c, entry*.S, ftrace.c, jump_label.c and
+Source: the kernel's arch/*/kernel/traps.c, entry*.S, ftrace.c, jump_label.c and
 include/asm/ftrace.h; checked on the running kernels of Debian 12 (6.1) and 13 (6.12).
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
@@ -21,12 +21,17 @@ from kinst.systems.linux.ptregs import SavedRegisters
 
 @dataclass(frozen=True, slots=True)
 class FrameChain:
-    """How a kernel that unwinds by frame pointers does it, for a stopped CPU.
+    """Frame records of a kernel that unwinds by frame pointers.
 
-    stack, frame: D names; next_at, return_at: of the caller's, from the frame pointer.
-    lone_link: the D name of the return address's register, where a function that calls nothing
-    saves the frame pointer alone, right below the caller's frame; else "".
-    high: bits that are set in every kernel address (a return address may be signed)."""
+    Attributes:
+        stack: D name of the stack pointer.
+        frame: D name of the frame pointer.
+        next_at: offset of the caller's frame pointer from the frame pointer.
+        return_at: offset of the return address from the frame pointer.
+        lone_link: D name of the register with the return address, if a function without calls
+            saves only the frame pointer, directly below the caller's frame; otherwise "".
+        high: bits that are set in each kernel address (a return address may be signed).
+    """
 
     stack: str
     frame: str
@@ -38,12 +43,17 @@ class FrameChain:
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """How ftrace's call sites are laid out.
+    """A layout of ftrace's call sites.
 
-    nops: what may stand at a record's address while ftrace does not use it; all of one length.
-    before: bytes in front of it that boot has written for ftrace and that are final (arm64:
-    mov x9, x30).  head: where a call takes two instructions, the first of them, which boot writes
-    and ftrace compares: its bytes, from the distance to what it calls first (`caller`)."""
+    Attributes:
+        nops: the bytes that may be at a record's address while ftrace does not use it, all of one
+            length.
+        before: bytes before that address that boot writes for ftrace and that are final (arm64:
+            mov x9, x30).
+        head: if a call takes two instructions: returns the bytes of the first one, which boot
+            writes and ftrace compares, for a distance to `caller`.
+        caller: the function that call sites call first.
+    """
 
     nops: tuple[bytes, ...]
     before: int = 0
@@ -52,25 +62,29 @@ class CallSite:
 
     @property
     def head_size(self) -> int:
-        """Bytes of a site in front of its record's address."""
+        """Bytes of a call site before its record's address."""
         return len(self.head(0)) if self.head else 0
 
     @property
     def size(self) -> int:
-        """Bytes of a site."""
+        """Bytes of a call site."""
         return self.head_size + len(self.nops[0])
 
     def unused(self, distance: int) -> tuple[bytes, ...]:
-        """What a site may have while ftrace does not use it, so far in front of `caller`."""
+        """Return the bytes that an unused call site may have, at this distance before `caller`."""
         head = self.head(distance) if self.head else b""
         return tuple(head + nop for nop in self.nops)
 
 
 @dataclass(frozen=True, slots=True)
 class CallNames:
-    """Functions of system calls: a prefix before the call's name, and the members of the pt_regs
-    that is their argument, with bytes after their start, which are the program's arguments; without
-    members these are the function's own (arch/*/include/asm/syscall_wrapper.h)."""
+    """Names and arguments of the functions of system calls (arch/*/include/asm/syscall_wrapper.h).
+
+    Attributes:
+        prefix: the name of a function is this prefix and the name of the system call.
+        members: (member, bytes after its start) of the pt_regs that the function gets, for each of
+            the program's arguments; () if the function gets the arguments themselves.
+    """
 
     prefix: str
     members: tuple[tuple[str, int], ...]
@@ -123,11 +137,11 @@ class IsaFacts:
 
 
 def facts_of(isa: str) -> IsaFacts:
-    """Of an ISA (Isa.name), by the file of its name.  Raises KinstError where there is none."""
+    """Return the facts about Linux on an ISA (Isa.name).  Raises KinstError if there are none."""
     folder = importlib.import_module("kinst.systems.linux")
-    known = {info.name for info in pkgutil.iter_modules(folder.__path__)}
-    found = importlib.import_module(f"kinst.systems.linux.{isa}") if isa in known else None
-    facts: IsaFacts | None = getattr(found, "LINUX", None)
+    names = {info.name for info in pkgutil.iter_modules(folder.__path__)}
+    module = importlib.import_module(f"kinst.systems.linux.{isa}") if isa in names else None
+    facts: IsaFacts | None = getattr(module, "LINUX", None)
     if facts is None:
         raise KinstError(f"kinst does not know Linux on {isa}")
     return facts

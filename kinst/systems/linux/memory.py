@@ -1,4 +1,4 @@
-"""Reading the running kernel's memory, and addressing it by symbol.
+"""The running kernel's memory, read by address and by symbol.
 
 Tested by tests/systems/linux/test_modules.py.
 """
@@ -12,10 +12,13 @@ from kinst.image.elf import Elf
 
 
 class LinuxMemory:
-    """A running kernel: its vmlinux file and its memory, slide bytes apart.
+    """A running kernel's memory and its vmlinux file.
 
-    Every read raises KinstError where nothing is mapped, and symbol() where the file has no
+    Reads raise KinstError if nothing is mapped; symbol() and per_cpu() raise it if the file has no
     such symbol.
+
+    Attributes:
+        slide: running address minus linked address.
     """
 
     def __init__(self, memory: KernelMemory, elf: Elf, slide: int) -> None:
@@ -27,17 +30,17 @@ class LinuxMemory:
         return self.elf.address(symbol) is not None
 
     def symbol(self, name: str) -> int:
-        """The running address of a symbol."""
+        """Return the running address of a symbol."""
         linked = self.elf.address(name)
         if linked is None:
             raise KinstError(f"{self.elf.path}: the kernel has no symbol {name}")
         return linked + self.slide & MASK
 
     def per_cpu(self, name: str) -> int:
-        """A per-CPU variable's offset from the per-CPU base.
+        """Return the offset of a per-CPU variable from the per-CPU base.
 
-        Where the variables are linked at 0 (x86) they do not slide; elsewhere the base is the
-        distance of a CPU's copy from the variable as it was linked, and slid.
+        Variables that are linked at 0 (x86) do not slide.  On other ISAs the base is the distance
+        of a CPU's copy from the running address of the variable itself.
         """
         linked = self.elf.address(name)
         if linked is None:
@@ -50,11 +53,12 @@ class LinuxMemory:
         return self.memory.read(address, size)
 
     def number(self, address: int, size: int = 8) -> int:
-        """An unsigned little-endian integer of `size` bytes."""
+        """Read an unsigned little-endian integer of `size` bytes."""
         return int.from_bytes(self.memory.read(address, size), "little")
 
     def text(self, address: int, limit: int) -> str:
-        """A NUL-terminated string of at most limit bytes; what follows it need not be mapped."""
+        """Read a NUL-terminated string of at most `limit` bytes.  Memory after its NUL need not be
+        mapped."""
         raw = b""
         while len(raw) < limit and b"\0" not in raw:
             at = address + len(raw)

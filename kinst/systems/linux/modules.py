@@ -1,8 +1,8 @@
-"""Loaded modules, as the running kernel itself describes them: functions, tables, sections.
+"""Loaded modules: their functions, tables and sections, from the running kernel's memory.
 
-Everything comes from struct module in memory (include/linux/module.h): the symbols that
-kallsyms keeps, the tables that the kernel applied when it loaded the module, and the places of
-its sections.  No file is needed to trace a module by function or instruction.
+All of it comes from struct module (include/linux/module.h): the symbols for kallsyms, the tables
+that the kernel applied when it loaded the module, and the addresses of its sections.  kinst needs
+no file to trace a module by function or instruction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kinst.systems.linux.tables import Spans, spans
 U64 = npt.NDArray[np.uint64]
 
 MAX_MODULES = 4096
-MAX_TABLE = 1 << 22  # entries of one table of one module: more is not a module
+MAX_TABLE = 1 << 22  # entries of one table of a module; with more, the memory is no module
 MAX_SECTIONS = 1024
 TEXT_LETTERS = frozenset(b"tTwW")
 STT_FUNC = 2
@@ -40,9 +40,19 @@ LIVE = 0  # MODULE_STATE_LIVE
 
 @dataclass(frozen=True)
 class Module:
-    """One loaded module.  text: [start, end) of its code.  forbidden: (start, end, reason).
-    fixups: of what may fault on purpose, where control goes then.  label_targets: where the jumps
-    of static keys lead."""
+    """One loaded module.
+
+    Attributes:
+        text: [start, end) of its code.
+        exceptions: instructions with an exception-table entry.
+        bugs: BUG and WARN traps.
+        jump_labels: nops and jumps of static keys.
+        static_calls: sites of static calls.
+        forbidden: (start, end, reason) of code that must not be planted.
+        orc: the module's ORC table, or None.
+        fixups: address at which control continues after a fault, by the faulting instruction.
+        label_targets: branch targets of static keys.
+    """
 
     name: str
     text: tuple[int, int]
@@ -62,7 +72,7 @@ class Module:
 
 
 class _ModuleStruct:
-    """struct module at one address."""
+    """A struct module at one address, read by the names of its members."""
 
     def __init__(self, kernel: LinuxMemory, btf: Btf, at: int) -> None:
         self._kernel = kernel
@@ -88,7 +98,8 @@ class _ModuleStruct:
         return start, self._kernel.read(start, number * entry) if number and start else b""
 
     def relative(self, pointer: str, count: str, entry: int, offset: int = 0) -> U64:
-        """Addresses stored as 32-bit distances from the field at `offset` of each entry."""
+        """Return addresses that are stored as 32-bit distances from the field at `offset` of each
+        entry."""
         start, raw = self.table(pointer, count, entry)
         words = np.frombuffer(raw, dtype="<i4").reshape(-1, entry // 4)[:, offset // 4]
         words = words.astype(np.int64)
@@ -96,7 +107,7 @@ class _ModuleStruct:
         return (words + at).astype(np.uint64) + np.uint64(start)
 
     def absolute(self, pointer: str, count: str) -> U64:
-        """Addresses stored as such."""
+        """Return addresses that are stored as they are."""
         return np.frombuffer(self.table(pointer, count, 8)[1], dtype="<u8")
 
     def region(self, start: str, size: str) -> tuple[int, int]:
@@ -115,19 +126,28 @@ def _within(addresses: U64, text: tuple[int, int]) -> U64:
 
 
 def _sized(kernel: LinuxMemory, addresses: U64, sizes: dict[int, int], otherwise: int) -> Spans:
-    """Code whose length its first byte tells."""
+    """Return spans of code whose sizes depend on their first bytes.
+
+    Args:
+        sizes: size by first byte.
+        otherwise: size for other bytes.
+    """
     first = [kernel.number(int(a), 1) for a in addresses.tolist()]
-    found = np.array([sizes.get(b, otherwise) for b in first], dtype=np.uint64)
-    return spans(addresses, found)
+    lengths = np.array([sizes.get(b, otherwise) for b in first], dtype=np.uint64)
+    return spans(addresses, lengths)
 
 
 class LinuxModules:
-    """The modules that are loaded when they are first asked for."""
+    """The modules that were loaded when `all` was first read."""
 
     def __init__(
         self, kernel: LinuxMemory, btf: Btf, names: IsaFacts, bug_size: int, exception_size: int
     ) -> None:
-        """bug_size, exception_size: bytes of an entry of these tables."""
+        """
+        Args:
+            bug_size: bytes of an entry of the table of BUG and WARN traps.
+            exception_size: bytes of an entry of the exception table.
+        """
         self._exception_size = exception_size
         self._kernel = kernel
         self._btf = btf
@@ -136,33 +156,33 @@ class LinuxModules:
 
     @cached_property
     def all(self) -> tuple[Module, ...]:
-        """Every live module.  Raises KinstError when the list is damaged."""
+        """All live modules.  Raises KinstError if the kernel's list is damaged."""
         kernel, btf = self._kernel, self._btf
         layouts = btf.has("module", "core_layout") or btf.has("module", "mem")
         if not kernel.has("modules") or not layouts:
             return ()
         head = kernel.symbol("modules")
         link = btf.offset("module", "list")
-        found: list[Module] = []
+        live: list[Module] = []
         at = kernel.number(head)
         for _ in range(MAX_MODULES):
             if at == head:
-                return tuple(found)
+                return tuple(live)
             reader = _ModuleStruct(kernel, btf, at - link)
             if reader.number("state", 4) == LIVE:
-                found.append(self._read(reader))
+                live.append(self._read(reader))
             at = kernel.number(at)
         raise KinstError("the running kernel's list of modules has no end")
 
     def at(self, address: int) -> Module | None:
-        """The module whose code holds this address."""
+        """Return the module whose code contains this address."""
         return next((m for m in self.all if m.holds(address)), None)
 
     def _read(self, reader: _ModuleStruct) -> Module:
         kernel = self._kernel
         name = kernel.text(reader.place("name"), 56)
         text = self._text(reader)
-        # Tables keep entries for code that was freed after the module's init.
+        # The tables still have entries for init code, which the kernel has freed.
         jumps = _within(reader.relative("jump_entries", "num_jump_entries", 16), text)
         calls = _within(reader.relative("static_call_sites", "num_static_call_sites", 8), text)
         faulting = reader.relative("extable", "num_exentries", self._exception_size)
@@ -185,7 +205,8 @@ class LinuxModules:
         )
 
     def _text(self, reader: _ModuleStruct) -> tuple[int, int]:
-        """[start, end) of a module's code: since 6.4 it is the first of an array of memories."""
+        """Return [start, end) of a module's code, since Linux 6.4 the first element of an array of
+        memories."""
         if reader.has("core_layout"):
             base = reader.number("core_layout.base")
             return base, base + reader.number("core_layout.text_size", 4)
@@ -207,14 +228,14 @@ class LinuxModules:
             raise KinstError(f"module {module} says that it has {count} symbols")
         rows = np.frombuffer(kernel.read(symtab, count * SYMBOL.itemsize), dtype=SYMBOL)
         letters = kernel.read(types, count)
-        found: dict[int, Function] = {}
+        functions: dict[int, Function] = {}
         for row, letter in zip(rows.tolist(), letters, strict=True):
             offset, info, _, _, address, size = row
             inside = text[0] <= address < text[1]
             if inside and letter in TEXT_LETTERS and info & 15 == STT_FUNC:
                 name = kernel.text(strtab + offset, 256)
-                found.setdefault(address, Function(module, name, address, size))
-        return tuple(found[address] for address in sorted(found))
+                functions.setdefault(address, Function(module, name, address, size))
+        return tuple(functions[address] for address in sorted(functions))
 
     def _sections(self, reader: _ModuleStruct) -> tuple[Section, ...]:
         kernel, btf = self._kernel, self._btf
@@ -225,7 +246,7 @@ class LinuxModules:
             count = kernel.number(attrs + btf.offset("module_sect_attrs", "nsections"), 4)
             size, where = btf.size("module_sect_attr"), btf.offset("module_sect_attr", "address")
             file = btf.offset("module_sect_attr", "battr")
-        else:  # since 6.14
+        else:  # since Linux 6.14
             count = self._listed(attrs + btf.offset("module_sect_attrs", "grp.bin_attrs"))
             size, where = btf.size("bin_attribute"), btf.offset("bin_attribute", "private")
             file = 0
@@ -237,7 +258,7 @@ class LinuxModules:
         )
 
     def _listed(self, pointer: int) -> int:
-        """How many pointers are before the null one in the list that this pointer leads to."""
+        """Return the length of the null-terminated list of pointers to which this pointer leads."""
         kernel = self._kernel
         start = kernel.number(pointer)
         ends = (n for n in range(MAX_SECTIONS) if not kernel.number(start + 8 * n))
@@ -275,7 +296,7 @@ def _over(where: Spans, address: int, size: int) -> bool:
 
 
 class ModuleRules:
-    """What is not planted in modules, and why; the words are refusals.py's."""
+    """Reasons why instructions of modules may not be planted, with the texts of refusals.py."""
 
     def __init__(self, kernel: LinuxMemory, modules: LinuxModules, ftrace: Ftrace) -> None:
         self._kernel = kernel
@@ -283,7 +304,7 @@ class ModuleRules:
         self._ftrace = ftrace
 
     def function(self, function: Function) -> str:
-        """Why no instruction of a module's function may be planted, or ""."""
+        """Return why no instruction of a module's function may be planted, or ""."""
         module = self._modules.at(function.address)
         if module is None:
             return f"module {function.module} is not loaded any more"
@@ -293,7 +314,12 @@ class ModuleRules:
         return ""
 
     def site(self, address: int, size: int, fault_hook: bool, bug_hook: bool) -> str:
-        """Why this one instruction of a module may not be planted, or ""."""
+        """Return why this instruction of a module may not be planted, or "".
+
+        Args:
+            fault_hook: faults of displaced instructions can be reported at the original address.
+            bug_hook: BUG and WARN traps can be reported at the original address.
+        """
         module = self._modules.at(address)
         if module is None:
             return "its module is not loaded any more"
@@ -308,7 +334,7 @@ class ModuleRules:
         return self._ftrace.refusal(address, size, self._kernel.read(address, size)) or ""
 
     def rewritten(self, address: int, size: int) -> bool:
-        """Whether the kernel may write there while it runs."""
+        """Return whether the kernel may write there while it runs."""
         module = self._modules.at(address)
         return module is not None and any(
             _over(where, address, size) for where in (module.jump_labels, module.static_calls)

@@ -1,4 +1,4 @@
-"""Calls by which a running Linux kernel lends kinst memory, and where its threads are.
+"""Functions of a running Linux kernel that allocate memory for kinst, and where its threads are.
 
 Sources: include/linux/gfp.h and gfp_types.h, mm/page_alloc.c (free_pages), mm/vmalloc.c
 (vunmap_range); include/linux/sched.h and sched/signal.h for the lists of threads.
@@ -15,30 +15,31 @@ from kinst.systems.linux.ftrace import no_users
 from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.user_state import stack_size
 
-# What system calls lead to, and one periodic work: entered by a thread that may sleep, holds no
-# lock and takes interrupts.
+# Functions that system calls enter, and one that runs periodically.  Their thread may sleep, holds
+# no lock and takes interrupts.
 _ENTRIES = (
     "ksys_read", "ksys_write", "do_sys_openat2", "do_sys_poll", "core_sys_select", "do_epoll_wait",
     "do_futex", "hrtimer_nanosleep", "kernel_wait4", "vmstat_shepherd",
 )  # fmt: skip
-# Nothing runs through it while the kernel is well.
+# Never executed unless the kernel panics.
 _LANDING = "panic"
-# What a system call of a number that there is none of leads to: the error ENOSYS.
+# Entered by system calls with an unknown number; it returns the error ENOSYS.
 _RETURNING = "sys_ni_syscall"
-# Since 6.10 the functions have names of their own below the macros (CONFIG_MEM_ALLOC_PROFILING).
+# Since Linux 6.10 these names are macros around functions with other names
+# (CONFIG_MEM_ALLOC_PROFILING).
 _ALLOCATE = ("__get_free_pages", "get_free_pages_noprof")
 _RELEASE = "free_pages"
-# Both take (start, end), and forget how these addresses were translated on all CPUs.  The first is
-# inline on arm64; the second does that behind the unmapping of what is mapped.
+# All take (start, end), and make all CPUs discard cached translations of these addresses.  The
+# first is inline on arm64; the others do it after they have unmapped what is mapped.
 _FORGET = ("flush_tlb_kernel_range", "vunmap_range", "unmap_kernel_range")
-# GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN | __GFP_NORETRY.  Zeroed by the kernel itself, whatever
-# QEMU has translated of what was there before is gone.
+# GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN | __GFP_NORETRY.  Because the kernel itself zeroes the
+# memory, QEMU discards translations of code that was there.
 _FLAGS = 0xCC0 | 0x100 | 0x2000 | 0x10000
 _SAVED_STACK_POINTER = ("thread.sp", "thread.cpu_context.sp")
 
 
 def allocator(kernel: LinuxMemory, btf: Btf, facts: Facts) -> PageAllocator | None:
-    """None for a kernel that has not what is needed."""
+    """Return the page allocator; None if this kernel lacks one of the functions."""
 
     def first(names: tuple[str, ...]) -> int:
         return next((kernel.symbol(name) for name in names if kernel.has(name)), 0)
@@ -58,7 +59,7 @@ def allocator(kernel: LinuxMemory, btf: Btf, facts: Facts) -> PageAllocator | No
 
 
 def threads(kernel: LinuxMemory, btf: Btf) -> Threads | None:
-    """The lists of all threads; None where the kernel's types do not tell them."""
+    """Return the lists of all threads; None if the kernel's types do not tell them."""
     task = "task_struct"
     saved = next((path for path in _SAVED_STACK_POINTER if btf.has(task, path)), "")
     wanted = [

@@ -1,7 +1,7 @@
-"""How Linux keeps paths of files, and the code of a clause that finds one.
+"""In-target code that finds the path of a file, from Linux's directory entries and mounts.
 
-The walk is that of d_path() (fs/d_path.c), from the directory entry up to the process's root and
-across mounts.  It takes no lock, so it may see half of a concurrent rename; every read is checked.
+It walks as d_path() does (fs/d_path.c): from the directory entry up to the process's root, across
+mounts.  It takes no lock, so it may see half of a concurrent rename; each read is checked.
 
 Tested by tests/codegen/helpers.
 """
@@ -21,7 +21,7 @@ ROOM = 4096  # PATH_MAX
 
 LONGEST_NAME = 255  # NAME_MAX
 
-STEPS = 512  # entries and mounts on the way of one path, at most
+STEPS = 512  # directory entries and mounts of one path, at most
 
 _SLASH = ord("/")
 
@@ -30,26 +30,29 @@ _DELETED = b" (deleted)"
 
 @dataclass(frozen=True, slots=True)
 class LinuxPaths:
-    """Offsets in the kernel's structures.  Implements PathCode (codegen/helpers/paths.py)."""
+    """Implements PathCode (codegen/helpers/paths.py).  The fields are offsets of structure
+    members."""
 
-    # In the thread, of the address of what has its current directory (pwd) and its root, which are
-    # pairs of addresses: of a mount's public part (mount) and of a directory entry (dentry).
+    # fs, in a thread: address of the structure with its current directory (pwd) and its root.  Each
+    # of these is a pair of addresses: of a mount's public part (mount), and of a directory entry
+    # (dentry).
     fs: int
     pwd: int
     root: int
     mount: int
     dentry: int
-    # In a directory entry.  hashed is 0 if the file was deleted.
+    # In a directory entry.  The word at `hashed` is 0 if the file was deleted.
     parent: int
     name: int
     length: int
     hashed: int
     operations: int
-    # In an entry's operations, of a function that makes the name up.
+    # In an entry's operations: address of a function that makes up its name.
     own_name: int
-    # In the public part of a mount, of its topmost entry.
+    # In the public part of a mount: address of its topmost entry.
     top: int
-    # In the mount: of its public part, of the mount that it is in, and of the entry where.
+    # In a mount: its public part, and the addresses of the mount that it is mounted in and of the
+    # directory entry that it is mounted on.
     public: int
     above: int
     at: int
@@ -68,18 +71,19 @@ class LinuxPaths:
         return _path(unit, name, self)
 
     def _place(self, firing: Firing, offset: int) -> IrValue:
-        """Address of one of the thread's pairs of mount and entry; 0 where there is no thread."""
+        """Emit code for the address of one of the thread's pairs of mount and entry, 0 without a
+        thread."""
         code = firing.code
         words = (current_thread(firing), code.add(firing.temp(), TEMP_WORD))
         write = partial(_file_system, offset=self.fs)
-        found = code.call(firing.unit.helper("file_system", write), words)
-        return code.select(code.icmp("eq", found, 0), const(0), code.add(found, offset))
+        view = code.call(firing.unit.helper("file_system", write), words)
+        return code.select(code.icmp("eq", view, 0), const(0), code.add(view, offset))
 
 
 class _Walk:
-    """The function path(place, root, work, room), under construction (codegen/helpers/paths.py).
+    """The function path(place, root, work, room) (codegen/helpers/paths.py), while it is generated.
 
-    place, root: addresses of a pair of mount and directory entry; root 0 means the topmost one.
+    place and root are addresses of a pair of mount and directory entry; root 0 is the topmost one.
     """
 
     def __init__(self, unit: Unit, code: IrFunction, paths: LinuxPaths) -> None:
@@ -113,8 +117,8 @@ class _Walk:
         return self.code.op("add", self.work, self.code.get(self.at))
 
     def begin(self) -> None:
-        """Handle files that are in no tree, which have no path, and deleted ones, whose path says
-        so."""
+        """Handle files outside of all trees, which have no path, and deleted files, whose path ends
+        in " (deleted)"."""
         code, paths = self.code, self.paths
         entry = code.get(self.entry)
         top = self.word(code.get(self.mount), paths.top)
@@ -136,7 +140,7 @@ class _Walk:
         when(code, both(code, unhashed, code.icmp("ne", entry, parent)), say)
 
     def up(self) -> None:
-        """One step towards the root."""
+        """Emit one step towards the root."""
         code, paths = self.code, self.paths
         mount, entry = code.get(self.mount), code.get(self.entry)
         top, parent = self.word(mount, paths.top), self.word(entry, paths.parent)
@@ -165,7 +169,7 @@ class _Walk:
         self.code.set(self.going, const(0))
 
     def name(self, entry: IrValue) -> None:
-        """Put a slash and the entry's name before the text so far."""
+        """Emit code that puts a slash and the entry's name before the text so far."""
         code, paths = self.code, self.paths
         length = self.word(entry, paths.length, 4)
         start = code.op("sub", code.get(self.at), length)
@@ -178,7 +182,7 @@ class _Walk:
 
 
 def _path(unit: Unit, name: str, paths: LinuxPaths) -> IrFunction:
-    """path(place, root, work, room): see _Walk."""
+    """Generate path(place, root, work, room); _Walk has the parameters."""
     code = unit.function(name, 4)
     walk = _Walk(unit, code, paths)
     end = const(ROOM - 1)
@@ -215,9 +219,11 @@ def _path(unit: Unit, name: str, paths: LinuxPaths) -> IrFunction:
 
 
 def _file_system(unit: Unit, name: str, offset: int) -> IrFunction:
-    """file_system(thread, room) -> address of the thread's view of the file system, or 0.
+    """Generate file_system(thread, room), which returns the address of the thread's fs_struct or 0.
 
-    offset: of that address in a thread."""
+    Args:
+        offset: offset of that address in a thread.
+    """
     code = unit.function(name, 2)
     thread, room = code.params
     leave(code, code.icmp("eq", thread, 0), const(0))
@@ -229,7 +235,7 @@ def _file_system(unit: Unit, name: str, offset: int) -> IrFunction:
 
 
 def paths(btf: Btf) -> LinuxPaths | None:
-    """Return the offsets; None if this kernel's structures are others."""
+    """Return the offsets; None if this kernel's structures have other members."""
     try:
         return LinuxPaths(
             fs=btf.offset("task_struct", "fs"),

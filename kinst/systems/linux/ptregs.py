@@ -1,6 +1,6 @@
-"""struct pt_regs: where Linux saves registers, by instruction set (arch/*/include/asm/ptrace.h).
+"""struct pt_regs, in which Linux saves registers (arch/*/include/asm/ptrace.h).
 
-Names of D to (member, bytes behind it).  Where a member lies says the kernel's BTF.
+The kernel's BTF has the offsets of its members.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -13,17 +13,26 @@ from dataclasses import dataclass
 from kinst.image.btf import Btf
 
 PT_REGS = "pt_regs"
-Places = Mapping[str, tuple[str, int]]
+Places = Mapping[str, tuple[str, int]]  # D name to (member, bytes after its start)
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRegisters:
-    """places: every register of regs[] that is saved.  pc, stack, frame: D names of the program
-    counter, the stack pointer and the frame pointer.  link: of the return address's register,
-    "" where calls push it.  next_at, return_at: where, from the frame pointer, the caller's
-    frame pointer and the return address are (each ABI's frame record).  padding: symbol of a
-    kernel that leaves so many bytes above the registers on a thread's stack.  kernel: constants
-    by member that say that the registers are the kernel's.  user_bits: of a user address.
+    """The saved registers of one ISA.
+
+    Attributes:
+        places: where each register of regs[] is saved.
+        pc: D name of the program counter.
+        stack: D name of the stack pointer.
+        frame: D name of the frame pointer.
+        link: D name of the register with the return address; "" if calls push it.
+        next_at: offset of the caller's frame pointer from the frame pointer (the ABI's frame
+            record).
+        return_at: offset of the return address from the frame pointer.
+        kernel: (member, value) of each member that marks registers as those of the kernel.
+        padding: (symbol, bytes): kernels with this symbol leave so many bytes above the registers
+            on a thread's stack.
+        user_bits: bits of an address in user mode.
     """
 
     places: Places
@@ -38,7 +47,7 @@ class SavedRegisters:
     user_bits: int = 64
 
     def offset(self, btf: Btf, name: str) -> int:
-        """Of a register, by its D name, in the structure.  Raises KinstError for a kernel
-        without that member."""
-        member, behind = self.places[name]
-        return btf.offset(PT_REGS, member) + behind
+        """Return the offset of a register in the structure, by its D name.  Raises KinstError if
+        this kernel's structure lacks the member."""
+        member, after = self.places[name]
+        return btf.offset(PT_REGS, member) + after

@@ -1,10 +1,10 @@
-"""What of the Linux kernel is never planted on, and why.
+"""Code of the Linux kernel that is never planted, with the reasons.
 
-After boot the text is final but for jump labels, static calls and ftrace's nops.  Alternatives,
-paravirtual calls, retpolines and return thunks were rewritten once before the first process
-ran, so their live bytes are planted like any other.  Lock prefixes are rewritten only when a
-kernel that booted with one CPU gets a second one, and then only where the byte is still the
-one that boot put there: under a patch the kernel leaves it alone.
+After boot, the kernel changes its text only at jump labels, static calls and ftrace's nops.  It
+rewrites alternatives, paravirtual calls, retpolines and return thunks once, before the first
+process runs; their live bytes are planted like others.  It rewrites lock prefixes only when a
+kernel that booted with one CPU gets a second one, and only if the byte is still the one that boot
+wrote: it does not touch a patch.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -47,7 +47,10 @@ class KernelRules:
 
     def __init__(self, kernel: LinuxMemory, tables: KernelTables, table: FunctionTable,
                  ftrace: Ftrace, names: IsaFacts, *, notified: bool = False) -> None:  # fmt: skip
-        """notified: breakpoints reach kinst by a die notifier."""
+        """
+        Args:
+            notified: breakpoints reach kinst by a die notifier.
+        """
         self._notified = notified
         self._kernel = kernel
         self._tables = tables
@@ -66,29 +69,29 @@ class KernelRules:
 
     @cached_property
     def _by_address(self) -> dict[int, str]:
-        """Functions refused one by one: address to reason."""
-        found: dict[int, str] = {}
+        """Reasons for single functions, by address."""
+        reasons: dict[int, str] = {}
         for linked in self._tables.blacklist.tolist():
             function = self._functions.at(linked + self._kernel.slide & MASK)
             if function is not None:
-                found[function.address] = "it is on the kernel's own do-not-probe list"
+                reasons[function.address] = "it is on the kernel's own do-not-probe list"
         for name, reason in {
             **NAME_REASONS,
             **(NOTIFIED_REASONS if self._notified else {}),
             **dict.fromkeys(self._names.trap_hooks, HOOKED),
         }.items():
             for function in self._functions.lookup(name):
-                found[function.address] = reason
-        return found
+                reasons[function.address] = reason
+        return reasons
 
     def function(self, function: Function) -> str:
-        """Why no instruction of a function may be planted, or ""."""
+        """Return why no instruction of a function may be planted, or ""."""
         for start, end, reason in self._regions:
             if start <= function.address < end:
                 return reason
         if function.address in self._by_address:
             return self._by_address[function.address]
-        # The compiler moved a function's unlikely part out of the section that it was put in.
+        # The compiler moves a function's unlikely part out of the function's section.
         parent, dot, _ = function.name.partition(COLD)
         if dot:
             for whole in self._functions.lookup(parent):
@@ -125,7 +128,7 @@ class KernelRules:
 
     @cached_property
     def _final(self) -> list[Spans]:
-        """Code that may differ from the file because boot chose its final form."""
+        """Code that may differ from the file because boot selected its final form."""
         tables, before = self._tables, self._ftrace.layout.before
         return [
             self._spans(tables.alternatives.start, tables.alternatives.size),
@@ -139,7 +142,7 @@ class KernelRules:
         ]
 
     def has_fixup(self, address: int) -> bool:
-        """Whether the instruction at this address has an exception-table entry."""
+        """Return whether the instruction at this address has an exception-table entry."""
         return address in self._fixups
 
     @cached_property
@@ -147,7 +150,7 @@ class KernelRules:
         return frozenset(self._exceptions.start.tolist())
 
     def is_bug(self, address: int) -> bool:
-        """Whether the instruction at this address is a BUG or WARN trap."""
+        """Return whether the instruction at this address is a BUG or WARN trap."""
         return address in self._bug_bytes
 
     @cached_property
@@ -160,11 +163,11 @@ class KernelRules:
     def sites(
         self, sites: Sequence[tuple[int, int]], fault_hook: bool, bug_hook: bool
     ) -> list[str]:
-        """For each (address, size) of an instruction: why it may not be planted, or "".
+        """Return, for each (address, size) of an instruction, why it may not be planted, or "".
 
-        Reads the live bytes, of many neighbouring sites at once.  fault_hook: whether faults
-        in displaced instructions can be reported as at the original address; bug_hook: whether
-        BUG and WARN traps can be.
+        Args:
+            fault_hook: faults of displaced instructions can be reported at the original address.
+            bug_hook: BUG and WARN traps can be reported at the original address.
         """
         reasons = [""] * len(sites)
         if not sites:
@@ -193,21 +196,22 @@ class KernelRules:
         return reasons
 
     def at_call_sites(self, sites: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:
-        """For each (address, size): whether any of it is in a call site of ftrace's."""
+        """Return, for each (address, size), whether it overlaps a call site of ftrace."""
         address = np.array([a for a, _ in sites], dtype=np.uint64)
         size = np.array([s for _, s in sites], dtype=np.uint64)
         return self._ftrace_sites.overlaps(address, size)
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:
-        """For each (address, size): whether the kernel may write there after boot, where ftrace's
-        claims do not keep it from that.  A lock prefix is looked for where it was, and what looks
-        like what boot made of it is made one again."""
+        """Return, for each (address, size), whether the kernel may write there after boot.
+
+        Call sites of ftrace are not among them, since claims prevent that.  Lock prefixes are: when
+        a second CPU comes, the kernel restores those that boot replaced."""
         address = np.array([a for a, _ in sites], dtype=np.uint64)
         size = np.array([s for _, s in sites], dtype=np.uint64)
-        found = self._locks.overlaps(address, size)
+        rewritten = self._locks.overlaps(address, size)
         for _, where in self._rewritten:
-            found |= where.overlaps(address, size)
-        return found
+            rewritten |= where.overlaps(address, size)
+        return rewritten
 
     @cached_property
     def _locks(self) -> Spans:
@@ -221,8 +225,12 @@ class KernelRules:
     def _bytes(
         self, address: U64, size: U64, always: Bools, different: Bools
     ) -> Iterator[tuple[int, bytes, bytes]]:
-        """(index, live bytes, the file's bytes) of some of these: `always`, and those `different`
-        where the two are not the same.  Many neighbours are read at once."""
+        """Yield (index, live bytes, the file's bytes) of sites, many neighbours read at once.
+
+        Args:
+            always: sites that are always yielded.
+            different: sites that are yielded if their live bytes differ from the file's.
+        """
         order = np.argsort(address, kind="stable")
         there = address[order]
         at = 0
@@ -232,15 +240,15 @@ class KernelRules:
             run = order[at : max(end, at + 1)]
             at += len(run)
             offset = (address[run] - np.uint64(start)).astype(np.int64)
-            behind = offset + size[run].astype(np.int64)
-            length = int(behind.max())
+            end_offset = offset + size[run].astype(np.int64)
+            length = int(end_offset.max())
             now, then = self._kernel.read(start, length), self._file(start, length)
             asked = always[run] | different[run]
             if len(then) == length:
                 wrong = np.frombuffer(now, np.uint8) != np.frombuffer(then, np.uint8)
                 before = np.concatenate([[0], np.cumsum(wrong)])
-                asked = always[run] | (different[run] & (before[behind] > before[offset]))
-            rows = run[asked].tolist(), offset[asked].tolist(), behind[asked].tolist()
+                asked = always[run] | (different[run] & (before[end_offset] > before[offset]))
+            rows = run[asked].tolist(), offset[asked].tolist(), end_offset[asked].tolist()
             for k, low, high in zip(*rows, strict=True):
                 yield k, now[low:high], then[low:high]
 
@@ -251,10 +259,10 @@ class KernelRules:
             return b""
 
     def _slid(self, live: bytes, linked: bytes) -> bool:
-        """Whether the bytes differ only by a 32- or 64-bit address that KASLR relocated.
+        """Return whether the bytes differ only by 32- or 64-bit addresses that KASLR relocated.
 
-        Absolute addresses move by the slide; distances to per-CPU variables, which do not
-        move, shrink by it.
+        Absolute addresses increase by the slide; distances to per-CPU variables, which do not move,
+        decrease by it.
         """
         slide = self._kernel.slide
         return bool(slide) and len(live) == len(linked) and _relocated(live, linked, slide, 2)
@@ -264,12 +272,12 @@ _TOGETHER = 1 << 16  # bytes of code that are read at once
 
 
 def _live(start: U64, size: int) -> Spans:
-    """Spans of one size at running addresses."""
+    """Return spans of one size at running addresses."""
     return spans(start, np.full(len(start), size, dtype=np.uint64))
 
 
 def _relocated(live: bytes, linked: bytes, slide: int, fields: int) -> bool:
-    """Whether linked becomes live by moving at most `fields` of its 4- or 8-byte fields."""
+    """Return whether relocating at most `fields` fields of 4 or 8 bytes turns linked into live."""
     first = next((i for i, (a, b) in enumerate(zip(live, linked, strict=True)) if a != b), None)
     if first is None:
         return True

@@ -10,11 +10,11 @@ from kinst.systems.linux.guest.boot import boot
 from kinst.systems.linux.isafacts import CallNames, CallSite, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
-# Where the image can be (Documentation/arch/riscv/vm-layout.rst): the last 2 GB, of which the
-# image's own gigabyte is the first, KASLR or not.
+# Addresses of the image (Documentation/arch/riscv/vm-layout.rst): the first gigabyte of the last
+# 2 GB, with or without KASLR.
 _IMAGE = (0xFFFF_FFFF_8000_0000, 0xFFFF_FFFF_C000_0000)
-# Modules lie up to 2 GB below the image's end and are filled in from there; what reaches them and
-# the text both is the gigabyte between, less the last 128 MB, which are for compiled BPF programs.
+# Modules are loaded from 2 GB below the image's end upwards.  Branches reach both them and the text
+# from the gigabyte in between, whose last 128 MB are for compiled BPF programs.
 _SCRATCH = (0xFFFF_FFFF_0000_0000, 0xFFFF_FFFF_C000_0000)
 _BPF = (0xFFFF_FFFF_7800_0000, 0xFFFF_FFFF_8000_0000)
 
@@ -27,7 +27,7 @@ _AUIPC_T0 = 0x297
 
 
 def _upper_half(distance: int) -> bytes:
-    """auipc t0, as boot writes it in front of a nop that becomes a jalr by t0."""
+    """Return the auipc t0 that boot writes before a nop that ftrace replaces with a jalr by t0."""
     return (distance + 0x800 & 0xFFFF_F000 | _AUIPC_T0).to_bytes(4, "little")
 
 
@@ -48,14 +48,15 @@ LINUX = IsaFacts(
     clocksources=("riscv_clocksource",),
     per_cpu=PerCpu(None, "", "%tp"),
     page_tables="swapper_pg_dir",
-    # Two nops for auipc and jalr; since 6.16 boot writes the auipc, and the record is the jalr's.
+    # Two nops, for auipc and jalr; since Linux 6.16 boot writes the auipc, and records have the
+    # address of the jalr.
     call_sites=(CallSite((_NOP * 2,)), CallSite((_NOP,), head=_upper_half)),
-    # The thread is in tp; while user mode has tp for itself it is in sscratch, which is else 0.
+    # In kernel mode tp holds the thread and sscratch is 0; in user mode sscratch holds it.
     thread_registers=("sscratch", "tp"),
     chain=FrameChain("R_SP", "R_S0", -16, -8, "R_RA", 0),
     link="R_RA",
     frame_registers={1: "R_RA", 2: "R_SP", 8: "R_S0"},
-    # Since 6.6 by way of pt_regs; before that functions of C.
+    # Since Linux 6.6 the functions get pt_regs; before, they got the arguments themselves.
     system_calls=(
         CallNames("__riscv_sys_", tuple((n, 0) for n in ("orig_a0", "a1", "a2", "a3", "a4", "a5"))),
         CallNames("sys_", ()),

@@ -1,7 +1,7 @@
-"""Regions and functions of Linux that are special by name: never planted on, and why; never
-returning.
+"""Regions and functions of Linux that are special by name: those never planted, with the reason,
+and those that never return.
 
-A name that a kernel does not have means nothing there, so one table serves every ISA.
+Names that a kernel does not have are ignored, so that one table is for all ISAs.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ NAME_REASONS = {
     "riscv_v_context_nesting_end": _ON_THE_WAY,
 }
 
-# What a breakpoint runs through on its way to a die notifier and is on no list of the kernel's own
-# (kernel/notifier.c, kernel/rcu/tree_plugin.h); notifiers that are called before others.
+# Functions that a breakpoint runs through on its way to a die notifier and that are on no list of
+# the kernel's own (kernel/notifier.c, kernel/rcu/tree_plugin.h); and notifiers called earlier.
 _NOTIFIED = "every breakpoint runs through it on its way to kinst"
 NOTIFIED_REASONS = {
     "__rcu_read_lock": _NOTIFIED,

@@ -1,7 +1,7 @@
-"""A running Linux kernel: what must be known of it to plant in it.
+"""A running Linux kernel.
 
-attach() checks that the file is the running kernel's and returns a Linux, which answers the System
-protocol of kinst/core/system.py.
+attach() checks that the file is the running kernel's, and returns a Linux, which implements System
+of kinst/core/system.py.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ TICKS = "jiffies_64"
 _PANIC_CPU = "panic_cpu"
 _BANNER = 256  # bytes that hold a version line (init/version.c)
 MODULE = "vmlinux"
-# Function symbols of the padding before functions (since 6.2), and what the kernel's build makes of
-# marks and local labels of code that it links under another name.
+# Prefixes of symbols that are no functions: padding before functions (since 6.2), and marks and
+# local labels of code that the kernel's build links under another name.
 PADDING = (*NO_FUNCTIONS, "__pfx_", "__cfi_", "__efistub_$", "__efistub_.L", "__pi_$", "__pi_.L",
            "__kvm_nvhe_$")  # fmt: skip
 
 
 class Linux:
-    """A running Linux kernel.  Made by attach()."""
+    """Implements System for a running Linux kernel.  attach() makes it."""
 
     def __init__(
         self,
@@ -70,7 +70,11 @@ class Linux:
         notified: bool = False,
         argument_slots: Sequence[int] = (),
     ) -> None:
-        """argument_slots: of the registers that a C function gets its arguments in (Isa)."""
+        """
+        Args:
+            notified: breakpoints reach kinst by a die notifier.
+            argument_slots: slots of the registers in which a C function gets its arguments (Isa).
+        """
         self.facts = facts
         self._btf = btf
         self._arch = arch
@@ -91,56 +95,48 @@ class Linux:
         self._leaves_call_sites = False
 
     def leaving_call_sites(self) -> Linux:
-        """See core/system.py: ftrace's."""
-        made = copy(self)
-        made._leaves_call_sites = True
-        return made
+        system = copy(self)
+        system._leaves_call_sites = True
+        return system
 
     def left(self, sites: Sequence[tuple[int, int]]) -> list[bool]:
-        """See core/system.py."""
         if not self._leaves_call_sites:
             return [False] * len(sites)
-        found: list[bool] = self._refusals.at_call_sites(sites).tolist()
-        return found
+        inside: list[bool] = self._refusals.at_call_sites(sites).tolist()
+        return inside
 
     def modules(self) -> Sequence[Module]:
-        """The modules that are loaded when they are first asked for."""
+        """Return the modules that were loaded when this was first called."""
         return self._modules.all
 
     def find_frames_with(self, find: FindFrames) -> None:
-        """See core/system.py."""
         self.frames.find_with(find)
 
     def code(self, address: int, size: int) -> bytes:
-        """The live bytes.  Raises KinstError where nothing is mapped."""
+        """Read live bytes.  Raises KinstError if nothing is mapped."""
         return self._kernel.read(address, size)
 
     def clock(self) -> Clock | None:
-        """facts.clock, read anew: its now_ns is the last tick's."""
         return clock(self._kernel, self._btf, self._arch, self.facts.per_cpu_bases[0])
 
     def online_cpus(self) -> Sequence[int]:
-        """See core/system.py."""
         return online_cpus(self._kernel)
 
     def functions(self) -> Sequence[Function]:
-        """Every function of the kernel under its canonical name, in address order, and then of
-        the loaded modules."""
+        """Return the kernel's functions under their canonical names, in address order, followed by
+        those of the loaded modules."""
         return (*self.table.all, *(f for m in self._modules.all for f in m.functions))
 
     def lookup(self, name: str) -> list[Function]:
-        """The functions of exactly this name or alias; several when it is ambiguous."""
         of_modules = [f for m in self._modules.all for f in m.functions if f.name == name]
         return self.table.lookup(name) + of_modules
 
     def glob(self, pattern: str) -> list[Function]:
-        """The functions that match an sh(1) pattern, each once, in address order."""
         match = re.compile(translate(pattern)).match
         of_modules = [f for m in self._modules.all for f in m.functions if match(f.name)]
         return self.table.glob(pattern) + of_modules
 
     def function_at(self, address: int) -> Function | None:
-        """The function whose code holds this address, or None."""
         module = self._modules.at(address)
         if module is None:
             return self.table.at(address)
@@ -148,12 +144,11 @@ class Linux:
         return next(inside, None)
 
     def variable_at(self, address: int) -> tuple[str, str, int] | None:
-        """(module, name, start) of the variable of the kernel proper that holds an address."""
-        found = self._variables.at(address)
-        return None if found is None else (MODULE, *found)
+        """Return (module, name, start); variables of modules are not known."""
+        variable = self._variables.at(address)
+        return None if variable is None else (MODULE, *variable)
 
     def system_calls(self) -> Sequence[SystemCall]:
-        """See core/system.py."""
         return self._system_calls
 
     @cached_property
@@ -161,80 +156,74 @@ class Linux:
         return system_calls(self.table, self._btf, self._arch.system_calls, self._argument_slots)
 
     def refusals(self, function: Function) -> str:
-        """Why no instruction of this function may be planted, or ""."""
         if function.module != MODULE:
             return self._module_rules.function(function)
         return self._refusals.function(function)
 
     def site_refusal(self, address: int, size: int) -> str:
-        """Why this one instruction may not be planted, or ""; reads its live bytes."""
+        """Return why this instruction may not be planted, or ""."""
         return self.site_refusals([(address, size)])[0]
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
-        """site_refusal() of many (address, size) at once, much faster."""
-        found = self._site_refusals(sites)
+        """Read the live bytes of all sites, neighbours at once."""
+        reasons = self._site_refusals(sites)
         if self._leaves_call_sites:
-            found = [one or LEFT * left for one, left in zip(found, self.left(sites), strict=True)]
-        return found
+            pairs = zip(reasons, self.left(sites), strict=True)
+            reasons = [reason or LEFT * left for reason, left in pairs]
+        return reasons
 
     def _site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
         hooks = bool(self.facts.fault_hook), bool(self.facts.bug_hook)
-        apart = [
+        of_modules = [
             i
             for i, (at, _) in enumerate(sites)
             if not self._is_own(at) and self._modules.at(at) is not None
         ]
-        if not apart:
+        if not of_modules:
             return self._refusals.sites(sites, *hooks)
-        reasons = {i: self._module_rules.site(*sites[i], *hooks) for i in apart}
-        own = [i for i in range(len(sites)) if i not in reasons]
-        found = self._refusals.sites([sites[i] for i in own], *hooks)
-        reasons.update(zip(own, found, strict=True))
+        reasons = {i: self._module_rules.site(*sites[i], *hooks) for i in of_modules}
+        others = [i for i in range(len(sites)) if i not in reasons]
+        of_kernel = self._refusals.sites([sites[i] for i in others], *hooks)
+        reasons.update(zip(others, of_kernel, strict=True))
         return [reasons[i] for i in range(len(sites))]
 
     def has_fixup(self, address: int) -> bool:
-        """Whether the kernel expects faults of this instruction (it has an exception-table
-        entry), so that one in its displaced copy must go through facts.fault_hook."""
         rules = self._refusals if self._is_own(address) else self._module_rules
         return rules.has_fixup(address)
 
     def fixup(self, address: int) -> int | None:
-        """Where control goes when this instruction faults, by its exception-table entry."""
         return self._fixups.get(address)
 
     @cached_property
     def _fixups(self) -> dict[int, int]:
         slide = self._kernel.slide
-        found = {at + slide & MASK: to + slide & MASK for at, to in self._tables.fixups.items()}
+        fixups = {at + slide & MASK: to + slide & MASK for at, to in self._tables.fixups.items()}
         for module in self._modules.all:
-            found.update(module.fixups)
-        return found
+            fixups.update(module.fixups)
+        return fixups
 
     def landings(self) -> npt.NDArray[np.uint64]:
-        """See core/system.py: fix-ups, and the targets of static keys."""
+        """Return fix-ups and the branch targets of static keys."""
         labels = self._tables.label_targets + np.uint64(self._kernel.slide & MASK)
         of_modules = [m.label_targets for m in self._modules.all]
         fixups = np.array(list(self._fixups.values()), np.uint64)
         return np.unique(np.concatenate([fixups, labels, *of_modules]))
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> list[bool]:
-        """See core/system.py."""
-        found: list[bool] = self._refusals.rewritten(sites).tolist()
+        rewritten: list[bool] = self._refusals.rewritten(sites).tolist()
         for i, (address, size) in enumerate(sites):
-            if not found[i] and self._modules.at(address) is not None:
-                found[i] = self._module_rules.rewritten(address, size)
+            if not rewritten[i] and self._modules.at(address) is not None:
+                rewritten[i] = self._module_rules.rewritten(address, size)
         if self._leaves_call_sites:
-            found = list(map(operator.or_, found, self.left(sites)))
-        return found
+            rewritten = list(map(operator.or_, rewritten, self.left(sites)))
+        return rewritten
 
     def is_bug(self, address: int) -> bool:
-        """Whether this instruction is a BUG or WARN trap, which the kernel looks up by its
-        address, so that its displaced copy must go through facts.bug_hook."""
         rules = self._refusals if self._is_own(address) else self._module_rules
         return rules.is_bug(address)
 
     def _is_own(self, address: int) -> bool:
-        """Whether it is code of the kernel proper, and not of a module."""
+        """Return whether an address is in the kernel's own text, not in a module."""
         low, high = self._own_text
         return low <= address < high
 
@@ -243,7 +232,7 @@ class Linux:
         return self.text
 
     def is_fatal(self, address: int) -> bool:
-        """Whether this instruction is a BUG, behind which nothing runs on (a WARN does)."""
+        """Return whether this instruction is a BUG; after a WARN, control continues."""
         return address - self._kernel.slide & MASK in self._fatal
 
     @cached_property
@@ -251,35 +240,29 @@ class Linux:
         return frozenset(self._tables.fatal_bugs.tolist())
 
     def dead_ends(self) -> Sequence[str]:
-        """See core/system.py."""
         return NEVER_RETURN
 
     def claims(self, addresses: Iterable[int]) -> list[tuple[int, bytes]]:
-        """Data writes to make, stopped, before any of these instructions is patched, or lies under
-        a jump (also before the trap and fault hooks are): they keep ftrace away from nops among
-        them."""
+        """Return the writes that keep ftrace away from nops among these instructions, which include
+        those of the hooks.  The machine is stopped when they are made."""
         return self.ftrace.claims(addresses)
 
     def releases(self, claimed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Data writes that undo claims(), to make, stopped, when the sites have their original
-        bytes again."""
         return self.ftrace.releases(claimed)
 
     def frame_rule(self, address: int) -> tuple[str, int, int] | None:
-        """(base register's D name, offset, return address offset from CFA), or None; with the
-        return address still in its register (that register, 0, RA_IN_SLOT).  frames.py."""
+        """Return the rule; if the return address is still in its register, that register, 0 and
+        RA_IN_SLOT."""
         return self.frames.rule(address)
 
     def frame_address(self, address: int) -> tuple[str, int] | None:
-        """(base register's D name, offset) of the CFA at an instruction, or None."""
         return self.frames.cfa(address)
 
     def saved_frame_pointer(self, address: int) -> int | None:
-        """Where the caller's frame pointer is saved, from the CFA, or None."""
+        """Return where the caller's frame pointer is saved, as an offset from the CFA, or None."""
         return self.frames.saved_frame_pointer(address)
 
     def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
-        """See core/system.py."""
         memory, chain = self._kernel.memory, self._arch.chain
         if chain is not None:
             return by_frames(chain, self, memory, pc, registers)
@@ -287,23 +270,20 @@ class Linux:
 
     @property
     def page_tables(self) -> int:
-        """Address of the top level of the page tables that map the kernel in every context.
-        Raises KinstError where the kernel has no symbol for it."""
+        """Raises KinstError if the kernel has no symbol for its page tables."""
         return self._kernel.symbol(self._arch.page_tables)
 
     @property
     def heartbeat(self) -> int | None:
-        """Where the kernel counts its timer ticks (8 bytes)."""
+        """Address of the kernel's counter of timer ticks."""
         return self._kernel.symbol(TICKS) if self._kernel.has(TICKS) else None
 
     @property
     def allocator(self) -> PageAllocator | None:
-        """See core/system.py."""
         return allocator(self._kernel, self._btf, self.facts)
 
     @property
     def text(self) -> tuple[int, int]:
-        """[start, end) of the kernel's own text, as it runs."""
         return self._kernel.symbol("_stext"), self._kernel.symbol("_etext")
 
 
@@ -330,10 +310,11 @@ def _running_banners(memory: KernelMemory, text_base: int) -> Iterator[tuple[int
 
 
 def _slides(elf: Elf, text_base: int) -> list[int]:
-    """How far the running kernel may lie from where it was linked, likeliest first.
+    """Return the distances by which the kernel may have been moved from where it was linked, most
+    likely first.
 
-    What a walk of page tables finds is where executable mappings begin, which is not the same
-    place of the image on every ISA: _text, or _stext, or the first section with code.
+    text_base is where executable mappings begin.  Which part of the image that is depends on the
+    ISA: _text, _stext, or the first section with code.
     """
     code = [s.address for s in elf.sections if s.flags & SHF_EXECINSTR and s.address]
     linked = (elf.address("_text"), elf.address("_stext"), min(code, default=None))
@@ -341,7 +322,7 @@ def _slides(elf: Elf, text_base: int) -> list[int]:
 
 
 def _build_id(kernel: LinuxMemory, notes: tuple[int, int]) -> str:
-    """The build-id in memory, or "" where there is none."""
+    """Return the build-id in memory, or ""."""
     try:
         return build_id_in(kernel.read(notes[0] + kernel.slide & MASK, notes[1] - notes[0]))
     except KinstError:
@@ -349,17 +330,18 @@ def _build_id(kernel: LinuxMemory, notes: tuple[int, int]) -> str:
 
 
 def _verified(memory: KernelMemory, elf: Elf, text_base: int) -> LinuxMemory:
-    """The kernel at the slide where the build-id in memory is the file's; raises KinstError
-    that names both where there is none."""
+    """Return the kernel at the slide at which the build-id in memory equals the file's.
+
+    Raises KinstError, which names both kernels, if there is none."""
     first, last = elf.address("__start_notes"), elf.address("__stop_notes")
     if first is None or last is None:
         raise KinstError(f"{elf.path}: no kernel notes (not a vmlinux?)")
     kernels = [LinuxMemory(memory, elf, slide) for slide in _slides(elf, text_base)]
-    found = [_build_id(kernel, (first, last)) for kernel in kernels]
-    for kernel, running in zip(kernels, found, strict=True):
+    build_ids = [_build_id(kernel, (first, last)) for kernel in kernels]
+    for kernel, running in zip(kernels, build_ids, strict=True):
         if running and running == elf.build_id:
             return kernel
-    running = next((text for text in found if text), "")
+    running = next((build_id for build_id in build_ids if build_id), "")
     banner = elf.address("linux_banner")
     name = re.split(rb"[\0\n]", elf.read(banner, _BANNER))[0] if banner else b""
     other = b""
@@ -407,15 +389,19 @@ def attach(
     notified: bool = False,
     argument_slots: Sequence[int] = (),
 ) -> Linux:
-    """Attach to a running Linux kernel.
+    """Find out about a running Linux kernel.
 
-    memory: the kernel's virtual memory.  image: its vmlinux.  text_base: the running address of
-    its first code (KASLR); None: where it was linked.  arch: of its ISA.  cache: the folder for
-    saved indexes; kinst's own when None.  hook_bugs: the caller promises to hook facts.bug_hook,
-    and BUG and WARN traps may be planted; without it they are refused.  notified: nothing is
-    hooked, and breakpoints reach kinst by a die notifier.  argument_slots: of the registers that a
-    C function gets its arguments in.  Raises KinstError when the file is
-    another kernel's, or has no symbols or BTF.
+    Args:
+        image: its vmlinux.
+        text_base: running address of its first code (KASLR); None if it is where it was linked.
+        arch: facts about Linux on its ISA.
+        cache: folder for saved indexes; None for kinst's own.
+        hook_bugs: the caller will hook facts.bug_hook, so that BUG and WARN traps may be planted;
+            otherwise they are refused.
+        notified: nothing is hooked, and breakpoints reach kinst by a die notifier.
+        argument_slots: slots of the registers in which a C function gets its arguments.
+
+    Raises KinstError if the file is another kernel's, or has no symbols or no BTF.
     """
     elf = image.elf
     linked = elf.address("_text")

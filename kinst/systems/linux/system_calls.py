@@ -17,9 +17,9 @@ from kinst.systems.linux.isafacts import CallNames
 from kinst.systems.linux.ptregs import PT_REGS
 
 _MOST_ARGUMENTS = 6
-_NONE = "ni_syscall"  # that of numbers without a call
-# Calls that programs know by another name than the kernel does; some of these names the kernel
-# keeps for calls that it had before (include/uapi/asm-generic/unistd.h, syscall_64.tbl).
+_NONE = "ni_syscall"  # the function for numbers without a system call
+# System calls that programs know by another name than the kernel does.  The kernel has used some of
+# these names for older calls (include/uapi/asm-generic/unistd.h, syscall_64.tbl).
 _NAMES = {
     "newfstat": "fstat", "newlstat": "lstat", "newstat": "stat", "newuname": "uname",
     "sendfile64": "sendfile", "umount": "umount2",
@@ -29,19 +29,21 @@ _NAMES = {
 def system_calls(
     table: FunctionTable, btf: Btf, layouts: Sequence[CallNames], slots: Sequence[int]
 ) -> list[SystemCall]:
-    """Return them by name: those of the first layout that the kernel has any of.
+    """Return the system calls, sorted by name, in the first layout of which the kernel has any.
 
-    slots: of the registers that a C function gets its arguments in."""
+    Args:
+        slots: slots of the registers in which a C function gets its arguments.
+    """
     for layout in layouts:
         functions = table.glob(f"{layout.prefix}*")
         if not functions:
             continue
         arguments = _arguments(btf, layout, slots)
-        found = {f.name.removeprefix(layout.prefix): f for f in functions}
-        found.update((name, found.pop(own)) for own, name in _NAMES.items() if own in found)
+        calls = {f.name.removeprefix(layout.prefix): f for f in functions}
+        calls.update((name, calls.pop(own)) for own, name in _NAMES.items() if own in calls)
         return [
-            SystemCall(name, found[name], arguments)
-            for name in sorted(found)
+            SystemCall(name, calls[name], arguments)
+            for name in sorted(calls)
             if name.isidentifier() and name != _NONE
         ]
     return []
@@ -52,6 +54,6 @@ def _arguments(btf: Btf, layout: CallNames, slots: Sequence[int]) -> tuple[Argum
         return tuple(Argument(ARGUMENT_SLOT, slot) for slot in slots[:_MOST_ARGUMENTS])
     try:
         offsets = [btf.offset(PT_REGS, name) + after for name, after in layout.members]
-    except KinstError:  # the kernel's structure is another one
+    except KinstError:  # this kernel's structure has other members
         return ()
     return tuple(pointed_at(slots[0], offset) for offset in offsets)

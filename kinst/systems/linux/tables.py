@@ -1,10 +1,10 @@
 """The kernel's own tables of special code, from the vmlinux file.
 
-Each table lists code that the kernel rewrites, or looks up by address, or wants left alone.
-Addresses are as linked.  The file has also those tables that the kernel frees after boot.
-Entry layouts: struct exception_table_entry, jump_entry, static_call_site, alt_instr,
-paravirt_patch_site and bug_entry of the kernel's headers; their sizes are checked against the
-table's length.
+Each table lists code that the kernel rewrites, looks up by address, or forbids to probe.  Addresses
+are linked addresses.  The file also has the tables that the kernel frees after boot.
+
+Source: struct exception_table_entry, jump_entry, static_call_site, alt_instr, paravirt_patch_site
+and bug_entry of the kernel's headers.  The sizes of entries are checked against the table's length.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Spans:
-    """Ranges of code, sorted by start: start addresses and sizes in bytes."""
+    """Ranges of code, sorted by start.
+
+    Attributes:
+        start: start addresses.
+        size: sizes in bytes.
+    """
 
     start: U64
     size: U64
@@ -36,11 +41,11 @@ class Spans:
 
     @cached_property
     def _reach(self) -> U64:
-        # The furthest end so far: makes the overlap test right when spans nest.
+        # The highest end so far, which makes overlaps() correct for nested spans.
         return np.maximum.accumulate(self.start + self.size) if len(self.start) else self.start
 
     def overlaps(self, addresses: U64, sizes: U64) -> npt.NDArray[np.bool_]:
-        """For each [address, address + size): whether any span overlaps it."""
+        """Return, for each [address, address + size), whether any span overlaps it."""
         if not len(self.start):
             return np.zeros(len(addresses), dtype=np.bool_)
         before = np.searchsorted(self.start, addresses + sizes, side="left")
@@ -49,7 +54,7 @@ class Spans:
 
 
 def spans(start: U64, size: U64) -> Spans:
-    """Spans in order of their starts; empty ones are left out, for they overlap nothing."""
+    """Return spans sorted by start, without empty ones."""
     start, size = start[size > 0], size[size > 0]
     order = np.argsort(start, kind="stable")
     return Spans(start[order], size[order])
@@ -64,7 +69,7 @@ class Region:
     end: int
 
 
-# Name and the kernel's pair of symbols around it.
+# (name, symbol at the start, symbol at the end) of each region.
 REGIONS = (
     ("noinstr", "__noinstr_text_start", "__noinstr_text_end"),
     ("entry", "__entry_text_start", "__entry_text_end"),
@@ -85,34 +90,39 @@ REGIONS = (
 )
 
 
-_Names = tuple[str, str, str]  # the symbols around a table, and its section
+_Names = tuple[str, str, str]  # symbols at the start and the end of a table, and its section
 _EXCEPTION_TABLE = "__start___ex_table", "__stop___ex_table", "__ex_table"
-_EXCEPTION_SIZES = (12, 8)  # of an entry: address, fixup, what to do; without the last before 5.16
+# Bytes of an entry: address, fixup and handler; before Linux 5.16 without the handler.
+_EXCEPTION_SIZES = (12, 8)
 _BUG_TABLE = "__start___bug_table", "__stop___bug_table", "__bug_table"
-_BUG_SIZES = (12, 16)  # of an entry: address, file, line, flags; with a format since 6.19
-SHF_EXECINSTR = 4  # of a section's flags
+# Bytes of an entry: address, file, line, flags; since Linux 6.19 with a format, too.
+_BUG_SIZES = (12, 16)
+SHF_EXECINSTR = 4  # a flag of sections
 
 
 class KernelTables:
-    """Tables of one vmlinux; each is read when first asked for.
+    """Tables of one vmlinux, each read when it is first used.
 
-    Every property raises KinstError when its table is damaged and is empty when the kernel
-    was built without it.
+    Each property is empty if the kernel was built without the table.  It raises KinstError if the
+    table is damaged.
     """
 
     def __init__(self, elf: Elf, label_size: int = 0) -> None:
-        """label_size: bytes of a jump label; 0 where its first byte tells (x86)."""
+        """
+        Args:
+            label_size: bytes of a jump label; 0 if its first byte tells (x86).
+        """
         self._elf = elf
         self._label_size = label_size
 
     def _bytes(self, start: str, stop: str, section: str, entry: int) -> tuple[int, bytes]:
-        """A table's linked address and bytes: between two symbols, or a whole section."""
+        """Return a table's linked address and bytes: between two symbols, or a whole section."""
         first, last = self._elf.address(start), self._elf.address(stop)
         if first is None or last is None:
-            found = self._elf.section(section)
-            if found is None:
+            whole = self._elf.section(section)
+            if whole is None:
                 return 0, b""
-            first, last = found.address, found.end
+            first, last = whole.address, whole.end
         if last < first or (last - first) % entry:
             raise KinstError(
                 f"{self._elf.path}: the table at {start} has {last - first} bytes, "
@@ -121,19 +131,20 @@ class KernelTables:
         return first, self._elf.read(first, last - first) if last > first else b""
 
     def _relative(self, table: tuple[int, bytes], entry: int, offset: int = 0) -> U64:
-        """Addresses stored as 32-bit distances from the field at `offset` of each entry."""
+        """Return addresses that are stored as 32-bit distances from the field at `offset` of each
+        entry."""
         base, raw = table
         words = np.frombuffer(raw, dtype="<i4").reshape(-1, entry // 4)[:, offset // 4]
         at = np.arange(len(words), dtype=np.int64) * entry + offset
         return (words.astype(np.int64) + at).astype(np.uint64) + np.uint64(base)
 
     def _sites(self, name: str) -> U64:
-        """What the section .name lists, by 32-bit distances alone; sorted."""
+        """Return the addresses in the section .name, stored as 32-bit distances; sorted."""
         return np.sort(self._relative(self._bytes(f"__{name}", f"__{name}_end", f".{name}", 4), 4))
 
     def _first_bytes(self, addresses: U64) -> npt.NDArray[np.uint8]:
-        """The file's byte at each code address (0 where the file has none)."""
-        found = np.zeros(len(addresses), dtype=np.uint8)
+        """Return the file's byte at each code address, 0 if it has none there."""
+        first = np.zeros(len(addresses), dtype=np.uint8)
         for section in self._elf.sections:
             inside = (addresses >= np.uint64(section.address)) & (
                 addresses < np.uint64(section.end)
@@ -142,13 +153,15 @@ class KernelTables:
                 data = np.frombuffer(self._elf.data(section), dtype=np.uint8)
                 if len(data):
                     offsets = (addresses[inside] - np.uint64(section.address)).astype(np.int64)
-                    found[inside] = data[offsets]
-        return found
+                    first[inside] = data[offsets]
+        return first
 
     def _size_in_code(self, table: _Names, sizes: Sequence[int], fields: Sequence[int]) -> int:
-        """Bytes of an entry, of which there were several layouts: which of them it is tell the
-        addresses in `fields`, which are all of code, and where that is so in several, their order,
-        for the build sorts what is looked up.  Raises KinstError for none."""
+        """Return the bytes of an entry of a table that has had several layouts.
+
+        In the right layout all addresses in `fields` are in code.  If that is true of several
+        layouts, the one is taken in which addresses are sorted, since the build sorts tables for
+        lookups.  Raises KinstError if none fits."""
         code = [one for one in self._elf.sections if one.flags & SHF_EXECINSTR]
         inside = spans(
             np.array([one.address for one in code], np.uint64),
@@ -159,9 +172,9 @@ class KernelTables:
         for size in sizes:
             if len(raw) % size:
                 continue
-            found = np.concatenate([self._relative((base, raw), size, at) for at in fields])
-            if inside.overlaps(found, np.ones(len(found), np.uint64)).all():
-                first = found[: len(raw) // size]
+            addresses = np.concatenate([self._relative((base, raw), size, at) for at in fields])
+            if inside.overlaps(addresses, np.ones(len(addresses), np.uint64)).all():
+                first = addresses[: len(raw) // size]
                 fitting.append((bool((first[:-1] <= first[1:]).all()), size))
         if fitting:
             return max(fitting)[1]
@@ -172,7 +185,7 @@ class KernelTables:
 
     @cached_property
     def exception_size(self) -> int:
-        """Bytes of a struct exception_table_entry: some have no more than the two addresses."""
+        """Bytes of a struct exception_table_entry, which has only two addresses in some kernels."""
         return self._size_in_code(_EXCEPTION_TABLE, _EXCEPTION_SIZES, (0, 4))
 
     @cached_property
@@ -186,34 +199,36 @@ class KernelTables:
 
     @cached_property
     def fixups(self) -> dict[int, int]:
-        """Where control goes when one of these instructions faults on purpose: the second distance
-        of an entry."""
+        """Address at which control continues after a fault, by the faulting instruction."""
         table, size = self._exception_table, self.exception_size
         where, to = self._relative(table, size).tolist(), self._relative(table, size, 4).tolist()
         return dict(zip(where, to, strict=True))
 
     @cached_property
     def bug_size(self) -> int:
-        """Bytes of a struct bug_entry: newer kernels have the message's format in it."""
+        """Bytes of a struct bug_entry, which has the message's format in newer kernels."""
         return self._size_in_code(_BUG_TABLE, _BUG_SIZES, (0,))
 
     @cached_property
     def bugs(self) -> U64:
-        """BUG() and WARN() instructions, sorted: looked up by address when they trap."""
+        """BUG() and WARN() instructions, which the kernel looks up by address when they trap;
+        sorted."""
         table = self._bytes(*_BUG_TABLE, self.bug_size)
         return np.sort(self._relative(table, self.bug_size))
 
     @cached_property
     def fatal_bugs(self) -> U64:
-        """The BUG() instructions among them: not flagged as warnings (include/asm-generic/bug.h:
-        BUGFLAG_WARNING is bit 0 of the u16 that ends an entry)."""
+        """BUG() instructions: those of `bugs` that are not flagged as warnings; sorted.
+
+        Source: include/asm-generic/bug.h, BUGFLAG_WARNING is bit 0 of the u16 that ends an entry.
+        """
         table, size = self._bytes(*_BUG_TABLE, self.bug_size), self.bug_size
         flags = np.frombuffer(table[1], dtype="<u2").reshape(-1, size // 2)[:, -1]
         return np.sort(self._relative(table, size)[flags & 1 == 0])
 
     @cached_property
     def jump_labels(self) -> Spans:
-        """Static keys: nops and jumps that the kernel exchanges."""
+        """Nops and jumps of static keys, which the kernel exchanges."""
         table = self._bytes("__start___jump_table", "__stop___jump_table", "__jump_table", 16)
         code = self._relative(table, 16)
         if self._label_size:
@@ -224,13 +239,14 @@ class KernelTables:
 
     @cached_property
     def label_targets(self) -> U64:
-        """Where the jumps of static keys lead, written or not, sorted."""
+        """Branch targets of the jumps of static keys, written or not; sorted."""
         table = self._bytes("__start___jump_table", "__stop___jump_table", "__jump_table", 16)
         return np.sort(self._relative(table, 16, 4))
 
     @cached_property
     def static_calls(self) -> Spans:
-        """Call, tail-jump (5 bytes) and conditional tail-jump (6) sites of static calls."""
+        """Sites of static calls: calls and tail jumps (5 bytes), conditional tail jumps (6
+        bytes)."""
         table = self._bytes(
             "__start_static_call_sites", "__stop_static_call_sites", ".static_call_sites", 8
         )
@@ -239,18 +255,18 @@ class KernelTables:
 
     @cached_property
     def ftrace(self) -> U64:
-        """ftrace's call sites (at nearly every function's start) as the compiler listed them,
-        sorted; the kernel moves some by an instruction, and drops some."""
+        """ftrace's call sites (at the start of nearly every function) as the compiler listed them,
+        sorted.  The kernel moves some by an instruction, and drops some."""
         table = self._bytes("__start_mcount_loc", "__stop_mcount_loc", "__mcount_loc", 8)
         return np.sort(pointers(self._elf, *table))
 
     @cached_property
     def alternatives(self) -> Spans:
-        """Code that was chosen for this CPU at boot, and is final afterwards.
+        """Code that boot selected for this CPU, final afterwards.
 
-        struct alt_instr is 12 bytes up to 6.2 (cpuid u16, lengths u8, u8) and 14 since 6.3
+        struct alt_instr has 12 bytes up to Linux 6.2 (cpuid u16, lengths u8, u8) and 14 since 6.3
         (flags u32), with the length of the original code at 10 and 12.  riscv's struct alt_entry
-        is 16 bytes in a section of another name, with a 16-bit length at 10.
+        has 16 bytes, in a section of another name, with a 16-bit length at 10.
         """
         other = self._elf.section(".alternative")
         if other is not None:
@@ -268,7 +284,8 @@ class KernelTables:
         return spans(start + np.uint64(base), length)
 
     def _entry_size(self, start: str, stop: str, sizes: tuple[int, int]) -> int:
-        """Which of two entry sizes a table has: its first entries must point into code."""
+        """Return which of two entry sizes a table has: with it, the first entries point into
+        code."""
         first, last = self._elf.address(start), self._elf.address(stop)
         if first is None or last is None or last <= first:
             return sizes[0]
@@ -285,8 +302,10 @@ class KernelTables:
 
     @cached_property
     def paravirt(self) -> Spans:
-        """Indirect calls that were replaced at boot (struct paravirt_patch_site, 16 bytes, of which
-        the last 4 are padding that kernels before 5.18 leave out of the last entry)."""
+        """Indirect calls that boot replaced.
+
+        struct paravirt_patch_site has 16 bytes; the last 4 are padding, which kernels before Linux
+        5.18 leave out of the last entry."""
         table = self._bytes("__parainstructions", "__parainstructions_end", ".parainstructions", 4)
         raw = table[1] + bytes(4 if len(table[1]) % 16 == 12 else 0)
         if len(raw) % 16:
@@ -300,36 +319,37 @@ class KernelTables:
 
     @cached_property
     def locks(self) -> U64:
-        """Lock prefixes, which a kernel on one CPU replaces at boot, sorted."""
+        """Lock prefixes, which a kernel on one CPU replaces at boot; sorted."""
         base, raw = self._bytes("__smp_locks", "__smp_locks_end", ".smp_locks", 4)
-        # The linker fills the table up to a page with zeros.
+        # The linker pads the table with zeros to a page.
         used = np.frombuffer(raw, dtype="<i4") != 0
         return np.sort(self._relative((base, raw), 4)[used])
 
     @cached_property
     def retpolines(self) -> U64:
-        """Indirect calls and jumps through thunks; rewritten at boot at most.  Sorted."""
+        """Indirect calls and jumps through thunks, which only boot may rewrite; sorted."""
         return self._sites("retpoline_sites")
 
     @cached_property
     def returns(self) -> U64:
-        """Jumps to the return thunk; rewritten at boot at most.  Sorted."""
+        """Jumps to the return thunk, which only boot may rewrite; sorted."""
         return self._sites("return_sites")
 
     @cached_property
     def calls(self) -> U64:
-        """Calls that a kernel which counts their depth sends through thunks at boot (since 6.2),
-        sorted."""
+        """Calls that boot leads through thunks in kernels that track the depth of calls (since
+        Linux 6.2); sorted."""
         return self._sites("call_sites")
 
     @cached_property
     def seals(self) -> U64:
-        """endbr64 where no indirect branch goes, which boot replaces (since 5.18), sorted."""
+        """endbr64 instructions that no indirect branch leads to, which boot replaces (since Linux
+        5.18); sorted."""
         return self._sites("ibt_endbr_seal")
 
     @cached_property
     def blacklist(self) -> U64:
-        """Functions that the kernel itself forbids to probe (NOKPROBE_SYMBOL), sorted."""
+        """Functions that the kernel itself forbids to probe (NOKPROBE_SYMBOL); sorted."""
         table = self._bytes(
             "__start_kprobe_blacklist", "__stop_kprobe_blacklist", "_kprobe_blacklist", 8
         )
@@ -337,10 +357,10 @@ class KernelTables:
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:
-        """Text that is special as a whole (those of REGIONS that this kernel has)."""
-        found = []
+        """Regions of REGIONS that this kernel has."""
+        regions = []
         for name, start, end in REGIONS:
             low, high = self._elf.address(start), self._elf.address(end)
             if low is not None and high is not None and low < high:
-                found.append(Region(name, low, high))
-        return tuple(found)
+                regions.append(Region(name, low, high))
+        return tuple(regions)

@@ -1,9 +1,10 @@
 """vtimestamp on Linux: how long the current thread has run, from its scheduling entity.
 
-A thread's sum_exec_runtime is brought up to date when it is switched out and at ticks; what
-came since is the run queue's task clock minus exec_start, and what came since the run queue's
-clock was read is now minus that clock, in the scheduler's nanoseconds (kernel/sched/core.c
-update_rq_clock(), kernel/sched/fair.c update_curr(); for the meaning).
+The kernel updates a thread's sum_exec_runtime when it switches to another thread and at ticks.  The
+time since then is the run queue's task clock minus exec_start, plus the time since the run queue's
+clock was read: now minus that clock, in the scheduler's nanoseconds.
+
+Source: kernel/sched/core.c update_rq_clock(), kernel/sched/fair.c update_curr().
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -27,9 +28,12 @@ def _signed(value: int) -> int:
 def thread_time(
     kernel: LinuxMemory, btf: Btf, thread: Access, per_cpu_base: int, clock: Clock | None
 ) -> ThreadTime | None:
-    """The terms of vtimestamp, or None where the scheduler's clock is not the cycle counter.
+    """Return the terms of vtimestamp; None if the scheduler's clock does not count the cycles of
+    `clock`.
 
-    thread: of the current thread's address.  per_cpu_base: of any CPU.
+    Args:
+        thread: how the current thread's address is found.
+        per_cpu_base: the per-CPU base of any CPU.
     """
     if clock is None:
         return None
@@ -54,18 +58,19 @@ def thread_time(
 
 
 def _this_queue(kernel: LinuxMemory, btf: Btf, member: str) -> Access:
-    """Of the run queue of this CPU."""
+    """Return a member of this CPU's run queue."""
     return Access(kernel.per_cpu("runqueues") + btf.offset("rq", member), (), 8)
 
 
 def _queue_of(btf: Btf, thread: Access, member: str) -> Access:
-    """Of the run queue that the current thread is on: where per-CPU data takes a table."""
+    """Return a member of the run queue that the current thread is on, for ISAs on which an Access
+    cannot reach per-CPU data by itself."""
     path = (("task_struct", "se.cfs_rq"), ("cfs_rq", "rq"), ("rq", member))
     return replace(thread, offsets=tuple(btf.offset(*one) for one in path))
 
 
 def _x86_clock(kernel: LinuxMemory, btf: Btf, per_cpu_base: int, clock: Clock) -> int | None:
-    """The scheduler's ns at clock.base_cycles, which it makes of the TSC's cycles."""
+    """Return the scheduler's ns at clock.base_cycles, which it computes from the TSC."""
     if not all(kernel.has(name) for name in ("__sched_clock_stable", "__sched_clock_offset")):
         return None
     if kernel.number(kernel.symbol("__sched_clock_stable"), 4) != 1:
@@ -81,10 +86,10 @@ def _x86_clock(kernel: LinuxMemory, btf: Btf, per_cpu_base: int, clock: Clock) -
 
 
 def _generic_clock(kernel: LinuxMemory, btf: Btf, clock: Clock) -> int | None:
-    """The scheduler's ns at clock.base_cycles by the generic sched_clock (kernel/time/
-    sched_clock.c), which counts the cycles that the architecture's clock source counts.
+    """Return the scheduler's ns at clock.base_cycles by the generic sched_clock
+    (kernel/time/sched_clock.c), which counts the same cycles as the architecture's clock source.
 
-    Of its two sets of numbers the latch's low bit says which one is not being written."""
+    It has two sets of numbers; the latch's low bit tells which one is not being written."""
     if not kernel.has("cd") or not btf.has("clock_data", "read_data"):
         return None
     if kernel.has("sched_clock_data"):  # the scheduler corrects an unstable one by ticks

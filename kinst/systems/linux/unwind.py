@@ -1,10 +1,10 @@
-"""Linux's own unwinder, as in-target clauses call it for stack().
+"""Linux's own unwinder, which in-target clauses call for stack().
 
 stack_trace_save_regs() (kernel/stacktrace.c, in kernels whose architecture has
 CONFIG_ARCH_STACKWALK) walks from a struct pt_regs, with the architecture's unwinder: ORC on x86,
 frame pointers on arm64 (arch/arm64/kernel/stacktrace.c) and riscv64.  The kernel itself calls it
-from NMI and breakpoint handlers; it takes no lock, and reads memory only inside the stacks of
-the current CPU and thread.
+from NMI and breakpoint handlers: it takes no lock, and reads memory only in the stacks of the
+current CPU and thread.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -21,7 +21,7 @@ SAVE = "stack_trace_save_regs"
 
 
 def unwinder(kernel: LinuxMemory, btf: Btf, arch: IsaFacts) -> Unwinder | None:
-    """The unwinder of this kernel, or None when it has none of this kind."""
+    """Return this kernel's unwinder; None if it has none."""
     saved = arch.saved
     if not kernel.has(SAVE):
         return None

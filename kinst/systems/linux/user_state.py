@@ -1,4 +1,4 @@
-"""Where Linux keeps the user mode of a thread, and what its process runs.
+"""Where Linux saves the user-mode registers of a thread, and the name of its program.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -11,13 +11,15 @@ from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.ptregs import PT_REGS
 
-# From mm_struct to the text of the name of the file that was executed.
+# Members that lead from mm_struct to the name of the executed file.
 _NAME = (("mm_struct", "exe_file"), ("file", "f_path.dentry"), ("dentry", "d_name.name"))
 
 
 def stack_size(kernel: LinuxMemory) -> int:
-    """THREAD_SIZE in bytes: how large the first thread's stack is, which the linker lays out
-    (include/asm-generic/vmlinux.lds.h); 0 where it is not known."""
+    """Return THREAD_SIZE in bytes, or 0 if it is not known.
+
+    It is the size of the first thread's stack, which the linker lays out
+    (include/asm-generic/vmlinux.lds.h)."""
     for end in ("__end_init_task", "__end_init_stack"):
         if kernel.has(end) and kernel.has("init_stack"):
             return kernel.symbol(end) - kernel.symbol("init_stack")
@@ -25,10 +27,10 @@ def stack_size(kernel: LinuxMemory) -> int:
 
 
 def user_state(kernel: LinuxMemory, btf: Btf, arch: IsaFacts) -> UserState | None:
-    """None for a kernel whose types do not tell all of it.
+    """Return where the state is; None if the kernel's types do not tell all of it.
 
-    A thread comes from user mode with an empty kernel stack, on which its registers are the first
-    (task_pt_regs() of each architecture).
+    A thread enters from user mode with an empty kernel stack; the first thing on it is its
+    registers (task_pt_regs() of each architecture).
     """
     saved = arch.saved
     wanted = (("task_struct", "stack"), ("mm_struct", "start_code"), *_NAME)

@@ -1,6 +1,6 @@
 /*
- * An open file (Dynamic Tracing Guide, "io Provider").  fi_pathname has no conversion: a path would
- * take a loop over the directories above.
+ * An open file (Dynamic Tracing Guide, "io Provider").  fi_pathname has no conversion, since a path
+ * needs a loop over the parent directories.
  */
 
 typedef struct fileinfo {

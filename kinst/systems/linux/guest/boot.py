@@ -1,4 +1,4 @@
-"""How Linux is started in QEMU, and what its console says.
+"""How Linux is booted in QEMU, and patterns for its console.
 
 Tested by tests/machines/vm/test_console.py.
 """
@@ -18,19 +18,19 @@ _BOOT_CODE_WITHIN = 64 << 20  # after the start of the text, where the code that
 SIGNS = ConsoleSigns(
     panic=re.compile(r"Kernel panic - not syncing: .*"),
     trouble=re.compile(
-        # A CPU or a task that makes no progress (kernel/watchdog.c, rcu/tree_stall.h, hung_task.c).
+        # CPUs and tasks that make no progress (kernel/watchdog.c, rcu/tree_stall.h, hung_task.c).
         r"(?P<hang>(?:watchdog: )?BUG: soft lockup.*|.*hard LOCKUP.*|BUG: workqueue lockup.*|"
         r".*rcu.* (?:detected|self-detected) (?:expedited )?stalls?\b.*|.*hung_task: .*|"
         r"INFO: task .* blocked for more than .*)|"
         r"(?P<oops>BUG: .*|Oops: .*|general protection fault.*|PANIC: .*|"
-        # What die() of an architecture says, whatever it died of: "int3: 0000 [#1] SMP".
+        # die() of an architecture, for any reason: "int3: 0000 [#1] SMP".
         r"\w[\w: -]*: [0-9a-f]{4,16} \[#\d+\].*|\w[\w -]* \[#\d+\])|"
-        # Of WARN() (with the place first since 6.19) and of lockdep and its like.
+        # WARN(), which prints the place first since Linux 6.19; and lockdep and its like.
         r"(?P<warn>WARNING: (?:CPU: |\S+:\d+ at |possible |suspicious |inconsistent |bad |held |"
         r"lock held |Nested ).*)"
     ),
     first_program=re.compile(r"Run \S+ as init process"),
-    # 6.1 goes back to it for ever, 7.3 takes it for a fault.
+    # Linux 7.3; Linux 6.1 executes the breakpoint again for ever.
     lost_breakpoint="Oops: int3: 0000",
 )
 
@@ -47,20 +47,21 @@ def boot(
     """Return how Linux boots on one ISA.
 
     Args:
-        image: what make leaves for boot loaders, in the folder of the build.
+        image: the kernel's boot image, relative to the folder of the build.
         console: the kernel's name of the first serial port.
-        ports: its names of the other two: output and control.
-        limit: the parameter that keeps it in its memory.
-        parameters: what guests of kinst's own need besides.
-        modules: what they need if modules are loaded.
-        text_is_final: how page tables show that it is about to start init.
+        ports: its names of the ports for output and control.
+        limit: the parameter that limits the memory that it uses.
+        parameters: more parameters in guests with kinst's own initrd.
+        modules: more parameters if modules are loaded.
+        text_is_final: tells by page tables whether the kernel is about to start init.
     """
-    # The self-tests of the kernel's ciphers are a fifth of its boot under TCG; a guest of the
-    # user's own boots as it would elsewhere.  Init gets what the kernel does not know as variables.
+    # Without the self-tests of ciphers, the kernel boots in four fifths of the time under TCG.  A
+    # guest with the user's initrd boots with its usual parameters.  Init gets parameters that the
+    # kernel does not know as variables.
     tuned = f"cryptomgr.notests random.trust_cpu=on {parameters}".strip()
     return Boot(
         image,
-        # panic=-1: reboot at once, which -no-reboot turns into QEMU's exit.
+        # panic=-1 reboots at once, and with -no-reboot QEMU then exits.
         f"console={console} panic=-1 {limit}",
         f"{tuned} kinst_output={ports[0]} kinst_control={ports[1]}",
         modules,

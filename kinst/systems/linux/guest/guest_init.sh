@@ -1,34 +1,34 @@
 #!/bin/busybox sh
-# Process 1 of kinst's own guest.  One serial port has the kernel's messages and nothing else, one
-# the output of the -c command, one the conversation with kinst, a line at a time:
+# Process 1 of a guest with kinst's own initrd.  One serial port carries only the kernel's messages,
+# one the output of the -c command, and one the conversation with kinst, one line a message:
 #
 #   kinst                      guest
 #                              ready
-#   prepare HEX(command)       pid N [M]      the process exists and is held; M is the process that
-#                                             passes its output on, where there is one
-#   prepare HEX ROWS COLUMNS   pid N          the same; it gets the output port as its terminal
-#   go                                        it runs; all it writes is on the output port
-#                              exit STATUS    it ended and its output has left that port
+#   prepare HEX(command)       pid N [M]      the process exists, and is held; M is the process that
+#                                             passes its output on, if there is one
+#   prepare HEX ROWS COLUMNS   pid N          the same, with the output port as its terminal
+#   go                                        the command runs; its output goes to the output port
+#                              exit STATUS    it has ended, and all its output has left that port
 #   go alone                                  the same, but no process of this script does anything
 #                                             from the command's execve on, until:
-#   on                                        they go on: the command has ended
-#   mount TAG [HEX(folder)]                   a folder of the host is mounted there, to be written;
-#                              mounted        without a folder it is what commands have as root
-#   clock SECONDS              clock          it is set to that time of day (since 1970)
-#   resize ROWS COLUMNS                       its terminal's size
-#   signal N                                  signal N to the command, also before go
-#   end                                       the command and all that it has made are killed
-#                              ended          there is none any more; "exit" came before this
-#   poweroff                                  the machine ends
-#                              error TEXT     the request made no sense
+#   on                                        these processes go on: the command has ended
+#   mount TAG [HEX(folder)]                   mount a folder of the host at this folder, writable;
+#                              mounted        without a folder, mount it as the root of commands
+#   clock SECONDS              clock          set the time of day (seconds since 1970)
+#   resize ROWS COLUMNS                       set the terminal's size
+#   signal N                                  send signal N to the command, also before go
+#   end                                       kill the command and all its descendants
+#                              ended          they have ended; "exit" came before this
+#   poweroff                                  end the machine
+#                              error TEXT     the request was wrong
 #
-# Then another command may be prepared.  kinst answers nothing; "exit" comes when it comes, so
-# requests are read while a command runs.
-# A shell status above 128 is a signal's number plus 128, as in sh(1).
+# Afterwards another command may be prepared.  kinst sends no answers.  "exit" may come at any time,
+# since requests are read while a command runs.
+# A status above 128 is 128 plus a signal's number, as in sh(1).
 #
-# With an initrd of the user's (kinst_init is what is process 1 there) this is a helper beside: it
-# lives in a tmpfs of its own, which remains when another root is switched to, and its commands run
-# in the root that process 1 has by then.
+# With the user's initrd, kinst_init is set to the user's init, and this script is a helper: the
+# user's init is process 1.  The helper lives in a tmpfs of its own, which stays mounted when the
+# system switches to another root, and runs commands in the root that process 1 has then.
 
 if [ -n "$kinst_init" ]; then
     home=/.kinst/home
@@ -39,7 +39,7 @@ if [ -n "$kinst_init" ]; then
     $box cp /.kinst/init $home/init
     $box cp -a /.kinst/dev/. $home/dev
     $box mount -t proc proc $home/proc
-    # The shell gives it to what runs in the background.
+    # The shell opens it as the input of background processes.
     [ -e /dev/null ] || { $box mkdir -p /dev && $box cp -a /.kinst/dev/null /dev/null; }
     next=$kinst_init
     unset kinst_init
@@ -50,7 +50,7 @@ if [ -n "$kinst_init" ]; then
 fi
 
 export PATH=/bin HOME=/ TERM=dumb
-# From the kernel's command line, which has them of kinst; commands are not to see them.
+# Set by kinst on the kernel's command line; commands must not see them.
 OUTPUT=/dev/${kinst_output:-ttyS1}
 CONTROL=/dev/${kinst_control:-ttyS2}
 unset kinst_output kinst_control
@@ -80,7 +80,7 @@ set_up() {
 
 [ "$1" = beside ] && beside=yes || { beside= && set_up; }
 
-# Held open for good: the last close of a serial port waits, and may lose the raw mode.
+# These stay open: the last close of a serial port waits, and may reset the raw mode.
 exec 3<>"$OUTPUT" 4<>"$CONTROL"
 stty -F "$OUTPUT" raw -echo 115200
 stty -F "$CONTROL" raw -echo 115200
@@ -89,8 +89,8 @@ say() {
     echo "$*" >&4
 }
 
-# Wait until that process has passed on all that there is: it has ended, or, where something that the
-# command has left behind holds the pipe, waits in read(0) for more (proc(5), syscall).
+# Wait until process $1 has passed on all output: it has ended, or it waits in read(0) for more, if a
+# process that the command has left running holds the pipe (proc(5), syscall).
 wait_passed() {
     while [ -e "/proc/$1" ]; do
         descriptor=
@@ -100,8 +100,8 @@ wait_passed() {
     done
 }
 
-# Wait until the system of the user's initrd is up: it has switched to the root that the kernel was
-# told of, has mounted /proc, and systemd, where that is there, has started what it starts.
+# Wait until the user's system is up: it has switched to the root of the kernel's command line, has
+# mounted /proc, and systemd, if it runs there, has started its units.
 wait_system() {
     there=/proc/1/root/.
     case " $(cat /proc/cmdline) " in
@@ -116,10 +116,11 @@ wait_system() {
     done
 }
 
-# The environment of commands in another root; those of the host's bring their own.
+# The environment of commands in another root; commands in the host's root set their own.
 fresh='env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb'
 
-# The same in this shell, so that the command's first system call is that of its shell.
+# Set the same environment in this shell, so that the command's first system call is that of its
+# shell.
 clear_environment() {
     export -p >/run/environment
     while IFS=" =" read -r _ name _; do
@@ -129,8 +130,8 @@ clear_environment() {
     rm -f /run/environment
 }
 
-# What is said to the kernel of a terminal's end: all that has the port open is cut off from it.  So
-# the command's last output has left before this shell, the leader of its session, ends.
+# When this shell, the leader of its session, ends, the kernel hangs up the terminal for all
+# processes.  stty waits until the command's output has left the port before that.
 on_terminal='
     if [ -n "$2" ]; then $4 chroot "$2" /bin/sh -c "$3"; else sh -c "$3"; fi
     status=$?
@@ -138,7 +139,7 @@ on_terminal='
     exit $status
 '
 
-# is_in STATE PROCESS: whether it is in that state (proc(5), stat).
+# is_in STATE PROCESS: whether a process is in a state (proc(5), stat).
 is_in() {
     state=
     read -r _ _ state _ <"/proc/$2/stat"
@@ -146,8 +147,8 @@ is_in() {
 }
 
 # hold_helpers PROCESS [PASSER]: stop the process that waits for the command, and return when all
-# others of this script wait for kinst.  A process that has been woken may not have run yet: it is
-# still seen to wait, so they are looked at twice.
+# others of this script wait for kinst.  A process that was woken but has not run yet still seems to
+# wait, so their states are read twice.
 hold_helpers() {
     echo "$1" >/run/stopped
     kill -s STOP "$1"
@@ -171,11 +172,11 @@ go_on() {
     fi
 }
 
-# One command, from a held process to its exit line.  The held shell execs another, which execs
-# the command when it is a simple one: all have the process id that was announced.  The fifo is
-# opened for reading and writing by both sides, so that neither can hang in opening it.
+# Run one command, from a held process to its exit line.  The held shell execs another one, which
+# execs a simple command, so that all have the process id that was announced.  Both sides open the
+# fifo for reading and writing, so that neither blocks in open(2).
 run() {
-    # The shell's own "Killed" and "Terminated" are not the command's output.
+    # "Killed" and "Terminated" of this shell are not output of the command.
     exec 2>/dev/null
     root=
     [ ! -e /mnt/root/proc/self ] || root=/mnt/root
@@ -185,7 +186,7 @@ run() {
         stty -F "$OUTPUT" sane rows "$2" columns "$3"
         exec 6>&3
     elif [ -n "$root" ]; then
-        # Through a pipe: on a terminal, programs of the host would use colours and pagers.
+        # A pipe, since on a terminal programs would use colours and pagers.
         mkfifo /run/output
         (
             cat </run/output >&3 4>&- &
@@ -218,28 +219,28 @@ run() {
     status=$?
     exec 6>&-
     [ -z "$passer" ] || wait_passed "$passer"
-    # stty changes nothing here but sets modes with TCSADRAIN: it returns when the port is empty.
+    # The modes are as before, but stty sets them with TCSADRAIN: it returns when the port is empty.
     stty -F "$OUTPUT" raw -echo
     rm -f /run/held /run/go
     say "exit $status"
     rm -f /run/busy
 }
 
-# Every command that is to be run, one after the other.  None is put into the background: there the
-# shell would have it ignore SIGINT.
+# Run commands, one after another.  None runs in the background, where the shell would make it ignore
+# SIGINT.
 serve() {
     read -r pid _ </proc/self/stat
     echo "$pid" >/run/server
     while read -r command rows columns; do
-        # The x keeps newlines at the end, which $( ) would drop.
+        # $( ) removes newlines at the end, but not before the x.
         command=$(echo "$command" | xxd -r -p; echo x)
         (run "${command%x}" "$rows" "$columns")
         exec 3<>"$OUTPUT"
     done
 }
 
-# mount_tag OPTIONS TAG FOLDER.  The device may have been put in just now: a kernel that takes no
-# notice of that is made to look.
+# mount_tag OPTIONS TAG FOLDER.  The device may have been plugged in just now; if the kernel does not
+# notice, rescan the bus.
 mount_tag() {
     wait=100
     until message=$(mount -t virtiofs $1 "$2" "$3" 2>&1); do
@@ -250,16 +251,16 @@ mount_tag() {
     [ -z "$message" ] || { echo "$message"; false; }
 }
 
-# The host's folder is not written to: what commands change is kept in memory, in an overlay.
-# Their devices, processes and sockets are this machine's.
+# The host's folder is never written: an overlay keeps the changes of commands in memory.  Devices,
+# processes and sockets are those of this machine.
 mount_root() {
     mkdir -p /mnt/host /mnt/changes /mnt/root
     mount_tag '-o ro' "$1" /mnt/host && mount -t tmpfs changes /mnt/changes || return
     mkdir /mnt/changes/files /mnt/changes/work
     mount -t overlay -o lowerdir=/mnt/host,upperdir=/mnt/changes/files,workdir=/mnt/changes/work \
         root /mnt/root || return
-    # An overlay opens with O_NOATIME, which a virtiofsd without root's rights may not do to files of
-    # others: then there is no overlay, and what is written to are temporary folders.
+    # An overlay opens files with O_NOATIME, which a virtiofsd without root's rights cannot do for
+    # files of other users.  Then use no overlay, and make only temporary folders writable.
     if head -c 1 /mnt/host/bin/sh && ! head -c 1 /mnt/root/bin/sh; then
         umount /mnt/root && mount --bind /mnt/host /mnt/root || return
         for folder in tmp var/tmp; do
@@ -288,8 +289,8 @@ listen() {
             else
                 mkfifo /run/go
                 : >/run/busy
-                # To serve: a child that ends while this shell is in read makes busybox forget the
-                # part of the line that it had.
+                # serve() runs it: if a child of this shell ended during a read, busybox would lose
+                # the part of the line that it has read.
                 echo "$argument"
             fi
             ;;
@@ -332,7 +333,7 @@ listen() {
             ;;
         end)
             if [ -e /run/held ]; then
-                # Stopped first, so that they make no more while those that they have made are found.
+                # Stop processes before their children are listed, so that they start no more.
                 all=
                 read -r next </run/held
                 while [ -n "$next" ]; do
@@ -363,7 +364,7 @@ listen() {
             ;;
         esac
     done
-    # The control port has ended: there is nobody any more.
+    # The control port is closed: kinst has ended.
     poweroff -f
 }
 

@@ -1,8 +1,9 @@
 """The guest's file system: a newc cpio archive with busybox and kinst's own init.
 
-The format is cpio(5)'s "new ASCII" one as the kernel reads it (Documentation/driver-api/
-early-userspace/buffer-format.rst): 110 bytes of header in hexadecimal, the name, the data,
-each padded to 4 bytes, and an entry named TRAILER!!! at the end.
+The format is the "new ASCII" format of cpio(5): for each entry 110 bytes of hexadecimal header, the
+name and the data, each padded to 4 bytes; the last entry is TRAILER!!!.
+
+Source: Documentation/driver-api/early-userspace/buffer-format.rst.
 
 Tested by tests/machines/test_gdb.py and tests/machines/vm/test_initramfs.py.
 """
@@ -22,8 +23,8 @@ _INIT = Path(__file__).with_name("guest_init.sh")
 
 _DIRECTORIES = ("bin", "dev", "etc", "lib/kinst", "proc", "root", "run", "sys", "tmp", "var")
 
-# devtmpfs is mounted over /dev by init; these are for what runs before it, and for kernels
-# that have no devtmpfs.  Numbers: Documentation/admin-guide/devices.txt.
+# Devices for programs that run before init mounts devtmpfs over /dev, and for kernels without
+# devtmpfs.  Numbers: Documentation/admin-guide/devices.txt.
 _DEVICES = {
     "dev/console": (5, 1),
     "dev/full": (1, 7),
@@ -48,7 +49,14 @@ _ETC = {
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """name: path without the leading slash.  mode: type and permission bits, as in st_mode."""
+    """An entry of the archive.
+
+    Attributes:
+        name: path without the leading slash.
+        mode: type and permission bits, as in st_mode.
+        data: contents of a file.
+        device: major and minor number of a device.
+    """
 
     name: str
     mode: int
@@ -57,12 +65,15 @@ class _Entry:
 
 
 def build(busybox: Path, files: Mapping[str, Path], modules: Sequence[Path] = ()) -> bytes:
-    """The initramfs, uncompressed: the same bytes for the same files.
+    """Return the uncompressed initramfs, byte for byte the same for the same files.
 
-    busybox: a statically linked busybox of the guest's ISA.
-    files: absolute path in the guest to a file of the host; it is executable in the guest if
-    it is on the host.  modules: kernel modules, loaded by init in this order before `ready`.
-    Raises KinstError when a file cannot be read or a guest path is not absolute.
+    Args:
+        busybox: a statically linked busybox for the guest's ISA.
+        files: files of the host, by their absolute path in the guest.  Those that are executable on
+            the host are executable in the guest.
+        modules: kernel modules, which init loads in this order before it says `ready`.
+
+    Raises KinstError if a file cannot be read or a guest path is not absolute.
     """
     contents = {
         "init": _Entry("init", stat.S_IFREG | 0o755, _read(_INIT)),
@@ -71,7 +82,7 @@ def build(busybox: Path, files: Mapping[str, Path], modules: Sequence[Path] = ()
     for name, data in _ETC.items():
         contents[name] = _Entry(name, stat.S_IFREG | 0o644, data)
     for number, module in enumerate(modules):
-        # The number keeps the order: init loads them as the shell sorts their names.
+        # init loads modules in the order in which the shell sorts their names.
         name = f"lib/kinst/{number:03}-{module.name}"
         contents[name] = _Entry(name, stat.S_IFREG | 0o644, _read(module))
     for guest, host in files.items():
@@ -93,16 +104,17 @@ class Initramfs:
         return beside(initrd, busybox)
 
     def starting_beside(self, append: str) -> str:
-        """Kinst's helper is started first, and told which init is to follow."""
-        given = [word for word in append.split() if word.startswith("rdinit=")]
-        following = given[-1].removeprefix("rdinit=") if given else "/init"
-        return f"{append} rdinit={BESIDE} kinst_init={following}".strip()
+        """Return parameters that start kinst's helper, which then starts the user's init."""
+        inits = [word for word in append.split() if word.startswith("rdinit=")]
+        user_init = inits[-1].removeprefix("rdinit=") if inits else "/init"
+        return f"{append} rdinit={BESIDE} kinst_init={user_init}".strip()
 
 
 def beside(initrd: bytes, busybox: Path) -> bytes:
-    """An archive of the user's, packed or not, with kinst's helper behind it: the kernel unpacks
-    both, one over the other.  Its init is at BESIDE.  Raises KinstError when busybox cannot be
-    read."""
+    """Return the user's archive, compressed or not, followed by an archive with kinst's helper.
+
+    The kernel unpacks the second one over the first.  The helper's init is at BESIDE.  Raises
+    KinstError if busybox cannot be read."""
     script = _read(_INIT).replace(b"#!/bin/busybox", b"#!/.kinst/busybox", 1)
     folders = [_Entry(name, stat.S_IFDIR | 0o755) for name in (".kinst", ".kinst/dev")]
     devices = [replace(one, name=f".kinst/{one.name}") for one in _devices()]
@@ -110,12 +122,12 @@ def beside(initrd: bytes, busybox: Path) -> bytes:
         _Entry(BESIDE.lstrip("/"), stat.S_IFREG | 0o755, script),
         _Entry(".kinst/busybox", stat.S_IFREG | 0o755, _read(busybox)),
     ]
-    # The second one starts at a multiple of 4 bytes.
+    # The second archive starts at a multiple of 4 bytes.
     return initrd + bytes(-len(initrd) % 4) + _newc([*folders, *devices, *files])
 
 
 def _directories(contents: Mapping[str, _Entry]) -> Iterator[_Entry]:
-    """Every folder that is needed, parents first: the kernel makes none by itself."""
+    """Yield all folders, parents first; the kernel makes none by itself."""
     wanted = {PurePosixPath(name) for name in _DIRECTORIES}
     for path in [*wanted, *map(PurePosixPath, contents)]:
         wanted.update(path.parents)
@@ -153,7 +165,7 @@ def _read_mode(path: Path) -> int:
 
 def _newc(entries: Sequence[_Entry]) -> bytes:
     archive = bytearray()
-    # Inode numbers only have to differ; times and owners stay 0, which makes it repeatable.
+    # Inode numbers only have to differ.  Times and owners are 0, so that archives are reproducible.
     for inode, entry in enumerate([*entries, _Entry("TRAILER!!!", 0)], start=1):
         name = entry.name.encode() + b"\0"
         links = 2 if stat.S_ISDIR(entry.mode) else 1
