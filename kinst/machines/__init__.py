@@ -1,7 +1,7 @@
 """Rank 3: one file or folder for each way to reach a kernel.
 
-Each offers a value MACHINE (MachineKind of core/machine.py) and is found by its name: adding a kind
-of machine is adding one file.
+Each has a value MACHINE (MachineKind of core/machine.py), and is found by its name: to add a kind
+of machine, add a file.
 
 Tested by tests/test_contracts.py.
 """
@@ -19,21 +19,24 @@ from kinst.core.errors import KinstError
 if TYPE_CHECKING:
     from kinst.core.machine import MachineKind
 
-DEFAULT = "vm"  # the one that needs no option; others are asked for by an option of their name
+DEFAULT = "vm"  # the kind that needs no option; the others have an option with their name
 
 
 def kind_of(asked: Callable[[str], bool]) -> MachineKind:
-    """The kind of machine that a user means: the one whose option was given, else the one that
-    needs none.  asked: whether an option was given."""
-    there = (info.name for info in pkgutil.iter_modules(__path__))
-    return load(next((name for name in sorted(there) if asked(name)), DEFAULT))
+    """Return the kind of machine whose option was given, or DEFAULT.
+
+    Args:
+        asked: returns whether the option with a name was given.
+    """
+    modules = sorted(info.name for info in pkgutil.iter_modules(__path__))
+    return load(next((name for name in modules if asked(name)), DEFAULT))
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """Names of every kind of machine there is, sorted."""
-    found = (info.name for info in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name for name in found if hasattr(_module(name), "MACHINE")))
+    """Return the names of all kinds of machines, sorted."""
+    modules = (info.name for info in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name for name in modules if hasattr(_module(name), "MACHINE")))
 
 
 def _module(name: str) -> object:
@@ -41,7 +44,7 @@ def _module(name: str) -> object:
 
 
 def load(name: str) -> MachineKind:
-    """The kind of machine called `name`.  Raises KinstError when there is none."""
+    """Return the kind of machine called `name`.  Raises KinstError if there is none."""
     if name not in (info.name for info in pkgutil.iter_modules(__path__)):
         raise KinstError(f"no machine is called {name!r}", f"there are: {', '.join(names())}")
     kind: MachineKind = getattr(_module(name), "MACHINE")  # noqa: B009 - of a module found by name

@@ -1,5 +1,5 @@
-"""The gdb machine: any machine behind a GDB stub.  No scratch memory, so probes are stop-planted.
-MACHINE is found by name.
+"""The gdb machine: any machine with a GDB stub.  It has no scratch memory, so its probes are
+stop-planted.  MACHINE is found by name.
 
 Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol".
 """
@@ -25,9 +25,10 @@ from kinst.wire.rsp import Rsp, connect
 
 
 class _StubMemory:
-    """Physical memory through a stub that is in physical mode (QEMU's).
+    """Physical memory, read through a stub in physical memory mode (QEMU's).
 
-    What page walks read is kept until forget(), which is to be called when the machine runs."""
+    Words that page walks read are cached until forget(), which is called before the machine
+    runs."""
 
     def __init__(self, rsp: Rsp) -> None:
         self._rsp = rsp
@@ -48,9 +49,11 @@ class _StubMemory:
 
 
 class GdbStub(StubTarget):
-    """Target over a stub that someone else started (core/machine.py has the protocol).
+    """A target whose machine and stub run already.  Connecting stops the machine; close() resumes
+    it.
 
-    The machine is stopped when this is made, and resumed by close().
+    pointers() stays None: searching all RAM through a stub would take minutes, and a stub does not
+    tell where RAM is.
     """
 
     abilities = Abilities()
@@ -84,7 +87,7 @@ class GdbStub(StubTarget):
         self.cpus = self._stub.cpus
         self._cpu = -1
         self._closed = False
-        # With physical memory, page tables say what is where; else the selected CPU's view does.
+        # With physical memory, kinst walks the page tables; without, it reads as the selected CPU.
         self._physical = _StubMemory(self._rsp)
         self._memory: GuestMemory | None = None
         if virtual_layout is not None and self._rsp.physical_memory():
@@ -92,39 +95,39 @@ class GdbStub(StubTarget):
             self._memory.set_root(self._paging.root_of(self.registers(self._kernel_cpu())))
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        """See core/machine.py: it is up, as far as anybody can tell, and stands."""
-        registers = [self.registers(cpu) for cpu in range(self.cpus)]
-        vectors = [one.get(name, 0) for one in registers for name in self.isa.vectors]
-        inside = [one for one in registers if not self._paging.in_user_mode(one)]
-        places = (*(v & -4 for v in vectors if v), *(one[self.isa.pc] for one in inside))
+        """Assume that the kernel is up; the machine is stopped already."""
+        cpus = [self.registers(cpu) for cpu in range(self.cpus)]
+        vectors = [registers.get(name, 0) for registers in cpus for name in self.isa.vectors]
+        in_kernel = [registers for registers in cpus if not self._paging.in_user_mode(registers)]
+        counters = (registers[self.isa.pc] for registers in in_kernel)
+        places = (*(vector & -4 for vector in vectors if vector), *counters)
         return Bearings(self.find_text(), tuple(dict.fromkeys(places)))
 
     def settle(
         self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None
     ) -> None:
-        """See core/machine.py."""
         if page_tables is not None:
             self.set_tables(page_tables)
 
     def _kernel_cpu(self) -> int:
-        """A CPU that stands in the kernel, if there is one."""
-        user = [self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus)]
-        return user.index(False) if False in user else 0
+        """Return a CPU that is stopped in the kernel, or CPU 0 if there is none."""
+        in_user = [self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus)]
+        return in_user.index(False) if False in in_user else 0
 
     def find_text(self) -> int | None:
-        """Where the kernel's text starts (KASLR), or None where this stub cannot tell."""
+        """Return where the kernel's text starts (KASLR); None if this stub cannot tell."""
         if self._memory is None or self._virtual_layout is None:
             return None
         read, image = self._physical.read_physical, self._virtual_layout.image
         return self._paging.find_text(read, self._memory.root, image)
 
     def set_tables(self, address: int) -> None:
-        """Use the page tables whose top level is at this virtual address from now on."""
+        """Use the page tables whose top level is at this virtual address."""
         if self._memory is not None:
             self._memory.set_tables(address)
 
     def read(self, address: int, size: int) -> bytes:
-        """Memory as a CPU in kernel mode sees it, if there is one; stopped."""
+        """Read memory as a CPU in kernel mode does, if there is one; the machine is stopped."""
         if self._stub.running:
             raise TargetError("the machine must be stopped before its memory can be read")
         if self._memory is not None:
@@ -135,7 +138,7 @@ class GdbStub(StubTarget):
         return self._rsp.read_memory(address, size)
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
-        """See core/machine.py: by the page tables that the CPU has now."""
+        """Walk the page tables that the CPU uses now."""
         if self._memory is not None:
             registers = self.registers(cpu)
             return read_process(self._paging, self._physical, registers, address, size)
@@ -150,7 +153,7 @@ class GdbStub(StubTarget):
         super().resume()
 
     def close(self) -> None:
-        """Leave the machine running without a breakpoint of ours.  Safe to call twice.
+        """Remove all breakpoints and let the machine run.  Safe to call twice.
 
         Raises TargetError if the stub leaves the machine stopped."""
         if self._closed:
@@ -170,7 +173,7 @@ class GdbStub(StubTarget):
 
 
 class _Stubs(MachineKind):
-    """The MachineKind protocol (core/machine.py) for stubs."""
+    """Implements MachineKind for GDB stubs."""
 
     name = "gdb"
     option = "gdb"
@@ -179,7 +182,7 @@ class _Stubs(MachineKind):
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
-        """Connect to the stub at config.address.  Raises TargetError."""
+        """Connect to the stub at config.address.  Raises TargetError if there is none."""
         return GdbStub(config.isa, config.address, config.virtual_layout)
 
 

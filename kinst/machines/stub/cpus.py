@@ -1,4 +1,4 @@
-"""Stopping, registers, breakpoints and steps through a GDB stub: shared by the targets.
+"""Stopping, registers, breakpoints and steps through a GDB stub.
 
 Tested by tests/fuzz/test_stubs.py and tests/vm/other_systems.
 """
@@ -23,20 +23,28 @@ _STEP_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class StubView:
-    """What a stub says of itself, once: its names of threads, its registers."""
+    """A stub's description of its machine.
+
+    Attributes:
+        threads: the stub's names of threads.
+        registers: the registers of a thread.
+    """
 
     threads: tuple[str, ...]
     registers: tuple[RegisterInfo, ...]
 
 
 class Debugger:
-    """A machine behind a stub.  CPUs are the stub's threads, in its order.
+    """The CPUs of a machine with a stub: the stub's threads, in its order.
 
     The machine is stopped when this is made.
     """
 
     def __init__(self, rsp: Rsp, isa: Isa, seen: StubView | None = None) -> None:
-        """seen: what another process has seen of the stub, which is not asked then."""
+        """
+        Args:
+            seen: the description, if another process has asked the stub for it already.
+        """
         self._rsp = rsp
         self._pc = isa.pc
         self._size = len(isa.breakpoint)
@@ -55,10 +63,10 @@ class Debugger:
         return len(self._threads)
 
     def stop(self) -> None:
-        """Stop every CPU; no-op when stopped.
+        """Stop every CPU.  Does nothing if they are stopped.
 
-        A breakpoint reached meanwhile is not lost: its instruction has not run, so it is
-        reached again after resume.
+        A breakpoint that a CPU reaches meanwhile is not lost: its instruction has not run, so the
+        CPU reaches it again after resume().
         """
         if not self.running:
             return
@@ -68,7 +76,11 @@ class Debugger:
         self.running = False
 
     def resume(self, cpu: int = 0, values: Mapping[str, int] | None = None) -> None:
-        """values: registers that a CPU gets before, in the same round trip."""
+        """Let all CPUs run.
+
+        Args:
+            values: registers to write to `cpu` before, in the same round trip.
+        """
         if self.running:
             return
         missing = sorted(self._wanted - self._inserted)
@@ -81,7 +93,7 @@ class Debugger:
         self.running = True
 
     def registers(self, cpu: int) -> Mapping[str, int]:
-        """By the stub's names; read once for each stop."""
+        """Return registers by the stub's names; each stop reads them once."""
         return self._seen(cpu)
 
     def _seen(self, cpu: int) -> Registers:
@@ -93,32 +105,40 @@ class Debugger:
         return self._registers[cpu]
 
     def write_registers(self, cpu: int, values: Mapping[str, int]) -> None:
-        """Some registers of a stopped CPU, by the stub's names."""
+        """Write some registers of a stopped CPU, by the stub's names."""
         self._need_stopped("registers can be written")
         self._file.write(self._threads[cpu], values)
         if (old := self._registers.pop(cpu, None)) is not None:
             old.expire()
 
     def rewrite(self, cpu: int, name: str, behind: int) -> None:
-        """Write what it has to a register of a stopped CPU, so many numbers behind one with a name:
-        for what happens when it is written."""
+        """Write a register of a stopped CPU with the value that it has, for the side effect.
+
+        Args:
+            name: a register with a name.
+            behind: the number of the written register minus that of the named one.
+        """
         self._need_stopped("registers can be written")
         self._file.rewrite(self._threads[cpu], name, behind)
 
     def handed_back(self, running: bool) -> None:
-        """Another process has used the stub: what was read of the CPUs may have changed."""
+        """Forget what was read of the CPUs: another process has used the stub meanwhile.
+
+        Args:
+            running: whether that process has left the machine running.
+        """
         self._forget()
         self._rsp.forget_selection()
         self.running = running
 
     def select(self, cpu: int) -> None:
-        """Make the stub read memory as this CPU does."""
+        """Make the stub read memory as this CPU."""
         self._rsp.ask_ok(self._rsp.select_request(self._threads[cpu]), "select a CPU")
 
     def detach(self) -> None:
-        """Take every breakpoint out and let the machine run without this client.
+        """Remove all breakpoints, disconnect from the machine and let it run.
 
-        Raises TargetError if the stub does not do that."""
+        Raises TargetError if the stub fails."""
         self.stop()
         for address in sorted(self._inserted):
             self.remove_breakpoint(address)
@@ -133,11 +153,11 @@ class Debugger:
             self._inserted.add(address)
 
     def want_breakpoints(self, addresses: Iterable[int]) -> None:
-        """Breakpoints from the next resume on, which inserts them in its round trip."""
+        """Have the next resume() insert breakpoints, in its own round trip."""
         self._wanted.update(addresses)
 
     def remove_breakpoints(self, addresses: Iterable[int]) -> None:
-        """Many, in one round trip."""
+        """Remove many breakpoints in one round trip."""
         self._need_stopped("breakpoints can be removed")
         self._wanted.difference_update(addresses)
         there = sorted(self._inserted.intersection(addresses))
@@ -153,12 +173,11 @@ class Debugger:
             self._rsp.set_breakpoint(address, self._size, False)
 
     def step_over(self, cpu: int, address: int) -> None:
-        """One instruction on one CPU, with the breakpoint at address lifted.
+        """Execute one instruction on one CPU, without the breakpoint at its address.
 
-        It is put back by resume, in the same round trip.  QEMU now and then reports a step
-        that has not begun, and steps one iteration of a repeated string instruction at a time:
-        the step is over when the program counter has moved (or, for a branch to itself, when
-        it still has not after a while).
+        resume() inserts the breakpoint again, in its own round trip.  QEMU sometimes reports a step
+        before it has begun, and steps single iterations of a repeated string instruction.  So the
+        step is over when the program counter has changed; for a branch to itself, after a time-out.
         """
         self._need_stopped("a CPU can be stepped")
         before = []
@@ -180,11 +199,13 @@ class Debugger:
             before = []
 
     def poll(self, timeout: float) -> Stopped | StopReply | None:
-        """A stop of the running machine at a breakpoint: Stopped, or the raw reply when the
-        machine ended.
+        """Wait for the running machine to stop at a breakpoint.
 
-        Where two CPUs meet breakpoints at once QEMU can report the second a second time, after
-        it was dealt with or removed; the machine is resumed then.
+        If two CPUs reach breakpoints at once, QEMU may report the second one again after it was
+        handled or removed; the machine is resumed then.
+
+        Returns:
+            Stopped; the stub's reply if the machine has ended; None after `timeout` seconds.
         """
         reply = self._rsp.wait_stop(timeout) if self.running else None
         if reply is None or reply.kind == "exited":

@@ -20,7 +20,7 @@ from kinst.core.machine import CodeTable
 
 _CACHE_BITS = 12
 _PAGE_BITS = 12
-_IN_PAGE_BITS = _CACHE_BITS // 2  # of an entry's number: all that differs within one page
+_IN_PAGE_BITS = _CACHE_BITS // 2  # bits of an entry's number that differ within one page
 _IN_PAGE = (1 << _IN_PAGE_BITS) - 1
 _OF_PAGE = (1 << _CACHE_BITS) - 1 - _IN_PAGE
 

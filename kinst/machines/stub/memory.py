@@ -1,6 +1,6 @@
-"""The guest's virtual memory through the shared mapping: no round trip to the stub.
+"""Virtual memory of a kernel, read and written by physical address through its page tables.
 
-Page tables are read by the ISA's Paging (core/page_tables.py); nothing of one ISA is known here.
+The ISA's Paging (core/page_tables.py) reads the page tables.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from kinst.core.page_tables import LEAF_SIZE, Leaf, Paging, Root
 from kinst.core.system import VirtualLayout
 from kinst.core.words import PAGE
 
-_JOIN = 64  # writes so close become one: to QEMU a packet costs what so many bytes do
+_JOIN = 64  # bytes between writes that become one: a packet costs QEMU as much as so many bytes
 
 
 class Physical(Protocol):
-    """Guest RAM by physical address."""
+    """RAM by physical address."""
 
     def read_physical(self, address: int, size: int) -> bytes: ...
 
@@ -27,23 +27,24 @@ class Physical(Protocol):
 
 
 class GuestMemory:
-    """Virtual memory of the guest's kernel.
-
-    tables: (physical address, bytes) of RAM that the guest leaves alone, for page tables.
-    """
+    """Virtual memory of a kernel."""
 
     def __init__(self, paging: Paging, physical: Physical, tables: tuple[int, int]) -> None:
+        """
+        Args:
+            tables: (physical address, bytes) of RAM for new page tables.
+        """
         self._paging = paging
         self._physical = physical
         self.give_tables(tables)
         self._root: Root | None = None
-        self._top = b""  # what is read in place of the top-level table
-        # The mapping used last, kept while many near addresses are looked up at once.
+        self._top = b""  # a copy of the top-level table, which is read in its place
+        # The mapping used last, cached while many near addresses are looked up.
         self._keep = False
         self._last: Leaf | None = None
 
     def give_tables(self, tables: tuple[int, int]) -> None:
-        """(physical address, bytes) of RAM for page tables from now on."""
+        """Use RAM at (physical address, bytes) for new page tables."""
         self._tables, self._tables_end = tables[0], tables[0] + tables[1]
 
     @property
@@ -52,26 +53,29 @@ class GuestMemory:
 
     @property
     def root(self) -> Root:
-        """The top-level table in use.  Raises TargetError before there is one."""
+        """The top-level table in use.  Raises TargetError if it is not known yet."""
         if self._root is None:
             raise TargetError("the guest's page tables are not known yet")
         return self._root
 
     def set_root(self, root: Root, top: bytes = b"") -> None:
-        """Use this top-level table from now on.
+        """Use this top-level table.
 
-        top: what was in it, to be read in its place, where it belongs to a process that may end:
-        the kernel's part is the same in all of them."""
+        Args:
+            top: a copy of the table to read in its place, if the table belongs to a process that
+                may
+                end; the kernel's part is the same in the tables of all processes.
+        """
         self._root, self._top = root, top
 
     def set_tables(self, address: int) -> None:
-        """Use the tables whose top level is at this virtual address, of as many levels as the
-        tables in use."""
+        """Use the tables whose top level is at this virtual address; they have as many levels as
+        the tables in use."""
         physical, _ = next(self.pieces(address, 8))
         self._root, self._top = replace(self.root, physical=physical), b""
 
     def _read_table(self, address: int, size: int) -> bytes:
-        """Entries of page tables, by their physical address."""
+        """Read entries of page tables by their physical address."""
         at = address - self.root.physical
         if 0 <= at <= len(self._top) - size:
             return self._top[at : at + size]
@@ -87,9 +91,9 @@ class GuestMemory:
         return at
 
     def pieces(self, address: int, size: int) -> Iterator[tuple[int, int]]:
-        """(physical address, bytes) of the parts of a virtual range, in order.
+        """Yield (physical address, bytes) of the parts of a virtual range, in order.
 
-        Raises UnmappedError where nothing is mapped.
+        Raises UnmappedError if any of it is not mapped.
         """
         root = self.root
         end = address + size
@@ -107,12 +111,13 @@ class GuestMemory:
             address += length
 
     def is_code(self, address: int) -> bool:
-        """Whether the kernel can run what is there."""
+        """Return whether the memory at an address is executable."""
         leaf = self._paging.walk(self._read_table, self.root, address)
         return leaf is not None and leaf.executable
 
     def reader(self) -> Callable[[int, int], bytes]:
-        """read(), for many reads while nothing is mapped anew: mappings are looked up once."""
+        """Return a read() that caches mappings, for many reads while the page tables do not
+        change."""
         leaves: dict[int, Leaf] = {}
 
         def leaf_of(address: int) -> Leaf:
@@ -142,8 +147,10 @@ class GuestMemory:
         )
 
     def physical_writes(self, writes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Virtual writes as physical ones, few and large: what lies between near ones is
-        written back as it is.  Where writes overlap, the later one counts."""
+        """Convert virtual writes to few, large physical writes.
+
+        Bytes between near writes are written with their present values.  If writes overlap, the
+        later one wins."""
         self._keep = True
         try:
             return self._joined(writes)
@@ -179,7 +186,7 @@ class GuestMemory:
     def _one_write(
         self, start: int, end: int, group: Sequence[tuple[int, bytes]]
     ) -> tuple[int, bytes]:
-        """All of a group of near writes, and what is between them."""
+        """Return one write for a group of near writes and the bytes between them."""
         whole = bytearray(self._physical.read_physical(start, end - start))
         for at, part in group:
             whole[at - start : at - start + len(part)] = part
@@ -193,12 +200,18 @@ class GuestMemory:
         reach: tuple[int, int],
         data: int = 0,
     ) -> int:
-        """Map physical memory near the code [near), where branches to and from [reach) reach all of
-        it but its first `data` bytes.
+        """Map physical memory close to code.
 
-        frames: physical addresses of LEAF_SIZE bytes each, in the order in which they are mapped
-        one behind the other.  virtual_layout: of the system, which says where free slots may be
-        taken. Returns the virtual address. Raises TargetError when there is no such place.
+        Args:
+            frames: physical addresses of LEAF_SIZE bytes each, mapped one after another.
+            near: addresses [low, high) of the code.
+            virtual_layout: that of the system, which tells where free slots may be used.
+            reach: addresses [low, high) within branch reach of all but the first `data` bytes.
+
+        Returns:
+            The virtual address.
+
+        Raises TargetError if there is no room.
         """
         address = self.place_near(len(frames) * LEAF_SIZE, near, virtual_layout, reach, data)
         if not self.map_at(frames, address, near[0]):
@@ -213,7 +226,8 @@ class GuestMemory:
         reach: tuple[int, int],
         data: int,
     ) -> int:
-        """Where map_near() maps as much; nothing is written.  Raises TargetError."""
+        """Return where map_near() would map `size` bytes; write nothing.  Raises TargetError if
+        there is no room."""
         read = self._read_table
         if self._paging.walk(read, self.root, near[0]) is None:
             raise TargetError(f"no kernel text is mapped at {near[0]:#x}")
@@ -247,12 +261,12 @@ class GuestMemory:
         return min(fits, key=worse)
 
     def map_at(self, frames: Sequence[int], address: int, like_text: int) -> bool:
-        """Map frames (as of map_near) at a chosen address; False if it is not free."""
+        """Map frames (see map_near) at a chosen address; return False if it is not free."""
         like = self._paging.walk(self._read_table, self.root, like_text)
         return like is not None and self._map(frames, address, like)
 
     def _map(self, frames: Sequence[int], address: int, like: Leaf) -> bool:
-        """All or nothing: entries are made only once every slot is known to be free."""
+        """Map all frames or none: first check that every slot is free, then write entries."""
         paging, read = self._paging, self._read_table
         if any(at % LEAF_SIZE for at in (address, *frames)):
             return False
@@ -272,9 +286,12 @@ class GuestMemory:
 def read_process(
     paging: Paging, physical: Physical, registers: Mapping[str, int], address: int, size: int
 ) -> bytes:
-    """Memory of the process that runs on a CPU, by the page tables that it has now.
+    """Read memory of the process that runs on a CPU, by the page tables that it uses now.
 
-    registers: the CPU's.  Raises TargetError for an address of the kernel's half."""
+    Args:
+        registers: the CPU's registers.
+
+    Raises TargetError for an address in the kernel's half, and if any of it is not mapped."""
     need_process(address, size)
     memory = GuestMemory(paging, physical, (0, 0))
     memory.set_root(paging.root_of(registers))
@@ -282,13 +299,13 @@ def read_process(
 
 
 def need_process(address: int, size: int) -> None:
-    """Raises TargetError where these are not addresses of a process."""
+    """Raise TargetError if these are not addresses of a process."""
     if (address | address + size) >> 63:
         raise TargetError(f"{address:#x} is not an address of a process")
 
 
 def _runs(free: Sequence[int], slot: int) -> list[range]:
-    """Free slots of `slot` bytes as runs of neighbours, each from its first to behind its last."""
+    """Return runs of neighbouring free slots of `slot` bytes, each from its start to its end."""
     runs: list[range] = []
     for at in sorted(free):
         if runs and runs[-1].stop == at:

@@ -1,4 +1,4 @@
-"""Looking for addresses in a machine's memory: what saved program counters are among.
+"""Searching memory for addresses, such as saved program counters.
 
 Tested by tests/machines/attach/test_parts.py and tests/vm/other_systems.
 """
@@ -10,30 +10,37 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-_CHUNK = 1 << 17  # words at a time: what is worked out of them stays in the processor's cache
+_CHUNK = 1 << 17  # words at a time, so that intermediate arrays stay in the processor's cache
 
 
 def pointers_in(
     pieces: Iterable[memoryview], ranges: Sequence[tuple[int, int]]
 ) -> npt.NDArray[np.uint64]:
-    """The values in any of the ranges [low, high) that 8-byte words of these pieces of memory have,
-    each once, ascending.  Words are aligned, as the pieces are."""
-    found = [np.zeros(0, np.uint64)]
+    """Return the values of aligned 8-byte words of memory that lie in a range [low, high), each
+    once, ascending.
+
+    Args:
+        pieces: parts of memory, aligned to 8 bytes.
+    """
+    matches = [np.zeros(0, np.uint64)]
     for piece in pieces:
         words = np.frombuffer(piece, "<u8", len(piece) // 8)
         for at in range(0, len(words), _CHUNK):
             some = words[at : at + _CHUNK]
             for low, high in ranges:
-                # Numbers below low wrap round to large ones.
+                # Values below low become large numbers.
                 inside = some[some - np.uint64(low) < np.uint64(high - low)]
                 if len(inside):
-                    found.append(np.unique(inside))
-    return np.unique(np.concatenate(found))
+                    matches.append(np.unique(inside))
+    return np.unique(np.concatenate(matches))
 
 
 def replace_in(pieces: Iterable[memoryview], places: Mapping[int, int]) -> None:
-    """Replace 8-byte words of these pieces of memory that are one of the places by what that is
-    mapped to.  Words are aligned, as the pieces are."""
+    """Replace each aligned 8-byte word of memory that is a key of `places` by the key's value.
+
+    Args:
+        pieces: parts of memory, aligned to 8 bytes.
+    """
     if not places:
         return
     low, high = min(places), max(places) + 1
@@ -43,6 +50,6 @@ def replace_in(pieces: Iterable[memoryview], places: Mapping[int, int]) -> None:
             some = words[at : at + _CHUNK]
             near = np.flatnonzero(some - np.uint64(low) < np.uint64(high - low))
             for k in near.tolist():
-                goal = places.get(int(some[k]))
-                if goal is not None:
-                    some[k] = goal
+                replacement = places.get(int(some[k]))
+                if replacement is not None:
+                    some[k] = replacement

@@ -1,5 +1,4 @@
-"""What targets have in common whose CPUs are reached by a GDB stub and nothing else, in a machine
-that is somebody else's, and their kinds (core/machine.py has the protocols).
+"""Base class of targets that kinst did not start, and whose CPUs it reaches only by a GDB stub.
 
 Tested by tests/machines/test_gdb.py and tests/vm/other_systems.
 """
@@ -16,10 +15,12 @@ from kinst.wire.rsp import Rsp
 
 
 class StubTarget(Target):
-    """The CPUs' part of a target.  Whoever inherits sets the fields when it is connected.
+    """Implements Stopping by a stub.  A derived class sets the fields when it has connected.
 
-    _lost, _ended: why there is no machine any more, where the connection was closed, and where
-    the stub says that the machine has ended."""
+    Attributes:
+        _lost: the reason of Gone after the stub has closed the connection.
+        _ended: the reason of Gone after the stub has reported the end of the machine.
+    """
 
     _rsp: Rsp
     _stub: Debugger
@@ -45,7 +46,6 @@ class StubTarget(Target):
         self._stub.step_over(cpu, address)
 
     def wait(self, timeout: float) -> MachineEvent | None:
-        """See core/machine.py."""
         if not self._stub.running:
             time.sleep(timeout)
             return None
