@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 from kinst.core.errors import TargetError
 from kinst.core.machine import MachineConfig, MachineKind, Target
+from kinst.machines.attach.endpoint import process_of
 from kinst.machines.attach.find import check
 from kinst.machines.attach.machine import AttachedVm
-from kinst.machines.attach.place import process_of
 from kinst.machines.attach.ram import LEAST
 from kinst.wire.other_process import OtherProcess
 
