@@ -27,7 +27,7 @@ SECONDS = 600.0
 TAKEN_DOWN = 10.0  # seconds
 # QEMU leaves one of some hundred guests standing in its boot: what kinst says then is of no test's
 # concern (tests/machines/vm/test_machine.py has one of its own).
-_AGAIN = re.compile(r"^kinst: the guest stands in its boot and is started again\n", re.M)
+_AGAIN = re.compile(r"^kinst: the guest hung during boot; restarting it\n", re.M)
 # dmesg -r puts <priority> before each line: facility * 8 + level, 4 is warning, 0 the worst.
 _LOGGED = re.compile(r"^<(\d+)>(.*)$", re.M)
 # Bytes, disassembly, the way or reason, and the source line where it is known.

@@ -1,4 +1,4 @@
-"""A kernel that kinst boots in QEMU: started, watched, traced, ended.  MACHINE is found by name.
+"""The vm machine: a kernel that kinst boots in QEMU.  MACHINE is found by name.
 
 Tested by tests/vm.
 """
@@ -22,7 +22,7 @@ from kinst.machines.vm.warm import EarlyGuest, early_guest, warm_start
 
 
 class _Booted(MachineKind):
-    """The MachineKind protocol (core/machine.py) for guests of kinst's own."""
+    """Implements MachineKind for guests that kinst boots."""
 
     name = "vm"
     option = ""
@@ -32,8 +32,8 @@ class _Booted(MachineKind):
         return cpus_of(arguments)
 
     def start_early(self, config: MachineConfig) -> EarlyGuest | None:
-        """A guest that goes on from where one like it had booted; none where that is only looked
-        at."""
+        """Start a guest from a saved state; return None if there is none, or if the guest is only
+        read."""
         if config.read_only:
             return None
         if config.kernel is None or config.boot is None:
@@ -43,11 +43,11 @@ class _Booted(MachineKind):
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
-        """QEMU with config.kernel in it; returns at once.  What is only looked at needs none where
-        a guest like it had booted.
+        """Start QEMU with config.kernel, and return at once.  If the guest is only read and its
+        state was saved, no QEMU is needed.
 
-        Raises TargetError without a kernel, and for one of a system that kinst does not know: it
-        could not tell when that is up."""
+        Raises TargetError without a kernel, and for one of an unknown system, since kinst cannot
+        tell when that is up."""
         if config.kernel is None:
             raise TargetError("there is no kernel to boot")
         if config.virtual_layout is None or config.boot is None:
@@ -58,7 +58,7 @@ class _Booted(MachineKind):
         wanted = _wanted(config, config.kernel, config.boot)
         warm = warm_start(wanted, config.isa.board) if config.read_only else None
         if warm is not None and warm.is_there:
-            with suppress(TargetError):  # it is damaged: a guest that boots makes it anew
+            with suppress(TargetError):  # it is damaged; a guest that boots replaces it
                 return SavedGuest(config.isa, wanted, warm)
         early_start = config.early_start.take(wanted) if config.early_start else None
         if config.terminal is not None:
@@ -69,7 +69,7 @@ class _Booted(MachineKind):
 
 
 def _wanted(config: MachineConfig, kernel: Path, boot: Boot) -> VmConfig:
-    """What to boot."""
+    """Return what to boot."""
     board = config.isa.board
     modules = boot.modules if config.modules else ""
     return VmConfig(

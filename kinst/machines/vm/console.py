@@ -1,4 +1,4 @@
-"""The kernel's console: its last lines, and what in them an error's reader should see."""
+"""The kernel's console: its last lines, and the problems that it reports."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from kinst.core.machine import Complaint
 
 _KEPT_LINES = 2000
 _LAST_LINES = 30
-_TROUBLE_LINES = 120  # of the console's end in which trouble is looked for
+_TROUBLE_LINES = 120  # last lines that are searched for problems
 
 
 class Console:
-    """What the kernel printed.
+    """The kernel's output on its console.
 
-    lines: the last of them, whole.  heard: when something came last (time.monotonic()).
-    panic, panic_at: its message, "" before there is one, and when it came.  warnings: lines of
-    trouble that is not a panic.  init_runs: whether the kernel said that it starts init.
-    lost_breakpoint: whether it died of a breakpoint that is not in memory any more, but in QEMU's
-    translation (retranslation.py).
+    Attributes:
+        lines: the last whole lines.
+        heard: time.monotonic() of the last output.
+        panic: the message of a panic, "" before there is one.
+        panic_at: time.monotonic() of the panic.
+        warnings: problems that are no panic.
+        init_runs: the kernel has said that it starts init.
+        lost_breakpoint: the kernel died of a breakpoint that is no longer in memory, but in code
+            that QEMU has translated (retranslation.py).
     """
 
     def __init__(self, signs: ConsoleSigns) -> None:
@@ -35,27 +39,23 @@ class Console:
         self._partial = ""
 
     def take(self, data: bytes) -> None:
-        """Some more of it, cut anywhere."""
+        """Add output, which may end in the middle of a line."""
         self.heard = time.monotonic()
         *lines, self._partial = (self._partial + data.decode("utf-8", "replace")).split("\n")
         for line in lines:
             line = line.rstrip("\r")
             self.lines.append(line)
-            if not self.panic and (found := self._signs.panic.search(line)):
-                self.panic, self.panic_at = found[0], time.monotonic()
-            elif found := self._signs.trouble.search(line):
-                self.warnings.append(Complaint(found.lastgroup or "oops", found[0]))
+            if not self.panic and (match := self._signs.panic.search(line)):
+                self.panic, self.panic_at = match[0], time.monotonic()
+            elif match := self._signs.trouble.search(line):
+                self.warnings.append(Complaint(match.lastgroup or "oops", match[0]))
             if self._signs.lost_breakpoint and self._signs.lost_breakpoint in line:
                 self.lost_breakpoint = True
             if self._signs.first_program.search(line):
                 self.init_runs = True
 
-    def _is_bad(self, line: str) -> bool:
-        signs = self._signs
-        return bool(signs.panic.search(line) or signs.trouble.search(line))
-
     def last_lines(self) -> str:
-        """From the first line of trouble on, or the end, for an error's reader."""
+        """Return the lines from the first problem on, or the last lines, for an error message."""
         lines = [*self.lines, self._partial.rstrip("\r")]
         recent = lines[-_TROUBLE_LINES:]
         bad = (

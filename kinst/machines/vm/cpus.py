@@ -1,7 +1,7 @@
-"""How many CPUs a guest may have: by -smp among QEMU's arguments, or two.
+"""The number of CPUs that a guest may have: by -smp among QEMU's arguments, or two.
 
-Source: QEMU's manual, -smp: `[[cpus=]n][,maxcpus=..][,drawers=..]...[,threads=..]`; without n it is
-the product of the topology.  More than n, up to maxcpus, can be plugged in later.
+Source: QEMU's manual, -smp: `[[cpus=]n][,maxcpus=..][,drawers=..]...[,threads=..]`.  Without n the
+number is the product of the topology.  More CPUs, up to maxcpus, can be plugged in later.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ _TOPOLOGY = ("drawers", "books", "sockets", "dies", "clusters", "modules", "core
 
 
 def cpus_of(arguments: Sequence[str]) -> int:
-    """The CPUs that there may be when QEMU gets these arguments; the last -smp counts.  What
-    QEMU would not understand is left to QEMU to refuse."""
-    found = CPUS
+    """Return the number of CPUs that a guest may have with these arguments of QEMU.
+
+    The last -smp counts.  QEMU reports arguments that it does not understand."""
+    cpus = CPUS
     for option, value in zip(arguments, (*arguments[1:], ""), strict=False):
         if option in _OPTION:
-            found = _count(value) or found
-    return found
+            cpus = _count(value) or cpus
+    return cpus
 
 
 def says_cpus(arguments: Sequence[str]) -> bool:
-    """Whether the arguments say how many CPUs there are."""
+    """Return whether the arguments set the number of CPUs."""
     return any(option in _OPTION for option in arguments)
 
 
 def _count(value: str) -> int:
-    """0 where the value of -smp tells nothing."""
+    """Return the number of CPUs that a value of -smp means, 0 if it does not tell."""
     number, most, product = "", 0, 0
     for part in value.split(","):
         key, equals, text = part.partition("=")

@@ -1,8 +1,9 @@
-"""The host's folders in the guest: a virtiofsd for each, and how a command is told where it is.
+"""Folders of the host in the guest, with a virtiofsd for each, and the environment of commands
+there.
 
 virtiofsd(1) serves one folder over a vhost-user socket; QEMU shows it to the guest as a virtio
-device with a tag, which guest_init.sh mounts.  It is started with a listening socket that kinst has
-connected to before: the connection is QEMU's, and there is no other.  Nothing has a file name.
+device with a tag, which guest_init.sh mounts.  kinst starts virtiofsd with a listening socket to
+which it has connected before; it passes this only connection to QEMU.  No socket has a file name.
 """
 
 from __future__ import annotations
@@ -20,21 +21,27 @@ from kinst.wire.child_process import Child
 from kinst.wire.qmp import OwnMonitor
 from kinst.wire.sockets import connected_listener
 
-# Of Debian 12 (qemu-system-common), and of Debian 13 and others (virtiofsd, written anew).
+# Folders of virtiofsd in Debian 12 (qemu-system-common), and of its rewrite in Debian 13 and
+# others.
 _PLACES = ("/usr/lib/qemu", "/usr/libexec", "/usr/lib")
 _PACKAGES = "apt-get install qemu-system-common, or virtiofsd from Debian 13 on"
 _MOST_FILES = 1_000_000
 _DEVICE, _QUEUE = "vhost-user-fs-pci", 1024
-ROOT = "root"  # the tag of the folder that commands have as their root
+ROOT = "root"  # tag of the folder that is the root of commands
 
-# What a kernel needs to mount them, where it is not built in.
+# Modules that a kernel needs to mount the folders, unless they are built in.
 MODULES = ("virtio_pci", "virtiofs", "overlay")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A folder of the host.  tag: of its device.  at: where it is mounted, as commands see it; ""
-    for the one that is their root."""
+    """A folder of the host.
+
+    Attributes:
+        tag: tag of its device.
+        folder: its path on the host.
+        at: its path for commands; "" for the folder that is their root.
+    """
 
     tag: str
     folder: Path
@@ -47,19 +54,21 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Of a command in the user's own root: its working folder and its environment."""
+    """Working folder and environment of a command whose root is a folder of the host."""
 
     folder: str
     environment: Mapping[str, str]
 
 
 def shares(root: Path | None, writable: Sequence[Path]) -> tuple[Share, ...]:
-    """The folders of --root and --rw.  Those to be written are where they are on the host, as
-    long as that is within the root; else at their own path all the same."""
-    found = [Share(ROOT, root)] if root is not None else []
+    """Return the folders of --root and --rw.
+
+    A writable folder inside the root has the same place in it; another one has its path on the
+    host."""
+    folders = [Share(ROOT, root)] if root is not None else []
     for number, folder in enumerate(writable):
-        found.append(Share(f"rw{number}", folder, f"/{_below(folder, root)}"))
-    return tuple(found)
+        folders.append(Share(f"rw{number}", folder, f"/{_below(folder, root)}"))
+    return tuple(folders)
 
 
 def _below(folder: Path, root: Path | None) -> Path:
@@ -69,15 +78,16 @@ def _below(folder: Path, root: Path | None) -> Path:
 
 
 def surroundings(root: Path) -> Surroundings:
-    """kinst's own, as far as they are in that root."""
+    """Return kinst's environment, and its working folder if that is in the root."""
     here = Path.cwd()
     folder = f"/{here.relative_to(root)}" if here.is_relative_to(root) else "/"
     return Surroundings(folder, dict(os.environ))
 
 
 def in_surroundings(command: str, around: Surroundings) -> str:
-    """The command, for a shell that has no environment yet.  Variables whose names no shell knows
-    are left out (bash keeps functions in such)."""
+    """Return a script that sets the environment and runs a command.
+
+    Variables whose names are not valid in a shell are left out; bash exports functions in such."""
     lines = [
         f"export {name}={shlex.quote(value)}"
         for name, value in sorted(around.environment.items())
@@ -88,8 +98,11 @@ def in_surroundings(command: str, around: Surroundings) -> str:
 
 
 def slots(shared: Sequence[Share], kind: str) -> list[str]:
-    """QEMU's arguments for the slots into which the devices of these folders are put (plug()).
-    kind: of such a slot's device."""
+    """Return QEMU's arguments for slots into which plug() puts the devices of these folders.
+
+    Args:
+        kind: the device that is such a slot.
+    """
     argv: list[str] = []
     for number, share in enumerate(shared):
         argv += ["-device", f"{kind},id=slot-{share.tag},chassis={number + 1}"]
@@ -97,7 +110,7 @@ def slots(shared: Sequence[Share], kind: str) -> list[str]:
 
 
 class FileServer:
-    """A virtiofsd for one folder.  Raises TargetError where there is none, or it does not start."""
+    """A virtiofsd for one folder.  Raises TargetError if it is missing or does not start."""
 
     def __init__(self, share: Share) -> None:
         self.share = share
@@ -107,7 +120,7 @@ class FileServer:
             try:
                 self._messages = os.memfd_create("virtiofsd", os.MFD_CLOEXEC)
                 argv = _command(program, share, listening.fileno())
-                # Debian 12's wants to leave its groups, which only root may.
+                # Debian 12's virtiofsd drops its groups, which only root can do.
                 self._child = Child(
                     argv, [listening.fileno()], self._messages, keeps_groups=os.geteuid() != 0
                 )
@@ -116,14 +129,15 @@ class FileServer:
                 raise
 
     def arguments(self) -> list[str]:
-        """QEMU's, for a device that is there from the start; it inherits `socket`."""
+        """Return QEMU's arguments for a device that is present from the start; QEMU inherits
+        `socket`."""
         tag = self.share.tag
         device = f"{_DEVICE},chardev=fs-{tag},tag={tag},queue-size={_QUEUE}"
         chardev = f"socket,id=fs-{tag},fd={self.socket.fileno()}"
         return ["-chardev", chardev, "-device", device]
 
     def plug(self, monitor: OwnMonitor) -> None:
-        """Put the device into its slot of a machine that runs.  Raises TargetError."""
+        """Plug the device into its slot of a running machine.  Raises TargetError."""
         tag = self.share.tag
         name = f"fs-{tag}"
         monitor.execute("getfd", {"fdname": name}, self.socket.fileno())
@@ -134,14 +148,14 @@ class FileServer:
         monitor.execute("device_add", {**device, "bus": f"slot-{tag}"})
 
     def trouble(self) -> str:
-        """Why it has ended, "" while it runs."""
+        """Return why virtiofsd has ended; "" while it runs."""
         if not self._child.status():
             return ""
         lines = os.pread(self._messages, 1 << 16, 0).decode("utf-8", "replace").strip().splitlines()
         return f"virtiofsd ended: {lines[-1] if lines else 'without a word'}"
 
     def close(self) -> None:
-        """End it.  Once."""
+        """End virtiofsd.  Not safe to call twice."""
         self.socket.close()
         self._child.end()
         os.close(self._messages)
@@ -156,8 +170,10 @@ def _find() -> str:
 
 
 def _command(program: str, share: Share, listening: int) -> list[str]:
-    """cache: the root is taken not to change while the guest runs.  sandbox: its other kind needs
-    a mount point below the folder, which / has not."""
+    """Return the command that starts virtiofsd.
+
+    It caches the root, which must not change while the guest runs.  The sandbox is chroot, since
+    the other kind needs a mount point below the folder, which / does not have."""
     most = min(_MOST_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     cache = "auto" if share.writable else "always"
     argv = [
@@ -166,7 +182,7 @@ def _command(program: str, share: Share, listening: int) -> list[str]:
     ]  # fmt: skip
     if os.geteuid() == 0:
         return argv
-    # It wants to be root, which it is in a user namespace of its own: there root is this user.
+    # virtiofsd must be root: it is in a user namespace of its own, in which this user is root.
     unshare = shutil.which("unshare")
     if unshare is None:
         raise TargetError("unshare not found, without which only root can share folders",

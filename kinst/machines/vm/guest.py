@@ -1,4 +1,4 @@
-"""A guest of QEMU: its memory and its CPUs, by QEMU's gdb stub and the file of its RAM.
+"""Memory and CPUs of a guest that kinst boots, by QEMU's GDB stub and the file with its RAM.
 
 Tested by tests/machines/vm/test_machine.py.
 """
@@ -27,12 +27,12 @@ from kinst.machines.vm.retranslation import all_code, code_at_hand
 from kinst.machines.vm.warm import Loading, SavedBearings, warm_start
 from kinst.wire.rsp import Rsp
 
-SAMPLE = 0.25  # seconds between two looks at a machine that runs
-SAMPLES = 4  # looks until something is believed of its CPUs
+SAMPLE = 0.25  # seconds between two samples of a running machine
+SAMPLES = 4  # samples that must agree on the state of a CPU
 
 
 class Guest(Target):
-    """A QEMU of kinst's own; what core/machine.py says of a machine's memory and CPUs."""
+    """Implements KernelMemory, Stopping and Planting for a QEMU that kinst starts."""
 
     def __init__(
         self,
@@ -44,9 +44,12 @@ class Guest(Target):
     ) -> None:
         """Start QEMU and return at once.
 
-        virtual_layout: of the system that it boots.  on_output: gets the guest command's output.
-            early_start: such a QEMU that waits for the state of a booted guest. Raises TargetError
-            when QEMU or a file is missing, or memory.
+        Args:
+            virtual_layout: that of the system that it boots.
+            on_output: gets the output of the guest's command.
+            early_start: a QEMU that was started before, and loads the state of a booted guest.
+
+        Raises TargetError if QEMU, a file or memory is missing.
         """
         self.isa = isa
         self.cpus = config.cpus
@@ -63,7 +66,12 @@ class Guest(Target):
     def _start(
         self, early_start: tuple[Qemu, Loading] | None = None, *, cold: bool = False
     ) -> None:
-        """early_start: see above.  cold: boot, whatever is kept of a guest that has booted."""
+        """Start QEMU.
+
+        Args:
+            early_start: a QEMU that was started before.
+            cold: boot, even if there is a saved state.
+        """
         self._loading: Loading | None = None
         warm = None if cold or self._warm is None or not self._warm.is_there else self._warm
         if early_start is not None:
@@ -78,7 +86,7 @@ class Guest(Target):
         self._debugger: Debugger | None = None
 
     def _attach(self) -> None:
-        """Use the stub from now on, which stops the machine the first time."""
+        """Connect to the stub, which stops the machine.  Does nothing the second time."""
         if self._rsp is not None:
             return
         with self._watched():
@@ -89,7 +97,8 @@ class Guest(Target):
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
 
     def _is_lost(self) -> bool:
-        """Whether a CPU is beyond help, each time that the running machine is looked at."""
+        """Return whether a CPU is in a state from which it cannot recover, in each of SAMPLES
+        samples of the running machine."""
         lost = set(range(self.cpus))
         for _ in range(SAMPLES):
             self._attach()
@@ -102,8 +111,11 @@ class Guest(Target):
         return True
 
     def _translate_anew(self, everything: bool) -> None:
-        """Make QEMU forget its translations of all of the kernel's code, or of what the CPUs are
-        at; the machine runs on."""
+        """Make QEMU translate the kernel's code again; the machine continues to run.
+
+        Args:
+            everything: all of the code, not only the code that CPUs execute or return to.
+        """
         if self._config.accel != "tcg":
             return
         self._attach()
@@ -111,7 +123,7 @@ class Guest(Target):
         pages: set[int] = set()
         for cpu in range(self.cpus):
             registers = self.registers(cpu)
-            with contextlib.suppress(TargetError):  # it has no page tables yet
+            with contextlib.suppress(TargetError):  # the CPU has no page tables yet
                 if everything:
                     pages |= all_code(
                         self._paging, self._virtual_layout.image, self.qemu, registers
@@ -132,7 +144,7 @@ class Guest(Target):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """A failure of the stub is told as what happened to the guest, where that is why."""
+        """Replace an error of the stub by the reason why the guest has ended, if it has."""
         try:
             yield
         except TargetError as error:
@@ -146,8 +158,9 @@ class Guest(Target):
             raise
 
     def arm_timers(self) -> None:
-        """Have the timers of a guest that goes on go off when they were to, or at once.  Stopped.
-        Raises TargetError where the stub has no such registers."""
+        """Rearm the timers of a guest that continues from a saved state; overdue ones fire at once.
+
+        The machine is stopped.  Raises TargetError if the stub lacks the registers."""
         for cpu in range(self.cpus if self._board.TIMERS else 0):
             with self._watched():
                 for timer in self._board.TIMERS:
@@ -156,13 +169,14 @@ class Guest(Target):
     # Memory.
 
     def set_tables(self, address: int) -> None:
-        """Use the page tables whose top level is at this virtual address from now on.  Stopped,
-        or after a read."""
+        """Use the page tables whose top level is at this virtual address.  The machine is stopped,
+        or memory was read before."""
         self._need_root()
         self.memory.set_tables(address)
 
     def find_text(self) -> int:
-        """Where the kernel's text starts (virtual), KASLR or not.  Stopped, or after a read."""
+        """Return the virtual address where the kernel's text starts, with or without KASLR.  The
+        machine is stopped, or memory was read before."""
         self._need_root()
         image = self._virtual_layout.image
         return self._paging.find_text(self.qemu.read_physical, self.memory.root, image)
@@ -173,32 +187,30 @@ class Guest(Target):
             self.memory.set_root(root, self.qemu.read_physical(root.physical, root.page))
 
     def _kernels_cpu(self) -> Mapping[str, int]:
-        """Registers of a CPU that is in the kernel, if one is."""
+        """Return the registers of a CPU in kernel mode, or of any if there is none."""
         return min(map(self.registers, range(self.cpus)), key=self._paging.in_user_mode)
 
     def bearings(self) -> SavedBearings:
-        """What whoever looks at the kept state of this guest must know.  Stopped."""
+        """Return what is needed to read a saved state of this guest.  The machine is stopped."""
         root = self._paging.root_of(self._kernels_cpu())
         image = self._virtual_layout.image
         return SavedBearings(root, self._paging.find_text(self.qemu.read_physical, root, image))
 
     def read(self, address: int, size: int) -> bytes:
-        """Kernel memory, without stopping the machine once the page tables are known."""
+        """Read kernel memory.  The machine may run, except for the first read."""
         self._need_root()
         return self.memory.read(address, size)
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
-        """See core/machine.py: by the page tables that the CPU has now."""
+        """Walk the page tables that the CPU uses now."""
         return read_process(self._paging, self.qemu, self.registers(cpu), address, size)
 
     def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
-        """See core/machine.py."""
         if ranges and self._stub.running:
             raise TargetError("the machine must be stopped before its memory is looked through")
         return pointers_in(self.qemu.own_memory() if ranges else (), ranges)
 
     def move(self, places: Mapping[int, int]) -> None:
-        """See core/machine.py."""
         if self._stub.running:
             raise TargetError("the machine must be stopped before its CPUs are moved")
         replace_in(self.qemu.own_memory(), places)
@@ -210,7 +222,8 @@ class Guest(Target):
                     self._stub.write_registers(cpu, moved)
 
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Write code that may have run: through QEMU, which translates it anew.  Stopped."""
+        """Write code through the stub, so that QEMU translates it again.  The machine is
+        stopped."""
         if self._stub.running:
             raise TargetError("the machine must be stopped before its text can be written")
         self._need_root()
@@ -225,7 +238,7 @@ class Guest(Target):
         reach: tuple[int, int] | None = None,
         data: int = 0,
     ) -> int | None:
-        """See core/machine.py.  size: at most the scratch of the VmConfig."""
+        """Map scratch, at most as much as the VmConfig sets aside."""
         self._need_root()
         layout = self.qemu.layout
         if size > layout.scratch_size:
@@ -239,14 +252,9 @@ class Guest(Target):
 
     @property
     def most_scratch(self) -> int:
-        """See core/machine.py."""
         return self.qemu.layout.scratch_size
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
-        """Map a part of scratch a second time, at a virtual address of the caller's choice.
-
-        All of them multiples of 2 MB.  False where the page-table slots are not free.  Stopped.
-        """
         self._need_root()
         if scratch_offset + size > self.qemu.layout.scratch_size:
             return False

@@ -1,9 +1,8 @@
-"""Whether KVM truly works here.
+"""Whether KVM works on this host.
 
-/dev/kvm that opens proves nothing: on some hosts a guest then hangs in early boot.  So the
-proof is a boot: the kernel is started without a file system, and KVM works when it comes as
-far as to panic for want of one.  The verdict holds until the host is booted anew or QEMU
-changes; asking for it costs a file read.
+On some hosts /dev/kvm can be opened, but a guest hangs early in its boot.  So prove() boots a
+kernel without a file system: KVM works if the kernel gets as far as to panic because it has none.
+The verdict is valid until the host boots or QEMU changes; verdict() only reads a file.
 
 Tested by tests/machines/vm/test_machine.py.
 """
@@ -26,12 +25,12 @@ _END_OF_BOOT = "Unable to mount root fs"
 
 
 def accelerator(cache: Path, board: Board) -> str:
-    """ "kvm" when it has been proved on this host since its last boot, else "tcg"."""
+    """Return "kvm" if it has been proved on this host since its last boot, otherwise "tcg"."""
     return "kvm" if verdict(cache, board) else "tcg"
 
 
 def verdict(cache: Path, board: Board) -> bool | None:
-    """What prove() found, or None when it has not been asked here and now."""
+    """Return the result of prove(); None if it was not called since the host's last boot."""
     try:
         said = json.loads(_file(cache, board).read_text())
         key, works = said["key"], said["works"]
@@ -41,10 +40,14 @@ def verdict(cache: Path, board: Board) -> bool | None:
 
 
 def prove(cache: Path, board: Board, kernel: Path, boot: Boot, deadline: float = 8.0) -> bool:
-    """Boot a kernel of this kind under KVM and remember in the cache folder whether it comes up.
+    """Boot a kernel under KVM, and save in the cache folder whether it comes up.
 
-    deadline: seconds for the whole boot.  Costs nothing where there is no KVM.  Raises
-    TargetError only when QEMU or the kernel is missing.
+    Returns at once if there is no KVM.
+
+    Args:
+        deadline: seconds for the whole boot.
+
+    Raises TargetError only if QEMU or the kernel is missing.
     """
     works = _opens(board) and _boots(board, kernel, boot, deadline)
     cache.mkdir(parents=True, exist_ok=True)
@@ -56,16 +59,17 @@ def prove(cache: Path, board: Board, kernel: Path, boot: Boot, deadline: float =
 
 
 def _file(cache: Path, board: Board) -> Path:
-    """Where the verdict is: each QEMU has its own, so that none is lost to another."""
+    """Return the file with the verdict; each QEMU program has its own."""
     return cache / f"kvm-{board.QEMU}.json"
 
 
 def _key(board: Board) -> str:
-    """This boot of this host, and this QEMU: the file's identity stands for its version, which
-    would cost a process to ask for."""
+    """Return a key of this boot of the host and of this QEMU.
+
+    The file's identity is part of it instead of its version, which only a process could tell."""
     program = find_program(board.QEMU, board.PACKAGE)
-    found = os.stat(program)
-    return f"{boot_id()} {program} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
+    status = os.stat(program)
+    return f"{boot_id()} {program} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
 
 
 def _opens(board: Board) -> bool:
@@ -87,7 +91,7 @@ def _boots(board: Board, kernel: Path, boot: Boot, deadline: float) -> bool:
     try:
         qemu.wait_for(lambda: _END_OF_BOOT in "\n".join(qemu.console.lines), deadline, "booted")
     except TargetError:
-        # Also: QEMU refused at once, or the panic ended it before its text was looked at.
+        # QEMU failed at once, or the panic ended it before its text was read.
         return _END_OF_BOOT in "\n".join(qemu.console.lines) and time.monotonic() < end
     finally:
         qemu.close()

@@ -1,4 +1,4 @@
-"""The vm machine: a kernel that kinst boots in QEMU, with scratch memory inside."""
+"""A kernel that kinst boots in QEMU: its boot, its events, its hangs and its commands."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from kinst.machines.vm.warm import Loading
 
 _PREPARE_TIMEOUT = 60.0
 _WARM_SECONDS = 20.0
-_SYSTEM_SECONDS = 300.0  # for the user's own init to start all that it starts
-_BOOT_SECONDS = 180.0  # on a busy host; a panic is told at once
-# What stands in its boot, and could not be set going (retranslation.py), is started again, once.
-_FIRST_BOOT_SECONDS = 60.0
-_BOOTS = 4  # how often such a one is; each of these may meet what the first has met
-_BEAT_SILENCE = 5.0  # seconds without a timer tick before the CPUs are looked at
-# Seconds without a word from a kernel that boots, until QEMU is made to translate code anew: that
-# which the CPUs are at and, at last, all.
+_SYSTEM_SECONDS = 300.0  # for the user's own init to start its services
+_BOOT_SECONDS = 180.0  # for a boot on a busy host; a panic ends it at once
+_FIRST_BOOT_SECONDS = 60.0  # after which a guest that hangs during boot is restarted
+_BOOTS = 4  # how often it is restarted, since each boot may hang in the same way
+_BEAT_SILENCE = 5.0  # seconds without a timer tick before the CPUs are examined
+# Seconds without output from a booting kernel, after which QEMU must translate code again: the code
+# that the CPUs execute, and at last all of it.
 _SILENCES = (4.0, 8.0, 30.0)
 _COMMAND_LIMIT = 64 * 1024  # bytes
 
@@ -48,7 +47,7 @@ class GuestHelpers:
 
 
 class Vm(Guest):
-    """Target over a guest that kinst boots (core/machine.py has the protocol)."""
+    """A target for a guest that kinst boots."""
 
     abilities = Abilities(boots=True, writes_code=True, runs_commands=True)
 
@@ -61,7 +60,7 @@ class Vm(Guest):
         early_start: tuple[Qemu, Loading] | None = None,
         terminal: Terminal | None = None,
     ) -> None:
-        """Start QEMU and return at once; call bring_up before anything else.
+        """Start QEMU and return at once.  Call bring_up() before anything else.
 
         virtual_layout: of the system that it boots.  on_output: gets the guest command's output,
             from within wait and its like.  early_start: see Guest.  terminal: that the commands
@@ -77,53 +76,55 @@ class Vm(Guest):
         self._beat_at = 0
         self._beat = b""
         self._beat_seen = 0.0
-        self._revived = False  # since the last beat
+        self._revived = False  # code was translated again since the last tick
 
     # Booting.
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        """See core/machine.py.  A guest that stands in its boot is started again; one that does
-        not go on from the state that was kept of another is booted."""
-        if not self._goes_on(say):
+        """Boot the guest, and restart it if it hangs; or continue from a saved state if
+        possible."""
+        if not self._continues(say):
             self._boot(say)
         return Bearings(self.find_text())
 
     def _boot(self, say: Callable[[str], None]) -> None:
-        """Wait until the kernel is up, and keep that for the next one, where that can be."""
+        """Wait until the kernel is up, and save the state for later guests if possible."""
         for _ in range(_BOOTS):
             try:
                 if self.boots(_FIRST_BOOT_SECONDS):
                     break
-                say("kinst: the guest stands in its boot and is started again")
+                say("kinst: the guest hung during boot; restarting it")
             except TargetError:
                 if not self.qemu.console.lost_breakpoint:
                     raise
-                say("kinst: the guest met a breakpoint that is gone (QEMU) and is started again")
+                say("kinst: the guest died of a stale breakpoint in QEMU; restarting it")
             self.start_again()
         self.wait_ready(_BOOT_SECONDS)
         self.stop()
         self.qemu.clear_scratch()
         try:
             self.arm_timers()
-        except TargetError:  # so nobody could arm those of one that goes on
+        except TargetError:  # the timers of a guest that continues could not be rearmed
             self._warm = None
         if self._warm is not None:
-            self._warm.keep(self.qemu, self.bearings())
+            self._warm.save(self.qemu, self.bearings())
 
-    def _goes_on(self, say: Callable[[str], None]) -> bool:
-        """Whether the guest goes on from where another was when it had booted; it stands then.
-        Where it does not, that state is thrown away, and the guest boots."""
+    def _continues(self, say: Callable[[str], None]) -> bool:
+        """Return whether the guest continues from a saved state; it is stopped then.
+
+        If it does not, the state is deleted and the guest is restarted."""
         if self._loading is None or self._warm is None:
             return False
         try:
             self._loading.finish()
-            self.qemu.wait_for(self._clock_is_set, _WARM_SECONDS, "gone on")
+            self.qemu.wait_for(self._clock_is_set, _WARM_SECONDS, "continued")
             self._attach()
             self.stop()
             self.arm_timers()
         except TargetError as error:
-            say(f"kinst: the state of the booted guest is made anew: {str(error).splitlines()[0]}")
-            self._warm.forget()
+            reason = str(error).splitlines()[0]
+            say(f"kinst: the saved state of the guest is replaced: {reason}")
+            self._warm.delete()
             self.start_again()
             return False
         self._init_is_ready = True
@@ -135,19 +136,19 @@ class Vm(Guest):
     def settle(
         self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None
     ) -> None:
-        """See core/machine.py."""
         if page_tables is not None:
             self.set_tables(page_tables)
         if heartbeat is not None:
             self.watch_heartbeat(heartbeat)
 
     def boots(self, seconds: float) -> bool:
-        """Whether kinst's init is heard of within so many seconds; with an initrd of the user's
-        True at once, as nothing can be heard there.  Before wait_ready.
+        """Wait for kinst's init, and return whether it has started within `seconds`.
 
-        A guest that falls silent meanwhile is revived (retranslation.py), if that is what it needs;
-        False at once where a CPU is beyond help.
-        Raises TargetError when the guest ends.
+        If the guest prints nothing for some seconds, QEMU is made to translate code again
+        (retranslation.py); if a CPU cannot recover, return False at once.  With the user's initrd,
+        which has no init of kinst, return True at once.
+
+        Raises TargetError if the guest ends.
         """
         deadline = time.monotonic() + seconds
         silences = iter((*_SILENCES, math.inf))
@@ -167,7 +168,7 @@ class Vm(Guest):
             silence = next(silences)
 
     def start_again(self) -> None:
-        """End this guest, which has not booted, and start another one like it."""
+        """End this guest, which has not booted, and start a new one."""
         self.qemu.close()
         self._init_is_ready = False
         self._shares_mounted = False
@@ -179,10 +180,10 @@ class Vm(Guest):
         return self._init_is_ready or not self._config.control
 
     def wait_ready(self, timeout: float = 60.0) -> None:
-        """Wait until the kernel is up: kinst's init says so or, with an initrd of the user's,
-        the first program runs.  The machine is stopped then.
+        """Wait until the kernel is up, and stop the machine.
 
-        Raises TargetError with the console's last lines when it does not get there.
+        The kernel is up when kinst's init says so or, with the user's initrd, when the first
+        program runs.  Raises TargetError, with the console's last lines, if it does not come up.
         """
         if self._config.control:
             self.qemu.wait_for(self._hears_init, timeout, "booted")
@@ -192,18 +193,18 @@ class Vm(Guest):
             self._wait_init(timeout)
 
     def _wait_init(self, timeout: float) -> None:
-        """Ready is when the kernel has said that it starts init or (with `quiet`) has
-        write-protected its text or (with `rodata=off` too) a CPU is caught in user mode.
+        """Wait until the kernel has said that it starts init, or (with `quiet`) has write-protected
+        its text, or (with `rodata=off` too) a CPU is in user mode.
 
-        Behind the protection Linux looks through its page tables for pages that are writable and
-        executable (debug_checkwx), and would warn of scratch: it is given a second for that."""
+        After it has protected its text, Linux searches its page tables for pages that are writable
+        and executable (debug_checkwx), and would warn about scratch; it gets a second for that."""
         deadline = time.monotonic() + timeout
         first = deadline - timeout + 1.0  # the firmware and the decompressor are done
         self.qemu.wait_for(
             lambda: self.qemu.console.init_runs or time.monotonic() > first, timeout, "booted"
         )
         self._attach()
-        final = 0  # times that the text was seen to be write-protected
+        final = 0  # samples in which the text was write-protected
         while not self.qemu.console.init_runs and not self._in_user_mode():
             final += self._text_is_final()
             if final * SAMPLE > 1.0:
@@ -218,7 +219,7 @@ class Vm(Guest):
             self.stop()
 
     def _in_user_mode(self) -> bool:
-        """Whether a CPU is."""
+        """Return whether a CPU is in user mode."""
         return any(self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus))
 
     def _text_is_final(self) -> bool:
@@ -237,7 +238,7 @@ class Vm(Guest):
         super().resume()
 
     def wait(self, timeout: float) -> MachineEvent | None:
-        """See core/machine.py.  The command's output goes to on_output from here."""
+        """Wait for an event; pass the command's output to on_output."""
         deadline = time.monotonic() + timeout
         while True:
             gone = self.qemu.poll()
@@ -254,7 +255,7 @@ class Vm(Guest):
             if stopped is not None:
                 if isinstance(stopped, Stopped):
                     return stopped
-                return self.qemu.ended(5.0) or Gone("QEMU let the guest go")
+                return self.qemu.ended(5.0) or Gone("QEMU's GDB stub has detached from the guest")
             event = self._hung()
             left = deadline - time.monotonic()
             if event is not None or left <= 0:
@@ -264,15 +265,21 @@ class Vm(Guest):
             select.select(fds, [], [], min(left, 0.5))
 
     def watch_heartbeat(self, address: int) -> None:
-        """Tell wait where the kernel counts its timer ticks (8 bytes), so that it
-        can report a kernel that hangs with interrupts off.  Stopped, or after a read."""
+        """Let wait() report a kernel that hangs with interrupts off.  The machine is stopped, or
+        memory was read before.
+
+        Args:
+            address: address of the kernel's counter of timer ticks (8 bytes).
+        """
         self._beat = self.read(address, 8)
         self._beat_at = address
         self._beat_seen = time.monotonic()
 
     def _hung(self) -> Gone | None:
-        """The machine hangs when no tick is counted for seconds although a CPU takes no
-        interrupts all the while.  (No ticks alone is how a machine sleeps.)"""
+        """Return why the machine hangs, or None.
+
+        It hangs if no timer tick is counted for some seconds and a CPU has interrupts off all that
+        time.  Without ticks alone, the machine may sleep."""
         if not self._beat_at or not self._stub.running:
             return None
         now = time.monotonic()
@@ -292,7 +299,7 @@ class Vm(Guest):
             self.resume()
             time.sleep(SAMPLE)
         if in_probes:
-            # Whoever has planted them may still take them out.
+            # kinst may still unplant them.
             text = f"no timer tick for {_BEAT_SILENCE:g} s, with a CPU in probes"
             self.qemu.console.warnings.append(Complaint("hang", text))
             self._beat_seen = now
@@ -315,21 +322,21 @@ class Vm(Guest):
         return moved
 
     def take_warnings(self) -> list[Complaint]:
-        """See core/machine.py."""
         self.qemu.poll()
-        taken, self.qemu.console.warnings = self.qemu.console.warnings, []
-        return taken
+        warnings, self.qemu.console.warnings = self.qemu.console.warnings, []
+        return warnings
 
     # The guest's command.
 
     def prepare_command(self, command: str) -> int:
-        """See core/machine.py.  The machine runs meanwhile, and is as before afterwards."""
+        """Prepare a command.  The machine runs meanwhile; afterwards it runs or is stopped as
+        before."""
         around = self._config.surroundings
         text = in_surroundings(command, around) if around else command
         data = text.encode("utf-8", "surrogateescape")
         if len(data) > _COMMAND_LIMIT:
-            what = "the command and its environment are" if around else "the command is"
-            raise TargetError(f"{what} too long for the guest", "put it into a file")
+            subject = "the command and its environment are" if around else "the command is"
+            raise TargetError(f"{subject} too long for the guest", "put it into a file")
         was_stopped = not self._stub.running
         pid = ""
 
@@ -358,13 +365,14 @@ class Vm(Guest):
         return GuestHelpers(self.qemu, *self._command_pids)
 
     def _mount_shares(self) -> None:
-        """Have the folders of the host mounted, the root first.  Once; the machine runs."""
+        """Mount the folders of the host, the root first.  Does nothing the second time; the machine
+        runs."""
         if self._shares_mounted:
             return
         self.qemu.plug_shares()
         for share in sorted(self._config.shares, key=lambda share: share.writable):
-            what = f"{share.tag} {share.at.encode().hex()}".strip()
-            self.qemu.send_control(f"mount {what}")
+            where = f"{share.tag} {share.at.encode().hex()}".strip()
+            self.qemu.send_control(f"mount {where}")
             try:
                 self.qemu.wait_for(self._says_mounted, _PREPARE_TIMEOUT, f"mounted {share.folder}")
             except TargetError as error:
@@ -378,7 +386,7 @@ class Vm(Guest):
         return self.qemu.control_line("mounted") is not None
 
     def start_command(self) -> None:
-        """See core/machine.py.  It starts when the machine runs."""
+        """Let the command start when the machine runs."""
         if self._terminal is not None:
             self._terminal.connect(self.qemu.send_input, self._resize)
         self.qemu.send_control("go")
@@ -387,13 +395,12 @@ class Vm(Guest):
         self.qemu.send_control(f"resize {rows} {columns}")
 
     def end_command(self) -> None:
-        """See core/machine.py."""
         self.resume()
         self.qemu.send_control("end")
         self.qemu.wait_for(self._command_over, _PREPARE_TIMEOUT, "ended the command")
 
     def _command_over(self) -> bool:
-        """Whether the guest's init has answered; the command's own end came before that."""
+        """Return whether the guest's init has answered; the command's exit status came before."""
         if self.qemu.control_line("ended") is None:
             return False
         self.qemu.command_ended()

@@ -1,11 +1,11 @@
-"""QEMU with a kernel in it: started, watched, ended.  No page tables, no breakpoints here.
+"""A QEMU process with a kernel: starting, watching and ending it.
 
-Everything between kinst and QEMU goes through inherited descriptors: guest RAM is one piece of
-shared memory, the stub and the serial ports are socket pairs.  Nothing has a file name.
+kinst and QEMU communicate through inherited file descriptors: guest RAM is shared memory; the stub
+and the serial ports are socket pairs.  None of them has a file name.
 
-There are three serial ports: the kernel's console, what the guest's command prints, and the
-conversation with kinst's init (guest_init.sh), in lines.  What the guest calls them, and how
-QEMU is asked for them, the ISA's Board says.
+There are three serial ports: the kernel's console, the output of the guest's command, and the
+conversation with kinst's init (guest_init.sh), in lines.  The ISA's Board has their names in the
+guest and QEMU's arguments for them.  This module does not know page tables or breakpoints.
 
 Tested by tests/machines/vm/test_machine.py.
 """
@@ -31,26 +31,35 @@ from kinst.wire.memory import SharedMemory
 from kinst.wire.qmp import OwnMonitor
 from kinst.wire.sockets import stream_pair
 
-_CHANNELS = ("console", "output", "control", "gdb", "monitor")  # what QEMU has sockets for
+_CHANNELS = ("console", "output", "control", "gdb", "monitor")  # sockets of QEMU
 _AFTER_PANIC = 3.0
 _FIRMWARE = 1 << 20  # SeaBIOS keeps its tables at the end of RAM
-_TABLES = 1 << 20  # page tables of kinst's own
+_TABLES = 1 << 20  # bytes for kinst's own page tables
 MEGABYTE = 1 << 20
-MEMORY = 1024 * MEGABYTE  # of a guest, where nothing else is asked for
-_SCRATCH = 256 * MEGABYTE  # at least
-_ALSO_USED = 64 * MEGABYTE  # of scratch, of which most stays empty
+MEMORY = 1024 * MEGABYTE  # of a guest by default
+_SCRATCH = 256 * MEGABYTE  # the least scratch of a guest
+_ALSO_USED = 64 * MEGABYTE  # of scratch that is used, an estimate; most of it stays empty
 
 
 @dataclass(frozen=True, slots=True)
 class VmConfig:
     """What to boot.
 
-    kernel: the image of boot, by which it is started.  initrd: a file or the bytes of an archive.
-    control: whether kinst's own init is in it.  cpus: as many as the guest may ever have.  memory,
-    scratch: bytes.
-    accel: "tcg" or "kvm".  shares: folders of the host.  surroundings: of the commands, where one
-    of these is their root.  states: folder for what is kept of guests that have booted; None for
-    none.
+    Attributes:
+        kernel: the kernel's boot image.
+        boot: how the kernel's system is booted.
+        initrd: file or bytes of the archive to boot with.
+        control: whether kinst's own init is in the initrd.
+        append: more of the kernel's command line.
+        qemu_args: more arguments for QEMU.
+        cpus: the most CPUs that the guest may ever have.
+        memory: bytes of memory.
+        scratch: bytes of scratch.
+        accel: "tcg" or "kvm".
+        shares: folders of the host.
+        surroundings: environment of commands, if a folder of the host is their root.
+        beside: kinst's init is not process 1 but runs beside the user's own.
+        states: folder of saved states; None to save none.
     """
 
     kernel: Path
@@ -71,8 +80,15 @@ class VmConfig:
 
 @dataclass(frozen=True, slots=True)
 class PhysicalLayout:
-    """Guest physical addresses: the end of what the kernel has, scratch, and room for page tables
-    (bytes)."""
+    """Guest physical addresses of what kinst sets aside.
+
+    Attributes:
+        end: end of the kernel's memory.
+        scratch: start of scratch.
+        scratch_size: bytes of scratch.
+        tables: start of the room for page tables.
+        tables_size: bytes of that room.
+    """
 
     end: int
     scratch: int
@@ -82,9 +98,10 @@ class PhysicalLayout:
 
 
 def scratch_size(wanted: int) -> int:
-    """Bytes of scratch for a program that wants so many.  A guest's RAM must not follow each
-    program, as what is kept of its boot fits no other size: there is more than most want, and it
-    costs nothing until it is written to."""
+    """Return the bytes of scratch of a guest for a program that wants `wanted` bytes.
+
+    The size does not follow each program, since a saved state fits only one size of RAM.  Most
+    programs need less; scratch takes no memory until it is written."""
     return max(_SCRATCH, 1 << (wanted - 1).bit_length())
 
 
@@ -92,24 +109,29 @@ _Map = tuple[tuple[int, int, int], ...]  # see Board.memory_map
 
 
 def place(board: Board, memory: int, scratch: int) -> tuple[PhysicalLayout, int, _Map]:
-    """Where scratch is behind the memory of the guest, how many bytes of RAM that takes, and where
-    those are.  Scratch is in one piece: where RAM has a hole in its way, it lies behind that."""
-    behind = scratch + _TABLES + _FIRMWARE
+    """Lay out RAM: the memory of the guest, then scratch and page tables of kinst.
+
+    Scratch is contiguous: if the board has a hole in RAM there, it is after the hole.
+
+    Returns:
+        The layout, the bytes of RAM, and the memory map.
+    """
+    extra = scratch + _TABLES + _FIRMWARE
     at = memory
     while True:
-        size = at + behind
+        size = at + extra
         ranges = board.memory_map(size)
         start, offset, length = next(r for r in ranges if r[1] <= at < r[1] + r[2])
         if size <= offset + length:
             break
         at = offset + length
-    found = start + at - offset
-    end = found if at == memory else start_of(ranges, memory)
-    return PhysicalLayout(end, found, scratch, found + scratch, _TABLES), size, ranges
+    first = start + at - offset
+    end = first if at == memory else start_of(ranges, memory)
+    return PhysicalLayout(end, first, scratch, first + scratch, _TABLES), size, ranges
 
 
 def start_of(ranges: _Map, offset: int) -> int:
-    """The physical address of an offset in the file behind RAM."""
+    """Return the physical address of an offset in the file with RAM."""
     return next(start + offset - at for start, at, size in ranges if at <= offset < at + size)
 
 
@@ -118,27 +140,33 @@ def _head(kernel: Path) -> bytes:
         with kernel.open("rb") as file:
             return file.read(64)
     except OSError:
-        return b""  # QEMU says what is wrong with it
+        return b""  # QEMU reports the error
 
 
 def can_be_saved(config: VmConfig, board: Board) -> bool:
-    """Whether others may go on from where such a guest had booted: not from one with an initrd of
-    the user's, in which nobody sets the clock; with arguments of the user's for QEMU, which may
-    name files that change; with folders of the host whose devices are there from the start, as
-    QEMU cannot save them; or under KVM."""
+    """Return whether the state of such a guest can be saved and loaded.
+
+    It cannot under KVM; with the user's initrd, which has nothing that sets the clock; with the
+    user's arguments for QEMU, which may name files that change; and with folders of the host whose
+    devices are present from the start, which QEMU cannot save."""
     if config.states is None or not config.control or config.qemu_args or config.accel != "tcg":
         return False
     return isinstance(config.initrd, bytes) and not (config.shares and not board.CARD_SLOT)
 
 
 def guest_arguments(config: VmConfig, board: Board) -> list[str]:
-    """QEMU's arguments but for descriptors and the initrd: those of guests that are alike are the
-    same."""
+    """Return QEMU's arguments without file descriptors and initrd, the same for guests that are
+    alike."""
     return [*_devices(config, board, {name: name for name in _CHANNELS}, ""), *_boot(config, board)]
 
 
 def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -> list[str]:
-    """The machine.  fds: descriptors of the channels; ram: path of the file behind its memory."""
+    """Return QEMU's arguments for the machine.
+
+    Args:
+        fds: file descriptors of the channels.
+        ram: path of the file with its RAM.
+    """
     c, m = config, board
     _, size, _ = place(board, c.memory, c.scratch)
     argv = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
@@ -151,7 +179,7 @@ def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -
     for name in _CHANNELS:
         argv += ["-chardev", f"socket,id={name},fd={fds[name]}"]
     for name, device in zip(("console", "output", "control"), m.SERIAL, strict=True):
-        # Without a name it is the machine's own port, of which there is one.
+        # Without a name of a device, it is the one port that the machine has by itself.
         card = ["-device", f"{device},chardev={name}"]
         argv += card if device else ["-serial", f"chardev:{name}"]
     argv += slots(c.shares, board.CARD_SLOT) if can_be_saved(c, board) else []
@@ -159,7 +187,7 @@ def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -
 
 
 def _boot(config: VmConfig, board: Board) -> list[str]:
-    """The kernel and its command line; the initrd is told behind it."""
+    """Return QEMU's arguments for the kernel and its command line, without the initrd."""
     layout, _, _ = place(board, config.memory, config.scratch)
     start = board.memory_map(config.memory)[0][0]
     end, size = layout.end, layout.end - start
@@ -168,7 +196,7 @@ def _boot(config: VmConfig, board: Board) -> list[str]:
 
 
 class Qemu:
-    """A running QEMU.  Raises TargetError when it cannot be started."""
+    """A running QEMU.  Raises TargetError if it cannot be started."""
 
     def __init__(
         self,
@@ -178,8 +206,11 @@ class Qemu:
         *,
         waits: bool = False,
     ) -> None:
-        """on_output: gets what the command prints, from within calls of this object.  waits: it
-        boots nothing, and waits for the state of a guest (warm.py)."""
+        """
+        Args:
+            on_output: gets the output of the command, from within calls of this object.
+            waits: boot nothing, and wait for a saved state (warm.py).
+        """
         if config.memory % (2 * MEGABYTE) or config.scratch % (2 * MEGABYTE):
             raise TargetError("guest memory and scratch are multiples of 2 MB")
         program = find_program(board.QEMU, board.PACKAGE)
@@ -242,7 +273,7 @@ class Qemu:
         self._pump = Pump(ours, last="control")
 
     def tell_output(self, on_output: Callable[[bytes], None] | None) -> None:
-        """Who gets what the command prints, from now on."""
+        """Set the function that gets the output of the command."""
         self._on_output = on_output
 
     @property
@@ -258,22 +289,23 @@ class Qemu:
         raise TargetError(f"physical address {address:#x} is not in the guest's memory")
 
     def read_physical(self, address: int, size: int) -> bytes:
-        """Guest RAM.  Raises TargetError outside of it."""
+        """Read guest RAM.  Raises TargetError if the address is outside of it."""
         offset = self._offset(address, size)
         return bytes(self.memory.view[offset : offset + size])
 
     def view_physical(self, address: int, size: int) -> memoryview:
-        """Guest RAM, writable.  Not for code that may already have run (QEMU translated it)."""
+        """Return guest RAM, writable.  Code that has run must not be written here, since QEMU keeps
+        its translation."""
         offset = self._offset(address, size)
         return self.memory.view[offset : offset + size]
 
     def write_physical(self, address: int, data: bytes) -> None:
-        """Guest RAM; see view_physical()."""
+        """Write guest RAM, under the same condition as view_physical()."""
         self.view_physical(address, len(data))[:] = data
 
     def own_memory(self) -> Iterator[memoryview]:
-        """The RAM that has ever been written to, without what is kinst's own.  Pieces are whole
-        pages."""
+        """Yield the parts of RAM that were ever written, in whole pages, without kinst's own
+        memory."""
         layout = self.layout
         start = self._offset(layout.scratch, 0)
         end = self._offset(layout.tables, 0) + layout.tables_size
@@ -284,19 +316,19 @@ class Qemu:
                     yield self.memory.view[piece[0] : piece[1]]
 
     def clear_scratch(self) -> None:
-        """Make scratch zeros.  QEMU and the firmware may have had something there: a large initrd
-        is loaded at the end of RAM, for the kernel to move it away."""
+        """Zero scratch.  QEMU and the firmware may have used it: a large initrd is loaded at the
+        end of RAM, and the kernel moves it."""
         offset = self._offset(self.layout.scratch, self.layout.scratch_size)
         self.memory.clear(offset, self.layout.scratch_size)
 
     # What the guest says.
 
     def fileno(self) -> int:
-        """Readable when poll() has work."""
+        """Return a file descriptor that is readable when poll() has work."""
         return self._pump.fileno()
 
     def poll(self) -> Gone | None:
-        """Take what has arrived from the guest, without waiting; Gone when it ended."""
+        """Process output of the guest, without waiting; return Gone if it has ended."""
         for name, data in self._pump.take():
             if not data:
                 self._open.discard(name)
@@ -318,7 +350,7 @@ class Qemu:
         return None
 
     def ended(self, grace: float) -> Gone | None:
-        """Why QEMU ended, if it does within grace seconds."""
+        """Return why QEMU has ended, if it ends within `grace` seconds, or None."""
         deadline = time.monotonic() + grace
         while (status := self._child.status()) is None:
             if time.monotonic() > deadline:
@@ -341,15 +373,19 @@ class Qemu:
             how = f"by signal {-status}" if status < 0 else f"with status {status}"
             why = f": {text[-1].removeprefix(self._board.QEMU + ': ')}" if text else ""
             reason = f"QEMU ended {how}{why}"
-        # What QEMU says of itself explains its end; the guest's last lines would only hide it.
+        # A message of QEMU explains its end; after it the guest's last lines would only distract.
         console = "" if text and not self.console.panic else self.console.last_lines()
         return Gone(reason, console, "panic" if self.console.panic else "")
 
     # The control channel.
 
     def wait_for(self, done: Callable[[], bool], timeout: float, what: str) -> None:
-        """Poll until done().  Raises TargetError when the guest ends, or after timeout seconds
-        (the guest has not <what>)."""
+        """Poll until done().
+
+        Args:
+            what: what the guest has not done, as a participle, for the error message.
+
+        Raises TargetError if the guest ends, or after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
             gone = self.poll()
@@ -364,15 +400,16 @@ class Qemu:
             select.select([self], [], [], min(left, 0.5))
 
     def control_line(self, verb: str) -> str | None:
-        """What follows `verb` in the oldest control line with it, which is taken; else None.
+        """Remove the oldest control line that begins with `verb`, and return the rest of it; None
+        if there is no such line.
 
         Raises TargetError for an `error` line.
         """
         for line in self._control:
-            found, _, rest = line.partition(" ")
-            if found in (verb, "error"):
+            first, _, rest = line.partition(" ")
+            if first in (verb, "error"):
                 self._control.remove(line)
-                if found == "error":
+                if first == "error":
                     raise TargetError(f"the guest's init says: {rest}")
                 return rest
         return None
@@ -384,24 +421,25 @@ class Qemu:
     def send_control(self, line: str) -> None:
         if not self._config.control:
             raise TargetError(
-                "commands need kinst's own initrd: this guest has no one to run them",
+                "commands need kinst's init, which this guest's initrd does not have",
                 "leave out --initrd, or -c",
             )
         self._pump.send("control", line.encode() + b"\n")
 
     def send_input(self, data: bytes) -> None:
-        """To the command, where that has the output port as its terminal.  From any thread."""
+        """Send input to the command, if the output port is its terminal.  Any thread may call
+        it."""
         self._pump.send("output", data)
 
     def plug_shares(self) -> None:
-        """Put the devices of the host's folders into the machine, which runs, unless they are
-        there from the start.  Once.  Raises TargetError."""
+        """Plug the devices of the host's folders into the running machine, unless they are present
+        from the start.  Call it once.  Raises TargetError."""
         if can_be_saved(self._config, self._board):
             for server in self._servers:
                 server.plug(self.monitor)
 
     def close(self) -> None:
-        """End QEMU and give its memory back.  Safe to call twice."""
+        """End QEMU and free its memory.  Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -421,6 +459,6 @@ class Qemu:
 
 
 def gone_error(gone: Gone) -> GoneError:
-    """The reason, and the console's end below it."""
+    """Return an error with the reason and, below it, the last lines of the console."""
     text = f"{gone.reason}\n{gone.console}" if gone.console else gone.reason
     return GoneError(text, gone.kind)

@@ -1,12 +1,13 @@
-"""Code that QEMU has translated wrong, and how it is made to translate it again.
+"""Code that QEMU must translate again, because its translation is stale.
 
 Linux changes its own code while other CPUs run it (jump labels, static calls: text_poke_bp in
-arch/x86/kernel/alternative.c): a breakpoint over the first byte, the bytes behind it, the first
-byte.  QEMU's TCG with a thread for each CPU can lose such a write: a CPU that translates the code
-just then keeps what it has read.  Seen with QEMU 7.2, in one of some hundred boots: both CPUs ran
-into a breakpoint in hrtimer_start_range_ns (timers_migration_enabled) for ever, which was in no
-byte of memory; the kernel's handler found it gone and went back to it.  Writing the same bytes
-through QEMU, which then forgets its translations of them, sets the guest going.
+arch/x86/kernel/alternative.c): it writes a breakpoint over the first byte, then the bytes after it,
+then the first byte.  QEMU's TCG with a thread for each CPU can miss such a write: a CPU that
+translates the code at that moment keeps the translation of the old bytes.  This was seen with QEMU
+7.2, in one of some hundred boots: both CPUs executed a breakpoint in hrtimer_start_range_ns
+(timers_migration_enabled) for ever that was no longer in memory; the kernel's handler found no
+breakpoint, and returned to it.  kinst writes the same bytes through QEMU, which then discards its
+translations of them, and the guest continues.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from kinst.core.page_tables import Paging
 from kinst.core.words import PAGE
 from kinst.machines.stub.memory import GuestMemory, Physical
 
-_STACK = 2048  # bytes of a CPU's stack in which return addresses are looked for
-_TEXT = 64 << 20  # behind its start a kernel's text has ended
+_STACK = 2048  # bytes of a CPU's stack that are searched for return addresses
+_TEXT = 64 << 20  # more than the size of a kernel's text
 
 
 def code_at_hand(isa: Isa, physical: Physical, registers: Mapping[str, int]) -> set[int]:
-    """Pages (physical addresses) of kernel code where a CPU with these registers is, and of all
-    that its stack may return to; none where its page tables or stack cannot be read."""
+    """Return the pages of kernel code that a CPU executes or may return to, by its stack.
+
+    They are physical addresses; none if its page tables or its stack cannot be read."""
     paging = isa.paging
     root = paging.root_of(registers)
     memory = GuestMemory(paging, physical, (0, 0))
@@ -37,30 +39,35 @@ def code_at_hand(isa: Isa, physical: Physical, registers: Mapping[str, int]) -> 
     except TargetError:
         raw = b""
     words = [int.from_bytes(raw[k : k + 8], "little") for k in range(0, len(raw), 8)]
-    found = set()
+    pages = set()
     for word in (registers[isa.pc], *words):
         leaf = paging.walk(physical.read_physical, root, word)
         if leaf is not None and leaf.executable and not leaf.user:
-            found.add((leaf.physical + word - leaf.address) & -PAGE)
-    return _in_memory(physical, found)
+            pages.add((leaf.physical + word - leaf.address) & -PAGE)
+    return _in_memory(physical, pages)
 
 
 def _in_memory(physical: Physical, pages: Iterable[int]) -> set[int]:
-    """Those of the pages that are there: what a CPU has for page tables that is not in the kernel
-    yet may lead anywhere."""
-    found = set()
+    """Return those pages that are in RAM: before the kernel has set up page tables, the walk of a
+    CPU's tables may lead anywhere."""
+    present = set()
     for page in pages:
         with contextlib.suppress(TargetError):
             physical.read_physical(page, PAGE)
-            found.add(page)
-    return found
+            present.add(page)
+    return present
 
 
 def all_code(
     paging: Paging, image: tuple[int, int], physical: Physical, registers: Mapping[str, int]
 ) -> set[int]:
-    """All pages of kernel text, by the page tables of a CPU with these registers; none where
-    there is none yet.  image: where the kernel may be mapped."""
+    """Return all pages of kernel text, by the page tables of a CPU with these registers.
+
+    They are physical addresses; none if no text is mapped yet.
+
+    Args:
+        image: range of virtual addresses where the kernel may be mapped.
+    """
     read, root = physical.read_physical, paging.root_of(registers)
     try:
         start = paging.find_text(read, root, image)

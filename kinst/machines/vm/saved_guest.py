@@ -1,7 +1,7 @@
-"""A guest that does not run: what is kept of one that had booted, to be looked at.
+"""A saved state of a booted guest, as a target that can only be read.
 
-A listing of probes reads the kernel's memory and does nothing else.  The guest in which the same
-probes would be planted goes on from this very state, so what is there is what is said of it here.
+A listing of probes only reads the kernel's memory.  A guest in which the same probes are planted
+continues from this same state, so the listing is right for it.
 
 Tested by tests/vm/language/test_names_without_guest.py.
 """
@@ -23,7 +23,7 @@ _SAVED = ("this guest is a saved state: it can be read, not run", "")
 
 
 class _SavedPhysical:
-    """RAM by physical address (machines.stub.memory's Physical)."""
+    """Implements Physical (machines/stub/memory.py) for a saved state."""
 
     def __init__(self, config: VmConfig, isa: Isa, warm: WarmStart) -> None:
         _, size, self._map = place(isa.board, config.memory, config.scratch)
@@ -40,13 +40,13 @@ class _SavedPhysical:
 
 
 class SavedGuest(Target):
-    """A target (core/machine.py has the protocol) that can be read, and nothing else."""
+    """A target that can be read, not run."""
 
-    abilities = Vm.abilities  # of the guest that it stands for
+    abilities = Vm.abilities  # those of the guest whose state it is
     cannot_stop = cannot_plant = cannot_run_commands = _SAVED
 
     def __init__(self, isa: Isa, config: VmConfig, warm: WarmStart) -> None:
-        """Raises TargetError where what is kept is damaged."""
+        """Raises TargetError if the saved state is damaged."""
         self.isa = isa
         self.cpus = config.cpus
         self._physical = _SavedPhysical(config, isa, warm)

@@ -1,14 +1,14 @@
-"""States of booted guests, kept as files in the cache.
+"""Saved states of booted guests, as files in the cache.
 
-A file is all of RAM that is not zero, and what QEMU says of its CPUs and devices:
+A file has all pages of RAM that are not zero, and QEMU's state of CPUs and devices:
 
     magic, SHA-256 of the key and the rest of the header | number of runs, bytes of device state |
-    runs: offset in RAM, bytes, CRC-32 | device state | to a page | the runs
+    runs: offset in RAM, bytes, CRC-32 | device state | padding to a page | the runs' contents
 
-Everything in it is checked when it is read: files of a cache are cut short by full disks and zeroed
-by crashes, and a guest that goes on from such a state would fail much later.  A plain sum of words
-would take a tenth of the time and miss words that have changed places.  A file is written
-under another name first, so whoever reads it has all of it or nothing.
+All of it is checked when it is read: full disks truncate files in a cache, and crashes zero them; a
+guest with such a state would fail much later.  A plain sum of words would take a tenth of the time,
+but would not detect words that have changed places.  A file is written under another name first, so
+that readers see all of it or nothing.
 """
 
 from __future__ import annotations
@@ -31,21 +31,24 @@ from kinst.core.errors import TargetError
 from kinst.core.whole_files import PART, WRITING, whole_file
 from kinst.core.words import PAGE
 
-LIMIT = 1 << 30  # bytes of all states; the ones that were not used for longest go first
+LIMIT = 1 << 30  # bytes of all states; the least recently used ones are deleted first
 _MAGIC = b"kinst guest 3\n\0\0"
 _DIGEST = hashlib.sha256().digest_size
 _COUNTS = struct.Struct("<QQ")
 _RUN = np.dtype([("offset", "<u8"), ("size", "<u8"), ("crc", "<u8")])
 _WORDS = PAGE // 8
 _SUFFIX = ".guest"
-_MOST_VECTORS = 512  # of one preadv(2); the system's limit is 1024
+_MOST_VECTORS = 512  # buffers of one preadv(2); the system's limit is 1024
 
 
 class SavedStates:
-    """A folder of them, by key."""
+    """A folder of saved states, by key."""
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:
-        """limit: bytes that all of them may take."""
+        """
+        Args:
+            limit: bytes that all states together may take.
+        """
         self._folder = folder
         self._limit = limit
 
@@ -55,26 +58,31 @@ class SavedStates:
     def _file(self, key: str) -> Path:
         return self._folder / f"{key}{_SUFFIX}"
 
-    def forget(self, key: str) -> None:
+    def delete(self, key: str) -> None:
         with contextlib.suppress(OSError):
             self._file(key).unlink()
 
     def load(self, key: str, ram: memoryview) -> bytes:
-        """Fill RAM, which is zero so far; what save() was told of the devices.  Raises TargetError
-        for a state that is damaged or not there."""
+        """Fill RAM, which must be zero, and return the device state.
+
+        Raises TargetError if the state is damaged or missing."""
         try:
             with self._file(key).open("rb", buffering=0) as file:
-                os.utime(file.fileno())  # it is used
+                os.utime(file.fileno())  # mark it as used
                 return _read(file.fileno(), key, ram)
         except OSError as error:
             raise TargetError(f"{self._file(key)}: {error.strerror}") from error
 
     def open(self, key: str, size: int) -> SavedRam:
-        """What there is of a state, to be looked at as it is.  size: bytes of RAM.  Raises
-        TargetError for a state that is damaged or not there."""
+        """Open a state for reading.
+
+        Args:
+            size: bytes of RAM.
+
+        Raises TargetError if the state is damaged or missing."""
         try:
             with self._file(key).open("rb", buffering=0) as file:
-                os.utime(file.fileno())  # it is used
+                os.utime(file.fileno())  # mark it as used
                 runs, devices, data = _header(file.fileno(), key, size)
                 return SavedRam(mmap(file.fileno(), 0, access=ACCESS_READ), runs, devices, data)
         except (OSError, ValueError) as error:
@@ -83,9 +91,11 @@ class SavedStates:
     def save(
         self, key: str, ram: memoryview, extents: list[tuple[int, int]], devices: bytes
     ) -> int:
-        """Keep a state; its bytes, 0 where it could not be kept.
+        """Save a state; return the size of its file, 0 if it could not be saved.
 
-        extents: (offset, bytes) of RAM, whole pages, behind which all is zero."""
+        Args:
+            extents: (offset, bytes) of parts of RAM, in whole pages; the rest is zero.
+        """
         try:
             with whole_file(self._file(key)) as file:
                 size = _write(file.fileno(), key, ram, extents, devices)
@@ -96,17 +106,17 @@ class SavedStates:
         return size
 
     def _tidy(self, newest: str) -> None:
-        """Throw away what is too much, and what writers that were killed have left."""
-        found = []
+        """Delete the least recently used states above the limit, and files of killed writers."""
+        states = []
         for path in self._folder.iterdir():
             with contextlib.suppress(OSError):
                 status = path.stat()
                 if path.suffix == _SUFFIX and path != self._file(newest):
-                    found.append((status.st_mtime, status.st_size, path))
+                    states.append((status.st_mtime, status.st_size, path))
                 elif path.suffix == PART and status.st_mtime < time.time() - WRITING:
                     path.unlink()
         total = self._file(newest).stat().st_size
-        for _, size, path in sorted(found, reverse=True):
+        for _, size, path in sorted(states, reverse=True):
             total += size
             if total > self._limit:
                 with contextlib.suppress(OSError):
@@ -114,25 +124,33 @@ class SavedStates:
 
 
 class SavedRam:
-    """RAM of a guest whose state was kept, read from the file.  devices: see save()."""
+    """RAM in a saved state, read from the file.
+
+    Attributes:
+        devices: the device state.
+    """
 
     def __init__(self, file: mmap, runs: NDArray[np.void], devices: bytes, data: int) -> None:
-        """runs: as the header has them.  data: where the first one begins in the file.  Raises
-        TargetError where they are damaged."""
+        """
+        Args:
+            runs: those of the header.
+            data: offset of the first run's contents in the file.
+
+        Raises TargetError if the contents are damaged."""
         self.devices = devices
         self._file = file
         self._runs: list[tuple[int, int, int]] = []  # offset in RAM, bytes, where in the file
         for start, size, expected in runs.tolist():
             there = memoryview(file)[data : data + size]
             if len(there) != size or zlib.crc32(there) != expected:
-                raise TargetError("the state of the guest that was kept is damaged")
+                raise TargetError("the saved state of the guest is damaged")
             self._runs.append((start, size, data))
             data += size
         self._runs.sort()
         self._starts = [start for start, _, _ in self._runs]
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes of RAM; what was not kept is zero."""
+        """Read RAM; bytes that are not in the file are zero."""
         out = bytearray(size)
         first = max(bisect_right(self._starts, offset) - 1, 0)
         for start, length, at in self._runs[first:]:
@@ -145,7 +163,7 @@ class SavedRam:
 
 
 def _runs(ram: memoryview, extents: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """(offset, bytes) of pages that are not zero, neighbours as one."""
+    """Yield (offset, bytes) of runs of pages that are not zero."""
     for start, size in extents:
         pages = np.frombuffer(ram[start : start + size], "<u8").reshape(-1, _WORDS)
         used = np.zeros(len(pages) + 2, np.int8)
@@ -179,21 +197,21 @@ def _read(file: int, key: str, ram: memoryview) -> bytes:
         data += wanted
     for at, size, expected in runs.tolist():
         if zlib.crc32(ram[at : at + size]) != expected:
-            raise TargetError("the state of the guest that was kept is damaged")
+            raise TargetError("the saved state of the guest is damaged")
     return devices
 
 
 def _digest(key: str, body: bytes) -> bytes:
-    """The key is part of it: a state that was put in another's place is not that one's."""
+    """Return the digest of a header; it includes the key, so that a renamed file is detected."""
     return hashlib.sha256(key.encode() + b"\0" + body).digest()
 
 
 def _fill(file: int, views: list[memoryview], offset: int) -> None:
-    """Read into each, wholly: one call reads at most 2 GB."""
+    """Fill all views from a file; one call of preadv(2) reads at most 2 GB."""
     while views:
         got = os.preadv(file, views, offset)
         if not got:
-            raise TargetError("the state of the guest that was kept is cut short")
+            raise TargetError("the saved state of the guest is truncated")
         offset += got
         while views and got >= len(views[0]):
             got -= len(views.pop(0))
@@ -202,8 +220,8 @@ def _fill(file: int, views: list[memoryview], offset: int) -> None:
 
 
 def _header(file: int, key: str, size: int) -> tuple[NDArray[np.void], bytes, int]:
-    """(runs, device state, where the runs' bytes begin)."""
-    damaged = TargetError("the state of the guest that was kept is damaged")
+    """Return (runs, device state, offset of the first run's contents)."""
+    damaged = TargetError("the saved state of the guest is damaged")
     start = len(_MAGIC) + _DIGEST
     head = os.pread(file, start + _COUNTS.size, 0)
     if len(head) < start + _COUNTS.size or not head.startswith(_MAGIC):

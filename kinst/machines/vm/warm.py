@@ -1,9 +1,9 @@
-"""Warm starts: a guest goes on from where one like it was when it had just booted.
+"""Warm starts: a guest continues from the saved state of a guest like it that had just booted.
 
-What is alike is said by a key of all that the state depends on: QEMU's arguments (which hold the
-kernel's command line, CPUs, memory and devices), the programs and files behind them, and the host's
-CPU.  QEMU itself compares only some of that: it takes the state of another CPU model or of other
-devices without a word.
+Two guests are alike if they have the same key.  It is made of all that the state depends on: QEMU's
+arguments (with the kernel's command line, CPUs, memory and devices), the programs and files that
+they name, and the host's CPU.  QEMU itself compares only some of that: it accepts the state of
+another CPU model or of other devices without an error.
 """
 
 from __future__ import annotations
@@ -26,31 +26,36 @@ from kinst.wire.child_process import find_program
 from kinst.wire.memory import AnonymousFile
 
 _FOLDER = "guests"
-_FORMAT = "with bearings"  # of what is kept
+_FORMAT = "with bearings"  # part of the key; changes with the format
 _CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features", "isa", "uarch")
 
 
 @dataclass(frozen=True, slots=True)
 class SavedBearings:
-    """What is known of a guest whose state is kept.  root: its page tables.  text: where the
-    kernel's code begins by these."""
+    """Where the kernel is in a saved state.
+
+    Attributes:
+        root: its page tables.
+        text: start of the kernel's code according to these.
+    """
 
     root: Root
     text: int
 
     @property
     def line(self) -> bytes:
-        """With its end."""
+        """The bearings as a line of JSON, with its newline."""
         return json.dumps([*astuple(self.root), self.text]).encode() + b"\n"
 
     @classmethod
     def of(cls, line: bytes) -> SavedBearings:
+        """Parse such a line."""
         *root, text = json.loads(line)
         return cls(Root(*root), text)
 
 
 class WarmStart:
-    """What is kept of guests of one configuration."""
+    """The saved state of guests of one configuration."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self._states = SavedStates(folder)
@@ -60,13 +65,14 @@ class WarmStart:
     def is_there(self) -> bool:
         return self._states.has(self._key)
 
-    def forget(self) -> None:
-        """It is of no use."""
-        self._states.forget(self._key)
+    def delete(self) -> None:
+        """Delete the saved state."""
+        self._states.delete(self._key)
 
-    def keep(self, qemu: Qemu, bearings: SavedBearings) -> int:
-        """Save the state of a guest that stands, as the one from which others go on; its bytes, 0
-        where it could not be kept."""
+    def save(self, qemu: Qemu, bearings: SavedBearings) -> int:
+        """Save the state of a stopped guest, from which others continue.
+
+        Returns the size of the file, 0 if the state could not be saved."""
         with AnonymousFile("devices") as file:
             try:
                 qemu.monitor.save_devices(file.fd)
@@ -76,8 +82,9 @@ class WarmStart:
         return self._states.save(self._key, qemu.memory.view, qemu.memory.extents(), devices)
 
     def load(self, qemu: Qemu) -> None:
-        """Bring that state into a QEMU that waits for it, and let the guest go on, which sets its
-        clock.  Raises TargetError where that cannot be done."""
+        """Load the state into a QEMU that waits for it, let the guest run, and set its clock.
+
+        Raises TargetError if that fails."""
         devices = self._states.load(self._key, qemu.memory.view).partition(b"\n")[2]
         with AnonymousFile("devices") as file:
             file.write(devices)
@@ -86,13 +93,18 @@ class WarmStart:
         qemu.send_control(f"clock {round(time.time())}")
 
     def open(self, size: int) -> tuple[SavedRam, SavedBearings]:
-        """The state, to be looked at without a QEMU.  size: bytes of RAM.  Raises TargetError."""
+        """Open the state for reading, without a QEMU.
+
+        Args:
+            size: bytes of RAM.
+
+        Raises TargetError if the state is damaged or missing."""
         ram = self._states.open(self._key, size)
         return ram, SavedBearings.of(ram.devices.partition(b"\n")[0])
 
 
 class Loading:
-    """load() on a thread of its own: kinst has much else to do meanwhile."""
+    """WarmStart.load() on a thread of its own, while kinst does other work."""
 
     def __init__(self, warm: WarmStart, qemu: Qemu) -> None:
         self._error: Exception | None = None
@@ -103,11 +115,11 @@ class Loading:
     def _load(self) -> None:
         try:
             self._warm.load(self._qemu)
-        except Exception as error:  # handed to the caller of finish()
+        except Exception as error:  # finish() raises it
             self._error = error
 
     def finish(self) -> None:
-        """Wait for it.  Raises what it failed with: TargetError, or OSError where there are no more
+        """Wait until the state is loaded.  Raises TargetError, or OSError if there are no more file
         descriptors."""
         self._thread.join()
         if self._error is not None:
@@ -115,8 +127,7 @@ class Loading:
 
 
 class EarlyGuest:
-    """The EarlyStart protocol (core/machine.py): a QEMU that the state of a booted guest is brought
-    into."""
+    """Implements EarlyStart (core/machine.py): a QEMU that loads the state of a booted guest."""
 
     def __init__(self, config: VmConfig, board: Board, warm: WarmStart) -> None:
         self._config = config
@@ -124,7 +135,7 @@ class EarlyGuest:
         self._loading = Loading(warm, self._qemu)
 
     def take(self, wanted: object) -> tuple[Qemu, Loading] | None:
-        """See core/machine.py.  wanted: a VmConfig."""
+        """Hand over the QEMU if its VmConfig equals `wanted`; otherwise end it and return None."""
         qemu = self._qemu
         if qemu is None or wanted != self._config:
             self.close()
@@ -133,21 +144,22 @@ class EarlyGuest:
         return qemu, self._loading
 
     def close(self) -> None:
-        """See core/machine.py."""
         if self._qemu is not None:
             self._qemu.close()
             self._qemu = None
 
 
 def early_guest(config: VmConfig, board: Board) -> EarlyGuest | None:
-    """A guest that goes on from a state that is kept; None where there is none of it."""
+    """Start a guest from its saved state; return None if there is none."""
     warm = warm_start(config, board)
     return EarlyGuest(config, board, warm) if warm is not None and warm.is_there else None
 
 
 def warm_start(config: VmConfig, board: Board) -> WarmStart | None:
-    """Where the state of a guest like this is kept; None for one that is not to be kept.  Raises
-    TargetError where QEMU is missing."""
+    """Return the saved state of guests like this, which may be missing; None for guests whose state
+    is never saved.
+
+    Raises TargetError if QEMU is missing."""
     if config.states is None or not can_be_saved(config, board):
         return None
     return WarmStart(config.states / _FOLDER, _key(config, board))
@@ -169,15 +181,15 @@ def _key(config: VmConfig, board: Board) -> str:
 
 
 def _identity(path: str | Path) -> Sequence[int]:
-    """Changes when a file does, or is replaced: to read it would take longer."""
+    """Return numbers that change if a file is changed or replaced; reading it would take longer."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         raise TargetError(f"{path}: {error.strerror}") from error
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _host_cpu() -> list[str]:
-    """What /proc/cpuinfo says of its first CPU that does not change from one moment to the next."""
+    """Return the lines of /proc/cpuinfo about the first CPU that do not vary with time."""
     first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     return [line for line in first.splitlines() if line.partition("\t")[0].strip() in _CPU]

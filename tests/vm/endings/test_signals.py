@@ -21,7 +21,7 @@ MOMENTS = int(os.environ.get("KINST_MOMENTS", "500"))
 SECONDS = 300.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 TRACE = (str(KINST), "-qn", "kinst::vfs_read:0 { @ = count(); }", "-c", "ls")
-NOTE = re.compile(r"kinst: (the state of the booted guest|the guest stands in its boot) .*\n")
+NOTE = re.compile(r"kinst: the (saved state of the guest|guest hung during boot)\b.*\n")
 BEFORE = "init_import_site"
 LINE = re.compile(r"(?:kinst|inlinecall): (?!a defect).*\n")
 

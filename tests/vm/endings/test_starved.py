@@ -24,7 +24,7 @@ USER = 54321  # who has no other processes
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kinst"
 TRACE = ("-qn", "kinst::vfs_read: { @ = count(); }", "-c", "ls")
 # What says that something is short, or what came of that: each is one line.
-NOTE = re.compile(r"kinst: the state of the booted guest is made anew: .*\n")
+NOTE = re.compile(r"kinst: the saved state of the guest is replaced: .*\n")
 LINE = re.compile(r"kinst: (?!a defect).*\n|bash: .*\n")
 
 
