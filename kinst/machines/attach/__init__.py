@@ -1,5 +1,5 @@
-"""A virtual machine that somebody else runs on this host: QEMU's process, its GDB stub and its
-memory.  MACHINE is found by name.
+"""The attach machine: a QEMU that runs on this host already, by its process, GDB stub and memory.
+MACHINE is found by name.
 
 Tested by tests/machines/attach and tests/vm/attach.
 """
@@ -18,7 +18,7 @@ from kinst.wire.other_process import OtherProcess
 
 
 class _Attached(MachineKind):
-    """The MachineKind protocol (core/machine.py) for running machines."""
+    """Implements MachineKind for a running QEMU."""
 
     name = "attach"
     option = "attach"
@@ -37,8 +37,9 @@ class _Attached(MachineKind):
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
-        """Attach to the machine that config.address names; it runs on.  Raises TargetError, also
-        for a kernel of a system that kinst does not know."""
+        """Attach to the machine that config.address names; it continues to run.
+
+        Raises TargetError if that fails, or if the kernel is of an unknown system."""
         if config.virtual_layout is None:
             raise TargetError(
                 f"{config.image}: not the vmlinux of a system that kinst knows",

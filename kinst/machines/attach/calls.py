@@ -1,15 +1,15 @@
 """Calls of the kernel's C functions, made by one of its own threads.
 
-A thread is stopped at the entry of a function that system calls lead to, and made to call: its
-registers and a return address are set, its stack pointer lowered.  It may sleep in the call and
-come back on another CPU; it is known by its stack pointer.  Afterwards it has its registers again
-and enters the function as if nothing had been.
+kinst stops a thread at the entry of a function that system calls lead to, sets its registers and a
+return address, and lowers its stack pointer.  The thread may sleep in the call and return on
+another CPU; its stack pointer identifies it.  Afterwards kinst restores its registers, and it
+enters the function as if nothing had happened.
 
-A thread that is away must come home whatever fails here: so a failure on the way is followed by a
-new beginning with the stub, and the wait goes on.  Should nobody be left who waits (all of this was
-killed), a thread whose return address is on its stack comes home by itself: the function that it
-was to enter has failed, as its caller sees it.  With the return address in a register there is no
-such way, and the thread lands where there is nothing to go on with.
+A thread must return from its call whatever fails here: after an error, kinst connects to the stub
+again and continues to wait.  If kinst and its guardian are killed, a thread with the return address
+on its stack returns by itself: its caller sees an error of the function that it was to enter.  With
+the return address in a register that is not possible, and the thread returns to the landing
+address, where the kernel panics.
 
 Tested by tests/machines/attach/test_parts.py.
 """
@@ -31,7 +31,7 @@ from kinst.machines.stub.memory import GuestMemory
 
 ENTRY_SECONDS = 15.0  # until a thread enters one of the functions
 CALL_SECONDS = 60.0  # for one call, on a busy host
-_LOWERED = 256  # bytes of the thread's stack that are left alone, with a link register
+_LOWERED = 256  # bytes of the thread's stack that are not used, on ISAs with a link register
 _ALIGNED = 16
 _WORD = 8
 _TRIES = 3
@@ -39,60 +39,69 @@ _Result = TypeVar("_Result")
 
 
 class _LostError(TargetError):
-    """The thread will not come back."""
+    """The thread will not return from the call."""
 
 
 class NotMadeError(TargetError):
-    """A call was not begun: nothing has come of it."""
+    """A call did not begin, and had no effect."""
 
 
 class GuestCalls:
-    """Calls in a machine; it is stopped before and after, and runs meanwhile."""
+    """Calls in a machine, which is stopped before and after, and runs meanwhile."""
 
     def __init__(
         self, debugger: Debugger, isa: Isa, allocator: PageAllocator, memory: GuestMemory,
         write: Callable[[int, bytes], None], renewed: Callable[[], Debugger],
     ) -> None:  # fmt: skip
-        """memory: of the kernel.  write: to virtual memory that is data.  renewed: begins anew with
-        the stub, after a failure; the machine stands then, and has no breakpoints."""
+        """
+        Args:
+            memory: memory of the kernel.
+            write: writes data to virtual memory.
+            renewed: connects to the stub again after an error; the machine is stopped then, and has
+                no breakpoints.
+        """
         self._debugger = debugger
         self._renewed = renewed
         self._isa = isa
         self._board = isa.board
         self._allocator = allocator
-        # Another function than what it was made to enter returns, then, to that one's caller.
-        self._by_itself = not isa.board.LINK and bool(allocator.returning)
-        self._landing = allocator.returning if self._by_itself else allocator.landing
+        # Without a link register a thread lands in a function that only returns an error, to the
+        # caller of the function that the thread was to enter.
+        self._returns_alone = not isa.board.LINK and bool(allocator.returning)
+        self._landing = allocator.returning if self._returns_alone else allocator.landing
         self._memory = memory
         self._write = write
         names = {one.slot: one.gdb_name for one in isa.registers}
         self._arguments = [names[slot] for slot in isa.argument_slots]
         self._result = names[isa.result_slot]
         self._cpu = 0
-        self._stack = self._home = 0
+        self._stack = self._caller_stack = 0
         self._place = (0, 0)  # the thread's program counter and stack pointer, before a call
 
     @contextmanager
     def thread(self) -> Iterator[Callable[..., int]]:
-        """A thread that makes calls: function(address, arguments...) returns what the C function
-        does.  Raises TargetError when no thread comes by, or one does not return."""
+        """Catch a thread, and yield a function (address, arguments...) with which it makes calls
+        and that returns the results.
+
+        Raises TargetError if no thread can be caught, or if one does not return."""
         landing = self._landing
         self._cpu = self._caught()
-        before = self._surely(lambda: self._debugger.registers(self._cpu))
+        before = self._retried(lambda: self._debugger.registers(self._cpu))
         saved = {name: before[name] for name in self._board.CALL_CHANGES}
-        self._home = lowered = saved[self._isa.sp]
-        if not self._by_itself:
+        self._caller_stack = lowered = saved[self._isa.sp]
+        if not self._returns_alone:
             lowered = (lowered - _LOWERED) & -_ALIGNED
         self._place = saved[self._isa.pc], saved[self._isa.sp]
         lost = False
-        apart = _WORD if self._by_itself else _ALIGNED
+        apart = _WORD if self._returns_alone else _ALIGNED
         landings = itertools.cycle((lowered, lowered - apart))
 
         def call(address: int, *arguments: int) -> int:
             nonlocal lost
             deadline = time.monotonic() + CALL_SECONDS
             lost = True
-            # Another one each time: so it shows whether it is back, or has not set off.
+            # It differs from the last one, to tell a thread that has returned from one that has not
+            # started.
             self._stack = next(landings)
             try:
                 result = self._landed(deadline, self._beginning(address, arguments))
@@ -100,15 +109,15 @@ class GuestCalls:
                 raise
             except Exception as error:
                 self._debugger = self._renewed()
-                if self._has_not_set_off():
+                if self._has_not_started():
                     lost = False
                     raise NotMadeError(f"a call in the guest was not begun: {error}") from error
-                result = self._surely(lambda: self._landed(deadline, {}))
+                result = self._retried(lambda: self._landed(deadline, {}))
             lost = False
             self._place = landing, self._stack
             return result
 
-        def send_home() -> None:
+        def restore_registers() -> None:
             self._debugger.stop()
             if not lost:
                 self._debugger.write_registers(self._cpu, saved)
@@ -117,20 +126,20 @@ class GuestCalls:
         try:
             yield call
         finally:
-            self._surely(send_home)
+            self._retried(restore_registers)
 
     def _caught(self) -> int:
-        """The CPU that stands at one of the entries, with no breakpoint left there."""
+        """Return a CPU that is stopped at one of the entries; no breakpoint is left."""
         entries = self._allocator.entries
 
-        def let_be() -> None:
+        def remove_breakpoints() -> None:
             self._debugger.stop()
             self._debugger.remove_breakpoints(entries)
 
         try:
-            return self._surely(self._catch)
+            return self._retried(self._catch)
         finally:
-            self._surely(let_be)
+            self._retried(remove_breakpoints)
 
     def _catch(self) -> int:
         debugger, entries = self._debugger, self._allocator.entries
@@ -149,8 +158,8 @@ class GuestCalls:
                     return stopped.cpu
                 debugger.step_over(stopped.cpu, stopped.pc)
 
-    def _surely(self, work: Callable[[], _Result]) -> _Result:
-        """What `work` returns; where it fails, from a new beginning with the stub once more."""
+    def _retried(self, work: Callable[[], _Result]) -> _Result:
+        """Return what `work` returns; after an error, connect to the stub again and repeat it."""
         for _ in range(_TRIES - 1):
             try:
                 return work()
@@ -160,14 +169,17 @@ class GuestCalls:
                 self._debugger = self._renewed()
         return work()
 
-    def _has_not_set_off(self) -> bool:
-        """Whether the thread stands where it did before a call: the machine has not run, then."""
-        there = self._surely(lambda: self._debugger.registers(self._cpu))
+    def _has_not_started(self) -> bool:
+        """Return whether the thread is where it was before a call: the machine has not run."""
+        there = self._retried(lambda: self._debugger.registers(self._cpu))
         return (there[self._isa.pc], there[self._isa.sp]) == self._place
 
     def _stopped(self, deadline: float, values: Mapping[str, int] | None = None) -> Stopped | None:
-        """Let the machine run until it stops at a breakpoint; None at the deadline.  values:
-        registers that the thread gets before."""
+        """Let the machine run until it stops at a breakpoint; return None at the deadline.
+
+        Args:
+            values: registers to write to the thread before.
+        """
         debugger = self._debugger
         debugger.resume(self._cpu, values)
         while (left := deadline - time.monotonic()) > 0:
@@ -179,7 +191,7 @@ class GuestCalls:
         return None
 
     def _beginning(self, address: int, arguments: tuple[int, ...]) -> dict[str, int]:
-        """The registers with which the thread begins a call."""
+        """Return the registers with which the thread begins a call."""
         board, landing, pc, sp = self._board, self._landing, self._isa.pc, self._isa.sp
         values = dict(zip(self._arguments, arguments, strict=False))
         values[pc] = address
@@ -188,14 +200,18 @@ class GuestCalls:
             values[board.LINK] = landing
         else:
             values[sp] -= _WORD
-            # Up to where the caller's address is, which a thread that nobody catches comes to.
-            words = (self._home - values[sp]) // _WORD if self._by_itself else 1
+            # Fill the stack up to the caller's return address, so that a thread that is not caught
+            # returns there.
+            words = (self._caller_stack - values[sp]) // _WORD if self._returns_alone else 1
             self._write(values[sp], landing.to_bytes(_WORD, "little") * words)
         return values
 
     def _landed(self, deadline: float, values: Mapping[str, int]) -> int:
-        """Let the thread run until it is back from a call; what that returned.  values: registers
-        that it gets before."""
+        """Let the thread run until it has returned from a call, and return the result.
+
+        Args:
+            values: registers to write to the thread before.
+        """
         debugger, landing = self._debugger, self._landing
         debugger.want_breakpoints([landing])
         while True:
@@ -209,6 +225,6 @@ class GuestCalls:
                 self._cpu = stopped.cpu
                 return registers[self._result]
             if stopped.pc == landing:
-                if not self._by_itself:
+                if not self._returns_alone:
                     raise _LostError("the guest's kernel has panicked")
                 debugger.step_over(stopped.cpu, landing)

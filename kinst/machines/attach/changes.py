@@ -1,4 +1,4 @@
-"""What kinst has changed in an attached machine, byte by byte: the guardian's memory of it.
+"""The guardian's record of what kinst has changed in an attached machine, byte by byte.
 
 Tested by tests/machines/attach/test_guardian.py and tests/machines/attach/test_journal.py.
 """
@@ -24,10 +24,10 @@ Addresses = npt.NDArray[np.uint64]
 def changed_bytes(
     writes: Sequence[tuple[int, bytes]], read: Read
 ) -> tuple[Addresses, Bytes, Bytes]:
-    """(address, before, now) of each byte that these writes will change.
+    """Return (address, old, new) of each byte that these writes will change.
 
-    A write may hold much that stays as it is: what the kernel changes there later is no concern of
-    kinst's."""
+    A write may contain bytes that do not change; if the kernel changes them later, kinst must not
+    restore them."""
     if not writes:
         return np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint8)
     old = b"".join(read_places(read, [(address, len(data)) for address, data in writes]))
@@ -37,8 +37,8 @@ def changed_bytes(
     )
     sizes = np.array([len(data) for _, data in writes], np.int64)
     starts = np.array([address for address, _ in writes], np.uint64)
-    behind = np.cumsum(sizes)
-    inside = np.arange(len(before)) - np.repeat(behind - sizes, sizes)
+    ends = np.cumsum(sizes)
+    inside = np.arange(len(before)) - np.repeat(ends - sizes, sizes)
     differs = np.flatnonzero(before != now)
     places = np.repeat(starts, sizes)[differs] + inside[differs].astype(np.uint64)
     return places, before[differs], now[differs]
@@ -46,14 +46,17 @@ def changed_bytes(
 
 @dataclass(slots=True)
 class Changes:
-    """What kinst has changed, or was about to change.
+    """Changes that kinst has made, or was about to make.
 
-    text: address of a byte of code to (what it was at first, what kinst has written or was about to
-    write there: several values where a write may not have been made).  noted: of the last write,
-    until it is known to have been made, the same addresses to what it writes.  ever: addresses of
-    all bytes of code that were changed, whether they still are.  tables: (physical address, before,
-    now) of page-table entries, in order.  mapped: [start, end) of virtual addresses that they
-    map."""
+    Attributes:
+        text: for each changed byte of code, by its address: its original value, and the values that
+            kinst may have written (several if a write may not have been made).
+        noted: for each byte of the last write, by its address: the new value, until the write is
+            known to have been made.
+        ever: addresses of all bytes of code that were ever changed.
+        tables: (physical address, old, new) of page-table entries, in order.
+        mapped: [start, end) of virtual addresses that these entries map.
+    """
 
     text: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     noted: dict[int, int] = field(default_factory=dict)
@@ -62,7 +65,7 @@ class Changes:
     mapped: list[tuple[int, int]] = field(default_factory=list)
 
     def note_text(self, places: Addresses, before: Bytes, now: Bytes) -> None:
-        """What changed_bytes() has found: it is about to be written."""
+        """Note bytes that are about to be written, as changed_bytes() returns them."""
         self.noted = dict(zip(places.tolist(), now.tolist(), strict=True))
         for at, old, new in zip(places.tolist(), before.tolist(), now.tolist(), strict=True):
             first, ours = self.text.get(at, (old, b""))
@@ -70,7 +73,7 @@ class Changes:
         self.ever.append(places)
 
     def note_written(self) -> None:
-        """What was noted last has been written: what is as it was at first is forgotten."""
+        """Note that the last write was made; forget bytes that have their original value again."""
         for at, new in self.noted.items():
             first, _ = self.text[at]
             if new == first:
@@ -80,12 +83,16 @@ class Changes:
         self.noted = {}
 
     def sites(self) -> Addresses:
-        """The bytes of `ever`, each once."""
+        """Return the addresses in `ever`, each once."""
         return np.unique(np.concatenate([np.zeros(0, np.uint64), *self.ever]))
 
     def restored(self, read: Read, last: Sequence[tuple[int, int]] = ()) -> list[tuple[int, bytes]]:
-        """The writes that undo what is changed, where kinst's bytes still are, but in `last`:
-        [start, end) of code that stays for now.  When they are made, undone() is told."""
+        """Return the writes that restore code where kinst's bytes still are.  After they were made,
+        call undone().
+
+        Args:
+            last: ranges [start, end) of code that stay as they are for now.
+        """
         writes: list[tuple[int, bytearray]] = []
         page, live = -1, b""
         kept = self._inside(last)
@@ -105,7 +112,7 @@ class Changes:
         return [(at, bytes(data)) for at, data in writes]
 
     def undone(self, last: Sequence[tuple[int, int]] = ()) -> None:
-        """No code is changed any more but in `last`."""
+        """Note that code was restored, except in `last`."""
         self.text, self.noted = self._inside(last), {}
 
     def _inside(self, ranges: Sequence[tuple[int, int]]) -> dict[int, tuple[int, bytes]]:

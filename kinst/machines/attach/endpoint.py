@@ -1,4 +1,4 @@
-"""From what the user named to a process and the address of its GDB stub."""
+"""The QEMU process that the user has named, and the address of its GDB stub."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from kinst.wire.qmp import owner_of
 
 @dataclass(frozen=True, slots=True)
 class QemuEndpoint:
-    """pid: of the machine's process.  stub: where its GDB stub listens.  monitor: the path of its
-    QMP socket, "" where there is none.  added: the stub is kinst's, and to be taken away again."""
+    """A QEMU process and its sockets.
+
+    Attributes:
+        pid: its process id.
+        stub: address of its GDB stub.
+        monitor: path of its QMP socket, or "".
+        added: kinst has added the stub, and must remove it.
+    """
 
     pid: int
     stub: str
@@ -25,8 +31,13 @@ class QemuEndpoint:
 
 
 def process_of(named: str, program: str) -> int:
-    """What `named` means: a process id, the path of a QMP socket, or "auto".  program: the emulator
-    of the kernel's instruction set.  Raises TargetError where that is no process."""
+    """Return the id of the process that the user has named.
+
+    Args:
+        named: a process id, the path of a QMP socket, or "auto".
+        program: the emulator for the kernel's ISA.
+
+    Raises TargetError if there is no such process."""
     if named == AUTO:
         return the_only_one(program)
     return int(named) if _is_number(named) else owner_of(named, SECONDS)
@@ -37,40 +48,43 @@ def _is_number(named: str) -> bool:
 
 
 def find_endpoint(process: OtherProcess, named: str, stub: str) -> QemuEndpoint:
-    """Where the stub of a machine is.
+    """Find the stub of a machine; if it has none, make its monitor add one.
 
-    named: as it was named.  stub: its stub's address, where the user gave one.  Where the machine
-    has no stub, its monitor is asked to listen for one.  Raises TargetError.
+    Args:
+        named: as the user has named the machine.
+        stub: address of its stub, if the user gave one.
+
+    Raises TargetError if the machine has neither a stub nor a monitor, or cannot be traced.
     """
     pid, arguments = process.pid, process.arguments
     folder = _folder(pid)
     path = "" if named == AUTO or _is_number(named) else named
     monitor = path or monitor_of(arguments, folder)
-    found = stub or stub_of(arguments, folder)
+    address = stub or stub_of(arguments, folder)
     if monitor:
         with Monitor(monitor) as qmp:
             _check_state(qmp, pid)
-            if not found:
+            if not address:
                 listens, left = qmp.stub()
                 return QemuEndpoint(pid, listens or qmp.add_stub(), monitor, left or not listens)
-    if not found:
+    if not address:
         raise TargetError(
             f"the QEMU of process {pid} has neither a GDB stub nor a QMP socket in its command"
             " line",
             "start it with -s, or give the stub's address with --gdb",
         )
-    return QemuEndpoint(pid, found, monitor)
+    return QemuEndpoint(pid, address, monitor)
 
 
-def remove_stub(place: QemuEndpoint) -> None:
-    """Nothing of kinst's listens there any more."""
-    if place.added:
-        with suppress(TargetError), Monitor(place.monitor) as qmp:
-            qmp.remove_stub(place.stub)
+def remove_stub(endpoint: QemuEndpoint) -> None:
+    """Remove the stub, if kinst has added it."""
+    if endpoint.added:
+        with suppress(TargetError), Monitor(endpoint.monitor) as qmp:
+            qmp.remove_stub(endpoint.stub)
 
 
 def _folder(pid: int) -> str:
-    """Where a process was started, or is now; for relative paths in its command line."""
+    """Return the working folder of a process, for relative paths in its command line."""
     try:
         return os.readlink(f"/proc/{pid}/cwd")
     except OSError:
@@ -78,8 +92,7 @@ def _folder(pid: int) -> str:
 
 
 def _check_state(qmp: Monitor, pid: int) -> None:
-    """Raises TargetError for a machine that does not run, that is on its way elsewhere, or whose
-    code KVM runs."""
+    """Raise TargetError if the machine does not run, is being migrated, or runs under KVM."""
     if qmp.uses_kvm():
         raise no_kvm(pid)
     state = qmp.status()

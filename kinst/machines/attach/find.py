@@ -1,4 +1,4 @@
-"""Which process a virtual machine is, and where its GDB stub listens.
+"""QEMU processes on this host, and the sockets in their command lines.
 
 Source: QEMU's manual, "Invocation": -gdb, -s, -qmp, -chardev, -mon.
 
@@ -15,49 +15,51 @@ from kinst.core.errors import TargetError
 from kinst.wire.other_process import OtherProcess, process_ids
 
 _PROGRAMS = ("qemu-system-", "qemu-kvm", "kvm")
-_RUNS_WITHIN = 3.0  # seconds in which a running machine's CPUs do something
+_RUNS_WITHIN = 3.0  # seconds in which a CPU of a running machine takes time
 AUTO = "auto"
-_KVM = "anon_inode:kvm-vm"  # of KVM_CREATE_VM (virt/kvm/kvm_main.c)
+_KVM = "anon_inode:kvm-vm"  # file descriptor of KVM_CREATE_VM (virt/kvm/kvm_main.c)
 
 
 def is_qemu(process: OtherProcess) -> bool:
-    """Whether it is a system emulator, by its file's name or by what it was called as."""
+    """Return whether a process is a system emulator, by its file's name or its first argument."""
     names = (process.program, (process.arguments or [""])[0].rpartition("/")[2])
     return any(name.startswith(_PROGRAMS) for name in names if name)
 
 
 def candidates() -> list[int]:
-    """Ids of this user's processes that are system emulators."""
-    found = []
+    """Return the ids of this user's processes that are system emulators."""
+    pids = []
     for pid in process_ids():
         try:
             process = OtherProcess(pid)
             if process.owner == os.geteuid() and is_qemu(process):
-                found.append(pid)
+                pids.append(pid)
         except TargetError:
             continue  # it has ended meanwhile
-    return found
+    return pids
 
 
 def the_only_one(program: str) -> int:
-    """The one that `auto` means: among several, one that can be reached, which guests of another
-    kinst's cannot, and that is `program`, the emulator of the kernel's instruction set.  Raises
-    TargetError that lists them where there are several."""
-    found = candidates()
-    if len(found) > 1:
-        found = [pid for pid in found if _can_be_reached(pid)] or found
-    if len(found) > 1:
-        found = [pid for pid in found if not _is_other(_ran(pid), program)] or found
-    if not found:
+    """Return the id of the machine that `auto` means.
+
+    If there are several, those that can be reached are preferred (guests of another kinst cannot),
+    and then those that are `program`, the emulator for the kernel's ISA.  Raises TargetError, which
+    lists the machines, if several are left."""
+    pids = candidates()
+    if len(pids) > 1:
+        pids = [pid for pid in pids if _can_be_reached(pid)] or pids
+    if len(pids) > 1:
+        pids = [pid for pid in pids if not _is_other(_ran(pid), program)] or pids
+    if not pids:
         raise TargetError("no QEMU of this user's runs here", "start one, or name its process")
-    if len(found) > 1:
-        shown = ", ".join(f"{pid} ({_name(pid)})" for pid in found)
-        raise TargetError(f"there are {len(found)} machines: {shown}", "--attach PID")
-    return found[0]
+    if len(pids) > 1:
+        shown = ", ".join(f"{pid} ({_name(pid)})" for pid in pids)
+        raise TargetError(f"there are {len(pids)} machines: {shown}", "--attach PID")
+    return pids[0]
 
 
 def _can_be_reached(pid: int) -> bool:
-    """Whether a machine's command line names a stub or a monitor for anybody to connect to."""
+    """Return whether a machine's command line has a stub or a monitor to connect to."""
     try:
         arguments = OtherProcess(pid).arguments
     except TargetError:
@@ -66,7 +68,7 @@ def _can_be_reached(pid: int) -> bool:
 
 
 def _ran(pid: int) -> str:
-    """The file name of a process' program; "" for one that has ended meanwhile."""
+    """Return the file name of a process's program; "" if the process has ended meanwhile."""
     try:
         return OtherProcess(pid).program
     except TargetError:
@@ -74,7 +76,7 @@ def _ran(pid: int) -> str:
 
 
 def _name(pid: int) -> str:
-    """-name of the machine, or its program."""
+    """Return the machine's -name, or its program."""
     try:
         process = OtherProcess(pid)
         names = list(values_of(process.arguments, "-name"))
@@ -84,14 +86,16 @@ def _name(pid: int) -> str:
 
 
 def values_of(arguments: Sequence[str], option: str) -> Iterator[str]:
-    """The values of an option of QEMU's, which takes it with one dash or two."""
+    """Yield the values of an option of QEMU, which begins with one dash or two."""
     for word, value in zip(arguments, (*arguments[1:], ""), strict=False):
         if word in (option, f"-{option}"):
             yield value
 
 
 def listed(value: str) -> tuple[str, dict[str, str]]:
-    """(what comes first, the rest by key) of QEMU's first,key=value,...; a comma is doubled."""
+    """Split a value of the form first,key=value,... into the first part and the rest by key.
+
+    A comma in a value is doubled."""
     parts = value.replace(",,", "\0").split(",")
     pairs = (part.replace("\0", ",").partition("=") for part in parts)
     first, *rest = ((key, text) for key, _, text in pairs)
@@ -99,9 +103,11 @@ def listed(value: str) -> tuple[str, dict[str, str]]:
 
 
 def stub_of(arguments: Sequence[str], folder: str) -> str:
-    """Where the GDB stub of a command line listens, as connect() takes it, or "".
+    """Return where the GDB stub of a command line listens, as connect() takes it, or "".
 
-    folder: that the process was started in, for relative paths."""
+    Args:
+        folder: the process's working folder, for relative paths.
+    """
     found = "tcp::1234" if {"-s", "--s"} & set(arguments) else ""
     for value in values_of(arguments, "-gdb"):
         found = value
@@ -109,7 +115,8 @@ def stub_of(arguments: Sequence[str], folder: str) -> str:
 
 
 def _address(value: str, arguments: Sequence[str], folder: str) -> str:
-    """Of a character device that listens: tcp:HOST:PORT,..., unix:PATH,..., chardev:ID."""
+    """Return the address of a listening character device: tcp:HOST:PORT,..., unix:PATH,... or
+    chardev:ID."""
     first, _ = listed(value)
     kind, _, where = first.partition(":")
     if kind == "unix":
@@ -130,12 +137,12 @@ def _address(value: str, arguments: Sequence[str], folder: str) -> str:
 
 
 def _reachable(host: str) -> str:
-    """What listens on every address does on this machine's own."""
+    """Return a host to connect to: what listens on all addresses also listens on the loopback."""
     return "127.0.0.1" if host in ("", "0.0.0.0", "*", "::", "[::]") else host
 
 
 def monitor_of(arguments: Sequence[str], folder: str) -> str:
-    """The path of a QMP socket of a command line, or ""."""
+    """Return the path of the QMP socket in a command line, or ""."""
     for value in values_of(arguments, "-qmp"):
         first, _ = listed(value)
         if first.startswith("unix:"):
@@ -151,16 +158,18 @@ def monitor_of(arguments: Sequence[str], folder: str) -> str:
 
 
 def _is_other(ran: str, program: str) -> bool:
-    """Whether a program emulates another instruction set than `program` does."""
+    """Return whether a program emulates another ISA than `program`."""
     if not ran.startswith("qemu-system-"):
         return False
     return ran != program and not ran.startswith(f"{program}-")
 
 
 def check(process: OtherProcess, program: str) -> None:
-    """Raises TargetError for a process that is no machine that kinst can attach to.
+    """Raise TargetError if kinst cannot attach to this process.
 
-    program: the emulator of the kernel's instruction set."""
+    Args:
+        program: the emulator for the kernel's ISA.
+    """
     pid = process.pid
     if not is_qemu(process):
         name = process.program or "a process whose program cannot be read"
@@ -182,7 +191,7 @@ def check(process: OtherProcess, program: str) -> None:
 
 
 def no_kvm(pid: int) -> TargetError:
-    """Why the machine of a process cannot be traced where KVM runs it."""
+    """Return the error for a machine that runs under KVM."""
     return TargetError(
         f"process {pid} runs its guest with KVM, where code cannot be changed from outside",
         "start it with -accel tcg, or let kinst boot the kernel (--kernel)",
@@ -190,7 +199,7 @@ def no_kvm(pid: int) -> TargetError:
 
 
 def wait_running(process: OtherProcess) -> None:
-    """Return as soon as a CPU of the machine has run.  Raises TargetError where none does."""
+    """Return as soon as a CPU of the machine has run.  Raises TargetError if none does."""
     before, deadline = process.busy(), time.monotonic() + _RUNS_WITHIN
     pause = 0.001
     while process.busy() == before:

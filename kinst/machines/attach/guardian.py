@@ -1,10 +1,10 @@
-"""The process that stands by an attached machine: it holds the stub's connection, borrows memory,
-and undoes everything, whether kinst asks for that or is gone.
+"""The guardian: a process that undoes all changes of an attached machine when kinst asks for it or
+has ended.  It also holds the stub's connection, and allocates memory in the guest.
 
-kinst says what it is about to change before it does, and only one of the two uses the stub at a
-time: kinst waits for what it has asked for, and a kinst that is gone asks no more.
+kinst tells the guardian about each change before it makes it.  Only one of the two uses the stub at
+a time: kinst waits for each answer, and a kinst that has ended asks no more.
 
-Whatever fails in here, undoing is tried again, from a new beginning with the stub.
+If undoing fails, the guardian connects to the stub again and retries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kinst.machines.attach.calls import GuestCalls
 from kinst.machines.attach.changes import Changes
 from kinst.machines.attach.endpoint import QemuEndpoint, remove_stub
 from kinst.machines.attach.find import wait_running
-from kinst.machines.attach.guest_allocation import GuestAllocation, borrow, give_back
+from kinst.machines.attach.guest_allocation import GuestAllocation, allocate, free
 from kinst.machines.attach.journal import Journal
 from kinst.machines.attach.ram import HIGH_PAGES, Ram, RamRange, find_ram, may_be_split
 from kinst.machines.stub.cpus import Debugger, StubView
@@ -40,18 +40,25 @@ from kinst.wire.sockets import has_client
 
 GREETING_SECONDS = 8.0
 CLIENT_SECONDS = 2.0
-LEAVE_SECONDS = 5.0  # for threads to leave what is to be given back
-TRIES, TRY_SECONDS = 3, 20.0  # for undoing: so often, and not again after so long
+LEAVE_SECONDS = 5.0  # for threads to leave memory that is to be freed
+TRIES, TRY_SECONDS = 3, 20.0  # undoing is tried so often, and not again after so many seconds
 _PAUSE = 0.02
 _LET_IT_RUN = "; `cont` in QEMU's monitor lets the guest run, or start kinst once more"
-_TEXT_PAGES = (0, 0x1_1000, 0x13_7000)  # of the kernel's text, from its start
+_TEXT_PAGES = (0, 0x1_1000, 0x13_7000)  # offsets in the kernel's text of pages that are compared
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A machine that was found.  pieces: its RAM.  root: the page tables of one of its CPUs, and
-    top: what was in their top level, as the process that it belongs to may end.  text: where the
-    kernel's code starts.  agreed, seen: what the stub says of itself."""
+    """A machine to which the guardian has connected.
+
+    Attributes:
+        pieces: its RAM.
+        root: page tables of one of its CPUs.
+        top: a copy of their top level, since the process that it belongs to may end.
+        text: where the kernel's code starts.
+        agreed: the protocol features that were agreed on with the stub.
+        seen: the stub's description of the machine.
+    """
 
     pieces: tuple[RamRange, ...]
     root: Root
@@ -67,14 +74,18 @@ class Guardian:
     def __init__(
         self,
         process: OtherProcess,
-        place: QemuEndpoint,
+        endpoint: QemuEndpoint,
         isa: Isa,
         virtual_layout: VirtualLayout,
         journal: Journal,
     ) -> None:
-        """place: the machine's.  journal: of it; there, if one before has left something."""
+        """
+        Args:
+            endpoint: the machine's process and sockets.
+            journal: its journal, with records if an earlier kinst has left changes.
+        """
         self._process = process
-        self._place = place
+        self._endpoint = endpoint
         self._isa = isa
         self._virtual_layout = virtual_layout
         self._rsp: Rsp | None = None
@@ -85,17 +96,17 @@ class Guardian:
         self._allocation: GuestAllocation | None = None
         self._changes = Changes()
         self._journal = journal
-        self._ours = False  # what the journal says is what this one has changed
+        self._ours = False  # the journal's records are changes of this kinst
         self._over = False
-        self._leaving = False  # the stub has been asked to let the machine go
-        self._missed = False  # something that kinst has said; it is in the journal
+        self._leaving = False  # the stub was asked to detach from the machine
+        self._missed = False  # a message of kinst was not processed; it is in the journal
 
     def serve(self, channel: Channel) -> None:
-        """Answer until the stream ends; what is not undone by then is undone now."""
+        """Answer until the stream ends; then undo what is not undone yet."""
         try:
             self._serve(channel)
         finally:
-            remove_stub(self._place)
+            remove_stub(self._endpoint)
 
     def _serve(self, channel: Channel) -> None:
         try:
@@ -106,7 +117,7 @@ class Guardian:
                 else:
                     self._answer(channel, name, arguments)
         except Exception as error:
-            # Not before kinst has ended, which finds nobody here any more.
+            # Wait until kinst, whose messages nothing answers any more, has ended.
             keep_traceback(error)
             self._missed = True
             channel.exhaust()
@@ -114,7 +125,7 @@ class Guardian:
             self._recover()
 
     def _note(self, name: str, arguments: Sequence[Any]) -> None:
-        """What kinst is about to change, or has changed."""
+        """Note what kinst is about to change, or has changed."""
         if name == "text":
             self._changes.note_text(*arguments)
         elif name == "written":
@@ -126,33 +137,34 @@ class Guardian:
 
     def _answer(self, channel: Channel, name: str, arguments: Sequence[object]) -> None:
         actions = {
-            "reach": self.reach, "settle": self.settle, "borrow": self.borrow,
+            "reach": self.reach, "settle": self.settle, "allocate": self.allocate,
             "finish": self.finish,
         }  # fmt: skip
         try:
             value, descriptor = actions[name](*arguments)  # type: ignore[operator]
         except KinstError as error:
             value, descriptor = TargetError(error.message, error.hint), -1
-        except Exception as error:  # what was changed is undone all the same
+        except Exception as error:  # changes are undone nevertheless
             keep_traceback(error)
             value, descriptor = TargetError(f"kinst's guardian failed: {error!r}"), -1
-        # A kinst that is gone asks no more; one that waits in vain must see the end of the stream.
+        # kinst may have ended; a kinst that still waits must see the end of the stream.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             channel.send(value, descriptor)
 
-    # What kinst asks for.
+    # Requests of kinst.
 
     def reach(self) -> tuple[Reached, int]:
-        """Connect to the stub, which stops the machine, and find its RAM, while it runs again.
-        The answer comes with the connection."""
+        """Connect to the stub, which stops the machine; let it run again and find its RAM.
+
+        The file descriptor of the answer is that of the connection."""
         busy = TargetError(
-            f"another debugger is connected to the GDB stub at {self._place.stub}",
+            f"another debugger is connected to the GDB stub at {self._endpoint.stub}",
             "end that one first",
         )
         split = may_be_split(self._process)
-        # One that has ended just now is QEMU's client for a moment longer.
+        # QEMU takes a moment to notice that a client has disconnected.
         deadline = time.monotonic() + CLIENT_SECONDS
-        while has_client(self._place.stub):
+        while has_client(self._endpoint.stub):
             if time.monotonic() > deadline:
                 raise busy
             time.sleep(_PAUSE)
@@ -160,11 +172,11 @@ class Guardian:
             self._journal.begin()
             self._ours = True
         try:
-            sock = connect(self._place.stub)
+            sock = connect(self._endpoint.stub)
             try:
                 if not greets(sock, GREETING_SECONDS):
                     raise busy
-                found = self._reached(Rsp.idle(sock), split)
+                reached = self._reached(Rsp.idle(sock), split)
             except BaseException:
                 sock.close()
                 raise
@@ -172,13 +184,13 @@ class Guardian:
             if self._ours:
                 self._journal.over()
             raise
-        self._ram = Ram(self._process, found.pieces)
+        self._ram = Ram(self._process, reached.pieces)
         self._memory = GuestMemory(self._isa.paging, self._ram, (0, 0))
-        self._memory.set_root(found.root, found.top)
-        return found, sock.fileno()
+        self._memory.set_root(reached.root, reached.top)
+        return reached, sock.fileno()
 
     def _reached(self, idle: Rsp, split: bool) -> Reached:
-        """What is behind a connection to a stub.  The machine goes on where that fails, too."""
+        """Find the machine by a connection to its stub.  If that fails, let the machine run."""
         try:
             self._rsp = idle.begun()
             self._rsp.clear_breakpoints()
@@ -190,7 +202,7 @@ class Guardian:
             begun = self._debugger is not None
             self._rsp = self._rsp if begun else idle
             until = time.monotonic() + TRY_SECONDS
-            if left := self._tried(self._leave, until, renew=not begun):
+            if left := self._retried(self._leave, until, renew=not begun):
                 raise TargetError(f"{left}{_LET_IT_RUN}") from error
             raise
 
@@ -221,18 +233,19 @@ class Guardian:
         return Reached(pieces, root, top, text, rsp.agreed, debugger.seen)
 
     def settle(self, page_tables: int | None, allocator: PageAllocator | None) -> tuple[str, int]:
-        """What the system knows of itself.  Returns what was undone of an earlier kinst, or ""."""
+        """Take what the system knows of its kernel.  Returns what was undone of an earlier
+        kinst, or ""."""
         assert self._memory is not None
         if page_tables is not None:
             self._memory.set_tables(page_tables)
         self._allocator = allocator
-        undone = self._take_up() if self._journal.is_there and allocator is not None else ""
+        undone = self._undo_earlier() if self._journal.is_there and allocator is not None else ""
         self._journal.begin()
         self._ours = True
         return undone, -1
 
-    def _take_up(self) -> str:
-        """Undo what a kinst and a guardian that both were killed have left; what was done."""
+    def _undo_earlier(self) -> str:
+        """Undo what a kinst left that was killed with its guardian; return what was done."""
         assert self._debugger is not None
         self._debugger.handed_back(running=True)
         self._changes, self._allocation = self._journal.read()
@@ -241,27 +254,30 @@ class Guardian:
         try:
             self._restore_text()
             self._debugger.resume()
-            trouble = self._return_memory() if self._changes.mapped or self._allocation else ""
+            trouble = self._free_memory() if self._changes.mapped or self._allocation else ""
         finally:
             if not self._debugger.running:
                 self._debugger.resume()
         self._changes, self._allocation = Changes(), None
-        done = f"{count} bytes of code are as they were, {lent >> 20} MB are given back"
+        done = f"{count} bytes of code were restored, {lent >> 20} MB of memory were freed"
         return (
             "an earlier kinst was killed with its guardian while it traced this machine: "
             f"{trouble or done}"
         )
 
-    def borrow(self, size: int) -> tuple[GuestAllocation, int]:
-        """Memory of the guest's that kinst can map, and a descriptor for it.  The machine stands
-        before, and runs afterwards."""
+    def allocate(self, size: int) -> tuple[GuestAllocation, int]:
+        """Allocate memory in the guest that kinst can map, and return its file descriptor.  The
+        machine is stopped before, and runs afterwards."""
         assert self._ram is not None and self._debugger is not None
         if self._allocator is None:
-            raise TargetError("this kernel has no functions that lend memory", "--gdb, by stop")
+            raise TargetError(
+                "kinst does not find the functions of this kernel that allocate memory",
+                "--gdb stops the machine at each hit",
+            )
         self._debugger.handed_back(running=False)
         try:
             with self._calls().thread() as call:
-                self._allocation = borrow(call, self._allocator, self._virtual_to_physical, size)
+                self._allocation = allocate(call, self._allocator, self._virtual_to_physical, size)
         finally:
             self._debugger.resume()
         self._journal.allocation(self._allocation)
@@ -270,7 +286,8 @@ class Guardian:
         return self._allocation, self._allocation.share(self._process, self._ram)
 
     def finish(self) -> tuple[str, int]:
-        """Undo everything and let the machine run, without the stub.  The machine stands before.
+        """Undo everything, disconnect from the stub and let the machine run.  It is stopped before.
+
         Returns what could not be undone, or ""."""
         assert self._debugger is not None
         self._debugger.handed_back(running=False)
@@ -285,7 +302,7 @@ class Guardian:
         )
 
     def _renewed(self) -> Debugger:
-        """A new beginning with the stub: the machine stands, without breakpoints."""
+        """Synchronize with the stub again: the machine is stopped, without breakpoints."""
         assert self._rsp is not None
         self._rsp = self._connected_anew() if self._leaving else self._rsp.taken_over()
         self._debugger = Debugger(self._rsp, self._isa)
@@ -293,11 +310,11 @@ class Guardian:
         return self._debugger
 
     def _connected_anew(self) -> Rsp:
-        """Another connection to the stub, which stops the machine: by one on which QEMU's has let
-        it go, it answers nothing any more."""
+        """Connect to the stub again, which stops the machine.  On a connection on which it has
+        detached, QEMU's stub does not answer any more."""
         assert self._rsp is not None
         self._rsp.hang_up()
-        sock = connect(self._place.stub)
+        sock = connect(self._endpoint.stub)
         if not greets(sock, GREETING_SECONDS):
             sock.close()
             raise TargetError("the GDB stub takes no new connection")
@@ -310,7 +327,7 @@ class Guardian:
         return next(self._memory.pieces(address, 8))[0]
 
     def _write(self, address: int, data: bytes) -> None:
-        """Virtual memory that is data."""
+        """Write data to virtual memory."""
         assert self._memory is not None and self._ram is not None
         done = 0
         for at, length in self._memory.pieces(address, len(data)):
@@ -320,17 +337,20 @@ class Guardian:
     # Undoing.
 
     def _recover(self) -> None:
-        """kinst is gone: first the guest as it was, and running; then what it had lent."""
+        """Undo everything after the end of kinst."""
         if self._missed and self._journal.is_there:
             self._changes, self._allocation = self._journal.read()
         self._undo(renew=True)
 
     def _undo(self, *, renew: bool = False) -> str:
-        """Everything, and leave the machine running.  What could not be undone, or "".  renew: the
-        stub is begun with anew; else the machine stands."""
+        """Undo everything and let the machine run.  Returns what could not be undone, or "".
+
+        Args:
+            renew: first synchronize with the stub again; otherwise the machine is stopped.
+        """
         until = time.monotonic() + TRY_SECONDS
-        trouble = self._tried(self._undone, until, renew=renew)
-        left = self._tried(self._leave, until, renew=False) or self._stands()
+        trouble = self._retried(self._undone, until, renew=renew)
+        left = self._retried(self._leave, until, renew=False) or self._why_stopped()
         if left:
             left += _LET_IT_RUN
         if self._ours and not left and not self._journal.is_there:
@@ -340,9 +360,12 @@ class Guardian:
             self._rsp.close()
         return trouble or left
 
-    def _tried(self, work: Callable[[], str], until: float, *, renew: bool) -> str:
-        """What `work` returns, or why it has failed, several times.  renew: the stub is begun with
-        anew before the first time, too."""
+    def _retried(self, work: Callable[[], str], until: float, *, renew: bool) -> str:
+        """Call `work` until it succeeds, at most TRIES times; return its result or the last error.
+
+        Args:
+            renew: synchronize with the stub before the first call, too.
+        """
         trouble = ""
         for _ in range(TRIES):
             try:
@@ -358,14 +381,14 @@ class Guardian:
         return trouble
 
     def _leave(self) -> str:
-        """Let the machine run without the stub.  Raises TargetError if the stub refuses that."""
+        """Disconnect from the stub and let the machine run.  Raises TargetError if that fails."""
         assert self._debugger is not None
         self._leaving = True
         self._debugger.detach()
         return ""
 
-    def _stands(self) -> str:
-        """Return why the guest does not run though the stub has let it go; "" if it runs."""
+    def _why_stopped(self) -> str:
+        """Return why the guest does not run although the stub has detached; "" if it runs."""
         try:
             wait_running(self._process)
         except TargetError as error:
@@ -375,20 +398,21 @@ class Guardian:
         return ""
 
     def _undone(self) -> str:
-        """The machine stands before.  What could not be undone, or ""."""
+        """Undo everything; the machine is stopped before.  Returns what could not be undone, or
+        ""."""
         assert self._debugger is not None
         self._restore_text()
         self._debugger.resume()
         trouble = ""
         if self._changes.mapped or self._allocation is not None:
-            trouble = self._return_memory()
+            trouble = self._free_memory()
         if self._ours:
-            self._journal.begin()  # nothing is changed, and the machine may be left standing
+            self._journal.begin()  # nothing is changed any more; the machine may stay stopped
         return trouble
 
     def _restore_text(self) -> None:
-        """The bytes before kinst's, where kinst's still are; the hooks last, when no CPU is on its
-        way to them."""
+        """Restore code where kinst's bytes still are; the hooks last, when no CPU is between a
+        breakpoint and a hook."""
         assert self._debugger and self._memory
         if self._allocator is not None and self._allocator.tracer is not None:
             self._leave_claims(*self._allocator.tracer)
@@ -399,15 +423,15 @@ class Guardian:
         if not self._changes.text:
             return
         sites = self._changes.sites()
-        if not traps.pc_delta:  # a breakpoint's first byte may be what it was
+        if not traps.pc_delta:  # the first byte of a breakpoint may be one that did not change
             sites = np.concatenate([sites - np.uint64(k) for k in range(len(self._isa.breakpoint))])
         let_pass(self._debugger, self._memory.read, self._isa, sites, traps.pc_delta)
         self._write_text(self._changes.restored(self._memory.read))
         self._changes.undone()
 
     def _leave_claims(self, word: int, idle: int) -> None:
-        """Forget what has been written to data where the kernel's own tracer is in use: the marks
-        that keep it off may go only while it has no user (Claims of core/system.py)."""
+        """Leave claims as they are if the kernel's own tracer is in use: they may be released only
+        while it has no user (Claims of core/system.py)."""
         assert self._memory is not None
         if int.from_bytes(self._memory.read(word, 8), "little") == idle:
             return
@@ -421,9 +445,9 @@ class Guardian:
         if writes:
             self._rsp.write_memory(self._memory.physical_writes(writes))
 
-    def _return_memory(self) -> str:
+    def _free_memory(self) -> str:
         assert self._debugger and self._allocator and self._ram
-        if not self._all_left():
+        if not self._threads_left():
             size = self._allocation.size >> 20 if self._allocation else 0
             return (
                 f"a thread of the guest is still in a probe's code: {size} MB of its memory stay"
@@ -439,15 +463,13 @@ class Guardian:
             for start, end in self._changes.mapped:
                 call(self._allocator.forget, start, end)
             if self._allocation is not None:
-                give_back(
-                    call, self._allocator, self._allocation, self._ram, self._journal.allocation
-                )
+                free(call, self._allocator, self._allocation, self._ram, self._journal.allocation)
         self._allocation = None
         return ""
 
-    def _all_left(self) -> bool:
-        """Wait until no thread is in what kinst has mapped; the machine stands then.  False where
-        one stays."""
+    def _threads_left(self) -> bool:
+        """Wait until no thread is in memory that kinst has mapped, and leave the machine stopped.
+        Returns False if a thread stays there."""
         debugger, deadline = self._debugger, time.monotonic() + LEAVE_SECONDS
         assert debugger and self._allocator and self._memory
         paging, sp = self._isa.paging, self._isa.sp
@@ -465,8 +487,8 @@ class Guardian:
             time.sleep(_PAUSE)
 
     def _unmap(self) -> None:
-        """The page tables as they were.  A table of kinst's in which the kernel has made entries of
-        its own stays, and so does its page."""
+        """Restore the page tables.  A table of kinst in which the kernel has made entries of its
+        own stays, and so does its page."""
         assert self._ram is not None
         for address, before, now in reversed(self._changes.tables):
             if self._ram.read_physical(address, len(now)) == now:
@@ -477,24 +499,25 @@ class Guardian:
 def kernels_tables(
     paging: Paging, read: Read, registers: Mapping[str, int], image: tuple[int, int]
 ) -> tuple[int, Root]:
-    """Where the kernel's text starts, and the tables that say so, as a CPU with these registers
-    has them.
+    """Return where the kernel's text starts, and the kernel's page tables, by a CPU's registers.
 
-    Of tables that may be the kernel's, those are in which its text starts lowest: the user's map
-    the entries alone.  Raises TargetError where none of them has any text.
+    If there are several candidates, those are the kernel's in which its text starts lowest, since
+    the tables of user mode map only its entry code.  Raises TargetError if none maps text.
     """
-    found: list[tuple[int, Root]] = []
+    candidates: list[tuple[int, Root]] = []
     for root in paging.roots_of(registers):
         with contextlib.suppress(TargetError):
-            found.append((_text_of(paging, read, root, image), root))
-    if not found:
+            candidates.append((_text_of(paging, read, root, image), root))
+    if not candidates:
         raise TargetError("no kernel text found in the guest's page tables")
-    return min(found, key=lambda one: one[0])
+    return min(candidates, key=lambda candidate: candidate[0])
 
 
 def _text_of(paging: Paging, read: Read, root: Root, image: tuple[int, int]) -> int:
-    """Where the kernel's text starts: not at trampolines that a kinst has left below it that was
-    killed together with its guardian. Those can be written, and a running kernel's text cannot."""
+    """Return where the kernel's text starts.
+
+    Below it there may be trampolines of a kinst that was killed with its guardian.  Those are
+    writable; the text of a running kernel is not."""
     text = paging.find_text(read, root, image)
     first = paging.walk(read, root, text)
     if first is None or not first.writable:

@@ -1,7 +1,7 @@
-"""Memory that the guest's kernel lends kinst: borrowed, shared between QEMU and kinst, given back.
+"""Memory that kinst allocates in the guest's kernel, shares with QEMU, and frees.
 
-It comes in pieces of the kernel's largest size, each as good for page tables' leaves of 2 MB.
-In QEMU the pieces are replaced, where they are, by memory that kinst maps as well.
+It is allocated in blocks of the kernel's largest sizes, which leaves of 2 MB can map.  In QEMU the
+blocks are replaced in place by memory that kinst maps, too.
 
 Tested by tests/machines/attach/test_journal.py and tests/machines/attach/test_parts.py.
 """
@@ -21,20 +21,26 @@ from kinst.machines.attach.ram import Ram
 from kinst.wire.other_process import Mapping, OtherProcess
 from kinst.wire.ptrace import calls_in
 
-Call = Callable[..., int]
+Call = Callable[..., int]  # makes a call in the guest
 _Block = tuple[int, int, int]  # virtual address in the guest, physical address, bytes
 _NONE: _Block = (0, 0, 0)
 
-_PIECES = (2 * LEAF_SIZE, LEAF_SIZE)  # bytes, tried in this order
-_NAME = "kinst"  # of the memory, as /proc/PID/fd has it
+_PIECES = (2 * LEAF_SIZE, LEAF_SIZE)  # sizes of blocks in bytes, tried in this order
+_NAME = "kinst"  # name of the shared memory in /proc/PID/fd
 TABLES = 16 * 4096  # bytes for page tables
 
 
 @dataclass(slots=True)
 class GuestAllocation:
-    """pieces: of what is shared.  tables: of memory for page tables, which is not.  shared: it is,
-    or some of it may be.  was: what QEMU had in the places of pieces, where that is not
-    anonymous."""
+    """Memory that was allocated in the guest.
+
+    Attributes:
+        pieces: the blocks that are shared.
+        tables: the block for page tables, which is not shared.
+        shared: some or all of the blocks may be shared now.
+        was: (host address, bytes, file descriptor, offset) of files that QEMU had mapped in place
+            of the blocks; None before that is known.
+    """
 
     pieces: list[_Block]
     tables: _Block
@@ -43,18 +49,18 @@ class GuestAllocation:
 
     @property
     def size(self) -> int:
-        """Bytes of what is shared."""
+        """Bytes of shared memory."""
         return sum(size for _, _, size in self.pieces)
 
     @property
     def frames(self) -> list[int]:
-        """Physical addresses of 2 MB each, in order."""
+        """Physical addresses of all parts of 2 MB, in order."""
         return [
             physical + at for _, physical, size in self.pieces for at in range(0, size, LEAF_SIZE)
         ]
 
     def about_to_share(self, process: OtherProcess, ram: Ram) -> None:
-        """What unshare() has to know, whatever becomes of share()."""
+        """Note what unshare() needs, even if share() fails."""
         self.was = _files(process, self._places(ram))
         self.shared = True
 
@@ -62,9 +68,10 @@ class GuestAllocation:
         return [(ram.host(physical, size), size) for _, physical, size in self.pieces]
 
     def share(self, process: OtherProcess, ram: Ram) -> int:
-        """A descriptor of the memory that is in QEMU in place of the pieces, in their order.
+        """Replace the blocks in QEMU by shared memory, in their order, and return its file
+        descriptor.
 
-        Raises TargetError where QEMU may not be traced."""
+        Raises TargetError if QEMU cannot be traced."""
         places = self._places(ram)
         with calls_in(process) as calls:
             number = calls.make_memory(_NAME, self.size)
@@ -77,7 +84,7 @@ class GuestAllocation:
         return descriptor
 
     def unshare(self, process: OtherProcess, ram: Ram) -> None:
-        """Memory of QEMU's own again, empty: it belongs to nobody in the guest."""
+        """Replace the shared memory by empty memory of QEMU; the guest does not use it."""
         if not self.shared:
             return
         with calls_in(process) as calls:
@@ -85,7 +92,7 @@ class GuestAllocation:
                 calls.map_anonymous(ram.host(physical, size), size)
             for host, size, number, offset in self.was or ():
                 calls.map_file(host, size, number, offset)
-            # Of one who was killed before it could close it.
+            # Left open by a guardian that was killed.
             for number, link in process.descriptors().items():
                 if link.startswith(f"/memfd:{_NAME} "):
                     calls.close_file(number)
@@ -93,9 +100,9 @@ class GuestAllocation:
 
 
 def _files(process: OtherProcess, places: list[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
-    """(host address, bytes, descriptor, offset) of files that the process has mapped, shared, at
-    these places.  Raises TargetError for one that it has closed since."""
-    found = []
+    """Return (host address, bytes, file descriptor, offset) of files that the process has mapped as
+    shared memory at these places.  Raises TargetError if it has closed one of them."""
+    files = []
     mappings = [one for one in process.mappings() if one.shared and one.inode]
     for host, size in places:
         for one in mappings:
@@ -104,68 +111,75 @@ def _files(process: OtherProcess, places: list[tuple[int, int]]) -> list[tuple[i
                 number = process.descriptor_of(one)
                 if number is None:
                     raise TargetError(f"the guest's RAM is a file that is closed: {_named(one)}")
-                found.append((start, end - start, number, one.offset + start - one.start))
-    return found
+                files.append((start, end - start, number, one.offset + start - one.start))
+    return files
 
 
 def _named(mapping: Mapping) -> str:
     return mapping.path or "without a name"
 
 
-def borrow(
+def allocate(
     call: Call, allocator: PageAllocator, physical: Callable[[int], int], size: int
 ) -> GuestAllocation:
-    """At least `size` bytes in pieces, and room for page tables.
+    """Allocate at least `size` bytes in blocks, and a block for page tables.
 
-    call: makes a call in the guest.  physical: of a virtual address.  Raises TargetError, with
-    everything given back, where the guest has not that much."""
-    had: list[tuple[int, int, int]] = []
+    Args:
+        call: makes a call in the guest.
+        physical: returns the physical address of a virtual one.
 
-    def one(wanted: int) -> tuple[int, int, int] | None:
+    Raises TargetError, after everything was freed, if the guest lacks the memory."""
+    blocks: list[_Block] = []
+
+    def block(wanted: int) -> _Block | None:
         order = (wanted // allocator.page).bit_length() - 1
         address = call(allocator.allocate, allocator.flags, order)
         return (address, physical(address), wanted) if address else None
 
     try:
-        tables = one(TABLES)
+        tables = block(TABLES)
         for wanted in _PIECES:
-            while tables and sum(s for _, _, s in had) < size and (piece := one(wanted)):
-                had.append(piece)
-        if tables and sum(s for _, _, s in had) >= size:
-            return GuestAllocation(had, tables)
-        had += [tables] if tables else []
+            while tables and sum(s for _, _, s in blocks) < size and (piece := block(wanted)):
+                blocks.append(piece)
+        if tables and sum(s for _, _, s in blocks) >= size:
+            return GuestAllocation(blocks, tables)
+        blocks += [tables] if tables else []
     except BaseException:
-        _release(call, allocator, had)
+        _release(call, allocator, blocks)
         raise
-    _release(call, allocator, had)
+    _release(call, allocator, blocks)
     raise TargetError(
         f"the guest has not {-(-size // (1 << 20))} MB of free memory in pieces of 2 MB",
         "ask for less with -x bufsize, aggsize or scratch, or give it more",
     )
 
 
-def _release(call: Call, allocator: PageAllocator, had: list[tuple[int, int, int]]) -> None:
+def _release(call: Call, allocator: PageAllocator, blocks: list[_Block]) -> None:
     with contextlib.suppress(TargetError):
-        for address, _, size in had:
+        for address, _, size in blocks:
             call(allocator.release, address, (size // allocator.page).bit_length() - 1)
 
 
-def give_back(
+def free(
     call: Call,
     allocator: PageAllocator,
     allocation: GuestAllocation,
     ram: Ram,
     note: Callable[[GuestAllocation], None],
 ) -> None:
-    """All of it, by the thread that makes calls; it is unshared, and nothing runs in it any more.
-    Where that fails, the allocation holds what was not given back.  note: is told what will be
-    left, each time.
+    """Free all blocks.  They are not shared any more, and no thread executes in them.
 
-    A page of tables in which the kernel has made entries of its own stays."""
+    If that fails, the allocation holds the blocks that were not freed.  A block of page tables in
+    which the kernel has made entries of its own is not freed.
 
-    def gone(pieces: list[_Block], tables: _Block, address: int, size: int) -> None:
-        """What is left then is noted first: rather is a piece lost to the guest than given back
-        twice, and free while somebody has it."""
+    Args:
+        call: makes a call in the guest.
+        note: called before each block is freed, with what will be left.
+    """
+
+    def release(pieces: list[_Block], tables: _Block, address: int, size: int) -> None:
+        """Note what will be left, then free a block: if kinst is killed in between, the guest loses
+        the block, which is better than freeing it twice."""
         before = allocation.pieces, allocation.tables
         allocation.pieces, allocation.tables = pieces, tables
         note(allocation)
@@ -178,9 +192,9 @@ def give_back(
 
     while allocation.pieces:
         address, _, size = allocation.pieces[-1]
-        gone(allocation.pieces[:-1], allocation.tables, address, size)
+        release(allocation.pieces[:-1], allocation.tables, address, size)
     address, physical, size = allocation.tables
     if size and not any(ram.read_physical(physical, size)):
-        gone([], _NONE, address, size)
+        release([], _NONE, address, size)
     allocation.tables = _NONE
     note(allocation)

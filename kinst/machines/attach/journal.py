@@ -1,10 +1,10 @@
-"""A file of what is changed in an attached machine, for when kinst and its guardian both are killed
-(their process group, or the machine was out of memory): the next start undoes it.
+"""The journal of an attached machine: a file of changes that are to be undone.
 
-It belongs to one process since one boot of this host.  A record is written before what it says is
-done, of code another one when it has been, and a record's sum tells where the last one was cut off;
-whatever is behind it was not done.  To survive processes it need not be on disk: with the host the
-guest is gone, too.
+If kinst and its guardian are both killed (with their process group, or for want of memory), the
+next start of kinst undoes what the journal has.  A journal belongs to one QEMU process and one boot
+of the host.  A record is written before its change is made; a change of code has a second record
+afterwards. Records have checksums: the first incomplete record ends the journal, and no change
+after it was made. The file need not be synced to disk, since the guest ends with the host.
 
     kind, 1 byte | size of the rest | its CRC-32 | the rest
 """
@@ -33,32 +33,35 @@ _RANGE = struct.Struct("<QQ")
 
 
 class Journal:
-    """Of the QEMU with this process id that has started then."""
+    """The journal of a QEMU, by its process id and its start time."""
 
     def __init__(self, pid: int, started: str, folder: Path | None = None) -> None:
-        """folder: of journals, instead of the usual one."""
+        """
+        Args:
+            folder: folder of journals, instead of the usual one.
+        """
         self._folder = folder or cache_folder() / _FOLDER
         self._path = self._folder / f"{boot_id()}-{pid}-{started}"
 
     @property
     def is_there(self) -> bool:
-        """Whether anything was written down."""
+        """Whether there are records."""
         with suppress(OSError):
             return self._path.stat().st_size > 0
         return False
 
     @property
     def is_begun(self) -> bool:
-        """Whether one before may have left the machine standing."""
+        """Whether an earlier kinst may have left the machine stopped."""
         return self._path.exists()
 
     def over(self) -> None:
-        """Everything is undone."""
+        """Delete the journal: everything was undone."""
         with suppress(OSError):
             self._path.unlink()
 
     def begin(self) -> None:
-        """Of this process nothing is written down yet; those of processes that are gone go."""
+        """Start an empty journal, and delete those of processes that have ended."""
         with suppress(OSError):
             for path in self._folder.glob("*-*-*"):
                 boot, pid, _ = path.name.rsplit("-", 2)
@@ -71,25 +74,25 @@ class Journal:
             self.over()
 
     def text(self, places: Addresses, before: Bytes, now: Bytes) -> None:
-        """Code is about to be changed; see changes.changed_bytes()."""
+        """Record bytes of code that are about to be changed, as changed_bytes() returns them."""
         if len(places):
             arrays = places.astype("<u8"), before, now
             self._note(_TEXT, b"".join(array.tobytes() for array in arrays))
 
     def written(self) -> None:
-        """It was changed so."""
+        """Record that the last change of code was made."""
         self._note(_WRITTEN, b"")
 
     def table(self, address: int, before: bytes, now: bytes) -> None:
-        """A page-table entry is about to be."""
+        """Record a page-table entry that is about to be changed."""
         self._note(_TABLE, _ENTRY.pack(address, len(now)) + before + now)
 
     def mapped(self, start: int, end: int) -> None:
-        """These virtual addresses are."""
+        """Record virtual addresses that are about to be mapped."""
         self._note(_MAPPED, _RANGE.pack(start, end))
 
     def allocation(self, allocation: GuestAllocation) -> None:
-        """Memory of the guest's was borrowed, or is shared."""
+        """Record memory of the guest that was allocated, or is shared."""
         about = [allocation.pieces, allocation.tables, allocation.shared, allocation.was]
         self._note(_ALLOCATION, json.dumps(about).encode())
 
@@ -98,7 +101,7 @@ class Journal:
         try:
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # given up, by this process or the other that writes to it
+            return  # abandoned, by kinst or its guardian
         except OSError:
             handle = -1
         written = 0
@@ -106,12 +109,12 @@ class Journal:
             with open(handle, "ab", buffering=0) as file, suppress(OSError):
                 written = file.write(data)
         if written != len(data):
-            # A full or read-only disk: half a journal would restore half of what was changed.  The
-            # guardian still knows.
+            # The disk is full or read-only.  An incomplete journal would restore only part of the
+            # changes; the guardian has all of them.
             self.over()
 
     def read(self) -> tuple[Changes, GuestAllocation | None]:
-        """What was changed and not undone."""
+        """Return what was changed and not undone."""
         changes, allocation = Changes(), None
         try:
             data = self._path.read_bytes()

@@ -1,5 +1,5 @@
-"""The attached machine: a QEMU that somebody else has started, with scratch memory borrowed from
-its guest.  It runs on while it is looked at.
+"""A QEMU that kinst did not start, with scratch memory that is allocated in its guest.  The guest
+continues to run while kinst reads its memory.
 
 Tested by tests/vm/attach/test_attach.py.
 """
@@ -36,14 +36,13 @@ from kinst.wire.sockets import claim_name
 
 
 class _Watched:
-    """RAM whose page tables are changed only after the guardian was told."""
+    """RAM with page tables; each change is told to the guardian before it is made."""
 
     def __init__(self, ram: Ram, guardian: Companion, journal: Journal) -> None:
         self._ram = ram
         self._guardian = guardian
         self._journal = journal
         self.read_physical = ram.read_physical
-        self.own = (0, 0)  # memory for page tables that is kinst's
 
     def write_physical(self, address: int, data: bytes) -> None:
         before = self._ram.read_physical(address, len(data))
@@ -53,17 +52,26 @@ class _Watched:
 
 
 class AttachedVm(StubTarget):
-    """Target over a running QEMU (core/machine.py has the protocol)."""
+    """A target for a running QEMU.
+
+    pointers() stays None: searching all RAM takes half a second, for which the machine would be
+    stopped.
+    """
 
     abilities = Abilities(writes_code=True, reads_running=True)
-    cannot_run_commands = "kinst runs no commands in a machine of somebody else's", "leave out -c"
+    cannot_run_commands = (
+        "kinst runs no commands in a machine that it did not start",
+        "leave out -c",
+    )
 
     def __init__(self, isa: Isa, named: str, stub: str, virtual_layout: VirtualLayout) -> None:
-        """Attach; the machine runs.
+        """Attach to a machine, which continues to run.
 
-        named: a process id, the path of a QMP socket, or "auto".  stub: where its GDB stub
-        listens, "" where its command line says that.  Raises TargetError, with the machine as it
-        was, where it cannot be traced so.
+        Args:
+            named: a process id, the path of a QMP socket, or "auto".
+            stub: address of its GDB stub; "" if QEMU's command line has it.
+
+        Raises TargetError if the machine cannot be traced; it is not changed then.
         """
         self.isa = isa
         self._paging = isa.paging
@@ -84,18 +92,20 @@ class AttachedVm(StubTarget):
         self._process.open_memory()
         self._lock = claim_name(f"kinst-attach-{pid}-{self._process.started}")
         if self._lock is None:
-            raise TargetError(f"another kinst traces the machine of process {pid}", "end that one")
+            raise TargetError(
+                f"another kinst traces the machine of process {pid}", "end that one first"
+            )
         try:
-            place = find_endpoint(self._process, named, stub)
+            endpoint = find_endpoint(self._process, named, stub)
             try:
                 self._journal = Journal(pid, self._process.started)
-                # One that was killed while the machine stood has left it standing.
+                # A kinst that was killed while the machine was stopped has left it stopped.
                 if not self._journal.is_begun:
                     wait_running(self._process)
-                self._place = place
+                self._endpoint = endpoint
                 self._guardian = self._new_guardian()
             except BaseException:
-                remove_stub(place)
+                remove_stub(endpoint)
                 raise
             try:
                 self._reach()
@@ -109,15 +119,15 @@ class AttachedVm(StubTarget):
 
     def _new_guardian(self) -> Companion:
         assert self._lock is not None
-        kept = (self._process.fileno(), self._lock.fileno())
+        inherited = (self._process.fileno(), self._lock.fileno())
         guardian = Guardian(
-            self._process, self._place, self.isa, self._virtual_layout, self._journal
+            self._process, self._endpoint, self.isa, self._virtual_layout, self._journal
         )
-        return Companion(guardian.serve, kept)
+        return Companion(guardian.serve, inherited)
 
     def _end_guardian(self) -> None:
-        """Wait until it has undone what is left.  Where it was killed another one does what the
-        next start of kinst would do.  Raises TargetError where that fails."""
+        """Wait until the guardian has undone everything.  If it was killed, a new one does what the
+        next start of kinst would do.  Raises TargetError if that fails."""
         if self._guardian.close():
             return
         if hasattr(self, "_rsp"):
@@ -131,10 +141,10 @@ class AttachedVm(StubTarget):
             self._guardian.close()
 
     def _ask(self, *message: object) -> tuple[Any, int]:
-        """The guardian's answer, and a descriptor or -1.
+        """Return the guardian's answer, and a file descriptor or -1.
 
-        Who is interrupted meanwhile does not use the stub any more: the guardian does, for as long
-        as what it was asked for takes, and undoes everything then, as kinst asks no more."""
+        After an interrupt during a request, kinst does not use the stub any more: the guardian
+        completes the request, and then undoes everything."""
         try:
             return self._guardian.ask(*message)
         except KinstError:
@@ -145,27 +155,26 @@ class AttachedVm(StubTarget):
             raise
 
     def _reach(self) -> None:
-        found, descriptor = self._ask("reach")
-        assert isinstance(found, Reached)
-        self._rsp = Rsp.adopted(descriptor, found.agreed)
-        self._stub = Debugger(self._rsp, self.isa, found.seen)
+        reached, descriptor = self._ask("reach")
+        assert isinstance(reached, Reached)
+        self._rsp = Rsp.adopted(descriptor, reached.agreed)
+        self._stub = Debugger(self._rsp, self.isa, reached.seen)
         self._stub.handed_back(running=True)
         self.cpus = self._stub.cpus
-        self._text = found.text
-        self._ram = Ram(self._process, found.pieces)
+        self._text = reached.text
+        self._ram = Ram(self._process, reached.pieces)
         self._physical = _Watched(self._ram, self._guardian, self._journal)
         self.memory = GuestMemory(self._paging, self._physical, (0, 0))
-        self.memory.set_root(found.root, found.top)
+        self.memory.set_root(reached.root, reached.top)
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        """See core/machine.py: it runs."""
+        """Return at once: the machine runs."""
         self._say = say
         return Bearings(self._text)
 
     def settle(
         self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None
     ) -> None:
-        """See core/machine.py."""
         if page_tables is not None:
             self.memory.set_tables(page_tables)
         self._settled = page_tables, allocator
@@ -175,8 +184,8 @@ class AttachedVm(StubTarget):
             self._say(str(undone))
 
     @contextmanager
-    def _standing(self) -> Iterator[None]:
-        """The machine stands; behind the context it runs again if it ran before."""
+    def _stopped_for(self) -> Iterator[None]:
+        """Stop the machine for the length of the context, if it runs."""
         ran = self._stub.running
         self.stop()
         try:
@@ -188,20 +197,21 @@ class AttachedVm(StubTarget):
     # Memory.
 
     def read(self, address: int, size: int) -> bytes:
-        """Kernel memory, whether the machine runs or stands."""
+        """Read kernel memory; the machine may run."""
         return self.memory.read(address, size)
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
-        """See core/machine.py: by the page tables that the CPU has now."""
+        """Walk the page tables that the CPU uses now."""
         return read_process(self._paging, self._physical, self.registers(cpu), address, size)
 
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Write code that may have run: through QEMU, which translates it anew.  Stopped."""
+        """Write code through the stub, so that QEMU translates it again.  The machine is
+        stopped."""
         if self._stub.running:
             raise TargetError("the machine must be stopped before its text can be written")
         low, high = self._mapped
-        kept = [one for one in writes if not low <= one[0] < high]
-        changed = changed_bytes(kept, self.memory.reader())
+        outside = [write for write in writes if not low <= write[0] < high]
+        changed = changed_bytes(outside, self.memory.reader())
         self._journal.text(*changed)
         self._guardian.tell("text", *changed)
         self._rsp.write_memory(self.memory.physical_writes(writes))
@@ -215,28 +225,28 @@ class AttachedVm(StubTarget):
         reach: tuple[int, int] | None = None,
         data: int = 0,
     ) -> int | None:
-        """See core/machine.py.  The memory is borrowed the first time."""
+        """Map scratch; the memory is allocated the first time."""
         if self._allocation is None:
-            self._borrow(size)
+            self._allocate(size)
         assert self._allocation is not None
         frames = self._allocation.frames[: size // LEAF_SIZE]
-        # Looked for while the machine runs, and looked at again while it stands.
-        found = self.memory.place_near(size, near, self._virtual_layout, reach or near, data)
-        self._tell_mapped(found, found + size)
-        with self._standing():
-            if not self.memory.map_at(frames, found, near[0]):
-                raise TargetError(f"the page tables changed while {found:#x} was being mapped")
-        self._mapped = (found, found + size)
-        return found
+        # The search runs while the machine runs; map_at() checks again while it is stopped.
+        address = self.memory.place_near(size, near, self._virtual_layout, reach or near, data)
+        self._tell_mapped(address, address + size)
+        with self._stopped_for():
+            if not self.memory.map_at(frames, address, near[0]):
+                raise TargetError(f"the page tables changed while {address:#x} was being mapped")
+        self._mapped = (address, address + size)
+        return address
 
     def _tell_mapped(self, start: int, end: int) -> None:
         self._journal.mapped(start, end)
         self._guardian.tell("mapped", start, end)
 
-    def _borrow(self, size: int) -> None:
+    def _allocate(self, size: int) -> None:
         self.stop()
         try:
-            allocation, descriptor = self._ask("borrow", size)
+            allocation, descriptor = self._ask("allocate", size)
         finally:
             self._stub.handed_back(running=True)
         assert isinstance(allocation, GuestAllocation)
@@ -246,23 +256,22 @@ class AttachedVm(StubTarget):
         self.memory.give_tables((tables, room))
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
-        """See core/machine.py."""
         if self._allocation is None or scratch_offset + size > self._allocation.size:
             return False
         frames = self._allocation.frames[scratch_offset // LEAF_SIZE :][: size // LEAF_SIZE]
-        with self._standing():
+        with self._stopped_for():
             self._tell_mapped(virtual, virtual + size)
             return self.memory.map_at(frames, virtual, self._text)
 
     def scratch_view(self) -> memoryview:
         if self._scratch is None:
-            raise TargetError("no memory of the guest has been borrowed")
+            raise TargetError("no scratch memory was allocated in the guest")
         return self._scratch.view
 
     def close(self) -> None:
-        """Give everything back and leave the machine running.  Safe to call twice.
+        """Undo everything and let the machine run.  Safe to call twice.
 
-        Raises TargetError that says what could not be undone."""
+        Raises TargetError, with what could not be undone."""
         if self._closed:
             return
         self._closed = True

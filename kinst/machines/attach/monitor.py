@@ -1,5 +1,5 @@
-"""The monitor of a QEMU that somebody else started: what state its guest is in, and where its GDB
-stub listens.
+"""The monitor of a QEMU that kinst did not start: its guest's state, and where its GDB stub
+listens.
 
 Source: QEMU's documentation, "QMP Reference Manual" and "QEMU Monitor" (gdbserver).
 
@@ -16,9 +16,9 @@ import tempfile
 from kinst.core.errors import TargetError
 from kinst.wire.qmp import Qmp, connected
 
-SECONDS = 5.0  # for each answer
+SECONDS = 5.0  # time-out of each answer
 _FOLDER = "kinst-stub-"
-_STUB = "gdb"  # what QEMU calls the character device of its stub
+_STUB = "gdb"  # label of the character device of QEMU's stub
 _MOVING = ("setup", "active", "device", "wait-unplug", "pre-switchover", "postcopy-active",
            "postcopy-paused", "postcopy-recover")  # fmt: skip
 _SILENCE = (
@@ -28,10 +28,10 @@ _SILENCE = (
 
 
 class Monitor(Qmp):
-    """A QMP socket, for the length of a with block: QEMU talks to one client at a time."""
+    """A QMP connection, for use in a with block: QEMU serves one client at a time."""
 
     def __init__(self, path: str) -> None:
-        """Raises TargetError where no QEMU answers."""
+        """Raises TargetError if no QEMU answers."""
         super().__init__(connected(path, SECONDS), path, SECONDS, _SILENCE)
         try:
             self.agree()
@@ -40,20 +40,23 @@ class Monitor(Qmp):
             raise
 
     def status(self) -> str:
-        """running, paused, ..."""
+        """Return the guest's state: "running", "paused", ..."""
         return str(self.execute("query-status").get("status", "unknown"))
 
     def uses_kvm(self) -> bool:
-        """Whether the host's processor runs the guest's code itself."""
+        """Return whether the guest runs under KVM."""
         return bool(self.execute("query-kvm").get("enabled"))
 
     def migrating(self) -> bool:
-        """Whether it is sending its guest elsewhere."""
+        """Return whether the guest is being migrated to another QEMU."""
         return self.execute("query-migrate").get("status") in _MOVING
 
     def stub(self) -> tuple[str, bool]:
-        """(where QEMU listens for a debugger already, as rsp.connect() takes it, or ""; whether
-        kinst has had it added, and was killed before it could take it away)."""
+        """Find a stub that QEMU has already.
+
+        Returns:
+            Its address, as rsp.connect() takes it, or ""; and whether a killed kinst has left it.
+        """
         for one in self.execute("query-chardev"):
             if one.get("label") == _STUB:
                 words = re.search(r"(?:unix|tcp):([^,]+)", str(one.get("filename", "")))
@@ -62,8 +65,8 @@ class Monitor(Qmp):
         return "", False
 
     def add_stub(self) -> str:
-        """Make QEMU listen for a debugger; where: a unix socket of a name that nobody else knows,
-        in a folder of this user's."""
+        """Make QEMU listen for a debugger, and return the path of the unix socket: a random name in
+        a folder that only this user can read."""
         path = os.path.join(tempfile.mkdtemp(prefix=_FOLDER), secrets.token_hex(8))
         said = self._human(f"gdbserver unix:{path},server=on,wait=off")
         if not os.path.exists(path):

@@ -1,5 +1,5 @@
-"""Many small reads of memory as few larger ones: a read of another process, or by a stub, costs the
-same for 8 bytes as for a page."""
+"""Many small reads of memory as few large ones: reading another process, or by a stub, takes as
+long for 8 bytes as for a page."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import numpy as np
 
 Read = Callable[[int, int], bytes]
 
-# Less than a page: where both of two places are mapped, so is all between them.
+# Less than a page, so that all bytes between two mapped addresses are mapped.
 NEAR = 2048
 
 
 def read_places(read: Read, places: Sequence[tuple[int, int]], near: int = NEAR) -> list[bytes]:
-    """What is at each (address, size), in their order.  Raises what `read` does.
+    """Return the bytes at each (address, size), in this order.
 
-    near: bytes between two places, at most, that are read with them."""
+    Args:
+        near: places that are no further apart are read together.
+
+    Raises what `read` raises."""
     if len(places) < 2:
         return [read(*place) for place in places]
     address = np.array([place[0] for place in places], np.uint64)

@@ -21,7 +21,7 @@ from kinst.machines.attach import find
 from kinst.machines.attach.calls import NotMadeError
 from kinst.machines.attach.changes import Changes, changed_bytes
 from kinst.machines.attach.find import monitor_of, stub_of
-from kinst.machines.attach.guest_allocation import GuestAllocation, borrow, give_back
+from kinst.machines.attach.guest_allocation import GuestAllocation, allocate, free
 from kinst.machines.attach.ram import FOUR_GB, HIGH_PAGES, find_ram
 
 MB = 1 << 20
@@ -222,7 +222,7 @@ def test_a_piece_is_given_back_once_or_lost(fails: int, made: bool) -> None:
 
     for _ in range(2):
         with suppress(TargetError):
-            give_back(call, allocator, allocation, ram, lambda now: notes.append(deepcopy(now)))
+            free(call, allocator, allocation, ram, lambda now: notes.append(deepcopy(now)))
     wanted = {(at, size) for at, _, size in (*pieces, (9 << 22, 0, 1 << 16))}
     assert len(given) == len(set(given)) == len(wanted) - (made and fails < 4)
     assert set(given) <= wanted
@@ -313,7 +313,7 @@ def test_a_list_without_an_end() -> None:
 
 @dataclass(frozen=True)
 class PageAllocator:
-    """What borrow() asks of one."""
+    """What allocate() asks of one."""
 
     allocate: int = 1
     flags: int = 2
@@ -338,7 +338,7 @@ def test_memory_is_borrowed_in_the_largest_pieces_that_there_are(
         taken[address] = order
         return address
 
-    lend = lambda: borrow(call, PageAllocator(), lambda at: at >> 4, 10 * MB)  # type: ignore[arg-type]  # noqa: E731
+    lend = lambda: allocate(call, PageAllocator(), lambda at: at >> 4, 10 * MB)  # type: ignore[arg-type]  # noqa: E731
     if not pieces:
         with pytest.raises(TargetError, match="10 MB of free memory"):
             lend()

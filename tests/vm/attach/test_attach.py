@@ -134,7 +134,7 @@ def test_killed_together_with_its_guardian(vm: AttachGuest, way: str) -> None:
     assert vm.free() < free - 32 * 1024, "its memory is still lent"
     done = kinst(*listing, boots=False).good()
     assert "an earlier kinst was killed with its guardian" in done.err
-    assert "code are as they were" in done.err and "MB are given back" in done.err
+    assert "code were restored" in done.err and "MB of memory were freed" in done.err
     assert listed(done.out) == before
     assert abs(vm.free() - free) < 4 * 1024
     again = kinst(*listing, boots=False).good()
