@@ -1,4 +1,4 @@
-"""The machine that kinst itself runs on.  MACHINE is found by name.
+"""The live machine: the kernel that kinst itself runs on.  MACHINE is found by name.
 
 Tested by tests/machines/live/test_parts.py and tests/vm/live.
 """
@@ -17,27 +17,26 @@ _POSSIBLE = Path("/sys/devices/system/cpu/possible")
 
 
 class _Live(MachineKind):
-    """The MachineKind protocol (core/machine.py) for this very machine."""
+    """Implements MachineKind for the machine that kinst runs on."""
 
     name = "live"
     option = "live"
     abilities = LiveKernel.abilities
 
     def cpus(self, arguments: Sequence[str]) -> int:
-        """As many as may ever be there."""
+        """Return the number of CPUs that may ever be online."""
         try:
             return int(_POSSIBLE.read_text().strip().split("-")[-1].split(",")[-1]) + 1
         except (OSError, ValueError):
             return 1
 
     def check(self) -> None:
-        """Raises TargetError."""
         check()
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
-        """Load kinst's module where it is not loaded, and be its owner.  Raises TargetError."""
+        """Load kinst's module, unless it is loaded, and become its owner.  Raises TargetError."""
         if config.virtual_layout is None:
             raise TargetError(f"{config.image}: not the vmlinux of a system that kinst knows")
         return LiveKernel(config.isa, on_output, config.process)

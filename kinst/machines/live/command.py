@@ -1,5 +1,5 @@
-"""What a trace of the machine that kinst runs on ends with: the -c command, a process that waits
-until it may begin, or the process of -p, which runs already.
+"""Processes whose end ends a trace of the machine that kinst runs on: the command of -c, held until
+the trace begins, or the process of -p, which runs already.
 
 Tested by tests/machines/live/test_parts.py.
 """
@@ -19,18 +19,18 @@ from contextlib import suppress
 
 from kinst.core.errors import TargetError
 
-_PIECE = 1 << 16  # bytes of its output that are read at once
-# The shell stops itself; who goes on in it is the command, with the same process id.
+_PIECE = 1 << 16  # bytes of output that are read at once
+# The shell stops itself; after SIGCONT it executes the command, with the same process id.
 _HELD = 'kill -STOP $$; exec /bin/sh -c "$0"'
-# What a shell would only start: the shell becomes that, so that its process id is $target.
+# A simple command: the shell executes it in its own process, so that its process id is $target.
 _PLAIN = re.compile(r"[\w@%+:,./-]+( +[\w@%+=:,./-]+)*")
-_SETTLE = 0.2  # seconds in which what it has written still arrives, when it has ended
+_SETTLE = 0.2  # seconds for which output is read after the command has ended
 
 
 class HeldCommand:
-    """A command of the shell's, in a process group of its own.
+    """A shell command in a process group of its own, held until start().
 
-    What it writes goes through one pipe, its standard error too; its input is empty."""
+    Its output and its standard error go to one pipe; its input is empty."""
 
     def __init__(self, command: str, on_output: Callable[[bytes], None]) -> None:
         """Raises TargetError."""
@@ -56,7 +56,11 @@ class HeldCommand:
         os.kill(self.pid, signal.SIGCONT)
 
     def wait(self, timeout: float) -> int | None:
-        """Its exit status when it has ended, as a shell has it; None after timeout (seconds)."""
+        """Wait for the command's end.
+
+        Returns:
+            Its exit status, in the way of a shell; None after `timeout` seconds.
+        """
         deadline = time.monotonic() + timeout
         while True:
             self._read(0.0)
@@ -67,7 +71,7 @@ class HeldCommand:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            # Its end closes the pipe, unless others have it.
+            # The command's end closes the pipe, unless other processes hold it.
             if self._open:
                 self._read(min(left, 0.05))
             else:
@@ -83,7 +87,8 @@ class HeldCommand:
                 self._on_output(data)
 
     def _drain(self) -> None:
-        """What it has written, but not all that its children may write for ever."""
+        """Read the rest of the output, but no longer than _SETTLE: its children may write for
+        ever."""
         deadline = time.monotonic() + _SETTLE
         while self._open and time.monotonic() < deadline:
             if not select.select([self._output], [], [], 0.0)[0]:
@@ -91,7 +96,7 @@ class HeldCommand:
             self._read(0.0)
 
     def end(self) -> None:
-        """Kill it and what it has started, and wait for it."""
+        """Kill the command and its process group, and wait for its end."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._child.wait()
@@ -101,20 +106,21 @@ class HeldCommand:
 
 
 class FollowedProcess:
-    """A process that is not kinst's.  Nothing is done to it."""
+    """A process that kinst did not start.  kinst only waits for its end."""
 
     def __init__(self, pid: int) -> None:
         """Raises TargetError."""
         try:
             self._fd = os.pidfd_open(pid)
         except OSError as error:
-            # Of a thread that is not its process's first, the kernel says so, or ENOENT.
+            # For a thread that is not the first of its process, the kernel returns EINVAL or
+            # ENOENT.
             thread = error.errno in (errno.EINVAL, errno.ENOENT)
             why = "a thread of a process" if thread else "no such process"
             raise TargetError(f"-p {pid}: {why}", "ps -e lists them") from error
 
     def wait(self, timeout: float) -> bool:
-        """Whether it has ended, for which so many seconds are waited."""
+        """Wait at most `timeout` seconds for the process's end; return whether it has ended."""
         return bool(select.select([self._fd], [], [], timeout)[0])
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""/dev/kinst: what kinst asks of its module.
+"""/dev/kinst: requests to kinst's module.
 
-module/kinst.h has the structures and their meaning; VERSION changes with them.
+module/kinst.h documents the structures; VERSION changes with them.
 
 Tested by tests/machines/live/test_parts.py.
 """
@@ -26,7 +26,7 @@ from kinst.wire.memory import DeviceMemory
 
 VERSION = 6
 DEVICE = Path("/dev/kinst")
-JUMP = 5  # bytes of a site's patch, at most
+JUMP = 5  # bytes of the longest patch of a site
 _NUMBER = Path("/sys/class/misc/kinst/dev")
 
 _WRITE, _READ = 1, 2
@@ -38,7 +38,7 @@ _TIMER = struct.Struct("<QQQII")
 _WORD = struct.Struct("<Q")
 _SITE = struct.Struct(f"<QB{JUMP}s{JUMP}s?4x")  # address, size, old, new, several
 
-# Of enum kinst_why.
+# Texts of enum kinst_why.
 _WHY = {
     1: "its patch is no jump into scratch and no breakpoint",
     2: "no code of the kernel's, or of a module that is loaded, is there",
@@ -51,13 +51,20 @@ _WHY = {
 
 
 def _command(number: int, direction: int, size: int) -> int:
-    """_IOC() of include/uapi/asm-generic/ioctl.h."""
+    """Return the number of a request, as _IOC() of include/uapi/asm-generic/ioctl.h does."""
     return direction << 30 | size << 16 | ord("k") << 8 | 0xF0 + number
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """text: address of the kernel's first code.  stuck: sites that could not be restored."""
+    """Facts about the module and its kernel.
+
+    Attributes:
+        text: address of the kernel's text.
+        scratch: address of scratch, or 0.
+        planted: number of planted sites.
+        stuck: number of sites that could not be restored.
+    """
 
     version: int
     cpus: int
@@ -69,10 +76,10 @@ class Info:
 
 
 class Device:
-    """The module's device, which has one owner at a time."""
+    """The module's device, which has one owner at a time.  Raises TargetError if it cannot be
+    opened."""
 
     def __init__(self) -> None:
-        """Raises TargetError."""
         self._fd = -1
         try:
             fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
@@ -90,7 +97,7 @@ class Device:
         return Info(*_INFO.unpack(self._ask(0, _READ, bytes(_INFO.size))))
 
     def read(self, address: int, size: int) -> bytes:
-        """Kernel memory.  Raises UnmappedError."""
+        """Read kernel memory.  Raises UnmappedError if any of it is not mapped."""
         buffer = np.empty(size, np.uint8)
         try:
             self._ask(1, _WRITE, _MEMORY.pack(address, size, buffer.ctypes.data))
@@ -99,7 +106,8 @@ class Device:
         return buffer.tobytes()
 
     def map_scratch(self, size: int) -> tuple[int, memoryview]:
-        """Its address in the kernel, and all of it here.  Raises TargetError."""
+        """Map scratch; return its address in the kernel, and the memory.  Raises TargetError if the
+        kernel has no room."""
         try:
             answer = self._ask(2, _WRITE | _READ, _SCRATCH.pack(size, 0))
             self._scratch = DeviceMemory(self._fd, size)
@@ -112,7 +120,7 @@ class Device:
         return _SCRATCH.unpack(answer)[1], self._scratch.view()
 
     def seal(self, offset: int, size: int) -> None:
-        """These whole pages of scratch are code from now on.  Raises TargetError."""
+        """Make whole pages of scratch executable and read-only.  Raises TargetError."""
         try:
             self._ask(3, _WRITE, _SCRATCH.pack(offset, size))
         except OSError as error:
@@ -126,10 +134,16 @@ class Device:
         active: int,
         seconds: int,
     ) -> None:
-        """All, or none, of at most JUMP bytes each.  exits: in scratch, written when all sites have
-        been restored.  handler: of breakpoints, 0 without.  seconds: after which all is taken out
-        unless beat() or another is called.  active: address of a u64 that becomes 0 then, before
-        anything else.  Raises TargetError."""
+        """Plant all sites, or none.
+
+        Args:
+            sites: patches of at most JUMP bytes.
+            exits: patches in scratch that are written after all sites have been restored.
+            handler: address of the handler of breakpoints, 0 if there are none.
+            active: address of a u64 that becomes 0 before sites are restored.
+            seconds: without any request for so many seconds, the module restores all sites.
+
+        Raises TargetError."""
         table, leaving = _table(sites), _table(exits)
         data = bytearray(
             _PLANT.pack(
@@ -149,8 +163,15 @@ class Device:
             raise TargetError(f"nothing is planted: {error.strerror}") from error
 
     def start_timer(self, period: int, function: int, active: int, seconds: int) -> None:
-        """Call a function in scratch on each CPU, every period (ns).  active, seconds: as for
-        plant().  Raises TargetError."""
+        """Call a function in scratch on each CPU periodically.
+
+        Args:
+            period: period in ns.
+            function: address of the function.
+            active: as for plant().
+            seconds: as for plant().
+
+        Raises TargetError."""
         try:
             self._ask(7, _WRITE, _TIMER.pack(period, function, active, seconds, 0))
         except OSError as error:
@@ -171,8 +192,15 @@ class Device:
             raise TargetError(f"missed samples cannot be counted: {error.strerror}") from error
 
     def allocate_counters(self, size: int) -> tuple[int, int]:
-        """Memory of each CPU: its displacement from the per-CPU base, and how much of `size` bytes
-        there is; (0, 0) for none."""
+        """Allocate per-CPU memory.
+
+        Args:
+            size: bytes wanted for each CPU.
+
+        Returns:
+            Its displacement from the per-CPU base, and the bytes allocated; (0, 0) if there are
+            none.
+        """
         try:
             some, displacement = _SCRATCH.unpack(
                 self._ask(8, _WRITE | _READ, _SCRATCH.pack(size, 0))
@@ -182,7 +210,8 @@ class Device:
         return displacement - (displacement >> 63 << 64), some
 
     def gather(self, offset: int, size: int) -> None:
-        """Copy the first `size` bytes of each CPU's counters to scratch, one behind the other.
+        """Copy the first `size` bytes of each CPU's counters to scratch, one CPU after another.
+
         Raises TargetError."""
         try:
             self._ask(9, _WRITE, _SCRATCH.pack(offset, size))
@@ -190,7 +219,8 @@ class Device:
             raise TargetError(f"the counters cannot be read: {error.strerror}") from error
 
     def empty(self) -> None:
-        """Wait until no thread is in scratch, of which no page is code then, and zero the counters.
+        """Wait until no thread executes in scratch; make it all writable, and zero the counters.
+
         Raises TargetError."""
         try:
             fcntl.ioctl(self._fd, _command(10, 0, 0))
@@ -198,18 +228,20 @@ class Device:
             raise TargetError(f"scratch cannot be used again: {error.strerror}") from error
 
     def unplant(self) -> int:
-        """How many sites could not be restored, because somebody else's bytes are there."""
+        """Restore all sites; return how many could not be restored because another tracer's bytes
+        are there.  Raises TargetError."""
         try:
             return int(_WORD.unpack(self._ask(5, _READ, bytes(_WORD.size)))[0])
         except OSError as error:
             raise TargetError(f"the sites could not be restored: {error.strerror}") from error
 
     def beat(self) -> bool:
-        """Say that kinst is alive.  Whether all was taken out because nothing was heard."""
+        """Send a heartbeat; return whether the module has restored all sites because there was none
+        for too long."""
         return bool(_WORD.unpack(self._ask(6, _READ, bytes(_WORD.size)))[0])
 
     def close(self) -> None:
-        """The module restores what is still planted."""
+        """Close the device; the module restores sites that are still planted."""
         if self._fd < 0:
             return
         if self._scratch is not None:
@@ -225,14 +257,14 @@ class Device:
 
 
 def _table(sites: Sequence[LivePatch]) -> npt.NDArray[np.uint8]:
-    """By address, as the module wants them."""
+    """Return the module's table of sites, sorted by address."""
     ordered = sorted(sites, key=lambda one: one.address)
     rows = (_SITE.pack(one.address, len(one.new), one.old, one.new, one.several) for one in ordered)
     return np.frombuffer(b"".join(rows) or bytes(1), np.uint8)
 
 
 def _check(fd: int) -> None:
-    """Raises TargetError where this is not the module's device, or of another version."""
+    """Raise TargetError if this is not the device of this version of the module."""
     status = os.fstat(fd)
     try:
         number = _NUMBER.read_text().strip()
@@ -255,7 +287,7 @@ def _check(fd: int) -> None:
 
 
 def _holder() -> str:
-    """Whoever has the device open, as far as that can be seen."""
+    """Return the process that has the device open, as far as that can be seen."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if any(one.readlink() == DEVICE for one in (process / "fd").iterdir()):

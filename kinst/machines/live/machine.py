@@ -1,7 +1,7 @@
-"""The kernel that kinst itself runs on, by way of kinst's module.
+"""The kernel that kinst itself runs on, through kinst's module.
 
-It never stands still: sites are planted while it runs, by the kernel's own means, and what needs a
-machine that stands is refused (docs/live.md).
+It is never stopped: kinst plants sites while it runs, with the kernel's own functions, and refuses
+what needs a stopped machine (docs/live.md).
 
 Tested by tests/vm/live/test_live.py.
 """
@@ -28,14 +28,17 @@ from kinst.machines.live.command import FollowedProcess, HeldCommand
 from kinst.machines.live.device import JUMP, Device
 from kinst.machines.live.set_up import load, unload
 
-# Seconds of silence from kinst after which the module takes everything out, and between two signs
-# of life.
+# Seconds without a request of kinst after which the module removes all patches; seconds between two
+# heartbeats of kinst.
 PATIENCE, BEAT = 20, 2.0
 _NEVER = ("the machine that kinst runs on cannot be stopped", "")
 
 
 class LiveKernel(Target):
-    """Target over /dev/kinst (core/machine.py has the protocol)."""
+    """A target and its own planter, through /dev/kinst.
+
+    pointers() stays None: memory changes while it is searched.
+    """
 
     abilities = Abilities(runs_commands=True, reads_running=True)
     cannot_stop = cannot_plant = _NEVER
@@ -43,7 +46,13 @@ class LiveKernel(Target):
     def __init__(
         self, isa: Isa, on_output: Callable[[bytes], None] | None = None, process: int = 0
     ) -> None:
-        """Load the module and own its device.  process: of MachineConfig.  Raises TargetError."""
+        """Load the module, and become the owner of its device.
+
+        Args:
+            on_output: gets the output of commands.
+            process: process whose end ends the trace; 0 for none.
+
+        Raises TargetError."""
         self.isa = isa
         self._on_output = on_output or (lambda data: None)
         self._command: HeldCommand | None = None
@@ -63,21 +72,21 @@ class LiveKernel(Target):
         info = self._device.info()
         self.cpus = info.cpus
         self._text = info.text
-        self._scratch = 0  # address
+        self._scratch = 0  # its address
         self._view = memoryview(b"")
         self.counters = (0, 0)  # displacement from the per-CPU base, bytes of each CPU
-        self._counters_at = 0  # in scratch, where gather() puts them
+        self._counters_at = 0  # offset in scratch to which gather() copies them
         self._planted = False
         self._beat_at = 0.0
         self._missed: list[int] = []  # reported so far, of each timer of samples
 
     @property
     def planter(self) -> LiveKernel:
-        """See core/machine.py."""
+        """This object."""
         return self
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        """See core/machine.py: it runs."""
+        """Return at once: the kernel runs."""
         return Bearings(self._text)
 
     # Memory.
@@ -92,7 +101,7 @@ class LiveKernel(Target):
         reach: tuple[int, int] | None = None,
         data: int = 0,
     ) -> int | None:
-        """See core/machine.py: in the kernel's room for modules, in reach of all of its text."""
+        """Map scratch among the kernel's modules, within reach of all of its text."""
         self._scratch, self._view = self._device.map_scratch(size)
         return self._scratch
 
@@ -110,11 +119,10 @@ class LiveKernel(Target):
         exits: Sequence[LivePatch] = (),
         samplers: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """See core/machine.py."""
         low = (code[0] - self._scratch) & -PAGE
         high = code[1] - self._scratch + PAGE - 1 & -PAGE
         self._device.seal(low, high - low)
-        # What follows a jump, or a breakpoint, in the instruction that it is over stays as it is.
+        # A patch is a jump or a breakpoint; the rest of the instruction under it does not change.
         trap = self.isa.breakpoint
         sizes = [len(trap) if p.new.startswith(trap) else JUMP for p in patches]
         sites = [
@@ -133,38 +141,33 @@ class LiveKernel(Target):
             raise
 
     def allocate_counters(self, offset: int, size: int) -> tuple[int, int]:
-        """See core/machine.py."""
         self.counters, self._counters_at = self._device.allocate_counters(size), offset
         return self.counters
 
     def empty(self) -> None:
-        """See core/machine.py."""
         self._device.empty()
 
     def gather(self) -> None:
-        """See core/machine.py."""
         if self.counters[1]:
             self._device.gather(self._counters_at, self.counters[1])
 
     def restore(self) -> int:
-        """See core/machine.py."""
         self._planted = False
         return self._device.unplant()
 
     def take_missed(self) -> Sequence[int]:
-        """See core/machine.py."""
         totals = [self._device.missed(timer) for timer in range(len(self._missed))]
         before, self._missed = self._missed, totals
         return [total - told for total, told in zip(totals, before, strict=True)]
 
     def wait(self, timeout: float) -> MachineEvent | None:
-        """See core/machine.py; and kinst gives a sign of life."""
+        """Wait for an event; send a heartbeat if one is due."""
         if self._planted and time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + BEAT
             if self._device.beat():
                 return Gone(
-                    f"its module has heard nothing of kinst for {PATIENCE} s, and has taken all"
-                    " probes out: kinst was stopped, or they left the machine no time"
+                    f"its module has heard nothing of kinst for {PATIENCE} s, and has unplanted all"
+                    " probes: kinst was stopped, or the probes left the machine no time"
                 )
         if self._command is not None:
             status = self._command.wait(timeout)
@@ -191,7 +194,7 @@ class LiveKernel(Target):
             self._command = None
 
     def close(self) -> None:
-        """Let the machine be as it was.  Safe to call twice."""
+        """Unplant everything and unload the module, if it was loaded here.  Safe to call twice."""
         if self._closed:
             return
         self._closed = True

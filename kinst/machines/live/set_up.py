@@ -1,5 +1,6 @@
-"""The module for the kernel that runs: built once for each release, or by DKMS, which signs it too;
-loaded, and taken out.
+"""Building, loading and unloading kinst's kernel module.
+
+It is built once for each kernel release, or by DKMS, which also signs it.
 
 Tested by tests/machines/live/test_parts.py.
 """
@@ -22,18 +23,19 @@ from kinst.wire.kernel_module import load_module, unload_module
 
 NAME = "kinst"
 SOURCES = Path(__file__).parent / "module"
-_BUILT = ("", ".c", ".h")  # suffixes of what the module is made of
+_BUILT = ("", ".c", ".h")  # suffixes of the module's sources
 _LOADED = Path("/sys/module") / NAME
 _MODULES = Path("/lib/modules")
 _LOCKDOWN = Path("/sys/kernel/security/lockdown")
 _MACHINE = "x86_64"
-_LINES = 3  # of what the compiler says
-_NOT_LISTED = "not found in directory"  # modprobe's words for what modules.dep does not have
+_LINES = 3  # of the compiler's messages that are shown
+_NOT_LISTED = "not found in directory"  # in modprobe's message if modules.dep lacks the module
 
 
 def load() -> bool:
-    """Have the module loaded, and say whether that was done here.  Raises TargetError with the
-    reason why it cannot be."""
+    """Load the module, unless it is loaded; return whether this call has loaded it.
+
+    Raises TargetError if it cannot be loaded."""
     _check()
     if _LOADED.exists():
         return False
@@ -57,8 +59,9 @@ def _from_dkms(release: str) -> Path | None:
 
 
 def _load_from_dkms(module: Path) -> None:
-    """By its name; or by its file, which may be compressed, where depmod(8) has not listed what is
-    installed.  Raises TargetError."""
+    """Load the module by its name; if depmod(8) was not run, by its file, which may be compressed.
+
+    Raises TargetError."""
     said = ""
     for command in (["modprobe", NAME], ["insmod", str(module)]):
         try:
@@ -77,17 +80,17 @@ def _load_from_dkms(module: Path) -> None:
 
 
 def unload() -> None:
-    """Take it out, unless it is still needed: sites that are stuck, another kinst."""
+    """Unload the module, unless it is in use: by another kinst, or because sites are stuck."""
     with suppress(OSError):
         unload_module(NAME)
 
 
 def check() -> None:
-    """Raises TargetError where the module cannot be had, as far as that can be told at once."""
+    """Raise TargetError if the module cannot be loaded, as far as that can be told at once."""
     _check()
     release = platform.release()
     there = _LOADED.exists() or _from_dkms(release) is not None
-    if not there and not kept_module(release, cache_folder()).is_file():
+    if not there and not cached_module(release, cache_folder()).is_file():
         _headers(release)
 
 
@@ -109,7 +112,7 @@ def _check() -> None:
 
 
 def _lockdown() -> str:
-    """The kernel's lockdown, "" for none."""
+    """Return the kernel's lockdown mode, "" if it is not locked down."""
     try:
         words = _LOCKDOWN.read_text().split()
     except OSError:
@@ -118,8 +121,9 @@ def _lockdown() -> str:
     return "" if chosen == "none" else chosen
 
 
-def kept_module(release: str, cache: Path) -> Path:
-    """Where the module for a kernel's release is kept once it is built from today's sources."""
+def cached_module(release: str, cache: Path) -> Path:
+    """Return the file in the cache for a kernel release's module, built from the present
+    sources."""
     mark = sha256(b"\0".join(_read(name) for name in _sources())).hexdigest()[:12]
     return cache / "modules" / f"{release}-{mark}" / f"{NAME}.ko"
 
@@ -133,7 +137,7 @@ def _read(name: str) -> bytes:
 
 
 def _headers(release: str) -> Path:
-    """Raises TargetError where they are not."""
+    """Return the folder of the kernel's headers.  Raises TargetError if they are not installed."""
     headers = _MODULES / release / "build"
     if not (headers / "Makefile").is_file():
         raise TargetError(
@@ -144,23 +148,24 @@ def _headers(release: str) -> Path:
 
 
 def built(release: str) -> Path:
-    """The module for a kernel's release.  Raises TargetError where it cannot be built."""
-    kept = kept_module(release, cache_folder())
-    if kept.is_file():
-        return kept
+    """Return the module for a kernel release, built if necessary.  Raises TargetError if it
+    cannot be built."""
+    cached = cached_module(release, cache_folder())
+    if cached.is_file():
+        return cached
     headers = _headers(release)
     for tool in ("make", "gcc"):
         if shutil.which(tool) is None:
             raise TargetError(f"there is no {tool} to build kinst's module with",
                               "apt-get install gcc make")  # fmt: skip
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    cached.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kinst-module-") as folder:
         for name in _sources():
             (Path(folder) / name).write_bytes(_read(name))
         command = ["make", "-C", str(headers), f"M={folder}", "modules"]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if done.returncode:
-            # The headers ask for the compiler that the kernel was built with, gcc-10 for example.
+            # The headers use the compiler that the kernel was built with, for example gcc-10.
             again = [*command, "CC=gcc"]
             second = subprocess.run(again, capture_output=True, text=True, errors="replace")
             done = done if second.returncode else second
@@ -170,10 +175,10 @@ def built(release: str) -> Path:
                 f"kinst's module does not build for kernel {release}: "
                 + "; ".join(said[:_LINES] or [f"make ended with {done.returncode}"]),
             )
-        part = kept.with_suffix(f".{os.getpid()}")
+        part = cached.with_suffix(f".{os.getpid()}")
         shutil.copyfile(Path(folder) / f"{NAME}.ko", part)
-        part.replace(kept)
-    return kept
+        part.replace(cached)
+    return cached
 
 
 def _not_loaded(error: OSError) -> tuple[str, str]:

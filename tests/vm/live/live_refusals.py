@@ -19,14 +19,14 @@ from pathlib import Path
 
 from kinst.core.paths import cache_folder
 from kinst.machines.live.device import DEVICE
-from kinst.machines.live.set_up import kept_module
+from kinst.machines.live.set_up import cached_module
 from kinst.wire.kernel_module import load_module, unload_module
 from tests.vm.live.live_replay import Kcore
 
 KINST, MODULES = sys.argv[1], Path(sys.argv[2])
 PROGRAM = "kinst::vfs_read:0 { @ = count(); }"
 RELEASE = platform.release()
-KEPT = kept_module(RELEASE, cache_folder())
+CACHED = cached_module(RELEASE, cache_folder())
 NOBODY = 65534
 Said = tuple[int, list[str]]
 
@@ -39,8 +39,8 @@ def live(*words: str, user: int | None = None) -> Said:
 
 def keep(name: str) -> None:
     """Have one of the modules as if it had been built here."""
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(MODULES / f"{name}.ko", KEPT)
+    CACHED.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(MODULES / f"{name}.ko", CACHED)
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def a_kernel_without_a_symbol() -> Said:
     try:
         return live()
     finally:
-        KEPT.unlink()
+        CACHED.unlink()
 
 
 def opened_by_somebody() -> Said:
