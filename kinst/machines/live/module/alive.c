@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Whether the owner is alive.  Where nothing is heard of him, everything is
- * taken out: by a piece of work, and before that, where probes leave no time
- * for it, clauses are switched off in an interrupt.
+ * The watchdog of the owner.  Without requests for some time, a work item
+ * restores all sites.  Probes may leave no time for that, so clauses are
+ * switched off before, in an interrupt.
  */
 #include <linux/hrtimer.h>
 #include <linux/jiffies.h>
 
 #include "parts.h"
 
-static bool lifted; /* by the dead man's switch */
-static bool silenced; /* likewise, at first: the owner's clauses do not run */
-static u64 *active; /* whether they do; in scratch */
-static struct hrtimer silence; /* looks whether the owner is heard of */
-static unsigned long heard; /* jiffies when the owner was last heard of */
+static bool lifted; /* the watchdog has restored all sites */
+static bool silenced; /* the watchdog has switched clauses off */
+static u64 *active; /* 0 while clauses are off; in scratch */
+static struct hrtimer silence; /* checks for requests of the owner */
+static unsigned long heard; /* jiffies at the last request */
 static unsigned long patience; /* jiffies */
 
 static void watch(struct work_struct *work);
-static DECLARE_DELAYED_WORK(dead_man, watch);
+static DECLARE_DELAYED_WORK(watchdog, watch);
 
 static bool is_overdue(void)
 {
@@ -25,8 +25,8 @@ static bool is_overdue(void)
 }
 
 /*
- * Probes may leave the kernel no time for watch(), nor the owner for a sign of
- * life: they end here, in an interrupt, and watch() does the rest.
+ * Probes may leave no time for watch(), or for requests of the owner.  Switch
+ * them off here, in an interrupt; watch() does the rest.
  */
 static enum hrtimer_restart on_silence(struct hrtimer *timer)
 {
@@ -40,10 +40,10 @@ static enum hrtimer_restart on_silence(struct hrtimer *timer)
 	return HRTIMER_RESTART;
 }
 
-/* Something of the owner's runs now: see to it that he is alive. */
+/* Start the watchdog, since sites or timers of the owner are active. */
 void await(u64 flag, u32 seconds)
 {
-	/* It may be of a timer's, and stands where this one is. */
+	/* It may run already, for a timer. */
 	hrtimer_cancel(&silence);
 	lifted = false;
 	silenced = false;
@@ -51,23 +51,23 @@ void await(u64 flag, u32 seconds)
 	patience = seconds * HZ;
 	active = (u64 *)flag;
 	hrtimer_start(&silence, NSEC_PER_SEC, HRTIMER_MODE_REL_HARD);
-	schedule_delayed_work(&dead_man, HZ);
+	schedule_delayed_work(&watchdog, HZ);
 }
 
-/* Nothing runs any more. */
+/* Stop the watchdog. */
 void stop_waiting(void)
 {
 	hrtimer_cancel(&silence);
 	active = NULL;
 }
 
-/* The owner has asked for something. */
+/* Note a request of the owner. */
 void hear(void)
 {
 	heard = jiffies;
 }
 
-/* Whether all was taken out, or is about to be, because nothing was heard. */
+/* Whether the watchdog has restored all sites, or is about to. */
 bool is_lifted(void)
 {
 	return lifted || silenced;
@@ -79,7 +79,7 @@ void forget_lifted(void)
 	silenced = false;
 }
 
-/* Whether the word that clauses ask is among these bytes. */
+/* Whether the word that switches clauses off is among these bytes. */
 bool is_asked(unsigned long from, unsigned long size)
 {
 	return active && (unsigned long)active - from < size;
@@ -95,7 +95,7 @@ static void watch(struct work_struct *work)
 			unplant();
 			lifted = true;
 		} else {
-			schedule_delayed_work(&dead_man, HZ);
+			schedule_delayed_work(&watchdog, HZ);
 		}
 	}
 	mutex_unlock(&lock);
@@ -108,5 +108,5 @@ void set_up_waiting(void)
 
 void end_waiting(void)
 {
-	cancel_delayed_work_sync(&dead_man);
+	cancel_delayed_work_sync(&watchdog);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Breakpoints on their way from the processor to kinst's code: straight from
- * exc_int3() while there are traps, else by the die notifier.
+ * The path of a breakpoint to kinst's code: directly from exc_int3() while
+ * sites are planted with breakpoints, otherwise by the die notifier.
  */
 #include <linux/hardirq.h>
 #include <linux/kdebug.h>
@@ -11,11 +11,11 @@
 
 #include "parts.h"
 
-#define FIRST_CALL 32 /* bytes of exc_int3() in which it asks */
+#define FIRST_CALL 32 /* bytes of exc_int3() that are searched for the call */
 
 /*
- * Functions that a breakpoint runs through before it reaches on_die() and that
- * the kernel itself allows probes in: a breakpoint there would meet itself.
+ * Functions that a breakpoint executes before it reaches on_die(), and in which
+ * the kernel itself allows probes.  A breakpoint there would recurse.
  */
 static const char *const before_us[] = {
 	"__rcu_read_lock",
@@ -25,19 +25,19 @@ static const char *const before_us[] = {
 };
 
 handler_t handler;
-static struct site *changing; /* among which some are begun, by address */
+static struct site *changing; /* sites that are being written, by address */
 static unsigned long changed; /* how many */
 static unsigned long asks; /* address of the call of kernel.own_int3, or 0 */
-static bool asked_first; /* that call leads to on_int3() */
-static unsigned long way[ARRAY_SIZE(before_us)]; /* their addresses */
+static bool asked_first; /* that call leads to on_int3() now */
+static unsigned long before[ARRAY_SIZE(before_us)]; /* their addresses */
 
 /*
- * Send who has met the breakpoint of a jump that is being written to where it
- * leads.  They are not forgotten before every CPU is out of here.
+ * Lead a CPU that has met the breakpoint of a jump that is being written to the
+ * jump's target.  The sites stay until every CPU has left this function.
  */
 static noinstr bool send_on(struct pt_regs *regs)
 {
-	/* After it: how many there are, and they themselves. */
+	/* Ordered before the number of sites and the sites themselves. */
 	struct site *all = smp_load_acquire(&changing);
 	unsigned long n = READ_ONCE(changed), at;
 	unsigned long address = regs->ip - 1;
@@ -55,8 +55,8 @@ static noinstr bool send_on(struct pt_regs *regs)
 }
 
 /*
- * A breakpoint of whoever's, before anything else is done about it: what was
- * interrupted goes on at the probe, when this has returned.
+ * Handle any breakpoint, before the kernel does.  When this has returned 1, the
+ * interrupted code continues at the address that the handler has set.
  */
 static noinstr int on_int3(struct pt_regs *regs)
 {
@@ -80,8 +80,8 @@ static int on_die(struct notifier_block *self, unsigned long event, void *data)
 	if (!call)
 		return NOTIFY_DONE;
 	/*
-	 * The way here counts as an NMI's.  The probe is where the breakpoint
-	 * is, and sees what it would see there.
+	 * The kernel counts this as an NMI.  The probe must see the counts
+	 * of the interrupted code.
 	 */
 	__preempt_count_sub(NMI_OFFSET + HARDIRQ_OFFSET);
 	ours = call(args->regs);
@@ -104,29 +104,29 @@ static int lead_call(void *to)
 }
 
 /*
- * Have exc_int3() ask here first, or not any more.  No breakpoint can be put
- * there to write it, so every CPU waits elsewhere for as long as that takes;
- * there are no sites then.  Locked.
+ * Let the call in exc_int3() lead to on_int3(), or to the kernel's own function
+ * again.  This code cannot be changed with a breakpoint, so all other CPUs are
+ * stopped meanwhile.  No sites are planted.  Locked.
  */
 void ask_first(bool here)
 {
 	if (!asks || asked_first == here)
 		return;
 	kernel.stop(lead_call, here ? on_int3 : kernel.own_int3, NULL);
-	/* And none is in on_int3() that has come by the old way. */
+	/* No CPU is left in the function that the call led to before. */
 	kernel.sync();
 	asked_first = here;
 }
 
-/* From now on, who meets the breakpoint of one that is begun is sent on. */
+/* From now on, send_on() handles breakpoints of sites that are begun. */
 void watch_breakpoints(struct site *sites, unsigned long n)
 {
 	WRITE_ONCE(changed, n);
-	/* Before it: for send_on(). */
+	/* Ordered after the number of sites, for send_on(). */
 	smp_store_release(&changing, sites);
 }
 
-/* No breakpoint is left: nobody looks through the sites any more. */
+/* No breakpoint is left; wait until no CPU is in send_on(). */
 void ignore_breakpoints(void)
 {
 	WRITE_ONCE(changing, NULL);
@@ -141,7 +141,7 @@ static bool same_function(unsigned long one, unsigned long other)
 	       one - (other - offset) < size;
 }
 
-/* Whether a breakpoint comes by this address before it comes here. */
+/* Whether a breakpoint executes this function before it reaches on_die(). */
 bool is_before_us(unsigned long address)
 {
 	struct notifier_block *block;
@@ -149,7 +149,7 @@ bool is_before_us(unsigned long address)
 	int i;
 
 	for (i = 0; i < ARRAY_SIZE(before_us) && !found; i++)
-		found = same_function(address, way[i]);
+		found = same_function(address, before[i]);
 	rcu_read_lock();
 	block = rcu_dereference(kernel.die_chain->head);
 	while (block && block != &die_block && !found) {
@@ -161,7 +161,7 @@ bool is_before_us(unsigned long address)
 	return found;
 }
 
-/* Find the call by which exc_int3() asks kernel.own_int3. */
+/* Find the call of kernel.own_int3 in exc_int3(). */
 static void find_call(void)
 {
 	u8 code[FIRST_CALL + MAX_INSN_SIZE];
@@ -191,7 +191,7 @@ int start_breakpoints(void)
 	int i;
 
 	for (i = 0; i < ARRAY_SIZE(before_us); i++)
-		way[i] = kernel.lookup(before_us[i]);
+		before[i] = kernel.lookup(before_us[i]);
 	find_call();
 	return register_die_notifier(&die_block);
 }

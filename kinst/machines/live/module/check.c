@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * What may not be planted on, and why, as far as the kernel can tell.
+ * Checks whether sites may be planted, as far as the kernel can tell.
  */
 #include <linux/kprobes.h>
 #include <linux/module.h>
@@ -11,12 +11,12 @@
 
 #define MOST_MODULES 256
 
-static struct module *held[MOST_MODULES]; /* that have sites */
+static struct module *held[MOST_MODULES]; /* modules with sites */
 static unsigned int holding;
 
 /*
- * Where the walk of a function has come to.  What must not be probed are whole
- * functions; to find out is slow for those whose name has a suffix.
+ * State of the walk over the instructions of a function.  Whether the function
+ * may be probed is looked up once, since that is slow for names with a suffix.
  */
 struct walk {
 	unsigned long start, at;
@@ -24,8 +24,8 @@ struct walk {
 };
 
 /*
- * The instruction at an address, as it is without kprobes.  Returns its
- * length, or an enum kinst_why below 0; code has what is there.
+ * Reads the instruction at an address: its bytes to code, and those that it has
+ * without kprobes to plain.  Returns its length or a negative enum kinst_why.
  */
 static int plain_instruction(unsigned long at, u8 *code, u8 *plain)
 {
@@ -36,7 +36,7 @@ static int plain_instruction(unsigned long at, u8 *code, u8 *plain)
 	if (copy_from_kernel_nofault(code, (void *)at, MAX_INSN_SIZE))
 		return -KINST_NO_TEXT;
 	if (kernel.recover) {
-		/* It looks at kprobes, which stay that long. */
+		/* It reads kprobes, which are not freed meanwhile. */
 		preempt_disable();
 		from = kernel.recover(plain, at);
 		preempt_enable();
@@ -50,8 +50,8 @@ static int plain_instruction(unsigned long at, u8 *code, u8 *plain)
 }
 
 /*
- * Of a jump over several instructions, those that it is not at: a kprobe or a
- * fix-up of one would lead there.  length: of the first.
+ * Checks the instructions under a jump after the first, whose length is given:
+ * a kprobe or a fault of one would lead control into the jump.
  */
 static enum kinst_why check_others(const struct site *site, int length)
 {
@@ -74,7 +74,7 @@ static enum kinst_why check_others(const struct site *site, int length)
 	return KINST_FINE;
 }
 
-/* Why no instruction of enough bytes starts at a site, as far as it goes. */
+/* Checks that instructions of the right sizes start at a site. */
 static enum kinst_why check_instruction(struct walk *walk,
 					const struct site *site)
 {
@@ -103,7 +103,7 @@ static enum kinst_why hold_module(unsigned long address)
 	struct module *module;
 	unsigned int i;
 
-	/* Under RCU's read lock, as of 6.15, or with preemption off. */
+	/* Since Linux 6.15 under RCU's read lock, before with preemption off. */
 	rcu_read_lock();
 	preempt_disable();
 	module = kernel.module_of(address);
@@ -139,8 +139,8 @@ void release_modules(void)
 		module_put(held[--holding]);
 }
 
-/* Tell the sites of which a byte may be in what is rewritten at an address. */
-static void tell_near(struct site *sites, unsigned long n,
+/* Note the sites that may overlap code that is rewritten at an address. */
+static void note_near(struct site *sites, unsigned long n,
 		      unsigned long rewritten)
 {
 	unsigned long low = first_site(sites, n, rewritten - KINST_JUMP + 1);
@@ -149,38 +149,38 @@ static void tell_near(struct site *sites, unsigned long n,
 		sites[low].near = true;
 }
 
-static void tell_near_jumps(struct site *sites, unsigned long n,
+static void note_near_jumps(struct site *sites, unsigned long n,
 			    struct jump_entry *from,
 			    struct jump_entry *end)
 {
 	unsigned long i = 0;
 
 	for (; from < end; from++, i++) {
-		tell_near(sites, n, jump_entry_code(from));
+		note_near(sites, n, jump_entry_code(from));
 		if (!(i % TOGETHER))
 			cond_resched();
 	}
 }
 
-static void tell_near_calls(struct site *sites, unsigned long n,
+static void note_near_calls(struct site *sites, unsigned long n,
 			    struct static_call_site *from,
 			    struct static_call_site *end)
 {
 	unsigned long i = 0;
 
 	for (; from < end; from++, i++) {
-		tell_near(sites, n, (unsigned long)&from->addr + from->addr);
+		note_near(sites, n, (unsigned long)&from->addr + from->addr);
 		if (!(i % TOGETHER))
 			cond_resched();
 	}
 }
 
 /*
- * jump_label_text_reserved() and static_call_text_reserved() look through all
- * that there is: they are asked only of sites that are near to some of it.
- * The modules that have sites are held.  Jump labels are locked.
+ * jump_label_text_reserved() and static_call_text_reserved() search whole
+ * tables, so they are called only for sites that are near an entry.  Modules
+ * with sites are held.  Jump labels are locked.
  */
-static void tell_all_near(struct site *sites, unsigned long n)
+static void note_all_near(struct site *sites, unsigned long n)
 {
 	unsigned long i;
 
@@ -191,17 +191,17 @@ static void tell_all_near(struct site *sites, unsigned long n)
 			cond_resched();
 	}
 	if (kernel.first_jump && kernel.end_jump)
-		tell_near_jumps(sites, n, kernel.first_jump, kernel.end_jump);
+		note_near_jumps(sites, n, kernel.first_jump, kernel.end_jump);
 	if (kernel.first_call && kernel.end_call)
-		tell_near_calls(sites, n, kernel.first_call, kernel.end_call);
+		note_near_calls(sites, n, kernel.first_call, kernel.end_call);
 	for (i = 0; i < holding; i++) {
 #ifdef CONFIG_JUMP_LABEL
-		tell_near_jumps(sites, n, held[i]->jump_entries,
+		note_near_jumps(sites, n, held[i]->jump_entries,
 				held[i]->jump_entries +
 					held[i]->num_jump_entries);
 #endif
 #ifdef CONFIG_HAVE_STATIC_CALL_INLINE
-		tell_near_calls(sites, n, held[i]->static_call_sites,
+		note_near_calls(sites, n, held[i]->static_call_sites,
 				held[i]->static_call_sites +
 					held[i]->num_static_call_sites);
 #endif
@@ -248,7 +248,7 @@ static enum kinst_why check_site(struct site *site, struct walk *walk,
 	return check_instruction(walk, site);
 }
 
-/* The first site that is refused, or n; why says why. */
+/* Returns the first site that is refused, with the reason in why; or n. */
 unsigned long check_sites(struct site *sites, unsigned long n,
 			  unsigned long call, enum kinst_why *why)
 {
@@ -265,7 +265,7 @@ unsigned long check_sites(struct site *sites, unsigned long n,
 		if (!(i % TOGETHER))
 			cond_resched();
 	}
-	tell_all_near(sites, n);
+	note_all_near(sites, n);
 	for (i = 0; i < n; i++) {
 		*why = check_site(sites + i, &walk, call);
 		if (*why == KINST_FINE && i &&

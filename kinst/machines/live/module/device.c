@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * What kinst needs inside of the kernel that it runs on: to read its memory, to
- * have memory in reach of its text, and to plant sites while it runs.  This is
- * /dev/kinst, which has one owner at a time; whatever ends him, on_release()
- * restores all.
+ * /dev/kinst: lets kinst read kernel memory, have memory within branch reach of
+ * kernel text, and plant sites while the kernel runs.  The device has one owner
+ * at a time; when the owner ends for any reason, on_release() restores all.
  *
- * A site is a jump, or a breakpoint at an instruction's first byte.  How they
- * are written is in text.c and plant.c, and where breakpoints go, in
- * breakpoints.c.
+ * A site is a jump, or a breakpoint over an instruction's first byte.  text.c
+ * and plant.c write them; breakpoints.c handles the breakpoints.
  */
 #include <linux/capability.h>
 #include <linux/fs.h>
@@ -21,7 +19,7 @@
 
 #define MOST_READ (1UL << 30)
 
-DEFINE_MUTEX(lock); /* of all that the owner can change */
+DEFINE_MUTEX(lock); /* protects all that the owner can change */
 static bool owned;
 
 bool is_owned(void)
@@ -193,7 +191,7 @@ static int __init kinst_init(void)
 	int error;
 
 #ifdef X86_FEATURE_IBT
-	/* on_die() calls what was not compiled to be called so. */
+	/* on_die() calls code without ENDBR. */
 	if (cpu_feature_enabled(X86_FEATURE_IBT)) {
 		pr_err("indirect branch tracking is on: boot with ibt=off\n");
 		return -EOPNOTSUPP;

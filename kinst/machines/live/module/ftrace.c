@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * The kernel's own tracer, which is kept off the call sites that are planted on.
+ * Keeping ftrace away from planted call sites, by marks in its records.
  */
 #include <linux/bsearch.h>
 #include <linux/kprobes.h>
@@ -20,18 +20,18 @@ unsigned long marked_sites(void)
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 0, 0)
 /*
- * BPF comes to a function's entry by register_ftrace_direct() there, which does
- * not look at marks: it would succeed without an effect, and the kernel would
- * warn when BPF goes.  It is told that a marked site is in use, as it is where
- * it finds its own.  A call that is past this when a site is marked is too late
- * to be told.
+ * BPF attaches to a function's entry with register_ftrace_direct(), which
+ * before Linux 6.0 ignores marks: it would succeed without an effect, and the
+ * kernel would warn when BPF detaches.  So it returns -EBUSY for a marked call
+ * site, as for one that has a direct call already.  A call that has passed
+ * this check when a site is marked is not refused.
  */
 static int refuse_direct(struct kprobe *probe, struct pt_regs *regs)
 {
 	unsigned long i, n = READ_ONCE(marked);
 	const unsigned long *all = READ_ONCE(marks);
 
-	/* It names the function, and a mark may be behind its first ENDBR. */
+	/* Its argument is the function; the mark may be after an ENDBR. */
 	for (i = 0; i < n; i++)
 		if (all[i] - regs->di < MCOUNT_INSN_SIZE)
 			break;
@@ -43,7 +43,10 @@ static int refuse_direct(struct kprobe *probe, struct pt_regs *regs)
 	return 1;
 }
 
-/* Who goes elsewhere must not be led there by a jump: this keeps jumps away. */
+/*
+ * refuse_direct() changes regs->ip, which a kprobe that is optimized to a jump
+ * cannot do.  The kernel does not optimize a kprobe with a post handler.
+ */
 static void no_jump(struct kprobe *probe, struct pt_regs *regs,
 		    unsigned long flags)
 {
@@ -56,14 +59,14 @@ static struct kprobe direct = {
 };
 static bool refusing;
 
-/* Returns whether those who come are refused, or there is nobody to come. */
-static bool refuse_others(void)
+/* Returns whether direct calls are refused, or this kernel has none. */
+static bool refuse_direct_calls(void)
 {
 	int error;
 
 	if (refusing)
 		return true;
-	/* As the last one was left, it would be taken for one that is off. */
+	/* Otherwise register_kprobe() takes it for a disabled one. */
 	direct.addr = NULL;
 	direct.flags = 0;
 	error = register_kprobe(&direct);
@@ -71,26 +74,26 @@ static bool refuse_others(void)
 	return refusing || error == -ENOENT;
 }
 
-static void let_others(void)
+static void allow_direct_calls(void)
 {
 	if (refusing)
 		unregister_kprobe(&direct);
 	refusing = false;
 }
 #else
-static bool refuse_others(void)
+static bool refuse_direct_calls(void)
 {
 	return true;
 }
 
-static void let_others(void)
+static void allow_direct_calls(void)
 {
 }
 #endif
 
 /*
- * Have room for the marks of n sites, and others refused at those.  Returns
- * whether there is.
+ * Allocate room for the marks of n sites, and refuse direct calls at marked
+ * sites.  Returns whether both succeeded.
  */
 bool make_room_for_marks(unsigned long n)
 {
@@ -107,7 +110,7 @@ bool make_room_for_marks(unsigned long n)
 		synchronize_rcu();
 		kvfree(old);
 	}
-	if (refuse_others())
+	if (refuse_direct_calls())
 		return true;
 	forget_marks();
 	return false;
@@ -119,9 +122,9 @@ static bool reaches(const struct site *site, unsigned long address)
 }
 
 /*
- * Keep ftrace away from the call sites under n sites: a record that is marked
- * as not ready is none of its concern.  Returns the index of the first that
- * ftrace uses, and marks none then; n if all is well.  There is room.  Locked.
+ * Mark the records of call sites under n sites, so that ftrace ignores them.
+ * If ftrace uses one, mark none and return the index of its site; otherwise
+ * return n.  Room was allocated before.  Locked.
  */
 unsigned long mark(const struct site *sites, unsigned long n)
 {
@@ -166,8 +169,8 @@ static int compare(const void *a, const void *b)
 }
 
 /*
- * Take the marks off, if ftrace has no user: one that has come meanwhile was
- * not counted in the records, and ftrace would warn when it goes.  Locked.
+ * Remove the marks, if ftrace has no user.  A user that came meanwhile was not
+ * counted in marked records, and ftrace would warn when it leaves.  Locked.
  */
 void unmark(void)
 {
@@ -187,12 +190,12 @@ void unmark(void)
 	WRITE_ONCE(marked, 0);
 }
 
-/* There is no mark any more, and no site that needs one. */
+/* Free the marks, if none is left. */
 void forget_marks(void)
 {
 	if (marked)
 		return;
-	let_others();
+	allow_direct_calls();
 	kvfree(marks);
 	marks = NULL;
 }
@@ -202,6 +205,6 @@ void end_marks(void)
 	if (marked)
 		pr_warn("ftrace does not know %lu functions until the next boot\n",
 			marked);
-	let_others();
+	allow_direct_calls();
 	kvfree(marks);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Functions and locks of the kernel's that modules cannot link to: they are
- * found by their names.
+ * Functions and locks of the kernel that modules cannot link to, looked up by
+ * name.
  */
 #include <linux/kallsyms.h>
 #include <linux/kprobes.h>
@@ -88,8 +88,8 @@ int look_up(void)
 }
 
 /*
- * The length of the instruction that these MAX_INSN_SIZE bytes begin with, 0
- * for none.
+ * Returns the length of the instruction at the start of these MAX_INSN_SIZE
+ * bytes, 0 if there is none.
  */
 int decode(struct insn *insn, const u8 *code)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What kinst asks of its module: ioctl(2)s of /dev/kinst, and its mmap(2).
+ * Requests of kinst to its module: ioctl(2) and mmap(2) of /dev/kinst.
  *
  * kinst/machines/live/device.py has the same numbers; KINST_VERSION changes
  * whenever anything here does.
@@ -14,7 +14,7 @@
 #define KINST_VERSION 6
 #define KINST_JUMP 5 /* bytes of a jump */
 
-/* Of the module and of the kernel that it is in. */
+/* Facts about the module and its kernel. */
 struct kinst_info {
 	__u32 version;
 	__u32 cpus;
@@ -22,10 +22,10 @@ struct kinst_info {
 	__u64 scratch; /* address of the scratch memory, or 0 */
 	__u64 scratch_size;
 	__u64 planted; /* sites */
-	__u64 stuck; /* sites of which somebody else holds the bytes */
+	__u64 stuck; /* sites with the bytes of another tracer */
 };
 
-/* Kernel memory, copied to buffer; EFAULT where some of it is not mapped. */
+/* Copies kernel memory to buffer; EFAULT if any of it is not mapped. */
 struct kinst_read {
 	__u64 address;
 	__u64 size;
@@ -33,24 +33,24 @@ struct kinst_read {
 };
 
 /*
- * Memory in reach of all kernel text, zeros: in is its size, out its address.
- * It is mapped by mmap() at offset 0, as often as wanted.
+ * Allocates zeroed memory within branch reach of all kernel text.  In: size.
+ * Out: address.  mmap() at offset 0 maps it, any number of times.
  */
 struct kinst_scratch {
 	__u64 size;
 	__u64 address;
 };
 
-/* Pages of scratch become code: the kernel can run them and not write them. */
+/* Makes pages of scratch executable and read-only. */
 struct kinst_seal {
 	__u64 offset;
 	__u64 size;
 };
 
 /*
- * One site: what is there, and a jump into sealed scratch or a breakpoint.
- * several: the jump lies over more than one instruction; nothing leads to any
- * of them but the one before it, or the jump.
+ * One site: its bytes, and a jump into sealed scratch or a breakpoint.
+ * several: the jump covers more than one instruction; control reaches those
+ * after the first only from the instruction before.
  */
 struct kinst_site {
 	__u64 address;
@@ -73,16 +73,16 @@ enum kinst_why {
 };
 
 /*
- * Plant all of count sites, which are in the order of their addresses, or none:
- * then failed is the first that was refused, and why is an enum kinst_why.
- * exits: jumps out of sealed scratch, in order too, which are written there
- * once the sites have been restored, so that no thread goes on in code of
- * which one part leads to another.  handler: address in sealed scratch of
- * int (*)(struct pt_regs *), which says whether a breakpoint was a site's.
- * seconds: without an ioctl of the owner's for so long, all is taken out.
- * active: address in scratch, not sealed, of a __u64 that becomes 0 when that
- * time is over, in an interrupt: probes that leave the kernel no time for
- * anything else return at once then.  0 for none.
+ * Plants all of count sites, sorted by address, or none; then failed is the
+ * first site that was refused, and why is an enum kinst_why.
+ * exits: jumps out of sealed scratch, sorted by address, that are written there
+ * after the sites have been restored, so that threads leave chains.
+ * handler: address in sealed scratch of int (*)(struct pt_regs *), which
+ * returns whether a breakpoint was a site.
+ * seconds: without an ioctl for so many seconds, all sites are restored.
+ * active: address of a __u64 in scratch that is not sealed, or 0.  An interrupt
+ * sets the word to 0 when that time is over, so that probes which leave the
+ * kernel no time return at once.
  */
 struct kinst_plant {
 	__u64 count;
@@ -97,10 +97,10 @@ struct kinst_plant {
 };
 
 /*
- * On every CPU that is there or comes, call code in sealed scratch each period
- * (ns): void (*)(struct pt_regs *), with interrupts off, and with the registers
- * of what the CPU was at.  Timers end with KINST_UNPLANT.  active, seconds: as
- * above.
+ * Calls code in sealed scratch, void (*)(struct pt_regs *), on every CPU that
+ * is online or comes online, each period (ns), with interrupts off and with
+ * the registers of the interrupted code.  KINST_UNPLANT ends timers.  active,
+ * seconds: as above.
  */
 struct kinst_timer {
 	__u64 period;
@@ -125,16 +125,16 @@ struct kinst_unplant {
 	__u64 stuck;
 };
 
-/* The owner is alive.  Out: whether all was taken out because it was not. */
+/* A heartbeat.  Out: whether all sites were restored for lack of one. */
 struct kinst_beat {
 	__u64 lifted;
 };
 
 /*
- * Memory of each CPU, zeros, for code in scratch to count in: at displacement,
- * a signed number of 32 bits, from the CPU's per-CPU base.  size: in, how much
- * is wanted; out, how much there is, of the little that the kernel keeps in
- * such reach for the variables of modules.  Once for each owner.
+ * Allocates zeroed per-CPU memory for counters: at displacement, a signed
+ * number of 32 bits, from the per-CPU base.  size: in, bytes wanted; out,
+ * bytes allocated, of the little that the kernel has there for variables of
+ * modules. Once for each owner.
  */
 struct kinst_counters {
 	__u64 size;
@@ -142,8 +142,8 @@ struct kinst_counters {
 };
 
 /*
- * Copy size bytes from the start of each CPU's counters to scratch, not sealed:
- * those of CPU n to offset + n * size.
+ * Copies size bytes of each CPU's counters to scratch that is not sealed: those
+ * of CPU n to offset + n * size.
  */
 struct kinst_gather {
 	__u64 offset;
@@ -151,8 +151,8 @@ struct kinst_gather {
 };
 
 /*
- * KINST_EMPTY: wait until no thread is in scratch any more; then none of it is
- * sealed, and counters are zero.  Not while something is planted.
+ * KINST_EMPTY: waits until no thread executes in scratch; then no page is
+ * sealed, and counters are zero.  Not while sites are planted.
  */
 #define KINST_INFO _IOR('k', 0xf0, struct kinst_info)
 #define KINST_READ _IOW('k', 0xf1, struct kinst_read)

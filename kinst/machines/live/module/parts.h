@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What the parts of kinst's module have of each other.
+ * Declarations that the parts of kinst's module share.
  */
 #ifndef KINST_PARTS_H
 #define KINST_PARTS_H
@@ -33,46 +33,45 @@
 #define INT3 0xcc
 #define JUMP 0xe9
 #define CALL 0xe8
-#define TOGETHER 128 /* sites between two chances for others */
+#define TOGETHER 128 /* sites between two calls of cond_resched() */
 #define MOST_SECONDS 86400
 
 struct site {
 	unsigned long address;
 	u8 size;
-	bool stuck; /* somebody else's bytes are there */
-	bool near; /* perhaps at what the kernel rewrites */
-	bool early; /* a breakpoint there does not get as far as on_die() */
-	bool several; /* its jump is over several instructions */
-	bool begun; /* its breakpoint may be there, and the rest may not */
-	bool ours; /* something was written there */
+	bool stuck; /* another tracer's bytes are there */
+	bool near; /* near code that the kernel rewrites */
+	bool early; /* a breakpoint there would not reach on_die() */
+	bool several; /* its jump covers several instructions */
+	bool begun; /* its breakpoint may be written, and the rest may not */
+	bool ours; /* something of it was written */
 	u8 old[KINST_JUMP];
 	u8 new[KINST_JUMP];
 };
 
 typedef int (*handler_t)(struct pt_regs *regs);
 
-extern struct mutex lock; /* of all that the owner can change */
+extern struct mutex lock; /* protects all that the owner can change */
 
 /* kernel.c */
 
 /*
- * Functions and locks of the kernel that modules cannot link to.  The second
- * name is what later kernels call it.
+ * Functions and locks of the kernel that modules cannot link to.
  */
 extern struct kernel {
 	unsigned long (*lookup)(const char *name);
 	void *(*text_poke)(void *addr, const void *opcode, size_t len);
-	/* The same, while one CPU runs, in whichever thread. */
+	/* The same, while all other CPUs are stopped. */
 	void *(*poke_stopped)(void *addr, const void *opcode, size_t len);
 	void (*queue)(void *addr, const void *opcode, size_t len,
 		      const void *emulate);
 	void (*finish)(void);
-	void (*sync)(void); /* every CPU forgets what it has decoded */
+	void (*sync)(void); /* serializes every CPU */
 	void (*tell_perf)(const void *addr, const void *old_bytes,
 			  size_t old_len, const void *new_bytes,
 			  size_t new_len);
-	struct mutex *text_mutex; /* of all changes of text */
-	struct mutex *ftrace_lock; /* of its records */
+	struct mutex *text_mutex; /* protects text */
+	struct mutex *ftrace_lock; /* protects ftrace's records */
 	void *(*allocate)(unsigned long size, unsigned long align,
 			  unsigned long start, unsigned long end, gfp_t gfp,
 			  pgprot_t prot, unsigned long flags, int node,
@@ -81,8 +80,8 @@ extern struct kernel {
 				  gfp_t gfp);
 	int (*everywhere)(work_func_t call);
 	int (*stop)(cpu_stop_fn_t call, void *data, const struct cpumask *cpus);
-	const u8 *int3; /* the first function of C that a breakpoint reaches */
-	int (*own_int3)(struct pt_regs *regs); /* what it asks first */
+	const u8 *int3; /* the first C function that a breakpoint reaches */
+	int (*own_int3)(struct pt_regs *regs); /* which it calls first */
 	int (*set_ro)(unsigned long addr, int pages);
 	int (*set_rw)(unsigned long addr, int pages);
 	int (*set_x)(unsigned long addr, int pages);
@@ -114,7 +113,7 @@ extern struct kernel {
 	struct dyn_ftrace *(*record)(struct ftrace_rec_iter *iter);
 } kernel;
 
-/* The first of n sites, by address, that is not below one; n for none. */
+/* The first of n sites that is not below an address; n if there is none. */
 static __always_inline unsigned long first_site(const struct site *all,
 						unsigned long n,
 						unsigned long address)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Planting all of a table's sites or none, and restoring them.
+ * Planting all sites of a table or none, and restoring them.
  *
- * A jump over several instructions is written as the kernel writes those of its
- * own kprobes: the breakpoint first, then nothing until every thread and every
- * CPU that may have been in the middle has left, then the rest.
+ * A jump over several instructions is written as the kernel writes those of
+ * kprobes: first a breakpoint; then wait until every thread and CPU has left
+ * the instructions under the jump; then the rest.
  */
 #include <linux/module.h>
 #include <linux/rcupdate.h>
@@ -14,29 +14,29 @@
 #include "parts.h"
 
 #define MOST_SITES (1 << 20)
-#define WRITTEN 1024 /* sites that are written between two chances for others */
+#define WRITTEN 1024 /* sites that are written before locks are released */
 
 static struct site *sites; /* planted, by address */
 static unsigned long planted;
-static struct site *exits; /* from chains, to be written behind the sites */
+static struct site *exits; /* out of chains, written after the sites */
 static unsigned long exiting;
-static bool kept; /* by itself, because of sites that are stuck */
+static bool kept; /* the module holds itself, because of stuck sites */
 
-/* How many sites are in the text. */
+/* How many sites are planted. */
 unsigned long planted_sites(void)
 {
 	return planted;
 }
 
-/* Whether the last owner's could not be restored. */
+/* Whether sites of the last owner could not be restored. */
 bool are_stuck(void)
 {
 	return kept;
 }
 
 /*
- * Let threads out of chains, in which trampolines lead to each other: no site
- * leads there any more, but a loop would go on in one for ever.  Locked.
+ * Let threads leave chains, in which trampolines lead to each other.  No site
+ * leads there any more, but a loop would stay in a chain for ever.  Locked.
  */
 static void leave(void)
 {
@@ -55,11 +55,11 @@ static void leave(void)
 	exiting = 0;
 }
 
-/* None of them is in the text any more. */
+/* Free the sites; none is planted any more. */
 static void forget_sites(void)
 {
 	if (handler) {
-		/* Who has met a breakpoint has interrupts off until then. */
+		/* A CPU has interrupts off from a breakpoint to its handler. */
 		synchronize_rcu();
 		WRITE_ONCE(handler, NULL);
 		synchronize_rcu();
@@ -76,8 +76,8 @@ static void retry(struct work_struct *work);
 static DECLARE_DELAYED_WORK(again, retry);
 
 /*
- * Restore every site at which our bytes are.  The others are stuck: somebody
- * has put his own over ours, and puts ours back when he goes.
+ * Restore every site with our bytes.  The others are stuck: another tracer has
+ * written over our bytes, and restores them when it is removed.
  */
 void unplant(void)
 {
@@ -123,7 +123,7 @@ void unplant(void)
 		forget_sites();
 	planted = left;
 	if (planted && !kept) {
-		pr_warn("%lu sites are somebody else's now, the first at %pS; kinst stays until they can be restored\n",
+		pr_warn("%lu sites have another tracer's bytes, the first at %pS; kinst stays until they can be restored\n",
 			planted, (void *)sites[0].address);
 		__module_get(THIS_MODULE);
 	} else if (!planted && kept) {
@@ -138,7 +138,7 @@ void unplant(void)
 static void retry(struct work_struct *work)
 {
 	mutex_lock(&lock);
-	/* An owner's sites and timers are not to be taken out; marks are. */
+	/* While there is an owner, only marks are removed. */
 	if (!is_owned() || kept) {
 		unplant();
 	} else if (!planted && marked_sites()) {
@@ -152,7 +152,7 @@ static void retry(struct work_struct *work)
 	mutex_unlock(&lock);
 }
 
-/* Whether all of n sites from one on are what they are to be; else i is one. */
+/* Whether n sites from *i on are unplanted; otherwise *i is one that is not. */
 static bool are_unplanted(unsigned long *i, unsigned long n)
 {
 	for (n += *i; *i < n; ++*i) {
@@ -165,10 +165,10 @@ static bool are_unplanted(unsigned long *i, unsigned long n)
 }
 
 /*
- * Put the breakpoints at sites over several instructions, and wait until
- * nobody is behind them any more.  Others may have the locks meanwhile: who
- * finds a breakpoint that is not his keeps away.  Returns the index of a site
- * that was changed, or n.  Locked.
+ * Write the breakpoints at sites that cover several instructions, and wait
+ * until no thread is under the jumps any more.  The locks are released
+ * meanwhile: other tracers do not touch an unknown breakpoint.  Returns the
+ * index of a site that was changed, or n.  Locked.
  */
 static unsigned long open_several(unsigned long n)
 {
@@ -195,7 +195,7 @@ static unsigned long open_several(unsigned long n)
 	return n;
 }
 
-/* Write n sites that were looked at, if they are still what they were. */
+/* Write n sites that were checked, if their bytes have not changed since. */
 static unsigned long write_all(unsigned long n, enum kinst_why *why)
 {
 	unsigned long from, to, i = 0;
@@ -221,7 +221,7 @@ static unsigned long write_all(unsigned long n, enum kinst_why *why)
 		goto out;
 	for (from = 0; from < n; from = to) {
 		to = min(from + WRITTEN, n);
-		/* Whoever came in the pause: his bytes stay, ours do not. */
+		/* A site that was changed in the pause stays as it is. */
 		i = from;
 		if (!are_unplanted(&i, to - from))
 			goto out;
@@ -239,7 +239,7 @@ out:
 	return i;
 }
 
-/* A table as the owner has it, which is by address. */
+/* Copy a table from the owner, which is sorted by address. */
 static struct site *take_sites(u64 table, u64 count)
 {
 	const struct kinst_site __user *from = u64_to_user_ptr(table);
@@ -248,7 +248,7 @@ static struct site *take_sites(u64 table, u64 count)
 	unsigned long i;
 	int error = -EFAULT;
 
-	/* Room behind the last: the decoder may look there. */
+	/* One more, since the decoder may read after the last. */
 	all = kvcalloc(count + 1, sizeof(*all), GFP_KERNEL);
 	if (!all)
 		return ERR_PTR(-ENOMEM);
@@ -297,7 +297,7 @@ static int take_all(const struct kinst_plant *ask)
 	return 0;
 }
 
-/* An exit is a jump out of scratch, over an instruction in it. */
+/* Whether all exits are jumps out of scratch, over instructions in it. */
 static bool are_exits(void)
 {
 	const struct site *one;

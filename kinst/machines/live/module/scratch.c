@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Memory for the owner: in reach of all kernel text, for code and data, and of
- * each CPU, for code to count in.
+ * Memory for the owner: scratch, within branch reach of all kernel text, for
+ * code and data; and per-CPU memory for counters.
  */
 #include <linux/bitmap.h>
 #include <linux/percpu.h>
@@ -11,29 +11,29 @@
 #include "parts.h"
 
 #define MOST_SCRATCH (768UL << 20)
-#define PAGES 256 /* of scratch, between two chances for others */
-#define MOST_COUNTERS 4096UL /* bytes of each CPU's: modules have 8 KB in all */
+#define PAGES 256 /* pages of scratch between two calls of cond_resched() */
+#define MOST_COUNTERS 4096UL /* bytes for each CPU; all modules share 8 KB */
 #define LEAST_COUNTERS 256
 
 static u8 *scratch;
 static unsigned long scratch_size;
 static unsigned long *sealed; /* a bit for each page of scratch */
-static bool fresh; /* it is this owner's */
-static bool used; /* a thread may be in scratch */
+static bool fresh; /* this owner has asked for scratch */
+static bool used; /* a thread may execute in scratch */
 static u8 __percpu *counters;
 static unsigned long counters_size;
-static bool counting; /* they are this owner's */
+static bool counting; /* this owner has asked for counters */
 
 bool is_sealed(unsigned long address)
 {
 	unsigned long offset = address - (unsigned long)scratch;
 
-	/* What an earlier owner has sealed is none of this one's. */
+	/* Pages that an earlier owner has sealed do not count. */
 	return fresh && offset < scratch_size &&
 	       test_bit(offset >> PAGE_SHIFT, sealed);
 }
 
-/* Whether there is a word that stays writable, or none is asked for. */
+/* Whether the address is that of a word that stays writable, or 0. */
 bool is_flag(unsigned long address)
 {
 	unsigned long offset = address - (unsigned long)scratch;
@@ -48,13 +48,13 @@ bool is_in_scratch(unsigned long address)
 	return address - (unsigned long)scratch < scratch_size;
 }
 
-/* A thread may be in scratch from now on. */
+/* From now on a thread may execute in scratch. */
 void use_scratch(void)
 {
 	used = true;
 }
 
-/* How many pages from one on are alike in what they are, up to another. */
+/* How many pages, from one on and before an end, are sealed alike. */
 static unsigned long alike(unsigned long page, unsigned long end)
 {
 	unsigned long next = test_bit(page, sealed) ?
@@ -92,7 +92,7 @@ static void clear_scratch(void)
 	}
 }
 
-/* Until no thread is in scratch. */
+/* Wait until no thread executes in scratch. */
 static void wait_empty(void)
 {
 	if (used)
@@ -140,7 +140,7 @@ int make_scratch(struct kinst_scratch *ask)
 		unseal();
 		clear_scratch();
 	}
-	/* For show_scratch(): what is above comes first. */
+	/* Ordered after all of the above, for show_scratch(). */
 	smp_store_release(&fresh, true);
 	ask->address = (unsigned long)scratch;
 	return 0;
@@ -194,9 +194,9 @@ int empty_scratch(void)
 }
 
 /*
- * Whoever counts has one instruction for it, which reaches 2 GB from the CPU's
- * per-CPU base: what is allocated there for modules that are loaded, and few
- * other bytes.  The owner's scratch is new, so nobody counts any more.
+ * Code counts with one instruction, which reaches 2 GB from the per-CPU base.
+ * Only the memory that the kernel reserves for modules is there.  The owner's
+ * scratch is new, so no code counts any more.
  */
 int make_counters(struct kinst_counters *ask)
 {
@@ -249,18 +249,18 @@ void tell_scratch(struct kinst_info *info)
 }
 
 /*
- * Without the lock, whose holders may fault and so wait for mmap_lock, which
- * is held here: an owner's scratch stays until leave_scratch().
+ * mmap_lock is held here.  The lock must not be taken, since its holders may
+ * fault and wait for mmap_lock.  Scratch stays until leave_scratch().
  */
 int show_scratch(struct vm_area_struct *area)
 {
-	/* After it: what make_scratch() has made. */
+	/* Ordered before what make_scratch() has written. */
 	if (!smp_load_acquire(&fresh))
 		return -EINVAL;
 	return remap_vmalloc_range(area, scratch, area->vm_pgoff);
 }
 
-/* The owner is gone; the next one may have the same memory. */
+/* The owner has ended; the next one may get the same memory. */
 void leave_scratch(void)
 {
 	fresh = false;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * How text is changed: by the kernel's own text_poke(), in the three steps of
- * its text_poke_bp_batch(), which let every CPU see either the old instruction
- * or the new one.  That function itself writes site by site; here, all that is
- * in a page is written at once.
+ * Changes of text, by the kernel's own text_poke(), in the three steps of its
+ * text_poke_bp_batch(): each CPU executes either the old instruction or the new
+ * one.  That function writes site by site; here, all sites in a page are
+ * written at once.
  */
 #include <linux/cpu.h>
 #include <linux/perf_event.h>
@@ -13,17 +13,17 @@
 
 #include "parts.h"
 
-#define GAP 512 /* bytes that are sooner written anew than left out */
+#define GAP 512 /* larger gaps between sites are not written */
 
-static u8 image[PAGE_SIZE]; /* of what is written at once */
-static bool twice; /* QEMU's translator keeps breakpoints that are gone */
+static u8 image[PAGE_SIZE]; /* bytes that are written at once */
+static bool twice; /* write heads twice: QEMU may keep stale breakpoints */
 
 void set_up_text(void)
 {
 	twice = hypervisor_cpuid_base("TCGTCGTCGTCG", 0);
 }
 
-/* Everybody else who changes text, or has it changed, waits. */
+/* Exclude all other changes of text. */
 void lock_text(void)
 {
 	if (kernel.ftrace_lock)
@@ -40,7 +40,7 @@ void unlock_text(void)
 		mutex_unlock(kernel.ftrace_lock);
 }
 
-/* Let others have the locks, and the CPU. */
+/* Release the locks and the CPU for a moment. */
 void pause_text(void)
 {
 	unlock_text();
@@ -57,7 +57,7 @@ bool is_there(const struct site *site, const u8 *bytes)
 	return !memcmp(now, bytes, site->size);
 }
 
-/* Whether there is what was there before, or the breakpoint over it. */
+/* Whether a site has its original bytes, or our breakpoint over them. */
 bool is_unplanted(const struct site *site)
 {
 	u8 bytes[KINST_JUMP];
@@ -68,11 +68,11 @@ bool is_unplanted(const struct site *site)
 	return is_there(site, bytes);
 }
 
-/* The steps in which an instruction becomes another one. */
+/* The steps in which a jump replaces an instruction. */
 enum step {
-	OPEN, /* a breakpoint at its first byte, where it is the first of several */
-	BREAK, /* the same everywhere */
-	TAIL, /* what is behind it */
+	OPEN, /* a breakpoint over the first byte, under jumps over several */
+	BREAK, /* a breakpoint over the first byte, at all sites */
+	TAIL, /* the bytes after the first one */
 	HEAD, /* the first byte */
 };
 
@@ -86,7 +86,7 @@ static bool is_for(const struct site *site, enum step step, bool plant)
 	return step == (plant ? BREAK : HEAD);
 }
 
-/* Make a step at some of a table's sites: all of a page are one write. */
+/* Make a step at a table's sites, with one write for all sites of a page. */
 static void make_step(struct site *sites, unsigned long n, enum step step,
 		      bool plant)
 {
@@ -128,7 +128,7 @@ static void make_step(struct site *sites, unsigned long n, enum step step,
 	}
 }
 
-/* For who follows what processors do by what is in the text. */
+/* Tell perf, whose users decode traces of processors by the text. */
 static void tell_perf(const struct site *sites, unsigned long n, bool plant)
 {
 	unsigned long i;
@@ -146,15 +146,15 @@ static void tell_perf(const struct site *sites, unsigned long n, bool plant)
 }
 
 /*
- * The same for sites at which the kernel itself has to see to breakpoints,
- * and for code in scratch that such a site may lead to.
+ * Write sites at which the kernel itself must handle the breakpoints, and code
+ * in scratch that such a site may lead to.
  */
 void write_early(struct site *sites, unsigned long n, bool plant)
 {
 	unsigned long i;
 	int some = 0;
 
-	/* In between, who comes by goes where the jump leads. */
+	/* Meanwhile the kernel leads CPUs to the jump's target. */
 	for (i = 0; i < n; i++) {
 		struct site *site = sites + i;
 
@@ -175,7 +175,7 @@ void write_early(struct site *sites, unsigned long n, bool plant)
 					 sites[i].size);
 }
 
-/* Put breakpoints at n sites, and send on who meets them.  Locked. */
+/* Write breakpoints at n sites, for send_on() to handle.  Locked. */
 static void begin(struct site *sites, unsigned long n, enum step step,
 		  bool plant)
 {
@@ -189,8 +189,8 @@ static void begin(struct site *sites, unsigned long n, enum step step,
 }
 
 /*
- * Put breakpoints at those of n sites that are over several instructions, which
- * lead where the jumps will.  Locked.
+ * Write breakpoints at those of n sites that cover several instructions; they
+ * lead to the targets of the jumps.  Locked.
  */
 void open_sites(struct site *sites, unsigned long n)
 {
@@ -212,7 +212,7 @@ void write_sites(struct site *sites, unsigned long n, bool plant)
 		make_step(sites, n, HEAD, plant);
 		kernel.sync();
 	}
-	/* None that has met a breakpoint which is gone is here any more. */
+	/* No CPU is left that has met one of these breakpoints. */
 	for (i = 0; i < n; i++)
 		WRITE_ONCE(sites[i].begun, false);
 	write_early(sites, n, plant);
@@ -223,13 +223,13 @@ static void nothing(struct work_struct *work)
 }
 
 /*
- * Until all who were in some code have left it, wherever they were preempted.
- * Nobody comes there meanwhile.
+ * Wait until all threads have left some code, also those that were preempted in
+ * it.  No thread enters it meanwhile.
  */
 void wait_outside(void)
 {
 	synchronize_rcu_tasks();
 	synchronize_rcu();
-	/* Idle CPUs are none of RCU's concern: they come out of it here. */
+	/* RCU does not wait for idle CPUs. */
 	kernel.everywhere(nothing);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Timers: code of the owner's, called with what a CPU was at.
+ * Timers that call code of the owner with the registers of interrupted code.
  */
 #include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
@@ -11,7 +11,7 @@
 #include "parts.h"
 
 #define MOST_TIMERS 32
-#define SHORTEST 100000 /* ns between two calls of a timer's code */
+#define SHORTEST 100000 /* ns, shortest period of a timer */
 
 typedef void (*sampler_t)(struct pt_regs *regs);
 
@@ -25,8 +25,8 @@ struct ticker {
 };
 
 static struct ticker __percpu *tickers; /* MOST_TIMERS for each CPU */
-static unsigned int timers; /* that run; CPUs that come read it */
-static int coming; /* what calls on_cpu_up() */
+static unsigned int timers; /* running; CPUs that come online read it */
+static int coming; /* the hotplug state that calls on_cpu_up() */
 
 bool are_timers_on(void)
 {
@@ -51,11 +51,11 @@ static enum hrtimer_restart on_tick(struct hrtimer *timer)
 	struct pt_regs *regs = get_irq_regs();
 	u64 missed = !regs;
 
-	/* A CPU that is turned off hands its timers on. */
+	/* The kernel moves timers of a CPU that goes offline to another. */
 	if (ticker->cpu != smp_processor_id())
 		return HRTIMER_NORESTART;
 	if (regs) {
-		/* As if whatever was interrupted had called it. */
+		/* As if the interrupted code had called it. */
 		__preempt_count_sub(HARDIRQ_OFFSET);
 		ticker->call(regs);
 		__preempt_count_add(HARDIRQ_OFFSET);
@@ -75,7 +75,7 @@ static void start_ticker(void *data)
 		      HRTIMER_MODE_REL_PINNED_HARD);
 }
 
-/* Without the lock, whose holders wait for CPUs that come. */
+/* The lock must not be taken: its holders wait for CPUs that come online. */
 static int on_cpu_up(unsigned int cpu)
 {
 	unsigned int i;
