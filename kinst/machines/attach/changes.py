@@ -95,9 +95,9 @@ class Changes:
         """
         writes: list[tuple[int, bytearray]] = []
         page, live = -1, b""
-        kept = self._inside(last)
+        excluded = self._inside(last)
         for at, (first, ours) in sorted(self.text.items()):
-            if at in kept:
+            if at in excluded:
                 continue
             if page != at & -PAGE:
                 page, live = at & -PAGE, b""

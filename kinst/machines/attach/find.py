@@ -108,10 +108,10 @@ def stub_of(arguments: Sequence[str], folder: str) -> str:
     Args:
         folder: the process's working folder, for relative paths.
     """
-    found = "tcp::1234" if {"-s", "--s"} & set(arguments) else ""
+    address = "tcp::1234" if {"-s", "--s"} & set(arguments) else ""
     for value in values_of(arguments, "-gdb"):
-        found = value
-    return _address(found, arguments, folder)
+        address = value
+    return _address(address, arguments, folder)
 
 
 def _address(value: str, arguments: Sequence[str], folder: str) -> str:
@@ -151,9 +151,9 @@ def monitor_of(arguments: Sequence[str], folder: str) -> str:
         first, rest = listed(value)
         name = rest.get("chardev", first.removeprefix("chardev=").removeprefix("chardev:"))
         if rest.get("mode") == "control":
-            found = _address(f"chardev:{name}", arguments, folder)
-            if "/" in found:
-                return found
+            address = _address(f"chardev:{name}", arguments, folder)
+            if "/" in address:
+                return address
     return ""
 
 

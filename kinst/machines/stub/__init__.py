@@ -1,1 +1,1 @@
-"""What all machines behind a GDB stub share."""
+"""Parts shared by machines with a GDB stub."""
