@@ -5,7 +5,7 @@ entry of level 2) or more (2 MB are many entries of level 1).
 
 Every method is a function of `read`, read_physical(address, size) -> bytes; nothing is kept.
 Registers are by the stub's names.  An image is the range [low, high) of virtual addresses in which
-a system maps its kernel (Territory.image).
+a system maps its kernel (VirtualLayout.image).
 
 Tested by tests/machines/stub/test_memory.py and tests/isa/amd64/test_paging.py.
 """

@@ -13,7 +13,7 @@ from kinst.systems.linux.guest.boot import boot_code_is_freed, text_is_protected
 from tests.isa.amd64 import test_paging as amd64
 from tests.isa.arm64 import test_paging as arm64
 
-AMD64_IMAGE, ARM64_IMAGE = ON_AMD64.territory.image, ON_ARM64.territory.image
+AMD64_IMAGE, ARM64_IMAGE = ON_AMD64.virtual_layout.image, ON_ARM64.virtual_layout.image
 
 
 def test_amd64_has_booted_once_its_text_is_write_protected() -> None:
