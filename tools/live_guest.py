@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from kinst.core.paths import cache_folder
-from kinst.machines.live.set_up import SOURCES, kept_module
+from kinst.machines.live.set_up import SOURCES, cached_module
 from tools.kernel_headers import headers_of, module_for
 
 # A processor with what numpy's packages need, of a maker for whose processors the kernel keeps no
@@ -48,7 +48,7 @@ def set_up(release: str, build: Path | None = None) -> tuple[str, Path]:
         KinstError: there are no headers of the kernel.
     """
     cache = cache_folder() / "tests" / "live-guests"
-    module = kept_module(release, cache / "kinst")
+    module = cached_module(release, cache / "kinst")
     if not module.is_file():
         module.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="kinst-live-module-") as folder:
