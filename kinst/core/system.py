@@ -556,7 +556,7 @@ class System(Symbols, Code, SystemCalls, SiteRules, Claims, Unwinding, LoadedMod
         page_tables: address of the top level of the page tables that map the kernel in every
             context, or None.
         heartbeat: address of 8 bytes that change with every timer tick, or None.
-        allocator: None if the kernel cannot lend memory.
+        allocator: the kernel's page allocator; None if it cannot be called.
     """
 
     facts: Facts
