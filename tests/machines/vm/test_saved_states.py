@@ -72,7 +72,7 @@ def test_every_damage_is_noticed(states: SavedStates, tmp_path: Path) -> None:
         file.write_bytes(
             whole[:at] + bytes([whole[at] ^ 1 << chosen.randrange(8)]) + whole[at + 1 :]
         )
-        with pytest.raises(TargetError, match=r"damaged|cut short"):
+        with pytest.raises(TargetError, match=r"damaged|truncated"):
             states.load("one", SharedMemory("test", SIZE).view)
         with pytest.raises(TargetError, match="damaged"):
             states.open("one", SIZE)
@@ -85,7 +85,7 @@ def test_every_damage_is_noticed(states: SavedStates, tmp_path: Path) -> None:
         states.open("one", SIZE)
     for length in (0, 10, 60, PAGE, len(whole) // 2, len(whole) - 1):
         file.write_bytes(whole[:length])
-        with pytest.raises(TargetError, match=r"damaged|cut short"):
+        with pytest.raises(TargetError, match=r"damaged|truncated"):
             states.load("one", SharedMemory("test", SIZE).view)
         with pytest.raises(TargetError, match="damaged"):
             states.open("one", SIZE)
