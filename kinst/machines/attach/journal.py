@@ -45,14 +45,14 @@ class Journal:
 
     @property
     def is_there(self) -> bool:
-        """Whether there are records."""
+        """True if there are records."""
         with suppress(OSError):
             return self._path.stat().st_size > 0
         return False
 
     @property
     def is_begun(self) -> bool:
-        """Whether an earlier kinst may have left the machine stopped."""
+        """True if an earlier kinst may have left the machine stopped."""
         return self._path.exists()
 
     def over(self) -> None:

@@ -62,9 +62,13 @@ class Vm(Guest):
     ) -> None:
         """Start QEMU and return at once.  Call bring_up() before anything else.
 
-        virtual_layout: of the system that it boots.  on_output: gets the guest command's output,
-            from within wait and its like.  early_start: see Guest.  terminal: that the commands
-            have. Raises TargetError when QEMU or a file is missing, or memory.
+        Args:
+            virtual_layout: that of the system that it boots.
+            on_output: gets the output of the guest's command, from within wait() and its like.
+            early_start: a QEMU that was started before, and loads the state of a booted guest.
+            terminal: the terminal of the guest's commands.
+
+        Raises TargetError if QEMU, a file or memory is missing.
         """
         super().__init__(isa, config, virtual_layout, on_output, early_start)
         if config.accel == "tcg":
@@ -223,11 +227,8 @@ class Vm(Guest):
         return any(self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus))
 
     def _text_is_final(self) -> bool:
-        read, final, image = (
-            self.qemu.read_physical,
-            self._config.boot.text_is_final,
-            self._virtual_layout.image,
-        )
+        read, final = self.qemu.read_physical, self._config.boot.text_is_final
+        image = self._virtual_layout.image
         every = (self.registers(cpu) for cpu in range(self.cpus))
         return any(final(self._paging, read, registers, image) for registers in every)
 

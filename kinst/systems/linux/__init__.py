@@ -25,7 +25,7 @@ from kinst.systems.linux.isafacts import facts_of
 # Sections that only a vmlinux or a module has; symbols of a vmlinux's version line and notes.
 _SECTIONS = ("__ksymtab", ".gnu.linkonce.this_module")
 _SYMBOLS = ("linux_banner", "__start_notes")
-# The first two lines of the VMCOREINFO note, which is a page of its own.
+# The first two lines of the VMCOREINFO note, which has a page of its own.
 _VMCOREINFO = re.compile(rb"OSRELEASE=([\x21-\x7e]{1,64})\nBUILD-ID=([0-9a-f]{40})\n")
 
 
@@ -57,8 +57,8 @@ class _Linux:
         return facts_of(isa.name).boot
 
     def running_build(self, memory: Iterable[bytes]) -> KernelBuild | None:
-        """By the kernel's VMCOREINFO note, which kernels have that can be dumped
-        (CONFIG_CRASH_CORE or CONFIG_VMCORE_INFO), with a build-id since Linux 5.9.
+        """Find the VMCOREINFO note of kernels with CONFIG_CRASH_CORE or CONFIG_VMCORE_INFO, which
+        has a build-id since Linux 5.9.
 
         Source: Documentation/admin-guide/kdump/vmcoreinfo.rst; kernel/crash_core.c.
         """

@@ -13,7 +13,7 @@ from kinst.core.errors import TargetError
 from kinst.core.page_tables import Paging, Read
 from kinst.systems.linux.guest.initramfs import Initramfs
 
-_BOOT_CODE_WITHIN = 64 << 20  # after the start of the text, where the code that only boots lies
+_BOOT_CODE_WITHIN = 64 << 20  # init code is no further from the start of the text
 
 SIGNS = ConsoleSigns(
     panic=re.compile(r"Kernel panic - not syncing: .*"),
@@ -74,8 +74,8 @@ def boot(
 def text_is_protected(
     paging: Paging, read: Read, registers: Mapping[str, int], image: tuple[int, int]
 ) -> bool:
-    """Whether Linux has write-protected its text, which is the last thing it does before it starts
-    init (init/main.c, mark_readonly)."""
+    """Return whether Linux has write-protected its text, the last thing that it does before it
+    starts init (init/main.c, mark_readonly)."""
     if not paging.translates(registers):
         return False
     root = paging.root_of(registers)
@@ -89,7 +89,7 @@ def text_is_protected(
 def boot_code_is_freed(
     paging: Paging, read: Read, registers: Mapping[str, int], image: tuple[int, int]
 ) -> bool:
-    """Whether Linux has freed the code that only boots, which it does just before it starts init
+    """Return whether Linux has freed its init code, which it does just before it starts init
     (init/main.c, free_initmem)."""
     if not paging.translates(registers):
         return False
