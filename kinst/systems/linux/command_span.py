@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from kinst.core.system import CommandSpan
 from kinst.image.btf import Btf
 from kinst.systems.linux.isafacts import CallNames
-from kinst.systems.linux.memory import Kernel
+from kinst.systems.linux.memory import LinuxMemory
 
 _ZOMBIE = 0x20  # EXIT_ZOMBIE (include/linux/sched.h)
 _TASK = "task_struct"
 
 
-def command_span(kernel: Kernel, btf: Btf, layouts: Sequence[CallNames]) -> CommandSpan | None:
+def command_span(kernel: LinuxMemory, btf: Btf, layouts: Sequence[CallNames]) -> CommandSpan | None:
     """None for a kernel that has not what is needed.
 
     layouts: how its system calls may be named."""
