@@ -32,7 +32,7 @@ _COMMAND_LIMIT = 64 * 1024  # bytes
 
 
 class GuestHelpers:
-    """The processes of kinst's init script (core.machine.Helpers has the protocol)."""
+    """Implements Helpers (core/machine.py) for the processes of kinst's init script."""
 
     def __init__(self, qemu: Qemu, pid: int, passer: int) -> None:
         self._qemu = qemu
@@ -74,7 +74,7 @@ class Vm(Guest):
         if config.accel == "tcg":
             self.abilities = replace(self.abilities, code_table=JUMP_CACHE)
         self._terminal = terminal
-        self._command_pids = (0, 0)  # of the command, and of what passes its output on or 0
+        self._command_pids = (0, 0)  # of the command, and of the process that passes its output on
         self._init_is_ready = False
         self._shares_mounted = False
         self._beat_at = 0
@@ -360,7 +360,7 @@ class Vm(Guest):
 
     @property
     def helpers(self) -> GuestHelpers | None:
-        """None with a terminal, which they serve while the command runs."""
+        """None if the command has a terminal, which these processes serve while it runs."""
         if self._terminal is not None:
             return None
         return GuestHelpers(self.qemu, *self._command_pids)

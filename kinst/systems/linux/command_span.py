@@ -1,6 +1,6 @@
-"""Where a process of Linux begins to be a command, and how memory shows that it has ended.
+"""Where a process of Linux becomes a command, and how memory shows that it has ended.
 
-Sources: fs/exec.c (execve); kernel/exit.c: exit_notify() leaves a process a zombie until its parent
+Source: fs/exec.c (execve); kernel/exit.c: exit_notify() leaves a process a zombie until its parent
 asks for its status, and __exit_signal() counts its other threads down.
 
 Tested by tests/vm/language/test_command_alone.py.
@@ -20,12 +20,14 @@ _TASK = "task_struct"
 
 
 def command_span(kernel: LinuxMemory, btf: Btf, layouts: Sequence[CallNames]) -> CommandSpan | None:
-    """None for a kernel that has not what is needed.
+    """Return the span of commands; None if this kernel lacks a symbol or a member for it.
 
-    layouts: how its system calls may be named."""
+    Args:
+        layouts: how its system calls may be named.
+    """
     entries = [f"{layout.prefix}execve" for layout in layouts]
     entry = next((kernel.symbol(name) for name in entries if kernel.has(name)), 0)
-    # Named so since 5.14 (commit subject "sched: Change task_struct::state").
+    # Renamed in Linux 5.14 (commit subject "sched: Change task_struct::state").
     state = "__state" if btf.has(_TASK, "__state") else "state"
     wanted = [
         (_TASK, "exit_state"), (_TASK, "signal"), ("signal_struct", "nr_threads"), (_TASK, state),
