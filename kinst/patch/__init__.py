@@ -1,1 +1,2 @@
-"""Rank 2: pure planning: sites and code in, writes out.  Nothing here touches a target."""
+"""Plan what is written into the kernel: pure functions from sites and code to patches and
+trampolines.  Nothing here touches a target."""

@@ -1,4 +1,4 @@
-"""Where trampolines lie on a machine that finds translated code in a small table.
+"""Choose addresses of trampolines for a machine that finds translated code in a small table.
 
 An emulator finds translated code by a hash of its address (CodeTable).  Two pieces of code that
 have one entry evict each other: if both run at a hit, each hit pays two slow look-ups.  So kinst
@@ -16,9 +16,9 @@ import numpy as np
 from kinst.core.columns import U64
 from kinst.core.machine import CodeTable
 
-_WINDOW = 1 << 12  # bytes whose entries are worked out at once
-_FURTHEST = 4  # windows that are looked through for a free entry
-_SHARE = 4  # a table may be filled to one part in so many
+_WINDOW = 1 << 12  # bytes whose entries are computed at once
+_FURTHEST = 4  # windows that are searched for a free entry
+_SHARE = 4  # a quarter of the table's entries may be used
 
 
 class Apart:
@@ -35,7 +35,7 @@ class Apart:
         self._table = table
         self._align = align
         self._used = set(table.entry(taken).tolist())
-        self._low = 0  # start of the window that was worked out last
+        self._low = 0  # start of the window that was computed last
         self._window: list[int] = []
 
     def place(self, at: int) -> int:
@@ -59,5 +59,5 @@ class Apart:
 
 
 def fits(table: CodeTable, trampolines: int, taken: int) -> bool:
-    """Whether the table has room for so many trampolines and addresses in use."""
+    """Return whether the table has room for so many trampolines and addresses in use."""
     return trampolines + taken <= table.entries // _SHARE

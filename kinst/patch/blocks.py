@@ -1,22 +1,22 @@
 """Blocks: one counter for all instructions of a straight line that are only counted.
 
-Where trampolines fall into one another, whoever runs the first of them runs them all, unless an
-instruction faults and the kernel goes on elsewhere; so an instruction that may fault on purpose
-ends its block, as does one that goes elsewhere, and one that a branch of the chain leads to begins
-one.  A block counts once, at the first instruction where the flags that counting changes are dead.
+If trampolines fall into one another, a thread that runs the first of them runs them all, unless an
+instruction faults and the kernel goes on elsewhere.  So a block ends with an instruction that may
+fault on purpose or that branches, and a target of the chain's branches begins one.  A block counts
+once, at the first instruction where the flags that counting changes are dead.
 
-Somebody may also come to an instruction in the middle, by its own patch or by that of a run that
-begins there: a thread that slept there while it was planted, a return, a computed jump.  That patch
-leads to a *stub*, which adds to a counter of its own and then joins the block.  Let the block count
-C at instruction p, and stubs count E[m] at instruction m.  Who joins at m runs m and all behind it,
-and passes p if m <= p.  So
+Control may also enter at an instruction in the middle, by its own patch or by that of a run that
+begins there: after a sleep during planting, a return, a computed jump.  That patch leads to a
+*stub*, which adds to a counter of its own and then joins the block.  Let the block count C at
+instruction p, and stubs count E[m] at instruction m.  A thread that joins at m runs m and all
+instructions after it, and passes p if m <= p.  So
 
     hits of instruction i = C - sum of E[m], i < m <= p     for i <= p
                             C + sum of E[m], p < m <= i     for i >= p
 
-which is worked out when counters are read (BlockSums).  What is read while the kernel runs may be
-ahead by the instructions of a block that a CPU is in, and is exact when none is; a thread that is
-preempted within a block when the trace ends has been counted for all of it.
+which is computed when counters are read (BlockSums).  Counts that are read while the kernel runs
+may be ahead by the instructions of the block that a CPU is in; they are exact if no CPU is in one.
+A thread that is preempted within a block when the trace ends has been counted for all of it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ from kinst.core.columns import I64, U64, Bools, ragged
 from kinst.patch.chains import Chains
 from kinst.patch.wanted import WantedSite
 
-MOST_MEMBERS = 24  # of a block: what its sums take grows with the square
+MOST_MEMBERS = 24  # of a block: its sums grow with the square
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRules:
-    """first: the place of the first counter that blocks may have (as CountBody's offsets); the
-    others follow, `room` in all.  faulting: addresses of instructions that are expected to fault.
+    """What blocks may use.
+
+    Attributes:
+        first: offset of the first counter for blocks (as CountBody's).
+        room: counters for blocks in all; they follow the first.
+        faulting: addresses of instructions that are expected to fault.
     """
 
     first: int
@@ -47,8 +51,13 @@ class BlockRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockSums:
-    """What the counters of blocks and stubs add to the counters of instructions: weight times the
-    counter at place `source`, to what the one at place `target` says.  Places are signed."""
+    """What counters of blocks and stubs add to counters of instructions, a row for each pair.
+
+    Attributes:
+        source: offset of the block's or the stub's counter, signed.
+        target: offset of the instruction's counter, signed.
+        weight: how many times the source is added to the target.
+    """
 
     source: I64
     target: I64
@@ -65,8 +74,14 @@ def _none() -> I64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """wanted: the same sites, counting in blocks.  entered: indexes of those that need a stub, and
-    counters: the places of the stubs' counters, as 64 bits with a sign."""
+    """Sites that count in blocks.
+
+    Attributes:
+        wanted: the sites, with the work that is left at each.
+        entered: indexes of those that need a stub.
+        counters: offset of each stub's counter, signed.
+        sums: what the counters of blocks and stubs mean.
+    """
 
     wanted: Sequence[WantedSite]
     entered: I64 = field(default_factory=_none)
@@ -81,12 +96,18 @@ def arrange(
     rules: BlockRules,
     started: U64 = _NO_ADDRESSES,
 ) -> Blocks:
-    """The blocks of sites in the order of their addresses.  free: where counting need not save
-    anything.  started: addresses of those to which a run's jump leads, whether anybody asked for
-    them or not."""
+    """Form the blocks of sites.
+
+    Args:
+        wanted: the sites, in the order of their addresses.
+        chains: of the sites.
+        free: the sites at which a counter can be changed without saving anything.
+        rules: what blocks may use.
+        started: addresses of sites that a run's jump leads to, with or without a probe.
+    """
     if not wanted:
         return Blocks(wanted)
-    places = _Places.of(wanted)
+    counters_of = _SiteCounters.of(wanted)
     every = np.arange(len(wanted))
     joins = _joins(wanted, chains, rules)
     lines = np.flatnonzero(~joins)
@@ -100,7 +121,7 @@ def arrange(
     patched |= np.isin(np.array([w.site.address for w in wanted], np.uint64), started)
     joined = ~begins & patched
     need = 1 + np.add.reduceat(joined, low, dtype=np.int64)
-    made = np.add.reduceat(places.count > 0, low, dtype=np.int64) >= 2
+    made = np.add.reduceat(counters_of.count > 0, low, dtype=np.int64) >= 2
     made = _within(made & (high - low > 1), need, rules.room)
     first = signed(rules.first) + 8 * np.cumsum(np.where(made, need, 0))
     common = first - 8 * need
@@ -111,13 +132,13 @@ def arrange(
     counts_at = np.minimum.reduceat(np.where(free, every, len(wanted)), low)
     counts_at = np.where(counts_at < high, counts_at, low)
 
-    # Who joins behind where the block counts is not in C; who joins before it is counted with C,
-    # but has not run what is before.
+    # C misses executions that join after the counting instruction, and includes those that join
+    # before it without having run the start of the block.
     before = entered <= counts_at[own]
     start, end = np.where(before, low[own], entered), np.where(before, entered, high[own])
     members = np.flatnonzero(made[block])
     sums = _sums(
-        places,
+        counters_of,
         np.concatenate([members, ragged(start, end - start)]),
         np.concatenate([common[block[members]], np.repeat(counters, end - start)]),
         np.concatenate([np.ones(len(members), np.int64),
@@ -136,7 +157,7 @@ def arrange(
 
 
 def _within(made: Bools, need: I64, room: int) -> Bools:
-    """The blocks for whose counters there is room: one after another, those that still fit."""
+    """Return the blocks whose counters fit into `room`: in order, each that still fits."""
     if int(need[made].sum()) <= room:
         return made
     kept = np.zeros(len(made), np.bool_)
@@ -148,15 +169,21 @@ def _within(made: Bools, need: I64, room: int) -> Bools:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Places:
-    """The counters of sites: those of each begin at `start` in `every`."""
+class _SiteCounters:
+    """Offsets of the counters of sites, signed.
+
+    Attributes:
+        start: where those of each site begin in `every`.
+        count: how many each site has.
+        every: those of all sites.
+    """
 
     start: I64
     count: I64
     every: I64
 
     @classmethod
-    def of(cls, wanted: Sequence[WantedSite]) -> _Places:
+    def of(cls, wanted: Sequence[WantedSite]) -> _SiteCounters:
         known: dict[int, tuple[int, int]] = {}  # sites share their work
         every: list[int] = []
         rows = []
@@ -171,18 +198,18 @@ class _Places:
         return cls(table[:, 0], table[:, 1], np.array(every, np.int64))
 
 
-def _sums(places: _Places, sites: I64, source: I64, weight: I64) -> BlockSums:
-    """What each of these sources adds to all counters of its site."""
-    count = places.count[sites]
+def _sums(counters: _SiteCounters, sites: I64, source: I64, weight: I64) -> BlockSums:
+    """Return the sums that add each source to all counters of its site."""
+    count = counters.count[sites]
     return BlockSums(
         np.repeat(source, count),
-        places.every[ragged(places.start[sites], count)],
+        counters.every[ragged(counters.start[sites], count)],
         np.repeat(weight, count),
     )
 
 
 def _joins(wanted: Sequence[WantedSite], chains: Chains, rules: BlockRules) -> Bools:
-    """Which sites are in the block of the one before, when that has one."""
+    """Return which sites are in the block of the site before them."""
     known = {id(work.bodies): only_counts(work) for work in wanted if not work.rerun_prefix}
     counting = np.array([known[id(w.bodies)] if not w.rerun_prefix else False for w in wanted])
     faulting = np.zeros(len(wanted), np.bool_)
@@ -199,13 +226,13 @@ def _joins(wanted: Sequence[WantedSite], chains: Chains, rules: BlockRules) -> B
 
 
 def only_counts(work: WantedSite) -> bool:
-    """Whether a site does nothing but add to counters, if that."""
+    """Return whether a site's work is nothing, or only adds to counters."""
     counts = all(isinstance(body, CountBody) and body.guard is None for body in work.bodies)
     return counts and not work.rerun_prefix
 
 
 def signed(place: int) -> int:
-    """The place of a counter (CountBody's offsets) as 64 bits with a sign: those of shared counters
+    """Return a counter's offset (CountBody) as a signed 64-bit number.  Those of shared counters
     are addresses."""
     return place - (1 << 64) if place >> 63 > 0 else place
 

@@ -1,16 +1,15 @@
-"""Chains: which trampolines lead straight into which others (docs/architecture.md, "Chains").
+"""Chains: which trampolines lead straight into which others (docs/chains.md).
 
-When the instruction that comes next, or the one that a branch goes to, is planted as well, control
-need not go back to the kernel's text only to leave it again by the next patch: it goes on in that
-site's trampoline.  Every site keeps its own patch, so whoever comes another way (a return, a
-computed jump, a thread that was inside) is counted all the same: a chain changes what a hit costs,
-never what is counted.
+If the next instruction, or a branch target, is planted as well, control need not go back to the
+kernel's text only to leave it again by the next patch: it goes on in that site's trampoline.  Every
+site keeps its own patch, so a thread that comes another way (a return, a computed jump, from inside
+the function) is counted all the same: a chain changes what a hit costs, never what is counted.
 
 Trampolines lie in the order of their sites, so that control falls from one into the next without
-a jump.  A thread could then stay in a chain for as long as a loop of the function runs, also when
-the patches are gone.  In that order each loop has a link that leads backward; the trampoline at
-its end, a head, begins with an instruction that a jump fits over.  Unplanting writes a jump to the
-original there, and a thread that was inside leaves the chain within one turn.
+a jump.  A thread could then stay in a chain for as long as a loop of the function runs, even after
+the patches are gone.  In that order each loop has a link that leads backward; the trampoline that
+it leads to, a head, begins with an instruction that a jump fits over.  Unplanting writes a jump to
+the original there, and a thread that was inside leaves the chain within one turn.
 """
 
 from __future__ import annotations
@@ -26,10 +25,15 @@ from kinst.patch.flows import CALL, flows_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chains:
-    """Of sites in the order of their addresses.  falls_into: the next one's trampoline lies
-    straight behind its own.  straight: control goes on there and nowhere else, but for faults.
-    target: the index of the one that its direct branch or call leads to, or -1.  head: a link
-    leads back to it.  reached: any link leads to it."""
+    """Links between the trampolines of sites, which are in the order of their addresses.
+
+    Attributes:
+        falls_into: whether the next one's trampoline lies directly after its own.
+        straight: whether control goes on there and nowhere else, faults aside.
+        target: index of the site that its direct branch or call leads to, or -1.
+        head: whether a link leads back to it.
+        reached: whether any link leads to it.
+    """
 
     falls_into: Bools
     straight: Bools
@@ -38,24 +42,24 @@ class Chains:
     reached: Bools
 
     def __bool__(self) -> bool:
-        """Whether there are any links."""
+        """Return whether there are any links."""
         return bool(self.reached.any())
 
 
 def no_chains(count: int) -> Chains:
-    """Sites that are each planted by themselves."""
+    """Return the chains of sites that are each planted by themselves."""
     none = np.zeros(count, np.bool_)
     return Chains(none, none, np.full(count, -1, np.int64), none, none)
 
 
 def find_chains(sites: Columns, isa: Isa) -> Chains:
-    """The chains of sites, which are in the order of their addresses."""
+    """Return the chains of sites, which are in the order of their addresses."""
     count = len(sites)
     if not count:
         return no_chains(0)
     leads = leads_of(sites, isa)
-    behind = np.append(sites.address[1:], np.uint64(0))
-    falls_into = leads.falls & (sites.after == behind)
+    following = np.append(sites.address[1:], np.uint64(0))
+    falls_into = leads.falls & (sites.after == following)
     at = np.minimum(np.searchsorted(sites.address, leads.target), count - 1)
     target = np.where(sites.address[at] == leads.target, at, -1)
     head, reached = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
@@ -67,12 +71,12 @@ def find_chains(sites: Columns, isa: Isa) -> Chains:
 
 
 def leads_of(sites: Columns, isa: Isa) -> Leads:
-    """Where control goes from each."""
+    """Return where control goes from each site."""
     flows = flows_of(sites, isa)
-    # A call comes back by its return address, which is the original one.
+    # A call returns to its return address, which is the original one.
     return Leads(flows.falls & (flows.kind != CALL), flows.target, flows.kind)
 
 
 def reached_sites(chains: Chains, sites: Columns) -> U64:
-    """Addresses of the sites that any link leads to."""
+    """Return the addresses of the sites that any link leads to."""
     return sites.address[chains.reached]

@@ -1,4 +1,4 @@
-"""Site descriptors: what a clause is told of the probe that fired (core/layout.py SITE_*).
+"""Site descriptors: what a clause can read about the probe that fired (core/layout.py SITE_*).
 
 Tested by tests/patch/test_ways.py.
 """
@@ -32,7 +32,8 @@ NO_SLOT = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class FrameRule:
-    """CFA = frame[slot] + offset; the return address is at CFA + return_offset."""
+    """How to find a function's caller: CFA = frame[slot] + offset, and the return address is at
+    CFA + return_offset."""
 
     slot: int
     offset: int
@@ -40,13 +41,14 @@ class FrameRule:
 
 
 class Strings:
-    """NUL-terminated texts, each stored once; offsets are from the area's start."""
+    """An area of NUL-terminated texts, each stored once."""
 
     def __init__(self, start: bytes = b"") -> None:
         self._data = bytearray(start)
         self._at: dict[str, int] = {}
 
     def add(self, text: str) -> int:
+        """Return the text's offset from the start of the area."""
         at = self._at.get(text)
         if at is None:
             at = self._at[text] = len(self._data)
@@ -59,12 +61,12 @@ class Strings:
 
 
 def descriptor_size(constant_aggregations: int) -> int:
-    """Bytes of one descriptor."""
+    """Return the bytes of one descriptor."""
     return SITE_HEADER + 8 * constant_aggregations
 
 
 class Described(Protocol):
-    """A probe of which a descriptor tells."""
+    """A probe that a descriptor is about."""
 
     @property
     def probe(self) -> Probe: ...
@@ -74,12 +76,12 @@ class Described(Protocol):
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """arg0... of a probe with a site."""
+        """arg0, arg1, ... of a probe with a site."""
         ...
 
 
 def _row(size: int) -> np.dtype[np.void]:
-    """A descriptor as core/layout.py has it: SITE_*."""
+    """Return the layout of a descriptor (core/layout.py SITE_*)."""
     return np.dtype(
         {
             "names": ["probe", "epid", "pc", "names", "slot", "offset", "back", "ten", "keys"],
@@ -105,11 +107,16 @@ def descriptors_of(
     keys: Sequence[tuple[int, ...]] = (),
     rules: Mapping[int, FrameRule] | None = None,
 ) -> bytes:
-    """Descriptors of `size` bytes, one behind the other.
+    """Return descriptors, joined.
 
-    base: address of the strings as the machine that runs the probes sees it.  keys: of each row,
-    its entries in the constant-key aggregations, in their order.  rules: how the caller is found,
-    by the index of a row."""
+    Args:
+        rows: the probes.
+        base: address of the strings as the machine that runs the probes sees it.
+        strings: the area that names are added to.
+        size: bytes of one descriptor.
+        keys: entries of each row in the constant-key aggregations, in their order.
+        rules: how to find the caller, by the index of a row.
+    """
     if not rows:
         return b""
     table = np.zeros(len(rows), _row(size))

@@ -1,4 +1,4 @@
-"""Where control goes from many instructions, as columns of what Isa.flow() says of one.
+"""Where control goes from many instructions: Isa.flow() as columns.
 
 Tested by tests/patch/test_gates.py and tests/patch/test_lines_of_runs.py.
 """
@@ -15,8 +15,8 @@ JUMP, BRANCH, CALL, RETURN, INDIRECT, TRAP = map(FLOW_KINDS.index, FLOW_KINDS[2:
 
 
 def flows_of(columns: Columns, isa: Isa) -> Flows:
-    """What the ISA alone knows: of those that are marked all at once, of others by one of each
-    encoding."""
+    """Return where control goes from each, as far as the ISA alone knows.  Marked instructions are
+    answered all at once, others once for each encoding."""
     leads = isa.leads(columns)
     kind, target = leads.kind.copy(), leads.target.copy()
     falls = leads.falls | (kind == CALL)
@@ -33,7 +33,7 @@ def flows_of(columns: Columns, isa: Isa) -> Flows:
 
 
 def _alike(columns: Columns, rows: I64) -> tuple[I64, list[I64]]:
-    """Rows of instructions with different codes, and for each of them all that have its code."""
+    """Return a row of each different encoding, and for each of them all rows that have it."""
     if not len(rows):
         return rows, []
     whole = columns.code[rows].view(np.uint64)

@@ -1,11 +1,10 @@
-"""Gates: jumps at the instructions that lead to a site, where nothing better fits on the site
-itself (docs/chains.md).
+"""Gates: jumps at the instructions that lead to a site, if the site itself has room for none
+(docs/chains.md).
 
-A short instruction that a branch leads to cannot be inside a run, and before the next one that is
-entered there may be no room for a jump.  But most control comes to it from a few known places: the
-instruction before it, and the branches that name it.  Displaced themselves, by a jump of their own
-or in a run, they lead straight into the site's trampoline.  The site keeps its trap, for
-control that comes another way.
+A branch target cannot be inside a run, and there may be no room for a jump between it and the next
+leader.  But control reaches it mostly from a few known instructions: the one before it, and the
+branches that name it.  Displaced themselves, by a jump of their own or in a run, they lead straight
+into the site's trampoline.  The site keeps its trap, for control that comes another way.
 """
 
 from __future__ import annotations
@@ -40,13 +39,14 @@ class Predecessors:
 
 
 def predecessors_of(
-    sites: Bools, flows: Flows, goal: I64, follows: Bools, elsewhere: Bools
+    sites: Bools, flows: Flows, target: I64, follows: Bools, elsewhere: Bools
 ) -> Predecessors:
     """Find the predecessors of some instructions of functions.
 
     Args:
         sites: the rows to find them for.
-        goal: the row in the same function that each direct jump or branch leads to, or -1.
+        flows: where control goes from each row.
+        target: the row in the same function that each direct jump or branch leads to, or -1.
         follows: rows that come directly after the row before.
         elsewhere: rows that anything else leads to, the starts of functions among them.
     """
@@ -56,10 +56,10 @@ def predecessors_of(
     onward = np.zeros(len(sites), np.bool_)
     onward[1:] = (flows.falls & ~returns)[:-1]
     fallen = np.flatnonzero(sites & follows & onward)
-    leads = ((flows.kind == JUMP) | (flows.kind == BRANCH)) & (goal >= 0)
-    leads[leads] = sites[goal[leads]]
+    leads = ((flows.kind == JUMP) | (flows.kind == BRANCH)) & (target >= 0)
+    leads[leads] = sites[target[leads]]
     branches = np.flatnonzero(leads)
-    site = np.concatenate([fallen, goal[branches]])
+    site = np.concatenate([fallen, target[branches]])
     known = np.zeros(len(sites), np.bool_)
     known[site] = True
     known &= ~elsewhere & ~(returned_to & follows)

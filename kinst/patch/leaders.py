@@ -3,8 +3,8 @@
 A leader is an instruction that control can enter other than from the instruction before it.  An
 instruction may be inside a run only if it is no leader.  Control can enter by:
 - direct branches and calls: the function's own by its instructions, all other code's by whatever
-  its bytes could be (Isa.branches).  A planted branch of the function itself is no hindrance:
-  displaced, it leads to the trampoline of its target, whatever becomes of the text there;
+  its bytes could be (Isa.branches).  A planted branch of the function itself is no hindrance: its
+  displaced copy leads to the trampoline of its target;
 - addresses that code makes, found in the same way;
 - computed jumps, by their tables; a function with such a jump and no known table has no runs;
 - the kernel's tables of fix-ups and of static keys (System.landings);
@@ -63,7 +63,7 @@ from kinst.patch.runs import (
 )
 from kinst.patch.ways import LONGEST
 
-TOGETHER = 1024  # functions that are looked at at once: what is known of them takes memory
+TOGETHER = 1024  # functions that are analysed at once; bounds the memory that it takes
 NO_ADDRESSES: U64 = np.zeros(0, np.uint64)
 
 
@@ -114,18 +114,19 @@ class _FunctionRows:
 
     @property
     def end(self) -> I64:
-        """Of each row, the place behind it."""
+        """Of each row, the place after its last byte."""
         return self.place + self.columns.size
 
     def rows_of(self, addresses: U64, of: I64) -> I64:
-        """The rows of instructions of these functions; -1 for none."""
+        """Return the rows of the instructions at these addresses of the functions `of`; -1 if
+        there is none."""
         return self.row_at[self.base[of] + (addresses - self.start[of]).view(np.int64)].astype(
             np.int64
         )
 
     def within(self, addresses: U64) -> tuple[I64, I64]:
-        """Of ascending addresses, those that have places: their indexes, and the places.  One that
-        is in several functions, or behind one and in another, has several."""
+        """Return the indexes of those of ascending addresses that have places, and the places.  An
+        address in several functions, or after one and in another, has several."""
         start = self.start
         size = np.diff(self.base)
         low = np.searchsorted(addresses, start)
@@ -144,11 +145,11 @@ class _Entered:
         code: the functions.
         text: bytes at their places.
         branched_to: places that direct branches of the function itself lead to.
-        elsewhere: places that anything else leads to, but for the instruction before.
+        elsewhere: places that anything else leads to except the instruction before.
         undisplaced: those of branched_to that an unplanted branch, or a call, leads to.
         returned_to: places that may be live return addresses.
         blind: rows of functions with a computed jump whose targets are not known.
-        idle: rows that only fill room.
+        idle: rows that do nothing and that control does not reach.
         begins: rows where a jump can be made.
     """
 
@@ -164,7 +165,7 @@ class _Entered:
 
     @property
     def leaders(self) -> Bools:
-        """Rows whose original instruction control may enter."""
+        """Whether control may enter each row's original instruction."""
         return (self.undisplaced | self.elsewhere | self.returned_to)[self.code.place]
 
 
@@ -177,10 +178,10 @@ class Leaders:
         self._kernel = kernel
         self._branches: dict[tuple[int, int], tuple[U64, U64]] = {}
         self._spares: dict[int, dict[int, int]] = {}
-        self._beyond = isa.RUN_SIZE + LONGEST  # places behind each function
+        self._beyond = isa.RUN_SIZE + LONGEST  # places after each function
 
     def seen_by(self, kernel: PlantableKernel) -> Leaders:
-        """Return these leaders with what another view of the kernel has decoded."""
+        """Return these leaders, which read the kernel through another view from now on."""
         self._kernel = kernel
         return self
 
@@ -196,7 +197,7 @@ class Leaders:
 
         Args:
             planted: the instructions, each with whether it has room for a jump of its own.
-            taken: addresses of instructions that must stay where they are.
+            taken: addresses of instructions that must not be displaced.
             gates: whether to displace the predecessors of instructions that are left to traps.
             live: probable live return addresses, ascending: no run covers them, since planting
                 would find them and fall back.
@@ -242,22 +243,30 @@ class Leaders:
     def _look(
         self, code: _FunctionRows, asked: Bools, own: Bools, taken: U64, live: U64, *, gates: bool
     ) -> FoundRuns:
-        """The runs in some functions, which are short of room."""
+        """Return the runs in functions that have short planted instructions.
+
+        Args:
+            code: the functions.
+            asked: rows that are planted.
+            own: rows of those that have room for a jump of their own.
+            taken: addresses of instructions that must not be displaced, ascending.
+            live: probable live return addresses, ascending.
+            gates: whether to displace predecessors.
+        """
         seen = self._see(code, live, asked)
         jump = self._isa.RUN_SIZE
         unfit = np.isin(code.columns.address, taken)
         unfit |= self._unfit(code, near(code.place, asked & ~own, jump), asked)
         elsewhere = seen.elsewhere[code.place] | ~code.follows
-        # Every branch here stays within its function.
-        goals, known = self._goals(code), ~seen.blind
-        before = predecessors_of(asked & ~own & known, code.flows, goals, code.follows, elsewhere)
+        targets, known = self._branch_targets(code), ~seen.blind
+        before = predecessors_of(asked & ~own & known, code.flows, targets, code.follows, elsewhere)
         reached = before.covered(asked)
         runs = self._runs_in(seen, asked, own, unfit, reached)
         if not gates:
             return self._found(seen, asked, runs, np.zeros_like(asked), frozenset())
         count = len(asked)
         left = asked & ~own & ~runs.inside(count)
-        before = predecessors_of(left & known, code.flows, goals, code.follows, elsewhere)
+        before = predecessors_of(left & known, code.flows, targets, code.follows, elsewhere)
         more = np.zeros(count, np.bool_)
         more[before.row] = True
         more &= ~asked
@@ -286,10 +295,10 @@ class Leaders:
         self, seen: _Entered, asked: Bools, runs: ChosenRuns, gates: Bools, gated: frozenset[int]
     ) -> FoundRuns:
         code = seen.code
-        spare = dict[int, int]()
+        dead_registers = dict[int, int]()
         for k in range(len(code.functions)) if self._isa.needs_dead_register else ():
-            spare |= self._spare(code, k)
-        members = runs.behind - runs.first
+            dead_registers |= self._dead_registers(code, k)
+        members = runs.end - runs.first
         columns = code.columns
         made = Runs(
             columns.address[ragged(runs.first, members)], bounds_of(members),
@@ -297,7 +306,7 @@ class Leaders:
         )  # fmt: skip
         unprobed = np.flatnonzero(runs.inside(len(asked)) & ~asked)
         return FoundRuns(
-            made, self._sites(code, unprobed), spare,
+            made, self._sites(code, unprobed), dead_registers,
             self._sites(code, np.flatnonzero(gates)), gated,
         )  # fmt: skip
 
@@ -316,8 +325,15 @@ class Leaders:
     def _runs_in(
         self, seen: _Entered, planted: Bools, own: Bools, unfit: Bools, reached: Bools
     ) -> ChosenRuns:
-        """The best runs around these instructions.  own: those of them with room for a jump.
-        reached: those whose traps would not be used."""
+        """Return the best runs around the planted rows.
+
+        Args:
+            seen: the functions, and where control may enter them.
+            planted: rows that are planted.
+            own: rows of those with room for a jump of their own.
+            unfit: rows that cannot be in a run.
+            reached: rows whose predecessors are all displaced.
+        """
         code, jump = seen.code, self._isa.RUN_SIZE
         around = near(code.place, planted & ~own, jump)
         lines = self._lines(seen, around, unfit)
@@ -331,15 +347,16 @@ class Leaders:
             padding=self._padding(seen, around), begins=seen.begins,
         )  # fmt: skip
 
-    def _goals(self, code: _FunctionRows) -> I64:
-        """The rows to which direct branches lead in their own functions; -1 for none."""
-        found = np.full(len(code.place), -1, np.int64)
+    def _branch_targets(self, code: _FunctionRows) -> I64:
+        """Return the row of its own function that each direct branch leads to; -1 for none."""
+        targets = np.full(len(code.place), -1, np.int64)
         which, places = self._own_targets(code)
-        found[which] = code.row_at[places]
-        return found
+        targets[which] = code.row_at[places]
+        return targets
 
     def _own_targets(self, code: _FunctionRows) -> tuple[I64, I64]:
-        """Rows of direct branches that lead to places of their own functions, and those places."""
+        """Return the rows of direct branches within their functions, and the places of their
+        targets."""
         which = np.flatnonzero(code.flows.direct)
         of = code.of[which]
         offset = (code.flows.target[which] - code.start[of]).view(np.int64)
@@ -347,13 +364,19 @@ class Leaders:
         return which[there], (offset + code.base[of])[there]
 
     def _see(self, code: _FunctionRows, live: U64, asked: Bools) -> _Entered:
-        """Find where control may enter these functions.  asked: the planted instructions."""
+        """Find where control may enter these functions.
+
+        Args:
+            code: the functions.
+            live: probable live return addresses, ascending.
+            asked: rows that are planted.
+        """
         branched_to, undisplaced, elsewhere, returned_to = np.zeros((4, code.base[-1]), np.bool_)
         returned_to[code.within(live)[1]] = True
-        branches, goals = self._own_targets(code)
-        branched_to[goals] = True
+        branches, targets = self._own_targets(code)
+        branched_to[targets] = True
         displaced = asked[branches] & np.isin(code.flows.kind[branches], (JUMP, BRANCH))
-        undisplaced[goals[~displaced]] = True
+        undisplaced[targets[~displaced]] = True
         for known in (self._landings, self._symbols):
             elsewhere[code.within(known)[1]] = True
         blind = np.zeros(len(code.functions), np.bool_)
@@ -362,33 +385,32 @@ class Leaders:
         for low, high in self._pieces(code):
             inside = np.flatnonzero((start >= np.uint64(low)) & (start < np.uint64(high)))
             self._read(code, inside, text)
-            places, targets = self._branches_of(low, high)
-            which, there = code.within(targets)
+            sources, aims = self._branches_of(low, high)
+            which, there = code.within(aims)
             function = np.searchsorted(code.base, there, side="right") - 1
             first = start[function]
             size = np.diff(code.base)[function] - self._beyond
-            out = (places[which] < first) | (places[which] >= first + size.view(np.uint64))
+            out = (sources[which] < first) | (sources[which] >= first + size.view(np.uint64))
             elsewhere[there[out]] = True
-        self._made(code, elsewhere, blind)
-        # Only what is behind code that does not go on is asked about.
-        behind = code.follows.copy()
-        behind[1:] &= ~code.flows.falls[:-1]
-        fills = self._fills(code, behind)
+        self._add_computed(code, elsewhere, blind)
+        unreached = code.follows.copy()
+        unreached[1:] &= ~code.flows.falls[:-1]
+        fills = self._fills(code, unreached)
         begins = np.ones(len(code.place), np.bool_)
         if self._isa.needs_dead_register:
-            spare = {at for k in range(len(code.functions)) for at in self._spare(code, k)}
-            begins = np.isin(code.columns.address, np.array(sorted(spare), np.uint64))
+            dead = {at for k in range(len(code.functions)) for at in self._dead_registers(code, k)}
+            begins = np.isin(code.columns.address, np.array(sorted(dead), np.uint64))
         idle = idle_of(code.flows, fills, code.follows)
         return _Entered(
             code, text, branched_to, elsewhere, undisplaced, returned_to, blind[code.of], idle,
             begins,
         )  # fmt: skip
 
-    def _fills(self, code: _FunctionRows, behind: Bools) -> Bools:
-        """The instructions that are padding, of these and of those straight behind padding."""
-        found = np.zeros(len(behind), np.bool_)
+    def _fills(self, code: _FunctionRows, unreached: Bools) -> Bools:
+        """Return which of these rows, and of those directly after padding, are padding."""
+        found = np.zeros(len(unreached), np.bool_)
         columns, known = code.columns, dict[bytes, bool]()
-        rows = np.flatnonzero(behind)
+        rows = np.flatnonzero(unreached)
         while len(rows):
             kept = []
             for k in rows.tolist():
@@ -401,9 +423,9 @@ class Leaders:
             rows = np.array([k for k in kept if k < len(found) and code.follows[k]], np.int64)
         return found
 
-    def _made(self, code: _FunctionRows, elsewhere: Bools, blind: Bools) -> None:
-        """Where tables of computed jumps lead, and what may be the addresses of tables; whether
-        there is a computed jump of which nothing is known."""
+    def _add_computed(self, code: _FunctionRows, elsewhere: Bools, blind: Bools) -> None:
+        """Mark the targets in tables of computed jumps, and what may be the addresses of tables, in
+        `elsewhere`, and functions with a computed jump of unknown targets in `blind`."""
         kernel, isa, columns = self._kernel, self._isa, code.columns
         computing = np.zeros(len(code.functions), np.bool_)
         computing[code.of[code.flows.kind == INDIRECT]] = True
@@ -419,7 +441,7 @@ class Leaders:
                 parts = kernel.parts(function)
                 computed = kernel.computed(parts)
                 addresses += computed
-                # Without an address that could be a table's it leads out of the function.
+                # Without an address that could be a table's, the jump leaves the function.
                 blind[k] = not computed and any(
                     isa.jump_tables(kernel.instructions(part)) for part in parts
                 )
@@ -429,7 +451,7 @@ class Leaders:
             elsewhere[int(code.base[k]) + np.array(inside, np.int64)] = True
 
     def _is_alone(self, function: Function) -> bool:
-        """Whether it has no parts in other places (Kernel.parts)."""
+        """Return whether all of a function is in one place (Kernel.parts)."""
         return COLD not in function.name and function.name.split("@")[0] not in self._parted
 
     @cached_property
@@ -437,8 +459,8 @@ class Leaders:
         names = (f.name.partition(COLD) for f in self._system.functions())
         return frozenset(stem for stem, cold, _ in names if cold)
 
-    def _spare(self, code: _FunctionRows, k: int) -> dict[int, int]:
-        """Isa.dead_registers of one of the functions, by address."""
+    def _dead_registers(self, code: _FunctionRows, k: int) -> dict[int, int]:
+        """Return Isa.dead_registers of one of the functions, by address."""
         start = code.functions[k].address
         known = self._spares.get(start)
         if known is None:
@@ -459,8 +481,8 @@ class Leaders:
         return known
 
     def _unfit(self, code: _FunctionRows, some: Bools, asked: Bools) -> Bools:
-        """Return which of some instructions cannot be in a run.  Whether those without a probe
-        can be displaced has not been checked yet."""
+        """Return which of some rows cannot be in a run.  Rows without a probe are checked for
+        whether they can be displaced, as `asked` ones have been already."""
         found = np.zeros(len(some), np.bool_)
         rows = np.flatnonzero(some)
         if len(rows):
@@ -469,14 +491,14 @@ class Leaders:
         spans = _spans(code, rows)
         if spans:
             found[rows] |= np.array(self._kernel.refused(spans), np.bool_)
-            # A probed one that faults or traps has the hook that it needs.
+            # A probed instruction that faults or traps has the hook that it needs.
             fixup, is_bug = self._system.fixup, self._system.is_bug
             found[rows] |= [fixup(at) is not None or is_bug(at) for at, _ in spans]
         return found
 
     def _padding(self, seen: _Entered, around: Bools) -> I64:
-        """Bytes of padding behind each instruction that does not go on, of those around, as far as
-        a jump may need them."""
+        """Return the bytes of padding after each row of `around` that control does not fall
+        through, as far as a jump may need them."""
         code, jump = seen.code, self._isa.RUN_SIZE
         found = np.zeros(len(around), np.int64)
         rows = np.flatnonzero(around & ended_of(code.flows))
@@ -500,8 +522,8 @@ class Leaders:
         return found
 
     def _pieces(self, code: _FunctionRows) -> Sequence[tuple[int, int]]:
-        """The ranges of code that the functions are in: the kernel's, or a module's, or their
-        own."""
+        """Return the ranges of code that the functions are in: the kernel's, a module's, or else
+        the function's own."""
         ranges = [self._system.text, *(m.text for m in self._system.modules())]
         start = code.start
         used, known = [], np.zeros(len(start), np.bool_)
@@ -514,7 +536,7 @@ class Leaders:
         return [*used, *((f.address, f.address + f.size) for f in alone)]
 
     def _read(self, code: _FunctionRows, which: I64, text: U8) -> None:
-        """Put the bytes of functions, and some behind each, in their places."""
+        """Put the bytes of functions, and those directly after each, in their places of `text`."""
         some = [(code.functions[k], int(code.base[k])) for k in which.tolist()]
         first = some[0][0].address
         end = max(f.address + f.size for f, _ in some) + self._beyond
@@ -532,7 +554,7 @@ class Leaders:
                     break
 
     def _branches_of(self, low: int, high: int) -> tuple[U64, U64]:
-        """Isa.branches of a range of code."""
+        """Return Isa.branches of a range of code."""
         if (low, high) not in self._branches:
             code = self._system.code(low, high - low)
             self._branches[low, high] = self._isa.branches(code, low)
@@ -548,16 +570,16 @@ class Leaders:
 
 
 def _spans(code: _FunctionRows, rows: I64) -> list[tuple[int, int]]:
-    """Address and size of instructions."""
+    """Return address and size of each of these rows."""
     columns = code.columns
     return list(zip(columns.address[rows].tolist(), columns.size[rows].tolist(), strict=True))
 
 
 def _merged(some: ChosenRuns, others: ChosenRuns) -> ChosenRuns:
-    """Runs of different functions, in order."""
+    """Merge runs of different functions, in order."""
     first = np.concatenate([some.first, others.first])
     order = np.argsort(first)
     return ChosenRuns(
-        first[order], np.concatenate([some.behind, others.behind])[order],
+        first[order], np.concatenate([some.end, others.end])[order],
         np.concatenate([some.size, others.size])[order],
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A plan as annotated assembly (--dump plan): each site's patch, its trampoline, and where that
+"""A plan as annotated assembly (--dump plan): each site's patch and trampoline, and where that
 leads.
 
 Tested by tests/patch/test_chains.py.
@@ -16,8 +16,8 @@ NameOf = Callable[[int], str]  # an address of kernel code to function+offset
 
 
 def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
-    """Lines without newlines: a site's original instruction with the way it is planted, then the
-    code of its trampoline, indented, with the ends of links spelled out."""
+    """Yield lines without newlines: a site's original instruction with the way it is planted, then
+    its trampoline, indented, with the names of the addresses that it jumps to."""
     places = {at: site[0] for (at, _), site in zip(plan.text, plan.sites, strict=True)}
     heads, links = {patch.address for patch in plan.exits}, set(plan.chained.tolist())
     runs = {run.patch.address: run for run in plan.runs}
@@ -32,36 +32,36 @@ def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
             size = len(runs[address].patch.new)
             yield f"    one patch of {size} bytes, over {', '.join(covered) or 'padding'}"
         if address in stubs:
-            yield f"    {stubs[address]:x}  a stub: who comes by the patch joins the block here"
+            yield f"    {stubs[address]:x}  a stub: control from the patch joins the block here"
         if at in heads:
             yield f"    {at:x}  the head of a loop: unplanting writes a jump to the site here"
         instructions = list(isa.decode(code, at))
         for instruction in instructions:
             note = _note(instruction, isa, places, name_of)
             yield f"    {instruction.address:x}  {instruction.text:<40} {note}".rstrip()
-        behind = places.get(at + len(code))
-        if behind is not None and instructions and _goes_on(instructions[-1], isa):
-            yield f"    falls into {name_of(behind)}"
+        following = places.get(at + len(code))
+        if following is not None and instructions and _falls_through(instructions[-1], isa):
+            yield f"    falls into {name_of(following)}"
 
 
 def _stubs(plan: Plan, isa: Isa, places: Mapping[int, int]) -> dict[int, int]:
-    """Site to stub, of those that are entered by one: where its last jump leads to."""
-    found = {}
+    """Map each site with a stub to that stub's address, by the stub's last jump."""
+    stubs = {}
     for at, code in plan.stubs:
         *_, last = isa.decode(code, at)
         target = isa.flow(last.code, last.address).target
         if target is not None and target in places:
-            found[places[target]] = at
-    return found
+            stubs[places[target]] = at
+    return stubs
 
 
-def _goes_on(last: Instruction, isa: Isa) -> bool:
+def _falls_through(last: Instruction, isa: Isa) -> bool:
     flow = isa.flow(last.code, last.address)
     return flow.falls_through and flow.kind != "call"
 
 
 def _note(instruction: Instruction, isa: Isa, places: Mapping[int, int], name_of: NameOf) -> str:
-    """Where a direct jump or call goes, when it leaves the trampoline."""
+    """Name what a direct jump or call out of the trampoline leads to, or return ""."""
     flow = isa.flow(instruction.code, instruction.address)
     if flow.target is None:
         return ""

@@ -1,20 +1,51 @@
-"""Patches, and pieces of code, as columns: sequences of plain values that take a few bytes for
-each of them instead of several objects."""
+"""Patches, and pieces of code, as columns: sequences of plain values that take a few bytes a value
+instead of several objects.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import TypeVar, overload
 
 import numpy as np
 
 from kinst.core.columns import I64, U64, ragged
 
+R = TypeVar("R", covariant=True)
+
+
+class Rows(Sequence[R]):
+    """A sequence whose values are kept as columns."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def row(self, index: int) -> R:
+        """Return one value; the index is not negative."""
+
+    @overload
+    def __getitem__(self, index: int) -> R: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[R]: ...
+    def __getitem__(self, index: int | slice) -> R | Sequence[R]:
+        rows = range(len(self))[index]
+        return self.row(rows) if isinstance(rows, int) else [self.row(k) for k in rows]
+
+    def __iter__(self) -> Iterator[R]:
+        return map(self.row, range(len(self)))
+
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Bytes at an address of kernel text: what kinst writes and what was there."""
+    """A change of kernel text.
+
+    Attributes:
+        address: of the first byte.
+        new: the bytes that kinst writes.
+        old: the bytes that were there, as many.
+    """
 
     address: int
     new: bytes
@@ -22,9 +53,15 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Patches(Sequence[Patch]):
-    """Patches in an order.  new, old: the bytes of all, one behind the other; start: where those of
-    each begin, with one number more at the end."""
+class Patches(Rows[Patch]):
+    """Patches in an order, as columns.
+
+    Attributes:
+        address: of each patch.
+        start: where the bytes of each begin in new and old, then where the last end.
+        new: the new bytes of all patches, joined.
+        old: the old bytes of all patches, joined.
+    """
 
     address: U64
     start: I64
@@ -39,16 +76,9 @@ class Patches(Sequence[Patch]):
     def __len__(self) -> int:
         return len(self.address)
 
-    @overload
-    def __getitem__(self, index: int) -> Patch: ...
-    @overload
-    def __getitem__(self, index: slice) -> Patches: ...
-    def __getitem__(self, index: int | slice) -> Patch | Patches:
-        if isinstance(index, slice):
-            return self.take(np.arange(len(self))[index])
-        at = range(len(self))[index]
-        low, high = int(self.start[at]), int(self.start[at + 1])
-        return Patch(int(self.address[at]), self.new[low:high], self.old[low:high])
+    def row(self, index: int) -> Patch:
+        low, high = int(self.start[index]), int(self.start[index + 1])
+        return Patch(int(self.address[index]), self.new[low:high], self.old[low:high])
 
     def __iter__(self) -> Iterator[Patch]:
         bounds = self.start.tolist()
@@ -64,7 +94,7 @@ class Patches(Sequence[Patch]):
         )
 
     def take(self, which: I64) -> Patches:
-        """Some of them, by their indexes."""
+        """Return the patches with these indexes."""
         size = self.size[which]
         bytes_of = ragged(self.start[:-1][which], size)
         return Patches(
@@ -76,13 +106,13 @@ class Patches(Sequence[Patch]):
 
 
 def patches_of(patches: Iterable[Patch]) -> Patches:
-    """Patches as columns."""
+    """Return patches as columns."""
     rows = [(p.address, p.new, p.old) for p in patches]
     return patch_columns([a for a, _, _ in rows], [n for _, n, _ in rows], [o for _, _, o in rows])
 
 
 def patch_columns(address: Sequence[int], new: Sequence[bytes], old: Sequence[bytes]) -> Patches:
-    """The same from what patches are made of; new and old bytes of a patch are equally many."""
+    """Return patches as columns, from their parts."""
     start = np.zeros(len(address) + 1, np.int64)
     np.cumsum([len(one) for one in new], out=start[1:])
     return Patches(np.array(address, np.uint64), start, b"".join(new), b"".join(old))
@@ -92,11 +122,16 @@ NO_PATCHES = patches_of(())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces(Sequence[tuple[int, bytes]]):
-    """Code in one block of memory, as pieces: (address, bytes) each.
+class Pieces(Rows[tuple[int, bytes]]):
+    """Pieces of code in one block of memory: (address, bytes) each.  Bytes between pieces belong to
+    none.
 
-    address: of the block.  start: of each piece, from there.  Between pieces may be bytes that
-    belong to none."""
+    Attributes:
+        address: of the block.
+        block: its bytes.
+        start: offset of each piece in the block.
+        size: of each piece, in bytes.
+    """
 
     address: int
     block: bytes
@@ -106,13 +141,7 @@ class Pieces(Sequence[tuple[int, bytes]]):
     def __len__(self) -> int:
         return len(self.start)
 
-    @overload
-    def __getitem__(self, index: int) -> tuple[int, bytes]: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[tuple[int, bytes]]: ...
-    def __getitem__(self, index: int | slice) -> tuple[int, bytes] | Sequence[tuple[int, bytes]]:
-        if isinstance(index, slice):
-            return Pieces(self.address, self.block, self.start[index], self.size[index])
+    def row(self, index: int) -> tuple[int, bytes]:
         at = int(self.start[index])
         return self.address + at, self.block[at : at + int(self.size[index])]
 
@@ -122,7 +151,7 @@ class Pieces(Sequence[tuple[int, bytes]]):
 
 
 def pieces_of(pieces: Sequence[tuple[int, bytes]]) -> Pieces:
-    """Pieces, in the order of their addresses, as columns."""
+    """Return pieces, in the order of their addresses, as columns."""
     if not pieces:
         return NO_PIECES
     address = pieces[0][0]

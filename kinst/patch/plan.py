@@ -1,17 +1,15 @@
 """The patch plan: every write that planting needs, and the writes that undo it.
 
-A site's trampoline is made by its ISA, one by one (Isa.trampoline).  Of the many sites that are
-only counted, most are instructions of a few kinds whose trampolines differ in nothing but numbers:
-the ISA marks those when it decodes them, and makes them all at once (Isa.trampolines), byte for
-byte the same.
+The ISA makes each site's trampoline (Isa.trampoline).  Most of many counted sites are instructions
+of a few kinds, whose trampolines differ only in numbers: the ISA marks those when it decodes them,
+and makes them all at once (Isa.trampolines), byte for byte the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import overload
 
 import numpy as np
 
@@ -45,6 +43,7 @@ from kinst.patch.patches import (
     Patch,
     Patches,
     Pieces,
+    Rows,
     patches_of,
     pieces_of,
 )
@@ -52,18 +51,20 @@ from kinst.patch.runs import NO_RUNS, Runs, bounds_of
 from kinst.patch.wanted import WantedSite
 
 ALIGN = 16
-NO_SPARE: Mapping[int, int] = {}
+NO_DEAD: Mapping[int, int] = {}
 MOST_ROUNDS = 8  # of laying trampolines out
-TOGETHER = 1 << 15  # trampolines that are made at once: what bounds the memory that it takes
+TOGETHER = 1 << 15  # trampolines that are made at once; bounds the memory that it takes
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
     """One jump over several instructions.
 
-    insides: addresses of instructions that it lies over, but not at.  Where a CPU or a thread may
-    be about to go on at one of them, `instead` is written in its place: patches of the planted
-    instructions one by one.
+    Attributes:
+        patch: the jump.
+        insides: addresses of the instructions after the first.  If one of them may be a live
+            return address or a program counter, `instead` is written in place of the jump.
+        instead: patches of the planted instructions one by one.
     """
 
     patch: Patch
@@ -72,28 +73,29 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlannedRuns(Sequence[PlannedRun]):
-    """Runs as columns.  patches: one of each.  insides, instead: of all, one after another; those
-    of each run begin at inside_at and instead_at, which have one number more at the end.  goal:
-    where the jump of each leads."""
+class PlannedRuns(Rows[PlannedRun]):
+    """Runs as columns.
+
+    Attributes:
+        patches: the jump of each run.
+        insides: those of all runs, joined.
+        inside_at: where those of each run begin in insides, then where the last end.
+        instead: those of all runs, joined.
+        instead_at: where those of each run begin in instead, then where the last end.
+        target: where the jump of each leads.
+    """
 
     patches: Patches
     insides: U64
     inside_at: I64
     instead: Patches
     instead_at: I64
-    goal: U64
+    target: U64
 
     def __len__(self) -> int:
         return len(self.patches)
 
-    @overload
-    def __getitem__(self, index: int) -> PlannedRun: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[PlannedRun]: ...
-    def __getitem__(self, index: int | slice) -> PlannedRun | Sequence[PlannedRun]:
-        if isinstance(index, slice):
-            return [self[k] for k in range(len(self))[index]]
+    def row(self, index: int) -> PlannedRun:
         low, high = self.inside_at[index : index + 2].tolist()
         first, last = self.instead_at[index : index + 2].tolist()
         return PlannedRun(
@@ -101,42 +103,33 @@ class PlannedRuns(Sequence[PlannedRun]):
             tuple(self.instead[first:last]),
         )  # fmt: skip
 
-    def __iter__(self) -> Iterator[PlannedRun]:
-        return (self[k] for k in range(len(self)))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlannedSites(Sequence[tuple[int, bytes, str]]):
-    """What trampolines are of: (address, original bytes, way) of each site, as columns."""
+class PlannedSites(Rows[tuple[int, bytes, str]]):
+    """The sites of trampolines: (address, original bytes, way) each, as columns.
+
+    Attributes:
+        columns: the sites.
+        way: of each, as an index of WAYS_PLANNED.
+    """
 
     columns: Columns
-    way: U8  # indexes of WAYS_PLANNED
+    way: U8
 
     def __len__(self) -> int:
         return len(self.columns)
 
-    @overload
-    def __getitem__(self, index: int) -> tuple[int, bytes, str]: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[tuple[int, bytes, str]]: ...
-    def __getitem__(
-        self, index: int | slice
-    ) -> tuple[int, bytes, str] | Sequence[tuple[int, bytes, str]]:
-        if isinstance(index, slice):
-            return [self[k] for k in range(len(self))[index]]
+    def row(self, index: int) -> tuple[int, bytes, str]:
         size = int(self.columns.size[index])
         return (
             int(self.columns.address[index]), self.columns.code[index, :size].tobytes(),
             WAYS_PLANNED[int(self.way[index])],
         )  # fmt: skip
 
-    def __iter__(self) -> Iterator[tuple[int, bytes, str]]:
-        return (self[k] for k in range(len(self)))
-
 
 WAYS_PLANNED = ("", "jump", "trap", "run", "gate")
 _JUMP, _TRAP, _RUN, _GATE = (WAYS_PLANNED.index(way) for way in ("jump", "trap", "run", "gate"))
-_ASKED = ("jump", "trap")  # the ways of what has a probe
+_PROBED = ("jump", "trap")  # the ways of sites that have a probe
 _NO_RUNS = PlannedRuns(
     NO_PATCHES,
     NO_PAIRS.first,
@@ -154,20 +147,24 @@ def _no_addresses() -> U64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """patches: to kernel text, the hooks' first.  text: (address, code) of trampolines and stubs.
-    traps: (site, trampoline) pairs, those that runs have instead among them.  copies: (address of
-    a copied instruction that may fault, address of the original).  refused: sites that turned out
-    impossible, with reasons.  end: first free address after the trampolines.  runs: patches that
-    are decided on when they are written.  sites: what each trampoline of text is of, where the way
-    of what is in a run is run, or "" if nobody asked for it.
+    """What planting writes.
 
-    exits: to be written when the patches have been undone, over the starts of trampolines that
-    others lead back to, so that a thread that is inside a chain leaves it with the next turn of
-    its loop.  chained: sites that are reached from another one's trampoline, ascending.
-
-    branches: originals to which branches of trampolines lead, or will once exits are written.
-
-    stubs: what patches within blocks lead to.  sums: what the counters of blocks mean."""
+    Attributes:
+        patches: of kernel text, except those of runs.
+        text: the trampolines.
+        traps: (site, trampoline) pairs, with those that runs have instead.
+        copies: (address of a copied instruction that may fault, address of the original).
+        refused: sites that turned out impossible, with reasons.
+        end: first free address after the trampolines and stubs.
+        exits: patches of trampolines at the heads of loops.  They are written after the other
+            patches have been undone, so that a thread leaves its chain within one turn of a loop.
+        chained: sites that another one's trampoline leads to, ascending.
+        runs: jumps over several instructions; planting decides between each and its `instead`.
+        sites: the site of each trampoline; its way is "run" inside a run, "" without a probe.
+        stubs: code that the patches of sites within blocks lead to.
+        sums: what the counters of blocks mean.
+        branches: originals that branches of trampolines lead to, or will once exits are written.
+    """
 
     patches: Patches = NO_PATCHES
     text: Pieces = NO_PIECES
@@ -186,7 +183,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A function of the kernel to detour.  translate: the hook replaces its first argument."""
+    """A function of the kernel to detour.
+
+    Attributes:
+        address: of the function.
+        code: its first bytes.
+        handler: address of the hook.
+        translate: whether the hook replaces the function's first argument.
+    """
 
     address: int
     code: bytes
@@ -207,21 +211,30 @@ def plan_sites(
     chained: bool = False,
     runs: Runs = NO_RUNS,
     blocks: BlockRules | None = None,
-    spare: Mapping[int, int] = NO_SPARE,
+    dead_registers: Mapping[int, int] = NO_DEAD,
     table: CodeTable | None = None,
     near: Sequence[int] = (),
 ) -> Plan:
-    """Lay out trampolines from `start` on; raises KinstError when `limit` is passed.
+    """Plan sites: lay out their trampolines, and make the patches that lead there.
 
-    chained: trampolines lead straight into those of the instructions that come next.  runs: of
-    chained sites; all of their members are in `wanted`.  blocks: sites that are only counted may
-    share counters, where they are chained.  spare: registers of
-    instructions (Isa.dead_registers) by their addresses.
-    table: in which the machine finds code, as of Abilities.  near: addresses at which it finds
-    code when sites are hit, besides the sites and where those lead."""
+    Args:
+        wanted: the sites; all members of runs are among them.
+        isa: of the kernel.
+        start: address of the first free byte.
+        limit: address after the last.
+        chained: whether trampolines lead straight into those of the instructions that come next.
+        runs: groups of chained sites that one jump each covers.
+        blocks: rules by which chained sites that are only counted share counters; None: none do.
+        dead_registers: Isa.dead_registers of instructions, by address.
+        table: the machine's table of translated code (Abilities).
+        near: addresses of code that runs at hits, besides the sites and their branch targets.
+
+    Raises:
+        KinstError: the trampolines do not fit before `limit`.
+    """
     refused: list[tuple[Site, str]] = []
     read = _read_by(wanted)
-    spare = {at: free & ~read for at, free in spare.items() if free & ~read}
+    dead_registers = {at: bits & ~read for at, bits in dead_registers.items() if bits & ~read}
     if chained:
         wanted = sorted(wanted, key=lambda work: work.site.address)
     while True:
@@ -233,11 +246,11 @@ def plan_sites(
             counted = arrange(wanted, chains, free, blocks, runs.start)
         apart = _apart(sites, isa, table, near)
         layout = _TrampolineLayout(
-            counted.wanted, sites, isa, chains, _aligned(start), limit, spare, apart
+            counted.wanted, sites, isa, chains, _aligned(start), limit, dead_registers, apart
         )
         if not layout.settle() or (runs and not chained):
             chained = False
-            wanted, runs = [work for work in wanted if work.way in _ASKED], NO_RUNS
+            wanted, runs = [work for work in wanted if work.way in _PROBED], NO_RUNS
             continue
         entry, stubs = layout.stubs(counted, free)
         if stubs is None:
@@ -250,20 +263,20 @@ def plan_sites(
         # The original of one that is refused may lead into the middle of a run.
         aimed = chains.target[list(layout.refused)]
         entered = sites.address[aimed[aimed >= 0]].tolist()
-        asked = [(k, reason) for k, reason in layout.refused.items() if wanted[k].way in _ASKED]
-        refused += [(wanted[k].site, reason) for k, reason in sorted(asked)]
-        # A run is left out with any of its members, and so is what was in it unasked.
+        probed = [(k, reason) for k, reason in layout.refused.items() if wanted[k].way in _PROBED]
+        refused += [(wanted[k].site, reason) for k, reason in sorted(probed)]
+        # A run is left out with any of its members, and so are its members without a probe.
         runs = runs.without(np.array(sorted({*left, *entered}), np.uint64))
         left |= {work.site.address for work in wanted if not work.way}
         left -= set(runs.member.tolist())
         wanted = [work for work in wanted if work.site.address not in left]
     text, original_at = layout.text()
     way = np.array([WAYS_PLANNED.index(work.way) for work in wanted], np.uint8)
-    # What nobody asked for is not expected to fault.
+    # An instruction without a probe is not expected to fault.
     trapped, copied = way == _TRAP, (original_at >= 0) & ((way == _TRAP) | (way == _JUMP))
     planned = _NO_RUNS
     if runs:
-        planned, inside = _plan_runs(runs, isa, sites, entry, patched, patches, spare)
+        planned, inside = _plan_runs(runs, isa, sites, entry, patched, patches, dead_registers)
         patches = patches.take(np.flatnonzero(~inside[patched]))
         way[inside & (way > 0)] = _RUN
     exits = []
@@ -291,8 +304,8 @@ def plan_sites(
 def _apart(
     sites: Columns, isa: Isa, table: CodeTable | None, near: Sequence[int]
 ) -> Callable[[], Apart] | None:
-    """Return a function that starts choosing places anew, for one layout; None if trampolines may
-    lie as close together as they can."""
+    """Return a function that begins a choice of places, for one layout; None if trampolines may lie
+    as close together as they can."""
     if table is None or not fits(table, len(sites), 2 * len(sites) + len(near)):
         return None
     target = leads_of(sites, isa).target
@@ -302,15 +315,15 @@ def _apart(
 
 
 def _branches(sites: Columns, isa: Isa, chains: Chains) -> U64:
-    """Plan.branches."""
+    """Return the originals that branches of trampolines lead to (Plan.branches)."""
     target = leads_of(sites, isa).target
     out = target[(target > 0) & (chains.target < 0)]
     return np.union1d(out, sites.address[chains.head])
 
 
 def _read_by(wanted: Sequence[WantedSite]) -> int:
-    """The registers that any site's work reads, as bits by frame slot: what it is told of them must
-    be so, whether the kernel still needs them or not."""
+    """Return the registers that any site's work reads, as bits by frame slot.  Patches must keep
+    those, dead or not."""
     slots = set[int]()
     for bodies in {id(work.bodies): work.bodies for work in wanted}.values():
         for body in bodies:
@@ -328,43 +341,52 @@ def _plan_runs(
     at: U64,
     patched: I64,
     patches: Patches,
-    spare: Mapping[int, int],
+    dead_registers: Mapping[int, int],
 ) -> tuple[PlannedRuns, Bools]:
-    """The runs, but those for which the ISA has no patch, and which sites are in one.
+    """Plan the runs for which the ISA has a patch; also return which sites are in one.
 
-    at: where what comes to the sites by their patches goes.  patched: the sites that have patches
-    of their own."""
+    Args:
+        runs: the runs.
+        isa: of the kernel.
+        sites: the sites.
+        at: where the patch of each site leads.
+        patched: indexes of the sites that have patches of their own.
+        patches: these patches.
+        dead_registers: Isa.dead_registers of instructions, by address.
+    """
     inside = np.zeros(len(sites), np.bool_)
     members = np.searchsorted(sites.address, runs.member)
     start = runs.start
-    goal = at[members[runs.member_at[:-1]]]
-    free = [spare.get(one, 0) for one in start.tolist()] if spare else [0] * len(start)
-    known, new = isa.run_patches(start, runs.code_at, runs.code, goal, free)
+    target = at[members[runs.member_at[:-1]]]
+    dead = [dead_registers.get(one, 0) for one in start.tolist()] if dead_registers else []
+    possible, new = isa.run_patches(
+        start, runs.code_at, runs.code, target, dead or [0] * len(start)
+    )
     every = Patches(start, runs.code_at, new, runs.code)
-    kept = np.flatnonzero(known)
+    kept = np.flatnonzero(possible)
     count = np.diff(runs.member_at)[kept]
     which = ragged(runs.member_at[kept], count)
     inside[members[which]] = True
-    # What each member has by itself, of those that have something.
-    place: I64 = np.full(len(sites), -1, np.int64)
-    place[patched] = np.arange(len(patched))
-    instead = place[members[which]]
-    own = bounds_of((instead >= 0).astype(np.int64))[bounds_of(count)]
+    # The patch that each member has by itself, if any.
+    patch_of: I64 = np.full(len(sites), -1, np.int64)
+    patch_of[patched] = np.arange(len(patched))
+    instead = patch_of[members[which]]
+    instead_at = bounds_of((instead >= 0).astype(np.int64))[bounds_of(count)]
     return PlannedRuns(
         every.take(kept), runs.member[ragged(runs.member_at[kept] + 1, count - 1)],
-        bounds_of(count - 1), patches.take(instead[instead >= 0]), own, goal[kept],
+        bounds_of(count - 1), patches.take(instead[instead >= 0]), instead_at, target[kept],
     ), inside  # fmt: skip
 
 
 def _columns(wanted: Sequence[WantedSite]) -> Columns:
-    found = columns_of([w.site.address for w in wanted], [w.site.code for w in wanted])
-    found.marks[:] = [w.marks for w in wanted]
-    return found
+    columns = columns_of([w.site.address for w in wanted], [w.site.code for w in wanted])
+    columns.marks[:] = [w.marks for w in wanted]
+    return columns
 
 
 def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
-    """The counters that each site's work adds to, or None where it is not counting alone, more than
-    the one instruction is run, or there are more counters than a byte counts (Batch.count)."""
+    """Return the counters that each site's work adds to.  None if it does more than count, if more
+    than the one instruction runs again, or if a byte cannot count the counters (Batch.count)."""
     known: dict[int, tuple[int, ...] | None] = {}
     for work in wanted:
         key = id(work.bodies)
@@ -377,11 +399,11 @@ def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
 
 
 class _TrampolineLayout:
-    """Trampolines and where they lie, in the order of `wanted`.
+    """Trampolines and their addresses, in the order of `wanted`.
 
-    Where a trampoline lies decides what others lead to, so they are laid out until none moves:
-    once where the sizes of all are known, twice where one was made that is not, and three times on
-    riscv64, where code shrinks when a short jump is found to reach."""
+    A trampoline's address decides what others jump to, so they are laid out until none moves: once
+    if all sizes are known beforehand, twice if a trampoline had to be made for its size, and three
+    times on riscv64, whose code shrinks when a short jump turns out to reach."""
 
     def __init__(
         self,
@@ -391,28 +413,28 @@ class _TrampolineLayout:
         chains: Chains,
         start: int,
         limit: int,
-        spare: Mapping[int, int],
+        dead_registers: Mapping[int, int],
         apart: Callable[[], Apart] | None,
     ) -> None:
-        self._spare, self._apart = spare, apart
+        self._dead_registers, self._apart = dead_registers, apart
         self._wanted, self._sites, self._isa, self._chains = wanted, sites, isa, chains
         self._start, self._limit = start, limit
-        self.end = self._behind = start  # of all, of the trampolines
+        self.end = self._text_end = start  # after the stubs, after the trampolines
         self.at: U64 = np.zeros(len(wanted), np.uint64)
         self.refused: dict[int, str] = {}  # by index
         self._batch, self._which = self._batched()
         self._size: I32 = np.full(len(wanted), -1, np.int32)
         self._size[self._which] = isa.trampoline_sizes(self._batch)
-        # Made one by one: the place, what it leads to, and the trampoline.
+        # Those made one by one: address, links, and the trampoline.
         self._made: dict[int, tuple[int, dict[int, int], Relocated]] = {}
 
     def _batched(self) -> tuple[Batch, I64]:
-        """What may be made at once, and which sites that is."""
+        """Return the trampolines that can be made at once, and the indexes of their sites."""
         counters = _counters(self._wanted)
         marked = self._sites.marks != 0
-        found = ((k, counters[k]) for k in np.flatnonzero(marked).tolist())
-        made = [(k, own) for k, own in found if own is not None]
-        which, rows = [k for k, _ in made], [own for _, own in made]
+        pairs = ((k, counters[k]) for k in np.flatnonzero(marked).tolist())
+        counting = [(k, offsets) for k, offsets in pairs if offsets is not None]
+        which, rows = [k for k, _ in counting], [offsets for _, offsets in counting]
         count = np.fromiter(map(len, rows), np.uint8, len(rows))
         width = max(map(len, rows), default=0)
         offsets = np.zeros((len(rows), width), np.int64)
@@ -426,12 +448,12 @@ class _TrampolineLayout:
         ), index  # fmt: skip
 
     def settle(self) -> bool:
-        """Lay out until no trampoline moves or one is refused; False should that not happen."""
-        asked = bool((self._size < 0).any())
+        """Lay out until no trampoline moves or one is refused; return False if they keep moving."""
+        unknown = bool((self._size < 0).any())
         before: U64 | None = None
         for _ in range(MOST_ROUNDS):
             self._lay_out(before)
-            if self.refused or not asked or not self._chains:
+            if self.refused or not unknown or not self._chains:
                 return True
             if before is not None and np.array_equal(before, self.at):
                 return True
@@ -439,7 +461,11 @@ class _TrampolineLayout:
         return False
 
     def _lay_out(self, before: U64 | None) -> None:
-        """One round.  before: where trampolines lay in the one before, None for the first."""
+        """Lay out once.
+
+        Args:
+            before: addresses of the trampolines in the round before; None in the first.
+        """
         joined = [False, *self._chains.falls_into.tolist()]
         next_place = self._apart().place if self._apart is not None else _aligned
         at, places = self._start, []
@@ -463,11 +489,11 @@ class _TrampolineLayout:
                     f"{len(self._wanted)} probes need more memory than there is for trampolines",
                     "name fewer instructions, or give more with -x scratch=SIZE",
                 )
-        self.end = self._behind = at
+        self.end = self._text_end = at
         self.at = np.array(places, np.uint64)
 
     def _one(self, k: int, at: int, before: U64 | None) -> Relocated | None:
-        """The trampoline of one site at `at`; None where it is refused."""
+        """Return the trampoline of one site at `at`; None if it is refused."""
         work, target = self._wanted[k], int(self._chains.target[k])
         address = work.site.address
         links = {}
@@ -479,7 +505,7 @@ class _TrampolineLayout:
         falls_into = address + len(work.site.code) if self._chains.falls_into[k] else -1
         made = self._isa.trampoline(
             work.site, work.following, at, work.bodies, work.rerun_prefix,
-            Onward(links, falls_into, bool(self._chains.head[k]), self._spare),
+            Onward(links, falls_into, bool(self._chains.head[k]), self._dead_registers),
         )  # fmt: skip
         if isinstance(made, Refused):
             self.refused[k] = made.reason
@@ -488,8 +514,15 @@ class _TrampolineLayout:
         return made
 
     def stubs(self, counted: Blocks, free: Bools) -> tuple[U64, Pieces | None]:
-        """Where what comes to each site by its patch goes, and the stubs, which are laid behind
-        the trampolines; None where one cannot be made.  free: where counting saves nothing."""
+        """Lay out the stubs of blocks after the trampolines.
+
+        Args:
+            counted: the blocks.
+            free: the sites at which a counter can be changed without saving anything.
+
+        Returns:
+            Where the patch of each site leads, and the stubs; None instead if one cannot be made.
+        """
         entry = self.at.copy()
         kept = ~np.isin(counted.entered, list(self.refused))
         which = counted.entered[kept]
@@ -501,13 +534,13 @@ class _TrampolineLayout:
         code, size = made
         start = np.cumsum(size) - size
         entry[which] = np.uint64(self.end) + start.astype(np.uint64)
-        found = Pieces(self.end, code.tobytes(), start, size)
+        stubs = Pieces(self.end, code.tobytes(), start, size)
         self.end += len(code)
-        return entry, found
+        return entry, stubs
 
     def patches(self, entry: U64) -> tuple[I64, Patches]:
-        """What leads to the trampolines, or to their stubs, and of which sites; one that a jump
-        does not reach is refused."""
+        """Return the indexes of the sites that have a patch, and the patches, which lead to the
+        trampolines or to their stubs.  A site is refused if its jump does not reach."""
         isa, sites = self._isa, self._sites
         ways = np.array([WAYS_PLANNED.index(work.way) for work in self._wanted], np.uint8)
         jumping = (ways == _JUMP) | (ways == _GATE)
@@ -530,32 +563,33 @@ class _TrampolineLayout:
         )  # fmt: skip
 
     def text(self) -> tuple[Pieces, I32]:
-        """The code of all trampolines, and where in each its copied instruction is, or -1."""
+        """Return the code of all trampolines, and the offset of the copied instruction in each, or
+        -1."""
         start = (self.at - np.uint64(self._start)).view(np.int64)
-        block = np.zeros(self._behind - self._start, np.uint8)
+        block = np.zeros(self._text_end - self._start, np.uint8)
         original_at: I32 = np.full(len(start), -1, np.int32)
         size = self._size.astype(np.int64)
-        for k, (_, _, made) in self._made.items():
+        for k, (_, _, one) in self._made.items():
             low = int(start[k])
-            block[low : low + len(made.code)] = np.frombuffer(made.code, np.uint8)
-            original_at[k], size[k] = made.original_at, len(made.code)
-        known: Bools = self._size[self._which] >= 0
-        batch, which = self._batch.take(known), self._which[known]
-        target = self._chains.target[which]
+            block[low : low + len(one.code)] = np.frombuffer(one.code, np.uint8)
+            original_at[k], size[k] = one.original_at, len(one.code)
+        at_once: Bools = self._size[self._which] >= 0
+        batch, which = self._batch.take(at_once), self._which[at_once]
+        link = self._chains.target[which]
         original = self._isa.leads(batch.columns).target
-        goal = np.where(target >= 0, self.at[target], original)
+        target = np.where(link >= 0, self.at[link], original)
         for low in range(0, len(which), TOGETHER):
             some = np.arange(low, min(low + TOGETHER, len(which)))
             here = which[some]
-            made_at_once = self._isa.trampolines(batch.take(some), self.at[here], goal[some])
-            block[ragged(start[here], size[here])] = made_at_once.code
-            original_at[here] = made_at_once.original_at
+            made = self._isa.trampolines(batch.take(some), self.at[here], target[some])
+            block[ragged(start[here], size[here])] = made.code
+            original_at[here] = made.original_at
         return Pieces(self._start, block.tobytes(), start, size), original_at
 
 
 def ways_back(plan: Plan) -> U64:
-    """Addresses, ascending, to which trampolines lead back: behind sites and, where those are
-    chained, only behind the last of them; and where branches lead."""
+    """Return the addresses that trampolines lead back to, ascending: those directly after a site
+    that chains into no other, and branch targets."""
     sites = plan.sites.columns
     after = sites.after
     if len(plan.chained):
@@ -564,7 +598,7 @@ def ways_back(plan: Plan) -> U64:
 
 
 def plan_hooks(hooks: Sequence[Hook], isa: Isa, start: int) -> Plan:
-    """Detours of the kernel's own functions; raises KinstError where one cannot be made."""
+    """Plan detours of the kernel's own functions.  Raises KinstError if one cannot be made."""
     patches, text = [], []
     at = _aligned(start)
     for hook in hooks:

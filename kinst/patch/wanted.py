@@ -1,4 +1,4 @@
-"""What is to be planted.
+"""Sites to plant, with the work at each.
 
 Tested by tests/patch/test_plan.py.
 """
@@ -13,12 +13,17 @@ from kinst.core.probe import Site
 
 @dataclass(frozen=True, slots=True)
 class WantedSite:
-    """A site to plant in-target: its way (jump or trap), the work there, the bytes after it and
-    those before it that are run again (Isa.rerun_starts).
+    """A site whose hits run in the target.
 
-    way "": nobody asked for it, and it is displaced only because it is in a run.  gate: nor for
-    this one, and it has a jump of its own.  marks: as in
-    core.columns.Columns."""
+    Attributes:
+        site: the instruction.
+        way: "jump" or "trap"; for an instruction without a probe "gate" if it has a jump of its
+            own, or "" if it is displaced because it is in a run.
+        bodies: the work at a hit.
+        following: live bytes after it.
+        rerun_prefix: live bytes before it that are run again (Isa.rerun_starts).
+        marks: as in core.columns.Columns.
+    """
 
     site: Site
     way: str

@@ -1,4 +1,4 @@
-"""Which way each site is planted: jump, trap or stop, or why it is refused (design.md)."""
+"""Choose the way each site is planted: jump, trap or stop, or the reason why it is refused."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ _UNDONE = "a debugger's stop undoes what the instructions before it have done"
 
 @dataclass(frozen=True, slots=True)
 class PlantRules:
-    """What -x plant= allows.
+    """What -x plant= allows.  Runs, gates and blocks need chains, and sites that are all planted in
+    one way have none.
 
-    forced: the one way for all sites, or "" for the best of each.  chains: trampolines may lead
-    into one another.  runs: one jump may cover several instructions.  gates: a site may be reached
-    from a jump earlier on the way.  blocks: instructions of a straight line may share a counter.
-    These three are made of chains: without chains, none of them is there, and sites that are
-    all planted in one way have no chains.  call_sites: also where the system's own tracer may put
-    a call (System.leaving_call_sites).
+    Attributes:
+        forced: the one way for all sites, or "" for the best of each.
+        chains: whether trampolines may lead into one another.
+        runs: whether one jump may cover several instructions.
+        gates: whether a site may be reached by jumps at its predecessors.
+        blocks: whether instructions of a straight line may share a counter.
+        call_sites: whether to plant call sites of the system's own tracer, too
+            (System.leaving_call_sites).
     """
 
     forced: str = ""
@@ -39,7 +42,6 @@ class PlantRules:
     call_sites: bool = True
 
 
-BEST = PlantRules()
 ALONE = PlantRules("", False, False, False, False)  # every site by itself
 
 
@@ -47,10 +49,12 @@ ALONE = PlantRules("", False, False, False, False)  # every site by itself
 class PlantingAbility:
     """What this target and this kernel allow.
 
-    scratch_address: where trampolines will lie, or 0 without scratch.  trap: a trap handler
-    is there to be hooked.  fault_hook: faults in trampolines can be translated.
-    forced: "" or the one way that the user asked for (-x plant=WAY).  stops: the machine can be
-    stopped.
+    Attributes:
+        scratch_address: where trampolines will lie, or 0 without scratch.
+        trap: whether there is a trap handler to hook.
+        fault_hook: whether faults in trampolines can be translated.
+        forced: the one way that the user asked for (-x plant=WAY), or "".
+        stops: whether the machine can be stopped.
     """
 
     scratch_address: int
@@ -62,9 +66,13 @@ class PlantingAbility:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """way: jump, trap or stop, with the reason why it is no better one, or "" with the reason why
-    the site is refused.  rerun_prefix: live bytes before the site that are run again when it is
-    planted (Isa.rerun_starts)."""
+    """How one site is planted.
+
+    Attributes:
+        way: jump, trap or stop, or "" if the site is refused.
+        reason: why there is no better way, or why the site is refused.
+        rerun_prefix: live bytes before the site that its trampoline runs again (Isa.rerun_starts).
+    """
 
     way: str
     reason: str = ""
@@ -80,17 +88,22 @@ def choose(
     has_fixup: bool,
     rerun_prefix: bytes = b"",
 ) -> Choice:
-    """The best way to plant on this site.
+    """Choose the best way to plant a site.
 
-    following: live bytes after it, on which the instruction may depend.  forbidden: the
-    system's reason against it, or "".  has_fixup: an entry of the kernel's exception
-    table expects this instruction to fault at its own address.  rerun_prefix: live bytes before it
-    that are run again (Isa.rerun_starts).
+    Args:
+        site: the instruction.
+        following: live bytes after it, on which the instruction may depend.
+        isa: of the kernel.
+        ability: what the target and the kernel allow.
+        forbidden: the system's reason against it, or "".
+        has_fixup: whether an entry of the kernel's exception table expects this instruction to
+            fault at its own address.
+        rerun_prefix: live bytes before it that its trampoline runs again (Isa.rerun_starts).
     """
     if forbidden:
         return Choice("", forbidden)
     if ability.scratch_address and ability.forced != "stop":
-        # Whether the way back reaches is seen when it is made: scratch is where it does.
+        # The jump back is checked when the trampoline is made.
         onward = Onward(falls_into=site.address + len(site.code))
         scratch = ability.scratch_address
         displaced = isa.trampoline(site, following, scratch, (), rerun_prefix, onward)
@@ -104,10 +117,10 @@ def choose(
 def choose_movable(
     site: Site, isa: Isa, ability: PlantingAbility, rerun_prefix: bytes = b""
 ) -> Choice:
-    """The best way to plant on a site that nothing forbids and that can be displaced.
+    """Choose the best way to plant a site that nothing forbids and that can be displaced.
 
-    That is the same for all sites of one size for which jump_patch() says the same of the site's
-    size and of LONGEST bytes."""
+    The choice depends only on the site's size, and on whether jump_patch() reaches with that size
+    and with LONGEST bytes."""
     address, scratch, size = site.address, ability.scratch_address, len(site.code)
     if not scratch or ability.forced == "stop":
         why = "" if scratch else isa.no_trampolines or _NO_SCRATCH
@@ -136,7 +149,7 @@ def _stop(site: Site, isa: Isa, ability: PlantingAbility, why: str, rerun_prefix
 
 @cache
 def _shared(way: str, reason: str, rerun_prefix: bytes) -> Choice:
-    """One value for the many sites for which it is the same."""
+    """Return one object for the many sites that have an equal choice."""
     return Choice(way, reason, rerun_prefix)
 
 
@@ -150,8 +163,8 @@ _FORBID = {
 
 
 def plant_rules(value: str) -> PlantRules:
-    """The value of -x plant=: auto, one way, or any of what can be forbidden, with commas between.
-    Raises KinstError."""
+    """Read a value of -x plant=: auto, one way, or prohibitions with commas between.  Raises
+    KinstError for other words."""
     words = [word for word in value.split(",") if word not in ("", "auto")]
     for word in words:
         if word not in (*WAYS, *_FORBID):

@@ -249,8 +249,8 @@ class PlantedStopped:
         step = self._machine.isa.RUN_STEP
         if not step:
             return {}
-        starts, goals = runs.patches.address[~entered], runs.goal[~entered]
-        return dict(zip((starts + np.uint64(step)).tolist(), goals.tolist(), strict=True))
+        starts, targets = runs.patches.address[~entered], runs.target[~entered]
+        return dict(zip((starts + np.uint64(step)).tolist(), targets.tolist(), strict=True))
 
     def _told(self, runs: PlannedRuns, entered: Bools) -> str:
         found = np.flatnonzero(entered)

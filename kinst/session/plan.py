@@ -96,7 +96,7 @@ def plan(
         wanted, isa, hooks.end, scratch.address + scratch.size,
         chained=compiled.plant.chains, runs=parts.runs,
         blocks=_block_rules(wanted, placed, machine.system) if compiled.plant.blocks else None,
-        spare=parts.dead_registers,
+        dead_registers=parts.dead_registers,
         table=table, near=_near(wanted, machine.kernel, table),
     )  # fmt: skip
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)

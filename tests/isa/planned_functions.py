@@ -105,7 +105,7 @@ def plan_function(
     ]  # fmt: skip
     spare = dict(zip([i.address for i in known], free, strict=True))
     plan = plan_sites(
-        wanted, isa, scratch, scratch + size, chained=True, runs=runs, spare=spare
+        wanted, isa, scratch, scratch + size, chained=True, runs=runs, dead_registers=spare
     )  # fmt: skip
     of_runs = [run.patch for run in plan.runs]
     patches = tuple(sorted([*plan.patches, *of_runs], key=lambda patch: patch.address))
@@ -139,7 +139,7 @@ def runs_in(
     )  # fmt: skip
     own = among(at for at, has in room.items() if has)
     found = find_runs(lines, among(room), own, isa.RUN_SIZE)
-    rows = zip(found.first.tolist(), found.behind.tolist(), found.size.tolist(), strict=True)
+    rows = zip(found.first.tolist(), found.end.tolist(), found.size.tolist(), strict=True)
     return runs_of(
         Run(tuple(columns.address[first:behind].tolist()), size, code[place[first] :][:size])
         for first, behind, size in rows

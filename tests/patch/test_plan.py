@@ -172,7 +172,7 @@ def test_what_work_is_told_of_is_not_spoilt(kind: int) -> None:
         wanted = [WantedSite(site, "trap", bodies, b"") for site in sites]
         plan = plan_sites(
             wanted, isa, SCRATCH, SCRATCH + 8 * PAGE, chained=True, runs=runs_of([run]),
-            spare={site.address: free for site in sites[4 - known :]},
+            dead_registers={site.address: free for site in sites[4 - known :]},
         )  # fmt: skip
         if not plan.runs:
             return ""
@@ -204,9 +204,9 @@ def test_runs_of_a_plan() -> None:
     assert first.insides == (TEXT + 3,) and second.insides == (TEXT + 10,)
     assert [patch.address for patch in first.instead] == [TEXT, TEXT + 3]
     assert [patch.address for patch in second.instead] == [TEXT + 10]
-    assert plan.runs.goal.tolist() == [at for at, _ in plan.text if at in plan.runs.goal]
+    assert plan.runs.target.tolist() == [at for at, _ in plan.text if at in plan.runs.target]
     starts = dict(zip([site[0] for site in plan.sites], plan.text, strict=True))
-    assert plan.runs.goal.tolist() == [starts[TEXT][0], starts[TEXT + 7][0]]
+    assert plan.runs.target.tolist() == [starts[TEXT][0], starts[TEXT + 7][0]]
     assert list(plan.sites[1:3]) == [plan.sites[1], plan.sites[2]]
     assert [way for _, _, way in plan.sites] == ["run", "run", "", "run"]
     assert not plan.patches

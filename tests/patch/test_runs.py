@@ -46,7 +46,7 @@ def shape(text: str) -> list[tuple[int, ...]]:
     """For each run, the offsets of its members and its size."""
     line, planted, own = drawn(text)
     found = find_runs(line, planted, own, JUMP)
-    rows = zip(found.first.tolist(), found.behind.tolist(), found.size.tolist(), strict=True)
+    rows = zip(found.first.tolist(), found.end.tolist(), found.size.tolist(), strict=True)
     return [(*line.place[first:behind].tolist(), size) for first, behind, size in rows]
 
 
@@ -84,10 +84,10 @@ def test_drawn_lines(text: str, expected: list[tuple[int, ...]]) -> None:
 def test_a_trap_that_is_used_counts_for_more_than_many_that_are_not() -> None:
     line, planted, own = drawn("4! 3! 1! 1! 4<")
     found = find_runs(line, planted, own, JUMP)
-    assert (found.first.tolist(), found.behind.tolist()) == ([1], [4])
+    assert (found.first.tolist(), found.end.tolist()) == ([1], [4])
     reached = np.array([False, True, True, True, False])
     found = find_runs(line, planted, own, JUMP, reached)
-    assert (found.first.tolist(), found.behind.tolist()) == ([0], [2])
+    assert (found.first.tolist(), found.end.tolist()) == ([0], [2])
 
 
 def test_functions_have_nothing_to_do_with_each_other() -> None:
@@ -106,7 +106,9 @@ def test_runs_as_columns() -> None:
     assert runs.start.tolist() == [100, 90, 7] == [row.start for row in rows]
     assert list(runs.without(np.array([92, 103], np.uint64))) == rows[2:]
     assert list(runs.without(np.array([91], np.uint64))) == rows
-    assert list(joined_runs([runs[:1], runs_of([]), runs[1:]])) == rows
+    assert (
+        list(joined_runs([runs.take(np.array([0])), runs_of([]), runs.take(np.array([1]))])) == rows
+    )
     nothing = runs_of([])
     assert not list(nothing.without(np.array([91], np.uint64))) and not list(joined_runs([]))
 
@@ -128,10 +130,10 @@ def choices(line: CodeLines, at: int = 0) -> Iterator[list[tuple[int, int]]]:
         yield []
         return
     yield from choices(line, at + 1)
-    behind = int(shortest_runs(line, np.array([at]), JUMP).behind[0])
-    if behind:
-        for rest in choices(line, behind):
-            yield [(at, behind), *rest]
+    end = int(shortest_runs(line, np.array([at]), JUMP).end[0])
+    if end:
+        for rest in choices(line, end):
+            yield [(at, end), *rest]
 
 
 def worth(
@@ -152,7 +154,7 @@ def test_no_choice_is_better(text: str, bits: int) -> None:
     line, planted, own = drawn(text)
     reached = planted & np.array([bits >> k & 1 for k in range(len(planted))], np.bool_)
     found = find_runs(line, planted, own, JUMP, reached)
-    bounds = list(zip(found.first.tolist(), found.behind.tolist(), strict=True))
+    bounds = list(zip(found.first.tolist(), found.end.tolist(), strict=True))
     every = [worth(line, planted, own, reached, one) for one in useful(line, planted, own)]
     assert worth(line, planted, own, reached, bounds) == min(every)
 
@@ -173,7 +175,7 @@ def test_no_choice_leaves_fewer_traps(text: str) -> None:
         return sum(k not in inside for k in np.flatnonzero(planted & ~own).tolist())
 
     runs = find_runs(line, planted, own, JUMP)
-    bounds = list(zip(runs.first.tolist(), runs.behind.tolist(), strict=True))
+    bounds = list(zip(runs.first.tolist(), runs.end.tolist(), strict=True))
     assert traps(bounds) == min(map(traps, choices(line)))
     for (first, behind), size in zip(bounds, runs.size.tolist(), strict=True):
         start = line.place[first]

@@ -28,7 +28,7 @@ from kinst.isa import load
 from kinst.patch.descriptors import FrameRule, Strings, descriptor_size, descriptors_of
 from kinst.patch.plan import Hook, plan_hooks, plan_sites
 from kinst.patch.wanted import WantedSite
-from kinst.patch.ways import ALONE, BEST, Choice, PlantingAbility, PlantRules, choose, plant_rules
+from kinst.patch.ways import ALONE, Choice, PlantingAbility, PlantRules, choose, plant_rules
 
 ISA = load("amd64")
 TEXT = 0xFFFFFFFF81000000
@@ -133,7 +133,7 @@ def test_refusals() -> None:
 
 @pytest.mark.parametrize("value", ["", "auto"])
 def test_everything_is_allowed_by_default(value: str) -> None:
-    assert plant_rules(value) == BEST == PlantRules("", True, True, True, True)
+    assert plant_rules(value) == PlantRules() == PlantRules("", True, True, True, True)
 
 
 @pytest.mark.parametrize("forced", ["jump", "trap", "stop"])
