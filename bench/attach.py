@@ -124,8 +124,8 @@ def _compared(own: Guest, plain: PlainGuest, other: kinst.Machine, passes: int) 
         least.setdefault(name, []).append(min(rounds))
 
     for _ in range(passes):
-        took("own, untraced", rounds_of(own.run(QUICK.command)), 0, 0)
-        took("attached, untraced", rounds_of(plain.run(QUICK.command)), 0, 0)
+        took("own, untraced", rounds_of(own.run(QUICK.alone)), 0, 0)
+        took("attached, untraced", rounds_of(plain.run(QUICK.alone)), 0, 0)
         for way, effort in WAYS.items():
             mine, others = programs[way]
             hits = len(SITES) * effort.total

@@ -1,200 +1,203 @@
-"""How costs are compared on a machine that is not quiet: short takes in turns, several boots.
+"""Compare costs on a machine that is not quiet: paired rounds, takes by turns, several boots.
 
-A take is some hundred rounds of a guest's calls, each of a fraction of a ms, and its figure the
-least of them: whatever disturbs a round only ever adds time.  A mode's takes each stand between two
-untraced ones of as many rounds, and a hit costs by how much the take is above the mean of those
-two: the median of a boot's takes, and then the median over boots, with their range.  What that is
-for:
-- The least of many rounds is less than the least of few, so what is compared has to have as many:
-  not a mode's own rounds and all untraced ones of a boot.
-- CPUs change their speed, by 2 to 4, for ms or for seconds, and other programs want them.  A take
-  is 0.1 s, which outlasts most slow stretches: the least of 600 rounds is within 2% of that of the
-  next take's, the least of 60 was not within 40%.  Benchmark and guests have a real-time priority
-  where the host allows it (go_first()).  A take beside an untraced one that is 5% slower than such
-  ones of the boot mostly are fell into a slow stretch and is not used; a mode that has no other
-  take has no figure of this boot.
-- QEMU finds translated code and the host's addresses of memory in small direct-mapped tables.
-  What meets what there is another matter in each boot, where the kernel and what kinst puts beside
-  it have addresses of their own (KASLR), and what code is translated to lies elsewhere after each
-  planting.  So there are many takes, each of a planting of its own, and several boots.  One
-  process of the guest makes all of a boot's calls (bench/caller.py).
+The guest's program calls in short rounds, with getuid(2) before and after each, and a call's time
+is a multiple of those (tests/programs/rounds.c).  The host's processor runs at half its speed for
+a while, or another program takes it; that changes what a read(2) takes by 400 ns, but hardly the
+multiple.  A round whose getuid(2) before and after differ does not count.
+
+A take is some hundred rounds of one planting, and its figure their median.  A hit costs the median
+of a boot's takes less that of its untraced takes, over the hits of a call, in ns of the quickest
+getuid(2) of all boots; the figure of a mode is the median over boots, with their range.
+
+QEMU finds translated code and the host's addresses of memory in small direct-mapped tables.  Each
+boot (KASLR) and each planting decide anew which addresses meet there, and each exec does for a
+process's stacks.  So each take has a planting of its own, there are several boots, and one process
+of the guest makes all calls of a boot.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bench.budget import Budget
-from bench.caller import Callers
 from bench.guest import Guest, GuestHangsError
 from bench.hit_table import Cost
-from bench.hit_tools import Effort, rounds_of
+from bench.hit_tools import Effort, Paired, paired_of
 from kinst import KinstError
 
-LAPS = 5  # of a boot, at most: good takes that are wanted of what costs little
-NEAR = 1.05  # times a boot's untraced takes, at their lower quartile: as fast as the machine is
-OTHERS = 200  # hits of the guest's other programs while a mode is measured, at most
-
-
-@dataclass(frozen=True, slots=True)
-class Take:
-    """least: ns of a call, in a take's fastest round.  before, after: of the untraced takes."""
-
-    least: float
-    before: float
-    after: float
-
-    @property
-    def added(self) -> float:
-        """ns of a call that are the probes'."""
-        return self.least - (self.before + self.after) / 2
-
-
-@dataclass(slots=True)
-class Bare:
-    """Untraced takes of a guest, by their effort: the least ns of a call in each."""
-
-    guest: Guest
-    takes: dict[Effort, list[float]] = field(default_factory=dict)
-    _last: Effort | None = None
-
-    def take(self, effort: Effort) -> float:
-        """Of as many rounds as an effort has, and as many calls in each."""
-        bare = effort.bare
-        self.takes.setdefault(bare, []).append(min(rounds_of(self.guest.run(bare.command))))
-        self._last = bare
-        return self.takes[bare][-1]
-
-    def before(self, effort: Effort) -> float:
-        """The take that a mode's follows: the last one, where that was of such rounds."""
-        return self.takes[effort.bare][-1] if self._last == effort.bare else self.take(effort)
-
-    def usual(self, effort: Effort) -> float:
-        """What such a take is where nothing disturbs it."""
-        each = self.takes[effort.bare]
-        return statistics.quantiles(each, n=4, method="inclusive")[0] if each[1:] else each[0]
-
-    def good(self, effort: Effort, takes: Iterable[Take]) -> list[Take]:
-        """Those of an effort's takes beside which the machine was not slow."""
-        most = NEAR * self.usual(effort)
-        return [take for take in takes if max(take.before, take.after) <= most]
+TAKES = 3  # of a boot, for what costs little
+OTHERS = 200  # hits by the guest's other programs while a mode is measured, at most
 
 
 @dataclass(slots=True)
 class Mode:
-    """One way to probe, in one boot.  take: run it once; (ns of a call in each round, hits seen).
+    """One way to probe, in one boot.
 
-    hits: in one call.  enough: good takes that are wanted."""
+    Attributes:
+        name: of the mode.
+        effort: calls of a take.
+        hits: hits of one call.
+        take: run the effort's command traced; returns its rounds, and the hits that were counted.
+        note: what the tables say of it.
+        takes: takes of a boot.
+        others: hits by other programs of the guest, at most.
+    """
 
     name: str
     effort: Effort
     hits: int
-    take: Callable[[Effort], tuple[list[float], int]]
+    take: Callable[[Effort], tuple[Paired, int]]
     note: str = ""
-    enough: int = LAPS
-    takes: list[Take] = field(default_factory=list)
+    takes: int = TAKES
+    others: float = OTHERS
 
-    def run(self, bare: Bare) -> None:
-        """Take it once, between untraced takes.  Raises KinstError when hits are missing, or there
-        are more than the guest's other programs explain."""
-        before = bare.before(self.effort)
-        rounds, hits = self.take(self.effort)
-        wanted = self.effort.total * self.hits
-        if not wanted <= hits <= wanted + OTHERS * max(self.hits, 1):
-            raise KinstError(f"{self.name}: {hits} hits were counted, and there were {wanted}")
-        least = min(rounds[-self.effort.bare.rounds :])
-        self.takes.append(Take(least, before, bare.take(self.effort)))
 
-    def good(self, bare: Bare) -> list[Take]:
-        return bare.good(self.effort, self.takes)
+@dataclass(slots=True)
+class Boot:
+    """Takes of one boot, each as a multiple of getuid(2).
+
+    Attributes:
+        guest: with tests/programs/rounds.c in it.
+        pace: ns of the quickest getuid(2).
+        untraced: takes with nothing planted, by their effort.
+        traced: takes of each mode, by its name.
+    """
+
+    guest: Guest
+    pace: float = math.inf
+    untraced: dict[Effort, list[float]] = field(default_factory=dict)
+    traced: dict[str, list[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.guest.run("rounds serve")
+
+    def take(self, mode: Mode) -> None:
+        """Take a mode once, with untraced takes around it.
+
+        Raises KinstError if hits are missing, or there are more than other programs explain.
+        """
+        bare = mode.effort.bare
+        if bare not in self.untraced:
+            self._take_untraced(bare)
+        rounds, hits = mode.take(mode.effort)
+        wanted = mode.effort.total * mode.hits
+        if not wanted <= hits <= wanted + mode.others * max(mode.hits, 1):
+            raise KinstError(f"{mode.name}: {hits} hits were counted, and there were {wanted}")
+        self._add(self.traced.setdefault(mode.name, []), rounds)
+        self._take_untraced(bare)
+
+    def _take_untraced(self, bare: Effort) -> None:
+        takes = self.untraced.setdefault(bare, [])
+        self._add(takes, paired_of(self.guest.run(bare.command), bare))
+
+    def _add(self, takes: list[float], rounds: Paired) -> None:
+        self.pace = min(self.pace, rounds.pace)
+        if rounds.times is not None:
+            takes.append(rounds.times)
+
+    def call(self, mode: Mode) -> float | None:
+        """Return the getuid(2) that a call took with its hits; None if no take counts."""
+        return _median(self.traced.get(mode.name, ()))
+
+    def hit(self, mode: Mode) -> float | None:
+        """Return the getuid(2) that one hit took; None if no take counts."""
+        traced, untraced = self.call(mode), _median(self.untraced.get(mode.effort.bare, ()))
+        if traced is None or untraced is None:
+            return None
+        return (traced - untraced) / max(mode.hits, 1)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
 
 
 @dataclass(slots=True)
 class Boots:
-    """What modes cost in each boot that had a figure of them, ns of a hit, by their names."""
+    """What modes cost in each boot.
+
+    Attributes:
+        budget: what is left out is reported there.
+        boots: the boots that there were.
+        modes: modes of all boots, by their names.
+        failed: names of modes that failed; later boots leave them out.
+    """
 
     budget: Budget
-    count: int = 0
-    costs: dict[str, list[float]] = field(default_factory=dict)
-    calls: dict[str, list[float]] = field(default_factory=dict)
-    modes: dict[str, Mode] = field(default_factory=dict)  # of the last boot
-    untraced: dict[str, list[float]] = field(default_factory=dict)  # by call, ns
-    failed: set[str] = field(default_factory=set)  # modes, which are left out from then on
-    callers: Callers = field(default_factory=Callers)
+    boots: list[Boot] = field(default_factory=list)
+    modes: dict[str, Mode] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+
+    @property
+    def count(self) -> int:
+        return len(self.boots)
 
     def measure(self, guest: Guest, groups: Sequence[Sequence[Mode]]) -> None:
-        """One boot: the modes of a group by turns, until each has takes enough; then the next
-        group.  Where the guest hangs, the boot is over, and has figures of what was before."""
-        self.count += 1
-        self.callers.begin(guest)
-        bare = Bare(guest)
+        """Measure one boot: the modes of a group by turns, then the next group.  If the guest
+        hangs, the boot ends with the figures that it has."""
+        boot = Boot(guest)
+        self.boots.append(boot)
         try:
-            self._take(groups, bare)
+            for modes in groups:
+                for lap in range(max((mode.takes for mode in modes), default=0)):
+                    self._lap(boot, lap, modes)
         except GuestHangsError as error:
             self.budget.say(f"boot {self.count} ends early: {error}")
-        for modes in groups:
-            for mode in modes:
-                if mode.name not in self.failed:
-                    self._settle(mode, bare)
-        for call in {effort.call for effort in bare.takes}:
-            least = min(bare.usual(effort) for effort in bare.takes if effort.call == call)
-            self.untraced.setdefault(call or "read", []).append(least)
 
-    def _take(self, groups: Sequence[Sequence[Mode]], bare: Bare) -> None:
-        for modes in groups:
-            for lap in range(LAPS):
-                left = [
-                    mode
-                    for mode in modes
-                    if mode.name not in self.failed
-                    and (not mode.takes or len(mode.good(bare)) < mode.enough)
-                ]
-                if left:
-                    self.budget.say(f"boot {self.count}, lap {lap + 1}: {len(left)} ways to probe")
-                    self._lap(left, bare)
-
-    def _lap(self, modes: Iterable[Mode], bare: Bare) -> None:
-        for mode in modes:
+    def _lap(self, boot: Boot, lap: int, modes: Iterable[Mode]) -> None:
+        due = [mode for mode in modes if lap < mode.takes and mode.name not in self.failed]
+        if due:
+            self.budget.say(f"boot {self.count}, lap {lap + 1}: {len(due)} ways to probe")
+        for mode in due:
+            self.modes[mode.name] = mode
             try:
-                mode.run(bare)
+                boot.take(mode)
             except GuestHangsError:
                 raise
             except KinstError as error:
                 self.failed.add(mode.name)
                 self.budget.failed(f"{mode.name}: {error}")
 
-    def _settle(self, mode: Mode, bare: Bare) -> None:
-        self.modes[mode.name] = mode
-        if not mode.takes:  # the guest hung before
-            return
-        good = mode.good(bare)
-        if not good:
-            self.budget.say(f"boot {self.count}: the machine was slow around {mode.name}")
-            return
-        added = statistics.median(take.added for take in good)
-        self.costs.setdefault(mode.name, []).append(added / max(mode.hits, 1))
-        self.calls.setdefault(mode.name, []).append(statistics.median(t.least for t in good))
+    @property
+    def pace(self) -> float:
+        """ns of the quickest getuid(2) of all boots."""
+        return min(boot.pace for boot in self.boots)
 
-    def untraced_call(self, call: str = "read") -> float:
-        """ns of a call with no probe, the median over boots."""
-        return statistics.median(self.untraced[call])
+    def costs(self, name: str) -> list[float]:
+        """ns of a hit of a mode, in each boot that has a figure."""
+        hits = (boot.hit(self.modes[name]) for boot in self.boots) if name in self.modes else ()
+        return [self.pace * hit for hit in hits if hit is not None]
 
-    def found(self) -> list[Cost]:
-        """The median over boots of what each mode costs, and the range.  Those with no figure of
-        any boot are told as failures."""
+    def untraced(self, call: str = "") -> list[float]:
+        """ns of an untraced call in each boot that made it."""
         found = []
-        for name, mode in self.modes.items():
-            each = self.costs.get(name, [])
-            if each:
-                call = statistics.median(self.calls[name])
-                found.append(
-                    Cost(name, mode.hits, call, statistics.median(each), min(each), max(each),
-                         len(each), mode.note)
-                )  # fmt: skip
-            elif name not in self.failed:
-                self.budget.failed(
-                    f"{name}: in each boot the machine was slow around it, or the guest hung"
-                )
+        for boot in self.boots:
+            takes = [
+                statistics.median(each)
+                for effort, each in boot.untraced.items()
+                if effort.call == call and each
+            ]
+            if takes:
+                found.append(self.pace * min(takes))
         return found
+
+    def table(self) -> list[Cost]:
+        """Return what each mode costs: the median over boots, and their range.  A mode without a
+        figure of any boot is reported as a failure."""
+        rows = []
+        for name, mode in self.modes.items():
+            each = self.costs(name)
+            if not each and name in self.failed:
+                continue
+            if not each:
+                self.budget.failed(f"{name}: something disturbed all its rounds, or the guest hung")
+                continue
+            calls = [boot.call(mode) for boot in self.boots]
+            call = self.pace * statistics.median(times for times in calls if times is not None)
+            rows.append(
+                Cost(name, mode.hits, call, statistics.median(each), min(each), max(each),
+                     len(each), mode.note)
+            )  # fmt: skip
+        return rows

@@ -12,12 +12,13 @@ For all instructions of one function, the same instructions are given to every t
 
 What is done for fairness:
 - Several boots, each with addresses of its own; in each, short takes of all probes by turns, with
-  untraced takes of as many rounds directly around each.  A boot's figure is by the median of its
-  takes, and what is told is the median over boots, with their range (bench/boots.py says why).
+  untraced takes around each.  Rounds are paired with getuid(2), which makes them independent of
+  the processor's speed.  A boot's figure is the median of its takes, and the table has the median
+  over boots, with their range (bench/boots.py).
   (gdb has a guest of its own: a stub serves one debugger.  Its hits cost so much that nothing else
   matters.)
-- In each boot kinst goes first, and others, as well as traps, behind it: they leave addresses in
-  the guest's memory, and kinst plants no run where memory points inside, but traps in its place.
+- In each boot kinst goes first, then kinst's traps, then the other tools: traps and kprobes leave
+  addresses in the guest's memory, and kinst plants traps instead of a run that memory points into.
 - Every mode's hits are counted.  If one is missing, or there are more than the reads of the
   guest's shell explain, the benchmark fails: a probe that misses would be cheap.  (Not gdb's:
   that its breakpoint was hit shows in its cost.)
@@ -29,16 +30,18 @@ What is done for fairness:
 - Modes of kinst that record print into memory.  Their first records do not count, so that the ring
   has been gone through once: the host gives a page of it memory when it is first written to, which
   costs a record 40 ns and is over soon.
-- What costs a microsecond or more has one good take in each boot, the rest five: their
-  figures are the nearest to what takes differ by.
+- What costs a microsecond or more has one take in each boot, the rest three: their figures differ
+  by as little as takes do.
 
-Behind that come sites with no room for a jump, planted alone, and shares of ways
+After that come sites with no room for a jump, planted alone, and shares of ways
 (bench/short_sites.py), and a verdict for each figure that is wanted (bench/bars.py).
 
-It ends in about --minutes, with fewer boots and short sites where there is no time for all, and
-says what it left out, as it does of what fails; its exit status is 1 then.  Where it is, it says
-on stderr.  --docs puts the figures into docs/benchmarks.md and README.md; without it they are
-printed in that form.
+The benchmark ends in about --minutes, with fewer boots and short sites if there is no time for
+all.  It reports what it left out and what failed; its exit status is 1 then.  stderr shows its
+progress.  --docs puts the figures into docs/benchmarks.md and README.md; otherwise they are printed
+in that form.  One mode alone, in many boots:
+
+    bench/hit_cost.py --only 'jump: @ = count()' --boots 30 --minutes 60 --sites 0
 """
 
 from __future__ import annotations
@@ -107,7 +110,8 @@ def show(costs: Sequence[Cost], place: Place, boots: int) -> None:
         every = [one for one in costs if one.name.startswith(prefix)]
         title = f"ns per hit, all instructions of {what}; {method}"
         peers = {name: prefix + peer for name, peer in ALL_PEERS.items() if prefix + peer in there}
-        console.print(table_of(title, every, peers))
+        if every:
+            console.print(table_of(title, every, peers))
     for one in costs:
         if one.note:
             console.print(f"{one.name}: {one.note}", highlight=False)
@@ -136,11 +140,21 @@ HANGS = 30.0  # seconds without an end of a command that takes three
 
 @dataclass(slots=True)
 class Found:
-    """boots: how many there were.  alone, shares: of short sites."""
+    """What was measured.
+
+    Attributes:
+        place: the instruction that is probed.
+        boots: how many there were.
+        costs: the rows of the tables.
+        each: ns of a hit in each boot, by mode.
+        alone: costs of short sites.
+        shares: of ways, among short sites.
+    """
 
     place: Place
     boots: int
     costs: list[Cost]
+    each: dict[str, list[float]]
     alone: list[short_sites.Cost] = field(default_factory=list)
     shares: short_sites.Shares | None = None
 
@@ -154,7 +168,8 @@ def measure(boots: int, isa: str, drawn: int, functions: int, only: str, budget:
         copies = compile_programs(("rounds", "bpfcount"), Path(folder), isa)
         budget.say("look for instructions that kprobes can stand on")
         places, measured, longest = _places(copies, isa), Boots(budget), 0.0
-        while measured.count < boots and not budget.over(BOOTS_END, longest):
+        end = BOOTS_END if drawn else END
+        while measured.count < boots and not budget.over(end, longest):
             before = budget.used()
             try:
                 _boot(measured, copies, isa, only, places)
@@ -166,7 +181,8 @@ def measure(boots: int, isa: str, drawn: int, functions: int, only: str, budget:
             longest = budget.used() - before
         if measured.count < boots:
             budget.failed(f"{boots - measured.count} of {boots} boots: no time")
-        found = Found(places[0], measured.count, _costs(measured))
+        each = {name: measured.costs(name) for name in measured.modes}
+        found = Found(places[0], measured.count, _costs(measured), each)
         if isa == "amd64" and not only:
             _debug(found, copies, budget)
         if drawn and short_sites.are_there(isa):
@@ -199,17 +215,17 @@ def _boot(
 
 
 def _costs(measured: Boots) -> list[Cost]:
-    """Of all modes, in the order of the tables, each table's untraced calls first."""
-    costs = measured.found()
+    """Return the costs in the order of the tables, each table's untraced calls first."""
+    costs = measured.table()
 
     def untraced(name: str, call: str) -> list[Cost]:
-        each = measured.untraced.get(call, [])
+        each = measured.untraced(call)
         middle = statistics.median(each) if each else 0.0
         return [Cost(name, 0, middle, 0.0, min(each), max(each), len(each), "")] if each else []
 
     one_site = [one for one in costs if not one.name.startswith((ALL, GETPPID))]
     return [
-        *untraced("untraced", "read"), *one_site,
+        *untraced("untraced", ""), *one_site,
         *(one for one in costs if one.name.startswith(ALL)),
         *untraced(f"{GETPPID}untraced", "getppid"),
         *(one for one in costs if one.name.startswith(GETPPID)),
@@ -306,6 +322,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "isa": options.isa,
             "function": place.function, "offset": place.offset, "instruction": place.text,
             "load": [load[0], after[0]], "costs": [asdict(one) for one in costs],
+            "boots": found.each,
             "short": [asdict(one) for one in found.alone],
         }  # fmt: skip
         options.json.write_text(json.dumps(figures, indent=1) + "\n")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bench.boots import LAPS, Mode
+from bench.boots import TAKES, Mode
 from bench.guest import Guest, Ran
 from bench.hit_tools import (
     OPTIMIZATION,
@@ -16,6 +16,7 @@ from bench.hit_tools import (
     Effort,
     Kinst,
     Kprobes,
+    Paired,
     counts_of,
     distribution,
     records,
@@ -26,15 +27,15 @@ from kinst import KinstError, Program
 PROBING = 1000  # reads for finding out what a read runs
 
 # Rounds of 0.2 ms: most have no interrupt in them.
-QUICK = Effort(200, 600)  # for what costs up to a few hundred ns
-MIDDLE = Effort(200, 300)
-RECORDS = Effort(200, 60, times=10)  # each fits into the ring
-LONG = Effort(200, 600)  # all instructions of a function
-SHORT = Effort(400, 600, "getppid")  # of a short one
-DEAR = Effort(100, 10)  # the same by traps
-SHORT_DEAR = Effort(100, 10, "getppid")
+QUICK = Effort(200, 400)  # for what costs up to a few hundred ns
+MIDDLE = Effort(200, 200)
+RECORDS = Effort(200, 60, times=10)  # each pass fits into the ring
+LONG = Effort(200, 400)  # all instructions of a function
+SHORT = Effort(400, 400, "getppid")  # all instructions of a short function
+DEAR = Effort(100, 20)  # all instructions, by traps
+SHORT_DEAR = Effort(100, 20, "getppid")
 STOPS = Effort(10, 15)
-ONCE = 1  # a good take of a boot is enough for what costs a microsecond
+ONCE = 1  # one take of a boot is enough for what costs a microsecond
 
 JUMP, TRAP = "kinst jump: @ = count()", "kinst trap: @ = count()"
 JUMP_EVENT, TRAP_EVENT = "kprobe event, jump, trace buffer", "kprobe event, trap, trace buffer"
@@ -135,18 +136,18 @@ def one_site_modes(guest: Guest, place: Place) -> list[Mode]:
 
     def kinst(
         name: str, effort: Effort, count: Callable[[Ran], int], text: str, plant: str = "",
-        enough: int = LAPS,
+        takes: int = TAKES,
     ) -> Mode:  # fmt: skip
         program = guest.compile(text, plant, records=count is records)
-        return Mode(name, effort, 1, Kinst(guest, program, count).take, enough=enough)
+        return Mode(name, effort, 1, Kinst(guest, program, count).take, takes=takes)
 
     def kprobe(name: str, effort: Effort, **how: bool) -> Mode:
         tool = Kprobes(guest, place.function, (place.offset,), **how)
-        return Mode(name, effort, 1, tool.take, enough=ONCE)
+        return Mode(name, effort, 1, tool.take, takes=ONCE)
 
     def bpf(name: str, effort: Effort, optimise: bool) -> Mode:
         tool = Bpf(guest, place.function, (place.offset,), optimise)
-        return Mode(name, effort, 1, tool.take, enough=ONCE)
+        return Mode(name, effort, 1, tool.take, takes=ONCE)
 
     count = f"{site} {{ @ = count(); }}"
     keyed = f"{site} {{ @[regs[{third}]] = count(); }}"
@@ -191,7 +192,7 @@ def _never(mode: Mode) -> Mode:
     """The predicate is false: nothing must have been counted."""
     inner = mode.take
 
-    def take(effort: Effort) -> tuple[list[float], int]:
+    def take(effort: Effort) -> tuple[Paired, int]:
         rounds, hits = inner(effort)
         return rounds, effort.total if hits == 0 else hits
 
@@ -230,7 +231,7 @@ def groups_of(guest: Guest, place: Place, getppid: Place) -> list[list[Mode]]:
     ]
     modes.sort(key=lambda mode: mode.effort.bare.command)  # neighbours share untraced rounds
     return [
-        [mode for mode in modes if mode.enough > ONCE],
-        [mode for mode in modes if mode.enough == ONCE and mode.name.startswith("kinst")],
-        [mode for mode in modes if mode.enough == ONCE and not mode.name.startswith("kinst")],
+        [mode for mode in modes if mode.takes > ONCE],
+        [mode for mode in modes if mode.takes == ONCE and mode.name.startswith("kinst")],
+        [mode for mode in modes if mode.takes == ONCE and not mode.name.startswith("kinst")],
     ]

@@ -11,8 +11,18 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """ns of one hit: the median over boots, and their range (bench/boots.py).  call_ns: of a call
-    with its hits, the same."""
+    """ns of one hit (bench/boots.py).
+
+    Attributes:
+        name: of the mode.
+        hits: hits of one call; 0 for an untraced call.
+        call_ns: ns of a call with its hits, the median over boots.
+        hit_ns: the median over boots.
+        low: the least of any boot.
+        high: the most of any boot.
+        boots: how many had a figure.
+        note: what the tables say of it.
+    """
 
     name: str
     hits: int
@@ -25,7 +35,7 @@ class Cost:
 
 
 def ratio(ns: float, peer: float) -> str:
-    """How many times cheaper than the peer; 0.25 is four times dearer."""
+    """Return how many times cheaper than the peer it is; 0.25 is four times dearer."""
     return f"{peer / ns:,.1f}" if ns > 0 and peer / ns >= 0.1 else f"{peer / max(ns, 0.1):.2g}"
 
 

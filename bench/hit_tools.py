@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,19 +11,23 @@ from bench.guest import Guest, Ran
 from kinst import KinstError, Program
 
 TRACING = "/sys/kernel/tracing"
-
-
 OPTIMIZATION = "/proc/sys/debug/kprobes-optimization"
-
-
-_NOT_COUNTED = 2  # of several times
+UNTRACED_ROUNDS = 400
+_NOT_COUNTED = 2  # first passes of several
 _SET = f"test -e {OPTIMIZATION} && echo {{}} >{OPTIMIZATION}\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """calls in a round, rounds in a pass.  call: what is called: "" for read(2), or getppid.
-    times: so often, with a pause in which kinst empties its ring; the first two do not count."""
+    """How often the guest's program calls.
+
+    Attributes:
+        calls: calls of a round.
+        rounds: rounds of a pass.
+        call: "" for read(2), or "getppid".
+        times: passes, with a pause after each in which kinst empties its ring; the first two do
+            not count.
+    """
 
     calls: int
     rounds: int
@@ -31,13 +36,12 @@ class Effort:
 
     @property
     def command(self) -> str:
-        """By the guest's process for it (bench/caller.py)."""
-        once = f"rounds ask {self._words}"
-        return "; usleep 100000; ".join([once] * self.times)
+        """Paired rounds by the process that serves (tests/programs/rounds.c)."""
+        return "; usleep 100000; ".join([f"rounds ask {self._words} paired"] * self.times)
 
     @property
     def alone(self) -> str:
-        """By a process of its own."""
+        """Rounds by a process of their own, not paired."""
         return f"rounds {self._words}"
 
     @property
@@ -50,12 +54,41 @@ class Effort:
 
     @property
     def bare(self) -> Effort:
-        """For the untraced take beside it: as many rounds and calls."""
-        return Effort(self.calls, self.rounds * max(1, self.times - _NOT_COUNTED), self.call)
+        """The untraced take to compare with: as many calls in each round."""
+        return Effort(self.calls, UNTRACED_ROUNDS, self.call)
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """What a take's paired rounds took.
+
+    Attributes:
+        pace: ns of a getuid(2) in the quickest round.
+        times: how many getuid(2) one call took, the median of rounds; None if something disturbed
+            every round.
+    """
+
+    pace: float
+    times: float | None
+
+
+def paired_of(text: str, effort: Effort) -> Paired:
+    """Read what tests/programs/rounds.c printed of an effort's command.
+
+    Raises KinstError if it printed no paired rounds.
+    """
+    lines = re.findall(r"^paired \d+ ns ([\d.]+) times (.*)$", text, re.M)
+    if len(lines) != effort.times:
+        raise KinstError(f"the guest printed no paired rounds: {text.strip()[:200]!r}")
+    counted = lines[_NOT_COUNTED:] if effort.times > _NOT_COUNTED else lines
+    words = (word for _, times in counted for word in times.split())
+    rounds = [times for word in words if (times := float(word))]
+    pace = min(float(pace) for pace, _ in counted)
+    return Paired(pace, statistics.median(rounds) if rounds else None)
 
 
 def rounds_of(text: str) -> list[float]:
-    """The ns of the rounds that tests/programs/rounds.c printed."""
+    """Return the ns of the rounds, not paired, that tests/programs/rounds.c printed."""
     found = re.findall(r"^rounds \d+ ns (.*)$", text, re.M)
     if not found:
         raise KinstError(f"the guest printed no rounds: {text.strip()!r}")
@@ -97,13 +130,13 @@ class Kprobes:
             "echo >kprobe_events\necho >trace\nusleep 200000\n"
         )
 
-    def take(self, effort: Effort) -> tuple[list[float], int]:
+    def take(self, effort: Effort) -> tuple[Paired, int]:
         text = self.guest.run(self.script(effort.command))
         jumps = text.count("[OPTIMIZED]")
         if jumps != (len(self.offsets) if self.optimise else 0):
             raise KinstError(f"{jumps} kprobes were optimised: {text}")
         seen = re.findall(r"^profile\s+k\d+\s+(\d+)\s+(\d+)", text, re.M)
-        return rounds_of(text), sum(int(hits) for hits, _ in seen)
+        return paired_of(text, effort), sum(int(hits) for hits, _ in seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +148,7 @@ class Bpf:
     offsets: tuple[int, ...]
     optimise: bool = False
 
-    def take(self, effort: Effort) -> tuple[list[float], int]:
+    def take(self, effort: Effort) -> tuple[Paired, int]:
         offsets = " ".join(map(str, self.offsets))
         text = self.guest.run(
             f"{_SET.format(int(self.optimise))}"
@@ -124,7 +157,7 @@ class Bpf:
         found = re.search(r"^bpfcount (\d+)$", text, re.M)
         if found is None:
             raise KinstError(f"no BPF program could count: {text.strip()}")
-        return rounds_of(text), int(found[1])
+        return paired_of(text, effort), int(found[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +168,11 @@ class Kinst:
     program: Program
     count: Callable[[Ran], int]
 
-    def take(self, effort: Effort) -> tuple[list[float], int]:
+    def take(self, effort: Effort) -> tuple[Paired, int]:
         ran = self.guest.trace(self.program, effort.command)
         if ran.lost:
             raise KinstError(f"records were lost: {ran.lost}")
-        return rounds_of(ran.output), self.count(ran)
+        return paired_of(ran.output, effort), self.count(ran)
 
 
 def total(ran: Ran) -> int:

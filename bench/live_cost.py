@@ -4,9 +4,8 @@
 
 A guest of QEMU's has this machine's files, and in it a process that traces by --live the kernel
 that it runs on.  The same guest is traced from outside as --vm does it.  Both ways take turns, with
-the same process of the guest for all calls (bench/caller.py), and each take stands between two
-untraced ones (bench/boots.py); so the same kernel at the same addresses makes the same calls, and
-what differs is what was planted.
+one process of the guest for all calls (bench/boots.py); so the same kernel at the same addresses
+makes the same calls, and only what is planted differs.
 
 A mode's figure in a boot is the median of its takes, and it is printed for each boot; at the end
 the medians over boots stand beside each other.  --priority: once the guest is up, nothing else
@@ -33,13 +32,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import kinst
 from bench.boots import Boots, Mode
 from bench.budget import Budget, go_first
-from bench.caller import Callers
 from bench.guest import Guest, compile_programs
-from bench.hit_tools import Effort, counts_of, rounds_of
+from bench.hit_tools import Effort, Paired, counts_of, paired_of
 from bench.short_sites import in_a_call
 from tools.live_guest import PROCESSOR, set_up
 
-READ_ONCE = Effort(200, 600)
+READ_ONCE = Effort(200, 400)
 ONE = "kinst::vfs_read:0 { @[probefunc] = count(); }"
 # What the cost of one depends on is which pages it shares places with in QEMU's tables; less so the
 # sum of several.
@@ -128,11 +126,11 @@ class ByVm:
     program: kinst.Program
     each: Mapping[str, int]
 
-    def take(self, effort: Effort) -> tuple[list[float], int]:
+    def take(self, effort: Effort) -> tuple[Paired, int]:
         ran = self.guest.trace(self.program, effort.command)
         if ran.lost:
             raise kinst.KinstError(f"records were lost: {ran.lost}")
-        return rounds_of(ran.output), own_hits(counts_of(ran), self.each, effort)
+        return paired_of(ran.output, effort), own_hits(counts_of(ran), self.each, effort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +141,9 @@ class ByLive:
     mode: str
     each: Mapping[str, int]
 
-    def take(self, effort: Effort) -> tuple[list[float], int]:
+    def take(self, effort: Effort) -> tuple[Paired, int]:
         output, counts = self.guest.live(self.mode, effort)
-        return rounds_of(output), own_hits(counts, self.each, effort)
+        return paired_of(output, effort), own_hits(counts, self.each, effort)
 
 
 def own_hits(counts: Mapping[str, int], each: Mapping[str, int], effort: Effort) -> int:
@@ -172,7 +170,7 @@ def modes_of(guest: LiveGuest, only: str) -> list[list[Mode]]:
 def show(boots: Boots, modes: Sequence[str], last: bool = False) -> None:
     """ns that a call has more by each way, in the last boot or, at the end, the medians."""
     for mode in modes:
-        both = [boots.costs.get(f"--{way} {mode}", []) for way in ("vm", "live")]
+        both = [boots.costs(f"--{way} {mode}") for way in ("vm", "live")]
         if not all(both):
             print(f"{mode}: no figure")
             continue
@@ -193,7 +191,7 @@ def main() -> None:
         serve(words.inside)
         return
     chosen = [mode for mode in MODES if words.only in mode]
-    boots = Boots(Budget(math.inf), callers=Callers())
+    boots = Boots(Budget(math.inf))
     with tempfile.TemporaryDirectory(prefix="kinst-live-cost-") as name:
         compile_programs(["rounds"], Path(name))
         os.environ["PATH"] = f"{name}:{os.environ['PATH']}"  # the guest's commands have it
@@ -205,7 +203,7 @@ def main() -> None:
                 boots.measure(guest, modes_of(guest, words.only))
             finally:
                 guest.close()
-            untraced = boots.untraced["read"][-1]
+            untraced = boots.untraced()[-1]
             print(f"boot {boot + 1}: untraced {untraced:.0f} ns, load {os.getloadavg()[0]:.1f}")
             show(boots, chosen)
     print(f"the medians of {boots.count} boots:")

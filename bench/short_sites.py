@@ -7,10 +7,10 @@ QEMU forgets all addresses whenever the kernel opens or closes its access to a p
 that each page which is touched behind a read costs half a microsecond, probed or not.  Of the
 functions that each call runs, by a count of all entries, instructions are drawn at random that are
 run by each call and have no room for a jump of their own.  Each is planted alone in the best way,
-and in the first boot by its trap where that is asked for; a hit costs (ns of a call with the probe
-- ns without) / hits in a call.  All of them are measured in each of several boots, by a few takes
-between untraced ones; a site's figure is the median over boots (bench/boots.py says why).  Hits
-are counted: a probe that misses would be cheap.
+and in the first boot by its trap if the ISA has a bar for that; a hit costs (ns of a call with the
+probe - ns without) / hits in a call.  All of them are measured in each of several boots, by a few
+takes between untraced ones; a site's figure is the median over boots (bench/boots.py).  Hits are
+counted: a probe that misses would be cheap.
 
 The shares of ways are of all instructions of functions that are drawn at random from the whole
 kernel: planted with all of their function, and each by itself (of those, some are drawn).
@@ -34,14 +34,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.bars import BARS, bars_of
-from bench.boots import Bare, Take
+from bench.boots import Boot, Mode
 from bench.budget import Budget
-from bench.caller import Callers
 from bench.guest import Guest, compile_programs
-from bench.hit_tools import Effort, counts_of, rounds_of
+from bench.hit_tools import Effort, Kinst, counts_of, total
 from kinst import KinstError, Program
 
-ROUNDS = 200, 400  # calls in a round, rounds: long enough to outlast the machine's slow stretches
+ROUNDS = 200, 400  # calls in a round, rounds
 CALLS = {"riscv64": "getppid"}  # "": read
 TRAP_ROUNDS = 100
 BOOTS = 3
@@ -49,7 +48,7 @@ ENTRIES = 5000  # reads for finding out which functions a read runs
 PROBING = 500  # reads for finding out what a read runs
 ROOM = {"amd64": 5, "arm64": 4, "riscv64": 8}  # bytes of a jump
 CHEAP, CHEAPER = 60, 10  # ns; times cheaper than a trap
-ENOUGH, TRIES = 3, 5  # good takes of a boot that are wanted, and all of them at most
+TAKES = 3  # of a boot
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,41 +125,35 @@ def sites(guest: Guest, room: int, call: str, drawn: int, seed: int) -> list[Sit
 
 
 def measure(
-    bare: Bare, effort: Effort, site: Site, plant: str = "", enough: int = ENOUGH
-) -> tuple[str, list[float]]:
-    """How a site is planted, and ns of a hit in each take beside which the machine was not slow, in
-    this boot.  Raises KinstError when hits are missing."""
-    guest, takes = bare.guest, list[Take]()
+    boot: Boot, effort: Effort, site: Site, plant: str = "", takes: int = TAKES
+) -> tuple[str, float | None]:
+    """Return how a site is planted, and the getuid(2) that a hit took in this boot, or None if no
+    take counts.  Raises KinstError if hits are missing."""
+    guest = boot.guest
     program = guest.compile(f"kinst::{site.function}:{site.offset} {{ @ = count(); }}", plant)
-    wanted, way = effort.total * site.hits, guest.ways(program)[0]
-    for _ in range(TRIES):
-        before = bare.before(effort)
-        ran = guest.trace(program, effort.command)
-        seen = sum(counts_of(ran).values())
-        if seen < wanted:  # others of the guest may come there, too
-            raise KinstError(f"{site.function}+{site.offset}: {seen} hits, not {wanted}")
-        takes.append(Take(min(rounds_of(ran.output)), before, bare.take(effort)))
-        good = bare.good(effort, takes)
-        if len(good) == enough:
-            break
-    return way, [take.added / site.hits for take in good]
+    # Other programs of the guest may hit the site, too.
+    mode = Mode(f"{site.function}+{site.offset} {plant}", effort, site.hits,
+                Kinst(guest, program, total).take, others=math.inf)  # fmt: skip
+    for _ in range(takes):
+        boot.take(mode)
+    return guest.ways(program)[0], boot.hit(mode)
 
 
 def measure_all(
-    boot: Callable[[], Guest], isa: str, drawn: int, seed: int, budget: Budget, end: float = 1.0
-) -> list[Cost]:
-    """Costs of `drawn` sites, in several boots or until `end` of the budget."""
+    boot_guest: Callable[[], Guest], isa: str, drawn: int, seed: int, budget: Budget,
+    end: float = 1.0,
+) -> list[Cost]:  # fmt: skip
+    """Return costs of `drawn` sites, in several boots or until `end` of the budget."""
     effort = Effort(*ROUNDS, CALLS.get(isa, ""))
     short = replace(effort, rounds=TRAP_ROUNDS)
-    callers = Callers()
     chosen, taken = list[Site](), dict[Site, list[float]]()
     ways, traps = dict[Site, str](), dict[Site, float]()
+    pace = math.inf
     for number in range(BOOTS):
         if budget.over(end):
             break
-        guest = boot()
-        callers.begin(guest)
-        bare = Bare(guest)
+        guest = boot_guest()
+        boot = Boot(guest)
         try:
             if not chosen:
                 budget.say("short sites: look for what a call runs")
@@ -169,23 +162,23 @@ def measure_all(
             for site in chosen:
                 if budget.over(end):
                     break
-                way, each = measure(bare, effort, site)
-                if each:
+                way, hit = measure(boot, effort, site)
+                if hit is not None:
                     ways[site] = way
-                    taken.setdefault(site, []).append(statistics.median(each))
-            # Behind all others: traps leave addresses in memory, and then there are fewer runs.
+                    taken.setdefault(site, []).append(hit)
+            # After all others: traps leave addresses in memory, and then there are fewer runs.
             for site in chosen if number == 0 and BARS[isa].reached is not None else ():
                 if not budget.over(end):
-                    _, each = measure(bare, short, site, "trap", 1)
-                    traps[site] = statistics.median(each) if each else 0.0
+                    traps[site] = measure(boot, short, site, "trap", 1)[1] or 0.0
         finally:
             guest.close()
+        pace = min(pace, boot.pace)
     several = sum(len(each) > 1 for each in taken.values())
     if several < len(chosen):
         budget.failed(f"short sites: {len(chosen) - several} of {len(chosen)} in several boots")
     return [
-        Cost(replace(site, way=ways[site]), statistics.median(each), min(each), max(each),
-             len(each), traps.get(site, 0.0))
+        Cost(replace(site, way=ways[site]), pace * statistics.median(each), pace * min(each),
+             pace * max(each), len(each), pace * traps.get(site, 0.0))
         for site, each in taken.items()
     ]  # fmt: skip
 

@@ -18,6 +18,7 @@ import json
 import math
 import os
 import re
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -35,7 +36,16 @@ from bench.budget import Budget
 from bench.guest import Guest, Ran, compile_programs
 from bench.hit_modes import MIDDLE, QUICK, Place, find_place
 from bench.hit_table import Cost
-from bench.hit_tools import OPTIMIZATION, TRACING, Effort, Kinst, distribution, rounds_of, total
+from bench.hit_tools import (
+    OPTIMIZATION,
+    TRACING,
+    Effort,
+    Kinst,
+    Paired,
+    distribution,
+    paired_of,
+    total,
+)
 from kinst import KinstError
 
 BASE = "g = register"
@@ -59,7 +69,7 @@ class Histogram:
     guest: Guest
     place: Place
 
-    def take(self, effort: Effort) -> tuple[list[float], int]:
+    def take(self, effort: Effort) -> tuple[Paired, int]:
         first = "hist:keys=common_pid:ts0=common_timestamp.usecs"
         second = "hist:keys=common_pid:d=common_timestamp.usecs-$ts0:onmatch(kprobes.k0).lat($d)"
         function, offset = self.place.function, self.place.offset
@@ -81,7 +91,7 @@ class Histogram:
         hits = re.search(r"^\s*Hits: (\d+)", text, re.M)
         if hits is None:
             raise KinstError(f"the kernel made no histogram: {text.strip()}")
-        return rounds_of(text), int(hits[1])
+        return paired_of(text, effort), int(hits[1])
 
 
 def modes_of(guest: Guest, place: Place) -> list[Mode]:
@@ -125,10 +135,11 @@ def measure(boots: int) -> tuple[Place, list[Cost]]:
                 measured.measure(guest, [modes_of(guest, place)])
             finally:
                 guest.close()
-    costs = measured.found()
+    costs = measured.table()
     if measured.budget.failures or place is None:
         raise KinstError("; ".join(measured.budget.failures) or "nothing was measured")
-    return place, [Cost("untraced", 0, measured.untraced_call(), 0, 0, 0, boots, ""), *costs]
+    untraced = statistics.median(measured.untraced())
+    return place, [Cost("untraced", 0, untraced, 0, 0, 0, boots, ""), *costs]
 
 
 def show(costs: Sequence[Cost], place: Place, boots: int) -> None:

@@ -1,15 +1,16 @@
-/* rounds CALLS ROUNDS [getppid]: ROUNDS times, call read(2) of one byte of /dev/zero exactly CALLS
- * times, or getppid(2).  Prints: "rounds CALLS ns NS NS ..." with the mean time of one call in each round in ns.
- * Short rounds are for busy machines: one of them fits between two interruptions.
+/* rounds CALLS ROUNDS [getppid]: ROUNDS times, call read(2) of one byte of /dev/zero exactly CALLS times, or
+ * getppid(2).  Prints "rounds CALLS ns NS NS ...": the mean time of one call in each round, in ns.
+ * A short round fits between two interruptions of a busy machine.
  *
- * rounds CALLS ROUNDS paired: as many getuid(2) before and after the read(2) of each round.  Prints: "paired CALLS
- * ns NS times T T ..." with the least mean time of one getuid, and how many of them one read took in each round, or
- * 0 if those before and after differ.  A processor that runs at half its speed for a while changes no such number.
+ * rounds CALLS ROUNDS [getppid] paired: call getuid(2) as often before and after the calls of each round (PACE times
+ * at least).  Prints "paired CALLS ns NS times T T ...": the least mean time of one getuid, and how many getuid one
+ * call took in each round, or 0 if the getuid before and after differ.  These numbers stay the same if the processor
+ * runs at half its speed for a while.
  *
- * rounds serve: leave a process behind, on one CPU, that does so whenever
- * rounds ask CALLS ROUNDS [getppid|paired]: is called, which prints what it found.  All such rounds are one
- * process's, with the same stacks and the same addresses, so that they can be compared: in an
- * emulator, what meets what in its tables of addresses is decided anew by each exec. */
+ * rounds serve: leave a process running, on one CPU, that runs the rounds of
+ * rounds ask CALLS ROUNDS [getppid] [paired], which prints what that process measured.  All such rounds can be
+ * compared, since they have the same stacks at the same addresses: an emulator finds memory in tables of addresses,
+ * and each exec decides anew which addresses meet there. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +26,8 @@
 
 #define SHARED "/tmp/rounds.shared"
 #define MOST 4096 /* rounds of one request */
-#define ALIKE 1.08 /* times another pace: the same one */
+#define ALIKE 1.08 /* two paces that differ by less than this factor are the same */
+#define PACE 150 /* getuid(2) before and after a round, at least */
 
 struct request {
     pid_t server, client;
@@ -52,9 +54,10 @@ static double getuid_ns(long calls)
 static int run(int fd, struct request *request)
 {
     char byte;
+    long pace = request->calls > PACE ? request->calls : PACE;
     request->least = 1e18;
     for (long r = 0; r < request->rounds; r++) {
-        double before = request->paired ? getuid_ns(request->calls) : 0;
+        double before = request->paired ? getuid_ns(pace) : 0;
         double start = now_ns();
         for (long i = 0; i < request->calls; i++) {
             if (request->getppid_only)
@@ -64,7 +67,7 @@ static int run(int fd, struct request *request)
         }
         request->took[r] = (now_ns() - start) / request->calls;
         if (request->paired) {
-            double after = getuid_ns(request->calls), mean = (before + after) / 2;
+            double after = getuid_ns(pace), mean = (before + after) / 2;
             request->least = mean < request->least ? mean : request->least;
             request->took[r] = before < ALIKE * after && after < ALIKE * before ? request->took[r] / mean : 0;
         }
@@ -96,7 +99,7 @@ static int serve(int fd, const sigset_t *wake)
     }
     setsid();
     for (int n = 0; n < 3; n++)
-        dup2(fd, n); /* whoever waits for the end of our output does not wait for this */
+        dup2(fd, n); /* the shell waits until its pipe has no writers left */
     cpu_set_t cpus;
     CPU_ZERO(&cpus);
     CPU_SET(sysconf(_SC_NPROCESSORS_ONLN) - 1, &cpus);
@@ -110,7 +113,7 @@ static int serve(int fd, const sigset_t *wake)
 
 int main(int argc, char **argv)
 {
-    const char *usage = "usage: rounds [ask] CALLS ROUNDS [getppid|paired], rounds serve (and /dev/zero must open)\n";
+    const char *usage = "usage: rounds [ask] CALLS ROUNDS [getppid] [paired], rounds serve (and /dev/zero must open)\n";
     int fd = open("/dev/zero", O_RDONLY), asks = argc > 1 && !strcmp(argv[1], "ask"), signal;
     sigset_t wake;
     sigemptyset(&wake);
@@ -121,13 +124,13 @@ int main(int argc, char **argv)
     argc -= asks, argv += asks;
     struct request *request = asks ? shared(0) : calloc(1, sizeof *request);
     if (!request) {
-        fprintf(stderr, "rounds: no memory, or nobody serves\n");
+        fprintf(stderr, "rounds: no memory, or no `rounds serve` runs\n");
         return 1;
     }
     request->calls = argc > 1 ? strtol(argv[1], NULL, 0) : 0;
     request->rounds = argc > 2 ? strtol(argv[2], NULL, 0) : 1;
-    request->paired = argc > 3 && !strcmp(argv[3], "paired");
-    request->getppid_only = argc > 3 && !request->paired;
+    request->getppid_only = argc > 3 && !strcmp(argv[3], "getppid");
+    request->paired = argc > 3 && !strcmp(argv[argc - 1], "paired");
     if (request->calls <= 0 || request->rounds <= 0 || request->rounds > MOST || fd < 0) {
         fputs(usage, stderr);
         return 2;
