@@ -1,3 +1,3 @@
-"""Typed trees to LLVM IR to machine code, and the layout of what the code writes.  The only user of
-llvmlite.
+"""Compile typed trees to LLVM IR and machine code, and lay out the data that the code writes.
+Nothing else uses llvmlite.
 """

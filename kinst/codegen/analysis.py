@@ -1,5 +1,5 @@
-"""Facts about a typed program that code generation needs first: its string literals, whether it
-makes pointers, which frame slots it reads.
+"""Facts about a typed program that code generation needs: its string literals, whether it makes
+pointers, which frame slots it reads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kinst.dlang.walk import expressions, find
 
 
 def string_table(program: typed.TypedProgram) -> tuple[dict[bytes, int], bytes]:
-    """The string literals of a program: the offset of each in the strings area, and the area's
+    """Return the offset of each string literal of a program in the strings area, and the area's
     bytes."""
     offsets: dict[bytes, int] = {}
     text = bytearray()
@@ -27,7 +27,7 @@ def string_table(program: typed.TypedProgram) -> tuple[dict[bytes, int], bytes]:
 
 
 def _points_into_string(expr: typed.Expr) -> bool:
-    """Whether it is the address of a string's character, as s[i] makes it."""
+    """Return whether it is the address of a string's character, as s[i] makes it."""
     return (
         isinstance(expr, typed.Cast)
         and isinstance(expr.type, PointerType)
@@ -36,7 +36,7 @@ def _points_into_string(expr: typed.Expr) -> bool:
 
 
 def makes_pointers(program: typed.TypedProgram) -> bool:
-    """Whether the program can hold an address of scratch memory."""
+    """Return whether the program can hold an address of scratch memory."""
     if any(isinstance(variable.type, StructType) for variable in program.variables):
         return True
     return any(
@@ -49,17 +49,17 @@ def makes_pointers(program: typed.TypedProgram) -> bool:
 
 
 def shares_variables(program: typed.TypedProgram) -> bool:
-    """Whether the program can hold the address of one of its variables."""
+    """Return whether the program can hold the address of one of its variables."""
     return any(find(program, Shared))
 
 
 def register_slot(machine: CodeMachine, index: int) -> int | None:
-    """The frame slot of regs[index]; None for a register that the frame does not have."""
+    """Return the frame slot of regs[index]; None if the frame does not have that register."""
     return next((r.slot for r in machine.registers if r.index == index), None)
 
 
 def unwinding_slots(machine: CodeMachine) -> frozenset[int]:
-    """The frame slots that the kernel's unwinder starts from."""
+    """Return the frame slots that the kernel's unwinder starts from."""
     if machine.unwinder is None:
         return frozenset()
     names = {name for _, name in machine.unwinder.registers}
@@ -67,7 +67,7 @@ def unwinding_slots(machine: CodeMachine) -> frozenset[int]:
 
 
 def reads_stack(program: typed.TypedProgram, clauses: Sequence[int]) -> bool:
-    """Whether one of these clauses uses stack() or stackdepth."""
+    """Return whether one of these clauses uses stack() or stackdepth."""
     return any(
         (isinstance(e, typed.RecordedStack) and isinstance(e.type, StackType) and not e.type.user)
         or (isinstance(e, typed.Builtin) and e.name == "stackdepth")
@@ -77,12 +77,12 @@ def reads_stack(program: typed.TypedProgram, clauses: Sequence[int]) -> bool:
 
 
 def asks_caller(program: typed.TypedProgram) -> bool:
-    """Whether any clause reads `caller`."""
+    """Return whether any clause reads `caller`."""
     return any(expr.name == "caller" for expr in find(program, typed.Builtin))
 
 
 def looks_at_user(expr: typed.Expr) -> bool:
-    """Whether its value comes from the current process's user mode."""
+    """Return whether the value comes from the current process's user mode."""
     if isinstance(expr, typed.Builtin):
         return expr.name in ("ucaller", "ustackdepth")
     if isinstance(expr, typed.RegisterRead):
@@ -91,7 +91,7 @@ def looks_at_user(expr: typed.Expr) -> bool:
 
 
 def most_frames(program: typed.TypedProgram) -> int:
-    """The depth of the deepest stack() in the program; 0 without one."""
+    """Return the depth of the deepest stack() in the program; 0 without one."""
     stacks = (stack.type for stack in find(program, typed.RecordedStack))
     return max((t.frames for t in stacks if isinstance(t, StackType) and not t.user), default=0)
 
@@ -104,8 +104,8 @@ OF_THREAD = frozenset(("pid", "tid", "uid", "gid", "cpu", "curthread"))
 
 
 def may_be_pure(expr: typed.Expr) -> bool:
-    """Whether a value may be worked out from registers, constants and the current thread alone;
-    snippets.py knows for certain."""
+    """Return whether a value may depend on registers, constants and the current thread alone;
+    snippets.py decides."""
     return all(
         isinstance(part, _PURE_NODES)
         or (isinstance(part, typed.Builtin) and (part.name in OF_THREAD or part.name[:3] == "arg"))
@@ -115,11 +115,14 @@ def may_be_pure(expr: typed.Expr) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What a clause reads of the frame.
+    """Parts of the frame that a clause reads.
 
-    slots: numbers of frame slots. caller: it reads `caller`, and so the slot that the site's
-    descriptor names (SITE_CFA_SLOT). arguments: numbers of the arguments it reads, which the
-    descriptor locates (SITE_ARGUMENTS).
+    Attributes:
+        slots: numbers of frame slots.
+        caller: whether it reads `caller`, and so the slot that the site's descriptor names
+            (SITE_CFA_SLOT).
+        arguments: numbers of the arguments that it reads, which the descriptor locates
+            (SITE_ARGUMENTS).
     """
 
     slots: frozenset[int]
@@ -128,7 +131,7 @@ class Reads:
 
 
 def slots_read(clause: typed.Clause, machine: CodeMachine) -> Reads:
-    """What the clause reads of the frame on this machine."""
+    """Return the parts of the frame that a clause reads on this machine."""
     slots: set[int] = set()
     caller = False
     arguments: set[int] = set()

@@ -1,8 +1,8 @@
-"""Calls into LLVM that leave the main thread free for signals.
+"""Call LLVM in another thread, so that the main thread can handle signals.
 
-Python deals with a signal in the main thread, between two of its own steps, and LLVM may take
-minutes for one.  So LLVM works in a thread beside, without Python's lock, and the main thread
-waits in a way that a signal ends.  Then nobody waits for LLVM any more, and it ends with kinst.
+Python handles a signal in the main thread, between two of its own steps, and one call of LLVM may
+take minutes.  So LLVM runs in another thread, without Python's lock, and a signal ends the main
+thread's wait for it.  LLVM's thread then ends with kinst.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _Result = TypeVar("_Result")
 
 
 def aside(work: Callable[[], _Result]) -> _Result:
-    """What `work` returns or raises.  A signal handler that raises ends the wait for it.
+    """Return or raise what `work` returns or raises.  A signal handler that raises ends the wait.
 
-    Raises RuntimeError where no thread can be started."""
+    Raises RuntimeError if no thread can be started."""
     if threading.current_thread() is not threading.main_thread():
-        return work()  # signals are none of this thread's business
+        return work()  # the main thread handles signals
     results: list[_Result] = []
     errors: list[BaseException] = []
     over = threading.Event()

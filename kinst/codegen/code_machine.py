@@ -27,21 +27,49 @@ from kinst.core.system import (
 
 @dataclass(frozen=True, slots=True)
 class CodeMachine:
-    """base: address of scratch as this machine sees it.
+    """A machine that code is generated for.
 
-    host: the code runs in kinst's process. Then the CPU slot is scratch.cpus, and built-ins come
-    from the CONTEXT_* area behind the frame; otherwise the slot is the CPU's number, and built-ins
-    come from `builtins`. nofault_read: address of a C function (dst, src, size) -> i64, 0 when all
-    bytes were read. convention: LLVM calling convention of entries and of cold helpers.
-    timestamp_asm, timestamp_constraints: inline assembly that reads the cycle counter, or the name
-    of an LLVM intrinsic that does (llvm.readcyclecounter), or a register (%cntvct_el0); llvmlite
-    cannot reach LLVM's assembly parsers for ISAs other than the host's, but it can reach the
-    intrinsics. trap_pc_offset, trap_pc_delta, user, paths: as in Facts; on the host, user's
-    functions are native. llvm_options, signature_bits: as in Isa. parents: offsets in a task of its
-    parent's address and of its process id; (0, 0) where they are unknown. symbols: the running
-    address of each (module, name) that the program uses. reserves: records are written without a
-    call, too (STATE_RESERVED). preemption, saved_registers: as in Facts. samples: clauses run in
-    samples of CPUs, too, whose descriptors have no program counter.
+    Attributes:
+        name: of the machine, for messages.
+        triple: LLVM's target triple.
+        features: LLVM's target features.
+        host: whether the code runs in kinst's process.  Then the CPU slot is scratch.cpus, and
+            built-ins come from the CONTEXT_* area after the frame; otherwise the slot is the CPU's
+            number, and built-ins come from `builtins`.
+        base: address of scratch as this machine sees it.
+        scratch: layout of scratch memory.
+        nofault_read: address of a C function (dst, src, size) -> i64, 0 when all bytes were read.
+        registers: registers of a frame.
+        frame_slots: slots of a frame.
+        sp_slot: slot of the stack pointer.
+        convention: LLVM calling convention of entries and of cold helpers.
+        per_cpu: how code reaches the CPU's own data.
+        builtins: how the target's built-in variables are read.
+        timestamp_asm: reads the cycle counter: inline assembly, the name of an LLVM intrinsic
+            (llvm.readcyclecounter), or a register (%cntvct_el0).  llvmlite cannot reach LLVM's
+            assembly parsers for ISAs other than the host's, but it can reach the intrinsics.
+        timestamp_constraints: constraints of that inline assembly.
+        clock: converts cycles to ns.
+        trap_pc_offset: as in Facts.
+        trap_pc_delta: as in Facts.
+        thread_time: as in Facts.
+        unwinder: as in Facts.
+        llvm_options: as in Isa.
+        user: as in Facts; on the host, its functions are native.
+        parents: offsets in a task of its parent's address and of its process id; (0, 0) if they
+            are unknown.
+        symbols: running address of each (module, name) that the program uses.
+        paths: as in Facts.
+        user_state: as in Facts.
+        signature_bits: as in Isa.
+        reserves: whether trampolines write records without a call, too (STATE_RESERVED).
+        preemption: as in Facts.
+        saved_registers: as in Facts.
+        samples: whether clauses also run in samples of CPUs, whose descriptors have no program
+            counter.
+        interrupt_masks: as in Facts.
+        pin: as in Facts.
+        dialect: how the system encodes what D shows.
     """
 
     name: str
@@ -83,16 +111,16 @@ class CodeMachine:
 
     @property
     def keeps_time(self) -> bool:
-        """Whether code for a CPU of the traced kernel can read the time."""
+        """Return whether code for a CPU of the traced kernel can read the time."""
         return self.clock is not None and bool(self.timestamp_asm)
 
     def address(self, offset: int) -> int:
-        """The address of an offset in scratch."""
+        """Return the address of an offset in scratch."""
         return self.base + offset
 
 
 def parents_of(facts: Facts | None) -> tuple[int, int]:
-    """CodeMachine.parents, taken from the way ppid is read."""
+    """Return CodeMachine.parents, from the way ppid is read."""
     access = facts.builtins.get("ppid") if facts else None
     if access is None or len(access.offsets) != 2:
         return 0, 0
@@ -102,9 +130,9 @@ def parents_of(facts: Facts | None) -> tuple[int, int]:
 def target_machine(
     isa: Isa, facts: Facts, scratch: Scratch, dialect: Dialect = UNKNOWN
 ) -> CodeMachine:
-    """A CPU of the traced kernel.  dialect: its system's.
+    """Describe a CPU of the traced kernel.
 
-    Raises KinstError when the system does not know where the CPU's number is, or no read function
+    Raises KinstError if the system does not know where the CPU's number is, or no read function
     that cannot fault: without them no clause can run in the target.
     """
     if "cpu" not in facts.builtins:
@@ -142,10 +170,19 @@ def host_machine(
     interrupt_masks: tuple[int, ...] = (),
     dialect: Dialect = UNKNOWN,
 ) -> CodeMachine:
-    """kinst's own process, for frames of `isa` and values of a system with this dialect.
+    """Describe kinst's own process, for frames of `isa`.
 
-    base: address of the scratch mapping here.  nofault_read: native address of a callback that
-    reads the target's memory.  triple: of this process (llvm_process_triple()).
+    Args:
+        isa: of the traced kernel.
+        scratch: layout of scratch memory.
+        base: address of the scratch mapping here.
+        nofault_read: native address of a callback that reads the target's memory.
+        triple: of this process (host_triple()).
+        user: native functions that read and write user memory.
+        parents: as CodeMachine's.
+        user_state: as in Facts.
+        interrupt_masks: as in Facts.
+        dialect: the system's.
     """
     return CodeMachine(
         "host", triple, "", True, base, scratch, nofault_read, isa.registers, isa.frame_slots,

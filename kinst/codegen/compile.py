@@ -1,4 +1,4 @@
-"""Typed trees to machine code, for the target and for the host.
+"""Compile typed trees to machine code, for the target and for the host.
 
 Tested by tests/codegen.
 """
@@ -38,13 +38,18 @@ _IDLE = (
 
 
 class ObjectError(Exception):
-    """LLVM emitted something besides plain code at a fixed address: a defect of codegen."""
+    """LLVM emitted more than plain code at a fixed address: a defect of codegen."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectCode:
-    """code: the text section. offsets, sizes: where each named function begins in it, and its
-    bytes."""
+    """Machine code of functions.
+
+    Attributes:
+        code: the text section.
+        offsets: where each function begins in it, by name.
+        sizes: bytes of each function, by name.
+    """
 
     code: bytes
     offsets: dict[str, int]
@@ -52,7 +57,7 @@ class ObjectCode:
 
 
 def read_object(data: bytes) -> ObjectCode:
-    """The text section of an ELF object (System V ABI, chapter 4).
+    """Read the text section of an ELF object (System V ABI, chapter 4).
 
     Raises ObjectError if anything else would have to be loaded or relocated.
     """
@@ -79,14 +84,21 @@ Entry = tuple[int, ...]  # clause indexes that one entry runs, in order
 
 @dataclass(frozen=True, slots=True)
 class TargetCode:
-    """Code for one place in the target.
+    """Code for one address in the target.
 
-    address: where `code` has to be written. entry_offsets, trap_hook, fault_hook: offsets in it.
-    slots: the frame slots that each entry reads. caller: entries that also read the slot named by
-    their site's descriptor (SITE_CFA_SLOT). arguments: for each entry the numbers of the arguments
-    it reads, which the descriptor locates. strings: the bytes of the strings area. ir: LLVM
-    assembly before optimisation, for --dump. samplers: addresses of functions that run an entry
-    with the registers that an interrupt has saved.
+    Attributes:
+        code: the bytes.
+        address: where they have to be written.
+        entry_offsets: offset of each entry in the code.
+        slots: the frame slots that each entry reads.
+        caller: entries that also read the slot named by their site's descriptor (SITE_CFA_SLOT).
+        arguments: numbers of the arguments that each entry reads, which the descriptor locates.
+        strings: the bytes of the strings area.
+        trap_hook: offset of the trap hook in the code.
+        fault_hook: offset of the fault hook in the code.
+        ir: LLVM assembly before optimisation, for --dump.
+        samplers: addresses of functions that run an entry with the registers that an interrupt has
+            saved.
     """
 
     code: bytes
@@ -103,18 +115,25 @@ class TargetCode:
 
     @property
     def end(self) -> int:
-        """First address after it."""
+        """The first address after the code."""
         return self.address + len(self.code)
 
     def entry(self, clauses: Entry) -> int:
-        """Address of the entry for these clauses."""
+        """Return the address of the entry for these clauses."""
         return self.address + self.entry_offsets[clauses]
 
 
 @dataclass(frozen=True, slots=True)
 class HostCode:
-    """Code in this process. Entries are native addresses, valid while `engine` lives; each is
-    void(u64 site descriptor, u64 frame followed by the CONTEXT_* words)."""
+    """Code in this process.
+
+    Attributes:
+        entries: native address of each, a void(u64 site descriptor, u64 frame followed by the
+            CONTEXT_* words).
+        strings: the bytes of the strings area.
+        engine: LLVM's; the entries are valid while it lives.
+        ir: LLVM assembly before optimisation, for --dump.
+    """
 
     entries: dict[Entry, int]
     strings: bytes
@@ -131,14 +150,13 @@ def _initialize() -> None:
 
 @cache
 def _set_options(options: tuple[str, ...]) -> None:
-    """Set LLVM's options, each once: LLVM ends the process when an option is given a second
-    time."""
+    """Set LLVM's options, once: LLVM ends the process if an option is set a second time."""
     for option in options:
         llvm.set_option("kinst", option)
 
 
 def host_triple() -> str:
-    """LLVM's target triple for this process."""
+    """Return LLVM's target triple for this process."""
     return str(llvm.get_process_triple())
 
 
@@ -179,10 +197,20 @@ def lower_program(
     error_site: int,
     sampled: Sequence[tuple[Entry, int]] = (),
 ) -> tuple[str, bytes]:
-    """LLVM assembly of the whole program for this machine, and the bytes of its strings area.
+    """Return LLVM assembly of the whole program for this machine, and the bytes of its strings
+    area.
 
-    error_site: address of dtrace:::ERROR's site descriptor as the machine sees it. Raises
-    KinstError for what the machine cannot do.
+    Args:
+        program: the program.
+        layout: of the data that it writes.
+        machine: that the code is for.
+        entries: the distinct tuples of clauses that sites run.
+        error_clauses: the clauses of dtrace:::ERROR.
+        error_site: address of dtrace:::ERROR's site descriptor as the machine sees it.
+        sampled: entries that samples of CPUs run, with the addresses of their descriptors.
+
+    Raises:
+        KinstError: the machine cannot do what a clause asks for.
     """
     _check_sizes(machine, layout)
     offsets, strings = layout.strings
@@ -201,10 +229,9 @@ def lower_program(
         functions.append(write_entry(unit, _name(entry), clauses, error))
     for number, (entry, descriptor) in enumerate(sampled):
         clauses = [program.clauses[i] for i in entry]
-        # A call of what is known outside would have to be relocated.
-        own = write_entry(unit, f"{_sampler(number)}_entry", clauses, error)
-        own.internal = True
-        functions += [own, write_sampler(machine, _sampler(number), own, descriptor)]
+        body = write_entry(unit, f"{_sampler(number)}_entry", clauses, error)
+        body.internal = True  # a call of an exported function would have to be relocated
+        functions += [body, write_sampler(machine, _sampler(number), body, descriptor)]
     if not machine.host:
         functions += [write_trap_hook(machine), write_fault_hook(machine)]
     functions += unit.helpers.values()
@@ -212,8 +239,7 @@ def lower_program(
 
 
 def _optimise(module: Any, target: Any) -> None:
-    """Run -O2 without the passes that only cost time or space in straight code of a few dozen
-    lines."""
+    """Run -O2 without the passes that are useless in straight code of a few dozen lines."""
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = False
     options.slp_vectorization = False
@@ -222,13 +248,13 @@ def _optimise(module: Any, target: Any) -> None:
     builder = llvm.create_pass_builder(target, options)
     passes = builder.getModulePassManager()
     passes.run(module, builder)
-    # As of llvmlite 0.50 its close() does nothing: the base that frees comes second.
+    # In llvmlite 0.50 its close() frees nothing, by the order of its base classes.
     NewPassManager._dispose(passes)
     passes.detach()
 
 
 def _module(ir: str, triple: str, features: str, *, jit: bool) -> tuple[Any, Any]:
-    """LLVM assembly as an optimised module, and the target machine it was optimised for."""
+    """Return an optimised module of LLVM assembly, and the target machine that it is for."""
     module = llvm.parse_assembly(ir)
     module.verify()
     target = llvm.Target.from_triple(triple).create_target_machine(
@@ -244,8 +270,8 @@ def _module(ir: str, triple: str, features: str, *, jit: bool) -> tuple[Any, Any
 
 @lru_cache(maxsize=8)
 def _object_code(ir: str, triple: str, features: str) -> ObjectCode:
-    """LLVM assembly as code for a traced kernel.  Whoever traces one program again and again on an
-    open machine compiles it once."""
+    """Compile LLVM assembly for a traced kernel.  The cache serves clients that trace one program
+    again and again on an open machine."""
     return aside(partial(_emitted, ir, triple, features))
 
 
@@ -257,14 +283,18 @@ def _emitted(ir: str, triple: str, features: str) -> ObjectCode:
 def compile_functions(
     functions: Sequence[IrFunction], machine: CodeMachine, features: str = ""
 ) -> dict[str, bytes]:
-    """The machine code of each function by name, which needs nothing but itself.
+    """Return the machine code of each function by name; it needs no other code or data.
 
-    features: LLVM features besides the machine's."""
+    Args:
+        functions: the functions.
+        machine: that the code is for.
+        features: LLVM features besides the machine's.
+    """
     _initialize()
     _set_options(machine.llvm_options)
-    wanted = ",".join(filter(None, (machine.features, features)))
-    found = _object_code(module_text(machine.triple, functions), machine.triple, wanted)
-    return {name: found.code[at : at + found.sizes[name]] for name, at in found.offsets.items()}
+    every = ",".join(filter(None, (machine.features, features)))
+    made = _object_code(module_text(machine.triple, functions), machine.triple, every)
+    return {name: made.code[at : at + made.sizes[name]] for name, at in made.offsets.items()}
 
 
 def compile_target(
@@ -277,39 +307,43 @@ def compile_target(
     address: int,
     sampled: Sequence[tuple[Entry, int]] = (),
 ) -> TargetCode:
-    """Machine code for the text area, to be written at `address` (a multiple of 16).
+    """Compile the text area.
 
-    entries: the distinct tuples of clauses that sites run. sampled: entries that samples of CPUs
-    run, with the addresses of their descriptors. Raises KinstError for what this kernel
-    cannot do (a built-in that its system does not know, arg0 at an instruction).
+    Args:
+        address: where the code will be written, a multiple of 16.
+        Others: as of lower_program().
+
+    Raises:
+        KinstError: this kernel cannot do what a clause asks for (a built-in that its system does
+            not know, arg0 at an instruction).
     """
     _initialize()
     _set_options(machine.llvm_options)
     ir, strings = lower_program(
         program, layout, machine, entries, error_clauses, error_site, sampled
     )
-    found = _object_code(ir, machine.triple, machine.features)
+    made = _object_code(ir, machine.triple, machine.features)
     in_error = [slots_read(program.clauses[i], machine) for i in error_clauses]
     slots: dict[Entry, frozenset[int]] = {}
     caller: set[Entry] = set()
     arguments: dict[Entry, frozenset[int]] = {}
     for entry in entries:
-        own = [slots_read(program.clauses[i], machine) for i in entry]
-        slots[entry] = frozenset[int]().union(*(read.slots for read in own + in_error))
+        reads = [slots_read(program.clauses[i], machine) for i in entry]
+        slots[entry] = frozenset[int]().union(*(read.slots for read in reads + in_error))
         # dtrace:::ERROR's own arguments describe the fault and are not in the frame.
-        arguments[entry] = frozenset[int]().union(*(read.arguments for read in own))
-        if any(read.caller for read in own + in_error):
+        arguments[entry] = frozenset[int]().union(*(read.arguments for read in reads))
+        if any(read.caller for read in reads + in_error):
             caller.add(entry)
     return TargetCode(
-        found.code, address, {entry: found.offsets[_name(entry)] for entry in entries}, slots,
-        frozenset(caller), arguments, strings, found.offsets["trap_hook"],
-        found.offsets["fault_hook"], ir,
-        tuple(address + found.offsets[_sampler(number)] for number in range(len(sampled))),
+        made.code, address, {entry: made.offsets[_name(entry)] for entry in entries}, slots,
+        frozenset(caller), arguments, strings, made.offsets["trap_hook"],
+        made.offsets["fault_hook"], ir,
+        tuple(address + made.offsets[_sampler(number)] for number in range(len(sampled))),
     )  # fmt: skip
 
 
 def _engine(ir: str, triple: str, features: str) -> Any:
-    """LLVM assembly as code in this process, which lives as long as what is returned."""
+    """Compile LLVM assembly for this process; the code lives as long as the result."""
     module, target = _module(ir, triple, features, jit=True)
     engine = llvm.create_mcjit_compiler(module, target)
     engine.finalize_object()
@@ -324,10 +358,10 @@ def compile_host(
     error_clauses: Entry,
     error_site: int,
 ) -> HostCode:
-    """Native code for this process, for BEGIN, END, timers and stop-planted probes.
+    """Compile for this process, which runs BEGIN, END, timers and stop-planted probes.
 
-    error_site: address in this process.  Without entries nothing is compiled: most programs have
-    probes in the target alone.  Raises KinstError as compile_target does.
+    The arguments are those of lower_program().  Without entries nothing is compiled: most programs
+    have probes in the target alone.  Raises KinstError as compile_target() does.
     """
     if not entries:
         return HostCode({}, layout.strings[1], None, "")

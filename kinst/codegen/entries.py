@@ -38,7 +38,7 @@ _ERROR = "error"
 
 
 def _cpu(unit: Unit, code: IrFunction, frame: IrValue) -> tuple[IrValue, IrValue]:
-    """The CPU's number and its slot in scratch."""
+    """Return the CPU's number and its slot in scratch."""
     machine = unit.machine
     if machine.host:
         offset = 8 * (machine.frame_slots + CONTEXT_CPU)
@@ -61,10 +61,10 @@ def _state(unit: Unit, code: IrFunction, slot: IrValue) -> IrValue:
 def write_entry(
     unit: Unit, name: str, clauses: Sequence[typed.Clause], error: IrFunction | None
 ) -> IrFunction:
-    """The function entry(site, frame), which runs these clauses one after another.
+    """Write the function entry(site, frame), which runs these clauses one after another.
 
-    In the target it does nothing unless tracing is active, and counts the firing as dropped when
-    this CPU is in a clause already (an NMI). On the host its caller makes sure of both.
+    In the target it does nothing unless tracing is active, and counts the firing as dropped if this
+    CPU is in a clause already (an NMI).  On the host the caller checks both.
     """
     machine = unit.machine
     params = (IrValue(64, "%site"), IrValue(64, "%frame"))
@@ -82,12 +82,7 @@ def write_entry(
     code.store_atomic(code.op("add", before, 1), sequence)
     code.barrier()
     firing = Firing(unit, code, *params, cpu, slot, state, code.local(64), Faults("unused"))
-    clear_clause_memory(firing, clauses)
-    for ordinal, clause in enumerate(clauses):
-        firing.ordinal = ordinal
-        _write_clause(firing, clause, "leave", error)
-    code.jump("leave")
-    code.block("leave")
+    _write_clauses(firing, clauses, error)
     code.store_atomic(code.op("add", code.load_atomic(sequence), 1), sequence, "release")
     code.ret()
     code.block("nested")
@@ -99,11 +94,23 @@ def write_entry(
     return code
 
 
+def _write_clauses(
+    firing: Firing, clauses: Sequence[typed.Clause], error: IrFunction | None
+) -> None:
+    """Write clauses one after another, then begin the block "leave"."""
+    clear_clause_memory(firing, clauses)
+    for ordinal, clause in enumerate(clauses):
+        firing.ordinal = ordinal
+        _write_clause(firing, clause, "leave", error)
+    firing.code.jump("leave")
+    firing.code.block("leave")
+
+
 def _write_clause(
     firing: Firing, clause: typed.Clause, ended: str, error: IrFunction | None
 ) -> None:
-    """One clause: predicate, room for its record, actions, commit. Control goes on behind it, or to
-    `ended` after an exit()."""
+    """Write one clause: predicate, room for its record, actions, commit.  Control goes on after the
+    clause, or at `ended` after an exit()."""
     code = firing.code
     layout = firing.unit.layout.clauses[clause.index]
     following = code.fresh("next")
@@ -147,8 +154,8 @@ def _write_clause(
 
 
 def _write_fault(firing: Firing, following: str, error: IrFunction | None) -> None:
-    """The target of all faults of a clause: nothing was committed; count the fault, report it to
-    dtrace:::ERROR, go on behind the clause."""
+    """Write the target of all faults of a clause, whose record was not committed: count the fault,
+    report it to dtrace:::ERROR, go on after the clause."""
     code = firing.code
     faults = firing.faults
     code.block(faults.label)
@@ -157,7 +164,7 @@ def _write_fault(firing: Firing, following: str, error: IrFunction | None) -> No
     value = code.phi(64, [(s[3], s[0]) for s in faults.sources])
     kind = code.phi(64, list(zip(what, labels, strict=True)))
     number = code.convert(epid(firing), 64, signed=False)
-    assert error is not None  # build() writes it before any entry
+    assert error is not None  # lower_program() writes it before any entry
     if firing.in_error:
         # A fault in dtrace:::ERROR itself is only counted.
         code.increment(firing.field(STATE_ERRORS))
@@ -165,16 +172,19 @@ def _write_fault(firing: Firing, following: str, error: IrFunction | None) -> No
     else:
         args = (firing.frame, firing.cpu, number, kind, value, code.get(firing.time))
         code.set(firing.time, code.call(error, args))
-        for found in firing.entries.values():  # its clauses may have freed them
-            code.set(found, const(0))
+        for entry in firing.entries.values():  # the clauses of ERROR may have freed them
+            code.set(entry, const(0))
     code.jump(following)
 
 
 def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> IrFunction:
-    """The function error(frame, cpu, epid, action << 8
+    """Write error(frame, cpu, epid, action << 8 | kind, value, time) -> time, which notes a fault
+    and runs the clauses of dtrace:::ERROR.
 
-    kind, value, time) -> time, which notes a fault and runs the clauses of dtrace:::ERROR. site:
-    address of the probe's site descriptor.
+    Args:
+        unit: the module.
+        site: address of dtrace:::ERROR's site descriptor.
+        clauses: of dtrace:::ERROR.
     """
     code = unit.function(_ERROR, 6)
     frame, cpu, number, what, value, time = code.params
@@ -199,11 +209,6 @@ def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> IrFun
     for place, word in enumerate((which, value, when, head)):
         code.store(word, code.add(entry, 8 * place))
     code.store_atomic(code.add(told, 1), code.add(state, STATE_TOLD), "release")
-    clear_clause_memory(firing, clauses)
-    for ordinal, clause in enumerate(clauses):
-        firing.ordinal = ordinal
-        _write_clause(firing, clause, "leave", code)
-    code.jump("leave")
-    code.block("leave")
+    _write_clauses(firing, clauses, code)
     code.ret(code.get(now))
     return code

@@ -1,5 +1,5 @@
-"""One firing of a probe, from the point of view of the code generator: where the CPU's memory is,
-where faults go, how the kernel's own data are read.
+"""One firing of a probe, as the code generator sees it: the CPU's memory, the target of faults, and
+reads of the kernel's own data.
 
 Tested by tests/codegen/test_records_and_faults.py.
 """
@@ -26,10 +26,13 @@ TEMP_KEYS = 64
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A D string at an address. It ends at a NUL, or after `bound` bytes if there is none.
+    """A D string in memory.  It ends at a NUL, or after `bound` bytes if there is none.
 
-    nullable: the address may be 0, which means NULL, and has not been tested yet. In comparisons
-    NULL equals "" (dtrace_strncmp() of illumos and FreeBSD).
+    Attributes:
+        address: of its first byte.
+        bound: bytes at most.
+        nullable: whether the address may be 0, which means NULL, and has not been tested yet.  In
+            comparisons NULL equals "" (dtrace_strncmp() of illumos and FreeBSD).
     """
 
     address: IrValue
@@ -44,9 +47,14 @@ Lowered = IrValue | Text
 class Unit:
     """One LLVM module under construction.
 
-    strings: offset of each literal in the strings area. key_bytes: of the longest key. pointers:
-    the program may hold addresses of scratch; shared: of its variables. helpers: the helper
-    functions so far, by name.
+    Attributes:
+        machine: that the code is for.
+        layout: of the data that the program writes.
+        strings: offset of each literal in the strings area.
+        key_bytes: bytes of the longest key.
+        pointers: whether the program may hold addresses of scratch.
+        shared: whether it may hold addresses of its variables.
+        helpers: the helper functions so far, by name.
     """
 
     machine: CodeMachine
@@ -58,14 +66,14 @@ class Unit:
     helpers: dict[str, IrFunction] = field(default_factory=dict)
 
     def helper(self, name: str, write: Callable[[Unit, str], IrFunction]) -> IrFunction:
-        """The helper function of this name; `write` writes it when it is first asked for."""
+        """Return the helper function of this name; the first call writes it with `write`."""
         if name not in self.helpers:
             self.helpers[name] = write(self, name)
         return self.helpers[name]
 
     def function(self, name: str, params: int, result: int = 64) -> IrFunction:
-        """A new internal function with `params` i64 parameters and the machine's calling
-        convention. It is never inlined, so that the hot path need not save the registers that it
+        """Begin an internal function with `params` i64 parameters and the machine's calling
+        convention.  It is never inlined, so that the hot path need not save the registers that it
         uses."""
         values = tuple(IrValue(64, f"%a{i}") for i in range(params))
         return IrFunction(name, values, result, self.machine.convention, noinline=True)
@@ -73,10 +81,16 @@ class Unit:
 
 @dataclass(slots=True)
 class Faults:
-    """Where faults of the clause under construction go, and the places that can fault."""
+    """Faults of the clause under construction.
+
+    Attributes:
+        label: where they go.
+        action: number of the action under construction, from 1 as in DTrace; 0 for the predicate.
+        sources: label, action, kind and value of each place that can fault.
+    """
 
     label: str
-    action: int = 0  # 0: the predicate; actions count from 1, as DTrace numbers them
+    action: int = 0
     sources: list[tuple[str, int, int, IrValue]] = field(default_factory=list)
 
     def add(self, code: IrFunction, bad: IrValue, kind: int, value: IrValue) -> None:
@@ -91,16 +105,25 @@ class Faults:
 class Firing:
     """One firing of a probe on one CPU.
 
-    code: the function under construction. site, frame: addresses of the site's descriptor and of
-    the saved registers. cpu: the CPU's number; slot: its place in scratch (in the target, the
-    same). state: address of its state page. time: the firing's timestamp in ns, 0 until it is first
-    needed. ordinal: of the clause in its entry. in_error: the clause is dtrace:::ERROR's, whose
-    arguments are in the state page. text_at: bytes of working memory that the strings of this
-    action have taken. locals: other variables of the firing by name; each is 0 when the firing
-    begins. record_size: of the clause's record. following: the label behind the clause. this:
-    clause-local variables that are in registers, by index. entries: for each thread-local variable,
-    by index, its entry once it has been found in this firing, else 0. old: the values that
-    typed.OldValue, Before and Root stand for, innermost last.
+    Attributes:
+        unit: the module.
+        code: the function under construction.
+        site: address of the site's descriptor.
+        frame: address of the saved registers.
+        cpu: the CPU's number.
+        slot: its slot in scratch; in the target, the same number.
+        state: address of its state page.
+        time: the firing's timestamp in ns, 0 until it is first needed.
+        faults: of the clause under construction.
+        ordinal: of the clause in its entry.
+        in_error: whether the clause is dtrace:::ERROR's, whose arguments are in the state page.
+        text_at: bytes of working memory that the strings of this action have taken.
+        locals: other variables of the firing by name; each is 0 when the firing begins.
+        record_size: bytes of the clause's record.
+        following: the label after the clause.
+        this: clause-local variables that are in registers, by index.
+        entries: entry of each thread-local variable, by index; 0 until this firing has found it.
+        old: the values that typed.OldValue, Before and Root stand for, innermost last.
     """
 
     unit: Unit
@@ -123,19 +146,19 @@ class Firing:
     old: list[Lowered] = field(default_factory=list)
 
     def scaled(self, area: int, size: int) -> IrValue:
-        """Address of this CPU's part of an area that has `size` bytes for each slot."""
+        """Return the address of this CPU's part of an area with `size` bytes for each slot."""
         if self.unit.machine.host:
             return const(self.unit.machine.address(area + self.unit.machine.scratch.cpus * size))
         offset = self.code.op("mul", self.slot, size)
         return self.code.add(offset, self.unit.machine.address(area))
 
     def temp(self) -> IrValue:
-        """Address of this CPU's working memory."""
+        """Return the address of this CPU's working memory."""
         scratch = self.unit.machine.scratch
         return self.scaled(scratch.temp, scratch.temp_size)
 
     def clause_memory(self) -> int:
-        """Offset of the clause-local variables in working memory."""
+        """Return the offset of the clause-local variables in working memory."""
         return TEMP_KEYS + self.unit.key_bytes
 
     def start_action(self, number: int) -> None:
@@ -143,9 +166,9 @@ class Firing:
         self.text_at = 0
 
     def text_room(self, size: int) -> IrValue:
-        """Address of room for a string of `size` bytes, free again when the action ends.
+        """Return the address of `size` bytes for a string, free again when the action ends.
 
-        Raises KinstError when the action has used up all of it.
+        Raises KinstError if the action has used up its working memory.
         """
         at = self.clause_memory() + self.unit.layout.clause_size + self.text_at
         limit = self._arena_at()
@@ -158,7 +181,7 @@ class Firing:
         return self.code.add(self.temp(), at)
 
     def local(self, name: str) -> IrLocal:
-        """The firing's 64-bit variable of this name."""
+        """Return the firing's 64-bit variable of this name."""
         if name not in self.locals:
             self.locals[name] = self.code.local(64)
         return self.locals[name]
@@ -167,24 +190,24 @@ class Firing:
         return (self.unit.layout.strsize + 7) & -8
 
     def _arena_at(self) -> int:
-        """Offset of the arena in working memory."""
+        """Return the offset of the arena in working memory."""
         return (self.unit.machine.scratch.temp_size - ARENA - self._kept_size()) & -8
 
     def arena(self) -> IrLocal:
-        """The number of bytes of the arena in use."""
+        """Return the variable that counts the bytes of the arena in use."""
         return self.local("arena")
 
     def arena_start(self) -> IrValue:
-        """Address of the arena, from which allocate() takes its memory."""
+        """Return the address of the arena, from which allocate() takes its memory."""
         return self.code.add(self.temp(), self._arena_at())
 
     def kept_text(self) -> IrValue:
-        """Address of room for one string of strsize bytes that outlives the action."""
+        """Return the address of room for one string of strsize bytes that outlives the action."""
         return self.code.add(self.temp(), self._arena_at() + ARENA)
 
     def allocate(self, size: IrValue) -> IrValue:
-        """Address of `size` bytes, a multiple of 8, that last until the clause ends. Faults if
-        scratch space runs out."""
+        """Return the address of `size` bytes, a multiple of 8, that last until the clause ends.
+        Faults if scratch space runs out."""
         code = self.code
         used = code.get(self.arena())
         left = code.op("sub", const(ARENA), used)
@@ -193,12 +216,12 @@ class Firing:
         return code.op("add", self.arena_start(), used)
 
     def field(self, offset: int) -> IrValue:
-        """Address of a word of the state page."""
+        """Return the address of a word of the state page."""
         return self.code.add(self.state, offset)
 
 
 def read_access(code: IrFunction, machine: CodeMachine, access: Access) -> Lowered:
-    """The value that `access` describes, read in the target."""
+    """Read the value that `access` describes, in the target."""
     value = _start(code, machine, access)
     if not access.offsets:
         return Text(value, access.size) if access.string else value
@@ -209,7 +232,7 @@ def read_access(code: IrFunction, machine: CodeMachine, access: Access) -> Lower
 
 
 def _start(code: IrFunction, machine: CodeMachine, access: Access) -> IrValue:
-    """The value that the offsets of an access start from."""
+    """Return the value that the offsets of an access start from."""
     per_cpu = machine.per_cpu
     if access.thread:
         if per_cpu is None or not per_cpu.thread_asm:
@@ -227,17 +250,17 @@ def _start(code: IrFunction, machine: CodeMachine, access: Access) -> IrValue:
 
 
 def current_thread(firing: Firing) -> IrValue:
-    """Address of the current thread's structure; 0 in BEGIN, END and timers."""
+    """Return the address of the current thread's structure; 0 in BEGIN, END and timers."""
     machine = firing.unit.machine
     if machine.host:
         return firing.code.load(64, context_word(firing, CONTEXT_CURTHREAD))
-    found = read_access(firing.code, machine, machine.builtins["curthread"])
-    assert isinstance(found, IrValue)
-    return found
+    thread = read_access(firing.code, machine, machine.builtins["curthread"])
+    assert isinstance(thread, IrValue)
+    return thread
 
 
 def context_word(firing: Firing, index: int) -> IrValue:
-    """Address of a word of the host context."""
+    """Return the address of a word of the host context."""
     return firing.code.add(firing.frame, 8 * (firing.unit.machine.frame_slots + index))
 
 

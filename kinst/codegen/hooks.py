@@ -1,10 +1,10 @@
-"""The hooks that run in the target besides clauses: at the breakpoint handler and at the kernel's
-search for exception table entries.
+"""The hooks of kernel functions: the breakpoint handler's, the exception table search's, and the
+one that samples CPUs.
 
-Both look an address up in a hash table in the traps area of scratch. The area starts with a
-directory of two tables, traps and then copies; for each it has the u64 address of the entries, the
-u64 number of entries minus one, and a u64 shift. An entry is (u64 address, u64 value); address 0
-marks a free one. An area of zeros is a valid, empty directory.
+The first two look an address up in a hash table in the traps area of scratch.  The area starts with
+a directory of two tables, traps and then copies; for each it has the u64 address of the entries,
+the u64 number of entries minus one, and a u64 shift.  An entry is (u64 address, u64 value); address
+0 marks a free one.  An area of zeros is a valid, empty directory.
 
 Tested by tests/codegen/test_target_code.py.
 """
@@ -30,47 +30,49 @@ TRAPS, COPIES = 0, _TABLE.size
 
 
 def _bits(pairs: Pairs) -> int:
-    """Bits of an index of their table.  At most half of it is used, so that a search for a missing
-    address ends soon."""
+    """Return the bits of an index of a table of these pairs.  Pairs fill at most half of it, so
+    that a search for a missing address ends soon."""
     return max(1, (2 * len(pairs)).bit_length())
 
 
 def _fill(table: U64, pairs: Pairs, bits: int) -> None:
-    """Put pairs into an empty table, of as many rows as that many bits can count.
+    """Put pairs into an empty table of 2**bits rows.
 
-    Each pair is where its hash says or, of several, as near behind as there is room: in the order
-    of their hashes, each goes to its own place or behind the one before it, whichever is later."""
-    wanted = (pairs.first * np.uint64(GOLDEN) >> np.uint64(64 - bits)).astype(np.int32)
-    order = np.argsort(wanted, kind="stable").astype(np.int32)
+    Each pair is in the row of its hash, or in the first free row after it: in the order of their
+    hashes, each goes to its own row or to the one after the pair before it, whichever is later."""
+    hashes = (pairs.first * np.uint64(GOLDEN) >> np.uint64(64 - bits)).astype(np.int32)
+    order = np.argsort(hashes, kind="stable").astype(np.int32)
     steps = np.arange(len(order), dtype=np.int32)
-    places = np.maximum.accumulate(wanted[order] - steps) + steps
-    inside = int(np.searchsorted(places, len(table)))
-    table[places[:inside], 0] = pairs.first[order[:inside]]
-    table[places[:inside], 1] = pairs.second[order[:inside]]
-    rest = order[inside:]  # what would lie behind the end begins anew, from the start on
+    rows = np.maximum.accumulate(hashes[order] - steps) + steps
+    inside = int(np.searchsorted(rows, len(table)))
+    table[rows[:inside], 0] = pairs.first[order[:inside]]
+    table[rows[:inside], 1] = pairs.second[order[:inside]]
+    rest = order[inside:]  # pairs after the last row wrap around to the first free rows
     free = np.flatnonzero(table[:, 0] == 0)[: len(rest)] if len(rest) else rest
     table[free, 0], table[free, 1] = pairs.first[rest], pairs.second[rest]
 
 
 def build_trap_table(address: int, traps: Pairs, copies: Pairs = NO_PAIRS) -> bytearray:
-    """The bytes for the start of the traps area, which is at `address` in the target.
+    """Return the bytes for the start of the traps area.
 
-    traps: (address of a trap-planted instruction, its trampoline). copies: (address of a displaced
-    copy in a trampoline, address of the original instruction).
+    Args:
+        address: of the area, in the target.
+        traps: (address of a trap-planted instruction, its trampoline).
+        copies: (address of a displaced copy in a trampoline, address of the original).
     """
     both = (traps, copies)
     bits = [_bits(pairs) for pairs in both]
-    made = bytearray(DIRECTORY + sum(_ENTRY << n for n in bits))
+    area = bytearray(DIRECTORY + sum(_ENTRY << n for n in bits))
     at = DIRECTORY
     for k, (pairs, n) in enumerate(zip(both, bits, strict=True)):
-        _TABLE.pack_into(made, k * _TABLE.size, address + at, (1 << n) - 1, 64 - n)
-        _fill(np.frombuffer(made, "<u8", 2 << n, at).reshape(-1, 2), pairs, n)
+        _TABLE.pack_into(area, k * _TABLE.size, address + at, (1 << n) - 1, 64 - n)
+        _fill(np.frombuffer(area, "<u8", 2 << n, at).reshape(-1, 2), pairs, n)
         at += _ENTRY << n
-    return made
+    return area
 
 
 def _look_up(code: IrFunction, directory: int, key: IrValue, found: str, missing: str) -> IrValue:
-    """Go to `missing`, or to `found` with the entry's address as the result."""
+    """Go to label `missing`, or to `found` with the entry's address as the result."""
     table = code.load(64, const(directory))
     mask = code.load(64, const(directory + 8))
     shift = code.load(64, const(directory + 16))
@@ -90,8 +92,8 @@ def _look_up(code: IrFunction, directory: int, key: IrValue, found: str, missing
 
 
 def write_trap_hook(machine: CodeMachine) -> IrFunction:
-    """trap_hook(saved registers) -> 1 if the breakpoint is kinst's: the saved program counter is
-    now the trampoline's. Otherwise 0, and nothing has changed."""
+    """Write trap_hook(saved registers) -> 1 if the breakpoint is kinst's.  The saved program
+    counter is the trampoline's then; otherwise the result is 0, and nothing has changed."""
     registers = IrValue(64, "%registers")
     code = IrFunction("trap_hook", (registers,), 64, "ccc", internal=False)
     saved = code.add(registers, machine.trap_pc_offset)
@@ -109,10 +111,16 @@ def write_trap_hook(machine: CodeMachine) -> IrFunction:
 def write_sampler(
     machine: CodeMachine, name: str, entry: IrFunction, descriptor: int
 ) -> IrFunction:
-    """name(saved registers): run an entry with what the CPU was at. Behind the frame is where that
-    was, twice: in the kernel, else 0, and in user mode, else 0.
+    """Write name(saved registers): run an entry with the registers of an interrupted CPU.  Two
+    words after the frame hold the interrupted program counter: the first if it is in the kernel,
+    the second if it is in user mode; the other one is 0.
 
-    descriptor: address of the probe's."""
+    Args:
+        machine: that the code is for.
+        name: of the function.
+        entry: to run.
+        descriptor: address of the probe's descriptor.
+    """
     registers = IrValue(64, "%registers")
     code = IrFunction(name, (registers,), 0, "ccc", internal=False)
     size = 8 * machine.frame_slots
@@ -123,18 +131,18 @@ def write_sampler(
     for register, offset in machine.saved_registers:
         value = code.load(64, code.add(registers, offset))
         code.store(value, code.add(frame, 8 * slots[register]))
-    place = code.load(64, code.add(registers, machine.trap_pc_offset))
-    inside = code.icmp("slt", place, 0)
-    code.store(code.select(inside, place, const(0)), code.add(frame, size))
-    code.store(code.select(inside, const(0), place), code.add(frame, size + 8))
+    pc = code.load(64, code.add(registers, machine.trap_pc_offset))
+    in_kernel = code.icmp("slt", pc, 0)
+    code.store(code.select(in_kernel, pc, const(0)), code.add(frame, size))
+    code.store(code.select(in_kernel, const(0), pc), code.add(frame, size + 8))
     code.call(entry, (const(descriptor), frame))
     code.ret()
     return code
 
 
 def write_fault_hook(machine: CodeMachine) -> IrFunction:
-    """fault_hook(address) -> the address, or for that of a displaced copy the address of the
-    original."""
+    """Write fault_hook(address) -> the address, or the original's if it is that of a displaced
+    copy."""
     address = IrValue(64, "%address")
     code = IrFunction("fault_hook", (address,), 64, "ccc", internal=False)
     scratch = machine.scratch

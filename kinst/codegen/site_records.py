@@ -20,12 +20,19 @@ from kinst.core.words import PAGE
 from kinst.dlang import typed
 from kinst.dlang.walk import expressions
 
-_REACH = 1 << 31  # of an address that is extended from 32 bits with its sign
+_REACH = 1 << 31  # of an address of 32 bits that is extended with its sign
 
 
 @dataclass(frozen=True, slots=True)
-class ShapeOfRecord:
-    """What is the same at all sites of a clause."""
+class InlineRecord:
+    """A record that trampolines write, as it is the same at all sites of a clause.
+
+    Attributes:
+        places: addresses that writing needs.
+        clause: its index.
+        size: bytes of the record.
+        fields: what each field holds.
+    """
 
     places: RecordPlaces
     clause: int
@@ -33,7 +40,13 @@ class ShapeOfRecord:
     fields: tuple[RecordField, ...]
 
     def body(self, probe: int, otherwise: CallBody, guard: Snippet | None) -> RecordBody:
-        """At one site."""
+        """Return the work at one site.
+
+        Args:
+            probe: id of the site's probe.
+            otherwise: the call that writes the record if the trampoline cannot.
+            guard: tests the predicate, if any.
+        """
         return RecordBody(self.places, self.clause, probe, self.size, self.fields, otherwise, guard)
 
 
@@ -43,18 +56,18 @@ def record_shapes(
     probes: Iterable[tuple[Clauses, Arguments]],
     machine: CodeMachine,
     isa: Isa,
-) -> Mapping[tuple[Clauses, Arguments], ShapeOfRecord]:
-    """Of probes that run one clause which only records the time, the CPU, registers, arguments in
-    registers and constants."""
+) -> Mapping[tuple[Clauses, Arguments], InlineRecord]:
+    """Return the records of probes whose one clause only records the time, the CPU, registers,
+    arguments in registers and constants."""
     places = _places(machine) if isa.records_inline else None
     if places is None:
         return {}
-    found: dict[tuple[Clauses, Arguments], ShapeOfRecord] = {}
+    records: dict[tuple[Clauses, Arguments], InlineRecord] = {}
     for clauses, arguments in dict.fromkeys(probes):
         if len(clauses) != 1:
             continue
         clause, shape = program.clauses[clauses[0]], layout.clauses[clauses[0]]
-        # The CPU could be another one behind a predicate.
+        # The thread may move to another CPU after it has tested the predicate.
         if clause.predicate is not None and any(
             isinstance(part, typed.Builtin) and part.name == "cpu"
             for part in expressions(clause.predicate)
@@ -72,14 +85,14 @@ def record_shapes(
         ]
         known = [field for field in fields if field is not None]
         if shape.size and len(known) == len(fields):
-            found[clauses, arguments] = ShapeOfRecord(
+            records[clauses, arguments] = InlineRecord(
                 places, shape.clause, shape.size, tuple(known)
             )
-    return found
+    return records
 
 
 def _places(machine: CodeMachine) -> RecordPlaces | None:
-    """None where this machine lacks one of them."""
+    """Return the addresses that writing a record needs; None if this machine lacks one."""
     cpu, busy = machine.builtins.get("cpu"), machine.pin
     scratch, clock = machine.scratch, machine.clock
     if cpu is None or busy is None or not machine.keeps_time:
@@ -108,7 +121,7 @@ def _field(
 ) -> RecordField | None:
     if not isinstance(value.type, IntType | PointerType) or bits_of(value.type) != 8 * field.size:
         return None
-    while isinstance(value, typed.Cast):  # one that makes it no wider keeps the low bytes
+    while isinstance(value, typed.Cast):  # a cast that does not widen keeps the low bytes
         inner = value.operand
         if not isinstance(inner.type, IntType | PointerType):
             return None

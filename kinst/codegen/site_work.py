@@ -1,5 +1,6 @@
-"""What of a probe's clauses is done in line, in its trampoline: counting, predicates, finding the
-counters of keyed counts."""
+"""The part of a probe's clauses that its trampoline does without a call: counting, predicates,
+finding the counters of keyed counts.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +17,27 @@ from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
 
 Clauses = tuple[int, ...]  # indexes
-Arguments = tuple[Argument, ...]  # where arg0... are at a site
+Arguments = tuple[Argument, ...]  # where arg0, arg1, ... are at a site
 _Purpose = tuple[str, Clauses, Arguments]  # what a snippet is for
 
 
 @dataclass(frozen=True, slots=True)
 class Snippets:
-    """The compiled snippets of a program, where there is one: not where an expression is not
-    pure."""
+    """The compiled snippets of a program.
+
+    Attributes:
+        found: each by its purpose; none for an expression that is not pure.
+    """
 
     found: Mapping[_Purpose, Snippet | None]
 
     def guard(self, clauses: Clauses, arguments: Arguments) -> Snippet | None:
-        """That one of the clauses' predicates holds; each of them has one."""
+        """Return the snippet that tests whether one of the clauses' predicates holds; each of them
+        has one."""
         return self.found.get(("guard", clauses, arguments))
 
     def index(self, clauses: Clauses, arguments: Arguments) -> Snippet | None:
-        """The counter of the one thing that a probe's one clause counts."""
+        """Return the snippet that finds the counter of a probe's one clause."""
         return self.found.get(("index", clauses, arguments))
 
 
@@ -44,11 +49,17 @@ def snippets_of(
     machine: CodeMachine,
     isa: Isa,
 ) -> Snippets:
-    """All that may be had: a guard for each clause that has a predicate, and for all clauses of a
-    probe; and what finds the counters of keyed counts.
+    """Compile all snippets of probes: a guard for each clause that has a predicate, one for all
+    clauses of a probe, and those that find the counters of keyed counts.
 
-    counters: what the layout's offsets in the counter blocks are added to; None without such
-    blocks."""
+    Args:
+        program: the program.
+        layout: of its data.
+        counters: added to the layout's offsets in the counter blocks; None without such blocks.
+        probes: clauses and arguments of each probe.
+        machine: that the code is for.
+        isa: of the kernel.
+    """
     wanted: dict[_Purpose, PureCode | None] = {}
     for own, arguments in dict.fromkeys(probes):
         for clauses in dict.fromkeys((own, *((clause,) for clause in own))):
@@ -73,7 +84,8 @@ def snippets_of(
 def keyed_count(
     program: typed.TypedProgram, clauses: tuple[int, ...]
 ) -> typed.AggregateAction | None:
-    """The one update that one clause does and nothing else."""
+    """Return the keyed count that a probe's one clause consists of; None if it does anything
+    else."""
     actions = program.clauses[clauses[0]].actions
     if len(clauses) == len(actions) == 1 and isinstance(actions[0], typed.AggregateAction):
         return actions[0]
@@ -89,9 +101,17 @@ def counted(
     counters: int,
     snippets: Snippets,
 ) -> tuple[CountBody, ...] | None:
-    """The counting that a probe's clauses are, when they do nothing else; otherwise None.
+    """Return the counting that a probe's clauses consist of; None if they do anything else.
 
-    probe: its id.  counters: as in snippets_of."""
+    Args:
+        program: the program.
+        layout: of its data.
+        probe: its id.
+        clauses: that it runs.
+        arguments: where its arguments are.
+        counters: as in snippets_of().
+        snippets: of the program.
+    """
     bodies = list[CountBody]()
     for clause in clauses:
         offsets = counted_entries(program, layout, probe, clause)
@@ -109,9 +129,9 @@ def counted(
 def own_keys(
     program: typed.TypedProgram, layout: ProgramLayout
 ) -> Callable[[int, Clauses], tuple[int, ...]]:
-    """A function of a probe's id and its clauses: the entries that are the probe's own in the
-    tables that these clauses count in.  Probes of the same clauses and arguments that have the
-    same entries count the same."""
+    """Return a function of a probe's id and its clauses, which returns the probe's entries in the
+    tables that these clauses count in.  Probes with equal clauses, arguments and entries count the
+    same."""
     tables: dict[Clauses, tuple[int, ...]] = {}
     entries = layout.site_keys
 
@@ -131,8 +151,8 @@ def own_keys(
 def counted_entries(
     program: typed.TypedProgram, layout: ProgramLayout, probe: int, index: int
 ) -> tuple[int, ...] | None:
-    """Offsets in the counter block that one hit adds one to, when counting with keys known
-    beforehand is all that a clause does, whatever its predicate; otherwise None."""
+    """Return the offsets of the counters that one hit adds one to, if a clause only counts with
+    constant keys, apart from its predicate; otherwise None."""
     offsets = []
     clause = program.clauses[index]
     if not clause.actions:
@@ -154,7 +174,7 @@ def counted_entries(
 
 
 def exits_in(program: typed.TypedProgram, clauses: frozenset[int]) -> bool:
-    """Whether any of these clauses has an exit()."""
+    """Return whether any of these clauses has an exit()."""
     return any(
         isinstance(action, typed.ExitAction)
         for c in clauses

@@ -1,19 +1,18 @@
 """Pure expressions as snippets: machine code without a frame, for the inside of a trampoline.
 
-Pure is what depends only on the registers at the site, on constants and on the current thread,
-and can neither fault nor loop.  Of the thread only what is always mapped while the thread runs:
-its structure, and its credentials, which no one else replaces.  (Its parent's structure may be
-freed by another CPU, unless interrupts are off: ppid is not pure.)  An interrupt, or a move to
-another CPU, between two of its instructions changes nothing of all that; `cpu` is that of the
+A pure expression depends only on the registers at the site, on constants and on the current thread,
+and can neither fault nor loop.  Of the thread it may read what is always mapped while the thread
+runs: its structure, and its credentials, which only the thread itself replaces.  (Another CPU may
+free the parent's structure unless interrupts are off: ppid is not pure.)  An interrupt, or a move
+to another CPU, between two instructions of a snippet changes none of these; `cpu` is the CPU at the
 moment when it is read.
 
-A guard is a pure predicate.  What follows it tests the whole predicate again, in a clause, or is
-one instruction that counts.
+A guard is a pure predicate.  After it either a clause tests the whole predicate again, or one
+instruction counts.
 
-How registers get in and the word out: by empty inline assembly, whose outputs are the registers
-at the site and whose input is the result's.  No other way has LLVM take values from registers of
-one's choice.  The function is naked and ends in `unreachable`: it saves nothing, and control
-falls off its end.
+Registers get in and the result out by empty inline assembly, whose outputs are the registers at the
+site and whose input is the result's.  LLVM has no other way to take values from chosen registers.
+The function is naked and ends in `unreachable`: it saves nothing, and control falls off its end.
 """
 
 from __future__ import annotations
@@ -41,13 +40,20 @@ _COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"
 
 
 class _ImpureError(Exception):
-    """An expression is not pure."""
+    """The expression is not pure."""
 
 
 @dataclass(slots=True)
 class _Writer:
-    """One snippet under construction.  arguments: where arg0... are at the site.  registers: the
-    values of frame slots that it reads."""
+    """One snippet under construction.
+
+    Attributes:
+        machine: that the code is for.
+        isa: of the kernel.
+        arguments: where arg0, arg1, ... are at the site.
+        code: the function.
+        registers: the values of frame slots that it reads.
+    """
 
     machine: CodeMachine
     isa: Isa
@@ -61,7 +67,7 @@ class _Writer:
         return self.registers.setdefault(slot, IrValue(64, f"%register.{slot}"))
 
     def value(self, expr: typed.Expr) -> IrValue:
-        """An integer or a pointer, of the bits of its type."""
+        """Return an integer or a pointer, of the bits of its type."""
         if not isinstance(expr.type, IntType | PointerType):
             raise _ImpureError
         code, bits = self.code, bits_of(expr.type)
@@ -97,7 +103,7 @@ class _Writer:
         raise _ImpureError
 
     def select(self, condition: IrValue, then: IrValue, otherwise: IrValue) -> IrValue:
-        """One of two values, without a branch."""
+        """Return one of two values, without a branch."""
         code = self.code
         if self.isa.snippets.selects:
             return code.select(condition, then, otherwise)
@@ -125,7 +131,7 @@ class _Writer:
         raise _ImpureError
 
     def _shift(self, expr: typed.Binary, bits: int) -> IrValue:
-        """As DTrace's: of 64 bits, with the count modulo 64."""
+        """Shift as DTrace does: 64 bits, with the count modulo 64."""
         code = self.code
         right = code.convert(self.value(expr.right), 64, signed=False)
         signed = typed.is_signed(expr.left.type)
@@ -134,7 +140,7 @@ class _Writer:
         return code.convert(code.op(opcode, left, code.op("and", right, 63)), bits, signed)
 
     def truth(self, expr: typed.Expr) -> IrValue:
-        """Whether a value is not zero, as an i1."""
+        """Return whether a value is not zero, as an i1."""
         match expr:
             case typed.Logical():
                 opcode = {"&&": "and", "||": "or", "^^": "xor"}[expr.op]
@@ -147,14 +153,14 @@ class _Writer:
             case typed.Unary(op="!") | typed.Binary(op="==" | "!="):
                 word, zero = self.word(expr)
                 return self.code.icmp("eq" if zero else "ne", word, 0)
-            case typed.Binary() if expr.op in _COMPARE:  # which of two texts comes first
+            case typed.Binary() if expr.op in _COMPARE:  # order of two strings
                 raise _ImpureError
         return self.code.icmp("ne", self.value(expr), 0)
 
     def word(self, expr: typed.Expr) -> tuple[IrValue, bool]:
-        """A word that says whether a value is not zero, and whether it says so by being zero.
+        """Return a word that is zero or not as a value is, and whether its sense is inverted.
 
-        A difference does what a comparison would, often without a change to any flag."""
+        A difference replaces a comparison, often without a change to any flag."""
         match expr:
             case typed.Binary(op="==" | "!="):
                 if _of_texts(expr):
@@ -166,7 +172,7 @@ class _Writer:
                 return word, not zero
             case typed.Logical(op="&&" | "||"):
                 left, right = self.word(expr.left), self.word(expr.right)
-                # (a - b) | (c - d) is zero where both are equal.
+                # (a - b) | (c - d) is zero if both pairs are equal.
                 if left[1] == right[1] == (expr.op == "&&"):
                     return self.code.op("or", left[0], right[0]), left[1]
             case typed.Cast(operand=operand) if bits_of(expr.type) >= bits_of(operand.type):
@@ -174,7 +180,8 @@ class _Writer:
         return self.code.convert(self.truth(expr), 64, signed=False), False
 
     def _text_difference(self, expr: typed.Binary) -> IrValue:
-        """Not zero where execname is not a literal, which has to fit in its memory with a NUL."""
+        """Return a word that is not zero if execname differs from a literal, which must fit into
+        execname's memory with a NUL."""
         name, literal = expr.left, expr.right
         if isinstance(name, typed.StrConst):
             name, literal = literal, name
@@ -199,7 +206,7 @@ class _Writer:
 
 
 def _decides(expr: typed.Expr) -> bool:
-    """Whether its value is 0 or 1 by what it is."""
+    """Return whether the value of such an expression is always 0 or 1."""
     return not isinstance(expr, typed.Binary) or expr.op in _COMPARE
 
 
@@ -209,14 +216,19 @@ def _of_texts(expr: typed.Binary) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PureCode:
-    """A snippet before it is compiled.  zero: as Snippet.zero."""
+    """A snippet before it is compiled.
+
+    Attributes:
+        function: its code.
+        zero: as Snippet.zero.
+    """
 
     function: IrFunction
     zero: bool = False
 
 
 def _finished(writer: _Writer, word: IrValue) -> None:
-    """Take the registers in, give the word out."""
+    """Finish a snippet: its registers in, its word out."""
     names = writer.isa.snippets.names
     slots = sorted(writer.registers)
     outputs = ",".join(f"={{{names[slot]}}}" for slot in slots)
@@ -243,9 +255,16 @@ def guard_code(
     isa: Isa,
     name: str,
 ) -> PureCode | None:
-    """A guard that holds where any of the conditions does; None where one of them is not pure.
+    """Write a guard that holds if any of the conditions does.  Return None if one of them is not
+    pure.
 
-    arguments: where arg0... are at the site."""
+    Args:
+        conditions: the predicates.
+        arguments: where arg0, arg1, ... are at the site.
+        machine: that the code is for.
+        isa: of the kernel.
+        name: of the function.
+    """
     writer = _Writer(machine, isa, arguments, _naked(name))
     try:
         if len(conditions) == 1:
@@ -270,10 +289,18 @@ def index_code(
     isa: Isa,
     name: str,
 ) -> PureCode | None:
-    """What finds the counter of a key (helpers/key_slots.py); None where the key is not pure.
+    """Write code that finds the counter of a key (helpers/key_slots.py).  Return None if the key is
+    not pure.
 
-    layout: of an aggregation with slots.  counters: what its offsets in the counter blocks are
-    added to, for CountBody's offsets."""
+    Args:
+        key: the expression.
+        layout: of an aggregation with slots.
+        counters: added to its offsets in the counter blocks, for CountBody's offsets.
+        arguments: where arg0, arg1, ... are at the site.
+        machine: that the code is for.
+        isa: of the kernel.
+        name: of the function.
+    """
     writer = _Writer(machine, isa, arguments, _naked(name))
     try:
         value = writer.value(key)
@@ -295,7 +322,8 @@ def _naked(name: str) -> IrFunction:
 def compile_snippets(
     wanted: Sequence[PureCode], machine: CodeMachine, isa: Isa
 ) -> list[Snippet | None]:
-    """Compiled, in their order; None for one that LLVM made something else of."""
+    """Compile snippets, in their order.  The result is None for one whose code LLVM did not leave
+    in the form that a trampoline needs."""
     if not wanted:
         return []
     found = compile_functions([one.function for one in wanted], machine, isa.snippets.features)

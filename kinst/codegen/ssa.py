@@ -1,8 +1,8 @@
-"""A small writer of LLVM assembly.
+"""Write LLVM assembly as text.
 
-It writes text because llvmlite.ir has no atomic access through opaque pointers, no string
-attributes and no types that a checker can see. Every address is an i64; it becomes a pointer only
-here (LLVM Language Reference: "inttoptr", "Atomic Memory Ordering").
+llvmlite.ir has no atomic access through opaque pointers, no string attributes and no types that a
+checker can see.  Every address is an i64; only this module makes pointers of them (LLVM Language
+Reference: "inttoptr", "Atomic Memory Ordering").
 
 Tested by tests/codegen.
 """
@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-LIKELY = 2000  # weight of the taken side of a branch that is nearly always taken
+LIKELY = 2000  # weight of the side that is nearly always taken
 
 
 @dataclass(frozen=True, slots=True)
 class IrValue:
-    """An integer of `bits` bits, a register (%v1) or a constant, as LLVM spells it."""
+    """An integer of `bits` bits: a register (%v1) or a constant, as LLVM spells it."""
 
     bits: int
     text: str
@@ -27,7 +27,7 @@ class IrValue:
 
 
 def const(value: int, bits: int = 64) -> IrValue:
-    """A constant, modulo 2**bits."""
+    """Return a constant, modulo 2**bits."""
     return IrValue(bits, str(value & ((1 << bits) - 1)))
 
 
@@ -41,8 +41,22 @@ class IrLocal:
 
 @dataclass(slots=True)
 class IrFunction:
-    """One function under construction. result: its bits, 0 for void. naked: without prologue and
-    epilogue."""
+    """A function under construction.
+
+    Attributes:
+        name: of the function.
+        params: its parameters.
+        result: bits of its result, 0 for void.
+        convention: LLVM's calling convention.
+        internal: whether only this module calls it.
+        noinline: whether LLVM must not inline it.
+        frame_pointer: whether it has a frame pointer.
+        naked: whether it has no prologue and epilogue.
+        locals: instructions that make its variables.
+        lines: its other instructions.
+        at: label of the block being written.
+        count: names that were made.
+    """
 
     name: str
     params: tuple[IrValue, ...]
@@ -54,7 +68,7 @@ class IrFunction:
     naked: bool = False
     locals: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    at: str = "begin"  # label of the block being written
+    at: str = "begin"
     count: int = 0
 
     def fresh(self, hint: str = "v") -> str:
@@ -72,7 +86,8 @@ class IrFunction:
     # Arithmetic.
 
     def op(self, opcode: str, left: IrValue, right: IrValue | int) -> IrValue:
-        """add sub mul and or xor shl lshr ashr udiv sdiv urem srem, wrapping."""
+        """Compute add, sub, mul, and, or, xor, shl, lshr, ashr, udiv, sdiv, urem or srem, modulo
+        2**bits."""
         operand = const(right, left.bits) if isinstance(right, int) else right
         return self._value(left.bits, f"{opcode} {left}, {operand.text}")
 
@@ -87,18 +102,18 @@ class IrFunction:
         return self._value(then.bits, f"select {condition}, {then}, {otherwise}")
 
     def convert(self, value: IrValue, bits: int, signed: bool) -> IrValue:
-        """The value truncated, or sign- or zero-extended, to `bits` bits."""
+        """Truncate, or extend by sign or by zeros, to `bits` bits."""
         if bits == value.bits:
             return value
         opcode = "trunc" if bits < value.bits else "sext" if signed else "zext"
         return self._value(bits, f"{opcode} {value} to i{bits}")
 
     def leading_zeros(self, value: IrValue) -> IrValue:
-        """The number of leading zeros of an i64; 64 for 0."""
+        """Return the number of leading zeros of an i64; 64 for 0."""
         return self._value(64, f"call i64 @llvm.ctlz.i64({value}, i1 false)")
 
     def assume(self, condition: IrValue) -> None:
-        """Tell LLVM of what holds here, so that it need not be asked about again."""
+        """Tell LLVM that a condition holds here."""
         self._line(f"call void @llvm.assume({condition})")
 
     # Memory.
@@ -123,38 +138,42 @@ class IrFunction:
         self._line(f"store atomic {value}, {self._pointer(address)} {ordering}, align 8")
 
     def fence(self, ordering: str) -> None:
-        """A fence, acquire or release, as C11's atomic_thread_fence."""
+        """Fence with ordering acquire or release, as C11's atomic_thread_fence()."""
         self._line(f"fence {ordering}")
 
-    def exchange_if(self, address: IrValue, expected: IrValue, new: IrValue) -> IrValue:
-        """Compare and exchange: an i1, whether the u64 at address was `expected` and is now
-        `new`."""
+    def exchange_if(
+        self, address: IrValue, expected: IrValue, new: IrValue, ordering: str = "acq_rel monotonic"
+    ) -> IrValue:
+        """Store `new` in the aligned u64 at address if it is `expected`, atomically.
+
+        Args:
+            address: of the u64.
+            expected: its value before.
+            new: its value after.
+            ordering: LLVM's orderings of success and of failure.
+
+        Returns:
+            Whether it was stored, an i1.
+        """
+        pair = "%" + self.fresh("c")
         pointer = self._pointer(address)
-        pair = f"cmpxchg {pointer}, {expected}, {new} acq_rel monotonic, align 8"
-        name = "%" + self.fresh()
-        self._line(f"{name} = {pair}")
-        return self._value(1, f"extractvalue {{ i64, i1 }} {name}, 1")
+        self._line(f"{pair} = cmpxchg {pointer}, {expected}, {new} {ordering}, align 8")
+        return self._value(1, f"extractvalue {{ i64, i1 }} {pair}, 1")
 
     def change_atomic(self, operation: str, address: IrValue, by: IrValue) -> IrValue:
-        """Atomic add, or, and on the aligned integer at address; its value before."""
+        """Do an atomic add, or, or and on the aligned integer at address; return its value
+        before."""
         pointer = self._pointer(address)
         return self._value(
             by.bits, f"atomicrmw {operation} {pointer}, {by} acq_rel, align {by.bits // 8}"
         )
 
     def increment(self, address: IrValue, by: IrValue | int = 1) -> None:
-        """*address += by; only this CPU writes there."""
+        """Add to the u64 at address, which only this CPU writes."""
         self.store(self.op("add", self.load(64, address), by), address)
 
-    def replace(self, address: IrValue, old: IrValue, new: IrValue) -> IrValue:
-        """Atomically store new where old is: an i1, whether it was there."""
-        pair = "%" + self.fresh("c")
-        pointer = self._pointer(address)
-        self._line(f"{pair} = cmpxchg {pointer}, {old}, {new} seq_cst seq_cst, align 8")
-        return self._value(1, f"extractvalue {{ i64, i1 }} {pair}, 1")
-
     def barrier(self) -> None:
-        """Keep the compiler from moving memory accesses across; no instruction."""
+        """Keep LLVM from moving memory accesses across; there is no instruction for it."""
         self._line('fence syncscope("singlethread") seq_cst')
 
     def local(self, bits: int, value: int = 0) -> IrLocal:
@@ -163,8 +182,8 @@ class IrFunction:
         return IrLocal(bits, name)
 
     def buffer(self, size: int) -> IrValue:
-        """Address of `size` bytes on the stack. A kernel that follows frame pointers can see that
-        they are in this function's frame."""
+        """Return the address of `size` bytes on the stack.  A kernel that follows frame pointers
+        can see that they are in this function's frame."""
         name = "%" + self.fresh("b")
         self.locals.append(f"  {name} = alloca [{size} x i8], align 8")
         self.frame_pointer = True
@@ -187,7 +206,14 @@ class IrFunction:
         self._line(f"br label %{label}")
 
     def branch(self, condition: IrValue, yes: str, no: str, likely: bool | None = None) -> None:
-        """likely: True when `yes` is nearly always taken, False when `no` is."""
+        """Branch by an i1.
+
+        Args:
+            condition: the i1.
+            yes: label for 1.
+            no: label for 0.
+            likely: True if `yes` is nearly always taken, False if `no` is.
+        """
         hint = "" if likely is None else ", !prof !0" if likely else ", !prof !1"
         self._line(f"br {condition}, label %{yes}, label %{no}{hint}")
 
@@ -196,7 +222,7 @@ class IrFunction:
         return self._value(bits, f"phi i{bits} {pairs}")
 
     def call(self, function: IrFunction, args: Sequence[IrValue]) -> IrValue:
-        """Call a function; the result means nothing for a void one."""
+        """Call a function; return its result, or 0 for a void one."""
         text = (
             f"call {function.convention} {_type(function.result)} @{function.name}({_list(args)})"
         )
@@ -210,8 +236,8 @@ class IrFunction:
         return self._value(64, f"call i64 inttoptr (i64 {address} to ptr)({_list(args)})")
 
     def asm(self, template: str, constraints: str) -> IrValue:
-        """An i64 from inline assembly, or from the LLVM intrinsic of this name (llvm.x), or from
-        this register of the machine (%tpidr_el1)."""
+        """Return an i64 from inline assembly, from an LLVM intrinsic (llvm.x), or from a register
+        of the machine (%tpidr_el1)."""
         if template.startswith("%"):
             read = "@llvm.read_volatile_register.i64"
             return self._value(64, f'call i64 {read}(metadata !{{!"{template[1:]}"}})')
@@ -221,7 +247,7 @@ class IrFunction:
         return self._value(64, f'call i64 asm sideeffect "{text}", "{constraints}"()')
 
     def opaque(self, value: IrValue) -> IrValue:
-        """The same value, of which LLVM knows nothing any more."""
+        """Return the value in a form that LLVM knows nothing about."""
         return self._value(value.bits, f'call i{value.bits} asm "", "=r,0"({value})')
 
     def ret(self, value: IrValue | None = None) -> None:
@@ -246,9 +272,11 @@ def _list(values: Sequence[IrValue]) -> str:
 
 
 def module_text(triple: str, functions: Sequence[IrFunction]) -> str:
-    """The whole module. Its attributes: no-builtins keeps loops from becoming calls of memset;
-    no-jump-tables keeps read-only data out; noredzone because faults push on the interrupted
-    stack."""
+    """Return the text of a module.
+
+    Attributes of its functions: no-builtins keeps loops from becoming calls of memset;
+    no-jump-tables keeps read-only data out; noredzone because faults push on the interrupted stack.
+    """
     parts = [f'target triple = "{triple}"', "declare i64 @llvm.ctlz.i64(i64, i1)"]
     parts.append("declare void @llvm.assume(i1)")
     parts.append("declare i64 @llvm.read_volatile_register.i64(metadata)")

@@ -14,7 +14,7 @@ from kinst.codegen.analysis import asks_caller
 from kinst.codegen.code_machine import CodeMachine, host_machine, parents_of, target_machine
 from kinst.codegen.compile import HostCode, TargetCode, compile_host, compile_target, host_triple
 from kinst.codegen.hooks import build_trap_table
-from kinst.codegen.site_records import ShapeOfRecord, record_shapes
+from kinst.codegen.site_records import InlineRecord, record_shapes
 from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_keys, snippets_of
 from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody
 from kinst.core.columns import FOLLOWING
@@ -47,7 +47,7 @@ from kinst.session.values import (
 FEW_FUNCTIONS = 8  # whose calls are looked at before trampolines are placed
 
 FrameRules = Mapping[tuple[int, int], FrameRule]  # how the caller is found, by EnabledSite.key
-Shapes = Mapping[tuple[Clauses, Arguments], ShapeOfRecord]
+Shapes = Mapping[tuple[Clauses, Arguments], InlineRecord]
 
 
 def plan(

@@ -17,7 +17,8 @@ from kinst.dlang import typed
 
 
 def aggregate(firing: Firing, action: typed.AggregateAction) -> None:
-    """One update. Keys, value and weight are computed first, so that a fault changes nothing."""
+    """Update an aggregation.  Keys, value and weight are computed first, so that a fault changes
+    nothing."""
     layout = next(a for a in firing.unit.layout.aggregations if a.index == action.aggregation.index)
     code = firing.code
     constant = layout.constant_keys is not None
@@ -63,8 +64,8 @@ def _update_found(
     value: IrValue,
     weight: IrValue,
 ) -> None:
-    """Update an entry that find_entry() returned: bit 0 says that it is new; 0 means that there was
-    no room."""
+    """Update an entry that find_entry() returned: bit 0 is set if it is new, and 0 means that there
+    was no room."""
     code = firing.code
     found, full, end = (code.fresh(n) for n in ("found", "full", "updated"))
     code.branch(code.icmp("ne", entry, 0), found, full, likely=True)
@@ -80,7 +81,7 @@ def _update_found(
 
 
 def _table(firing: Firing, layout: AggregationLayout) -> IrValue:
-    """Address of this CPU's table in the active half."""
+    """Return the address of this CPU's table in the active half."""
     code = firing.code
     machine = firing.unit.machine
     half = code.load(64, const(machine.address(HEADER_HALF)))
@@ -96,7 +97,7 @@ def _constant_entry(
     keys = literal_keys(action.keys)
     assert layout.constant_keys is not None
     if keys is not None:
-        # A clause that no probe runs has no entry; its code never runs.
+        # A clause without probes has no entry, and its code never runs.
         known = layout.constant_keys.index(keys) if keys in layout.constant_keys else 0
         return code.add(table, known * layout.entry_size)
     place = firing.unit.layout.constant_aggregations.index(layout.index)
@@ -105,7 +106,8 @@ def _constant_entry(
 
 
 def _key(firing: Firing, key: typed.Expr) -> IrValue | Text | typed.Expr:
-    """The value of a key, or the expression itself if it is stored directly (stack(), sym())."""
+    """Return the value of a key, or the expression itself if it is stored directly (stack(),
+    sym())."""
     return (
         key if isinstance(key, typed.RecordedStack | typed.RecordedSymbol) else lower(firing, key)
     )
@@ -135,7 +137,7 @@ def _store_keys(
 
 
 def _hash(code: IrFunction, keys: IrValue, size: IrValue) -> IrValue:
-    """The hash of `size` words of keys; control goes on in block "hashed"."""
+    """Return the hash of `size` bytes of keys; control goes on in block "hashed"."""
     hash_, at = code.local(64, GOLDEN), code.local(64)
     code.jump("hash")
     code.block("hash")
@@ -151,8 +153,9 @@ def _hash(code: IrFunction, keys: IrValue, size: IrValue) -> IrValue:
 
 
 def _find_entry(unit: Unit, name: str) -> IrFunction:
-    """find_entry(table, keys, key words, data words, entry size, mask) -> address of the entry,
-    plus 1 if it is new and its data are zeros; 0 if PROBE_LIMIT entries belong to other keys."""
+    """Write find_entry(table, keys, key words, data words, entry size, mask) -> address of the
+    entry, plus 1 if it is new and its data are zeros; 0 if PROBE_LIMIT entries belong to other
+    keys."""
     code = unit.function(name, 6)
     table, keys, key_words, data_words, entry_size, mask = code.params
     key_size = code.op("shl", key_words, 3)
@@ -214,7 +217,16 @@ def _update(
     weight: IrValue,
     fresh: IrValue | None,
 ) -> None:
-    """Change an entry's data. fresh: an i1, the entry has no data yet; None where zeros will do."""
+    """Change an entry's data.
+
+    Args:
+        firing: the firing.
+        function: the aggregating function.
+        data: address of the data.
+        value: to aggregate.
+        weight: of the value, for distributions.
+        fresh: an i1: whether the entry has no data yet; None if zeros serve as well.
+    """
     code = firing.code
     second = code.add(data, 8)
     match function.name:
@@ -252,7 +264,8 @@ def _bucket(code: IrFunction, function: typed.AggFunction, value: IrValue) -> Ir
 
 
 def _quantize(code: IrFunction, value: IrValue) -> IrValue:
-    """63 plus or minus the number of bits of |value|; the least number shares the last bucket."""
+    """Return bucket 63 plus or minus the number of bits of |value|; the least number shares the
+    last bucket."""
     negative = code.icmp("slt", value, 0)
     size = code.select(negative, code.op("sub", const(0), value), value)
     bits = code.op("sub", const(64), code.leading_zeros(size))
@@ -272,9 +285,9 @@ def _lquantize(code: IrFunction, params: tuple[int, ...], value: IrValue) -> IrV
 
 
 def _llquantize(code: IrFunction, params: tuple[int, ...], value: IrValue) -> IrValue:
-    """From the top order down: each select keeps values below the order's upper end."""
+    """Return the bucket, by a select for each order from the top down."""
     orders, above = magnitudes(params)
-    if not orders:  # even the lowest bound is past every 64-bit value
+    if not orders:  # the lowest bound is above every 64-bit value
         return const(0)
     result = const(above)
     for order in reversed(orders):

@@ -1,5 +1,4 @@
-"""Records in a CPU's ring: reserved, filled in, committed (core/layout.py RECORD_*); and
-chill().
+"""Records in a CPU's ring: reserve, fill, commit (core/layout.py RECORD_*); and chill().
 
 Tested by tests/codegen/test_records_and_faults.py.
 """
@@ -38,8 +37,8 @@ from kinst.dlang.vocabulary.builtins import MOST_CHILL
 
 
 def store_data(firing: Firing, expr: typed.Expr, to: IrValue) -> bool:
-    """Store the value of stack(), sym(), tracemem(), speculate() and the like at an address; False
-    for any other expression."""
+    """Store the value of stack(), sym(), tracemem(), speculate() and the like at an address; return
+    False for any other expression."""
     if isinstance(expr, typed.RecordedSymbol):
         assert isinstance(expr.type, SymbolType)
         at = to
@@ -68,8 +67,8 @@ def store_data(firing: Firing, expr: typed.Expr, to: IrValue) -> bool:
 
 
 def chill(firing: Firing, action: typed.ChillAction) -> None:
-    """Spin for a number of ns; more than MOST_CHILL is an illegal operation. On the host, where
-    there is nothing to hold up, it does nothing."""
+    """Spin for a number of ns; more than MOST_CHILL is an illegal operation.  On the host, chill()
+    does nothing."""
     code, machine = firing.code, firing.unit.machine
     duration = code.convert(scalar(firing, action.duration), 64, signed=False)
     firing.faults.add(code, code.icmp("ugt", duration, MOST_CHILL), FAULT_ILLOP, const(0))
@@ -89,8 +88,13 @@ def chill(firing: Firing, action: typed.ChillAction) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Room in this CPU's ring.  record: its address.  start, end: what the ring's head has to be
-    before it and becomes behind it."""
+    """Room in this CPU's ring.
+
+    Attributes:
+        record: its address.
+        start: the ring's head before the record.
+        end: the ring's head after the record.
+    """
 
     record: IrValue
     start: IrValue
@@ -98,10 +102,10 @@ class Reserved:
 
 
 def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
-    """`size` bytes in this CPU's ring.
+    """Reserve `size` bytes in this CPU's ring.
 
-    Nothing is visible before commit(). If there is no room, the drop is counted and control goes to
-    `dropped`. A record that would wrap begins at the ring's start, behind a pad.
+    The consumer sees nothing before commit().  If there is no room, the drop is counted and control
+    goes to `dropped`.  A record that would wrap begins at the ring's start, after a pad.
     """
     code = firing.code
     scratch = firing.unit.machine.scratch
@@ -134,7 +138,7 @@ def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
 
 
 def _reserves(firing: Firing) -> bool:
-    """Whether this CPU may be writing a record that this firing has interrupted."""
+    """Return whether this CPU may be writing a record that this firing has interrupted."""
     return firing.unit.machine.reserves and not firing.unit.machine.host
 
 
@@ -157,8 +161,9 @@ def fill(
 
 
 def commit(firing: Firing, layout: ClauseLayout, room: Reserved) -> None:
-    """Write the header, then make the record visible to the consumer; or, where it interrupted the
-    writing of another one, leave that to the other's end (core/bodies.py RecordBody)."""
+    """Write the header, then make the record visible to the consumer.  If the firing interrupted
+    the writing of another record, the other's end makes both visible (core/bodies.py
+    RecordBody)."""
     code, record = firing.code, room.record
     now = timestamp(firing)
     code.store(const(layout.clause << 32 | layout.size), code.add(record, RECORD_SIZE))

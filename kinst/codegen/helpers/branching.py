@@ -11,7 +11,7 @@ from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
 
 
 def loop(code: IrFunction, condition: Callable[[], IrValue], body: Callable[[], None]) -> None:
-    """while (condition) body. The caller makes sure that it ends."""
+    """Write while (condition) body.  The caller makes sure that it ends."""
     test, inside, after = (code.fresh(n) for n in ("test", "inside", "after"))
     code.jump(test)
     code.block(test)
@@ -28,7 +28,7 @@ def when(
     then: Callable[[], None],
     otherwise: Callable[[], None] | None = None,
 ) -> None:
-    """if (condition) then else otherwise."""
+    """Write if (condition) then else otherwise."""
     yes, no, after = (code.fresh(n) for n in ("yes", "no", "after"))
     code.branch(condition, yes, no if otherwise else after)
     code.block(yes)
@@ -42,7 +42,7 @@ def when(
 
 
 def leave(code: IrFunction, condition: IrValue, result: IrValue | Callable[[], IrValue]) -> None:
-    """if (condition) return result."""
+    """Write if (condition) return result."""
     out, on = code.fresh("out"), code.fresh("on")
     code.branch(condition, out, on)
     code.block(out)
@@ -51,7 +51,7 @@ def leave(code: IrFunction, condition: IrValue, result: IrValue | Callable[[], I
 
 
 def put(code: IrFunction, at: IrLocal, byte: IrValue, dst: IrValue) -> None:
-    """dst[at++] = byte (an i64)."""
+    """Write dst[at++] = byte (an i64)."""
     here = code.get(at)
     code.store(code.convert(byte, 8, signed=False), code.op("add", dst, here))
     code.set(at, code.op("add", here, 1))
@@ -62,12 +62,12 @@ def step(code: IrFunction, local: IrLocal, by: int = 1) -> None:
 
 
 def byte_of(code: IrFunction, start: IrValue, index: IrValue) -> IrValue:
-    """start[index] as an i64."""
+    """Return start[index] as an i64."""
     return code.convert(code.load(8, code.op("add", start, index)), 64, signed=False)
 
 
 def copy_bytes(code: IrFunction, at: IrLocal, to: IrValue, source: IrValue, size: IrValue) -> None:
-    """to[at] = source[at] for each `at` from its present value up to `size`."""
+    """Write to[at] = source[at] for each `at` from its present value up to `size`."""
     loop(
         code,
         lambda: code.icmp("ult", code.get(at), size),
@@ -87,7 +87,7 @@ def copy_words(code: IrFunction, at: IrLocal, to: IrValue, source: IrValue, size
 
 
 def byte_in(code: IrFunction, start: IrValue, index: IrValue, bound: IrValue) -> IrValue:
-    """start[index] as an i64; 0 if index is not below the bound."""
+    """Return start[index] as an i64; 0 if index is not below the bound."""
     inside, after = code.fresh("inside"), code.fresh("after")
     before = code.at
     code.branch(code.icmp("ult", index, bound), inside, after)
@@ -99,13 +99,13 @@ def byte_in(code: IrFunction, start: IrValue, index: IrValue, bound: IrValue) ->
 
 
 def least(code: IrFunction, a: IrValue, b: IrValue | int) -> IrValue:
-    """The smaller of two signed numbers."""
+    """Return the smaller of two signed numbers."""
     other = const(b) if isinstance(b, int) else b
     return code.select(code.icmp("slt", a, other), a, other)
 
 
 def most(code: IrFunction, a: IrValue, b: IrValue | int) -> IrValue:
-    """The larger of two signed numbers."""
+    """Return the larger of two signed numbers."""
     other = const(b) if isinstance(b, int) else b
     return code.select(code.icmp("sgt", a, other), a, other)
 

@@ -1,21 +1,22 @@
-"""The tables of dynamic variables: finding, making and freeing entries (layout: DynamicLayout).
+"""The tables of dynamic variables: find, make and free entries (layout: DynamicLayout).
 
-All CPUs and the host share them, with no lock on the way to an entry that is there:
+All CPUs and the host share them, and an existing entry is found without a lock:
 
-* A tag is set to the key's hash and BUSY by a compare-and-exchange of 0, so an entry has one
-  owner; it becomes LIVE when its key is written, and only then is looked at.
-* No two inserters of the same key: a thread's own variables have one, because the thread runs on
-  one CPU; those of an associative array take the lock of the key's first bucket.  It is tried
-  LOCK_TRIES times, then the assignment is dropped and counted.
+* A compare-and-exchange sets a tag from 0 to the key's hash and BUSY, so an entry has one owner; it
+  becomes LIVE when its key is written, and only then do searches look at it.
+* A key has only one inserter at a time.  For a thread's own variables that is so because the thread
+  runs on one CPU; inserters into an associative array take the lock of the key's first bucket.
+  They try LOCK_TRIES times, then the assignment is dropped and counted.
 * A freed entry of an associative array is DIRTY: a clause on another CPU may have found it just
-  before.  The consumer makes it free when no clause runs any more that ran then.  A thread's own
-  entries are free at once.
+  before.  The consumer frees it when no clause that ran then still runs.  A thread's own entries
+  are free at once.
 
-A key is in one of DYNAMIC_PROBES buckets from its own on; a search ends at the first whose
-control word does not say that an insertion passed it.
+A key is in one of DYNAMIC_PROBES buckets, beginning with its own; a search ends at the first bucket
+whose control word does not say that an insertion passed it.
 
 Each variable has functions of its own, so that sizes and addresses are constants.  They take the
-key: itself where it is one word, else its address."""
+key itself if it is one word, else its address.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from kinst.codegen.firing import Firing, Unit
+from kinst.codegen.firing import GOLDEN, Firing, Unit
 from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
 from kinst.core.dtypes import StructType
 from kinst.core.layout import STATE_DYNAMIC_DIRTY, STATE_DYNAMIC_DROPS, STATE_DYNAMIC_RINSING
@@ -39,8 +40,6 @@ from kinst.core.records import (
     DYNAMIC_STATE,
     DynamicLayout,
 )
-
-_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, as in actions/aggregations.py
 
 UNROLLED = 4  # words of a key that are hashed and compared without a loop
 
@@ -58,7 +57,7 @@ class DynamicTable:
         return min(DYNAMIC_PROBES, self.layout.buckets)
 
     def word(self, at: IrValue | int) -> IrValue:
-        """The word of the key at this offset."""
+        """Return the word of the key at this offset."""
         key = self.code.params[0]
         if self.layout.key_words == 1:
             return key
@@ -66,13 +65,13 @@ class DynamicTable:
         return self.code.load(64, address)
 
     def line(self, bucket: IrValue) -> IrValue:
-        """Address of a bucket."""
+        """Return the address of a bucket."""
         machine = self.unit.machine
         base = machine.address(machine.scratch.dynamic + self.layout.area)
         return self.code.add(self.code.op("mul", bucket, self.layout.stride), base)
 
     def entry(self, line: IrValue, at: IrValue | int) -> IrValue:
-        """Address of the entry whose tag is `at` bytes into the line."""
+        """Return the address of the entry whose tag is `at` bytes into the line."""
         size = self.layout.entry_size
         if isinstance(at, int):
             return self.code.add(line, DYNAMIC_LINE + (at // 8 - 1) * size)
@@ -80,31 +79,31 @@ class DynamicTable:
         return self.code.add(self.code.op("add", line, offset), DYNAMIC_LINE - size)
 
     def hash(self) -> tuple[IrValue, IrValue]:
-        """The tag that a LIVE entry with this key has, and the key's first bucket."""
+        """Return the tag that a LIVE entry with this key has, and the key's first bucket."""
         code, words = self.code, self.layout.key_words
 
         def mix(before: IrValue, word: IrValue) -> IrValue:
-            mixed = code.op("mul", code.op("xor", before, word), _GOLDEN)
+            mixed = code.op("mul", code.op("xor", before, word), GOLDEN)
             return code.op("xor", mixed, code.op("lshr", mixed, 32))
 
         if words <= UNROLLED:
-            found = const(_GOLDEN)
+            mixed = const(GOLDEN)
             for i in range(words):
-                found = mix(found, self.word(8 * i))
+                mixed = mix(mixed, self.word(8 * i))
         else:
-            value, at = code.local(64, _GOLDEN), code.local(64)
+            value, at = code.local(64, GOLDEN), code.local(64)
             again, done = code.fresh("hash"), code.fresh("hashed")
             code.jump(again)
             code.block(again)
             here = code.get(at)
-            found = mix(code.get(value), self.word(here))
-            code.set(value, found)
+            mixed = mix(code.get(value), self.word(here))
+            code.set(value, mixed)
             following = code.add(here, 8)
             code.set(at, following)
             code.branch(code.icmp("ult", following, 8 * words), again, done)
             code.block(done)
-        tag = code.op("or", code.op("and", found, const(~DYNAMIC_STATE)), DYNAMIC_LIVE)
-        high = code.op("mul", code.op("lshr", found, 32), self.layout.buckets)
+        tag = code.op("or", code.op("and", mixed, const(~DYNAMIC_STATE)), DYNAMIC_LIVE)
+        high = code.op("mul", code.op("lshr", mixed, 32), self.layout.buckets)
         return tag, code.op("lshr", high, 32)
 
     def compare(self, entry: IrValue, equal: str, unequal: str) -> None:
@@ -135,13 +134,16 @@ class DynamicTable:
         self,
         first: IrValue,
         each: Callable[[IrValue, IrValue | int, IrValue, str], None],
-        behind: Callable[[IrValue, str], None],
+        after: Callable[[IrValue, str], None],
         end: str,
     ) -> None:
         """Loop over the tags of a key's buckets, then go to `end`.
 
-        each(line, offset, tag, next) ends the block of one tag; behind(line, further) ends the
-        block behind a bucket's last tag.
+        Args:
+            first: the key's first bucket.
+            each: each(line, offset, tag, next) ends the block of one tag.
+            after: after(line, further) ends the block after a bucket's last tag.
+            end: label.
         """
         code = self.code
         bucket, step = code.local(64), code.local(64)
@@ -158,7 +160,7 @@ class DynamicTable:
                 code.block(following)
         else:
             self._tags(line, each)
-        behind(line, further_label)
+        after(line, further_label)
         code.block(further_label)
         done = code.add(code.get(step), 1)
         code.set(step, done)
@@ -170,11 +172,11 @@ class DynamicTable:
     def _tags(
         self, line: IrValue, each: Callable[[IrValue, IrValue | int, IrValue, str], None]
     ) -> None:
-        """Loop over the tags of one bucket: with long keys, the code of each is too large to
-        repeat."""
+        """Loop over the tags of one bucket: with long keys, the code is too large to repeat for
+        each tag."""
         code = self.code
         at = code.local(64)
-        tag_label, next_label, end = (code.fresh(n) for n in ("tag", "next", "behind"))
+        tag_label, next_label, end = (code.fresh(n) for n in ("tag", "next", "after"))
         code.set(at, const(8))
         code.jump(tag_label)
         code.block(tag_label)
@@ -187,12 +189,13 @@ class DynamicTable:
         code.block(end)
 
     def place(self, line: IrValue, at: IrValue | int) -> IrValue:
-        """Address of the tag that is `at` bytes into the line."""
+        """Return the address of the tag that is `at` bytes into the line."""
         code = self.code
         return code.add(line, at) if isinstance(at, int) else code.op("add", line, at)
 
     def search(self, tag: IrValue, first: IrValue, missing: str) -> tuple[IrValue, IrValue]:
-        """The addresses of the key's tag and entry; control goes to `missing` if there is none."""
+        """Return the addresses of the key's tag and entry; control goes to `missing` if there is
+        none."""
         code = self.code
         found = code.fresh("found")
         places, entries = code.local(64), code.local(64)
@@ -207,27 +210,27 @@ class DynamicTable:
             code.set(entries, entry)
             self.compare(entry, found, following)
 
-        def behind(line: IrValue, further: str) -> None:
+        def after(line: IrValue, further: str) -> None:
             passed = code.op("and", code.load_atomic(line), DYNAMIC_PASSED)
             code.branch(code.icmp("eq", passed, 0), missing, further, likely=True)
 
-        self.walk(first, each, behind, missing)
+        self.walk(first, each, after, missing)
         code.block(found)
         return code.get(places), code.get(entries)
 
 
-LOCK_TRIES = 4096  # well below a millisecond with interrupts off
+LOCK_TRIES = 4096  # far less than a millisecond with interrupts off
 
 
 def call_find(firing: Firing, layout: DynamicLayout, key: IrValue) -> IrValue:
-    """Address of the entry with this key, or 0."""
+    """Return the address of the entry with this key, or 0."""
     write = partial(_write_find, layout)
     return firing.code.call(firing.unit.helper(f"find_{layout.index}", write), (key,))
 
 
 def call_obtain(firing: Firing, layout: DynamicLayout, key: IrValue) -> IrValue:
-    """Address of the entry with this key. A missing one is made, with 0 in the first word of its
-    value; the result is 0 if that was impossible and counted as a drop."""
+    """Return the address of the entry with this key.  A missing entry is made, with 0 in the first
+    word of its value; if there is no room, the drop is counted and the result is 0."""
     helper = firing.unit.helper(f"obtain_{layout.index}", partial(_write_obtain, layout))
     return firing.code.call(helper, (key, firing.state))
 
@@ -252,7 +255,7 @@ def call_remove(firing: Firing, layout: DynamicLayout, key: IrValue) -> None:
 
 
 def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
-    """find(key) -> address of the entry, or 0."""
+    """Write find(key) -> address of the entry, or 0."""
     code = unit.function(name, 1)
     table = DynamicTable(unit, layout, code)
     _, entry = table.search(*table.hash(), "missing")
@@ -263,7 +266,7 @@ def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
 
 
 def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
-    """remove(key)."""
+    """Write remove(key), which frees the key's entry."""
     code = unit.function(name, 1, 0)
     table = DynamicTable(unit, layout, code)
     tag, first = table.hash()
@@ -280,7 +283,7 @@ def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
 
 
 def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
-    """obtain(key, address of the state page) -> address of the entry, or 0."""
+    """Write obtain(key, address of the state page) -> address of the entry, or 0."""
     code = unit.function(name, 2)
     table = DynamicTable(unit, layout, code)
     tag, first = table.hash()
@@ -325,8 +328,8 @@ def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
 
 
 def _clear_value(table: DynamicTable, entry: IrValue) -> None:
-    """Clear the first word of a new entry's value, or the whole value of a structure, whose members
-    may be stored one by one."""
+    """Clear the first word of a new entry's value, or all of a structure, whose members may be
+    stored one by one."""
     code, field = table.code, table.layout.value
     start = code.add(entry, field.offset)
     if not isinstance(field.type, StructType) or field.size <= 8:
@@ -347,9 +350,18 @@ def _clear_value(table: DynamicTable, entry: IrValue) -> None:
 def _claim(
     table: DynamicTable, tag: IrValue, first: IrValue, seen: IrLocal
 ) -> tuple[IrValue, IrValue]:
-    """Addresses of the tag and the entry of a free entry that this CPU has claimed (its tag is
-    BUSY); control goes to `full` if there is none. seen: a bit for each state among the tags looked
-    at."""
+    """Claim a free entry for this CPU: set its tag to BUSY.  Control goes to `full` if there is
+    none.
+
+    Args:
+        table: the table.
+        tag: of the key.
+        first: the key's first bucket.
+        seen: collects a bit for each state of the tags that are searched.
+
+    Returns:
+        The addresses of the tag and of the entry.
+    """
     code = table.code
     busy = code.op("xor", tag, DYNAMIC_LIVE ^ DYNAMIC_BUSY)
     places, entries = code.local(64), code.local(64)
@@ -367,7 +379,7 @@ def _claim(
         code.set(seen, code.op("or", code.get(seen), bit))
         code.jump(following)
 
-    def behind(line: IrValue, further: str) -> None:
+    def after(line: IrValue, further: str) -> None:
         mark = code.fresh("mark")
         passed = code.op("and", code.load_atomic(line), DYNAMIC_PASSED)
         code.branch(code.icmp("eq", passed, 0), mark, further)
@@ -375,7 +387,7 @@ def _claim(
         code.change_atomic("or", line, const(DYNAMIC_PASSED))
         code.jump(further)
 
-    table.walk(first, each, behind, "full")
+    table.walk(first, each, after, "full")
     code.block("claimed")
     return code.get(places), code.get(entries)
 

@@ -1,12 +1,12 @@
-"""Memory that may not be there: loads that cannot hurt the kernel, the memory of the current
-process, and the check of what a clause may write.
+"""Access to memory that may not be mapped: loads that cannot hurt the kernel, the memory of the
+current process, and the check of the bytes that a clause may write.
 
-The kernel's functions for a process's memory ask whether the kernel's end of the copy is memory
-that may be copied from or to (CONFIG_HARDENED_USERCOPY: mm/usercopy.c), and panic where it is not.
-They cannot know about scratch: where an address near the kernel's image becomes a page by
-arithmetic alone (amd64, riscv64), they look at some other page, which may belong to a slab.  What
-lies in the function's own frame passes before any other test, so everything goes through a buffer
-on the stack."""
+The kernel's functions for a process's memory check whether the kernel's end of the copy may be
+copied from or to, and panic if it may not (CONFIG_HARDENED_USERCOPY: mm/usercopy.c).  They know
+nothing of scratch: on amd64 and riscv64 they compute the page of an address near the kernel's image
+by arithmetic alone, and find another page, which may belong to a slab.  An object in the function's
+own frame passes before any other check, so all copies go through a buffer on the stack.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from kinst.core.system import UserMemory
 
 
 def read_helper(unit: Unit) -> IrFunction:
-    """read(dst, src, size) -> 0, or not 0 if some of these bytes cannot be read."""
+    """Write read(dst, src, size) -> 0, or not 0 if some of these bytes cannot be read."""
     return unit.helper("read", _write_read)
 
 
 def _write_read(unit: Unit, name: str) -> IrFunction:
-    """read(dst, src, size): the kernel's C function behind a calling convention that saves more
-    registers."""
+    """Write read(dst, src, size), which calls the kernel's C function by a calling convention that
+    saves more registers."""
     code = unit.function(name, 3)
     _leave_with_scratch(unit, code, *code.params)
     code.ret(code.call_c(unit.machine.nofault_read, code.params))
@@ -37,21 +37,22 @@ def _write_read(unit: Unit, name: str) -> IrFunction:
 
 
 def shared(firing: Firing, address: IrValue) -> IrValue:
-    """The address of something in scratch as the traced kernel has it, so that a pointer made on
-    the host by BEGIN means the same in a planted probe."""
+    """Return an address in scratch as the traced kernel has it, so that a pointer made by BEGIN on
+    the host means the same in a planted probe."""
     machine = firing.unit.machine
     apart = _apart(machine)
     return firing.code.op("add", address, const(apart)) if apart else address
 
 
 def _apart(machine: CodeMachine) -> int:
-    """The distance from a place of scratch here to the same place in the traced kernel."""
+    """Return the distance from an address of scratch here to the same byte's address in the traced
+    kernel."""
     start = machine.scratch.address
     return start - machine.base & (1 << 64) - 1 if machine.host and start else 0
 
 
 def here_of(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:
-    """An address that may be one of scratch in the traced kernel, as this machine has it."""
+    """Return an address as this machine has it; in scratch, the traced kernel has another one."""
     machine = unit.machine
     apart = _apart(machine)
     if not apart:
@@ -64,7 +65,8 @@ def here_of(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:
 def _leave_with_scratch(
     unit: Unit, code: IrFunction, dst: IrValue, src: IrValue, size: IrValue
 ) -> None:
-    """If src is in scratch, copy from there and return 0; the host could not read it otherwise."""
+    """Write: if src is in scratch, copy from there and return 0.  The host has no other way to read
+    it."""
     if not unit.pointers:
         return
     src = here_of(unit, code, src)
@@ -82,12 +84,12 @@ def _leave_with_scratch(
 
 
 def read(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
-    """Copy `size` bytes from any address of the traced kernel. 0, or not 0 on failure."""
+    """Copy `size` bytes from any address of the traced kernel; return 0, or not 0 on failure."""
     return firing.code.call(read_helper(firing.unit), (to, source, size))
 
 
 def load_word(firing: Firing, address: IrValue, bits: int) -> IrValue:
-    """The integer at any address of the traced kernel. A bad address faults."""
+    """Load an integer from any address of the traced kernel.  A bad address faults."""
     code = firing.code
     room = code.add(firing.temp(), TEMP_WORD)
     size = const(bits // 8)
@@ -97,7 +99,7 @@ def load_word(firing: Firing, address: IrValue, bits: int) -> IrValue:
 
 
 def read_bytes(firing: Firing, source: IrValue, to: IrValue, size: int) -> None:
-    """Copy bytes from any address of the traced kernel to scratch. A bad address faults."""
+    """Copy bytes from any address of the traced kernel to scratch.  A bad address faults."""
     if not size:
         return
     code = firing.code
@@ -105,11 +107,11 @@ def read_bytes(firing: Firing, source: IrValue, to: IrValue, size: int) -> None:
     firing.faults.add(code, code.icmp("ne", failed, 0), FAULT_BADADDR, source)
 
 
-BUFFER = 128  # bytes, on whatever stack the probe fires on
+BUFFER = 128  # bytes, on the stack that the probe fires on
 
 
 def user_of(unit: Unit) -> UserMemory:
-    """How the current process's memory is accessed. Raises KinstError where it cannot be."""
+    """Return how to access the current process's memory.  Raises KinstError if nothing can."""
     if unit.machine.user is None:
         raise KinstError(
             "the traced program's memory cannot be read: this kernel offers no function for it"
@@ -118,7 +120,7 @@ def user_of(unit: Unit) -> UserMemory:
 
 
 def _leave_without_user(unit: Unit, code: IrFunction) -> None:
-    """Return an error in a kernel thread, which has no user memory."""
+    """Write: return an error in a kernel thread, which has no user memory."""
     access = user_of(unit).mm
     if access is not None and not unit.machine.host:
         mm = read_access(code, unit.machine, access)
@@ -137,7 +139,7 @@ def _copy_between(code: IrFunction, to: IrValue, source: IrValue, size: IrValue)
 def _call_kernel(
     code: IrFunction, function: int, to: IrValue, source: IrValue, size: IrValue
 ) -> None:
-    """Call one of the kernel's copy functions; return 1 if it fails."""
+    """Write: call one of the kernel's copy functions; return 1 if it fails."""
     failed = code.call_c(function, (to, source, size))
     leave(code, code.icmp("ne", failed, 0), const(1))
 
@@ -146,9 +148,13 @@ _Piece = Callable[[IrFunction, IrValue, IrValue, IrValue, IrValue], None]
 
 
 def _in_pieces(unit: Unit, name: str, piece: _Piece) -> IrFunction:
-    """name(dst, src, size) -> 0, or not 0 on failure; it always fails on a host without a target.
+    """Write name(dst, src, size) -> 0, or not 0 on failure; on a host without a target it always
+    fails.
 
-    piece(code, buffer, dst, src, length) writes the code that copies at most BUFFER bytes.
+    Args:
+        unit: the module.
+        name: of the function.
+        piece: piece(code, buffer, dst, src, length) writes the copy of at most BUFFER bytes.
     """
     code = unit.function(name, 3)
     if unit.machine.host and unit.machine.user is None:
@@ -171,7 +177,7 @@ def _in_pieces(unit: Unit, name: str, piece: _Piece) -> IrFunction:
 
 
 def _write_read_user(unit: Unit, name: str) -> IrFunction:
-    """read_user(dst, src, size): see _in_pieces()."""
+    """Write read_user(dst, src, size), which copies in pieces."""
 
     def piece(
         code: IrFunction, buffer: IrValue, to: IrValue, source: IrValue, length: IrValue
@@ -183,17 +189,18 @@ def _write_read_user(unit: Unit, name: str) -> IrFunction:
 
 
 def user_helper(unit: Unit) -> IrFunction:
-    """read_user(dst, src, size) -> 0, or not 0 on failure."""
+    """Write read_user(dst, src, size) -> 0, or not 0 on failure."""
     return unit.helper("read_user", _write_read_user)
 
 
 def read_user(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
-    """Copy `size` bytes from the current process's memory. 0, or not 0 on failure."""
+    """Copy `size` bytes from the current process's memory; return 0, or not 0 on failure."""
     return firing.code.call(user_helper(firing.unit), (to, source, size))
 
 
 def _writer(unit: Unit) -> int:
-    """The kernel's function that writes to a process. Raises KinstError where there is none."""
+    """Return the kernel's function that writes to a process.  Raises KinstError if there is
+    none."""
     write = user_of(unit).write
     if not write:
         raise KinstError(
@@ -203,7 +210,7 @@ def _writer(unit: Unit) -> int:
 
 
 def _write_write_user(unit: Unit, name: str) -> IrFunction:
-    """write_user(dst, src, size): see _in_pieces()."""
+    """Write write_user(dst, src, size), which copies in pieces."""
 
     def piece(
         code: IrFunction, buffer: IrValue, to: IrValue, source: IrValue, length: IrValue
@@ -215,20 +222,20 @@ def _write_write_user(unit: Unit, name: str) -> IrFunction:
 
 
 def write_user(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
-    """Copy `size` bytes to the current process's memory. 0, or not 0 on failure."""
+    """Copy `size` bytes to the current process's memory; return 0, or not 0 on failure."""
     return firing.code.call(firing.unit.helper("write_user", _write_write_user), (to, source, size))
 
 
 def allocate_zeros(firing: Firing, size: IrValue) -> IrValue:
-    """Address of `size` zero bytes that last until the clause ends. Faults if scratch space runs
-    out."""
+    """Return the address of `size` zero bytes that last until the clause ends.  Faults if scratch
+    space runs out."""
     room = firing.allocate(size)
     firing.code.call(firing.unit.helper("clear", _clear), (room, size))
     return room
 
 
 def _clear(unit: Unit, name: str) -> IrFunction:
-    """clear(dst, size): zeros."""
+    """Write clear(dst, size), which stores zeros."""
     code = unit.function(name, 2, 0)
     dst, size = code.params
     at = code.local(64)
@@ -238,8 +245,8 @@ def _clear(unit: Unit, name: str) -> IrFunction:
 
 
 def writable(firing: Firing, address: IrValue, size: IrValue) -> IrValue:
-    """An address as this machine has it. Faults unless these bytes belong to the clause or to
-    variables that are not dynamic: nothing else may be written."""
+    """Return an address as this machine has it.  Faults unless these bytes may be written: they
+    belong to the clause or to variables that are not dynamic."""
     code, unit = firing.code, firing.unit
     here = here_of(unit, code, address) if unit.shared else address
     bad = _outside(code, here, size, firing.arena_start(), code.get(firing.arena()))
@@ -256,7 +263,7 @@ def writable(firing: Firing, address: IrValue, size: IrValue) -> IrValue:
 def _outside(
     code: IrFunction, address: IrValue, size: IrValue, start: IrValue, length: IrValue
 ) -> IrValue:
-    """An i1: whether some of these bytes are outside the area."""
+    """Return an i1: whether some of these bytes are outside the area."""
     offset = code.op("sub", address, start)
     outside = code.icmp("ugt", offset, length)
     beyond = code.icmp("ugt", size, code.op("sub", length, offset))
@@ -272,7 +279,7 @@ def clear_words(firing: Firing, to: IrValue, size: int) -> None:
 
 
 def _write_clear_words(unit: Unit, name: str) -> IrFunction:
-    """clear_words(dst, size): size is a multiple of 8 and not 0."""
+    """Write clear_words(dst, size), which stores zeros; size is a multiple of 8 and not 0."""
     code = unit.function(name, 2, 0)
     dst, size = code.params
     at = code.local(64)
@@ -295,7 +302,7 @@ def copy_scratch_words(firing: Firing, to: IrValue, source: IrValue, size: int) 
 
 
 def _write_copy_words(unit: Unit, name: str) -> IrFunction:
-    """copy_words(dst, src, size): size is a multiple of 8."""
+    """Write copy_words(dst, src, size), whose size is a multiple of 8."""
     code = unit.function(name, 3, 0)
     dst, src, size = code.params
     copy_words(code, code.local(64), dst, src, size)
@@ -304,7 +311,7 @@ def _write_copy_words(unit: Unit, name: str) -> IrFunction:
 
 
 def zeros(firing: Firing, size: int) -> IrValue:
-    """The address of a structure that was never assigned."""
+    """Return the address of a structure that was never assigned."""
     room = firing.text_room(up(size, 8))
     clear_words(firing, room, up(size, 8))
     return room

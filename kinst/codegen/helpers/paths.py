@@ -1,6 +1,6 @@
 """Paths of files as the kernel knows them: cwd, root and d_path().
 
-How the kernel keeps them is the system's to know, which writes the code that finds them (PathCode).
+The system knows how the kernel keeps them, and writes the code that finds them (PathCode).
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from kinst.core.layout import FAULT_BADADDR
 
 
 class PathCode(Protocol):
-    """What a system that knows its paths writes (Facts.paths).  A place is the address of what the
-    kernel keeps of a file's place; 0 is none."""
+    """Code for paths, by a system that knows them (Facts.paths).  A place is the address of the
+    kernel's structure for a file's path; 0 is none."""
 
     # Bytes of the longest path, with its NUL.
     longest: int
 
     def current_place(self, firing: Firing) -> IrValue:
-        """The place of the current directory; 0 where there is no thread."""
+        """Return the place of the current directory; 0 if there is no thread."""
         ...
 
     def root_place(self, firing: Firing) -> IrValue:
-        """The place of the process's root; 0 where there is no thread."""
+        """Return the place of the process's root; 0 if there is no thread."""
         ...
 
     def write_path(self, unit: Unit, name: str) -> IrFunction:
-        """The function path(place, root, work, room): the address in work of the text of a place's
-        path from root, or 0, and then room holds the address that cannot be read.  root 0 means the
-        topmost one.  work: `longest` bytes."""
+        """Write path(place, root, work, room), which stores the text of a place's path from root.
+        It returns the text's address, which is in the `longest` bytes at work; or 0, and stores the
+        address that cannot be read in room.  root 0 means the topmost directory."""
         ...
 
 
 def path_code_of(unit: Unit) -> PathCode:
-    """Raises KinstError if it is not known how this kernel keeps paths."""
+    """Return the system's code for paths.  Raises KinstError if the system knows none."""
     if unit.machine.paths is None:
         raise KinstError("paths of files are not available: this kernel's structures are unknown")
     return cast(PathCode, unit.machine.paths)
 
 
 def _text(firing: Firing, place: IrValue, root: IrValue) -> Text:
-    """The path as a string of at most strsize bytes."""
+    """Return the path as a string of at most strsize bytes."""
     code = firing.code
     size = firing.unit.layout.strsize
     room = firing.text_room(size)
@@ -61,7 +61,7 @@ def _text(firing: Firing, place: IrValue, root: IrValue) -> Text:
 
 
 def _nowhere(firing: Firing) -> Text | None:
-    """The value in BEGIN, END and timers of a program without a kernel, else None."""
+    """Return the value in BEGIN, END and timers of a program without a kernel, else None."""
     if not firing.unit.machine.host or firing.unit.machine.paths is not None:
         return None
     room = firing.text_room(8)
@@ -70,7 +70,7 @@ def _nowhere(firing: Firing) -> Text | None:
 
 
 def current_directory(firing: Firing) -> Lowered:
-    """cwd, as the process sees it from its root; "" in BEGIN, END and timers."""
+    """Return cwd, as the process sees it from its root; "" in BEGIN, END and timers."""
     found = _nowhere(firing)
     if found is None:
         paths = path_code_of(firing.unit)
@@ -80,7 +80,7 @@ def current_directory(firing: Firing) -> Lowered:
 
 
 def root_directory(firing: Firing) -> Lowered:
-    """root: the path of the process's root from the topmost one."""
+    """Return the path of the process's root from the topmost directory."""
     found = _nowhere(firing)
     if found is None:
         found = _text(firing, path_code_of(firing.unit).root_place(firing), const(0))
@@ -88,7 +88,7 @@ def root_directory(firing: Firing) -> Lowered:
 
 
 def kernel_path(firing: Firing, address: IrValue) -> Lowered:
-    """The path that the kernel's structure at this address means, from the process's root."""
+    """Return the path, from the process's root, of the kernel's structure at this address."""
     code = firing.code
     firing.faults.add(code, code.icmp("eq", address, 0), FAULT_BADADDR, address)
     root = path_code_of(firing.unit).root_place(firing)

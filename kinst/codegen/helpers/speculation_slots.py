@@ -1,9 +1,9 @@
 """speculation(), speculate(), commit() and discard() on their slots (core/layout.py HEADER_NSPEC;
 for invalid numbers, dtrace_speculation_*() in illumos' dtrace.c).
 
-Speculative records go into the ring like any others, marked with the number of their speculation;
-the consumer holds them back until the record of a commit() or discard() arrives. So nothing has to
-be copied or cleaned, and a slot is free as soon as its speculation is over.
+Speculative records go into the ring like all others, marked with the number of their speculation;
+the consumer keeps them until the record of a commit() or discard() arrives.  So nothing has to be
+copied or cleaned, and a slot is free as soon as its speculation is over.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from kinst.core.layout import (
 
 
 def new_speculation(firing: Firing) -> IrValue:
-    """speculation(): the number, from 1, of a slot that was free; 0, and counted, if none was."""
+    """Take a free slot for speculation(); return its number, from 1.  If none is free, the drop is
+    counted and the result is 0."""
     return firing.code.call(firing.unit.helper("new_speculation", _new), (firing.state,))
 
 
 def speculation_word(firing: Firing, name: str, number: IrValue) -> IrValue:
-    """The word that the record of speculate(), commit() or discard() carries.
+    """Return the word for the record of speculate(), commit() or discard().
 
-    A number above nspec is an illegal operation. A speculate() that has no speculation, or no room
-    in it, ends the clause: nothing behind it runs and nothing is recorded.
+    A number above nspec is an illegal operation.  A speculate() that has no speculation, or no room
+    in it, ends the clause: no later action runs and nothing is recorded.
     """
     code, unit = firing.code, firing.unit
     identifier = code.op("and", number, 0xFFFFFFFF)  # dtrace_specid_t has 32 bits
@@ -47,7 +48,7 @@ def speculation_word(firing: Firing, name: str, number: IrValue) -> IrValue:
 
 
 def _new(unit: Unit, name: str) -> IrFunction:
-    """new_speculation(state) -> number or 0."""
+    """Write new_speculation(state) -> number or 0."""
     code = unit.function(name, 1)
     (state,) = code.params
     most = code.load(64, const(unit.machine.address(HEADER_NSPEC)))
@@ -63,7 +64,7 @@ def _new(unit: Unit, name: str) -> IrFunction:
     word = code.load_atomic(address)
     code.branch(code.convert(word, 1, signed=False), "look", "free")
     code.block("free")
-    ours = code.replace(address, word, code.op("add", word, 1))
+    ours = code.exchange_if(address, word, code.op("add", word, 1), "seq_cst seq_cst")
     code.branch(ours, "found", "look")
     code.block("found")
     code.ret(number)
@@ -78,8 +79,8 @@ def _slot(code: IrFunction, unit: Unit, slot: IrValue) -> IrValue:
 
 
 def _look_up(code: IrFunction, unit: Unit, identifier: IrValue) -> tuple[IrValue, IrValue, IrValue]:
-    """The slot, its address and its word, if this speculation is in use; else the helper returns
-    0."""
+    """Return the slot, its address and its word; the helper returns 0 unless this speculation is in
+    use."""
     most = code.load(64, const(unit.machine.address(HEADER_NSPEC)))
     slot = code.op("sub", identifier, 1)
     code.branch(code.icmp("ult", slot, most), "known", "none")
@@ -98,11 +99,11 @@ def _use(code: IrFunction, word: IrValue, identifier: IrValue) -> IrValue:
 
 
 def _end(unit: Unit, name: str) -> IrFunction:
-    """end_speculation(number) -> the use of the slot that ends, or 0."""
+    """Write end_speculation(number) -> the use of the slot that it ends, or 0."""
     code = unit.function(name, 1)
     (identifier,) = code.params
     _, address, word = _look_up(code, unit, identifier)
-    ours = code.replace(address, word, code.op("add", word, 1))
+    ours = code.exchange_if(address, word, code.op("add", word, 1), "seq_cst seq_cst")
     code.branch(ours, "ended", "none")
     code.block("ended")
     code.ret(_use(code, word, identifier))
@@ -110,8 +111,8 @@ def _end(unit: Unit, name: str) -> IrFunction:
 
 
 def _speculate(unit: Unit, name: str) -> IrFunction:
-    """speculate(state, number, bytes) -> the use of the slot, or 0 without a speculation or
-    room."""
+    """Write speculate(state, number, bytes) -> the use of the slot, or 0 if there is no speculation
+    or no room."""
     code = unit.function(name, 3)
     state, identifier, size = code.params
     slot, _, word = _look_up(code, unit, identifier)

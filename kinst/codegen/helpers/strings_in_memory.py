@@ -10,25 +10,33 @@ from kinst.codegen.helpers.memory_access import read_helper, user_helper
 from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.layout import FAULT_BADADDR
 
-# Strings are read in aligned pieces of this many bytes: none crosses a page, so nothing past
-# the page of the last byte is touched.
+# Bytes of the aligned pieces in which strings are read: none crosses a page, so nothing after the
+# page of the last byte is read.
 PIECE = 64
 
 
 def _write_read_chars(unit: Unit, name: str) -> IrFunction:
-    """read_chars(dst, src, size) -> 0, or not 0 on failure: at most size bytes, up to a NUL."""
+    """Write read_chars(dst, src, size) -> 0, or not 0 on failure, which copies at most size bytes,
+    up to a NUL."""
     return _write_string_reader(unit, name, read_helper(unit), cut=False)
 
 
 def _write_read_string(unit: Unit, name: str) -> IrFunction:
-    """read_string(dst, src, size) -> 0, or not 0 on failure: at most size bytes, the last of them a
-    NUL."""
+    """Write read_string(dst, src, size) -> 0, or not 0 on failure, which copies at most size bytes,
+    the last of them a NUL."""
     return _write_string_reader(unit, name, read_helper(unit), cut=True)
 
 
 def _write_string_reader(unit: Unit, name: str, reader: IrFunction, cut: bool) -> IrFunction:
-    """NAME(dst, src, size) -> 0, or not 0 on failure: at most `size` bytes up to a NUL, by way of
-    reader(dst, src, size). cut: the last byte is always a NUL."""
+    """Write NAME(dst, src, size) -> 0, or not 0 on failure, which copies at most `size` bytes up to
+    a NUL.
+
+    Args:
+        unit: the module.
+        name: of the function.
+        reader: reader(dst, src, size) copies bytes.
+        cut: whether the last byte is always a NUL.
+    """
     code = unit.function(name, 3)
     dst, src, size = code.params
     done = code.local(64)
@@ -66,7 +74,7 @@ def _write_string_reader(unit: Unit, name: str, reader: IrFunction, cut: bool) -
 
 
 def load_string_or_null(firing: Firing, address: IrValue, size: int) -> Text:
-    """load_string(), or NULL where the address is 0."""
+    """Load a string as load_string() does, or NULL if the address is 0."""
     code = firing.code
     before = code.at
     there, end = code.fresh("there"), code.fresh("string")
@@ -80,9 +88,13 @@ def load_string_or_null(firing: Firing, address: IrValue, size: int) -> Text:
 
 
 def load_string(firing: Firing, address: IrValue, size: int, most: int = 0) -> Text:
-    """The string at any address of the traced kernel, at most size - 1 bytes of it.
+    """Load the string at any address of the traced kernel, at most size - 1 bytes of it.
 
-    most: how many bytes may be read (of a char array, which may have no NUL); 0 for size.
+    Args:
+        firing: the firing.
+        address: of the string.
+        size: bytes of the result with its NUL.
+        most: bytes that may be read (of a char array, which may have no NUL); 0 means size.
     """
     room = firing.text_room(size)
     code = firing.code
@@ -98,16 +110,16 @@ def load_string(firing: Firing, address: IrValue, size: int, most: int = 0) -> T
 
 
 def _has_zero(code: IrFunction, word: IrValue) -> IrValue:
-    """Whether one of the word's eight bytes is 0: only such a byte borrows from its top bit without
-    having had it set."""
+    """Return whether one of the word's eight bytes is 0: if 1 is subtracted, only such a byte
+    borrows although its top bit was clear."""
     borrowed = code.op("sub", word, 0x0101010101010101)
     tops = code.op("and", code.op("xor", word, -1), 0x8080808080808080)
     return code.icmp("ne", code.op("and", borrowed, tops), 0)
 
 
 def _copy_bounded(unit: Unit, name: str) -> IrFunction:
-    """copy_bounded(dst, src, most, fill): at most `most` bytes up to a NUL, then a NUL, and more of
-    them up to `fill` bytes in all. It reads no byte past `most`."""
+    """Write copy_bounded(dst, src, most, fill), which copies at most `most` bytes up to a NUL, and
+    adds NULs: one at least, and up to `fill` bytes in all.  It reads no byte after `most`."""
     code = unit.function(name, 4, 0)
     dst, src, most, fill = code.params
     at = code.local(64)
@@ -156,20 +168,20 @@ def _copy_bounded(unit: Unit, name: str) -> IrFunction:
 
 
 def copy_string_helper(unit: Unit) -> IrFunction:
-    """copy_bounded(dst, src, most, fill): at most `most` bytes up to a NUL, then a NUL, and more of
-    them up to `fill` bytes in all."""
+    """Return the helper copy_bounded(dst, src, most, fill)."""
     return unit.helper("copy_bounded", _copy_bounded)
 
 
 def copy_text(firing: Firing, text: Text, to: IrValue, size: int, pad: bool = False) -> None:
-    """Store the string in `size` bytes, truncated if need be. pad: fill up with zeros."""
+    """Store a string in `size` bytes, truncated if it is longer; with `pad`, fill up with zeros."""
     most = const(min(text.bound, size - 1))
     helper = firing.unit.helper("copy_bounded", _copy_bounded)
     firing.code.call(helper, (to, text.address, most, const(size if pad else 0)))
 
 
 def _compare_strings(unit: Unit, name: str) -> IrFunction:
-    """compare_strings(a, b, a's bound, b's bound) -> below, at or above 0; bytes are unsigned."""
+    """Write compare_strings(a, b, a's bound, b's bound) -> below, at or above 0; bytes are
+    unsigned."""
     code = unit.function(name, 4)
     a, b, a_bound, b_bound = code.params
     at = code.local(64)
@@ -195,14 +207,14 @@ def _compare_strings(unit: Unit, name: str) -> IrFunction:
 
 
 def compare_texts(firing: Firing, left: Text, right: Text) -> IrValue:
-    """An i64 below, at or above 0, as strcmp(3); NULL equals ""."""
+    """Compare as strcmp(3) does; NULL equals ""."""
     helper = firing.unit.helper("compare_strings", _compare_strings)
     bounds = (_bound(firing, left), _bound(firing, right))
     return firing.code.call(helper, (left.address, right.address, *bounds))
 
 
 def _bound(firing: Firing, text: Text) -> IrValue:
-    """How many bytes of a string may be read: none of NULL."""
+    """Return how many bytes of a string may be read; 0 for NULL."""
     if not text.nullable:
         return const(text.bound)
     null = firing.code.icmp("eq", text.address, 0)
@@ -210,11 +222,12 @@ def _bound(firing: Firing, text: Text) -> IrValue:
 
 
 def _read_user_string(unit: Unit, name: str) -> IrFunction:
-    """read_user_string(dst, src, size), from the memory of the current process."""
+    """Write read_user_string(dst, src, size), which reads the memory of the current process."""
     return _write_string_reader(unit, name, user_helper(unit), cut=True)
 
 
 def read_user_string(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
-    """Copy a string of the current process, cut to size - 1 bytes; 0 or an error."""
+    """Copy a string of the current process, cut to size - 1 bytes; return 0, or not 0 on
+    failure."""
     helper = firing.unit.helper("read_user_string", _read_user_string)
     return firing.code.call(helper, (to, source, size))

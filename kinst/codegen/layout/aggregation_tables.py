@@ -1,5 +1,5 @@
-"""The tables of aggregations: how many buckets an aggregating function has (Dynamic Tracing Guide,
-ch. 9), which keys are known before the trace, how many entries fit.
+"""The tables of aggregations: buckets of the aggregating functions (Dynamic Tracing Guide, ch. 9),
+keys that are known before the trace, and how many entries fit.
 
 Tested by tests/codegen/layout/test_layout.py.
 """
@@ -25,8 +25,14 @@ _WORDS = {"count": 1, "sum": 1, "min": 1, "max": 1, "avg": 2, "stddev": 4}
 
 @dataclass(frozen=True, slots=True)
 class Magnitude:
-    """One order of magnitude of llquantize(): a value with low <= value < high is in one of its
-    buckets, each `width` wide, the first of which has number `first`."""
+    """One order of magnitude of llquantize().
+
+    Attributes:
+        low: the least value in it.
+        high: the least value above it.
+        width: of each of its buckets.
+        first: number of its first bucket.
+    """
 
     low: int
     high: int
@@ -35,11 +41,11 @@ class Magnitude:
 
 
 def magnitudes(params: tuple[int, ...]) -> tuple[tuple[Magnitude, ...], int]:
-    """The orders of magnitude of llquantize(x, factor, low, high, steps), and the bucket for all
-    values above them.
+    """Return the orders of magnitude of llquantize(x, factor, low, high, steps), and the number of
+    the bucket for all values above them.
 
-    Bucket 0 is for values below factor**low. An order numbers its buckets from where the one below
-    left off, because the lowest 1/factor of its range belongs to that one.
+    Bucket 0 is for values below factor**low.  The buckets of an order follow those of the order
+    below it, to which the lowest 1/factor of its range belongs.
     """
     factor, low, high, steps = params
     found = []
@@ -59,7 +65,7 @@ def magnitudes(params: tuple[int, ...]) -> tuple[tuple[Magnitude, ...], int]:
 
 
 def data_words(function: AggFunction) -> int:
-    """The u64 words of an entry's data, as core/records.py lists them.
+    """Return how many u64 words an entry's data has (core/records.py).
 
     Raises KinstError for parameters that make no buckets (the checker refuses them).
     """
@@ -89,7 +95,7 @@ _PARTS = {
 
 
 def _literal(expr: typed.Expr) -> KeyValue | None:
-    """The value of a constant key; None for any other key."""
+    """Return the value of a constant key; None for any other key."""
     if isinstance(expr, typed.StrConst):
         return expr.value
     if isinstance(expr, typed.IntConst):
@@ -112,7 +118,7 @@ def _wrap(value: int, type_: DType) -> int:
 
 
 def literal_keys(keys: Sequence[typed.Expr]) -> tuple[KeyValue, ...] | None:
-    """The keys of an update if all of them are literals, else None."""
+    """Return the keys of an update if all of them are literals, else None."""
     values = [_literal(key) for key in keys]
     return None if None in values else tuple(v for v in values if v is not None)
 
@@ -143,13 +149,13 @@ class _Constant:
 def _constant_keys(
     program: typed.TypedProgram, probes: Sequence[Probed], index: int
 ) -> _Constant | None:
-    """The aggregation's entries if every probe knows its keys in advance, else None.
+    """Return the aggregation's entries if its keys are constants at every probe, else None.
 
-    A probe has at most one entry of its own; updates with literal keys need not ask the probe.
+    A probe has at most one entry of its own; entries of literal keys are the same for all probes.
     """
     entry_of: dict[tuple[KeyValue, ...], int] = {}
     own: dict[tuple[int, int], int] = {}
-    # Probes are many, and what their clauses do with this aggregation is of few kinds.
+    # Many probes share a few tuples of clauses.
     known: dict[tuple[int, ...], list[typed.AggregateAction]] = {}
     for name, probe_id, clauses in probes:
         asking = known.get(clauses)
@@ -173,7 +179,7 @@ def _constant_keys(
 
 
 def _constant_at_all(program: typed.TypedProgram, index: int) -> bool:
-    """Whether all keys can be known in advance, also those in clauses that no probe runs."""
+    """Return whether all keys can be constants, also those in clauses without probes."""
     name = ProbeName("", "", "", "")
     return all(
         _probe_key(key, name, 0) is not None
@@ -186,8 +192,8 @@ def _constant_at_all(program: typed.TypedProgram, index: int) -> bool:
 def _key_bounds(
     program: typed.TypedProgram, probes: Sequence[Probed], index: int, keys: int
 ) -> list[int]:
-    """For each key the longest value, in bytes with its NUL, that the probes allow: every byte of a
-    key is hashed and compared. A key that can be anything has a bound longer than any string."""
+    """Return the longest value of each key, in bytes with its NUL, that the probes allow: every
+    byte of a key is hashed and compared.  The bound of an unknown key exceeds all strings."""
     anything = 1 << 30
     bounds = [1] * keys
     for name, probe_id, clauses in probes:
@@ -202,7 +208,15 @@ def _key_bounds(
 
 @dataclass(frozen=True, slots=True)
 class EntryShape:
-    """The shape of an aggregation's entries."""
+    """The shape of an aggregation's entries.
+
+    Attributes:
+        aggregation: the aggregation.
+        keys: where each key is in an entry.
+        data_offset: where the data begin.
+        data_size: bytes of the data.
+        constant: the entries, if the keys are constants.
+    """
 
     aggregation: typed.AggregationVariable
     keys: tuple[Field, ...]
@@ -224,7 +238,7 @@ class EntryShape:
         return self.entries * self.entry_size
 
     def slots(self, program: typed.TypedProgram) -> int:
-        """AggregationLayout.slots: where a clause that only counts finds its key in registers."""
+        """Return AggregationLayout.slots, for clauses that only count keys in registers."""
         types = self.aggregation.keys
         if self.constant or self.aggregation.function.name != "count" or len(types) != 1:
             return 0
@@ -249,16 +263,19 @@ def _hashed(
 ) -> EntryShape:
     bounds = _key_bounds(program, probes, aggregation.index, len(aggregation.keys))
     keys, end = place(aggregation.keys, 8, strsize, bounds)
-    data_offset = up(max(end, 9), 8)  # one word of keys at least, where structures have no bytes
+    data_offset = up(max(end, 9), 8)  # one word of keys at least: a structure may have no bytes
     return EntryShape(aggregation, keys, data_offset, 8 * data_words(aggregation.function), None)
 
 
 def entry_shapes(
     program: typed.TypedProgram, probes: Sequence[Probed], strsize: int, agg_size: int
 ) -> list[EntryShape]:
-    """A shape for each aggregation. Keys are constant wherever possible, as long as these tables
-    leave half of the room to the hashed ones; the largest give way first, since a hashed table
-    makes only the entries that are used."""
+    """Return the shape of each aggregation's entries.
+
+    Keys are constants if possible, as long as those tables leave half of the room to the hashed
+    ones.  Otherwise the largest become hashed first, since a hashed table makes only the entries
+    that are used.
+    """
     found = []
     for aggregation in program.aggregations:
         constant = None
@@ -279,9 +296,9 @@ def entry_shapes(
 
 
 def capacities(shapes: Sequence[EntryShape], agg_size: int) -> list[int]:
-    """The number of entries of each table. Constant ones have one for each tuple of keys; the
-    others share the rest evenly, each rounded down to a power of two. Raises KinstError if that
-    leaves one with none."""
+    """Return the number of entries of each table.  A table of constants has one for each tuple of
+    keys; the others share the rest evenly, each rounded down to a power of two.  Raises KinstError
+    if that leaves a table without entries."""
     used = sum(s.fixed_size for s in shapes)
     hashed = sum(1 for s in shapes if s.constant is None)
     share = (agg_size - used) // hashed if hashed else 0

@@ -16,7 +16,7 @@ from kinst.dlang import typed
 
 
 def recorded(action: typed.Action) -> tuple[typed.Expr, ...] | None:
-    """The expressions whose values the action puts into the record; None if it records nothing."""
+    """Return the expressions whose values the action records; None if it records nothing."""
     if isinstance(action, typed.TraceAction | typed.PrintAction):
         return (action.expr,)
     if isinstance(action, typed.PrintfAction):
@@ -49,8 +49,8 @@ def _lay_out_clause(clause: typed.Clause, strsize: int) -> ClauseLayout:
 def _place_recorded(
     values: Sequence[typed.Expr], at: int, strsize: int
 ) -> tuple[tuple[Field, ...], int]:
-    """Fields for what one action records, and where they end.  A record's header has the time
-    already."""
+    """Return fields for the values that one action records, and where they end.  The time has no
+    field of its own: it is in the record's header."""
     found = list[Field]()
     for value in values:
         if isinstance(value, typed.Builtin) and value.name == "timestamp":
@@ -68,11 +68,17 @@ def lay_out_program(
     agg_size: int,
     dynvarsize: int = 1 << 20,
 ) -> ProgramLayout:
-    """The place of everything that the program's clauses write.
+    """Lay out everything that the program's clauses write.
 
-    probes: every probe that will run a clause, with its id and clause indexes. strsize: bytes of a
-    string with its NUL. agg_size: bytes of one half of one CPU's aggregation area. dynvarsize:
-    bytes for the dynamic variables. Raises KinstError if the aggregations do not fit.
+    Args:
+        program: the program.
+        probes: every probe that will run a clause, with its id and clause indexes.
+        strsize: bytes of a string with its NUL.
+        agg_size: bytes of one half of one CPU's aggregation area.
+        dynvarsize: bytes for the dynamic variables.
+
+    Raises:
+        KinstError: the aggregations do not fit.
     """
     shapes = entry_shapes(program, probes, strsize, agg_size)
     sizes = capacities(shapes, agg_size)

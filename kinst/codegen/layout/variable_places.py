@@ -1,5 +1,5 @@
-"""The places of D's variables (global ones, clause-local ones that need memory, dynamic ones), and
-the sizes and alignments of stored values.
+"""Offsets of D's variables (global ones, clause-local ones that need memory, dynamic ones), and the
+sizes and alignments of stored values.
 
 Tested by tests/codegen/layout/test_layout.py.
 """
@@ -30,7 +30,7 @@ from kinst.dlang.types.conversions import size_of as plain_size
 
 
 def size_of(type_: DType, strsize: int) -> int:
-    """Bytes of a stored value of this type."""
+    """Return the bytes of a stored value of this type."""
     if isinstance(type_, (IntType, PointerType, StackType, SymbolType, DumpType)):
         return type_.size
     if isinstance(type_, StringType):
@@ -41,23 +41,27 @@ def size_of(type_: DType, strsize: int) -> int:
 
 
 def align_of(type_: DType) -> int:
-    """The alignment of a stored value of this type."""
+    """Return the alignment of a stored value of this type."""
     if isinstance(type_, (StackType, SymbolType, StructType, ArrayType, FloatType)):
         return 8
     return type_.size if isinstance(type_, (IntType, PointerType)) else 1
 
 
 def up(offset: int, align: int) -> int:
-    """The next multiple of align, a power of two."""
+    """Return the next multiple of align, a power of two."""
     return (offset + align - 1) & -align
 
 
 def place(
     types: Sequence[DType], at: int, strsize: int, bounds: Sequence[int] = ()
 ) -> tuple[tuple[Field, ...], int]:
-    """Fields for values of these types, one after another from `at`, and where they end.
+    """Return fields for values, one after another from `at`, and where they end.
 
-    bounds: for each, the most bytes that it needs if it is a string.
+    Args:
+        types: of the values.
+        at: offset of the first.
+        strsize: bytes of a string with its NUL.
+        bounds: the most bytes that each value needs if it is a string.
     """
     found = []
     for i, type_ in enumerate(types):
@@ -72,7 +76,7 @@ def place(
 
 @dataclass(frozen=True, slots=True)
 class VariableOffsets:
-    """Places of the variables that are not dynamic; as in core/records.py ProgramLayout."""
+    """Offsets of the variables that are not dynamic; as in core/records.py ProgramLayout."""
 
     offsets: tuple[int, ...]
     globals_size: int
@@ -80,28 +84,28 @@ class VariableOffsets:
 
 
 def in_registers(variable: typed.Variable) -> bool:
-    """Whether the variable lives in a register for the whole firing and needs no memory."""
+    """Return whether the variable lives in a register for the whole firing and needs no memory."""
     scalar = not variable.length and isinstance(variable.type, IntType | PointerType)
     return variable.scope == "this" and scalar
 
 
 def memory_size(variable: typed.Variable, strsize: int) -> int:
-    """Bytes of a variable that is not dynamic, with all its elements."""
+    """Return the bytes of a variable that is not dynamic, with all its elements."""
     return element_size(variable, strsize) * max(1, variable.length)
 
 
 def element_size(variable: typed.Variable, strsize: int) -> int:
-    """The distance between two elements of a scalar array, in bytes.
+    """Return the distance between two elements of a scalar array, in bytes.
 
-    Strings begin on a multiple of 8, and so do the elements: they are copied by words where that is
-    possible. The byte behind a string is not 0 when the variable is NULL.
+    Strings and elements begin on a multiple of 8, so that they can be copied by words.  The byte
+    after a string is not 0 if the variable is NULL.
     """
     size = size_of(variable.type, strsize)
     return up(size + 1, 8) if isinstance(variable.type, StringType) else size
 
 
 def place_variables(program: typed.TypedProgram, strsize: int) -> VariableOffsets:
-    """The places of all variables that are not dynamic."""
+    """Return the offsets of all variables that are not dynamic."""
     offsets = [-1] * (1 + max((v.index for v in program.variables), default=-1))
     ends = {"global": 0, "this": 0}
     for variable in program.variables:
@@ -115,9 +119,9 @@ def place_variables(program: typed.TypedProgram, strsize: int) -> VariableOffset
 
 
 def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], Field, int]:
-    """The places of an entry's keys, the place of its value, and the entry's size in bytes. Gaps
-    between the keys are compared, too, and have to be zero, as one word is where keys have no
-    bytes."""
+    """Return the fields of an entry's keys, the field of its value, and the entry's size in bytes.
+    Gaps between the keys are compared, too, and must be zero, as must the one word of keys that
+    have no bytes."""
     own = (UINT64,) if variable.scope == "self" else ()
     index = (UINT64,) if variable.length else ()
     keys, end = place((*own, *variable.keys, *index), 0, strsize)
@@ -126,7 +130,8 @@ def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], F
 
 
 def dynamic_size(program: typed.TypedProgram, strsize: int, dynvarsize: int) -> int:
-    """Bytes of the dynamic variables: dynvarsize, or as much as one bucket of each takes."""
+    """Return the bytes of the dynamic variables: dynvarsize, or the size of one bucket of each if
+    that is more."""
     found = lay_out_dynamic(program, strsize, dynvarsize)
     return max(dynvarsize, found[-1].area + found[-1].buckets * found[-1].stride) if found else 0
 
@@ -134,9 +139,9 @@ def dynamic_size(program: typed.TypedProgram, strsize: int, dynvarsize: int) -> 
 def lay_out_dynamic(
     program: typed.TypedProgram, strsize: int, dynvarsize: int
 ) -> tuple[DynamicLayout, ...]:
-    """A table for each dynamic variable, all with the same number of entries.
+    """Return a table for each dynamic variable, all with the same number of entries.
 
-    Where dynvarsize has no room for one bucket of each, each gets one: DTrace raises a size that is
+    If dynvarsize has no room for one bucket of each, each gets one: DTrace raises a size that is
     too small (dtrace_dstate_init()).
     """
     dynamic = [v for v in program.variables if v.is_dynamic]
@@ -155,12 +160,12 @@ def lay_out_dynamic(
 
 
 def by_address(type_: DType) -> bool:
-    """Whether codegen handles a value of this type by its address (typed.Load)."""
+    """Return whether codegen handles a value of this type by its address (typed.Load)."""
     return isinstance(type_, StructType | ArrayType | FloatType | FunctionType)
 
 
 def bits_of(type_: DType) -> int:
-    """The width of a scalar in bits. Raises KinstError for other types."""
+    """Return the width of a scalar in bits.  Raises KinstError for other types."""
     if isinstance(type_, (IntType, PointerType)):
         return 8 * type_.size
     raise KinstError(f"a value of type {type_} cannot be computed with")

@@ -9,9 +9,9 @@ the Dynamic Tracing Guide, "Actions and Subroutines"):
 The function emits the code of one call; args are the values of the arguments, in order, and a
 string that it returns may be NULL.
 
-Where a subroutine ends in one of DTrace's faults, so does the clause: a string that is NULL is
-an invalid address, text that does not fit is want of scratch space, a bad base is an illegal
-operation (uts/common/dtrace/dtrace.c, dtrace_dif_subr()).
+A subroutine that fails ends the clause with one of DTrace's faults: invalid address for a string
+that is NULL, out of scratch space for text that does not fit, illegal operation for a bad base
+(uts/common/dtrace/dtrace.c, dtrace_dif_subr()).
 
 Tested by tests/codegen/subroutines/test_subroutines.py.
 """
@@ -29,7 +29,7 @@ from kinst.dlang.vocabulary.subroutines import Prototype
 
 @cache
 def load_all() -> Mapping[str, SubroutineCode]:
-    """Every subroutine by its name in D."""
+    """Return every subroutine by its name in D."""
     modules = [
         importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)
     ]
@@ -39,5 +39,5 @@ def load_all() -> Mapping[str, SubroutineCode]:
 
 @cache
 def prototypes() -> Mapping[str, Prototype]:
-    """The prototype of every subroutine by its name, for Environment.subroutines."""
+    """Return the prototype of every subroutine by its name, for Environment.subroutines."""
     return {name: one.prototype for name, one in load_all().items()}

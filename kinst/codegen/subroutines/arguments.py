@@ -1,4 +1,4 @@
-"""What subroutines share: how one is declared, its arguments as words, room for its result.
+"""The declaration of subroutines, their arguments as words, and room for their results.
 
 Tested by tests/codegen/subroutines/test_subroutines.py.
 """
@@ -22,7 +22,12 @@ Args = Sequence[Lowered]
 
 @dataclass(frozen=True, slots=True)
 class SubroutineCode:
-    """A subroutine of D: what the checker knows of it, and the emitter of a call's code."""
+    """A subroutine of D.
+
+    Attributes:
+        prototype: for the checker.
+        emit: emits the code of a call.
+    """
 
     prototype: Prototype
     emit: Callable[[Firing, Args], Lowered]
@@ -36,27 +41,28 @@ def subroutine(
 
 
 def text_words(firing: Firing, value: Lowered) -> tuple[IrValue, IrValue]:
-    """Address and bound of a string argument, of which at most strsize bytes are looked at."""
+    """Return the address of a string argument, and its bound, at most strsize."""
     if not isinstance(value, Text):
         raise KinstError("a string was expected")
     return value.address, const(min(value.bound, firing.unit.layout.strsize))
 
 
 def wide(firing: Firing, value: Lowered, signed: bool = True) -> IrValue:
-    """An integer as 64 bits; of a string its address."""
+    """Return an integer, or the address of a string, as 64 bits."""
     number = value.address if isinstance(value, Text) else value
     return firing.code.convert(number, 64, signed)
 
 
 def new_text(firing: Firing) -> tuple[IrValue, IrValue, Text]:
-    """Address and size of room for a new string of strsize bytes, and the string as a value."""
+    """Reserve strsize bytes for a new string; return address and size of the room, and the
+    string."""
     size = firing.unit.layout.strsize
     room = firing.text_room(size)
     return room, const(size), Text(room, size)
 
 
 def base_of(firing: Firing, args: Args) -> IrValue:
-    """The second argument as a number base, 10 without one; a bad base faults."""
+    """Return the second argument as a number base, or 10 if there is none; a bad base faults."""
     if len(args) == 1:
         return const(10)
     code = firing.code
@@ -67,14 +73,15 @@ def base_of(firing: Firing, args: Args) -> IrValue:
 
 
 def number(firing: Firing, value: Lowered) -> IrValue:
-    """An integer or pointer as 64 bits; prototypes have no signed types narrower than that."""
+    """Return an integer or pointer as 64 bits; prototypes have no signed types narrower than
+    that."""
     if isinstance(value, Text):
         raise KinstError("a number was expected")
     return firing.code.convert(value, 64, signed=False)
 
 
 def pointer(firing: Firing, value: Lowered) -> IrValue:
-    """An address. A string is copied first, so that all its bytes are in scratch."""
+    """Return an address.  A string is copied first, so that all its bytes are in scratch."""
     if isinstance(value, Text):
         size = firing.unit.layout.strsize
         room = firing.text_room(size)

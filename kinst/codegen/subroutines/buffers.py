@@ -40,7 +40,7 @@ def bcopy(firing: Firing, args: Args) -> Lowered:
 
 
 def _fill_zeros(unit: Unit, name: str) -> IrFunction:
-    """fill_zeros(dst, size, byte): replace each NUL by the byte."""
+    """Write fill_zeros(dst, size, byte), which replaces each NUL by the byte."""
     code = unit.function(name, 3, 0)
     dst, size, byte = code.params
     at = code.local(64)
@@ -56,7 +56,8 @@ def _fill_zeros(unit: Unit, name: str) -> IrFunction:
 
 @subroutine("string memstr(void *, char, size_t)")
 def memstr(firing: Firing, args: Args) -> Lowered:
-    """As in FreeBSD, the last byte becomes the NUL; no bytes at all are NULL."""
+    """Return bytes as a string.  As in FreeBSD, the last byte becomes the NUL; no bytes give
+    NULL."""
     code = firing.code
     strsize = firing.unit.layout.strsize
     source, byte, size = (
@@ -85,7 +86,7 @@ def copyin(firing: Firing, args: Args) -> Lowered:
 
 
 def _end_text(firing: Firing, end: IrValue) -> None:
-    """Put a NUL behind the last allocation if there is room, so that stringof() ends there."""
+    """Put a NUL after the last allocation if there is room, so that stringof() ends there."""
     code = firing.code
     used = code.op("sub", end, firing.arena_start())
 
@@ -128,7 +129,7 @@ def copyout(firing: Firing, args: Args) -> Lowered:
 
 @subroutine("void copyoutstr(const char *, uintptr_t, size_t)", destructive=True)
 def copyoutstr(firing: Firing, args: Args) -> Lowered:
-    """Write at most `size` bytes, with the NUL if it is among them."""
+    """Write at most `size` bytes of a string and its NUL to the process."""
     code = firing.code
     source, to, size = pointer(firing, args[0]), number(firing, args[1]), number(firing, args[2])
     strsize = const(firing.unit.layout.strsize)
@@ -141,7 +142,7 @@ def copyoutstr(firing: Firing, args: Args) -> Lowered:
 
 @subroutine("uintptr_t *memref(void *, size_t)")
 def memref(firing: Firing, args: Args) -> Lowered:
-    """Two words in memory: the address and the size."""
+    """Store the address and the size in memory; return where."""
     address, size = pointer(firing, args[0]), number(firing, args[1])
     pair = firing.allocate(const(16))
     firing.code.store(address, pair)

@@ -1,17 +1,21 @@
 """json(text, path): an element of JSON text.
 
-As in illumos and FreeBSD: a path is made of names and array indexes (a.b[3].c, [0].a); strings come
-without their quotes and with their escapes as written; numbers, true, false, null, objects and
-arrays come as their text. What is missing, and text that turns out not to be JSON, give NULL. Every
-helper goes through the text once, forwards, and ends at its bound.
+As in illumos and FreeBSD, a path consists of names and array indexes (a.b[3].c, [0].a).  Strings
+come without their quotes and with their escapes as written; numbers, true, false, null, objects and
+arrays come as their text.  A missing element, and text that turns out not to be JSON, give NULL.
+Every helper goes through the text once, forwards, and ends at its bound.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 from kinst.codegen.firing import Firing, Lowered, Text, Unit
 from kinst.codegen.helpers.branching import both, byte_in, either, leave, loop, put, step, when
 from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
 from kinst.codegen.subroutines.arguments import Args, new_text, subroutine, text_words
+from kinst.codegen.subroutines.strings import write_same_bytes
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _DOT, _MINUS = (ord(c) for c in '"\\,:.-')
 
@@ -35,24 +39,37 @@ def _hex_digit(code: IrFunction, byte: IrValue) -> IrValue:
     return either(code, _digit(code, byte), code.icmp("ult", letter, 6))
 
 
-def _blanks(unit: Unit, name: str) -> IrFunction:
-    """json_blanks(text, bound, at) -> the place behind white space."""
+def _skip(skipped: Callable[[IrFunction, IrValue], IrValue], unit: Unit, name: str) -> IrFunction:
+    """Write name(text, bound, at) -> the index of the first byte from `at` on that is not
+    `skipped`."""
     code = unit.function(name, 3)
     text, bound, start = code.params
     at = code.local(64)
     code.set(at, start)
-
-    def blank() -> IrValue:
-        return _one_of(code, byte_in(code, text, code.get(at), bound), b" \t\n\v\f\r")
-
-    loop(code, blank, lambda: step(code, at))
+    loop(
+        code,
+        lambda: skipped(code, byte_in(code, text, code.get(at), bound)),
+        lambda: step(code, at),
+    )
     code.ret(code.get(at))
     return code
 
 
+def _blank(code: IrFunction, byte: IrValue) -> IrValue:
+    return _one_of(code, byte, b" \t\n\v\f\r")
+
+
+def _in_name(code: IrFunction, byte: IrValue) -> IrValue:
+    """Return whether a byte is inside a part of a path."""
+    return code.op("xor", _one_of(code, byte, b"\0.[]"), const(1, 1))
+
+
+_blanks, _key_end = partial(_skip, _blank), partial(_skip, _in_name)
+
+
 def _string_end(unit: Unit, name: str) -> IrFunction:
-    """json_string(text, bound, at) -> the place of the quote that ends a string, or -1. at: the
-    place of its first byte."""
+    """Write json_string(text, bound, at) -> the index of the quote that ends the string whose first
+    byte is at `at`, or -1."""
     code = unit.function(name, 3)
     text, bound, start = code.params
     at, escaped, digits = code.local(64), code.local(64), code.local(64)
@@ -97,7 +114,8 @@ def _string_end(unit: Unit, name: str) -> IrFunction:
 
 
 def _value_end(unit: Unit, name: str) -> IrFunction:
-    """json_value(text, bound, at) -> the place behind the value that begins at `at`, or -1."""
+    """Write json_value(text, bound, at) -> the index after the value that begins at `at`, or
+    -1."""
     code = unit.function(name, 3)
     text, bound, start = code.params
     at, braces, brackets = code.local(64), code.local(64), code.local(64)
@@ -176,34 +194,17 @@ def _leave_number(
     def number() -> None:
         loop(code, more, lambda: step(code, at))
         after = byte_in(code, text, code.get(at), bound)
-        # Inside an object or array something follows, and it is one of these.
+        # In an object or array one of these follows the number.
         known = _one_of(code, after, b",]} \t\n\v\f\r")
         code.ret(code.select(known, code.get(at), NOT_THERE))
-        code.block(code.fresh("behind"))
+        code.block(code.fresh("after"))
 
     when(code, either(code, _digit(code, first), code.icmp("eq", first, _MINUS)), number)
 
 
-def _key_end(unit: Unit, name: str) -> IrFunction:
-    """json_part(path, bound, at) -> the place behind one part of the path."""
-    code = unit.function(name, 3)
-    path, bound, start = code.params
-    at = code.local(64)
-    code.set(at, start)
-
-    def inside() -> IrValue:
-        byte = byte_in(code, path, code.get(at), bound)
-        ends = _one_of(code, byte, b"\0.[]")
-        return code.op("xor", ends, const(1, 1))
-
-    loop(code, inside, lambda: step(code, at))
-    code.ret(code.get(at))
-    return code
-
-
 def _element(unit: Unit, name: str) -> IrFunction:
-    """json_element(text, bound, at, path, start, end) -> the place of the value that this part of
-    the path names in the object or array at `at`, or -1."""
+    """Write json_element(text, bound, at, path, start, end) -> the index of the value that this
+    part of the path names in the object or array at `at`, or -1."""
     code = unit.function(name, 6)
     text, bound, start, path, key, key_end = code.params
     blanks, in_string, value_end, number = (
@@ -231,7 +232,7 @@ def _element(unit: Unit, name: str) -> IrFunction:
         leave(code, code.icmp("slt", end, 0), NOT_THERE)
         size, wanted = code.op("sub", end, begin), code.op("sub", key_end, key)
         alike = code.icmp("eq", size, wanted)
-        same = unit.helper("json_same", _same)
+        same = unit.helper("same_bytes", write_same_bytes)
         count = code.select(alike, size, const(0))
         words = (code.op("add", text, begin), code.op("add", path, key), count)
         equal = code.icmp("ne", code.call(same, words), 0)
@@ -257,25 +258,8 @@ def _element(unit: Unit, name: str) -> IrFunction:
     return code
 
 
-def _same(unit: Unit, name: str) -> IrFunction:
-    """json_same(a, b, size) -> 1 if the bytes are equal, else 0."""
-    code = unit.function(name, 3)
-    a, b, size = code.params
-    at = code.local(64)
-
-    def alike() -> None:
-        here = code.get(at)
-        differ = code.icmp("ne", byte_in(code, a, here, size), byte_in(code, b, here, size))
-        leave(code, differ, const(0))
-        step(code, at)
-
-    loop(code, lambda: code.icmp("ult", code.get(at), size), alike)
-    code.ret(const(1))
-    return code
-
-
 def _number(unit: Unit, name: str) -> IrFunction:
-    """json_number(path, start, end) -> the index that this part of the path is, or -1."""
+    """Write json_number(path, start, end) -> this part of the path as a number, or -1."""
     code = unit.function(name, 3)
     path, start, end = code.params
     at, value = code.local(64), code.local(64)
@@ -296,7 +280,7 @@ def _number(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_json(unit: Unit, name: str) -> IrFunction:
-    """json(dst, size, text, bound, path, path's bound) -> 1, or 0 for NULL."""
+    """Write json(dst, size, text, bound, path, path's bound) -> 1, or 0 for NULL."""
     code = unit.function(name, 6)
     dst, size, text, bound, path, path_bound = code.params
     blanks = unit.helper("json_blanks", _blanks)
@@ -316,9 +300,9 @@ def _write_json(unit: Unit, name: str) -> IrFunction:
         leave(code, code.icmp("slt", place, 0), const(0))
         code.set(at, place)
         closed = code.icmp("eq", byte_in(code, path, end, path_bound), _CLOSE)
-        behind = code.op("add", end, code.convert(closed, 64, signed=False))
-        code.set(going, byte_in(code, path, behind, path_bound))
-        code.set(part, code.add(behind, 1))
+        after = code.op("add", end, code.convert(closed, 64, signed=False))
+        code.set(going, byte_in(code, path, after, path_bound))
+        code.set(part, code.add(after, 1))
 
     loop(code, lambda: code.icmp("ne", code.get(going), 0), down)
     start = code.get(at)

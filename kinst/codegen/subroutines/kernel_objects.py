@@ -1,4 +1,4 @@
-"""Subroutines that ask the kernel's own data: d_path(), progenyof(), getmajor() and getminor()."""
+"""Subroutines that read the kernel's own data: d_path(), progenyof(), getmajor() and getminor()."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANCESTORS = 1024  # generations that progenyof() follows
 
 
 def _write_progeny(unit: Unit, name: str) -> IrFunction:
-    """progeny(task, pid, room for a word) -> 1 if the task's process or one of its ancestors
+    """Write progeny(task, pid, room for a word) -> 1 if the task's process or one of its ancestors
     has this id, else 0."""
     code = unit.function(name, 3)
     task, pid, room = code.params
@@ -35,7 +35,7 @@ def _write_progeny(unit: Unit, name: str) -> IrFunction:
     def up() -> None:
         leave(code, code.icmp("eq", fetch(id_at, 4), pid), const(1))
         parent = fetch(parent_at, 8)
-        # The very first task is its own parent.
+        # The first task is its own parent.
         leave(code, code.icmp("eq", parent, code.get(here)), const(0))
         code.set(here, parent)
         step(code, steps)
@@ -46,7 +46,7 @@ def _write_progeny(unit: Unit, name: str) -> IrFunction:
 
 
 def _has_ancestor(firing: Firing, pid: IrValue) -> IrValue:
-    """1 if the current process or one of its ancestors has this id, else 0."""
+    """Return 1 if the current process or one of its ancestors has this id, else 0."""
     words = (current_thread(firing), pid, firing.code.add(firing.temp(), TEMP_WORD))
     return firing.code.call(firing.unit.helper("progeny", _write_progeny), words)
 
@@ -93,7 +93,7 @@ def _devices(firing: Firing, name: str) -> DeviceNumbers:
 
 
 def _joined(firing: Firing, args: Args, pieces: Sequence[EncodedBits]) -> IrValue:
-    """The pieces of the first argument, as one number."""
+    """Return the pieces of the first argument, joined to one number."""
     code, number, found = firing.code, wide(firing, args[0]), const(0)
     for k, piece in enumerate(pieces):
         bits = code.op("lshr", number, piece.shift) if piece.shift else number

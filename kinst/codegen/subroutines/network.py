@@ -50,7 +50,7 @@ def _dotted(code: IrFunction, at: IrLocal, dst: IrValue, address: IrValue) -> No
 
 
 def _write_inet4(unit: Unit, name: str) -> IrFunction:
-    """inet4(dst, address of the 4 bytes): dotted decimal."""
+    """Write inet4(dst, address of the 4 bytes), which stores dotted decimal."""
     code = unit.function(name, 2, 0)
     dst, address = code.params
     at = code.local(64)
@@ -61,8 +61,8 @@ def _write_inet4(unit: Unit, name: str) -> IrFunction:
 
 
 def _zeros(code: IrFunction, group: Callable[[IrValue], IrValue]) -> tuple[IrLocal, IrLocal]:
-    """Start and length of the longest run of zero groups, the first of equally long ones; behind
-    the last group, and 1, if none is longer than one."""
+    """Return start and length of the longest run of zero groups, the first of equally long ones.
+    If none is longer than one, the start is after the last group, and the length is 1."""
     best, best_size, run = code.local(64, 8), code.local(64, 1), code.local(64)
     at = code.local(64)
 
@@ -81,8 +81,8 @@ def _zeros(code: IrFunction, group: Callable[[IrValue], IrValue]) -> tuple[IrLoc
 
 
 def _write_inet6(unit: Unit, name: str) -> IrFunction:
-    """inet6(dst, address of the 16 bytes): as inet_ntop(3). The longest run of at least two zero
-    groups is "::", and an embedded IPv4 address is in dotted decimal."""
+    """Write inet6(dst, address of the 16 bytes), which stores the text of inet_ntop(3): the longest
+    run of at least two zero groups is "::", and an embedded IPv4 address is in dotted decimal."""
     code = unit.function(name, 2, 0)
     dst, address = code.params
     at, here = code.local(64), code.local(64)
@@ -130,7 +130,7 @@ def _write_inet6(unit: Unit, name: str) -> IrFunction:
 
 def _inet(name: str, size: int, address: IrValue, firing: Firing) -> Lowered:
     code = firing.code
-    # Whoever reads the text may read up to its bound.
+    # The text may be read up to its bound.
     room, bytes_ = firing.text_room(INET_ROOM), firing.text_room(16)
     fault_if_failed(firing, read(firing, bytes_, address, const(size)), address)
     write = {"inet4": _write_inet4, "inet6": _write_inet6}[name]
@@ -172,8 +172,8 @@ def inet_ntop(firing: Firing, args: Args) -> Lowered:
 
 
 def _byte_swap(firing: Firing, args: Args, size: int) -> Lowered:
-    """Convert between the host's byte order and the network's: all of kinst's machines are
-    little-endian. size: of the number, in bytes."""
+    """Convert a number of `size` bytes between the host's byte order and the network's.  All
+    machines of kinst are little-endian."""
     code = firing.code
     value = wide(firing, args[0], signed=False)
     result = const(0)

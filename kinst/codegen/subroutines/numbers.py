@@ -15,7 +15,7 @@ LLTOSTR_ROOM = 72  # 64 binary digits, a sign, the NUL
 
 
 def _write_lltostr(unit: Unit, name: str) -> IrFunction:
-    """lltostr(room of LLTOSTR_ROOM bytes, value, base) -> address of the text's first byte in
+    """Write lltostr(room of LLTOSTR_ROOM bytes, value, base) -> address of the text's first byte in
     it."""
     code = unit.function(name, 3)
     room, value, base = code.params
@@ -50,7 +50,7 @@ def _write_lltostr(unit: Unit, name: str) -> IrFunction:
 
 
 def _digit(code: IrFunction, byte: IrValue) -> IrValue:
-    """The digit's value; 99 for any other byte."""
+    """Return the digit's value; 99 for any other byte."""
     result = const(99)
     for first, count, value in (("0", 10, 0), ("a", 26, 10), ("A", 26, 10)):
         offset = code.op("sub", byte, const(ord(first)))
@@ -60,8 +60,8 @@ def _digit(code: IrFunction, byte: IrValue) -> IrValue:
 
 
 def _write_strtoll(unit: Unit, name: str) -> IrFunction:
-    """strtoll(string, bound, base) -> value: blanks, a sign, 0x if the base is 16, then digits up
-    to the first byte that is none. It wraps."""
+    """Write strtoll(string, bound, base) -> value, which reads blanks, a sign, 0x if the base is
+    16, then digits up to the first byte that is none.  It wraps."""
     code = unit.function(name, 3)
     string, bound, base = code.params
     at, total = code.local(64), code.local(64)
@@ -98,7 +98,7 @@ def _write_strtoll(unit: Unit, name: str) -> IrFunction:
 
 @subroutine("string lltostr(int64_t, [int])")
 def lltostr(firing: Firing, args: Args) -> Lowered:
-    # Whoever reads the text may read up to its bound from wherever it starts.
+    # The text may be read up to its bound from any byte that it starts at.
     room = firing.text_room(2 * LLTOSTR_ROOM)
     helper = firing.unit.helper("lltostr", _write_lltostr)
     words = (room, wide(firing, args[0]), base_of(firing, args))
@@ -118,7 +118,7 @@ _GAMMA, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111E
 
 @subroutine("int rand()")
 def rand(firing: Firing, args: Args) -> Lowered:
-    """splitmix64 with one state for each CPU, seeded by the cycle counter."""
+    """Return a number by splitmix64, with one state for each CPU, seeded by the cycle counter."""
     code, machine = firing.code, firing.unit.machine
     if machine.host:
         now = code.load(64, context_word(firing, CONTEXT_TIMESTAMP))

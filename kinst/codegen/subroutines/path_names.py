@@ -25,12 +25,12 @@ from kinst.codegen.subroutines.arguments import DOT, SLASH, Args, new_text, subr
 from kinst.codegen.subroutines.strings import write_length
 
 _Write = Callable[[Unit, str], IrFunction]
-# What cleanpath() has just read: nothing special, "/", "/.", "/..".
+# States of cleanpath(), by what it has read last: nothing special, "/", "/.", "/..".
 _PLAIN, _SLASH, _SLASH_DOT, _SLASH_DOTS = range(4)
 
 
 class _Cleaner:
-    """The loop of cleanpath(): the state says what was read last and is still held back."""
+    """The loop of cleanpath(): the state says which characters were read last but not stored."""
 
     def __init__(self, code: IrFunction, dst: IrValue, string: IrValue, bound: IrValue) -> None:
         self.code, self.dst, self.string, self.bound = code, dst, string, bound
@@ -41,7 +41,7 @@ class _Cleaner:
         return lambda: self.code.set(self.state, const(new))
 
     def keep(self, dots: int) -> None:
-        """What was held back, and this byte, belong to the path."""
+        """Store the characters that were not stored, and this byte."""
         for held in (SLASH, *[DOT] * dots):
             put(self.code, self.at, const(held), self.dst)
         put(self.code, self.at, self.code.get(self.byte), self.dst)
@@ -79,7 +79,12 @@ class _Cleaner:
         self._slash_dot_or(_SLASH_DOTS, lambda: self.keep(1))
 
     def _slash_dot_or(self, dot: int, other: Callable[[], None]) -> None:
-        """Handle the byte at the start of a component. dot: the state behind a dot."""
+        """Handle the byte at the start of a component.
+
+        Args:
+            dot: the state after a dot.
+            other: handles any other byte.
+        """
         when(
             self.code, self.is_byte(SLASH), self.becomes(_SLASH),
             lambda: when(self.code, self.is_byte(DOT), self.becomes(dot), other),
@@ -111,8 +116,8 @@ class _Cleaner:
 
 
 def _write_cleanpath(unit: Unit, name: str) -> IrFunction:
-    """cleanpath(dst, size, string, bound): without "//", "/./" and "dir/../"; symbolic links are
-    not followed. Stops 5 bytes before the end of dst."""
+    """Write cleanpath(dst, size, string, bound), which stores a path without "//", "/./" and
+    "dir/../".  It follows no symbolic links, and stops 5 bytes before the end of dst."""
     code = unit.function(name, 4, 0)
     dst, size, string, bound = code.params
     limit = code.op("sub", size, const(5))
@@ -129,12 +134,12 @@ def _write_cleanpath(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_basename(unit: Unit, name: str) -> IrFunction:
-    """basename(dst, size, string, bound): as basename(1)."""
+    """Write basename(dst, size, string, bound), which does as basename(1)."""
     code = unit.function(name, 4, 0)
     dst, size, string, bound = code.params
     end, start = _last_part(unit, code, string, bound)
     whole = code.call(unit.helper("length", write_length), (string, bound))
-    # Nothing but slashes is "/", nothing at all ".".
+    # The name of slashes alone is "/", that of "" is ".".
     only = code.icmp("eq", end, 0)
     at = code.local(64)
     count = least(code, code.op("sub", end, start), code.op("sub", size, const(1)))
@@ -151,7 +156,7 @@ def _write_basename(unit: Unit, name: str) -> IrFunction:
 def _last_part(
     unit: Unit, code: IrFunction, string: IrValue, bound: IrValue
 ) -> tuple[IrValue, IrValue]:
-    """End and start of a path's last component; the end is 0 if there is none."""
+    """Return end and start of a path's last component; the end is 0 if there is none."""
     at = code.local(64)
     code.set(at, code.call(unit.helper("length", write_length), (string, bound)))
     _back(code, at, string, slashes=True)
@@ -161,7 +166,7 @@ def _last_part(
 
 
 def _back(code: IrFunction, at: IrLocal, string: IrValue, slashes: bool) -> None:
-    """Move at back over slashes, or over everything else."""
+    """Move `at` back over slashes, or over all other bytes."""
 
     def more() -> IrValue:
         here = code.get(at)
@@ -174,7 +179,7 @@ def _back(code: IrFunction, at: IrLocal, string: IrValue, slashes: bool) -> None
 
 
 def _write_dirname(unit: Unit, name: str) -> IrFunction:
-    """dirname(dst, size, string, bound): as dirname(1)."""
+    """Write dirname(dst, size, string, bound), which does as dirname(1)."""
     code = unit.function(name, 4, 0)
     dst, _, string, bound = code.params
     at = code.local(64)

@@ -9,6 +9,8 @@ Tested by tests/codegen/subroutines/test_subroutines.py.
 
 from __future__ import annotations
 
+from functools import partial
+
 from kinst.codegen.firing import Firing, Lowered, Text, Unit
 from kinst.codegen.helpers.branching import (
     both,
@@ -33,7 +35,7 @@ MINUS_ONE = const(-1)
 
 
 def write_length(unit: Unit, name: str) -> IrFunction:
-    """length(string, bound) -> bytes without the NUL."""
+    """Write length(string, bound) -> bytes without the NUL."""
     code = unit.function(name, 2)
     string, bound = code.params
     at = code.local(64)
@@ -47,7 +49,7 @@ def write_length(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_find_byte(unit: Unit, name: str) -> IrFunction:
-    """find_byte(string, bound, byte, last) -> address of the byte's first (last: its last)
+    """Write find_byte(string, bound, byte, last) -> address of the byte's first (last: its last)
     occurrence, or 0. The NUL can be found, too."""
     code = unit.function(name, 4)
     string, bound, wanted, last = code.params
@@ -70,8 +72,8 @@ def _write_find_byte(unit: Unit, name: str) -> IrFunction:
     return code
 
 
-def _same_bytes(unit: Unit, name: str) -> IrFunction:
-    """same_bytes(a, b, n) -> 1 or 0."""
+def write_same_bytes(unit: Unit, name: str) -> IrFunction:
+    """Write same_bytes(a, b, n) -> 1 if these bytes are equal, else 0."""
     code = unit.function(name, 3)
     a, b, count = code.params
     at = code.local(64)
@@ -96,17 +98,21 @@ def _matches(
     part_size: IrValue,
     at: IrValue,
 ) -> IrValue:
-    """An i1: whether part is in string at this place; read only where it can be."""
+    """Return an i1: whether `part` is in `string` at this index.  Nothing is read past its end."""
     fits = code.icmp("ule", code.op("add", at, part_size), size)
     count = code.select(fits, part_size, const(0))
-    same = unit.helper("same_bytes", _same_bytes)
+    same = unit.helper("same_bytes", write_same_bytes)
     equal = code.call(same, (code.op("add", string, at), part, count))
     return both(code, fits, code.icmp("ne", equal, 0))
 
 
-def _write_index(unit: Unit, name: str) -> IrFunction:
-    """index(string, bound, part, part's bound, start) -> place or -1. A start before the string
-    counts as 0; behind the string only "" is found, at its end (as in Perl)."""
+def _write_search(last: bool, unit: Unit, name: str) -> IrFunction:
+    """Write index(string, bound, part, part's bound, start), or rindex() with `last`.
+
+    index() returns the first index from start on, and rindex() the last one up to start, or -1.
+    index() takes a start before the string as 0, and finds only "" after it, at its end; rindex()
+    finds only "" before it, at 0 (as in Perl).
+    """
     code = unit.function(name, 5)
     string, bound, part, part_bound, start = code.params
     measure = unit.helper("length", write_length)
@@ -114,45 +120,34 @@ def _write_index(unit: Unit, name: str) -> IrFunction:
     part_size = code.call(measure, (part, part_bound))
     empty = code.icmp("eq", part_size, 0)
     at = code.local(64)
-    code.set(at, most(code, start, 0))
-    behind = code.icmp("sge", code.get(at), size)
-    leave(code, behind, lambda: code.select(empty, size, MINUS_ONE))
+    if last:
+        leave(code, code.icmp("slt", start, 0), lambda: code.select(empty, const(0), MINUS_ONE))
+        code.set(at, least(code, start, size))
+    else:
+        code.set(at, most(code, start, 0))
+        past_end = code.icmp("sge", code.get(at), size)
+        leave(code, past_end, lambda: code.select(empty, size, MINUS_ONE))
+
+    def inside() -> IrValue:
+        here = code.get(at)
+        return code.icmp("sge", here, 0) if last else code.icmp("ult", here, size)
 
     def look() -> None:
         here = code.get(at)
         leave(code, _matches(unit, code, string, size, part, part_size, here), here)
-        step(code, at)
+        step(code, at, -1 if last else 1)
 
-    loop(code, lambda: code.icmp("ult", code.get(at), size), look)
+    loop(code, inside, look)
     code.ret(MINUS_ONE)
     return code
 
 
-def _write_rindex(unit: Unit, name: str) -> IrFunction:
-    """rindex(string, bound, part, part's bound, start) -> the last place that is not behind start,
-    or -1. Before the string only "" is found, at 0 (as in Perl)."""
-    code = unit.function(name, 5)
-    string, bound, part, part_bound, start = code.params
-    measure = unit.helper("length", write_length)
-    size = code.call(measure, (string, bound))
-    part_size = code.call(measure, (part, part_bound))
-    empty = code.icmp("eq", part_size, 0)
-    leave(code, code.icmp("slt", start, 0), lambda: code.select(empty, const(0), MINUS_ONE))
-    at = code.local(64)
-    code.set(at, least(code, start, size))
-
-    def look() -> None:
-        here = code.get(at)
-        leave(code, _matches(unit, code, string, size, part, part_size, here), here)
-        step(code, at, -1)
-
-    loop(code, lambda: code.icmp("sge", code.get(at), 0), look)
-    code.ret(MINUS_ONE)
-    return code
+_write_index, _write_rindex = partial(_write_search, False), partial(_write_search, True)
 
 
 def _write_append(unit: Unit, name: str) -> IrFunction:
-    """append(dst, at, size, string, bound) -> place of the NUL, or `size` if it does not fit."""
+    """Write append(dst, at, size, string, bound) -> index of the NUL, or `size` if it does not
+    fit."""
     code = unit.function(name, 5)
     dst, start, size, string, bound = code.params
     at, source = code.local(64), code.local(64)
@@ -171,13 +166,13 @@ def _write_append(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_substr(unit: Unit, name: str) -> IrFunction:
-    """substr(dst, size, string, bound, start, count)."""
+    """Write substr(dst, size, string, bound, start, count), which stores a part of a string."""
     code = unit.function(name, 6, 0)
     dst, room, string, bound, start, count = code.params
     size = code.call(unit.helper("length", write_length), (string, bound))
     negative = code.icmp("slt", start, 0)
     first = code.select(negative, code.op("add", start, size), start)
-    # Counted from before the string: what lies before it counts as taken.
+    # A start before the string: the characters that are missing there count as taken.
     reaches = code.icmp("sgt", code.op("add", first, count), 0)
     cut = both(code, negative, code.icmp("slt", first, 0), reaches)
     count = code.select(cut, code.op("add", count, first), count)
@@ -196,7 +191,8 @@ def _write_substr(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_fold_case(unit: Unit, name: str) -> IrFunction:
-    """fold_case(dst, size, string, bound, first): the 26 letters from `first` change case."""
+    """Write fold_case(dst, size, string, bound, first), which changes the case of the 26 letters
+    from `first`."""
     code = unit.function(name, 5, 0)
     dst, size, string, bound, first = code.params
     at, byte = code.local(64), code.local(64, 1)
@@ -216,9 +212,9 @@ def _write_fold_case(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_strtok(unit: Unit, name: str) -> IrFunction:
-    """strtok(dst, size, string, bound, delimiters, their bound, map) -> how many bytes of the
-    string are used up, or -1 if all are. dst: the token, "" if there is none. map: 32 bytes of
-    working memory."""
+    """Write strtok(dst, size, string, bound, delimiters, their bound, map) -> how many bytes of the
+    string are used up, or -1 if all are.  It stores the token in dst, or "" if there is none; map
+    is 32 bytes of working memory."""
     code = unit.function(name, 7)
     dst, size, string, bound, delimiters, their_bound, bits = code.params
     for word in range(4):
@@ -240,7 +236,7 @@ def _write_strtok(unit: Unit, name: str) -> IrFunction:
     loop(code, lambda: code.icmp("ne", code.get(byte), 0), mark)
 
     def is_delimiter() -> IrValue:
-        """The NUL is one."""
+        """Return whether the byte at `at` is one, as the NUL is."""
         code.set(byte, byte_in(code, string, code.get(at), bound))
         _, old, bit = bit_of(code.get(byte))
         return code.icmp("ne", code.op("and", old, bit), 0)
@@ -278,8 +274,8 @@ def _find_byte(firing: Firing, args: Args, last: bool) -> Lowered:
     wanted = firing.code.op("and", wide(firing, args[1]), 0xFF)
     helper = firing.unit.helper("find_byte", _write_find_byte)
     string, bound = text_words(firing, args[0])
-    found = firing.code.call(helper, (string, bound, wanted, const(int(last))))
-    return Text(found, firing.unit.layout.strsize, nullable=True)
+    address = firing.code.call(helper, (string, bound, wanted, const(int(last))))
+    return Text(address, firing.unit.layout.strsize, nullable=True)
 
 
 @subroutine("string strchr(const char *, char)")
@@ -341,7 +337,7 @@ def substr(firing: Firing, args: Args) -> Lowered:
 
 
 def _fold_case(firing: Firing, args: Args, first: str) -> Lowered:
-    """first: the first of the letters that change, "A" or "a"."""
+    """Return a string in which the 26 letters from `first` ("A" or "a") have changed case."""
     dst, size, text = new_text(firing)
     helper = firing.unit.helper("fold_case", _write_fold_case)
     firing.code.call(helper, (dst, size, *text_words(firing, args[0]), const(ord(first))))
@@ -360,10 +356,11 @@ def toupper(firing: Firing, args: Args) -> Lowered:
 
 @subroutine("string strtok(const char *?, const char *)")
 def strtok(firing: Firing, args: Args) -> Lowered:
-    """The string, and how far it is used up, are kept until the probe's clauses are over."""
+    """Return the next token.  The string and the position in it last until the probe's clauses are
+    over."""
     code, unit = firing.code, firing.unit
     strsize = const(unit.layout.strsize)
-    keep, position = firing.kept_text(), firing.local("strtok")  # 0: nothing is kept
+    keep, position = firing.kept_text(), firing.local("strtok")  # 0: there is no string
     string, delimiters = args
     if isinstance(string, Text):
         fresh, kept = code.fresh("fresh"), code.fresh("kept")

@@ -66,7 +66,8 @@ _SPACE = ord(" ")
 
 
 def _arguments(unit: Unit, name: str) -> IrFunction:
-    """arguments(dst, size, task, room for a word) -> 0, or the address that cannot be read."""
+    """Write arguments(dst, size, task, room for a word) -> 0, or the address that cannot be
+    read."""
     user = user_of(unit)
     assert user.mm is not None
     code = unit.function(name, 4)
@@ -78,7 +79,7 @@ def _arguments(unit: Unit, name: str) -> IrFunction:
         leave(code, code.icmp("ne", failed, 0), address)
         return code.load(64, room)
 
-    # BEGIN and kernel threads have none.
+    # BEGIN and kernel threads have no arguments.
     leave(code, code.icmp("eq", task, 0), const(0))
     mm = word(code.add(task, user.mm.offsets[-1]))
     leave(code, code.icmp("eq", mm, 0), const(0))
@@ -111,8 +112,8 @@ def _arguments(unit: Unit, name: str) -> IrFunction:
 
 
 def execargs(firing: Firing) -> Lowered:
-    """The arguments of the current process, as its memory has them now, with a space between them
-    and cut to strsize; "" where there are none."""
+    """Return the arguments of the current process as its memory has them now, with spaces between
+    them and cut to strsize; "" if there are none."""
     code, machine = firing.code, firing.unit.machine
     size = firing.unit.layout.strsize
     room = firing.text_room(size)
@@ -156,7 +157,7 @@ _NO_SLOT = 0xFFFFFFFF
 
 
 def timestamp(firing: Firing) -> IrValue:
-    """Nanoseconds; read when first asked for, then the same for the whole firing."""
+    """Return the time in ns: the clock is read once in a firing, at its first use."""
     code = firing.code
     machine = firing.unit.machine
     if machine.host:
@@ -171,7 +172,7 @@ def timestamp(firing: Firing) -> IrValue:
     code.block(read)
     cycles = code.asm(machine.timestamp_asm, machine.timestamp_constraints)
     elapsed = code.op("sub", cycles, machine.clock.base_cycles)
-    # Signed: another CPU's counter may lag a little behind the one that base_cycles was read from.
+    # Signed: another CPU's counter may be a little behind the one that base_cycles was read from.
     product = code.op("mul", code.convert(elapsed, 128, signed=True), machine.clock.mult)
     scaled = code.convert(code.op("ashr", product, machine.clock.shift), 64, signed=False)
     now = code.add(scaled, machine.clock.base_ns)
@@ -190,7 +191,7 @@ def _walltimestamp(firing: Firing) -> IrValue:
 
 
 def _vtimestamp(firing: Firing) -> IrValue:
-    """Nanoseconds that the current thread has run."""
+    """Return the nanoseconds that the current thread has run."""
     code, machine = firing.code, firing.unit.machine
     terms = machine.thread_time
     if terms is None:
@@ -209,9 +210,9 @@ def _vtimestamp(firing: Firing) -> IrValue:
 
 
 def _caller(firing: Firing) -> IrValue:
-    """The return address by the site's CFA rule; 0 where the unwinder has none.
+    """Return the return address by the site's CFA rule, or 0 if there is no rule.
 
-    The stack itself is read directly; another base register may hold anything, so its load is
+    Loads from the stack are direct; another base register may hold anything, so its load is
     checked.
     """
     code = firing.code
@@ -249,8 +250,7 @@ def _caller(firing: Firing) -> IrValue:
 
 
 def _argument(firing: Firing, number: int) -> IrValue:
-    """argN from where the site's descriptor says it is; an illegal operation where there is
-    none."""
+    """Read argN from where the site's descriptor says; an illegal operation if there is none."""
     code, machine = firing.code, firing.unit.machine
     at = code.add(firing.site, SITE_ARGUMENTS + 8 * number)
     kind = code.load(32, at)
@@ -259,7 +259,7 @@ def _argument(firing: Firing, number: int) -> IrValue:
     end = code.fresh("argument")
 
     def when(wanted: int) -> str:
-        """Go on here for arguments of this kind; the label for others."""
+        """Begin the code for arguments of this kind; return the label for others."""
         this, others = code.fresh("kind"), code.fresh("kind")
         code.branch(code.icmp("eq", kind, wanted), this, others)
         code.block(this)
@@ -285,14 +285,14 @@ def _argument(firing: Firing, number: int) -> IrValue:
     if machine.host:
         others = when(ARGUMENT_HOST)
         done(code.load(64, context_word(firing, CONTEXT_ARGS + number)), others)
-    # Any other kind means that there is no such argument here.
+    # By any other kind there is no such argument.
     firing.faults.add(code, code.icmp("ult", kind, 1 << 31), FAULT_ILLOP, const(0))
     done(const(0), end)
     return code.phi(64, sources)
 
 
 def _error_argument(firing: Firing, number: int) -> IrValue:
-    """arg1 to arg5 of dtrace:::ERROR: epid, action, offset, kind, value."""
+    """Return one of arg1 to arg5 of dtrace:::ERROR: epid, action, offset, kind, value."""
     place = {1: 0, 2: 1, 4: 2, 5: 3}.get(number)
     if place is None:
         return const(0)
@@ -300,8 +300,8 @@ def _error_argument(firing: Firing, number: int) -> IrValue:
 
 
 def _usermode(firing: Firing) -> IrValue:
-    """Whether the probe fired in user mode. Only profile's samples can: then their arg0 is 0 and
-    their arg1 is not."""
+    """Return whether the probe fired in user mode.  Only profile's samples can; then arg0 is 0 and
+    arg1 is not."""
     if not firing.unit.machine.host:
         return const(0, 32)
     code = firing.code
@@ -347,14 +347,14 @@ def _scalar(firing: Firing, name: str) -> Lowered:
 
 
 def epid(firing: Firing) -> IrValue:
-    """The id of the enabling that is running, an i32."""
+    """Return the id of the enabling that is running, an i32."""
     return firing.code.add(
         firing.code.load(32, firing.code.add(firing.site, SITE_EPID)), firing.ordinal
     )
 
 
 def builtin(firing: Firing, name: str, type_: DType) -> Lowered:
-    """The built-in variable of this D name, converted to its D type.
+    """Return the built-in variable of this D name, converted to its D type.
 
     Raises KinstError if the machine has no such thing.
     """

@@ -24,7 +24,8 @@ from kinst.dlang import typed
 def checked_index(
     firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], base: IrValue
 ) -> IrValue:
-    """The index of an element. One outside the array faults with the address that it would have."""
+    """Return the index of an element.  An index outside the array faults with the element's
+    address."""
     (index,) = keys
     assert isinstance(index, IrValue)
     code = firing.code
@@ -34,8 +35,8 @@ def checked_index(
     return index
 
 
-# The parts of thread-local variables' keys.  In a task's address the low six bits are 0 and,
-# with less than 4 TB of memory, the top ones are all alike; the task's id, put there, tells apart
+# The parts of thread-local variables' keys.  In a task's address the low six bits are 0 and, with
+# less than 4 TB of memory, the top bits are equal in all; the thread's id in those bits tells apart
 # tasks that use the same memory one after another.  As in DTrace, an interrupt handler does not
 # belong to the thread that it interrupts (DTRACE_TLS_THRKEY).
 _TID_SHIFT = 42
@@ -44,7 +45,8 @@ THREAD_PARTS = frozenset({"curthread", "tid", "interrupt"})  # built-ins that th
 
 
 def thread_key(firing: Firing) -> IrValue:
-    """A number that tells the current thread from all others, and from what interrupts it."""
+    """Return a number that tells the current thread from all others and from interrupt
+    handlers."""
     code, machine = firing.code, firing.unit.machine
 
     def word(name: str, context: int) -> IrValue:
@@ -76,7 +78,7 @@ def thread_key(firing: Firing) -> IrValue:
 
 
 def _thread(firing: Firing) -> IrValue:
-    """thread_key(), computed once in a firing."""
+    """Return thread_key(), computed once in a firing."""
     code = firing.code
     kept = firing.local("thread")
     make, made = code.fresh("thread"), code.fresh("known")
@@ -89,8 +91,8 @@ def _thread(firing: Firing) -> IrValue:
 
 
 def _kept(firing: Firing, variable: typed.Variable) -> IrLocal | None:
-    """The variable of the firing that keeps the entry of self->x once it is found; None for arrays,
-    whose entries other threads can free."""
+    """Return the firing's variable that holds the entry of self->x once it is found.  None for
+    arrays, whose entries other threads can free."""
     if variable.scope != "self" or variable.keys or variable.length:
         return None
     if variable.index not in firing.entries:
@@ -104,8 +106,8 @@ def _find(
     keys: Sequence[Lowered],
     call: Callable[[Firing, DynamicLayout, IrValue], IrValue],
 ) -> IrValue:
-    """Address of the entry, or 0; looked up by call_find or call_obtain unless it is known
-    already."""
+    """Return the address of the entry, or 0.  call_find or call_obtain looks it up unless this
+    firing has found it already."""
     code, layout, kept = firing.code, _layout(firing, variable), _kept(firing, variable)
     if kept is None:
         return call(firing, layout, _key(firing, variable, layout, keys))
@@ -141,7 +143,7 @@ def _layout(firing: Firing, variable: typed.Variable) -> DynamicLayout:
 def _key(
     firing: Firing, variable: typed.Variable, layout: DynamicLayout, keys: Sequence[Lowered]
 ) -> IrValue:
-    """The key in the form that the table's functions take."""
+    """Return the key in the form that the table's functions take."""
     code = firing.code
     if variable.length:
         checked_index(firing, variable, keys, const(0))
@@ -168,7 +170,7 @@ def _key(
 
 
 def read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Lowered:
-    """The value; 0 or NULL where nothing was assigned."""
+    """Return the value; 0 or NULL if nothing was assigned."""
     code = firing.code
     layout = _layout(firing, variable)
     entry = _find(firing, variable, keys, call_find)
@@ -192,8 +194,8 @@ def read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowere
 
 
 def element_to_change(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> IrValue:
-    """The address of a dynamic structure, all zeros if it is new. If there is no room for it, the
-    drop is counted and the address is that of memory that nobody reads."""
+    """Return the address of a dynamic structure, all zeros if it is new.  If there is no room for
+    it, the drop is counted, and the address is that of unused memory."""
     code, layout = firing.code, _layout(firing, variable)
     spare = firing.text_room(up(layout.value.size, 8))
     entry = _find(firing, variable, keys, call_obtain)
@@ -204,8 +206,8 @@ def element_to_change(firing: Firing, variable: typed.Variable, keys: Sequence[L
 def store_dynamic(
     firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], value: Lowered
 ) -> None:
-    """Assign. A scalar 0 or a NULL string frees the entry; a value that finds no room is lost and
-    counted as a drop."""
+    """Assign a value.  A scalar 0 or a NULL string frees the entry; a value that finds no room is
+    lost and counted as a drop."""
     code = firing.code
     layout = _layout(firing, variable)
     end = code.fresh("stored")
@@ -236,7 +238,7 @@ def store_dynamic(
 def step_dynamic(
     firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], by: int
 ) -> IrValue:
-    """++ and --: the old value. In an array, which other CPUs use, the step is one atomic
+    """Do ++ or --; return the old value.  In an array, which other CPUs use, the step is one atomic
     access."""
     code = firing.code
     bits = bits_of(variable.type)

@@ -1,4 +1,4 @@
-"""Expressions to LLVM IR.
+"""Lower expressions to LLVM IR.
 
 D computes as C does, at each type's width, and defines what C leaves undefined: everything wraps,
 and shifts are DTrace's, of 64 bits with the count modulo 64.
@@ -39,14 +39,14 @@ _COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"
 
 
 def scalar(firing: Firing, expr: typed.Expr) -> IrValue:
-    """The value of an integer or pointer expression; the address of a string."""
+    """Return the value of an integer or pointer expression; the address of a string."""
     value = nullable(firing, expr)
     return value.address if isinstance(value, Text) else value
 
 
 def nullable(firing: Firing, expr: typed.Expr) -> Lowered:
-    """lower(), except that NULL is a string like others: it can be compared, assigned, handed
-    on."""
+    """Lower an expression whose value may be NULL without a fault: it is compared, assigned or
+    passed on."""
     match expr:
         case typed.Subroutine():
             parameters = expr.prototype.parameters
@@ -72,12 +72,12 @@ def nullable(firing: Firing, expr: typed.Expr) -> Lowered:
 
 
 def truth(firing: Firing, expr: typed.Expr) -> IrValue:
-    """Whether the value is not zero, as an i1."""
+    """Return whether the value is not zero, as an i1."""
     return firing.code.icmp("ne", scalar(firing, expr), 0)
 
 
 def lower(firing: Firing, expr: typed.Expr) -> Lowered:
-    """The value of any expression. Its effects happen in D's order, from left to right."""
+    """Lower any expression.  Its effects happen in D's order, from left to right."""
     if isinstance(expr, VARIABLE_NODES):
         return present(firing, nullable(firing, expr))
     match expr:
@@ -202,7 +202,8 @@ def _binary(firing: Firing, expr: typed.Binary) -> IrValue:
 
 
 def _divide(firing: Firing, opcode: str, left: IrValue, right: IrValue, signed: bool) -> IrValue:
-    """Division. By zero it faults; the least number divided by -1 wraps instead of trapping."""
+    """Divide.  A division by zero faults; the least number divided by -1 wraps instead of
+    trapping."""
     code = firing.code
     firing.faults.add(code, code.icmp("eq", right, 0), FAULT_DIVZERO, const(0))
     if not signed:
@@ -270,7 +271,7 @@ def _cast(firing: Firing, expr: typed.Cast) -> Lowered:
         if isinstance(expr.type, StringType):
             return present(firing, value)
         if isinstance(expr.operand, typed.Builtin):
-            # It may be where only this code can read it: in the context of a probe on the host.
+            # Only this code can read a string in the context of a probe on the host.
             size = value.bound + 1
             room = firing.text_room(size)
             copy_text(firing, value, room, size)
@@ -280,7 +281,7 @@ def _cast(firing: Firing, expr: typed.Cast) -> Lowered:
 
 
 def present(firing: Firing, value: Lowered) -> Lowered:
-    """The same value; a NULL string faults."""
+    """Return the value, or fault if it is a NULL string."""
     if isinstance(value, Text) and value.nullable:
         null = firing.code.icmp("eq", value.address, 0)
         firing.faults.add(firing.code, null, FAULT_BADADDR, const(0))
@@ -289,7 +290,8 @@ def present(firing: Firing, value: Lowered) -> Lowered:
 
 
 def subroutine(firing: Firing, expr: typed.Subroutine, args: Args) -> Lowered:
-    """The value of a call. args: the arguments' values in order. A string may be NULL."""
+    """Return the value of a call, which may be a NULL string.  args: values of the arguments, in
+    order."""
     value = load_all()[expr.name].emit(firing, args)
     if isinstance(value, Text):
         return value
@@ -299,7 +301,7 @@ def subroutine(firing: Firing, expr: typed.Subroutine, args: Args) -> Lowered:
 
 
 def bit_field(firing: Firing, expr: typed.BitField, address: IrValue) -> IrValue:
-    """A bit-field's value; only the bytes that hold it are read."""
+    """Load a bit-field; only the bytes that hold it are read."""
     code = firing.code
     size = (expr.bit + expr.bits + 7) // 8
     word = code.convert(load_word(firing, address, 8 * size), 64, signed=False)

@@ -1,7 +1,7 @@
 """Stores to memory: to the clause's own allocations and to members of structure variables.
 
-Nothing else may be written. Every address is checked when the clause runs, however it was computed
-(DTrace's dtrace_canstore()).
+Nothing else may be written.  The clause checks every address when it runs, however the address was
+computed (DTrace's dtrace_canstore()).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Lower = Callable[[Firing, typed.Expr], Lowered]
 
 
 def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
-    """The value stored or, with post, the old one.
+    """Store; return the value stored, or the old one with post.
 
-    The value is computed before the place, as in libdtrace's dt_cg_asgn_op(), unless it uses the
-    old one, which needs the place first.
+    The value is computed before the address, as in libdtrace's dt_cg_asgn_op(), unless it uses the
+    old value, which needs the address first.
     """
     code = firing.code
     before = any(find(expr.value, Before))
@@ -61,7 +61,7 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
 
 
 def snapshot(firing: Firing, expr: TranslatedStruct, lower: Lower) -> Lowered:
-    """The address of a structure whose members are stored here."""
+    """Return the address of a structure whose members are stored here."""
     if expr.first is not None:
         lower(firing, expr.first)
     room = allocate_zeros(firing, const(size_of(expr.type, firing.unit.layout.strsize)))
@@ -73,8 +73,8 @@ def snapshot(firing: Firing, expr: TranslatedStruct, lower: Lower) -> Lowered:
 
 
 def _base(firing: Firing, expr: Store, lower: Lower) -> IrValue | None:
-    """The address of the variable that is stored to, or of its element if it is dynamic; None for
-    memory that belongs to no variable."""
+    """Return the address of the variable that is stored to, or of its element if it is dynamic;
+    None for memory that belongs to no variable."""
     if expr.variable is None:
         return None
     if expr.root is None:
@@ -100,7 +100,7 @@ def _store_bytes(
 def _check(
     firing: Firing, expr: Store, address: IrValue, base: IrValue | None, size: int
 ) -> IrValue:
-    """The address as this machine has it. Faults unless these bytes may be written."""
+    """Return the address as this machine has it, or fault unless these bytes may be written."""
     if expr.variable is None or base is None:
         return writable(firing, address, const(size))
     address = here_of(firing.unit, firing.code, address)
@@ -114,12 +114,12 @@ def _check(
 
 
 def _bytes(expr: Store) -> range:
-    """The offsets from the address of the bytes that hold the bit-field."""
+    """Return the offsets from the address of the bytes that hold the bit-field."""
     return range((expr.bit + expr.bits + 7) // 8)
 
 
 def _word(firing: Firing, expr: Store, address: IrValue) -> IrValue:
-    """The bytes of a bit-field as one number; no others are read."""
+    """Return the bytes of a bit-field as one number; no others are read."""
     code = firing.code
     word = const(0)
     for at in _bytes(expr):
@@ -129,7 +129,7 @@ def _word(firing: Firing, expr: Store, address: IrValue) -> IrValue:
 
 
 def _field(firing: Firing, expr: Store, value: IrValue) -> IrValue:
-    """A number cut to the bit-field's width, with the field's type."""
+    """Return a number cut to the bit-field's width, with the field's type."""
     code = firing.code
     top = code.op("shl", value, 64 - expr.bits)
     signed = typed.is_signed(expr.type)

@@ -1,9 +1,9 @@
 """Stacks and registers of the interrupted code.
 
-The kernel's stack is walked by the kernel's own unwinder (core/system.py Unwinder), from the
-registers that the trampoline saved; on the host, kinst has walked it before and put it behind the
-context (CONTEXT_STACK). The user's stack is walked by frame pointers, from the registers saved when
-the thread entered the kernel.
+The kernel's own unwinder (core/system.py Unwinder) walks the kernel's stack, from the registers
+that the trampoline saved; on the host, kinst has walked it before and stored it after the context
+(CONTEXT_STACK).  The user's stack is walked by frame pointers, from the registers that were saved
+when the thread entered the kernel.
 
 Tested by tests/codegen/test_process_state.py.
 """
@@ -28,18 +28,18 @@ from kinst.core.errors import KinstError
 from kinst.core.layout import CONTEXT_STACK, FAULT_ILLOP, SITE_PC
 from kinst.core.system import Unwinder, UserState
 
-DEPTH = 512  # frames that stackdepth counts at most: more than a 16 KB stack can have
+DEPTH = 512  # frames that stackdepth counts at most: a 16 KB stack has fewer
 
 
 def stack_depth(firing: Firing) -> IrValue:
-    """The number of frames of the kernel's stack."""
+    """Return the number of frames of the kernel's stack."""
     if firing.unit.machine.host:
         return firing.code.load(64, context_word(firing, CONTEXT_STACK))
     return _unwind(firing, firing.text_room(DEPTH * WORD), DEPTH)
 
 
 def kernel_stack(firing: Firing, to: IrValue, frames: int) -> None:
-    """Store the first frames of the kernel's stack at an address, and zeros behind them."""
+    """Store the first frames of the kernel's stack at an address, and zeros after them."""
     if firing.unit.machine.host:
         copy_scratch_words(firing, to, context_word(firing, CONTEXT_STACK + 1), frames * WORD)
         return
@@ -58,7 +58,7 @@ def _unwinder(firing: Firing) -> Unwinder:
 
 
 def _unwind(firing: Firing, to: IrValue, frames: int) -> IrValue:
-    """Store at most `frames` frames; the number stored."""
+    """Store at most `frames` frames; return the number stored."""
     code, unwinder = firing.code, _unwinder(firing)
     slots = {r.d_name: r.slot for r in firing.unit.machine.registers}
     saved = firing.text_room(unwinder.size)
@@ -67,14 +67,14 @@ def _unwind(firing: Firing, to: IrValue, frames: int) -> IrValue:
         code.store(const(value), code.add(saved, offset))
     for offset, name in unwinder.registers:
         saved_at = code.add(firing.frame, WORD * slots[name]) if name else None
-        word = _place(firing) if saved_at is None else code.load(64, saved_at)
+        word = _program_counter(firing) if saved_at is None else code.load(64, saved_at)
         code.store(word, code.add(saved, offset))
     return code.call(firing.unit.helper("unwind", _call_unwinder), (saved, to, const(frames)))
 
 
-def _place(firing: Firing) -> IrValue:
-    """The address of the instruction that the probe is at; in a sample, where its CPU was, or
-    0 in user mode."""
+def _program_counter(firing: Firing) -> IrValue:
+    """Return the address of the probe's instruction, or in a sample the CPU's program counter, 0 if
+    that is in user mode."""
     code, machine = firing.code, firing.unit.machine
     known = code.load(64, code.add(firing.site, SITE_PC))
     if not machine.samples:
@@ -90,8 +90,8 @@ def _place(firing: Firing) -> IrValue:
 
 
 def _call_unwinder(unit: Unit, name: str) -> IrFunction:
-    """unwind(saved registers, store, entries) -> frames stored: the kernel's C function behind a
-    convention that saves registers."""
+    """Write unwind(saved registers, store, entries) -> frames stored, which calls the kernel's C
+    function by a convention that saves registers."""
     assert unit.machine.unwinder is not None
     code = unit.function(name, 3)
     found = code.call_c(unit.machine.unwinder.address, (*code.params, const(0)))
@@ -112,8 +112,8 @@ def _known(unit: Unit) -> UserState:
     return unit.machine.user_state
 
 
-def _nobody(firing: Firing) -> bool:
-    """Whether the clause can run in no process of a traced kernel."""
+def _outside_processes(firing: Firing) -> bool:
+    """Return whether the clause runs outside all processes of a traced kernel."""
     machine = firing.unit.machine
     return machine.host and machine.user is None
 
@@ -125,7 +125,7 @@ def store_process(firing: Firing, to: IrValue) -> None:
     pid = builtin(firing, "pid", UINT64)
     assert isinstance(pid, IrValue)
     code.store(pid, to)
-    if not _nobody(firing):
+    if not _outside_processes(firing):
         room = firing.text_room(_NAME_SIZE)
         code.call(firing.unit.helper("process", _process), (to, current_thread(firing), room))
 
@@ -139,12 +139,12 @@ def user_stack(firing: Firing, to: IrValue, frames: int) -> None:
 
 
 def user_depth(firing: Firing) -> IrValue:
-    """The number of frames of the user's stack."""
+    """Return the number of frames of the user's stack."""
     return _walk(firing, firing.text_room(DEPTH * WORD), DEPTH)
 
 
 def user_caller(firing: Firing) -> IrValue:
-    """The second frame of the user's stack; 0 if there is none."""
+    """Return the second frame of the user's stack; 0 if there is none."""
     room = firing.text_room(2 * WORD)
     second = firing.code.add(room, WORD)
     firing.code.store(const(0), second)
@@ -157,7 +157,7 @@ def user_register(firing: Firing, index: int) -> IrValue:
     code, unit = firing.code, firing.unit
     slots = {r.slot for r in unit.machine.registers if r.index == index}
     names = {r.d_name for r in unit.machine.registers if r.slot in slots}
-    if _nobody(firing):
+    if _outside_processes(firing):
         firing.faults.add(code, code.icmp("eq", current_thread(firing), 0), FAULT_ILLOP, const(0))
         return const(0)
     places = {at for name, at in _known(unit).registers.items() if name in names}
@@ -172,14 +172,14 @@ def user_register(firing: Firing, index: int) -> IrValue:
 
 
 def _walk(firing: Firing, to: IrValue, frames: int) -> IrValue:
-    if _nobody(firing):
+    if _outside_processes(firing):
         return const(0)
     words = (current_thread(firing), to, const(frames), firing.code.add(firing.temp(), TEMP_WORD))
     return firing.code.call(firing.unit.helper("walk_user", _walk_user), words)
 
 
 def _word(unit: Unit, code: IrFunction, room: IrValue, address: IrValue) -> IrValue:
-    """A word of the kernel's memory; the helper returns 0 if it cannot be read."""
+    """Return a word of the kernel's memory; the helper returns 0 if it cannot be read."""
     failed = code.call_c(unit.machine.nofault_read, (room, address, const(WORD)))
     leave(code, code.icmp("ne", failed, 0), const(0))
     return code.load(64, room)
@@ -196,7 +196,8 @@ def _mm(unit: Unit, code: IrFunction, task: IrValue, room: IrValue) -> IrValue:
 
 
 def _saved_registers(unit: Unit, name: str) -> IrFunction:
-    """saved_registers(task, room for a word) -> their address; 0 for a thread without user mode."""
+    """Write saved_registers(task, room for a word) -> their address; 0 for a thread without user
+    mode."""
     state = _known(unit)
     code = unit.function(name, 2)
     task, room = code.params
@@ -207,7 +208,8 @@ def _saved_registers(unit: Unit, name: str) -> IrFunction:
 
 
 def _process(unit: Unit, name: str) -> IrFunction:
-    """process(dst, task, room for the name) -> 0: store everything behind the process's id."""
+    """Write process(dst, task, room for the name) -> 0, which stores the words after the process's
+    id."""
     state = _known(unit)
     code = unit.function(name, 3)
     dst, task, room = code.params
@@ -226,7 +228,7 @@ def _process(unit: Unit, name: str) -> IrFunction:
 
 
 def _walk_user(unit: Unit, name: str) -> IrFunction:
-    """walk_user(task, store, entries, room for two words) -> frames stored.
+    """Write walk_user(task, store, entries, room for two words) -> frames stored.
 
     The chain ends at 0, at an address that is unaligned or unreadable, at one that is not above the
     one before (stacks grow down), and after `entries` frames.

@@ -1,6 +1,4 @@
-"""Reading, assigning and stepping variables, wherever they live: in registers, in memory, or, by
-way of dynamic_variables.py, in tables.
-"""
+"""Read, assign and step variables in registers, in memory, or in tables (dynamic_variables.py)."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ from kinst.dlang.walk import expressions, find
 
 
 def base_address(firing: Firing, variable: typed.Variable) -> IrValue:
-    """Address of a variable that is in memory and not dynamic."""
+    """Return the address of a variable that is in memory and not dynamic."""
     machine = firing.unit.machine
     offset = firing.unit.layout.variables[variable.index]
     if variable.scope == "this":
@@ -40,7 +38,8 @@ def base_address(firing: Firing, variable: typed.Variable) -> IrValue:
 
 
 def address_of(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> IrValue:
-    """Address of a variable that is not dynamic, or of an element; outside the array it faults."""
+    """Return the address of a variable that is not dynamic, or of an element; outside the array it
+    faults."""
     base = base_address(firing, variable)
     if not keys:
         return base
@@ -50,20 +49,20 @@ def address_of(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]
 
 
 def register_of(firing: Firing, variable: typed.Variable) -> IrLocal:
-    """The register of a clause-local variable."""
+    """Return the register of a clause-local variable."""
     if variable.index not in firing.this:
         firing.this[variable.index] = firing.code.local(bits_of(variable.type))
     return firing.this[variable.index]
 
 
 def mark_null(firing: Firing, variable: typed.Variable, address: IrValue, null: IrValue) -> None:
-    """Note whether the string at the address is NULL. null: an i8, not 0 if so."""
+    """Note whether the string at the address is NULL: `null` is an i8, not 0 if so."""
     size = size_of(variable.type, firing.unit.layout.strsize)
     firing.code.store(null, firing.code.add(address, size))
 
 
 def read_text(firing: Firing, variable: typed.Variable, address: IrValue) -> Text:
-    """The string of a variable that is not dynamic, NULL if that was assigned."""
+    """Return the string of a variable that is not dynamic, NULL if that was assigned."""
     code = firing.code
     size = size_of(variable.type, firing.unit.layout.strsize)
     null = code.icmp("ne", code.load(8, code.add(address, size)), 0)
@@ -71,7 +70,7 @@ def read_text(firing: Firing, variable: typed.Variable, address: IrValue) -> Tex
 
 
 def store_text(firing: Firing, variable: typed.Variable, text: Text, address: IrValue) -> Text:
-    """Assign to a variable that is not dynamic; the value that it then has."""
+    """Assign to a variable that is not dynamic; return its new value."""
     code = firing.code
     size = size_of(variable.type, firing.unit.layout.strsize)
     if not text.nullable:
@@ -98,9 +97,14 @@ VARIABLE_NODES = (
 
 
 def lower_variable(firing: Firing, expr: typed.Expr, lower: Lower, nullable: Lower) -> Lowered:
-    """The value of a GlobalRead, Assign, Step, KeyedRead, KeyedAssign, KeyedStep or OldValue.
+    """Lower a GlobalRead, Assign, Step, KeyedRead, KeyedAssign, KeyedStep or OldValue.  Its value
+    may be NULL.
 
-    nullable: lowers what is assigned, which may be NULL, as may the value.
+    Args:
+        firing: the firing.
+        expr: the expression.
+        lower: lowers keys.
+        nullable: lowers an assigned value, which may be NULL.
     """
     match expr:
         case typed.GlobalRead():
@@ -133,12 +137,12 @@ def lower_variable(firing: Firing, expr: typed.Expr, lower: Lower, nullable: Low
 
 
 def is_thread_local(expr: typed.Expr) -> bool:
-    """Whether an expression reads or changes a thread-local variable."""
+    """Return whether an expression reads or changes a thread-local variable."""
     return isinstance(expr, VARIABLE_NODES) and expr.variable.scope == "self"
 
 
 def uses_old(value: typed.Expr) -> bool:
-    """Whether the value is made from the element's old value."""
+    """Return whether the value is made from the element's old value."""
     return any(find(value, typed.OldValue))
 
 
