@@ -1,1 +1,1 @@
-"""Rank 2: buffers, records, aggregations, and the text that dtrace(1) would print."""
+"""Read what clauses wrote, and make events of it: rings, records, aggregations."""

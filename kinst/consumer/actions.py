@@ -1,4 +1,4 @@
-"""Which actions of a clause only show data, and which do something when their record arrives.
+"""Tell apart actions that only show data and actions that act when their record arrives.
 
 Tested by tests/consumer/test_interpreter.py.
 """
@@ -19,22 +19,22 @@ from kinst.dlang.typed import (
 
 
 def shows_data(action: Action) -> bool:
-    """trace(), printf(), print(), tracemem(): their values are all that the record brings."""
+    """Return whether an action only records values: trace(), printf(), print(), tracemem()."""
     if isinstance(action, PerformAction):
         return action.name == "tracemem"
     return isinstance(action, TraceAction | PrintfAction | PrintAction)
 
 
 def acts(action: Action) -> bool:
-    """printa(), clear(), exit(), system() and all else that happens when the record arrives, so
-    that what stands before it in the clause is shown before, and what stands behind it after."""
+    """Return whether the consumer acts when the record arrives: printa(), clear(), exit(), system()
+    and so on.  Actions before it in the clause are shown before it acts, later ones after."""
     return not (
         shows_data(action) or isinstance(action, EvaluateAction | AggregateAction | ChillAction)
     )
 
 
 def is_silent(clause: Clause) -> bool:
-    """Whether its records are only about speculations, and show no row of their own."""
+    """Return whether a clause's records are only about speculations, and show no row."""
     performed = [
         a
         for a in clause.actions

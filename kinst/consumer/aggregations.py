@@ -1,11 +1,11 @@
-"""Aggregations: per-CPU tables merged into one, and what clear, trunc and normalize do to it.
+"""Aggregations: per-CPU tables merged into one, and clear(), trunc() and normalize().
 
-Switching halves.  Producers write the half that HEADER_HALF names, read inside a clause.  The
-store flips it, gives every CPU's store buffer time to drain (neither side uses a fence: a
-CPU that read the old half had made its STATE_SEQUENCE odd before, and a store reaches memory
-in far less than FLIP_SECONDS; a clause that starts later sees the new half), and then waits
-until each CPU's sequence is even or has moved.  A CPU that stays inside a clause for longer
-keeps its part of the old half untouched, to be merged by the next snapshot.
+Switching halves.  A clause reads HEADER_HALF, and writes the half that it names.  The store flips
+it, gives every CPU's store buffer time to drain, and then waits until each CPU's sequence is even
+or has changed.  (Neither side uses a fence: a CPU that read the old half had made its
+STATE_SEQUENCE odd before, and a store reaches memory in far less than FLIP_SECONDS; a clause that
+starts later sees the new half.)  If a CPU stays inside a clause for longer, its part of the old
+half is left to the next snapshot.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _halves(low: int, high: int) -> tuple[int, int]:
 
 
 def square_sum(data: Data) -> int:
-    """The 128-bit sum of squares of stddev()'s data."""
+    """Return the 128-bit sum of squares of stddev()'s data."""
     low, high = _halves(int(data[2]), int(data[3]))
     return high << 64 | low
 
@@ -60,13 +60,13 @@ def combine(function: AggFunction, into: Data, more: Data) -> None:
 
 
 def divide(a: int, b: int) -> int:
-    """C's integer division: towards zero."""
+    """Divide integers as C does, towards zero."""
     q = abs(a) // abs(b)
     return q if (a < 0) == (b < 0) else -q
 
 
 def scalar(function: AggFunction, data: Data, normal: int = 1) -> int:
-    """The one number that count, sum, min, max, avg and stddev print.
+    """Return the one number that count, sum, min, max, avg and stddev print.
 
     stddev is libdtrace's: the root of (mean of squares - square of mean), in integers.
     """
@@ -84,8 +84,13 @@ def scalar(function: AggFunction, data: Data, normal: int = 1) -> int:
 
 @dataclass(slots=True)
 class Entry:
-    """Merged data of one key.  cleared: clear() zeroed it and nothing was added since, so that
-    the next data replaces it (a min() must not stay at the zero that clear() shows)."""
+    """Merged data of one key.
+
+    Attributes:
+        data: the words.
+        cleared: whether clear() zeroed them and nothing was added since.  The next data then
+            replaces them: a min() must not stay at the zero that clear() shows.
+    """
 
     data: Data
     cleared: bool = False
@@ -93,9 +98,16 @@ class Entry:
 
 @dataclass(slots=True)
 class KeyedTable:
-    """One aggregation: its merged entries, by key, and how it is to be printed.
+    """One aggregation.
 
-    keys: type and size of each key, also where the keys are constant and not stored."""
+    Attributes:
+        aggregation: of the program.
+        layout: of its entries in scratch.
+        keys: type and size of each key, also of constant keys, which are not stored.
+        entries: merged data, by key.
+        normal: divisor that normalize() has set.
+        printed: whether a printa() has shown it.
+    """
 
     aggregation: AggregationVariable
     layout: AggregationLayout
@@ -114,12 +126,12 @@ class KeyedTable:
             combine(self.aggregation.function, entry.data, data)
 
     def zero(self) -> Data:
-        """What a key without data shows."""
+        """Return the data that a key without data shows."""
         return np.zeros(self.layout.data_size // 8, dtype=np.int64)
 
 
 def _key_fields(aggregation: AggregationVariable, layout: AggregationLayout) -> tuple[Field, ...]:
-    """The stored keys' fields, or, for constant keys, fields that only tell type and size."""
+    """Return the fields of stored keys, or for constant keys fields with type and size alone."""
     if layout.constant_keys is None:
         return layout.keys
     return tuple(
@@ -129,7 +141,7 @@ def _key_fields(aggregation: AggregationVariable, layout: AggregationLayout) -> 
 
 
 def _wrap(value: KeyValue, key: Field) -> KeyValue:
-    """A constant key as it would read back from a table."""
+    """Return a constant key as it would be read from a table."""
     if isinstance(value, bytes):
         return value.partition(b"\0")[0]
     value &= (1 << 8 * key.size) - 1
@@ -140,8 +152,13 @@ def _wrap(value: KeyValue, key: Field) -> KeyValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CounterSums:
-    """What some counters add to others: weight times the one with index `source`, to the one with
-    index `target`."""
+    """Sums of counters, a row for each pair.
+
+    Attributes:
+        source: index of the counter that is added.
+        target: index of the counter that it is added to.
+        weight: how many times.
+    """
 
     source: npt.NDArray[np.int64]
     target: npt.NDArray[np.int64]
@@ -163,11 +180,21 @@ class AggregationStore:
         before: AggregationStore | None = None,
         gather: Callable[[], None] | None = None,
     ) -> None:
-        """view: scratch, writable.  counters: the counter block of each target CPU (monotonic
-        u64 elements), where counts of some keys are also kept.  names: what decides which
-        recorded addresses are one key.  sums: what counters add to others.  before: of the same
-        program with other probes, whose tables are added to.  gather: brings the counters up to
-        date, where they are copies."""
+        """Begin with empty tables, or with those of another store.
+
+        Args:
+            view: scratch, writable.
+            scratch: its layout.
+            program: the program.
+            layout: of its data.
+            counters: the counter block of each target CPU (monotonic u64 elements), which hold
+                some counts.
+            names: decide which recorded addresses are one key.
+            sums: what counters add to others.
+            before: the store of the same program with other probes, whose tables this one goes on
+                with.
+            gather: updates the counters, if they are copies.
+        """
         self._gather = gather
         self._names = names
         self._bytes: Bytes = np.frombuffer(view, dtype=np.uint8)
@@ -196,11 +223,11 @@ class AggregationStore:
         self._left: dict[int, tuple[int, int]] = {}  # slot: half not merged, sequence then
 
     def snapshot(self) -> None:
-        """Merge what the producers counted so far; they go on in the other half."""
+        """Merge what the producers have counted; they go on in the other half."""
         if not self.tables:
             return
         for slot, (left, sequence) in self._left.items():
-            if self._sequence(slot) != sequence:  # it has left that half, and not come back
+            if self._sequence(slot) != sequence:  # the CPU has left the clause that wrote that half
                 self._merge_half(slot, left)
         half = int(self._words[HEADER_HALF >> 3]) & 1
         self._words[HEADER_HALF >> 3] = 1 - half
@@ -213,7 +240,7 @@ class AggregationStore:
         self._merge_counters()
 
     def finish(self) -> None:
-        """Merge everything, both halves; for when no producer runs any more."""
+        """Merge both halves, once no producer runs any more."""
         for slot in range(self._scratch.cpus + 1):
             for half in (0, 1):
                 self._merge_half(slot, half)
@@ -223,8 +250,8 @@ class AggregationStore:
         return int(self._words[(self._scratch.state_of(slot) + STATE_SEQUENCE) >> 3])
 
     def _busy(self) -> dict[int, int]:
-        """The CPU slots that may still be writing the half that was just left, each with its
-        sequence: those that stay in one clause for all of WAIT_SECONDS."""
+        """Return the CPU slots that may still write the old half, with their sequences: those that
+        stay in one clause for all of WAIT_SECONDS."""
         slots = range(self._scratch.cpus + 1)
         busy = {s: q for s in slots if (q := self._sequence(s)) & 1}
         deadline = time.monotonic() + WAIT_SECONDS
@@ -273,7 +300,7 @@ class AggregationStore:
         return list(zip(*columns, strict=True))
 
     def _counted(self) -> npt.NDArray[np.uint64]:
-        """What the counters of all CPUs say together."""
+        """Return the sums of the counters over all CPUs."""
         now = np.zeros(len(self._counters[0]), dtype=np.uint64)
         for block in self._counters:
             now += block
@@ -299,25 +326,25 @@ class AggregationStore:
             now = counted[first : first + size]
             more = now - self._last.get(index, np.zeros(size, dtype=np.uint64))
             self._last[index] = now
-            # Read after the counters: a slot that was counted in has its key's word.
+            # Read after the counters: the slot of each count has its key's word by then.
             keys = self._slot_keys(layout) if layout.slots else constant
             for i in np.flatnonzero(more).tolist():
                 table.add(keys[i], more[i : i + 1].view(np.int64))
 
     def _slot_keys(self, layout: AggregationLayout) -> Sequence[Key]:
-        """The key of each slot; of a free one, any."""
+        """Return the key of each slot; that of a free slot means nothing."""
         start = self._scratch.globals + layout.slot_table >> 3
         words = self._words[start : start + layout.slots].tolist()
         return [(_wrap(word - SLOT_BIAS, layout.keys[0]),) for word in words]
 
     def clear(self, index: int) -> None:
-        """clear(): every key stays, with zeroes."""
+        """Do clear(): every key stays, with zeros."""
         for entry in self.tables[index].entries.values():
             entry.data = np.zeros_like(entry.data)
             entry.cleared = True
 
     def truncate(self, index: int, count: int | None) -> None:
-        """trunc(): keep the `count` keys of the highest values (negative: of the lowest); None
+        """Do trunc(): keep the `count` keys of the highest values (negative: of the lowest); None
         and 0 keep none."""
         table = self.tables[index]
         if not count:
@@ -333,13 +360,14 @@ class AggregationStore:
         return rank(table.aggregation.function, entry.data), key_rank(table, key)
 
     def normalize(self, index: int, divisor: int | None) -> None:
-        """normalize(); None is denormalize().  A divisor of 0 is left out, as it means nothing."""
+        """Do normalize(), or denormalize() if the divisor is None.  A divisor of 0 changes
+        nothing."""
         if divisor != 0:
             self.tables[index].normal = 1 if divisor is None else divisor
 
 
 def key_rank(table: KeyedTable, key: Key, position: int = 0) -> tuple[KeyValue, ...]:
-    """What keys sort by: integers as unsigned, starting from the key at `position`."""
+    """Return what keys sort by: integers as unsigned, starting from the key at `position`."""
     plain = tuple(
         v if isinstance(v, bytes) else v & ((1 << 8 * f.size) - 1)
         for v, f in zip(key, table.keys, strict=True)
@@ -350,8 +378,8 @@ def key_rank(table: KeyedTable, key: Key, position: int = 0) -> tuple[KeyValue, 
 
 
 def rank(function: AggFunction, data: Data) -> tuple[int, int]:
-    """What values sort by: the number, or the weighted sum of the buckets and then the weight
-    at zero."""
+    """Return what values sort by: the number, or the weighted sum of the buckets and then the
+    weight at zero."""
     if function.name not in ("quantize", "lquantize", "llquantize"):
         return scalar(function, data), 0
     counts = data.tolist()
@@ -364,7 +392,7 @@ def rank(function: AggFunction, data: Data) -> tuple[int, int]:
 
 
 def bucket_weights(function: AggFunction, buckets: int) -> list[int]:
-    """The value that stands for each bucket when distributions are compared."""
+    """Return the value that stands for each bucket when distributions are compared."""
     if function.name == "quantize":
         return [quantize_bound(i) for i in range(buckets)]
     if function.name == "lquantize":
@@ -376,7 +404,7 @@ def bucket_weights(function: AggFunction, buckets: int) -> list[int]:
 
 
 def quantize_bound(bucket: int) -> int:
-    """The value of a quantize() bucket: 0, and powers of two on both sides."""
+    """Return the value of a quantize() bucket: 0, and powers of two on both sides."""
     if bucket == 63:
         return 0
     return 1 << (bucket - 64) if bucket > 63 else -(1 << (62 - bucket))
@@ -387,10 +415,8 @@ def lquantize_step(function: AggFunction) -> int:
 
 
 def llquantize_bounds(function: AggFunction) -> list[int]:
-    """Lower bounds of llquantize()'s buckets from the second on; the last is that of "above".
-
-    params: factor, low magnitude, high magnitude, steps in a magnitude.
-    """
+    """Return the lower bounds of llquantize()'s buckets from the second on; the last is that of
+    "above"."""
     factor, low, high, steps = function.params
     value = factor**low
     following = value * factor
@@ -409,7 +435,7 @@ def llquantize_bounds(function: AggFunction) -> list[int]:
 
 
 def entries_of(tables: Sequence[KeyedTable]) -> Mapping[Key, list[Data | None]]:
-    """Data by key in each of several tables, None where a table lacks the key."""
+    """Return the data of each key in each of several tables; None if a table lacks the key."""
     joined: dict[Key, list[Data | None]] = {}
     for i, table in enumerate(tables):
         for key, entry in table.entries.items():
@@ -418,7 +444,7 @@ def entries_of(tables: Sequence[KeyedTable]) -> Mapping[Key, list[Data | None]]:
 
 
 class SortOptions(Protocol):
-    """dtrace's options of the same names."""
+    """Options of dtrace(1) with these names."""
 
     @property
     def aggsortkey(self) -> bool: ...
@@ -442,7 +468,8 @@ def _joined_rank(
 
 
 def sorted_rows(tables: Sequence[KeyedTable], options: SortOptions) -> list[tuple[Key, list[Data]]]:
-    """Rows of one table, or of several joined by key, in the order in which they are shown."""
+    """Return the rows of one table, or of several joined by key, in the order in which they are
+    shown."""
     rows = [
         (key, [d if d is not None else t.zero() for d, t in zip(data, tables, strict=True)])
         for key, data in entries_of(tables).items()

@@ -1,4 +1,4 @@
-"""One printf conversion: from a recorded value to text, by the rules of DTrace's printf.
+"""Convert one recorded value to text, by the rules of DTrace's printf.
 
 The rules are C's printf(3) with the differences of the Dynamic Tracing Guide, "Output
 Formatting", and of libdtrace: a precision of 0 counts as none; %d of an unsigned type is %u;
@@ -20,7 +20,7 @@ Symbolise = Callable[[int], str]
 SIGNED = frozenset("di")
 UNSIGNED = frozenset("uoxXp")
 FLOATING = frozenset("eEfgG")
-POINTER_WIDTH = 16  # of %?
+POINTER_WIDTH = 16  # columns of %?
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _ESCAPES = {
     0: "\\0", 7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r",
@@ -29,13 +29,13 @@ _ESCAPES = {
 
 
 def text(value: bytes) -> str:
-    """Traced bytes as str; bytes that are not UTF-8 survive as surrogates (PEP 383)."""
+    """Decode traced bytes; bytes that are not UTF-8 become surrogates (PEP 383)."""
     return value.decode("utf-8", "surrogateescape")
 
 
 @lru_cache(maxsize=256)
 def date(seconds: int) -> str:
-    """%Y: local time as 1973 Dec  3 17:20:00."""
+    """Convert as %Y: local time as 1973 Dec  3 17:20:00."""
     t = time.localtime(seconds)
     return (
         f"{t.tm_year:4d} {_MONTHS[t.tm_mon - 1]} {t.tm_mday:2d} "
@@ -45,19 +45,20 @@ def date(seconds: int) -> str:
 
 @lru_cache(maxsize=256)
 def date_822(seconds: int) -> str:
-    """%T: local time in the standard form of RFC 822."""
+    """Convert as %T: local time in the standard form of RFC 822."""
     return time.strftime("%a, %d %b %G %H:%M:%S %Z", time.localtime(seconds))
 
 
 def escape(value: bytes) -> str:
-    """%S: special characters as C escapes, other unprintable bytes as \\ooo."""
+    """Convert as %S: special characters as C escapes, other unprintable bytes as \\ooo."""
     return "".join(
         _ESCAPES.get(c) or (chr(c) if 0x20 <= c <= 0x7E else f"\\{c:03o}") for c in value
     )
 
 
 def wide_text(value: bytes) -> str:
-    """%wc, %ws: wide characters (UTF-32) up to the first 0; what is none is U+FFFD."""
+    """Convert as %wc or %ws: wide characters (UTF-32) up to the first 0; invalid ones become
+    U+FFFD."""
     numbers = (int.from_bytes(value[at : at + 4], "little") for at in range(0, len(value) - 3, 4))
     shown = itertools.takewhile(bool, numbers)
     return "".join(chr(n) if n < 0xD800 or 0xE000 <= n < 0x110000 else "\ufffd" for n in shown)
@@ -65,13 +66,21 @@ def wide_text(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A conversion with its width and precision known (None: not given)."""
+    """A conversion.
+
+    Attributes:
+        conversion: its letter or letters.
+        flags: its flags.
+        width: None if not given.
+        precision: None if not given.
+        signed: whether the argument's type is signed.
+    """
 
     conversion: str
     flags: str
     width: int | None
     precision: int | None
-    signed: bool  # of the argument's type
+    signed: bool
 
     def _directive(self, flags: str, letter: str, *, precision: bool = True) -> str:
         width = "" if not self.width else str(abs(self.width))
@@ -84,7 +93,7 @@ class Spec:
         return "".join(dict.fromkeys(c for c in self.flags if c in allowed))
 
     def compile(self, symbolise: Symbolise) -> tuple[str, Callable[[Value], object] | None]:
-        """A Python %-directive and what to do to a value before it (None: nothing)."""
+        """Return a Python %-directive, and what prepares a value for it (None: nothing)."""
         c = self.conversion
         if c in SIGNED and self.signed:
             return self._integer("d", self._kept("-+ 0"))
@@ -104,7 +113,7 @@ class Spec:
         if "'" in self.flags and letter == "d":
             return "%s", lambda v: locale.format_string(plain, v, grouping=True)
         if "#" in self.flags and letter in "xX":
-            # C gives no 0x to a zero; Python does.
+            # Python writes 0x before a zero, C does not.
             alternate = self._directive(flags + "#", letter)
             return "%s", lambda v: (alternate if v else plain) % v
         if "#" in self.flags and letter == "o":
@@ -122,13 +131,13 @@ class Spec:
         return digits.rjust(width, "0" if "0" in flags else " ")
 
     def format(self, value: Value, symbolise: Symbolise) -> str:
-        """One value at once."""
+        """Convert one value."""
         directive, prepare = self.compile(symbolise)
         return directive % (prepare(value) if prepare else value)
 
 
 def _text_of(conversion: str, symbolise: Symbolise) -> Callable[[Value], object]:
-    """What makes a string of a value, for the conversions that format a string."""
+    """Return a function from a value to a string, for the conversions that format a string."""
     if conversion == "wc":
         return lambda v: wide_text((int(v) & 0xFFFFFFFF).to_bytes(4, "little"))
     if conversion == "ws":
@@ -149,14 +158,15 @@ def _text_of(conversion: str, symbolise: Symbolise) -> Callable[[Value], object]
 
 
 def fixed(wanted: int | str | None, flags: str) -> int | None:
-    """A width or precision as FormatPart has it; "*" is None here; %? is a pointer's width."""
+    """Return a width or precision of FormatPart as a number; None for "*"; %? is a pointer's
+    width."""
     if wanted == "?" or (wanted is None and "?" in flags):
         return POINTER_WIDTH
     return wanted if isinstance(wanted, int) else None
 
 
 def stack(value: bytes, indent: int, symbolise: Symbolise) -> str:
-    """A stack as printed: one frame a line, up to the first zero."""
+    """Return the text of a stack: one frame a line, up to the first zero."""
     lines = ["\n"]
     for i in range(0, len(value) - 7, 8):
         pc = int.from_bytes(value[i : i + 8], "little")

@@ -1,8 +1,8 @@
-"""From the bytes of a ring to where its records are, in the order in which they happened.
+"""Find the records in the bytes of rings, in the order in which they happened.
 
-Nothing is decoded here but headers: records are found, PAD records skipped, CPUs merged.  The
-common case, a run of records of one clause, is a strided comparison; only mixtures of clauses
-are walked one by one.
+Only headers are decoded: records are found, PAD records skipped, CPUs merged.  A stretch of records
+of one clause, the common case, is one strided comparison; only mixtures of clauses are walked one
+by one.
 """
 
 from __future__ import annotations
@@ -29,10 +29,14 @@ WINDOW = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """Records of one batch in the order in which they are to be printed.
+    """Records of one batch in the order in which they are shown.
 
-    data: all bytes; offsets: where each record starts; clauses: whose it is.  chunks: (slot,
-    where its bytes start in data, bytes that its ring had given before), in order.
+    Attributes:
+        data: all bytes.
+        offsets: where each record starts.
+        clauses: index of each record's clause.
+        chunks: (slot, where its bytes start in data, bytes that its ring had given before), in
+            order.
     """
 
     data: Bytes
@@ -44,14 +48,14 @@ class DecodedRecords:
         return len(self.offsets)
 
     def times(self) -> npt.NDArray[np.uint64]:
-        """When each record was made, in their order: never before the one before it."""
+        """Return the time of each record, in their order; it never decreases."""
         times: npt.NDArray[np.uint64] = np.maximum.accumulate(
             _field(self.data, self.offsets, RECORD_TIME, "<u8")
         )
         return times
 
     def places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """(slot, bytes of its ring before it) of each record."""
+        """Return the slot of each record, and the bytes of its ring before it."""
         starts = np.array([start for _, start, _ in self.chunks], dtype=np.int64)
         mine = np.searchsorted(starts, self.offsets, side="right") - 1
         slots = np.array([slot for slot, _, _ in self.chunks], dtype=np.int64)[mine]
@@ -60,7 +64,7 @@ class DecodedRecords:
 
 
 def rows_at(data: Bytes, where: Offsets, size: int) -> Bytes:
-    """A (n, size) matrix of the records at these offsets, which are all of `size` bytes."""
+    """Return an (n, size) matrix of the records at these offsets, which all have `size` bytes."""
     n = len(where)
     if n == 0:
         return np.empty((0, size), dtype=np.uint8)
@@ -75,9 +79,12 @@ def rows_at(data: Bytes, where: Offsets, size: int) -> Bytes:
 def in_order(
     batch: Batch, sizes: Mapping[int, int], make: Callable[[int, Bytes], Sequence[Made]]
 ) -> list[Made]:
-    """What is made of each record of a batch, in their order.
+    """Make something of each record of a batch; return it in their order.
 
-    sizes: of records, by clause.  make: makes it of all records of one clause: (clause, rows).
+    Args:
+        batch: the records.
+        sizes: bytes of a record, by clause.
+        make: make(clause, rows) makes it of all records of one clause.
     """
     present = np.unique(batch.clauses).tolist()
     if len(present) == 1:
@@ -94,16 +101,16 @@ def in_order(
 
 
 def _run_length(header: npt.NDArray[np.uint64], at: int, size: int) -> int:
-    """How many records from word `at` on have the very size and clause of the first."""
+    """Return how many records from word `at` on have the size and clause of the first."""
     same = header[at : at + WINDOW * (size >> 3) : size >> 3] == header[at]
     end = int(np.argmin(same))
     return len(same) if same[end] else end
 
 
 def find_records(data: Bytes) -> Offsets:
-    """Offsets of the records of a chunk, PAD records left out.
+    """Return the offsets of the records of a chunk, without PAD records.
 
-    Raises TargetError when the chain of sizes does not end where the bytes end.
+    Raises TargetError if the chain of sizes does not end where the bytes end.
     """
     if data.size & 7:
         raise TargetError(f"{data.size} bytes of records are not a whole number of words")
@@ -121,7 +128,7 @@ def find_records(data: Bytes) -> Offsets:
             at += step
             continue
         n = _run_length(header, at, size)
-        # The last record of a run is whole only if its own bytes are there.
+        # The bytes may end inside the last record.
         n = min(n, (total - at) // step)
         parts.append(np.arange(at, at + n * step, step, dtype=np.int64))
         at += n * step
@@ -134,7 +141,8 @@ def find_records(data: Bytes) -> Offsets:
 
 
 def _walk(header: npt.NDArray[np.uint64], at: int) -> tuple[int, Offsets]:
-    """Follow sizes one by one for a while; word where it stopped, and record starts."""
+    """Follow sizes one by one for a while; return the word where it stopped, and the starts of
+    records."""
     end = min(len(header), at + WALK)
     local = header[at:end].tolist()
     starts = []
@@ -143,7 +151,7 @@ def _walk(header: npt.NDArray[np.uint64], at: int) -> tuple[int, Offsets]:
         word = local[i]
         size = word & 0xFFFFFFFF
         if not size or size & 7 or at + i + (size >> 3) > len(header):
-            break  # find_records sees the same word next and complains
+            break  # find_records() reads this word next and raises
         if word >> 32 != RECORD_PAD:
             starts.append(at + i)
         i += size >> 3
@@ -156,10 +164,8 @@ def _field(data: Bytes, offsets: Offsets, at: int, dtype: str) -> npt.NDArray[np
 
 
 def merge(chunks: Sequence[Chunk]) -> DecodedRecords:
-    """All records of a batch, merged across CPUs by their time.
-
-    Records of one CPU keep their order, whatever their times say.
-    """
+    """Merge the records of a batch across CPUs by their time.  Records of one CPU keep their order,
+    whatever their times are."""
     chunks = [chunk for chunk in chunks if chunk.data.size]
     if not chunks:
         empty = np.empty(0, dtype=np.int64)
@@ -185,4 +191,4 @@ def merge(chunks: Sequence[Chunk]) -> DecodedRecords:
     return DecodedRecords(data, offsets, clauses.astype(np.uint32), tuple(bases))
 
 
-assert RECORD_SIZE == 0 and RECORD_CLAUSE == 4  # find_records reads both as one word
+assert RECORD_SIZE == 0 and RECORD_CLAUSE == 4  # find_records() reads both as one word

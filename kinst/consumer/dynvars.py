@@ -1,9 +1,9 @@
-"""Cleaning of dynamic variables: freed entries of associative arrays become free to be used again.
+"""Clean dynamic variables: make freed entries of associative arrays usable again.
 
 A clause that found an entry just before another CPU freed it may still read or write it, so an
-entry goes through two lists, as in DTrace: dirty (freed), then rinsing.  A rinsing entry is free
-as soon as every CPU has been seen outside of a clause, or in a later one, after it began to
-rinse; nobody can have found it since it was dirty.
+entry has two states in between, as in DTrace: dirty (freed), then rinsing.  A rinsing entry becomes
+free once every CPU has been seen outside of a clause, or in a later one, after the rinsing began:
+no clause finds a dirty entry.
 
 Only this code changes the tag of a dirty or rinsing entry.  On x86 a CPU's stores become visible
 in their order and within far less time than passes between two calls of clean().
@@ -30,7 +30,7 @@ Tags = npt.NDArray[np.uint64]
 
 
 class Cleaner:
-    """Of the shared tables of one program.  One thread at a time may call clean()."""
+    """Cleans the shared tables of one program.  One thread at a time may call clean()."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Cleaner:
         layouts: tuple[DynamicLayout, ...],
         rate: int,
     ) -> None:
-        """rate: ns from one cleaning to the next (option cleanrate)."""
+        """Begin; `rate` is the ns from one cleaning to the next (option cleanrate)."""
         self._state = words(view, scratch.size)
         self._sequences = [
             (scratch.state_of(slot) + STATE_SEQUENCE) >> 3 for slot in range(scratch.cpus + 1)
@@ -56,9 +56,11 @@ class Cleaner:
         self._running: list[tuple[int, int]] | None = None
 
     def clean(self, now: int | None = None) -> None:
-        """One step, when it is due: rinse what is dirty, or free what is rinsed.
+        """If it is due, do one step: rinse dirty entries, or free rinsed ones.
 
-        now: monotonic ns."""
+        Args:
+            now: monotonic ns.
+        """
         if not self._tables:
             return
         now = time.monotonic_ns() if now is None else now
@@ -70,7 +72,7 @@ class Cleaner:
                 self._running = []
             return
         if not self._running:
-            # Whoever is in a clause now may use what began to rinse before.
+            # A clause that runs now may use an entry whose rinsing began before.
             seen = [(at, int(self._state[at])) for at in self._sequences]
             self._running = [(at, value) for at, value in seen if value & 1]
         self._running = [(at, v) for at, v in self._running if int(self._state[at]) == v]
@@ -79,7 +81,7 @@ class Cleaner:
             self._running = None
 
     def _change(self, before: int, after: int) -> int:
-        """Give every tag with this state the other one (0: the whole tag); how many."""
+        """Change all tags of one state to the other (0 clears the tag); return how many."""
         count = 0
         for table in self._tables:
             rows, columns = np.nonzero((table & np.uint64(DYNAMIC_STATE)) == before)

@@ -1,5 +1,4 @@
-"""Faults in their places among the records: told as dtrace(1) tells them, where in the course of
-things the clause failed."""
+"""Put faults among the records, at the moment when the clause failed, as dtrace(1) does."""
 
 from __future__ import annotations
 
@@ -14,8 +13,14 @@ from kinst.events import Fault, Lost
 
 @dataclass(frozen=True, slots=True)
 class PlacedFault:
-    """An event and where it belongs: behind what its slot's ring had (head bytes) when it
-    happened (time, ns)."""
+    """A fault, and when it happened.
+
+    Attributes:
+        slot: the CPU slot.
+        head: bytes of records in the slot's ring when it happened.
+        time: ns.
+        event: the fault.
+    """
 
     slot: int
     head: int
@@ -30,7 +35,7 @@ class FaultOrder:
         self._waiting: list[PlacedFault] = []
 
     def rest(self) -> list[Fault | Lost]:
-        """All that still wait, in their order."""
+        """Return all that still wait, in their order."""
         found = [one.event for one in sorted(self._waiting, key=lambda one: one.time)]
         self._waiting = []
         return found
@@ -38,11 +43,16 @@ class FaultOrder:
     def among(
         self, records: DecodedRecords, new: Sequence[PlacedFault]
     ) -> list[tuple[int, Fault | Lost]]:
-        """(index of the record that it is told before, event) of the faults that belong to
-        these records, in order.  new: those since the last batch.  Of them the ones behind all
-        these records wait for the next, of which some may have been made before.
+        """Return the faults that belong among these records, in order, each with the index of the
+        record that follows it.  A new fault that is later than all these records waits for the next
+        batch, which may have earlier records.
 
-        On its own CPU a fault keeps its exact place; among records of others time decides."""
+        On its own CPU a fault keeps its exact place; among records of other CPUs, time decides.
+
+        Args:
+            records: of this batch.
+            new: faults since the last batch.
+        """
         waiting, self._waiting = self._waiting, []
         if not waiting and not new:
             return []
@@ -65,9 +75,9 @@ def _placed(
     found = []
     for one in faults:
         before = np.flatnonzero((slots == one.slot) & (places < one.head))
-        behind = np.flatnonzero((slots == one.slot) & (places >= one.head))
+        later = np.flatnonzero((slots == one.slot) & (places >= one.head))
         low = int(before[-1]) + 1 if len(before) else 0
-        high = int(behind[0]) if len(behind) else len(records)
+        high = int(later[0]) if len(later) else len(records)
         at = low + int(np.searchsorted(times[low:high], np.uint64(one.time), side="left"))
         found.append((at, one))
     return found

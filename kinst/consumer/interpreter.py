@@ -1,8 +1,8 @@
-"""From the records of all CPUs to events, in the order in which things happened.
+"""Make events of the records of all CPUs, in the order in which things happened.
 
-What records ask of the consumer is done here: exit, clear, trunc, normalize, speculations and
-setopt; what they ask of the client (text, files, commands) becomes events.  Nothing is formatted
-and nothing written.
+The interpreter itself does exit(), clear(), trunc(), normalize(), speculations and setopt(); what
+only the client can do (text, files, commands) becomes events.  It formats nothing and writes
+nothing.
 """
 
 from __future__ import annotations
@@ -52,13 +52,19 @@ from kinst.events import (
     Truncate,
 )
 
-BLOCK = 8192  # records of one event: bounds memory, and lets the drainer have its turn
+BLOCK = 8192  # records of one event: bounds memory, and lets the drainer's thread run
 
 
 @dataclass(frozen=True, slots=True)
 class ActStep:
-    """An action that happens when its record arrives.  number: its position in the clause.
-    format: of system() and freopen()."""
+    """An action that the consumer does when its record arrives.
+
+    Attributes:
+        action: the action.
+        number: its position in the clause.
+        fields: its values in the record.
+        format: text of system() and freopen().
+    """
 
     action: Action
     number: int
@@ -85,12 +91,13 @@ def act_steps(
 class Interpreter:
     """Makes events of chunks of the rings.
 
-    exit_status: of the last exit() record taken, None before one.  options: as setopt() has left
-    them.
+    Attributes:
+        exit_status: of the last exit() record taken; None before one.
+        options: as setopt() has left them.
     """
 
     def __init__(self, schema: Schema, store: AggregationStore) -> None:
-        """store: of the program's aggregations; its tables are the schema's."""
+        """Begin; the store's tables are the schema's."""
         self.exit_status: int | None = None
         self.options: Options = schema.options
         self._schema = schema
@@ -112,14 +119,19 @@ class Interpreter:
 
     @property
     def full(self) -> bool:
-        """bufpolicy fill: a CPU has all that it may have, and tracing is over."""
+        """Whether a CPU's buffer of bufpolicy fill is full, so that tracing is over."""
         return self._kept is not None and self._kept.full
 
     def take(self, chunks: Sequence[Chunk], faults: Sequence[PlacedFault] = ()) -> Iterator[Event]:
-        """The events of a batch of chunks, merged by time; none yet where bufpolicy keeps them.
+        """Yield the events of a batch of chunks, merged by time; none yet if bufpolicy keeps them.
 
-        faults: those since the last batch; told where they belong, at the latest with the next
-        batch.  Raises TargetError when the bytes are not records of this program.
+        Args:
+            chunks: of all CPUs.
+            faults: those since the last batch; each comes among the records of its moment, at the
+                latest with the next batch.
+
+        Raises:
+            TargetError: the bytes are not records of this program.
         """
         self._held += faults
         if self._kept is not None:
@@ -128,8 +140,9 @@ class Interpreter:
         yield from self._interpreted(chunks)
 
     def finish(self) -> Iterator[Event]:
-        """After the last batch, with the producers quiet: what was kept, the faults behind it, and
-        every aggregation that no printa() has printed, as dtrace(1) does when it ends."""
+        """Yield, after the last batch and once no producer runs, the records that bufpolicy kept,
+        the faults after them, and every aggregation that no printa() has printed, as dtrace(1) does
+        when it ends."""
         if self._kept is not None:
             chunks, self._kept = self._kept.all(), None
             yield from self._interpreted(chunks)
@@ -138,13 +151,14 @@ class Interpreter:
         self._store.finish()
         tables = [table for table in self._store.tables.values() if not table.printed]
         if self.options.aggsortrev:
-            tables.reverse()  # the order of aggregations is part of the order of rows
+            tables.reverse()  # aggsortrev reverses the aggregations, too
         for table in tables:
             if table.entries:
                 yield self._printed((table.aggregation.index,))
 
     def pause(self) -> Iterator[Event]:
-        """The same where tracing goes on with other probes: aggregations are not printed yet."""
+        """Yield as finish() does if tracing goes on with other probes: aggregations are not printed
+        yet."""
         if self._kept is not None:
             chunks, self._kept = self._kept.all(), None
             yield from self._interpreted(chunks)
@@ -152,7 +166,7 @@ class Interpreter:
         self._store.finish()
 
     def aggregations(self) -> tuple[Aggregation, ...]:
-        """All aggregations as they are now."""
+        """Return all aggregations as they are now."""
         return tuple(self._aggregation(index) for index in self._store.tables)
 
     def _aggregation(self, index: int) -> Aggregation:
@@ -178,7 +192,7 @@ class Interpreter:
         if acting:
             self._store.snapshot()
         following = following_of(records) if self.options.flowindent else None
-        # Where a run of records that only show data ends: at one that acts, at a fault.
+        # A stretch of records that only show data ends at one that acts, or at a fault.
         at = 0
         for stop in [*acting, len(records)]:
             while faults and faults[0][0] <= stop:
@@ -204,7 +218,7 @@ class Interpreter:
         start: int,
         stop: int,
     ) -> Iterator[Batch]:
-        """Records whose clauses only show data."""
+        """Yield records whose clauses only show data."""
         for at in range(start, stop, BLOCK):
             end = min(at + BLOCK, stop)
             yield Batch(
@@ -232,7 +246,7 @@ class Interpreter:
     def _stepwise(
         self, clause: int, data: Bytes, following: npt.NDArray[np.int64] | None
     ) -> Iterator[Event]:
-        """One record: what it shows and what it does, in the order of its clause."""
+        """Yield what one record shows and does, in the order of its clause."""
         silent = clause in self._silent
         if not silent:
             yield self._single(clause, data, 0, following)
@@ -258,7 +272,7 @@ class Interpreter:
         )
 
     def _number(self, step: ActStep, data: Bytes) -> int:
-        """The value of the action's last field."""
+        """Return the value of the action's last field."""
         value = value_of(data[None, :], step.fields[-1])
         assert isinstance(value, int)
         return value
@@ -303,8 +317,8 @@ class Interpreter:
             yield from self._set(option, value)
 
     def _set(self, name: str, value: str) -> Iterator[OptionSet | Message]:
-        """setopt(): the event of the change, or of why there is none.  Options that matter only
-        to the compiler may be set, and nothing changes."""
+        """Do setopt(): yield the event of the change, or of the reason why there is none.  Options
+        that matter only to the compiler may be set, and nothing changes."""
         wrong = ""
         if name not in NAMES:
             wrong = "Invalid option name"
@@ -324,7 +338,8 @@ class Interpreter:
 
 
 def following_of(records: DecodedRecords) -> npt.NDArray[np.int64]:
-    """(n, 2): probe id and clause of the next record of each one's CPU; -1 where none follows."""
+    """Return probe id and clause of the next record of each record's CPU, (n, 2); -1 if none
+    follows."""
     found = np.full((len(records), 2), -1, np.int64)
     headers = records.data.view("<u4")[(records.offsets[:, None] >> 2) + np.array([2, 1])]
     cpus = records.data.view("<u4")[(records.offsets >> 2) + 3]
@@ -335,5 +350,5 @@ def following_of(records: DecodedRecords) -> npt.NDArray[np.int64]:
 
 
 def _decoded(value: int | bytes) -> str:
-    """A recorded string."""
+    """Return a recorded string as text."""
     return text(value) if isinstance(value, bytes) else str(value)

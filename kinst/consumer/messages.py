@@ -1,5 +1,4 @@
-"""The sentences around the data, in dtrace(1)'s words, and the events that have them.  Nothing is
-printed here."""
+"""Sentences about a trace, in dtrace(1)'s words, and the events that have them."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from kinst.core.layout import (
 from kinst.core.probe import Probe
 from kinst.events import Fault, Lost
 
-# By the kind of a fault: its name, DTrace's without DTRACEFLT_, and its words.
+# Name of each kind of fault (DTrace's without DTRACEFLT_), and its words.
 _FAULTS = {
     FAULT_BADADDR: ("badaddr", "invalid address"),
     FAULT_BADALIGN: ("badalign", "invalid alignment"),
@@ -38,24 +37,24 @@ def _description(program: str) -> str:
 
 
 def described(letter: str, text: str, file: str) -> str:
-    """What the report of stability calls one -n, -s, ...: letter, text, file of ProgramText."""
+    """Return what the report of stability calls one -n, -s, ..., from a ProgramText."""
     return f"script {file}" if letter == "s" else f"description {_description(text)}"
 
 
 def description_matched(program: str, probes: int) -> str:
-    """For -n, -P, -m, -f and -i; program: the option's argument, of which dtrace shows what
-    comes before the predicate or the actions."""
+    """Return the message for -n, -P, -m, -f and -i.  Of the option's argument, `program`, it shows
+    the part before the predicate and the actions, as dtrace(1) does."""
     name = _description(program)
     return f"dtrace: description '{name}' matched {_plural(probes, 'probe')}"
 
 
 def script_matched(file: str, probes: int) -> str:
-    """For -s."""
+    """Return the message for -s."""
     return f"dtrace: script '{file}' matched {_plural(probes, 'probe')}"
 
 
 def list_row(probe: Probe) -> str:
-    """A row of -l, without its newline; LIST_HEADER goes above."""
+    """Return a row of -l, without its newline; LIST_HEADER goes above."""
     name = probe.name
     return (
         f"{probe.id:5d} {name.provider:>10} {name.module:>17} {name.function:>33} {name.name}"
@@ -63,7 +62,8 @@ def list_row(probe: Probe) -> str:
 
 
 def lost_events(losses: Sequence[SlotLosses], cpus: int) -> list[Lost]:
-    """What Rings.lost() found; cpus: of the target (slot `cpus` is the host's)."""
+    """Return the events for the losses that Rings.lost() found.  The target has `cpus` CPUs; slot
+    `cpus` is the host's."""
     events = []
     for one in losses:
         number = one.slot if one.slot < cpus else None
@@ -115,13 +115,13 @@ def _place(slot: int, cpus: int) -> str:
 
 
 def lost_faults(count: int, slot: int, cpus: int) -> Lost:
-    """Of faults that came too fast to be told each; slot, cpus: as in lost_events()."""
+    """Return the event for faults that came too fast for events of their own."""
     text = f"kinst: {_plural(count, 'more error')} on {_place(slot, cpus)}, before these"
     return Lost("message", count, slot if slot < cpus else None, text)
 
 
 def missed_firings(probe: Probe, count: int) -> Lost:
-    """Periods of a timer in which it was not fired."""
+    """Return the event for periods in which a timer did not fire."""
     were = "was" if count == 1 else "were"
     text = (
         f"kinst: {_plural(count, 'firing')} of {probe.name} {were} missed:"
@@ -131,7 +131,7 @@ def missed_firings(probe: Probe, count: int) -> Lost:
 
 
 def fault_event(entry: FaultEntry, probe: Probe, slot: int, cpus: int) -> Fault:
-    """What dtrace says when an action faults."""
+    """Return the event of a fault, with dtrace(1)'s words."""
     kind, words = _FAULTS.get(entry.kind, ("unknown", "unknown fault"))
     if entry.kind in (FAULT_BADADDR, FAULT_BADALIGN):
         words += f" ({entry.value:#x})"

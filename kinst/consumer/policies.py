@@ -1,4 +1,4 @@
-"""bufpolicy fill and ring: records are kept while tracing, and printed when it is over (Dynamic
+"""bufpolicy fill and ring: keep records while tracing, and show them when it is over (Dynamic
 Tracing Guide, "Buffers and Buffering").
 
 Tested by tests/consumer/test_speculations.py.
@@ -13,7 +13,7 @@ import numpy as np
 from kinst.consumer.decode import find_records
 from kinst.consumer.rings import Bytes, Chunk
 
-SLACK = 4  # how many times `size` is kept before what is too old is thrown away
+SLACK = 4  # times `size` that are kept before records that are too old are dropped
 
 
 class Kept:
@@ -25,7 +25,7 @@ class Kept:
         self._parts: dict[int, list[Bytes]] = {}
         self._bytes: dict[int, int] = {}
         self._starts: dict[int, int] = {}
-        self.full = False  # fill: a CPU has all that it may have, and tracing is over
+        self.full = False  # fill: a CPU's buffer is full, and tracing is over
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
@@ -48,7 +48,7 @@ class Kept:
             self._starts[slot] += int(left[0]) if len(left) else len(data)
             data = data[int(left[0]) :] if len(left) else data[:0]
         elif len(data) > self._size:
-            # The last record that starts within the size may end beyond it.
+            # The last record that starts within the size may end after it.
             ends = np.append(starts[1:], len(data))
             fitting = ends[ends <= self._size]
             data = data[: int(fitting[-1])] if len(fitting) else data[:0]
@@ -56,7 +56,7 @@ class Kept:
         self._bytes[slot] = len(data)
 
     def all(self) -> list[Chunk]:
-        """What is to be printed."""
+        """Return the records to show."""
         for slot in self._parts:
             self._trim(slot)
         return [

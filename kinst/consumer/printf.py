@@ -1,7 +1,7 @@
 """printf() formats compiled for records in bulk.
 
-A format becomes a Python %-template with one column of values for each conversion, so that a block
-of records of one clause is formatted by a handful of operations on all of them.
+A format becomes a Python %-template with one column of values for each conversion, so that a few
+operations format a whole block of records of one clause.
 """
 
 from __future__ import annotations
@@ -20,17 +20,22 @@ Column = Callable[[Bytes], Sequence[object]]
 
 @dataclass(frozen=True, slots=True)
 class RowTemplate:
-    """template % one value of every column, for each record."""
+    """Text of records: `template` % one value of every column.
+
+    Attributes:
+        template: a Python %-template.
+        columns: functions from rows to the values of each conversion.
+    """
 
     template: str
     columns: tuple[Column, ...]
 
     def render(self, rows: Bytes) -> list[str]:
-        """The text of each row (rows: n records, one a row)."""
+        """Return the text of each row (rows: n records, one a row)."""
         if not self.columns:
             return [self.template % ()] * len(rows)
         if len(self.columns) == 1:
-            # A tuple is what % wants, also where the value is one.
+            # A tuple, since the value may be one itself.
             return [self.template % (value,) for value in self.columns[0](rows)]
         values = zip(*[column(rows) for column in self.columns], strict=True)
         return list(map(self.template.__mod__, values))
@@ -51,7 +56,7 @@ class TemplateBuilder:
         self._columns.append(column)
 
     def built(self) -> RowTemplate | None:
-        """What was collected since the last call; None when that is nothing."""
+        """Return what was collected since the last call; None if that is nothing."""
         if not self._parts:
             return None
         made = RowTemplate("".join(self._parts), tuple(self._columns))
@@ -77,7 +82,7 @@ def _raw_column(field: Field, conversion: str) -> Callable[[Bytes], list[Value]]
 def _dynamic(
     part: FormatPart, stars: Sequence[Field], field: Field, symbolise: Symbolise
 ) -> Column:
-    """A conversion whose width or precision comes with each record."""
+    """Return a conversion whose width or precision is in each record."""
     raw = _raw_column(field, part.conversion)
     signed = is_signed(field.type)
 
@@ -89,7 +94,7 @@ def _dynamic(
             width = next(numbers) if part.width == "*" else fixed(part.width, part.flags)
             precision = next(numbers) if part.precision == "*" else fixed(part.precision, "")
             if precision is not None and precision < 0:
-                precision = None  # as if it were not there (printf(3))
+                precision = None  # a negative precision counts as missing (printf(3))
             spec = Spec(part.conversion, part.flags, width, precision, signed)
             made.append(spec.format(value, symbolise))
         return made
@@ -100,7 +105,7 @@ def _dynamic(
 def add_format(
     out: TemplateBuilder, format_: PrintfFormat, fields: Sequence[Field], symbolise: Symbolise
 ) -> None:
-    """Add a format to a template.  fields: of its arguments, in order."""
+    """Add a format to a template; `fields` are those of its arguments, in order."""
     left = iter(fields)
     for part in format_.parts:
         out.literal(text(part.literal))
@@ -136,7 +141,7 @@ def add_format(
 def format_template(
     format_: PrintfFormat, fields: Sequence[Field], symbolise: Symbolise
 ) -> RowTemplate:
-    """The template of a format alone: a command of system(), a file name of freopen()."""
+    """Return the template of a format alone: a command of system(), a file name of freopen()."""
     out = TemplateBuilder()
     add_format(out, format_, fields, symbolise)
     return out.built() or RowTemplate("", ())

@@ -1,11 +1,11 @@
-"""The per-CPU rings: taking what the clauses wrote, and counting what they could not.
+"""The per-CPU rings: take the records that clauses wrote, and count the lost ones.
 
-Order of memory accesses.  A producer writes a record and then advances STATE_HEAD; take()
-loads STATE_HEAD, copies the bytes below it, and then stores STATE_TAIL.  On x86 loads are not
-reordered with loads, stores not with stores, and a store never passes an earlier load (Intel
-SDM vol. 3, "Memory Ordering"), so plain accesses suffice as long as each counter is one aligned
-8-byte access, which a numpy element access is.  Head and tail are monotonic byte counts; the
-place in the ring is the count modulo ring_size.
+Order of memory accesses.  A producer writes a record and then advances STATE_HEAD; take() loads
+STATE_HEAD, copies the bytes below it, and then stores STATE_TAIL.  On x86 loads are not reordered
+with loads, stores not with stores, and a store never passes an earlier load (Intel SDM vol. 3,
+"Memory Ordering"), so plain accesses suffice as long as each counter is one aligned 8-byte access,
+which a numpy element access is.  Head and tail are monotonic byte counts; the offset in the ring is
+the count modulo ring_size.
 """
 
 from __future__ import annotations
@@ -42,14 +42,18 @@ from kinst.core.words import PAGE
 Bytes = npt.NDArray[np.uint8]
 
 DRAIN_SECONDS = 0.002
-BATCH_BYTES = 4 << 20  # more than that waits for the next batch
+BATCH_BYTES = 4 << 20  # about the most bytes of a batch
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Whole records of one CPU slot, in the order in which they were written.
 
-    start: bytes that the ring had given before."""
+    Attributes:
+        slot: the CPU slot.
+        data: the records.
+        start: bytes that the ring had given before.
+    """
 
     slot: int
     data: Bytes
@@ -58,15 +62,20 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class SlotLosses:
-    """What one CPU slot lost since it was last asked.
+    """Losses of one CPU slot since the last call.
 
-    records: no room in the ring.  aggregations: updates without room in a table.
-    nested: probes that fired while the CPU was in a probe.  errors: faults (not lost records).
-    speculative: records without room in their speculation.  unavailable: speculation() calls that
-    found none free.
-    double: faults in dtrace:::ERROR.
-    dynamic, dirty, rinsing: assignments without room for a dynamic variable; dirty and rinsing
-    ones where freed room was not clean yet.
+    Attributes:
+        slot: the CPU slot.
+        records: records without room in the ring.
+        aggregations: updates without room in a table.
+        nested: probes that fired while the CPU was in a probe.
+        errors: faults (not lost records).
+        speculative: records without room in their speculation.
+        unavailable: calls of speculation() that found none free.
+        dynamic: assignments without room for a dynamic variable.
+        dirty: those of them for which freed entries were not rinsed yet.
+        rinsing: those of them for which freed entries were still rinsing.
+        double: faults in dtrace:::ERROR.
     """
 
     slot: int
@@ -84,9 +93,16 @@ class SlotLosses:
 
 @dataclass(frozen=True, slots=True)
 class FaultEntry:
-    """A fault of a clause, as dtrace:::ERROR has it: kind is FAULT_*, value the bad address.
+    """A fault of a clause, as dtrace:::ERROR has it.
 
-    time: ns, as of records.  head: bytes of records in its CPU's ring when it happened."""
+    Attributes:
+        epid: of the clause.
+        action: its number in the clause.
+        kind: FAULT_*.
+        value: the bad address.
+        time: ns, as of records.
+        head: bytes of records in its CPU's ring when it happened.
+    """
 
     epid: int
     action: int
@@ -97,7 +113,7 @@ class FaultEntry:
 
 
 def words(view: memoryview | Bytes, size: int) -> npt.NDArray[np.uint64]:
-    """The first `size` bytes of scratch as u64 elements, sharing its memory."""
+    """Return the first `size` bytes of scratch as u64 elements, sharing its memory."""
     return np.frombuffer(view, dtype="<u8", count=size // 8)
 
 
@@ -115,20 +131,23 @@ class Rings:
         return int(self._words[(self._scratch.state_of(slot) + field) >> 3])
 
     def taken(self, slot: int) -> int:
-        """Bytes that take() has ever given of a slot's ring."""
+        """Return the bytes that take() has given of a slot's ring so far."""
         return self._counter(slot, STATE_TAIL)
 
     def heads(self) -> list[int]:
-        """Where each slot's records end now, for take(): looked at in one go, because what is
-        taken from one ring must not be later than what is left in another."""
+        """Return the end of each slot's records now, for take().  They are read together, so that
+        no record is taken that is later than one left in another ring."""
         return [self._counter(slot, STATE_HEAD) for slot in range(self.slots)]
 
     def take(self, slot: int, head: int | None = None) -> Bytes:
-        """Copy what lies between tail and head of a slot's ring and advance the tail.
+        """Copy the bytes between tail and head of a slot's ring, and advance the tail.
 
-        head: of heads(); the slot's own of this moment without it.
+        Args:
+            slot: the CPU slot.
+            head: from heads(); by default the slot's head now.
 
-        Raises TargetError when the counters cannot be (somebody overwrote them).
+        Raises:
+            TargetError: the counters are impossible, so they were overwritten.
         """
         size = self._scratch.ring_size
         tail = self._counter(slot, STATE_TAIL)
@@ -151,7 +170,8 @@ class Rings:
         return out
 
     def lost(self) -> list[SlotLosses]:
-        """What each CPU slot lost since the last call; slots that lost nothing are left out."""
+        """Return the losses of each CPU slot since the last call; slots without losses are left
+        out."""
         result = []
         fields = (
             STATE_DROPS, STATE_AGG_DROPS, STATE_NESTED, STATE_ERRORS,
@@ -169,8 +189,8 @@ class Rings:
         return result
 
     def faults(self, slot: int) -> tuple[list[FaultEntry], int]:
-        """(faults of a slot since the last call, in their order; how many more there were, which
-        later ones have written over)."""
+        """Return the faults of a slot since the last call, in their order, and how many more were
+        overwritten by later ones."""
         now = self._counter(slot, STATE_TOLD)
         before = self._seen.get((slot, STATE_TOLD), 0)
         self._seen[slot, STATE_TOLD] = now
@@ -178,7 +198,7 @@ class Rings:
             return [], 0
         first = (self._scratch.state_of(slot) + STATE_FAULTS) >> 3
         entries = self._words[first : first + 4 * FAULTS_KEPT].copy().reshape(-1, 4).tolist()
-        # The next one may be being written, and those since then were, over the oldest.
+        # Later faults, and one that is being written now, overwrite the oldest.
         begun = self._counter(slot, STATE_TOLD) + 1
         oldest = min(now, max(before, begun - FAULTS_KEPT))
         faults = []
@@ -192,8 +212,8 @@ class Rings:
 class Drainer:
     """A thread that empties the rings every few milliseconds into a bounded queue.
 
-    While more than `limit` bytes wait for the client, or are with it, rings are left alone: they
-    fill up and the producers count what they drop, so nothing is lost silently.
+    While the client has, or has yet to take, more than `limit` bytes, the rings are not emptied:
+    they fill up, and the producers count what they drop, so nothing is lost silently.
     """
 
     def __init__(
@@ -204,15 +224,22 @@ class Drainer:
         every: float = DRAIN_SECONDS,
         besides: Sequence[Callable[[], None]] = (),
     ) -> None:
-        """every: seconds.  besides: what the thread also calls, each time."""
+        """Start the thread.
+
+        Args:
+            rings: to empty.
+            limit: bytes that wait for the client, at most.
+            every: seconds between two rounds.
+            besides: functions that the thread also calls, each round.
+        """
         self._rings = rings
         self._every = every
         self._limit = limit
         self._besides = besides
-        self._queue: deque[list[Chunk]] = deque()  # of sweeps
+        self._queue: deque[list[Chunk]] = deque()  # one list for each sweep
         self._pending = 0
-        self._given = 0  # bytes of the batch that the client has
-        self.behind = False  # the last batch was not all that waited
+        self._given = 0  # bytes of the client's last batch
+        self.behind = False  # whether the last batch was only a part of what waited
         self._lock = threading.Lock()
         self._ready = threading.Event()
         self._stop = threading.Event()
@@ -224,8 +251,8 @@ class Drainer:
         self._thread.start()
 
     def _sweep(self) -> None:
-        """Queue what all rings have, at once: a batch is merged by time, and must not have one
-        CPU's records without another's from before them."""
+        """Empty all rings into the queue at once: a batch is merged by time, and must not have one
+        CPU's records without earlier ones of another."""
         if self._pending + self._given >= self._limit:
             return
         chunks: list[Chunk] = []
@@ -246,15 +273,15 @@ class Drainer:
                 self._sweep()
                 for work in self._besides:
                     work()
-        except Exception as error:  # handed to the caller of batch(), in its own thread
+        except Exception as error:  # batch() raises it in its caller's thread
             self._error = error
             self._ready.set()
 
     def batch(self, timeout: float = 0.0) -> list[Chunk]:
-        """The oldest of what has been taken and not yet been returned, whole sweeps of BATCH_BYTES
-        and a little more; waits at most `timeout` seconds for some.  The batch before is done with.
+        """Return the oldest chunks that wait, whole sweeps of BATCH_BYTES and a little more, after
+        at most `timeout` seconds.  The client has no more use for the batch before.
 
-        Raises what stopped the thread, if something did.
+        Raises the error that stopped the thread, if any.
         """
         self._given = 0
         if timeout:
@@ -279,9 +306,9 @@ class Drainer:
         return self._pending
 
     def stop(self) -> Iterator[list[Chunk]]:
-        """End the thread, empty the rings once more, and give everything not yet given, in batches.
+        """End the thread, empty the rings once more, and yield all that waits, in batches.
 
-        To be called when the producers are quiet; may be called again.
+        Call it when no producer runs; further calls are harmless.
         """
         self.end()
         while True:

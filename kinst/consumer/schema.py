@@ -1,4 +1,4 @@
-"""What must be known of a program to understand its records.
+"""The program and the layout that records are decoded with.
 
 Tested by tests/consumer/test_interpreter.py.
 """
@@ -18,10 +18,15 @@ from kinst.dlang.vocabulary.d_options import Options
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The program that makes records, and where it puts what.
+    """The meaning of a program's records.
 
-    probes: by id.  tables: of aggregations, by index, as they are at any moment.  options: those
-    with which the trace starts.
+    Attributes:
+        program: that makes the records.
+        layout: of the records.
+        probes: by id.
+        tables: of aggregations, by index; they change during the trace.
+        options: at the start of the trace.
+        names: of recorded addresses.
     """
 
     program: TypedProgram
@@ -32,10 +37,10 @@ class Schema:
     names: Names = NO_NAMES
 
     def clauses(self) -> list[tuple[Clause, ClauseLayout]]:
-        """The clauses that write records."""
+        """Return the clauses that write records."""
         clauses = {one.index: one for one in self.program.clauses}
         return [(clauses[one.clause], one) for one in self.layout.clauses if one.size]
 
     def symbolise(self, address: int) -> str:
-        """module`function+0x13, or hexadecimal."""
+        """Return module`function+0x13, or the address in hexadecimal."""
         return shown(address, self.names.kernel(address))

@@ -1,4 +1,4 @@
-"""Speculated records, kept until their speculation is committed or discarded."""
+"""Keep speculated records until their speculation is committed or discarded."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Speculations(Generic[Item]):
         self._ended: OrderedDict[int, bool] = OrderedDict()  # use -> whether it was committed
 
     def keep(self, use: int, record: Item) -> bool:
-        """Keep a speculated record.  True when its speculation was committed already, and it is
-        to be shown at once; one that was discarded is forgotten."""
+        """Keep a speculated record, or forget it if its speculation was discarded.  Return True if
+        its speculation was committed already: it is to be shown at once."""
         committed = self._ended.get(use)
         if committed is None:
             self._kept.setdefault(use, []).append(record)
         return bool(committed)
 
     def commit(self, use: int) -> list[Item]:
-        """What was kept, to be shown now; 0 is no speculation."""
+        """Return the records that were kept, to be shown now; use 0 is no speculation."""
         return self._end(use, True)
 
     def discard(self, use: int) -> None:
-        """Forget what was kept."""
+        """Forget the records that were kept."""
         self._end(use, False)
 
     def _end(self, use: int, committed: bool) -> list[Item]:

@@ -1,4 +1,4 @@
-"""dtrace(1)'s reports of -v: the stability of programs and of probes."""
+"""The reports of dtrace(1)'s -v: the stability of programs and of probes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _block(title: str, found: Attributes) -> str:
 
 
 def program_report(what: str, description: Attributes, statements: Attributes) -> str:
-    """Of one -n, -s, ...; what: `description 'BEGIN'` or `script 'file'` without the quotes."""
+    """Return the report of one -n, -s, ...; `what` is description 'BEGIN' or script 'file'."""
     return (
         f"\nStability attributes for {what}:\n"
         + _block("Minimum Probe Description Attributes", description)
@@ -26,7 +26,7 @@ def program_report(what: str, description: Attributes, statements: Attributes) -
 
 
 def probe_report(probe: Attributes, args: Attributes, types: Sequence[str]) -> str:
-    """Of one probe; types: of its args[], as C spells them."""
+    """Return the report of one probe; `types` are those of its args[], as C spells them."""
     shown = [f"\t\targs[{n}]: {name}\n" for n, name in enumerate(types)] or ["\t\tNone\n"]
     return (
         _block("Probe Description Attributes", probe)

@@ -1,4 +1,4 @@
-"""Names for recorded addresses: of stack(), ustack(), sym(), func(), mod(), uaddr() and so on.
+"""Names for the addresses that stack(), ustack(), sym(), func(), mod(), uaddr() and so on record.
 
 Tested by tests/render/dtrace/test_symbols.py.
 """
@@ -16,8 +16,14 @@ from kinst.events import Frame, Stack
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSymbol:
-    """A function or a variable, where it starts, and whose it is; name "" where only the module
-    is known.  base: an address that stands for the module."""
+    """A function or a variable.
+
+    Attributes:
+        module: that it belongs to.
+        name: "" if only the module is known.
+        start: its address.
+        base: an address that stands for the module.
+    """
 
     module: str
     name: str
@@ -27,8 +33,13 @@ class ResolvedSymbol:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What was recorded of a process: its id, where its program's code was loaded, and the file
-    name of its program, at most 31 bytes of it."""
+    """A process, as it was recorded.
+
+    Attributes:
+        pid: its id.
+        code_start: address of its program's code.
+        program: file name of its program, at most 31 bytes.
+    """
 
     pid: int
     code_start: int
@@ -40,11 +51,11 @@ UserLookup = Callable[[Process, int], ResolvedSymbol | None]
 
 
 def is_address_data(field: Field) -> bool:
-    """Whether a field is a stack or an address to be shown by name."""
+    """Return whether a field is a stack or an address to be shown by name."""
     return isinstance(field.type, StackType | SymbolType)
 
 
-def _nobody(address: int) -> ResolvedSymbol | None:
+def _no_kernel(address: int) -> ResolvedSymbol | None:
     return None
 
 
@@ -61,7 +72,7 @@ def _no_place(module: str, address: int) -> SourcePlace | None:
 
 
 def shown(address: int, symbol: ResolvedSymbol | None, *, offset: bool = True) -> str:
-    """module`function+0x13; module`0xADDRESS or 0xADDRESS where less is known."""
+    """Return module`function+0x13; module`0xADDRESS or 0xADDRESS if less is known."""
     if symbol is None:
         return f"{address:#x}"
     if not symbol.name:
@@ -72,24 +83,30 @@ def shown(address: int, symbol: ResolvedSymbol | None, *, offset: bool = True) -
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Who gives names.  kernel: by address.  user: by process and address.  copies: the names
-    of inlined functions whose code holds a kernel address, innermost first.  place: the
-    source of a kernel address, by module and address; it is slow, and asked only for Frames."""
+    """Functions that name addresses.
 
-    kernel: Lookup = _nobody
+    Attributes:
+        kernel: symbol of a kernel address.
+        user: symbol of an address in a process.
+        copies: names of the inlined functions whose code holds a kernel address, innermost first.
+        place: source of a kernel address, by module and address.  It is slow, and used only for
+            Frames.
+    """
+
+    kernel: Lookup = _no_kernel
     user: UserLookup = _no_user
     copies: Callable[[int], Sequence[str]] = _no_copies
     place: Callable[[str, int], SourcePlace | None] = _no_place
 
     def symbol(self, value: bytes, type_: SymbolType) -> ResolvedSymbol | None:
-        """Of what sym() and the like recorded."""
+        """Return the symbol of an address that sym() or the like recorded."""
         address = words_of(value)[-1]
         return self.user(process_of(value), address) if type_.user else self.kernel(address)
 
     def merged(self, value: bytes, type_: DType) -> bytes:
-        """What an address counts as in the key of an aggregation: sym(), func() and the like as
-        the function's start, mod() and umod() as the module's base, so that what is
-        shown as one is one (libdtrace's dt_aggregate_sym() and dt_aggregate_mod())."""
+        """Return the key of an aggregation with its address replaced by the function's start, or
+        for mod() and umod() by the module's base, so that equal names are one key (libdtrace's
+        dt_aggregate_sym() and dt_aggregate_mod())."""
         if not isinstance(type_, SymbolType) or type_.kind == "uaddr":
             return value
         symbol = self.symbol(value, type_)
@@ -101,20 +118,20 @@ class Names:
         return value[:-8] + (start & (1 << 64) - 1).to_bytes(8, "little")
 
     def frame(self, pc: int, caller: bool) -> ResolvedSymbol | None:
-        """The function of a frame of a kernel stack.  caller: pc is a return address.  Behind a
-        call that does not return, it may lie behind the function's end."""
+        """Return the function of a frame of a kernel stack.  With `caller`, pc is a return address,
+        which may be the function's end if it calls one that does not return."""
         return (self.kernel(pc - 1) if caller else None) or self.kernel(pc)
 
 
 def process_of(value: bytes) -> Process:
-    """The process that a record is about, from the USER_WORDS words in front."""
+    """Return the process of a recorded value, from its first USER_WORDS words."""
     name = value[16 : 8 * USER_WORDS].partition(b"\0")[0]
     pid, code_start = words_of(value[:16])
     return Process(pid, code_start, name.decode(errors="replace"))
 
 
 def stack_addresses(value: bytes, type_: StackType) -> list[int]:
-    """The addresses of a recorded stack, up to the first zero."""
+    """Return the addresses of a recorded stack, up to the first zero."""
     addresses = words_of(value)[USER_WORDS if type_.user else 0 :]
     return addresses[: addresses.index(0)] if 0 in addresses else addresses
 
@@ -127,7 +144,7 @@ NO_NAMES = Names()
 
 
 class FrameFinder:
-    """Recorded addresses as Frames, each looked up once."""
+    """Makes Frames of recorded addresses; each is looked up once."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -135,7 +152,7 @@ class FrameFinder:
         self._user: dict[tuple[Process, int], Frame] = {}
 
     def stack(self, value: bytes, type_: StackType) -> Stack:
-        """stack() and ustack()."""
+        """Return what stack() or ustack() recorded."""
         addresses = stack_addresses(value, type_)
         if type_.user:
             process = process_of(value)
@@ -147,7 +164,7 @@ class FrameFinder:
         return Stack("kernel", tuple(found))
 
     def symbol(self, value: bytes, type_: SymbolType) -> Frame:
-        """sym() and the like."""
+        """Return the address that sym() or the like recorded."""
         address = words_of(value)[-1]
         if type_.user:
             return self._in_process(process_of(value), address)
@@ -160,10 +177,10 @@ class FrameFinder:
         return self._user[key]
 
     def _in_kernel(self, pc: int, caller: bool) -> tuple[Frame, ...]:
-        """The copies of inlined functions there, innermost first, and the function."""
+        """Return the copies of inlined functions there, innermost first, and the function."""
         key = pc, caller
         if key not in self._kernel:
-            # A return address is behind the call, perhaps behind the copy that calls.
+            # A return address is after the call, perhaps after the inlined copy that calls.
             at = pc - caller
             symbol = self._names.frame(pc, caller)
             module = symbol.module if symbol is not None else ""

@@ -1,7 +1,8 @@
-"""Recorded bytes as Python values: those of records, and of aggregations' keys and data.
+"""Decode recorded bytes to Python values: those of records, and of aggregations' keys and data.
 
-Integers by their types' signs, D strings as str, structures by their members' names, stacks and
-addresses with names.  Nothing is decoded before a client asks: rendering as text does not.
+Integers have their types' signs, D strings are str, structures have members by name, stacks and
+addresses have names.  Values are decoded only for clients that ask for them; dtrace(1)'s text does
+not.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ TIME = Field(RECORD_TIME, 8, ULONG)
 
 
 def size_of(type_: DType) -> int:
-    """Bytes of a value; 0 where the type does not say."""
+    """Return the bytes of a value; 0 if the type does not say."""
     if isinstance(type_, ArrayType):
         return size_of(type_.of) * type_.count
     if isinstance(type_, IntType | PointerType | StructType | FloatType | StringType):
@@ -76,8 +77,8 @@ def size_of(type_: DType) -> int:
 
 
 def plain(data: bytes, type_: DType) -> PlainValue:
-    """Bytes of a type that is neither a stack nor an address with a name.  Where the type says
-    nothing of their meaning, the bytes."""
+    """Decode a value that is neither a stack nor an address with a name.  If its type says nothing
+    of its meaning, return the bytes."""
     if isinstance(type_, IntType | PointerType):
         return int.from_bytes(data[: type_.size], "little", signed=is_signed(type_))
     if isinstance(type_, StringType):
@@ -93,7 +94,7 @@ def plain(data: bytes, type_: DType) -> PlainValue:
 
 
 def _elements(data: bytes, type_: ArrayType) -> PlainValue:
-    """An array: char arrays as text up to a NUL, others as a list."""
+    """Decode an array: a char array to text up to a NUL, others to a list."""
     if is_char(type_.of):
         return text(data[: type_.count or len(data)].partition(b"\0")[0])
     size = size_of(type_.of)
@@ -104,7 +105,8 @@ def _elements(data: bytes, type_: ArrayType) -> PlainValue:
 
 
 def _members(data: bytes, type_: StructType, start: int) -> dict[str, PlainValue]:
-    """A structure that starts at a bit of data.  Members of anonymous members are its own."""
+    """Decode a structure that starts at a bit of data.  Members of anonymous members are its
+    own."""
     found: dict[str, PlainValue] = {}
     for one in type_.members:
         bit = start + one.bit
@@ -131,7 +133,7 @@ def _bit_field(data: bytes, type_: IntType, bit: int, bits: int) -> int:
 
 
 def value_column(field: Field, frames: FrameFinder) -> ValueColumn:
-    """What decodes a field of many rows."""
+    """Return a function that decodes a field of many rows."""
     type_ = field.type
     if isinstance(type_, StackType):
         return lambda rows: [frames.stack(v, type_) for v in bytes_of(rows, field)]
@@ -146,7 +148,8 @@ def value_column(field: Field, frames: FrameFinder) -> ValueColumn:
 
 
 def _dumped(fields: tuple[Field, ...]) -> ValueColumn:
-    """tracemem(): the first field, or as much of it as the second says."""
+    """Return a function that decodes tracemem(): the first field, or as much of it as the second
+    says."""
 
     def column(rows: Bytes) -> list[PlainValue]:
         memory = bytes_of(rows, fields[0])
@@ -160,7 +163,13 @@ def _dumped(fields: tuple[Field, ...]) -> ValueColumn:
 
 @dataclass(frozen=True, slots=True)
 class ValueField:
-    """One value that a clause's records bring: its name, where it is, and what decodes it."""
+    """One value of a clause's records.
+
+    Attributes:
+        name: the expression as the program has it.
+        field: where it is in a record.
+        read: decodes it in many rows.
+    """
 
     name: str
     field: Field
@@ -170,7 +179,7 @@ class ValueField:
 def value_fields(
     clause: Clause, layout: ClauseLayout, frames: FrameFinder
 ) -> tuple[ValueField, ...]:
-    """The values of a clause's records, in the order of its actions."""
+    """Return the values of a clause's records, in the order of its actions."""
     found: list[ValueField] = []
     for action, fields in zip(clause.actions, layout.fields, strict=True):
         if not shows_data(action):
@@ -181,7 +190,7 @@ def value_fields(
             continue
         for at, field in enumerate(fields):
             if isinstance(action, PrintAction):
-                # What is recorded as bytes has the type that the expression has.
+                # The value is recorded as bytes, but has the expression's type.
                 field = Field(field.offset, field.size, action.expr.type)
             name = action.names[at] if at < len(action.names) else ""
             found.append(ValueField(name, field, value_column(field, frames)))
@@ -227,9 +236,9 @@ _DISTRIBUTIONS = ("quantize", "lquantize", "llquantize")
 
 
 def bucket_bounds(function: AggFunction, buckets: int) -> list[tuple[int | None, int | None]]:
-    """(low, high) of each bucket of a distribution: low <= value < high; None: no bound."""
+    """Return (low, high) of each bucket of a distribution: low <= value < high; None: no bound."""
     if function.name == "quantize":
-        # A bucket of a negative power of two holds what is nearer to 0 than the next one.
+        # A bucket of a negative power of two holds the values up to the next one nearer to 0.
         bounds: list[tuple[int | None, int | None]] = []
         for i in range(buckets):
             bound = quantize_bound(i)
@@ -248,7 +257,7 @@ def bucket_bounds(function: AggFunction, buckets: int) -> list[tuple[int | None,
 
 
 def aggregated(table: KeyedTable, data: Data) -> int | tuple[Bucket, ...]:
-    """The value of one key, normalized as it is shown."""
+    """Return the value of one key, normalized."""
     function = table.aggregation.function
     if function.name not in _DISTRIBUTIONS:
         return scalar(function, data, table.normal)
@@ -263,7 +272,7 @@ def aggregated(table: KeyedTable, data: Data) -> int | tuple[Bucket, ...]:
 def aggregation_of(
     table: KeyedTable, options: SortOptions, names: Names | FrameFinder
 ) -> Aggregation:
-    """A table as it is now, its rows in the order in which dtrace(1) shows them."""
+    """Return a table's values now, in the order in which dtrace(1) shows them."""
     frames = names if isinstance(names, FrameFinder) else FrameFinder(names)
     rows: dict[Key, int | tuple[Bucket, ...]] = {}
     for key, (data,) in sorted_rows([table], options):
@@ -274,7 +283,7 @@ def aggregation_of(
     aggregation = table.aggregation
     types = tuple(str(field.type) for field in table.keys)
     measure, function = aggregation.measure, aggregation.function.name
-    # Counts of a distribution are normalized, its values are not.
+    # normalize() changes the counts of a distribution, not its values.
     unit = measure.unit if function in _DISTRIBUTIONS else scaled(measure.unit, table.normal)
     return Aggregation(
         aggregation.name, function, types, rows, measure.expression, unit, measure.keys

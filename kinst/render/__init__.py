@@ -71,18 +71,19 @@ DEFAULT = "dtrace"
 
 @cache
 def formats() -> tuple[str, ...]:
-    """The names of all output formats."""
+    """Return the names of all output formats."""
     return tuple(info.name for info in pkgutil.iter_modules(__path__))
 
 
 def renderer(name: str) -> RendererFactory:
-    """The renderer of a format.  Raises KinstError for a name that there is none of."""
+    """Return the renderer of a format. Raises KinstError for a name that there is none of."""
     made: RendererFactory = _module(name).RENDERER
     return made
 
 
 def shows_lines(name: str) -> bool:
-    """Whether a format shows the source lines of frames.  Raises KinstError as renderer() does."""
+    """Return whether a format shows the source lines of frames. Raises KinstError as renderer()
+    does."""
     return bool(getattr(_module(name), "LINES", False))
 
 

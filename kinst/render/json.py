@@ -58,7 +58,7 @@ def encoded(value: object) -> str:
 
 
 def structured(value: object) -> object:
-    """A value as what json.dumps() knows."""
+    """Return a value as what json.dumps() knows."""
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, Stack):
@@ -138,8 +138,8 @@ def record_template(
     frames: FrameFinder,
     prefix: Callable[[int], str],
 ) -> RowTemplate:
-    """The lines of a clause's records.  prefix: a line up to the time, by the u64 that is probe
-    id and CPU."""
+    """Return the lines of a clause's records. prefix: a line up to the time, by the u64 that is
+    probe id and CPU."""
     out = TemplateBuilder()
     out.column("%s", lambda rows: [prefix(v) for v in values_of(rows, _PROBE_AND_CPU, False)])
     out.column("%d", lambda rows: values_of(rows, TIME, False))

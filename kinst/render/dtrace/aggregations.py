@@ -178,7 +178,7 @@ class _FormattedRow:
         return next(self._keys)
 
     def value(self) -> tuple[KeyedTable, Data]:
-        """The next aggregation's value; the last one again when there is no next."""
+        """Return the next aggregation's value; the last one again when there is no next."""
         at = self._current
         self._current = min(at + 1, len(self._tables) - 1)
         return self._tables[at], self._data[at]

@@ -40,7 +40,7 @@ class TraceStyle:
 
 
 def printable(value: bytes) -> bool:
-    """Whether trace() shows bytes as text."""
+    """Return whether trace() shows bytes as text."""
     # isprint(3) or isspace(3) in the C locale, backspace, bell.
     return all(0x20 <= c <= 0x7E or 0x07 <= c <= 0x0D for c in value)
 
@@ -58,7 +58,7 @@ def dump(value: bytes) -> str:
 
 
 def traced_string(value: bytes, width: int, quiet: bool, raw: bool) -> str:
-    """A string as trace() and the keys of an aggregation show it, width columns wide."""
+    """Return a string as trace() and the keys of an aggregation show it, width columns wide."""
     if raw or not printable(value):
         return dump(value)
     return text(value) if quiet else f"  {text(value):<{width}}"
@@ -115,7 +115,7 @@ def _trace(out: TemplateBuilder, field: Field, style: TraceStyle) -> None:
 
 
 def _dumped(fields: tuple[Field, ...]) -> Column:
-    """tracemem(): the dump of the first field, or of as much of it as the second says."""
+    """Write tracemem(): the dump of the first field, or of as much of it as the second says."""
     memory = fields[0]
 
     def column(rows: Bytes) -> list[object]:

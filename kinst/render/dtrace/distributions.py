@@ -45,7 +45,7 @@ def total_of(values: Iterable[int], zoom: bool) -> float:
 
 
 def head(width: int = 0) -> str:
-    """The line above a drawing.  width: of the keys on its left (agghist), 0 for values."""
+    """Return the line above a drawing. width: of the keys on its left (agghist), 0 for values."""
     title = f"{'key':>{width}}" if width else f"{'value':>16}"
     return f"\n{title} {'------------- Distribution -------------':>41} {'count':<9}\n"
 
@@ -103,7 +103,7 @@ def _shown_range(function: AggFunction, counts: Sequence[int]) -> tuple[int, int
 def distribution(
     function: AggFunction, data: Data, normal: int = 1, zoom: bool = False, utf8: bool = False
 ) -> str:
-    """The drawing of quantize(), lquantize() and llquantize() data."""
+    """Return the drawing of quantize(), lquantize() and llquantize() data."""
     counts = data.tolist()
     first, last = _shown_range(function, counts)
     shown = counts[first : last + 1]
@@ -148,7 +148,7 @@ def _bounds(function: AggFunction, buckets: int, first: int, last: int) -> tuple
 
 
 def packed_head(function: AggFunction, first: int, last: int, width: int) -> str:
-    """The line above packed drawings of the buckets first to last.  width: of the keys."""
+    """Return the line above packed drawings of the buckets first to last. width: of the keys."""
     low, high = LINEAR_WIDTH - 1, LINEAR_WIDTH
     if function.name == "quantize":
         low, high = _digits(quantize_bound(first)), _digits(quantize_bound(last))

@@ -40,7 +40,7 @@ class FlowIndent:
         return found or Crossing(_kind(name.name), name.function)
 
     def prefix(self, cpu: int, probe: Probe, clause: int, following: tuple[int, int] | None) -> str:
-        """The first columns of a record's row.
+        """Return the first columns of a record's row.
 
         following: (probe id, clause) of the next record of this CPU, None where it is not
         known.  An entry's second clause does not indent again, a return's unindents last.

@@ -66,8 +66,8 @@ def planned_rows(probes: Sequence[ListedProbe]) -> str:
 
 
 def _alike(one: ListedProbe, other: ListedProbe | None) -> bool:
-    """Whether the report of the next probe is that of this one, too: names that are offsets are
-    those of instructions."""
+    """Return whether the report of the next probe is that of this one, too: names that are offsets
+    are those of instructions."""
     if other is None:
         return False
     instructions = one.provider == other.provider and one.name.isdecimal() == other.name.isdecimal()

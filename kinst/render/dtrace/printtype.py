@@ -30,7 +30,8 @@ Symbolise = Callable[[int], str]
 
 
 def print_value(type_: DType, data: bytes, symbolise: Symbolise) -> str:
-    """The text of print() for a value of this type.  symbolise: address to module`function."""
+    """Return the text of print() for a value of this type. symbolise: address to
+    module`function."""
     out: list[str] = []
     _Printer(data, symbolise, out).member("", type_, 0, 0, 0, 0)
     text = "".join(out)

@@ -36,7 +36,7 @@ class SymbolText:
         return f"  {self.symbol(value, type_):<{NAME_WIDTH}}"
 
     def address(self, value: int) -> str:
-        """An integer that is an address, as the default layout of aggregations shows it."""
+        """Return an integer that is an address, as the default layout of aggregations shows it."""
         return f"  {shown(value, self.names.kernel(value)):<{NAME_WIDTH}}"
 
     def formatted(self, value: bytes, type_: DType, spec: Spec) -> str:
@@ -50,7 +50,7 @@ class SymbolText:
         return text.format(self.symbol(value, type_).encode(), str)
 
     def symbol(self, value: bytes, type_: SymbolType) -> str:
-        """The name of what sym() and the like recorded."""
+        """Return the name of what sym() and the like recorded."""
         address = words_of(value)[-1]
         symbol = self.names.symbol(value, type_)
         if type_.kind in ("mod", "umod"):

@@ -45,7 +45,7 @@ def text(field: int, value: str | bytes) -> bytes:
 
 
 def encode(timeline: Timeline) -> bytes:
-    """The trace: descriptors of its tracks, then its events."""
+    """Return the trace: descriptors of its tracks, then its events."""
     tracks = dict.fromkeys(mark.track for mark in timeline.marks)
     packets = [*_descriptors(list(tracks), timeline.names)]
     for mark in timeline.marks:
@@ -62,7 +62,7 @@ def encode(timeline: Timeline) -> bytes:
 
 
 def track_number(track: Track) -> int:
-    """The uuid of a track."""
+    """Return the uuid of a track."""
     if isinstance(track, Thread):
         return _THREAD | track.tid
     return (_ON_CPU if track.threads else _CPU) | track.number

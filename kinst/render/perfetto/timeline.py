@@ -61,7 +61,7 @@ class Timeline:
 
 
 def timeline(records: Sequence[Record]) -> Timeline:
-    """The timeline of a trace's records."""
+    """Return the timeline of a trace's records."""
     return _Maker(sorted(records, key=lambda one: one.time_ns)).made()
 
 
@@ -119,7 +119,7 @@ class _Maker:
         return Thread(tid, pid if isinstance(pid, int) else None)
 
     def _switch(self, record: Record, thread: Thread) -> Iterator[Mark]:
-        """The CPU's track, where another thread is on it than before."""
+        """Return the CPU's track, where another thread is on it than before."""
         before, cpu = self._running.get(record.cpu), Cpu(record.cpu, True)
         if before is not None and before.tid == thread.tid:
             return
