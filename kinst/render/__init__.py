@@ -1,8 +1,8 @@
-"""Rank 5: one file or folder for each output format; a renderer is found by its name.
+"""One file or folder for each output format; a renderer is found by its name.
 
 A module or package NAME here offers RENDERER, a class that is made with (destination, schema):
-where to write, and what the records mean.  It shows one event after another.  LINES, if there, says
-whether it shows the source lines of frames.
+where to write, and the meaning of records.  It shows one event after another.  LINES, if there,
+says whether it shows the source lines of frames.
 
 Tested by tests/test_contracts.py.
 """
@@ -34,7 +34,7 @@ def _no_shell(command: str, capture: bool) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a renderer's text goes, and what it is about.
+    """Where a renderer's text goes, and what was traced.
 
     Attributes:
         write: takes data (standard output, or the file of -o).
@@ -55,7 +55,7 @@ class Destination:
 
 
 class Renderer(Protocol):
-    """Turns events into output, each at once."""
+    """Turns events into output, one after another."""
 
     def show(self, event: Event) -> None: ...
 
@@ -76,14 +76,14 @@ def formats() -> tuple[str, ...]:
 
 
 def renderer(name: str) -> RendererFactory:
-    """Return the renderer of a format. Raises KinstError for a name that there is none of."""
+    """Return the renderer of a format.  Raises KinstError for an unknown name."""
     made: RendererFactory = _module(name).RENDERER
     return made
 
 
 def shows_lines(name: str) -> bool:
-    """Return whether a format shows the source lines of frames. Raises KinstError as renderer()
-    does."""
+    """Return whether a format shows the source lines of frames.  Raises KinstError for an unknown
+    name."""
     return bool(getattr(_module(name), "LINES", False))
 
 

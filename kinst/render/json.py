@@ -1,7 +1,7 @@
 """One JSON object a line (docs/json.md, and json.schema.json beside this file).
 
-Records are formatted in bulk, as the text is: a line's constant parts are a %-template of their
-clause, so that only what differs is made for each record.
+Records are formatted in bulk, from their bytes (kinst.consumer): each clause has a %-template with
+the constant parts of its lines, so that only the values are formatted for each record.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kinst.events import (
 )
 from kinst.render import Destination
 
-STACKS_KEPT = 1 << 16  # encoded stacks that are remembered
+STACKS_KEPT = 1 << 16  # encoded stacks in the cache
 _string = json.encoder.encode_basestring_ascii
 _PROBE_AND_CPU = Field(RECORD_PROBE, 8, StringType())
 
@@ -53,12 +53,12 @@ _PROBE_AND_CPU = Field(RECORD_PROBE, 8, StringType())
 
 
 def encoded(value: object) -> str:
-    """Any value of an event as JSON."""
+    """Return any value of an event as JSON."""
     return json.dumps(structured(value), separators=(",", ":"), allow_nan=False)
 
 
 def structured(value: object) -> object:
-    """Return a value as what json.dumps() knows."""
+    """Return a value as types that json.dumps() knows."""
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, Stack):
@@ -80,7 +80,7 @@ def structured(value: object) -> object:
 
 
 def _frame(frame: Frame) -> dict[str, object]:
-    """What is not known is left out."""
+    """Return the known members of a frame."""
     found: dict[str, object] = {"address": f"{frame.address:#x}"}
     if frame.module:
         found["module"] = frame.module
@@ -104,7 +104,7 @@ def _key(part: KeyPart) -> object:
 
 
 def _value_column(one: ValueField, frames: FrameFinder) -> tuple[str, Column]:
-    """(%-directive, what makes its values of many rows)."""
+    """Return a %-directive, and a function from many rows to its values."""
     field, type_ = one.field, one.field.type
     if isinstance(type_, IntType | PointerType) and type_.size == field.size:
         signed = is_signed(type_)
@@ -118,7 +118,8 @@ def _value_column(one: ValueField, frames: FrameFinder) -> tuple[str, Column]:
 
 
 def _stack_column(field: Field, type_: StackType, frames: FrameFinder) -> Column:
-    """Stacks repeat: each is encoded once."""
+    """Return a function from many rows to stacks as JSON.  Stacks repeat, and each is encoded
+    once."""
     known: dict[bytes, str] = {}
 
     def one(value: bytes) -> str:
@@ -138,8 +139,14 @@ def record_template(
     frames: FrameFinder,
     prefix: Callable[[int], str],
 ) -> RowTemplate:
-    """Return the lines of a clause's records. prefix: a line up to the time, by the u64 that is
-    probe id and CPU."""
+    """Return the lines of a clause's records.
+
+    Args:
+        clause: its index.
+        fields: its values.
+        frames: names addresses.
+        prefix: returns a line up to the time, from the u64 of probe id and CPU.
+    """
     out = TemplateBuilder()
     out.column("%s", lambda rows: [prefix(v) for v in values_of(rows, _PROBE_AND_CPU, False)])
     out.column("%d", lambda rows: values_of(rows, TIME, False))
@@ -159,7 +166,7 @@ def record_template(
 
 
 class JsonLines:
-    """Every event but the marks is a line."""
+    """Writes a line for every event except marks."""
 
     def __init__(self, destination: Destination, schema: Schema) -> None:
         self._write = destination.write
@@ -172,7 +179,7 @@ class JsonLines:
         self._clauses = {clause.index: (clause, layout) for clause, layout in schema.clauses()}
         self._templates: dict[int, RowTemplate] = {}
         self._prefixes: dict[int, str] = {}
-        # What the command writes comes in pieces, whose ends may be inside a character.
+        # The command's output comes in pieces, which may end inside a character.
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def show(self, event: Event) -> None:
@@ -211,7 +218,7 @@ class JsonLines:
                 self._line("end", reason=event.reason, status=event.status, **error, **self._traced)
 
     def close(self) -> None:
-        """Nothing of it is open."""
+        """Do nothing: no file is open."""
 
     def _line(self, type_: str, **members: object) -> None:
         self._write(encoded({"type": type_, **members}) + "\n")

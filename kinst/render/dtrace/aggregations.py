@@ -1,8 +1,8 @@
 """Aggregations as dtrace(1) shows them: the default layout, printa() formats, distributions.
 
-Facts from libdtrace's behaviour and the Dynamic Tracing Guide, "Aggregations": keys are shown as
-trace() shows values but in their own widths, a value takes 16 columns, rows are in the order
-of their values and then of their keys, aggregations in the order of their first appearance.
+Sources: libdtrace's behaviour and the Dynamic Tracing Guide, "Aggregations".  Keys look as trace()
+shows values, but have widths of their own; a value takes 16 columns; rows are in the order of their
+values and then of their keys, aggregations in the order of their first appearance.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from kinst.render.dtrace.distributions import (
 from kinst.render.dtrace.symbols import NO_SYMBOLS, SymbolText
 
 KEY_STRING_WIDTH = 50
-ADDRESS = "uintptr_t"  # D's type of caller and ucaller
-PACKED_WIDTH = 16  # of a key that is no integer, right-aligned, with agghist and aggpack
+ADDRESS = "uintptr_t"  # the type of caller and ucaller
+PACKED_WIDTH = 16  # of a right-aligned key that is no integer, with agghist and aggpack
 
 
 @dataclass(frozen=True, slots=True)
 class AggOptions:
-    """dtrace's options of the same names."""
+    """Options of dtrace(1) with these names."""
 
     agghist: bool = False
     aggpack: bool = False
@@ -65,7 +65,7 @@ class AggOptions:
 
     @property
     def utf8(self) -> bool:
-        """Whether bars are made of Unicode's block elements."""
+        """Return whether bars are made of Unicode's block elements."""
         return self.encoding == "utf8"
 
 
@@ -73,14 +73,15 @@ class AggOptions:
 
 
 def _shown_key(value: Value, field: Field, options: AggOptions, *, narrow: bool = False) -> str:
-    """narrow: as with agghist and aggpack, strings right-aligned in few columns."""
+    """Return the text of a key; with `narrow`, strings are right-aligned in few columns, as agghist
+    and aggpack have them."""
     raw = options.rawbytes
     if isinstance(value, bytes) and is_address_data(field):
         return options.names.data(value, field.type)
     if isinstance(value, bytes) and isinstance(field.type, StructType):
         if field.size not in INTEGER_WIDTH:
             return traced_bytes(value, False, raw, KEY_STRING_WIDTH)
-        value = int.from_bytes(value, "little")  # libdtrace goes by the size alone
+        value = int.from_bytes(value, "little")  # libdtrace decides by the size alone
     if isinstance(value, bytes):
         if narrow and not raw and printable(value):
             return f" {text(value):>{PACKED_WIDTH}}"
@@ -101,7 +102,7 @@ def _shown_value(table: KeyedTable, data: Data, options: AggOptions) -> str:
 
 
 def _key_columns(table: KeyedTable) -> int:
-    """How wide the keys of one row are with agghist and aggpack."""
+    """Return the width of one row's keys with agghist and aggpack."""
     return sum(1 + INTEGER_WIDTH.get(_integer_size(f), PACKED_WIDTH) for f in table.keys)
 
 
@@ -115,7 +116,7 @@ def _integer_size(field: Field) -> int:
 
 
 def _histogram(table: KeyedTable, options: AggOptions) -> list[str]:
-    """agghist: the rows of one table as one drawing, each value a bar (dt_print_datum()).
+    """Draw the rows of one table for agghist, each value as a bar (dt_print_datum()).
 
     The option is for count() and sum(); avg() and stddev() are drawn by their values, too."""
     rows, function = sorted_rows([table], options), table.aggregation.function
@@ -132,7 +133,7 @@ def _histogram(table: KeyedTable, options: AggOptions) -> list[str]:
 
 
 def _packed(table: KeyedTable, options: AggOptions) -> list[str]:
-    """aggpack: each distribution in one row, under one head (dt_print_datum())."""
+    """Draw distributions for aggpack, each in one row, under one head (dt_print_datum())."""
     rows, function = sorted_rows([table], options), table.aggregation.function
     if not rows:
         return []
@@ -145,7 +146,7 @@ def _packed(table: KeyedTable, options: AggOptions) -> list[str]:
 
 
 def default_rows(tables: Sequence[KeyedTable], options: AggOptions) -> list[str]:
-    """Rows of one table, or of several joined by key, in dtrace's default layout."""
+    """Return the rows of one table, or of several joined by key, in dtrace(1)'s default layout."""
     name = tables[0].aggregation.function.name
     if len(tables) == 1 and options.agghist and name in TOTALLED:
         return _histogram(tables[0], options)
@@ -178,7 +179,7 @@ class _FormattedRow:
         return next(self._keys)
 
     def value(self) -> tuple[KeyedTable, Data]:
-        """Return the next aggregation's value; the last one again when there is no next."""
+        """Return the next aggregation's value; after the last one, that again."""
         at = self._current
         self._current = min(at + 1, len(self._tables) - 1)
         return self._tables[at], self._data[at]
@@ -230,7 +231,7 @@ def _part_text(
 def formatted_rows(
     tables: Sequence[KeyedTable], format_: PrintfFormat, options: AggOptions, symbolise: Symbolise
 ) -> list[str]:
-    """Rows of one table, or of several joined by key, each by a printa() format."""
+    """Return the rows of one table, or of several joined by key, by a printa() format."""
     rows = []
     for key, data in sorted_rows(tables, options):
         row = _FormattedRow(tables, key, data)

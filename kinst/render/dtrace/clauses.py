@@ -1,7 +1,7 @@
-"""Clauses compiled for printing: what text their records make.
+"""Compile clauses to templates of the text that their records make.
 
 A clause has a template for each stretch of its actions between those that act (events.Batch.part),
-so that a block of records of one clause is formatted by a handful of bulk operations.
+so that a few operations format a whole block of records.
 
 Tested by tests/render/dtrace/test_renderer.py.
 """
@@ -30,7 +30,15 @@ INTEGER_WIDTH = {1: 3, 2: 5, 4: 8, 8: 16}  # of a traced integer, by size
 
 @dataclass(frozen=True, slots=True)
 class TraceStyle:
-    """quiet: values alone.  raw: strings as bytes too.  flow: as flowindent has it."""
+    """How records are shown.
+
+    Attributes:
+        quiet: values alone.
+        raw: strings as bytes, too.
+        symbolise: names an address.
+        names: text of stacks and symbols.
+        flow: with indentation (flowindent).
+    """
 
     quiet: bool
     raw: bool
@@ -41,12 +49,12 @@ class TraceStyle:
 
 def printable(value: bytes) -> bool:
     """Return whether trace() shows bytes as text."""
-    # isprint(3) or isspace(3) in the C locale, backspace, bell.
+    # isprint(3) or isspace(3) in the C locale, backspace or bell.
     return all(0x20 <= c <= 0x7E or 0x07 <= c <= 0x0D for c in value)
 
 
 def dump(value: bytes) -> str:
-    """Bytes that are not text, as trace() shows them: 16 a line in hexadecimal and ASCII."""
+    """Return bytes that are not text as trace() shows them: 16 a line in hexadecimal and ASCII."""
     digits = "0123456789abcdef"
     lines = ["\n" + " " * 11 + "".join(f"  {d}" for d in digits) + f"  {digits}\n"]
     for at in range(0, len(value), 16):
@@ -65,7 +73,7 @@ def traced_string(value: bytes, width: int, quiet: bool, raw: bool) -> str:
 
 
 def traced_signed(size: int) -> bool:
-    """trace() shows 8 and 4 bytes as signed, fewer as unsigned, whatever their type."""
+    """Return whether trace() shows so many bytes as signed, whatever their type."""
     return size >= 4
 
 
@@ -76,7 +84,7 @@ def _print(out: TemplateBuilder, type_: DType, field: Field, style: TraceStyle) 
 
 
 def traced_bytes(value: bytes, quiet: bool, raw: bool, width: int = STRING_WIDTH) -> str:
-    """A structure or array as trace() shows it: as text when it is nothing else up to NULs."""
+    """Return a structure or array as trace() shows it: as text if it is text up to NULs."""
     text, _, rest = value.partition(b"\0")
     if text and not raw and printable(text) and not rest.strip(b"\0"):
         return traced_string(text, width, quiet, raw)
@@ -115,7 +123,8 @@ def _trace(out: TemplateBuilder, field: Field, style: TraceStyle) -> None:
 
 
 def _dumped(fields: tuple[Field, ...]) -> Column:
-    """Write tracemem(): the dump of the first field, or of as much of it as the second says."""
+    """Return a column for tracemem(): the dump of the first field, or of as much of it as the
+    second says."""
     memory = fields[0]
 
     def column(rows: Bytes) -> list[object]:
@@ -134,10 +143,14 @@ def compile_clause(
     style: TraceStyle,
     prefix: Callable[[int], str],
 ) -> tuple[RowTemplate | None, ...]:
-    """Templates of the parts of a record of this clause; None for a part that shows nothing.
+    """Return templates of the parts of this clause's records; None for a part that shows nothing.
 
-    prefix: the first columns of a row, by the u64 that is probe id and CPU (RECORD_PROBE and
-    RECORD_CPU); not asked in quiet mode.
+    Args:
+        clause: the clause.
+        layout: of its records.
+        style: how they are shown.
+        prefix: returns the first columns of a row, from the u64 of probe id and CPU (RECORD_PROBE
+            and RECORD_CPU); not called in quiet mode.
     """
     out, parts = TemplateBuilder(), list[RowTemplate | None]()
     silent = is_silent(clause)

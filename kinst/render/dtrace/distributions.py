@@ -1,7 +1,7 @@
 """The drawings of quantize(), lquantize() and llquantize(), and of agghist and aggpack.
 
-Facts from the Dynamic Tracing Guide, "Aggregations", and libdtrace (dt_print_quantize(),
-dt_print_quantline(), dt_print_packed()), from where also the widths are.
+Sources: the Dynamic Tracing Guide, "Aggregations", and for the widths libdtrace
+(dt_print_quantize(), dt_print_quantline(), dt_print_packed()).
 
 Tested by tests/render/dtrace/test_aggregations.py.
 """
@@ -22,22 +22,22 @@ from kinst.core.records import QUANTIZE_BUCKETS, QUANTIZE_ZERO
 from kinst.dlang.typed import AggFunction
 
 BAR = 40
-ZOOM = 0.95  # how much of the bar the highest bucket fills with aggzoom
+ZOOM = 0.95  # part of a full bar that the highest bucket fills with aggzoom
 DISTRIBUTIONS = frozenset(("quantize", "lquantize", "llquantize"))
-TOTALLED = frozenset(("count", "sum", "avg", "stddev"))  # what agghist is for
-PACKED = frozenset(("quantize", "lquantize"))  # what aggpack is for
+TOTALLED = frozenset(("count", "sum", "avg", "stddev"))  # functions that agghist draws
+PACKED = frozenset(("quantize", "lquantize"))  # functions that aggpack draws
 # Terminals that cannot show Unicode's block elements.
 PLAIN_TERMINALS = frozenset(("sun", "sun-color", "dumb"))
 FULL_BLOCK = 0x2588
-LEFT_BLOCK = 0x258F  # an eighth of a block; those of more are before it
-LOWER_BLOCK = 0x2581  # an eighth of a block; those of more are behind it
+LEFT_BLOCK = 0x258F  # an eighth of a block; larger parts are at lower code points
+LOWER_BLOCK = 0x2581  # an eighth of a block; larger parts are at higher code points
 EIGHTHS = 8
 LINEAR_WIDTH = 8  # of a packed lquantize()'s bounds
 BOUND_WIDTH = 4  # of a packed quantize()'s bounds at least
 
 
 def total_of(values: Iterable[int], zoom: bool) -> float:
-    """What a full bar stands for: the sum of all, or with aggzoom a little more than the
+    """Return the value of a full bar: the sum of all, or with aggzoom a little more than the
     highest."""
     if zoom:
         return max((abs(v) for v in values), default=0) / ZOOM
@@ -45,13 +45,14 @@ def total_of(values: Iterable[int], zoom: bool) -> float:
 
 
 def head(width: int = 0) -> str:
-    """Return the line above a drawing. width: of the keys on its left (agghist), 0 for values."""
+    """Return the line above a drawing; `width` is that of the keys on its left (agghist), or 0 for
+    values."""
     title = f"{'key':>{width}}" if width else f"{'value':>16}"
     return f"\n{title} {'------------- Distribution -------------':>41} {'count':<9}\n"
 
 
 def _blocks(count: int, total: float) -> str:
-    """A bar of Unicode's block elements, to an eighth of a column."""
+    """Return a bar of Unicode's block elements, to an eighth of a column."""
     length = abs(count) * BAR / total
     whole = int(length)
     eighths = int((length - whole) * EIGHTHS)
@@ -62,8 +63,16 @@ def _blocks(count: int, total: float) -> str:
 def bar(
     count: int, shown: int, total: float, positives: bool, negatives: bool, utf8: bool = False
 ) -> str:
-    """One bar and its number.  total: what a full bar stands for.  positives, negatives:
-    whether the drawing has such bars, which share its columns."""
+    """Return one bar and its number.
+
+    Args:
+        count: its value.
+        shown: the number.
+        total: the value of a full bar.
+        positives: whether the drawing has positive bars; both kinds share its columns.
+        negatives: whether it has negative ones.
+        utf8: whether to use Unicode's block elements.
+    """
     length = BAR // 2 if positives and negatives else BAR
     depth = int(abs(count) * length / total + 0.5) if total else 0
     ats, spaces = "@" * depth, " " * (length - depth)
@@ -92,7 +101,7 @@ def _labels(function: AggFunction, buckets: int) -> list[str]:
 
 
 def _shown_range(function: AggFunction, counts: Sequence[int]) -> tuple[int, int]:
-    """First and last bucket shown: those with data and one empty one on either side."""
+    """Return first and last bucket shown: those with data and an empty one on either side."""
     last = len(counts) - 1
     used = [i for i, count in enumerate(counts) if count]
     if not used:
@@ -122,8 +131,8 @@ def distribution(
 
 
 def used_range(function: AggFunction, rows: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """First and last bucket that rows of one aggregation show: of lquantize() all, else those
-    with data in any row, and an empty one on either side (none below the one of zero)."""
+    """Return first and last bucket that rows of one aggregation show: all of lquantize(), else
+    those with data in any row and an empty one on either side (none below the one of zero)."""
     if function.name == "lquantize":
         return 0, len(rows[0]) - 1
     used = [i for counts in rows for i, count in enumerate(counts) if count]
@@ -139,7 +148,7 @@ def _digits(bound: int) -> int:
 
 
 def _bounds(function: AggFunction, buckets: int, first: int, last: int) -> tuple[str, str]:
-    """What stands before and behind a packed drawing."""
+    """Return the text before and after a packed drawing."""
     labels = _labels(function, buckets)
     if function.name == "lquantize":
         return f"{labels[first]:>{LINEAR_WIDTH}} :", f": {labels[last]:<{LINEAR_WIDTH}}"
@@ -148,7 +157,8 @@ def _bounds(function: AggFunction, buckets: int, first: int, last: int) -> tuple
 
 
 def packed_head(function: AggFunction, first: int, last: int, width: int) -> str:
-    """Return the line above packed drawings of the buckets first to last. width: of the keys."""
+    """Return the line above packed drawings of the buckets first to last, after keys of `width`
+    columns."""
     low, high = LINEAR_WIDTH - 1, LINEAR_WIDTH
     if function.name == "quantize":
         low, high = _digits(quantize_bound(first)), _digits(quantize_bound(last))
@@ -157,7 +167,7 @@ def packed_head(function: AggFunction, first: int, last: int, width: int) -> str
 
 
 def _element(count: int, total: float, utf8: bool) -> str:
-    """One bucket as one character, by its height."""
+    """Return one bucket as one character, by its height."""
     if not count:
         return " "
     if count < 0:
@@ -169,8 +179,8 @@ def _element(count: int, total: float, utf8: bool) -> str:
 def packed(
     function: AggFunction, data: Data, first: int, last: int, zoom: bool, encoding: str
 ) -> str:
-    """quantize() or lquantize() data in one line.  encoding: ascii, utf8, or "" for what the
-    terminal can show."""
+    """Draw quantize() or lquantize() data in one line.  The encoding is ascii, utf8, or "" for the
+    terminal's."""
     utf8 = encoding == "utf8" if encoding else os.environ.get("TERM") not in PLAIN_TERMINALS
     counts = data.tolist()
     shown = counts[first : last + 1]

@@ -1,7 +1,7 @@
 """flowindent (-F): entries and returns shown as a tree (libdtrace's dt_flowindent()).
 
-The instructions at which an inlined function is entered and left are shown with its name, as the
-entry and return of a function are.
+The instructions at which an inlined function is entered and left are shown with its name, like the
+entry and return of a function.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ _STEP = 2
 
 
 def _kind(name: str) -> str:
-    """entry or return, for probes of that name or with that last part; else ""."""
+    """Return "entry" or "return" for probes of that name or with that last part, else ""."""
     last = name.rpartition("-")[2]
     return last if last in ("entry", "return") else ""
 
 
 @dataclass(slots=True)
 class FlowIndent:
-    """The indentation of each CPU.  A record is told by its probe and its clause.
+    """The indentation of each CPU.
 
-    crossings: by clause and by function and name of the probe, what the instruction is of an
-    inlined function."""
+    Attributes:
+        crossings: the inlined function that an instruction enters or leaves, by clause and by
+            function and name of the probe.
+    """
 
     crossings: dict[tuple[int, str, str], Crossing] = field(default_factory=dict)
     _indents: dict[int, int] = field(default_factory=dict)
@@ -40,10 +42,14 @@ class FlowIndent:
         return found or Crossing(_kind(name.name), name.function)
 
     def prefix(self, cpu: int, probe: Probe, clause: int, following: tuple[int, int] | None) -> str:
-        """Return the first columns of a record's row.
+        """Return the first columns of a record's row.  Only the first clause of an entry indents,
+        and only the last one of a return unindents.
 
-        following: (probe id, clause) of the next record of this CPU, None where it is not
-        known.  An entry's second clause does not indent again, a return's unindents last.
+        Args:
+            cpu: of the record.
+            probe: of the record.
+            clause: of the record.
+            following: (probe id, clause) of the next record of this CPU; None if it is not known.
         """
         this = probe.id, clause
         before = self._last.get(cpu)
@@ -68,7 +74,7 @@ class FlowIndent:
 
 
 def crossings_of(clauses: Iterable[Clause]) -> dict[tuple[int, str, str], Crossing]:
-    """Flow.crossings of a program."""
+    """Return FlowIndent.crossings of a program."""
     return {
         (clause.index, pattern.function, pattern.name): crossing
         for clause in clauses

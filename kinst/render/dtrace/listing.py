@@ -1,4 +1,4 @@
-"""dtrace(1)'s text of what -l and -v tell of probes and programs."""
+"""The text of dtrace(1)'s -l and -v about probes and programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
 
 
 def probe_rows(probes: Sequence[ListedProbe]) -> str:
-    """-l: a header, and one row for each probe."""
+    """Return the text of -l: a header, and one row for each probe."""
     return "\n".join([LIST_HEADER, *_names(probes)]) + "\n"
 
 
@@ -40,10 +40,10 @@ def _gap_rows(probe: ListedProbe) -> Iterator[str]:
 
 
 def planned_rows(probes: Sequence[ListedProbe]) -> str:
-    """-l -v: one row for each probe, and below it the instruction, its way or reason, and its
-    source line, then what leads to it and why it is planted no better, or the report of its
-    stability.  Those of all instructions are alike: they are
-    told once, at the end."""
+    """Return the text of -l -v.  Below the row of an instruction are its bytes, its way or the
+    reason for its refusal, its source line, what leads to it and why it is planted no better; below
+    other rows is the report of the probe's stability.  The reports of all instructions are equal
+    and come once, at the end."""
     lines = [LIST_HEADER]
     shown: set[int] = set()
     for probe, following in zip(probes, (*probes[1:], None), strict=True):
@@ -66,8 +66,8 @@ def planned_rows(probes: Sequence[ListedProbe]) -> str:
 
 
 def _alike(one: ListedProbe, other: ListedProbe | None) -> bool:
-    """Return whether the report of the next probe is that of this one, too: names that are offsets
-    are those of instructions."""
+    """Return whether the next probe has an equal report: names that are offsets are those of
+    instructions."""
     if other is None:
         return False
     instructions = one.provider == other.provider and one.name.isdecimal() == other.name.isdecimal()
@@ -79,7 +79,7 @@ def _probe_report(found: ProbeStability) -> str:
 
 
 def program_reports(programs: Sequence[ProgramStability]) -> str:
-    """-v: of every -n, -s, ..."""
+    """Return the reports of -v for every -n, -s, ..."""
     return "".join(
         program_report(
             described(p.text.letter, p.text.text, p.text.file), p.descriptions, p.statements
@@ -89,7 +89,7 @@ def program_reports(programs: Sequence[ProgramStability]) -> str:
 
 
 def description_reports(found: Sequence[tuple[ProbePattern, ProbeStability]]) -> str:
-    """-e -v: of each probe description."""
+    """Return the reports of -e -v for each probe description."""
     return "".join(
         f"\n{':'.join((p.provider, p.module, p.function, p.name))}\n{_probe_report(stability)}"
         for p, stability in found
@@ -97,7 +97,7 @@ def description_reports(found: Sequence[tuple[ProbePattern, ProbeStability]]) ->
 
 
 def matched_message(text: ProgramText, probes: int) -> str:
-    """What one text of a program has matched."""
+    """Return the message about how many probes one text of a program has matched."""
     if text.letter == "s":
         return script_matched(text.file, probes)
     return description_matched(text.text, probes)

@@ -1,4 +1,4 @@
-"""Where text goes: the first destination, or the file of the last freopen().
+"""The destination of text: standard output or -o's file, or the file of the last freopen().
 
 Tested by tests/render/dtrace/test_renderer.py.
 """
@@ -11,7 +11,7 @@ from kinst.render import Destination
 
 
 class TextOutput:
-    """What freopen() and ftruncate() are about."""
+    """Text output that freopen() and ftruncate() change."""
 
     def __init__(self, destination: Destination) -> None:
         self._first = destination
@@ -25,8 +25,8 @@ class TextOutput:
         self._file.flush()
 
     def reopen(self, path: str) -> None:
-        """Append to a file from now on; "": to what was written to at first.  A file that cannot
-        be opened is told, and the first destination takes its place."""
+        """Append to a file from now on, or to the first destination for "".  If the file cannot be
+        opened, say so and use the first destination."""
         self.close()
         if path:
             try:

@@ -30,8 +30,8 @@ Symbolise = Callable[[int], str]
 
 
 def print_value(type_: DType, data: bytes, symbolise: Symbolise) -> str:
-    """Return the text of print() for a value of this type. symbolise: address to
-    module`function."""
+    """Return the text of print() for a value of this type; `symbolise` returns module`function of
+    an address."""
     out: list[str] = []
     _Printer(data, symbolise, out).member("", type_, 0, 0, 0, 0)
     text = "".join(out)
@@ -58,7 +58,7 @@ def _character(value: int) -> str:
 
 
 def _name_of(type_: DType) -> str:
-    """As ctf_type_name() has it: a structure without a tag ends in a blank."""
+    """Return the name that ctf_type_name() returns: a structure without a tag ends in a blank."""
     text = str(type_)
     if isinstance(type_, StructType) and not type_.name and not type_.alias:
         return text + " "
@@ -76,9 +76,15 @@ class _Printer:
         return int.from_bytes(self.data[at : at + size], "little")
 
     def member(self, name: str, type_: DType, bit: int, bits: int, depth: int, nest: int) -> None:
-        """One member (or the whole value, or an array's element).
+        """Add one member, or the whole value, or an array's element.
 
-        bit: where it starts.  depth: in structures; nest: columns/4 that arrays add.
+        Args:
+            name: of the member.
+            type_: its type.
+            bit: where it starts.
+            bits: its bits.
+            depth: of structures around it.
+            nest: indentation that arrays add, in levels.
         """
         structured = isinstance(type_, StructType)
         element = nest != 0 and depth == 0
@@ -182,7 +188,7 @@ class _Printer:
         add("]")
 
     def _element(self, type_: DType, bit: int, nest: int) -> None:
-        """A structure in an array: its brace does not end the line."""
+        """Add a structure in an array, whose brace does not end the line."""
         inner: list[str] = []
         _Printer(self.data, self.symbolise, inner).member("", type_, bit, 0, 0, nest)
         self.out.append("".join(inner).removesuffix("\n"))

@@ -1,4 +1,4 @@
-"""Events as dtrace(1)'s text."""
+"""Show events as dtrace(1)'s text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HEADER = f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}\n"
 
 
 def agg_options(options: Options, symbols: SymbolText) -> AggOptions:
-    """How these options show aggregations."""
+    """Return the options for aggregations."""
     return AggOptions(
         agghist=options.agghist,
         aggpack=options.aggpack,
@@ -54,8 +54,8 @@ def agg_options(options: Options, symbols: SymbolText) -> AggOptions:
 
 
 class DtraceText:
-    """Rows by CPU, id and function (or only what the program prints, with quiet), aggregations
-    in dtrace(1)'s layout."""
+    """Writes rows with CPU, id and function (with quiet, only what the program prints), and
+    aggregations in dtrace(1)'s layout."""
 
     def __init__(self, destination: Destination, schema: Schema) -> None:
         self._first = destination
@@ -71,7 +71,7 @@ class DtraceText:
         self._compile()
 
     def _compile(self) -> None:
-        """Make the templates of every clause, for the options of now."""
+        """Make the templates of every clause, for the present options."""
         options, schema = self._options, self._schema
         symbols = SymbolText(schema.names, options.stackindent)
         style = TraceStyle(
@@ -106,7 +106,7 @@ class DtraceText:
                 self._compile()
             case TracingOver():
                 if event.reason == "interrupted":
-                    self._first.write("\n")  # ends the line where the terminal shows ^C
+                    self._first.write("\n")  # end the line on which the terminal shows ^C
             case Closing():
                 self._first.write("\n")  # dtrace(1)'s empty line above the last aggregations
 
@@ -146,7 +146,8 @@ class DtraceText:
         return [""] * len(rows) if template is None else template.render(rows)
 
     def _flowing(self, batch: Batch) -> None:
-        """flowindent: one by one, because the indentation of a row depends on those before."""
+        """Show records one by one for flowindent: the indentation of a row depends on those
+        before."""
         after = None if batch.following is None else batch.following.tolist()
         for at, clause in enumerate(batch.clauses.tolist()):
             self._clause = clause
@@ -174,4 +175,4 @@ class DtraceText:
             self._out.write("".join(rows))
 
 
-assert RECORD_CPU == RECORD_PROBE + 4  # a row's first columns are by both as one word
+assert RECORD_CPU == RECORD_PROBE + 4  # both are read as one word

@@ -23,13 +23,18 @@ INLINED = " (inlined)"
 
 @dataclass(frozen=True, slots=True)
 class SymbolText:
-    """indent: of a frame's line, in columns."""
+    """Text of recorded addresses.
+
+    Attributes:
+        names: of addresses.
+        indent: of a frame's line, in columns.
+    """
 
     names: Names = NO_NAMES
     indent: int = INDENT
 
     def data(self, value: bytes, type_: DType) -> str:
-        """As trace() and the default layout of aggregations show it."""
+        """Return a value as trace() and the default layout of aggregations show it."""
         if isinstance(type_, StackType):
             return self.stack(value, type_, self.indent)
         assert isinstance(type_, SymbolType)
@@ -40,8 +45,8 @@ class SymbolText:
         return f"  {shown(value, self.names.kernel(value)):<{NAME_WIDTH}}"
 
     def formatted(self, value: bytes, type_: DType, spec: Spec) -> str:
-        """By a conversion of printa(): %k for stacks (a width after - is the indentation), %a
-        and %A for symbols."""
+        """Return a value by a conversion of printa(): %k for stacks (a width after - is the
+        indentation), %a and %A for symbols."""
         if isinstance(type_, StackType):
             indent = (spec.width or 0) if "-" in spec.flags else self.indent
             return self.stack(value, type_, indent)
@@ -50,7 +55,7 @@ class SymbolText:
         return text.format(self.symbol(value, type_).encode(), str)
 
     def symbol(self, value: bytes, type_: SymbolType) -> str:
-        """Return the name of what sym() and the like recorded."""
+        """Return the name of the address that sym() or the like recorded."""
         address = words_of(value)[-1]
         symbol = self.names.symbol(value, type_)
         if type_.kind in ("mod", "umod"):
@@ -58,8 +63,8 @@ class SymbolText:
         return shown(address, symbol, offset=type_.kind == "uaddr")
 
     def stack(self, value: bytes, type_: StackType, indent: int) -> str:
-        """One frame a line, up to the first zero; inlined functions, innermost first, above the
-        frame whose code they are part of."""
+        """Return the text of a stack: one frame a line, up to the first zero.  Inlined functions,
+        innermost first, are above the frame whose code they are part of."""
         process = process_of(value) if type_.user else None
         lines = ["\n"]
         pad = " " * indent
@@ -69,7 +74,7 @@ class SymbolText:
                 continue
             symbol = self.names.frame(pc, caller=number > 0)
             module = symbol.module if symbol is not None else ""
-            # A return address is behind the call, perhaps behind the copy that calls.
+            # A return address is after the call, perhaps after the inlined copy that calls.
             for name in self.names.copies(pc - (number > 0)):
                 lines.append(f"{pad}{module}`{name}{INLINED}\n")
             lines.append(f"{pad}{shown(pc, symbol)}\n")

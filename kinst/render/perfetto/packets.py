@@ -1,4 +1,4 @@
-"""Perfetto's trace format: protocol buffers, of which a timeline needs six messages.
+"""Encode Perfetto's trace format: a timeline needs six messages of its protocol buffers.
 
 Sources: protos/perfetto/trace/ in Perfetto's source: trace_packet.proto, track_event/*.proto; the
 encoding: https://protobuf.dev/programming-guides/encoding.
@@ -16,14 +16,14 @@ from kinst.render.json import structured
 from kinst.render.perfetto.timeline import Cpu, Thread, Timeline, Track
 
 _VARINT, _BYTES = 0, 2  # wire types
-_SEQUENCE = 1  # any number: all packets are of one writer
+_SEQUENCE = 1  # any number: one writer writes all packets
 _CLEARED = 1  # SEQ_INCREMENTAL_STATE_CLEARED
-# What the numbers of tracks begin with: of threads, processes, CPUs' records, CPUs' threads, CPUs.
+# High bits of the uuids of tracks: threads, processes, CPUs' records, CPUs' threads, CPUs.
 _THREAD, _PROCESS, _CPU, _ON_CPU, _CPUS = (k << 32 for k in range(1, 6))
 
 
 def varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; negative numbers as of 64 bits."""
+    """Encode a number, seven bits a byte, the lowest first; negative numbers have 64 bits."""
     value &= MASK
     found = bytearray()
     while value > 0x7F:
@@ -34,12 +34,12 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """A field with a number."""
+    """Encode a field with a number."""
     return varint(field << 3 | _VARINT) + varint(value)
 
 
 def text(field: int, value: str | bytes) -> bytes:
-    """A field with a string, or with another message."""
+    """Encode a field with a string, or with another message."""
     data = value.encode("utf-8", "replace") if isinstance(value, str) else value
     return varint(field << 3 | _BYTES) + varint(len(data)) + data
 
@@ -54,7 +54,7 @@ def encode(timeline: Timeline) -> bytes:
             event += text(23, mark.name)
         event += b"".join(text(4, _annotation(k, one)) for k, one in enumerate(mark.values, 1))
         packets.append(number(8, mark.time_ns) + text(11, event))
-    flags = number(13, _CLEARED)  # of the first packet
+    flags = number(13, _CLEARED)  # the first packet's
     return b"".join(
         text(1, packet + number(10, _SEQUENCE) + (b"" if k else flags))
         for k, packet in enumerate(packets)
@@ -69,7 +69,7 @@ def track_number(track: Track) -> int:
 
 
 def _descriptors(tracks: list[Track], names: dict[int, str]) -> Iterator[bytes]:
-    """Packets with TrackDescriptor."""
+    """Yield packets with TrackDescriptor."""
     processes = {one.pid for one in tracks if isinstance(one, Thread) and one.pid is not None}
     for pid in sorted(processes):
         process = number(1, pid) + text(6, names.get(pid, str(pid)))
@@ -91,7 +91,7 @@ def _descriptors(tracks: list[Track], names: dict[int, str]) -> Iterator[bytes]:
 
 
 def _annotation(position: int, value: Value) -> bytes:
-    """DebugAnnotation: a value that was traced."""
+    """Encode a traced value as a DebugAnnotation."""
     found = text(10, value.name or f"value {position}")
     plain = value.value
     if isinstance(plain, int):

@@ -1,4 +1,4 @@
-"""Events to a trace of Perfetto's, written at the end: what is a slice is known only then.
+"""Write events as a Perfetto trace at the end, when all slices are known.
 
 Tested by tests/render/perfetto/test_timeline.py.
 """
@@ -32,11 +32,11 @@ class PerfettoRenderer:
                     self._to.shell(event.command, True).decode("utf-8", "surrogateescape")
                 )
             case End():
-                # What is written is text: so bytes go through as they are.
+                # The destination takes text; surrogates carry the bytes through.
                 data = encode(timeline(self._records))
                 self._to.write(data.decode("utf-8", "surrogateescape"))
             case _:
                 pass  # aggregations have no time
 
     def close(self) -> None:
-        """It opens no files."""
+        """Do nothing: no file is open."""

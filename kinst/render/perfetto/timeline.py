@@ -1,13 +1,13 @@
-"""Records as what a timeline shows: slices and instants on tracks.
+"""Turn records into a timeline: slices and instants on tracks.
 
-A record is its thread's where the program traces `tid`, else its CPU's, and so are those of the
-idle CPUs' threads.  An entry and the return that ends it (the last that is open in the thread) are
-a slice; where an open one has no return, as one that ends with a jump to another function, its
-slice ends with its caller's.  Entries of a function that has no return anywhere, returns without an
+A record is on its thread's track if the program traces `tid`; otherwise, and for the threads of
+idle CPUs, it is on its CPU's.  A return ends the thread's last open entry, and both are one slice.
+An entry without a return, such as that of a function that ends with a jump to another one, ends
+with its caller's slice.  Entries of a function that never returns in the trace, returns without an
 entry, and all other records are instants.
 
-Each CPU also has a track of the threads that were seen on it, from a record of one to the next of
-another: with a probe where the scheduler switches, that is who ran when.
+Each CPU also has a track of the threads that were seen on it, from a record of one thread to the
+next of another.  With a probe in the scheduler's switch, it shows which thread ran when.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ from dataclasses import dataclass, field
 from kinst.events import Record, Value
 
 BEGIN, END, INSTANT = range(1, 4)
-_IDENTITY = ("tid", "pid", "execname")  # what says whose a record is
+_IDENTITY = ("tid", "pid", "execname")  # values that identify a record's thread
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """pid: None where it is not traced."""
+    """The track of a thread.
+
+    Attributes:
+        tid: its id.
+        pid: of its process; None if that is not traced.
+    """
 
     tid: int
     pid: int | None
@@ -31,7 +36,12 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """What happened on a CPU.  threads: which of them ran; else records without a thread."""
+    """A track of a CPU.
+
+    Attributes:
+        number: of the CPU.
+        threads: whether it shows the threads that ran; else the records without a thread.
+    """
 
     number: int
     threads: bool = False
@@ -42,7 +52,15 @@ Track = Thread | Cpu
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """kind: BEGIN or END of a slice, or INSTANT.  name: "" of an END."""
+    """An event on a track.
+
+    Attributes:
+        time_ns: when.
+        kind: BEGIN or END of a slice, or INSTANT.
+        track: where.
+        name: "" for an END.
+        values: that were traced.
+    """
 
     time_ns: int
     kind: int
@@ -53,8 +71,12 @@ class Mark:
 
 @dataclass(slots=True)
 class Timeline:
-    """marks: in the order of time, and nested on each track.  names: of threads by tid, as they
-    were last."""
+    """What Perfetto shows.
+
+    Attributes:
+        marks: in the order of time, and nested on each track.
+        names: last name of each thread, by tid.
+    """
 
     marks: list[Mark] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
@@ -69,7 +91,7 @@ class _Maker:
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = records
         self._returned = {_function(one) for one in records if one.probe.name.name == "return"}
-        # Of several clauses of a probe the first makes the slice.
+        # The first of several clauses of a probe makes the slice.
         self._clause: dict[int, int] = {}
         for one in records:
             first = self._clause.get(one.probe.id, one.clause)
@@ -119,7 +141,7 @@ class _Maker:
         return Thread(tid, pid if isinstance(pid, int) else None)
 
     def _switch(self, record: Record, thread: Thread) -> Iterator[Mark]:
-        """Return the CPU's track, where another thread is on it than before."""
+        """Yield the marks on the CPU's track if another thread is on it than before."""
         before, cpu = self._running.get(record.cpu), Cpu(record.cpu, True)
         if before is not None and before.tid == thread.tid:
             return
