@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -127,6 +129,41 @@ def test_a_provider_asks_the_system_for_its_system_calls(add: Add) -> None:
     counted = run("syscall:::entry { @[probefunc] = count(); }",
                   *(Call("work", (n,), n % 2) for n in range(5)))  # fmt: skip
     assert counted.split() == ["work", "5"]
+
+
+CSV = """
+import sys
+import kinst.render
+kinst.render.__path__.append(sys.argv.pop(1))
+from kinst.cli.start import main
+sys.exit(main())
+"""
+PROGRAM = """BEGIN {
+    trace(-7); printf("%s", "a,\\"b\\""); @["one, two", 2] = sum(40); @["one, two", 2] = sum(2);
+    @sizes = lquantize(15, 0, 30, 10); exit(3);
+}"""
+
+
+def test_an_output_format_is_used_by_its_name(tmp_path: Path) -> None:
+    """By the command, which needs no machine for BEGIN; Python's csv reads what it has written."""
+    folder, out = tmp_path / "render", tmp_path / "out.csv"
+    folder.mkdir()
+    (folder / "csv.py").write_text(example("kinst/render/csv.py"))
+    for option in (["--csv"], ["-x", "format=csv"]):
+        out.unlink(missing_ok=True)
+        argv = [sys.executable, "-c", CSV, str(folder), *option, "-o", str(out), "-n", PROGRAM]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 3, done.stderr
+        record, *tables = csv.reader(out.read_text().splitlines())
+        assert int(record[0]) > 0 and record[1:3] == ["0", "dtrace:::BEGIN"]
+        assert record[3:] == ["-7", 'a,"b"']
+        assert sorted(tables) == [["@", "one, two", "2", "42"], ["@sizes", "10", "20", "1"]]
+
+
+def test_without_its_file_the_format_is_unknown() -> None:
+    argv = [sys.executable, "-m", "kinst.cli.start", "-x", "format=csv", "-n", "BEGIN { exit(0); }"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0 and "format=csv: no such format" in done.stderr
 
 
 def test_a_system_without_system_calls_has_none_of_that_provider(add: Add) -> None:
