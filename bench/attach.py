@@ -1,21 +1,20 @@
-"""What tracing a running QEMU costs (--attach), beside a guest of kinst's own (--vm).
+"""Measure what tracing a running QEMU costs (--attach), beside a guest of kinst's own (--vm).
 
     .venv/bin/python bench/attach.py [--vm ISA] [--passes N] [--only hits|times|kills]
 
-Hits.  Two guests run the same kernel on the same machine and CPU: one that kinst has booted, one
-that a plain QEMU line has.  Both have the kernel and what kinst plants at the same addresses
-(nokaslr): how many of them share a slot of QEMU's tables of translated code is chance otherwise,
-and can cost more than a hit by jump.  In both a program reads one byte of /dev/zero in short
-rounds, by turns with and without probes at the first instructions of three functions that each read
-calls; the least of all rounds counts, as in bench/hit_cost.py.  Every hit is counted, or the
-benchmark fails.
+Hits.  Two guests run the same kernel on the same machine and CPU: kinst has booted one, a plain
+QEMU command line the other.  Both have the kernel, and all that kinst plants, at the same addresses
+(nokaslr): otherwise chance decides how many of these share a slot of QEMU's tables of translated
+code, which can cost more than a hit by jump.  In both a program reads one byte of /dev/zero in
+short rounds, by turns with and without probes at the first instructions of three functions that
+each read calls; the least of all rounds counts.  Every hit is counted, or the benchmark fails.
 
 Times.  The kinst command is started anew each time, on the plain guest, where a program reads all
-the time.  "First record": from the command's start until its first line is there.  How long the
-guest stood still is QEMU's own word: its monitor says when the machine stops and goes on.
+the time.  "First record": from the command's start until its first line arrives.  QEMU's monitor
+says when the machine stops and goes on, and so how long the guest stood still.
 
 Kills.  kinst is killed at a random moment of attaching, planting, tracing or unplanting, and the
-guardian undoes what it did: for how long the guest stood still from then on, at once, at most.
+guardian undoes what it did.  The figure is the longest time that the guest stood still after that.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from kinst.events import Batch
 SITE = "kinst::vfs_read:0"
 SITES = ("kinst::ksys_read:0", SITE, "kinst::read_zero:0")  # a hit of each is one read
 COUNT = f'{", ".join(SITES)} /execname == "rounds"/ {{ @ = count(); }}'
-PLANTED = 'tick-50ms { printf("planted"); }'  # the first is behind planting
+PLANTED = 'tick-50ms { printf("planted"); }'  # it fires first after planting
 SAME_PLACES = "nokaslr"
 QUICK, MIDDLE = Effort(1000, 250), Effort(1000, 60)
 WAYS = {"jump": QUICK, "trap": MIDDLE}
@@ -57,7 +56,7 @@ COMMAND = Path(sys.executable).with_name("kinst")
 
 
 def own_rounds(guest: Guest, program: kinst.Program, effort: Effort) -> tuple[list[float], int]:
-    """ns of a call in each round, and hits counted, in kinst's own guest."""
+    """Return the ns of a call in each round, and the hits counted, in kinst's own guest."""
     ran = guest.trace(program, effort.alone)
     return rounds_of(ran.output), _count(ran.aggregations)
 
@@ -65,7 +64,7 @@ def own_rounds(guest: Guest, program: kinst.Program, effort: Effort) -> tuple[li
 def attached_rounds(
     guest: PlainGuest, machine: kinst.Machine, program: kinst.Program, effort: Effort
 ) -> tuple[list[float], int]:
-    """The same in the other, whose command is started once the probes are planted."""
+    """Return the same of the other guest, whose command starts once the probes are planted."""
     output = ""
 
     def work() -> None:
@@ -93,7 +92,7 @@ def _count(tables: dict[str, kinst.Table]) -> int:
 
 
 def measure_hits(isa: str, passes: int) -> bool:
-    """Print what a hit costs; whether attached it is at most 1.3 times as much."""
+    """Print what a hit costs; return whether it costs at most 1.3 times as much when attached."""
     with tempfile.TemporaryDirectory() as folder:
         copies = compile_programs(["rounds"], Path(folder), isa)
         own = Guest(copies, isa, SAME_PLACES)
@@ -158,7 +157,7 @@ def measure_times(isa: str, runs: int) -> None:
                 for _ in range(runs):
                     plain.stops.take()
                     first.append(_first_record(plain, program))
-                    time.sleep(0.2)  # for QEMU to tell
+                    time.sleep(0.2)  # until QEMU's events have arrived
                     stops = [end - start for start, end in plain.stops.take()]
                     stood.append(sum(stops))
                     longest.append(max(stops))
@@ -169,7 +168,7 @@ def measure_times(isa: str, runs: int) -> None:
 
 
 def measure_kills(isa: str, kills: int) -> None:
-    """Print for how long the guest stands still once kinst is killed, at any moment of a trace."""
+    """Print how long the guest stands still after kinst is killed, at any moment of a trace."""
     chance, after = random.Random(isa), list[float]()
     with tempfile.TemporaryDirectory() as folder:
         copies = compile_programs(["rounds"], Path(folder), isa)
@@ -181,7 +180,7 @@ def measure_kills(isa: str, kills: int) -> None:
                 forced = [] if way == "auto" else ["-x", f"plant={way}"]
                 command = [*_command(plain), *forced, "-o", "/dev/null", "-qn", EVERY]
                 child = subprocess.Popen(command)
-                if chance.random() < 0.3:  # it is unplanting then
+                if chance.random() < 0.3:  # during unplanting
                     time.sleep(1.5 * whole)
                     child.terminate()
                     time.sleep(chance.uniform(0.0, 0.2) * whole)
@@ -202,12 +201,12 @@ def measure_kills(isa: str, kills: int) -> None:
 
 
 def _count_alive(plain: PlainGuest) -> int:
-    """Rounds that the guest runs when it is asked to."""
+    """Return how many rounds the guest runs on request."""
     return len(rounds_of(plain.run("rounds 10 3")))
 
 
 def _wait_undone(plain: PlainGuest) -> None:
-    """Until no process of kinst's is at the machine, and QEMU has told of all stops."""
+    """Wait until no process of kinst's has the machine, and QEMU's events have arrived."""
     deadline = time.monotonic() + 60.0
     words = ("--attach", str(plain.pid))
     while time.monotonic() < deadline:
@@ -243,7 +242,7 @@ def _first_record(plain: PlainGuest, program: str) -> float:
 
 
 def _spread(values: Sequence[float], scale: float = 1.0) -> str:
-    """Least, median and most."""
+    """Return least, median and most as text."""
     low, middle, high = (f(values) * scale for f in (min, statistics.median, max))
     return f"{low:.3g} to {high:.3g} (median {middle:.3g})"
 

@@ -1,4 +1,4 @@
-"""What hits are to cost at most, and which part of sites may be traps: a verdict for each."""
+"""Bars for the cost of hits and for the share of traps, and a verdict for each."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-Verdict = tuple[str, bool]  # what was found and what is wanted, and whether it is so
+Verdict = tuple[str, bool]  # figure and bar as text, and whether it is met
 
 
 class ShortSite(Protocol):
-    """A site that was planted alone: the best way and what a hit costs by it and by a trap, ns."""
+    """A site that was planted alone: the best way, and ns of a hit by it and by a trap."""
 
     @property
     def way(self) -> str: ...
@@ -29,10 +29,15 @@ class TrapShares(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """ns: a mode of bench/hit_cost.py, or the end of its name, to what a hit may cost.  cheap: so
-    many of 100 short sites are to cost less than so many ns.  traps, alone: percent of instructions
-    that may be traps with their functions, and by themselves.  reached: percent of short sites that
-    are to be planted by a run or a gate, each at `times` less than its trap."""
+    """The bars of one ISA.
+
+    Attributes:
+        ns: what a hit may cost, by mode of bench/hit_cost.py or the end of its name.
+        cheap: (how many of 100 short sites must cost less, than so many ns).
+        traps: percent of instructions that may be traps, (with their functions, by themselves).
+        reached: (percent of short sites that must be planted by a run or a gate, how many times
+            cheaper than by a trap).
+    """
 
     ns: Mapping[str, float]
     cheap: tuple[int, float] | None = None
@@ -61,7 +66,7 @@ BARS = {
 def bars_of(
     isa: str, ns: Mapping[str, float], short: Sequence[ShortSite], shares: TrapShares | None
 ) -> list[Verdict]:
-    """The verdicts on what was measured: ns of hits by mode, short sites, shares of traps."""
+    """Return the verdicts on ns of hits by mode, short sites, and shares of traps."""
     bars, found = BARS[isa], list[Verdict]()
     for name, most in bars.ns.items():
         for mode, cost in ns.items():

@@ -1,4 +1,4 @@
-"""How long a benchmark may take, and what it says of where it is."""
+"""The time that a benchmark may take, and its progress messages."""
 
 from __future__ import annotations
 
@@ -11,37 +11,43 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Budget:
-    """seconds: of all.  Parts of it are asked for by the fraction at which they have to end."""
+    """Time of a benchmark; a part of it ends at a fraction of all.
+
+    Attributes:
+        seconds: of the whole benchmark.
+        started: time.monotonic() at its start.
+        failures: what was left out.
+    """
 
     seconds: float
     started: float = field(default_factory=time.monotonic)
-    failures: list[str] = field(default_factory=list)  # of what was left out
+    failures: list[str] = field(default_factory=list)
 
     def used(self) -> float:
         return time.monotonic() - self.started
 
     def over(self, part: float, more: float = 0.0) -> bool:
-        """Whether `part` of the time will be over in `more` seconds."""
+        """Return whether the fraction `part` of the time will be over in `more` seconds."""
         return self.used() + more > part * self.seconds
 
     def say(self, what: str) -> None:
-        """On stderr, with the time, so that whoever waits sees what it is that takes so long."""
+        """Print progress to stderr, with the time."""
         print(f"{self.used():6.0f} s  {what}", file=sys.stderr, flush=True)
 
     def failed(self, what: str) -> None:
-        """Something is not measured: it is told at the end, too."""
+        """Report that something is not measured, now and at the end."""
         self.failures.append(what)
         self.say(f"FAILED {what}")
 
 
 def go_first(guests: bool = False) -> str:
-    """Give this process, and the guests it starts, priority over whatever else the machine does: a
-    round must not share its CPU.  guests: those that it has started already as well.  What to say
-    of it; "" where the host does not allow it."""
+    """Give this process and its later guests real-time priority, so that a round need not share its
+    CPU; with `guests`, also the guests that run already.  Return the words for a report, "" if the
+    host does not allow it."""
     try:
         for task in _tasks(os.getpid()) if guests else [0]:
             os.sched_setscheduler(task, os.SCHED_RR, os.sched_param(1))
-    except ProcessLookupError:  # one has ended meanwhile
+    except ProcessLookupError:  # a thread has ended meanwhile
         pass
     except OSError:
         return ""
@@ -49,7 +55,7 @@ def go_first(guests: bool = False) -> str:
 
 
 def _tasks(process: int) -> list[int]:
-    """Threads of a process and of its children, and so on."""
+    """Return the threads of a process and of all its descendants."""
     found = []
     for task in Path(f"/proc/{process}/task").iterdir():
         found.append(int(task.name))

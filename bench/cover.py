@@ -1,9 +1,9 @@
-"""What coverage of the kernel's file system costs: a shell's work in the guest, untraced, while
-each instruction of fs/*.c is counted, and untraced again.
+"""Measure what coverage of the kernel's file system costs: a shell's work in the guest, untraced,
+with each instruction of fs/*.c counted, and untraced again.
 
     python bench/cover.py [--pattern PATTERN] [--rounds N] [--isa ISA]
 
-Seconds are the guest's own, from before the first command to behind the last.
+Seconds are the guest's own, from before the first command to after the last.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ read a _ </proc/uptime; {{ {WORK} }} >/dev/null 2>&1; read b _ </proc/uptime; ec
 
 
 def seconds(output: bytes) -> list[float]:
-    """Of each time that the work was done, by what it said."""
+    """Return the seconds that the work printed, each time that it was done."""
     rows = (line.split() for line in output.decode().splitlines() if line.startswith("took "))
     return [float(end) - float(start) for _, start, end in rows]
 
@@ -55,7 +55,7 @@ def main() -> None:
             f"{len(functions)} functions, {asked} branches that have to be asked for; found in"
             f" {time.monotonic() - start:.1f} s"
         )
-        machine.execute(TIMED)  # what the first run loads
+        machine.execute(TIMED)  # the first run loads files
         plain = seconds(machine.execute(work).output)
         start = time.monotonic()
         with machine.trace(plan.program, work, {"zdefs": True}) as trace:

@@ -1,5 +1,5 @@
-"""kinst cover beside gcov, in one and the same run: a kernel built with GCOV_PROFILE for fs/ and
-fs/ext2/ counts its lines itself while kinst counts its instructions.
+"""Compare kinst cover with gcov in one run: a kernel built with GCOV_PROFILE for fs/ and fs/ext2/
+counts its lines itself while kinst counts its instructions.
 
     python bench/cover_and_gcov.py BUILD-FOLDER
 
@@ -46,7 +46,7 @@ Counts = dict[tuple[str, int], int]
 
 
 def by_gcov(build: Path, dump: str) -> Counts:
-    """Lines by gcov(1): (file, line) to the count."""
+    """Return gcov(1)'s counts by (file, line)."""
     found: Counts = {}
     pieces = re.findall(r"FILE (\S+)\r?\n(.*?)(?=FILE )", dump, re.S)
     with tempfile.TemporaryDirectory() as folder:

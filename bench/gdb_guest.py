@@ -1,6 +1,6 @@
-"""A guest that gdb debugs, and kinst does not: what a breakpoint costs through QEMU's stub.
+"""A guest that gdb debugs, without kinst, to measure a breakpoint through QEMU's stub.
 
-It is the kernel that kinst boots, with an initial ram disk of this benchmark's own; its first
+The kernel is the one that kinst boots, with an initial ram disk of this benchmark's own; its first
 program waits for one command on the second serial port, and runs it there.
 """
 
@@ -34,8 +34,8 @@ poweroff -f
 
 
 def measure_gdb(copies: Sequence[str], function: str, offset: int, command: str) -> dict[str, str]:
-    """What `command` printed in the guest with a breakpoint that is ignored, and with one that
-    runs commands; by name.  Raises KinstError."""
+    """Return what `command` printed in the guest with a breakpoint that is ignored, and with one
+    that runs commands, by name.  Raises KinstError."""
     ways = {
         "gdb breakpoint, ignored": ["ignore 1 1000000000"],
         "gdb breakpoint, commands": ["commands 1\nsilent\nset $n = $n + 1\ncontinue\nend"],
@@ -44,7 +44,8 @@ def measure_gdb(copies: Sequence[str], function: str, offset: int, command: str)
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
-    """A cpio archive ("newc", Documentation/driver-api/early-userspace/buffer-format.rst)."""
+    """Return a cpio archive ("newc", Documentation/driver-api/early-userspace/buffer-format.rst of
+    Linux)."""
     out = bytearray()
 
     def add(name: str, mode: int, data: bytes) -> None:
@@ -93,7 +94,7 @@ def _one(
 
 
 class _Debugger:
-    """gdb at the stub, running its script, from when the machine goes on."""
+    """gdb at the stub; it has run its script, and the machine goes on."""
 
     def __init__(self, stub: Path, file: Path, lines: Sequence[str]) -> None:
         setting = [
@@ -113,7 +114,7 @@ class _Debugger:
             raise KinstError("gdb is not installed", "apt-get install gdb") from error
         assert self._gdb.stdout is not None
         _until(self._gdb.stdout, b"ready\n", "gdb does not get going")
-        time.sleep(0.2)  # it continues
+        time.sleep(0.2)  # until gdb has continued
 
     def __exit__(self, *_: object) -> None:
         self._gdb.kill()
@@ -121,7 +122,7 @@ class _Debugger:
 
 
 def _until(stream: IO[bytes], end: bytes, late: str) -> str:
-    """What a program writes up to `end`.  Raises KinstError, which begins with `late`."""
+    """Return what a program writes up to `end`.  Raises KinstError with the text `late`."""
     said = b""
     deadline = time.monotonic() + SECONDS
     while end not in said:

@@ -1,7 +1,7 @@
-"""One guest for many measurements: booted once, commands and D programs run in it by turns.
+"""One guest for many measurements: it is booted once, and runs commands and D programs by turns.
 
-The kinst command boots a guest for each run; to compare costs the guest has to stay the same, so
-this is a client of the library.
+The kinst command boots a guest for each run, but costs can be compared only in one guest, so this
+module uses the library.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kinst.events import Batch, Lost, Output
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"
 COMMAND_SECONDS = 60.0
-# Bytes: small areas, but for programs that record.
+# Bytes of areas: small ones, except for programs that record.
 _AGGREGATIONS, _BUFFERS, _RECORDING_BUFFERS = 1 << 18, 1 << 16, 1 << 20
 
 
-# Compilers and the packages that they are in.
+# Compilers, and the packages that have them.
 _COMPILERS = {
     "amd64": ("gcc", "gcc libc6-dev"),
     "arm64": ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
@@ -31,9 +31,8 @@ _COMPILERS = {
 
 
 def compile_programs(names: Sequence[str], folder: Path, isa: str = "amd64") -> list[str]:
-    """Compile tests/programs/NAME.c statically into folder, for a guest of an ISA; their paths.
-
-    Raises KinstError when the compiler cannot."""
+    """Compile tests/programs/NAME.c statically into folder, for a guest of an ISA; return the
+    paths.  Raises KinstError if that fails."""
     paths = []
     compiler, packages = _COMPILERS[isa]
     for name in names:
@@ -51,14 +50,20 @@ def compile_programs(names: Sequence[str], folder: Path, isa: str = "amd64") -> 
 
 
 class GuestHangsError(KinstError):
-    """A command has not ended.  QEMU 7.2 does that to a guest that writes its own text, as kprobes
-    do: a CPU circles in what was translated before (docs/safety.md)."""
+    """A command has not ended.  That happens in QEMU 7.2 to a guest that writes its own text, as
+    kprobes do: a CPU loops in code that was translated before (docs/safety.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a traced command did.  output: the guest's.  aggregations: by name.  records: how many
-    arrived.  lost: what kinst says of those that did not."""
+    """A traced command's results.
+
+    Attributes:
+        output: of the guest.
+        aggregations: by name.
+        records: how many arrived.
+        lost: kinst's messages about losses.
+    """
 
     output: str
     aggregations: dict[str, kinst.Table]
@@ -67,15 +72,22 @@ class Ran:
 
 
 class Guest:
-    """A booted kernel.  Raises KinstError when it cannot be."""
+    """A booted kernel.  Raises KinstError if it cannot be booted."""
 
     def __init__(
         self, copies: Sequence[str], isa: str = "amd64", append: str = "", *, cold: bool = False,
         modules: Sequence[str] = (), seconds: float = COMMAND_SECONDS,
     ) -> None:  # fmt: skip
-        """copies: files for the guest's /bin.  append: more of the kernel's command line.
-        cold: booted now, at addresses of its own.  modules: loaded at boot.  seconds: for a
-        command, at most."""
+        """Boot.
+
+        Args:
+            copies: files for the guest's /bin.
+            isa: of the guest.
+            append: more of the kernel's command line.
+            cold: whether to boot now, at new addresses, even if there is a saved state.
+            modules: to load at boot.
+            seconds: that a command may take.
+        """
         self._seconds = seconds
         self.machine = kinst.boot(
             isa, copies=copies, append=append, modules=modules, cold=cold, on_message=print
@@ -85,9 +97,9 @@ class Guest:
         self.machine.close()
 
     def run(self, command: str) -> str:
-        """Run a shell command in the guest, with nothing of kinst's planted; its output.
+        """Run a shell command in the guest with nothing planted; return its output.
 
-        Raises KinstError when it fails or does not end."""
+        Raises KinstError if it fails or does not end."""
         try:
             done = self.machine.execute(command, self._seconds)
         except TargetError as error:
@@ -98,8 +110,13 @@ class Guest:
         return text
 
     def compile(self, text: str, plant: str = "", records: bool = False) -> kinst.Program:
-        """Compile a D program.  plant: the way that it is to be planted, where not the best.
-        records: it prints.  Raises KinstError."""
+        """Compile a D program.  Raises KinstError.
+
+        Args:
+            text: of the program.
+            plant: the way to plant, "" for the best.
+            records: whether it prints.
+        """
         options: dict[str, str | int] = {
             "aggsize": _AGGREGATIONS,
             "bufsize": _RECORDING_BUFFERS if records else _BUFFERS,
@@ -107,11 +124,11 @@ class Guest:
         return self.machine.compile(text, {**options, **({"plant": plant} if plant else {})})
 
     def ways(self, program: kinst.Program) -> list[str]:
-        """How each of a program's sites is planted."""
+        """Return the way of each of a program's sites."""
         return [probe.way for probe in self.machine.list_probes(program) if probe.way]
 
     def trace(self, program: kinst.Program, command: str) -> Ran:
-        """Plant, run the command, unplant.  Raises KinstError, also where it does not end."""
+        """Plant, run the command, unplant.  Raises KinstError, also if the command does not end."""
         output, records, lost = bytearray(), 0, list[str]()
         late = threading.Event()
         with self.machine.trace(program, command) as trace:

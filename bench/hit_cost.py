@@ -1,14 +1,14 @@
-"""What one hit of a probe costs: kinst, beside the kernel's own kprobes, BPF and gdb.
+"""Measure what one hit of a probe costs: kinst, beside the kernel's own kprobes, BPF and gdb.
 
     .venv/bin/python bench/hit_cost.py [--isa ISA] [--boots N] [--minutes N] [--docs] ...
 
 What is measured.  A guest program calls read(2) of one byte of /dev/zero in short rounds and
 prints the ns of a call in each round.  A hit costs (ns of a call with the probe - ns without it)
 / hits in a call.  All probes are on one and the same instruction, 5 bytes or longer, run once by
-each call, where the kernel can optimise its kprobes to jumps: it is looked for, not assumed.
-(Kernels of arm64 and riscv64 have no such kprobes: there it is the function's first instruction
-behind ftrace's that a kprobe can stand on and that does not branch; and no gdb is measured.)
-For all instructions of one function, the same instructions are given to every tool.
+each call, where the kernel can optimise its kprobes to jumps: the benchmark looks for one.
+(Kernels of arm64 and riscv64 have no such kprobes.  There it is the function's first instruction
+after ftrace's that does not branch and that the kernel lets a kprobe stand on; gdb is not
+measured.)  For all instructions of one function, every tool has the same instructions.
 
 What is done for fairness:
 - Several boots, each with addresses of its own; in each, short takes of all probes by turns, with
@@ -22,14 +22,13 @@ What is done for fairness:
 - Every mode's hits are counted.  If one is missing, or there are more than the reads of the
   guest's shell explain, the benchmark fails: a probe that misses would be cheap.  (Not gdb's:
   that its breakpoint was hit shows in its cost.)
-- kprobe events are given their best: no reader empties the trace buffer, an event has no
-  arguments, and "tracing off" (only the event's own hit counter counts) is there too.
+- kprobe events run at their best: no reader empties the trace buffer, an event has no arguments,
+  and "tracing off" is measured, too, where only the event's own hit counter counts.
   (On riscv64 the buffer takes nothing even when tracing is on: tests/vm/kprobe_events.py.)
 - BPF is what bpftrace compiles `@ = count()` to (tests/programs/bpfcount.c), without bpftrace.
-- gdb has no symbols to load, and only passes the hits by (`ignore`), or runs an empty command.
-- Modes of kinst that record print into memory.  Their first records do not count, so that the ring
-  has been gone through once: the host gives a page of it memory when it is first written to, which
-  costs a record 40 ns and is over soon.
+- gdb has no symbols to load, and only ignores the hits (`ignore`), or runs an empty command.
+- Modes of kinst that record print into memory.  Their first records do not count: until the ring
+  has been written once, the host allocates its pages, which costs a record 40 ns.
 - What costs a microsecond or more has one take in each boot, the rest three: their figures differ
   by as little as takes do.
 
@@ -118,8 +117,8 @@ def show(costs: Sequence[Cost], place: Place, boots: int) -> None:
 
 
 def targets(costs: Sequence[Cost]) -> list[tuple[str, bool]]:
-    """How kinst compares with kprobe events, and whether that is as wanted: by jumps where this ISA
-    has both tools'."""
+    """Return how kinst compares with kprobe events, and whether that meets the bar: by jumps if
+    this ISA has them in both tools."""
     ns = {one.name: one.hit_ns for one in costs}
     found = []
     peer = JUMP_EVENT if JUMP_EVENT in ns else TRAP_EVENT
@@ -133,9 +132,9 @@ def targets(costs: Sequence[Cost]) -> list[tuple[str, bool]]:
     return [*found, (text, ns[TRAP] <= ns[TRAP_EVENT])]
 
 
-# Parts of the time by whose end the boots and the short sites have to be over.
+# Fractions of the time at which the boots and the short sites must end.
 BOOTS_END, END = 0.5, 0.95
-HANGS = 30.0  # seconds without an end of a command that takes three
+HANGS = 30.0  # seconds after which a command that takes three counts as hanging
 
 
 @dataclass(slots=True)
@@ -160,9 +159,20 @@ class Found:
 
 
 def measure(boots: int, isa: str, drawn: int, functions: int, only: str, budget: Budget) -> Found:
-    """Boot, measure in turns, and work the costs out.  drawn: of short sites; functions: for
-    shares; only: modes with this in their names.  What fails later than the first boot is
-    told and left out.  Raises KinstError."""
+    """Boot, measure by turns, and compute the costs.  Failures after the first boot are reported
+    and left out.
+
+    Args:
+        boots: how many.
+        isa: of the guest.
+        drawn: how many short sites.
+        functions: how many for shares of ways.
+        only: measure only modes with this in their names.
+        budget: of time.
+
+    Raises:
+        KinstError: the first boot failed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         budget.say("compile the guest's programs")
         copies = compile_programs(("rounds", "bpfcount"), Path(folder), isa)
@@ -191,8 +201,8 @@ def measure(boots: int, isa: str, drawn: int, functions: int, only: str, budget:
 
 
 def _places(copies: Sequence[str], isa: str) -> tuple[Place, Place]:
-    """Where to probe; looked for in a guest of its own, as kprobes leave addresses in memory.
-    Raises KinstError."""
+    """Find the instructions to probe, in a guest of their own, since kprobes leave addresses in
+    memory.  Raises KinstError."""
     guest = Guest(copies, isa)
     try:
         return find_place(guest), find_getppid(guest)
@@ -206,7 +216,7 @@ def _boot(
     """Measure everything in one boot.  Raises KinstError."""
     guest = Guest(copies, isa, cold=True, seconds=HANGS)
     try:
-        # Kprobes are set up and taken out in a quarter of the time.
+        # Then kprobes are set up and removed in a quarter of the time.
         guest.run("echo 1 >/sys/kernel/rcu_expedited || :")
         groups = groups_of(guest, *places)
         measured.measure(guest, [[one for one in group if only in one.name] for group in groups])
@@ -233,7 +243,7 @@ def _costs(measured: Boots) -> list[Cost]:
 
 
 def _debug(found: Found, copies: Sequence[str], budget: Budget) -> None:
-    """What gdb's breakpoints cost."""
+    """Measure gdb's breakpoints."""
     base = found.costs[0].call_ns
     try:
         budget.say("gdb, in a guest of its own")
@@ -250,7 +260,7 @@ def _debug(found: Found, copies: Sequence[str], budget: Budget) -> None:
 def _draw(
     found: Found, copies: Sequence[str], isa: str, drawn: int, functions: int, budget: Budget
 ) -> None:
-    """Short sites, and shares of ways, in guests of their own."""
+    """Measure short sites, and shares of ways, in guests of their own."""
 
     def boot() -> Guest:
         return Guest(copies, isa, cold=True)
@@ -263,7 +273,7 @@ def _draw(
         finally:
             guest.close()
         found.alone = short_sites.measure_all(boot, isa, drawn, 1, budget, END)
-    except (KinstError, KeyboardInterrupt) as error:  # what there is already is shown
+    except (KinstError, KeyboardInterrupt) as error:  # figures so far are shown
         budget.failed(f"short sites: {error or 'interrupted'}")
 
 

@@ -1,4 +1,4 @@
-"""The figures of bench/hit_cost.py in the form in which they stand in README.md and docs/."""
+"""The figures of bench/hit_cost.py in the form of README.md and docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _BEST = re.compile(r"kinst (jump|run|gate): @ = count\(\)")
 _ROW = re.compile(r"^\| a counting hit, alone; .*$", re.M)
 
-# In the tables' order: the end of a mode's name, and what the row is called.
+# In the tables' order: the end of a mode's name, and the title of its row.
 _ROWS = (
     ("kinst jump: @ = count()", "**kinst, jump**: `@ = count()`"),
     ("kinst run: @ = count()", "**kinst, run**: `@ = count()`"),
@@ -46,7 +46,8 @@ _ALL = (
 def section(
     isa: str, function: str, costs: Sequence[Cost], verdicts: Sequence[Verdict], told: str
 ) -> str:
-    """A table of one ISA for docs/benchmarks.md.  told: when and how it was measured."""
+    """Return a table of one ISA for docs/benchmarks.md; `told` says when and how it was
+    measured."""
     base = next(one.call_ns for one in costs if not one.hits)
     ours = next((one for one in costs if _BEST.fullmatch(one.name)), None)
     intro = (
@@ -92,7 +93,7 @@ def _ns(value: float) -> str:
 
 
 def readme_row(costs: Sequence[Cost]) -> str:
-    """The row of README.md's comparison; "" without its figures (other ISAs than amd64)."""
+    """Return the row of README.md's comparison; "" without its figures (other ISAs than amd64)."""
     ns = {one.name: one.hit_ns for one in costs}
     names = (
         ("kinst jump: @ = count()", "all: kinst, @[probename] = count()"),
@@ -109,7 +110,7 @@ def readme_row(costs: Sequence[Cost]) -> str:
 
 
 def write(isa: str, text: str, row: str) -> list[Path]:
-    """Put both where they belong; the files that were changed."""
+    """Put the table and the row into the documents; return the files that changed."""
     changed = []
 
     def put(path: Path, change: Callable[[str], str]) -> None:

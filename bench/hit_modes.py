@@ -1,4 +1,4 @@
-"""The ways to probe that bench/hit_cost.py compares, and the instruction that is looked for."""
+"""The ways to probe that bench/hit_cost.py compares, and the search for an instruction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bench.hit_tools import (
 )
 from kinst import KinstError, Program
 
-PROBING = 1000  # reads for finding out what a read runs
+PROBING = 1000  # reads that show which instructions a read runs
 
 # Rounds of 0.2 ms: most have no interrupt in them.
 QUICK = Effort(200, 400)  # for what costs up to a few hundred ns
@@ -47,8 +47,15 @@ ALL, GETPPID = "all: ", "getppid: "
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The function that a call runs, the chosen instruction, and all instructions: offset to hits
-    in a call.  allowed: those of them that kprobes can stand on."""
+    """Instructions to probe.
+
+    Attributes:
+        function: that a call runs.
+        offset: of the chosen instruction.
+        text: its disassembly.
+        all: hits in a call of each instruction that it runs, by offset.
+        allowed: offsets of those that the kernel lets kprobes stand on.
+    """
 
     function: str
     offset: int
@@ -58,8 +65,7 @@ class Place:
 
 
 def find_place(guest: Guest) -> Place:
-    """Where to probe: what the read runs in the driver, or else vfs_read, whichever has an
-    instruction to be found first."""
+    """Find an instruction of the driver's read function, or else of vfs_read."""
     named = guest.compile("kinst::*read*zero*:0, kinst::vfs_read:0 { @[probefunc] = count(); }")
     counts = counts_of(guest.trace(named, f"rounds {PROBING} 1"))
     functions = sorted((name for name, n in counts.items() if n >= PROBING), key="vfs_read".__eq__)
@@ -84,7 +90,7 @@ def find_place(guest: Guest) -> Place:
 
 
 def find_getppid(guest: Guest) -> Place:
-    """All instructions of the function behind getppid(2)."""
+    """Find all instructions of the function of getppid(2)."""
     named = guest.compile("kinst::*sys_getppid:0 { @[probefunc] = count(); }")
     counts = counts_of(guest.trace(named, f"rounds {PROBING} 1 getppid"))
     function = next(name for name, n in counts.items() if n >= PROBING)
@@ -102,8 +108,8 @@ def _counting_all(guest: Guest, function: str) -> Program:
 
 
 def _allowed(guest: Guest, function: str, hits: Mapping[int, int]) -> tuple[int, ...]:
-    """Of these offsets, those that the kernel lets kprobes stand on: by trying.  kinst counts at
-    all it can, and each tool's cost is by its own number of hits."""
+    """Return the offsets that the kernel lets kprobes stand on, by trying.  kinst counts at all
+    that it can, and each tool's cost is over its own number of hits."""
     offsets = tuple(sorted(hits))
     tried = guest.run(
         f"cd {TRACING}\n"
@@ -120,7 +126,7 @@ def _allowed(guest: Guest, function: str, hits: Mapping[int, int]) -> tuple[int,
 
 
 def optimises(guest: Guest) -> bool:
-    """Whether this kernel can make jumps of kprobes."""
+    """Return whether this kernel can make jumps of kprobes."""
     return "yes" in guest.run(f"test -e {OPTIMIZATION} && echo yes || echo no")
 
 
@@ -128,9 +134,9 @@ def optimises(guest: Guest) -> bool:
 
 
 def one_site_modes(guest: Guest, place: Place) -> list[Mode]:
-    """All modes on the chosen instruction."""
+    """Return all modes on the chosen instruction."""
     site = f"kinst::{place.function}:{place.offset}"
-    # The second and third argument of C functions: what a read goes to, and how much it is.
+    # Registers of a C function's second and third argument: a read's buffer and size.
     second, third = guest.machine.argument_registers[1:3]
     record = f'{{ printf("%d %x %x\\n", timestamp, regs[{second}], regs[{third}]); }}'
 
@@ -189,7 +195,7 @@ def one_site_modes(guest: Guest, place: Place) -> list[Mode]:
 
 
 def _never(mode: Mode) -> Mode:
-    """The predicate is false: nothing must have been counted."""
+    """Return a mode whose predicate is false: it must count nothing."""
     inner = mode.take
 
     def take(effort: Effort) -> tuple[Paired, int]:
@@ -201,7 +207,8 @@ def _never(mode: Mode) -> Mode:
 
 
 def all_modes(guest: Guest, place: Place, name: str, effort: Effort, dear: Effort) -> list[Mode]:
-    """All instructions of the function that every tool can probe.  dear: for the others."""
+    """Return modes on all instructions of a function that every tool can probe; the other tools
+    have the effort `dear`."""
     every = _counting_all(guest, place.function)
     hits, allowed_hits = sum(place.all.values()), sum(place.all[o] for o in place.allowed)
     ways = [way for way in guest.ways(every) if way != "refused"]
@@ -221,15 +228,15 @@ def all_modes(guest: Guest, place: Place, name: str, effort: Effort, dear: Effor
 
 
 def groups_of(guest: Guest, place: Place, getppid: Place) -> list[list[Mode]]:
-    """All modes, in three groups: kinst's, those that leave addresses of traps in the guest's
-    memory, and the other tools', as kprobes leave them, too.  kinst plants no run where memory
-    holds an address inside."""
+    """Return all modes in three groups: kinst's, kinst's traps, and the other tools'.  Traps and
+    kprobes leave addresses in the guest's memory, and kinst plants no run that memory points
+    into."""
     modes = [
         *one_site_modes(guest, place),
         *all_modes(guest, place, ALL, LONG, DEAR),
         *all_modes(guest, getppid, GETPPID, SHORT, SHORT_DEAR),
     ]
-    modes.sort(key=lambda mode: mode.effort.bare.command)  # neighbours share untraced rounds
+    modes.sort(key=lambda mode: mode.effort.bare.command)  # modes of one effort follow each other
     return [
         [mode for mode in modes if mode.takes > ONCE],
         [mode for mode in modes if mode.takes == ONCE and mode.name.startswith("kinst")],

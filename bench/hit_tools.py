@@ -1,4 +1,4 @@
-"""The tools that bench/hit_cost.py compares, and how what they print is read."""
+"""The tools that bench/hit_cost.py compares, and readers of their output."""
 
 from __future__ import annotations
 
@@ -96,14 +96,23 @@ def rounds_of(text: str) -> list[float]:
 
 
 def counts_of(ran: Ran) -> dict[str, int]:
-    """Key and count of the program's one aggregation, which counts."""
+    """Return the counts of the program's one aggregation, by key."""
     (table,) = ran.aggregations.values()
     return {str(key[0]) if key else "": n for key, n in table.items() if isinstance(n, int)}
 
 
 @dataclass(frozen=True, slots=True)
 class Kprobes:
-    """kprobe events at offsets of a function.  buffer: they write the trace buffer."""
+    """kprobe events at offsets of a function.
+
+    Attributes:
+        guest: that they are in.
+        function: with the instructions.
+        offsets: of the instructions.
+        optimise: whether the kernel makes jumps of them.
+        buffer: whether they write the trace buffer.
+        histogram: whether the first has a hist trigger.
+    """
 
     guest: Guest
     function: str
@@ -113,7 +122,8 @@ class Kprobes:
     histogram: bool = False
 
     def script(self, work: str) -> str:
-        """Set the events up, run `work`, take them out; prints the kernel's list of kprobes."""
+        """Return a script that sets the events up, prints the kernel's list of kprobes, runs `work`
+        and removes the events."""
         events = "".join(
             f"echo 'p:k{o} {self.function}+{o}' >>kprobe_events\n" for o in self.offsets
         )
@@ -162,7 +172,13 @@ class Bpf:
 
 @dataclass(frozen=True, slots=True)
 class Kinst:
-    """A D program.  count: how to tell its hits from what was found."""
+    """A D program.
+
+    Attributes:
+        guest: that it traces.
+        program: the program.
+        count: returns its hits.
+    """
 
     guest: Guest
     program: Program
@@ -184,7 +200,7 @@ def records(ran: Ran) -> int:
 
 
 def distribution(ran: Ran) -> int:
-    """The sum of a quantize()."""
+    """Return the sum of a quantize()."""
     (table,) = ran.aggregations.values()
     return sum(
         bucket.count for value in table.values() if isinstance(value, tuple) for bucket in value

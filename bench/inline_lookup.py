@@ -1,12 +1,12 @@
-"""How long peers take to say where an inline function was inlined, each in a new process.
+"""Measure how long tools take to find the copies of an inline function, each in a new process.
 
     .venv/bin/python bench/inline_lookup.py [--runs N] [--file VMLINUX] [FUNCTION ...]
 
-inlinecall (its index present; making the index is timed apart, with numba's compiled code
-there), `perf probe -D`, gdb's `break` (which lists its places without a target) and
-`llvm-dwarfdump --name`.  A tool that is not installed is left out.
-llvm-dwarfdump only finds the function's entries, not its copies: it reads all of .debug_info,
-which is what takes the time.  The ratios are to inlinecall's median.
+The tools are inlinecall with its index (making the index is timed separately, with numba's compiled
+code in the cache), `perf probe -D`, gdb's `break` (which lists the copies without a target) and
+`llvm-dwarfdump --name`.  A tool that is not installed is left out.  llvm-dwarfdump only finds the
+function's entries, not its copies, but it reads all of .debug_info, which takes most of the time.
+The ratios are to inlinecall's median.
 """
 
 from __future__ import annotations
@@ -38,7 +38,13 @@ SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A tool: the command for a function, and how many places its output tells of."""
+    """A tool.
+
+    Attributes:
+        name: of the tool.
+        command: its command for a file and a function.
+        places: how many copies its output lists.
+    """
 
     name: str
     command: Callable[[str, str], Sequence[str]]
@@ -59,7 +65,7 @@ PEERS = (
     Peer(
         "gdb",
         lambda f, file: ["gdb", "-nx", "-batch", "-ex", f"break {f}", "-ex", "info break", file],
-        # "1.1 y 0x... in f at file:line", or one line when there is one place.
+        # "1.1 y 0x... in f at file:line", or one line if there is one copy.
         lambda text: sum(" 0xffff" in line and " in " in line for line in text.splitlines()),
     ),
     Peer(
@@ -71,7 +77,8 @@ PEERS = (
 
 
 def timed(command: Sequence[str], environment: dict[str, str]) -> tuple[float, str]:
-    """Seconds of a command and its output.  It may fail: perf lists no probe as an error."""
+    """Return the seconds of a command, and its output.  It may fail: for perf, finding nothing is
+    an error."""
     start = time.perf_counter()
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS, env=environment, errors="replace"
@@ -83,7 +90,7 @@ def timed(command: Sequence[str], environment: dict[str, str]) -> tuple[float, s
 
 
 def first_index(file: str, folder: str) -> float:
-    """Seconds to make the index, in a new process, with the compiled code present."""
+    """Return the seconds to make the index in a new process, with numba's code in the cache."""
     environment = {**os.environ, "XDG_CACHE_HOME": folder}
     command = [str(INLINECALL), FUNCTIONS[0], file]
     timed(command, environment)

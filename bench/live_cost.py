@@ -1,4 +1,4 @@
-"""What a hit costs by --live and by --vm, in one boot of one kernel.
+"""Measure what a hit costs by --live and by --vm, in one boot of one kernel.
 
     .venv/bin/python bench/live_cost.py [--boots N] [--only MODE] [--priority]
 
@@ -39,16 +39,15 @@ from tools.live_guest import PROCESSOR, set_up
 
 READ_ONCE = Effort(200, 400)
 ONE = "kinst::vfs_read:0 { @[probefunc] = count(); }"
-# What the cost of one depends on is which pages it shares places with in QEMU's tables; less so the
-# sum of several.
+# The cost of one hit depends on which pages meet in QEMU's tables; the sum of several depends less.
 ON_THE_WAY = (
     "__x64_sys_read", "ksys_read", "__fdget_pos", "vfs_read", "rw_verify_area",
     "security_file_permission", "apparmor_file_permission",
 )  # fmt: skip
 SEVERAL = f"{', '.join(f'kinst::{name}:0' for name in ON_THE_WAY)} {{ @[probefunc] = count(); }}"
 ALL = "kinst::vfs_read: { @[probename] = count(); }"
-# Program, way of planting, effort.  Where words of memory lead to --vm plants no runs: traps leave
-# some, and kinst in the guest has the addresses of all that it plants.
+# Program, way of planting, effort.  --vm plants no run that a word of memory points into: traps
+# leave such words, and kinst in the guest has the addresses of all that it plants.
 WHOLE = "all of vfs_read"
 MODES: dict[str, tuple[str, str, Effort]] = {
     WHOLE: (ALL, "", READ_ONCE),
@@ -56,16 +55,16 @@ MODES: dict[str, tuple[str, str, Effort]] = {
     "jump": (ONE, "jump", READ_ONCE),
     "trap": (ONE, "trap", READ_ONCE),
 }
-SECONDS = 900.0  # for kinst to start in the guest, or to plan there, at most
+SECONDS = 900.0  # that kinst may take to start in the guest, or to plan there
 OPTIONS: dict[str, str | int] = {"aggsize": 1 << 18, "bufsize": 1 << 16}  # as bench/guest.py's
 ASK, ANSWER = "/tmp/live_cost.ask", "/tmp/live_cost.answer"  # pipes in the guest
 
 
 class LiveGuest(Guest):
-    """A guest with this machine's files in which kinst runs, too."""
+    """A guest with this machine's files, in which kinst runs."""
 
     def __init__(self, folder: Path) -> None:
-        """folder: has the guest's programs, and is written to."""
+        """Boot; `folder` has the guest's programs, and takes its scripts and logs."""
         self._seconds = SECONDS
         debug = kinst.kernel_files().debug
         lines, cache = set_up(Path(debug).name.removeprefix("vmlinux-"))
@@ -82,7 +81,7 @@ class LiveGuest(Guest):
         )
 
     def live(self, mode: str, effort: Effort) -> tuple[str, dict[str, int]]:
-        """By --live: what a traced command printed, and the counts."""
+        """Trace a command by --live; return its output and the counts."""
         if not self._begun:
             self.run(f"sh {self._start}")
             self._begun = True
@@ -95,7 +94,7 @@ class LiveGuest(Guest):
 
 
 def serve(debug: str) -> None:
-    """In the guest: trace what is asked for, until the guest ends."""
+    """Trace, in the guest, each request of the pipe, until the guest ends."""
     with kinst.live(debug=debug) as machine:
         programs: dict[str, kinst.Program] = {}
         Path(ANSWER).write_text("is up\n")
@@ -120,7 +119,13 @@ def options_of(plant: str) -> dict[str, str | int]:
 
 @dataclass(frozen=True, slots=True)
 class ByVm:
-    """Takes of a mode from outside.  each: hits of a call, by probe."""
+    """Takes of a mode from outside.
+
+    Attributes:
+        guest: the guest.
+        program: of the mode.
+        each: hits of a call, by probe.
+    """
 
     guest: LiveGuest
     program: kinst.Program
@@ -135,7 +140,13 @@ class ByVm:
 
 @dataclass(frozen=True, slots=True)
 class ByLive:
-    """Takes of a mode from within."""
+    """Takes of a mode from inside the guest.
+
+    Attributes:
+        guest: the guest.
+        mode: its name.
+        each: hits of a call, by probe.
+    """
 
     guest: LiveGuest
     mode: str
@@ -147,12 +158,12 @@ class ByLive:
 
 
 def own_hits(counts: Mapping[str, int], each: Mapping[str, int], effort: Effort) -> int:
-    """Of what was counted, the calls' hits; kinst itself and others read meanwhile, too."""
+    """Return the hits of the calls among the counts: kinst itself and other programs read, too."""
     return sum(min(counts.get(key, 0), n * effort.total) for key, n in each.items())
 
 
 def modes_of(guest: LiveGuest, only: str) -> list[list[Mode]]:
-    """In groups whose modes take turns; by --live where --vm has planted all its runs."""
+    """Return the modes in groups that take turns; --live comes after --vm has planted its runs."""
     vm, live = dict[str, Mode](), dict[str, Mode]()
     for mode, (text, plant, effort) in MODES.items():
         if only not in mode:
@@ -168,7 +179,7 @@ def modes_of(guest: LiveGuest, only: str) -> list[list[Mode]]:
 
 
 def show(boots: Boots, modes: Sequence[str], last: bool = False) -> None:
-    """ns that a call has more by each way, in the last boot or, at the end, the medians."""
+    """Print the ns that each way adds to a call, of the last boot, or the medians at the end."""
     for mode in modes:
         both = [boots.costs(f"--{way} {mode}") for way in ("vm", "live")]
         if not all(both):
@@ -194,7 +205,7 @@ def main() -> None:
     boots = Boots(Budget(math.inf))
     with tempfile.TemporaryDirectory(prefix="kinst-live-cost-") as name:
         compile_programs(["rounds"], Path(name))
-        os.environ["PATH"] = f"{name}:{os.environ['PATH']}"  # the guest's commands have it
+        os.environ["PATH"] = f"{name}:{os.environ['PATH']}"  # the guest's commands inherit it
         for boot in range(words.boots):
             guest = LiveGuest(Path(name))
             if words.priority:

@@ -1,13 +1,13 @@
-"""How long --live holds a CPU while it plants twelve thousand sites: each write of text, and each
-time that all CPUs are stopped, by the guest's own clock.
+"""Measure how long --live holds a CPU while it plants twelve thousand sites: at each write of text,
+and each time that it stops all CPUs, by the guest's own clock.
 
     .venv/bin/python bench/live_hold.py [--priority]
 
 A guest of QEMU's has this machine's files, and in it kinst plants and unplants three times by
 --live, with both CPUs busy (the check `many` of tests/vm/live/live_in_guest.py).  The same guest is
 traced from outside, by --vm, at the functions of the kernel that the module calls for it.
---priority: once it is up, nothing else runs on this machine's CPUs while the guest wants them; a
-guest's CPU that waits for the other one waits for the host, too.
+--priority: once it is up, nothing else runs on this machine's CPUs while the guest wants them.
+Otherwise a guest's CPU that waits for the other one also waits for the host.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tools.live_guest import PROCESSOR, set_up
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SCRIPT = "-m tests.vm.live.live_in_guest"
-# The functions that do not let a CPU go: one writes, the other has all CPUs wait.
+# The functions that hold a CPU: one writes text, the other stops all CPUs.
 FUNCTIONS = ("text_poke", "stop_machine_cpuslocked")
 CLAUSES = """
     fbt::{0}:entry {{ self->begun = timestamp; }}

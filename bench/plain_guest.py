@@ -1,5 +1,6 @@
-"""A guest that kinst has not started: a plain QEMU line with a GDB stub, a shell on the console,
-and a monitor that says when the machine stood still."""
+"""A guest that kinst has not started: a plain QEMU command line with a GDB stub, a shell on the
+console, and a monitor that says when the machine stood still.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +33,13 @@ while read -r line; do sh -c "$line"; echo is done; done
 
 @dataclass(frozen=True)
 class Line:
-    """QEMU, machine and CPU, as kinst's own guests of that ISA have them; what the guest calls its
-    first serial port; kernel parameters that change its speed."""
+    """The QEMU command line for an ISA.
+
+    Attributes:
+        command: QEMU, machine and CPU, as for kinst's own guests.
+        console: the guest's name of its first serial port.
+        parameters: kernel parameters that change its speed.
+    """
 
     command: str
     console: str
@@ -48,12 +54,21 @@ LINES = {
 
 
 class PlainGuest:
-    """pid: of QEMU.  debug: vmlinux of the kernel that it runs, which is the one that kinst boots.
-    The machine and its CPU are those of kinst's own guests."""
+    """A guest with the kernel, machine and CPU of kinst's own guests.
+
+    Attributes:
+        pid: of QEMU.
+        debug: vmlinux of its kernel.
+    """
 
     def __init__(self, programs: Sequence[str], isa: str = "amd64", append: str = "") -> None:
-        """programs: for the guest's /bin.  append: more of the kernel's command line.  Raises
-        KinstError when it does not come up."""
+        """Boot.  Raises KinstError if the guest does not come up.
+
+        Args:
+            programs: files for the guest's /bin.
+            isa: of the guest.
+            append: more of the kernel's command line.
+        """
         line, files = LINES[isa], kernel_files(isa)
         assert files.kernel is not None and files.busybox is not None
         self.debug = files.debug
@@ -92,14 +107,14 @@ class PlainGuest:
         self.close()
 
     def start(self, command: str) -> None:
-        """Let the shell begin with a command line; wait() has what it prints."""
+        """Start a command line in the shell; wait() returns what it prints."""
         self._console.sendall(command.encode() + b"\n")
 
     def wait(self) -> str:
         return self._until(b"is done", COMMAND_SECONDS)
 
     def run(self, command: str) -> str:
-        """What a command line prints.  Raises KinstError when it does not end."""
+        """Run a command line; return what it prints.  Raises KinstError if it does not end."""
         self.start(command)
         return self.wait()
 
@@ -125,7 +140,7 @@ class PlainGuest:
 
 
 class Stops:
-    """When a machine stood still, as QEMU tells it (QMP events STOP and RESUME)."""
+    """Collects when a machine stood still (QMP events STOP and RESUME)."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -147,7 +162,8 @@ class Stops:
                     self._stood.append((self._stopped, at))
 
     def take(self) -> list[tuple[float, float]]:
-        """From when to when it stood still since the last take(), as of time.time()."""
+        """Return start and end of each time that it stood still since the last take(), as of
+        time.time()."""
         with self._lock:
             found, self._stood = self._stood, []
         return found

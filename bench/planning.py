@@ -1,12 +1,12 @@
-"""What planning costs for each site, in time and memory.
+"""Measure what planning costs for each site, in time and memory.
 
     .venv/bin/python bench/planning.py [DESCRIPTION ...] [--vm ISA] [--json FILE]
 
-Each description is planned with all that may be had (chains, runs, blocks), without runs, and with
-every site by itself, each in a process and a guest of its own.  Times are from a compiled program
-to everything that would be written into the machine (Machine.build); memory is what the process
-has to itself (no guest's memory, no file), when it has planned beyond what it had before, and at
-its most.  The process has real-time priority, where it may: wall time is its own then.
+Each description is planned in the best way (chains, runs, blocks), without runs, and with every
+site by itself, each in a process and a guest of its own.  Times are from a compiled program to all
+that would be written into the machine (Machine.build).  Memory is anonymous memory of the process
+(no guest's memory, no file): what planning added, and the most at any time.  The process has
+real-time priority if it may, so that no other process adds to its wall time.
 """
 
 from __future__ import annotations
@@ -35,13 +35,22 @@ from bench.budget import go_first
 DESCRIPTIONS = ("kinst::vfs_*:", "kinst::v*:", "kinst::[t-z]*:", "fbt:::entry")
 RULES = ("auto", "no-run", "no-chain")
 SECONDS = 600
-COLLECT = 200_000  # objects until Python looks for cycles again, as the command sets it
+COLLECT = 200_000  # objects between two runs of Python's cycle collector, as for the command
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """seconds, cpu: of the clock, and of this process's CPU time.  megabytes, peak: of anonymous
-    memory, more than before and at most."""
+    """One plan.
+
+    Attributes:
+        description: of the probes.
+        plant: value of -x plant=.
+        sites: that were planned.
+        seconds: of wall time.
+        cpu: seconds of this process's CPU time.
+        megabytes: of anonymous memory that planning added.
+        peak: megabytes of anonymous memory, at most.
+    """
 
     description: str
     plant: str
@@ -53,13 +62,14 @@ class Planned:
 
 
 def anonymous() -> float:
-    """Megabytes that this process has to itself now."""
+    """Return the megabytes of anonymous memory of this process now."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("RssAnon:")[1].split()[0]) / 1024
 
 
 class Peak:
-    """The most anonymous memory of this process while it is entered, seen 20 times a second."""
+    """Records the most anonymous memory of this process inside a with statement, 20 times a
+    second."""
 
     def __init__(self) -> None:
         self.megabytes = 0.0
@@ -95,7 +105,7 @@ def plan(description: str, plant: str, isa: str) -> Planned:
 
 
 def apart(description: str, plant: str, isa: str) -> Planned:
-    """The same in a process of its own."""
+    """Plan in a process of its own."""
     argv = [sys.executable, __file__, "--one", plant, "--vm", isa, description]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, check=True)
     return Planned(**json.loads(done.stdout))

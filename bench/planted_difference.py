@@ -1,9 +1,10 @@
-"""kinst diff of two kernels that differ in one branch: whether it finds the branch.
+"""Check whether kinst diff finds the one branch in which two kernels differ.
 
     python bench/planted_difference.py BUILD-FOLDER
 
-BUILD-FOLDER: a configured kernel for amd64, with what kinst needs (docs/your-files.md).  It is made
-as it is, and with a branch more in vfs_read(), which is taken out of the source again at the end.
+BUILD-FOLDER: a configured kernel for amd64, with what kinst needs (docs/your-files.md).  The kernel
+is built as it is, and with another branch in vfs_read(), which is removed from the source at the
+end.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ BOOT = "arch/x86/boot/bzImage"
 BEFORE = "\tif (file->f_op->read)\n\t\tret = file->f_op->read(file, buf, count, pos);\n"
 CONDITION, ACTION = "if (count > PAGE_SIZE)", "count = PAGE_SIZE;"
 PLANTED = f"\t{CONDITION}\n\t\t{ACTION}\n"
-# Each instruction of the function, with its source lines: stack(1) is where it is.
+# Each instruction of the function: stack(1) is its address, with source lines.
 PROGRAM = 'kinst::vfs_read: /execname == "dd"/ { @[stack(1)] = count(); }'
 COMMAND = "dd if=/dev/zero of=/dev/null bs=64k count=3 2>/dev/null"
 
 
 def keep(build: Path, folder: Path) -> Path:
-    """What --build takes, and the source, in a folder of its own."""
+    """Copy the files that --build takes, and the source, to a folder of their own."""
     for name in ("vmlinux", BOOT, FILE):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", build / name, folder / name], check=True)
@@ -56,7 +57,7 @@ def main() -> None:
     line = text.partition(BEFORE)[0].count("\n") + 1  # of the condition
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make(build)  # another run may have left it with the branch
+        make(build)  # an earlier run may have left it with the branch
         plain = keep(build, folder / "plain")
         try:
             source.write_text(text.replace(BEFORE, PLANTED + BEFORE))

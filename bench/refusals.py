@@ -1,10 +1,10 @@
-"""Which instructions kinst refuses to probe, and why: of functions drawn at random.
+"""Count the instructions that kinst refuses to probe, by reason, in functions drawn at random.
 
     .venv/bin/python bench/refusals.py [ISA ...] [--functions N] [--seed N]
 
 Prints a table for docs/safety.md for each instruction set: how many of the instructions of these
-functions are planted in which way, and how many are refused for which reason.  Functions of which
-nothing can be planted (init code, noinstr, entry code) are told apart.
+functions are planted in which way, and how many are refused for which reason.  Functions in which
+nothing can be planted (init code, noinstr, entry code) are listed separately.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ AT_ONCE = 150  # functions
 
 
 def drawn(machine: kinst.Machine, count: int, seed: int) -> list[str]:
-    """Names of functions that have an fbt probe at their entry."""
+    """Draw names of functions that have an fbt probe at their entry."""
     rows = machine.list_probes(machine.compile("fbt:vmlinux::entry { }"), details=False)
     names = sorted({row.function for row in rows if "@" not in row.function})
     return random.Random(seed).sample(names, min(count, len(names)))
 
 
 def ways(machine: kinst.Machine, names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """(function, way, reason) of each instruction of these functions."""
+    """Yield (function, way, reason) of each instruction of these functions."""
     for first in range(0, len(names), AT_ONCE):
         described = ",".join(f"kinst:vmlinux:{name}:" for name in names[first : first + AT_ONCE])
         for row in machine.list_probes(machine.compile(f"{described} {{ }}", {"zdefs": ""})):
@@ -40,7 +40,7 @@ def ways(machine: kinst.Machine, names: Sequence[str]) -> Iterator[tuple[str, st
 
 
 def kind(reason: str) -> str:
-    """A reason without what is particular to one instruction."""
+    """Return a reason without the details of one instruction."""
     return re.sub(r"0x[0-9a-f]+|\+\d+|\b[0-9a-f]{8,}\b", "...", reason).strip()
 
 

@@ -1,12 +1,12 @@
-"""What a probe costs that stands alone on an instruction with no room for a jump.
+"""Measure what a probe costs that is planted alone on an instruction with no room for a jump.
 
     .venv/bin/python bench/short_sites.py [--isa ISA] [--sites N] [--seed N] [--shares N]
 
-A guest program calls read(2) of one byte of /dev/zero in short rounds; on riscv64 getppid(2), as
+A guest program calls read(2) of one byte of /dev/zero in short rounds; on riscv64 getppid(2), since
 QEMU forgets all addresses whenever the kernel opens or closes its access to a program's memory, so
-that each page which is touched behind a read costs half a microsecond, probed or not.  Of the
-functions that each call runs, by a count of all entries, instructions are drawn at random that are
-run by each call and have no room for a jump of their own.  Each is planted alone in the best way,
+that each page used after a read costs half a microsecond, probed or not.  A count of all entries
+shows the functions that each call runs; of those, instructions are drawn at random that each call
+runs and that have no room for a jump of their own.  Each is planted alone in the best way,
 and in the first boot by its trap if the ISA has a bar for that; a hit costs (ns of a call with the
 probe - ns without) / hits in a call.  All of them are measured in each of several boots, by a few
 takes between untraced ones; a site's figure is the median over boots (bench/boots.py).  Hits are
@@ -44,8 +44,8 @@ ROUNDS = 200, 400  # calls in a round, rounds
 CALLS = {"riscv64": "getppid"}  # "": read
 TRAP_ROUNDS = 100
 BOOTS = 3
-ENTRIES = 5000  # reads for finding out which functions a read runs
-PROBING = 500  # reads for finding out what a read runs
+ENTRIES = 5000  # reads that show which functions a read runs
+PROBING = 500  # reads that show which instructions a read runs
 ROOM = {"amd64": 5, "arm64": 4, "riscv64": 8}  # bytes of a jump
 CHEAP, CHEAPER = 60, 10  # ns; times cheaper than a trap
 TAKES = 3  # of a boot
@@ -53,7 +53,15 @@ TAKES = 3  # of a boot
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """hits: in one call.  way: the best, alone."""
+    """A short instruction.
+
+    Attributes:
+        function: its function.
+        offset: in the function.
+        text: disassembly.
+        way: the best way to plant it alone.
+        hits: in one call.
+    """
 
     function: str
     offset: int
@@ -64,8 +72,16 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """ns: of a hit by the best way, the median of boots.  trap: by a trap, 0 where that was not
-    measured."""
+    """ns of a hit of one site.
+
+    Attributes:
+        site: the site.
+        ns: by the best way, the median of boots.
+        low: the least of any boot.
+        high: the most of any boot.
+        boots: how many had a figure.
+        trap: by a trap, 0 if that was not measured.
+    """
 
     site: Site
     ns: float
@@ -80,12 +96,12 @@ class Cost:
 
 
 def are_there(isa: str) -> bool:
-    """Whether an ISA has instructions that are shorter than a jump."""
+    """Return whether an ISA has instructions that are shorter than a jump."""
     return ROOM[isa] > 4
 
 
 def in_a_call(guest: Guest, program: Program, call: str) -> dict[str, int]:
-    """Of what a program counts, what each call runs, and how often: by the difference that more
+    """Return how often each call runs each thing that a program counts, by the difference that more
     calls make."""
     few, many = (
         counts_of(guest.trace(program, f"rounds {n} 1 {call}")) for n in (PROBING, 3 * PROBING)
@@ -99,9 +115,9 @@ def in_a_call(guest: Guest, program: Program, call: str) -> dict[str, int]:
 
 
 def sites(guest: Guest, room: int, call: str, drawn: int, seed: int) -> list[Site]:
-    """Short instructions that each call runs."""
-    # Counting alone, without runs: all functions of the kernel are planned at once, where a
-    # predicate at each, or riscv64's search of each for a register, would take minutes.
+    """Draw short instructions that each call runs."""
+    # Only count, without runs: all functions of the kernel are planned at once, and a predicate at
+    # each, or riscv64's search of each for a register, would take minutes.
     entries = guest.compile("fbt:::entry { @[probefunc] = count(); }", "no-run,no-gate")
     counts = counts_of(guest.trace(entries, f"rounds {ENTRIES} 1 {call}"))
     functions = sorted(name for name, n in counts.items() if n >= ENTRIES)
@@ -185,26 +201,33 @@ def measure_all(
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Instructions by the way they are planted.  whole: with all of their function.  short: of
-    those, which have no room for a jump.  alone: ways of some of these, each by itself."""
+    """Numbers of instructions by the way they are planted.
+
+    Attributes:
+        whole: by way, planted with all of their function.
+        short: how many of those have no room for a jump.
+        alone: by way, some of the short ones, each planted alone.
+    """
 
     whole: Counter[str]
     short: int
     alone: Counter[str]
 
     def traps(self) -> float:
-        """Percent of instructions that are traps with all of their function planted."""
+        """Return the percentage of instructions that are traps, planted with all of their
+        function."""
         return 100 * self.whole["trap"] / max(1, self.whole.total())
 
     def traps_alone(self) -> float:
-        """Percent of all instructions that are traps when planted by themselves: those with room
-        for a jump are none."""
+        """Return the percentage of all instructions that are traps when planted alone; those with
+        room for a jump never are."""
         part = 100 * self.short / max(1, self.whole.total())
         return part * self.alone["trap"] / max(1, self.alone.total())
 
 
 def shares(guest: Guest, room: int, functions: int, seed: int) -> Shares | None:
-    """How the instructions of functions drawn from all of the kernel are planted; None of none."""
+    """Return how the instructions of functions drawn from the whole kernel are planted; None if no
+    functions are to be drawn."""
     if not functions:
         return None
     random_ = random.Random(seed)
@@ -213,7 +236,7 @@ def shares(guest: Guest, room: int, functions: int, seed: int) -> Shares | None:
     for name in random_.sample(names, min(functions, len(names))):
         try:
             found = [p for p in guest.machine.probes(f"kinst::{name}:") if p.way != "refused"]
-        except KinstError:  # several have the name
+        except KinstError:  # several functions have the name
             continue
         whole.update(p.way for p in found)
         short += [(name, p.name) for p in found if len(p.code) < room]

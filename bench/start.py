@@ -1,24 +1,22 @@
-"""How soon the first record is there, and how many records a second arrive.
+"""Measure how soon the first record arrives, and how many records arrive in a second.
 
     .venv/bin/python bench/start.py [--runs N] [--hits N] [--json FILE]
 
-The first: kinst traces one instruction of vfs_read in a VM that is already prepared, cold (--cold:
-its kernel boots) and warm (it goes on from where one like it had booted); its own -v message splits
-the time from the start of its process to the first printed record by stage.  The time from outside,
-by this benchmark's clock, is from before the process is made to the arrival of the first byte of a
-record.
+First: kinst traces one instruction of vfs_read in a VM that is already prepared, cold (--cold: its
+kernel boots) and warm (it starts from a saved state); its own -v message splits the time from the
+start of its process to the first printed record by stage.  The time from outside, by this
+benchmark's clock, is from before the process is made to the arrival of the first byte of a record.
 
-The second: the same on a machine of the library's that is open already, traced again and again.
+Second: the same on an open machine of the library, traced again and again.
 
-The third: the same command with fbt:::entry, 40,000 probes, from the start of its process until
-they are planted, cold and warm.
+Third: the same command with fbt:::entry, 40,000 probes, from the start of its process until they
+are planted, cold and warm.
 
-The fourth: a guest program calls read(2) as fast as it can while each call makes a record of a
-time and two registers, printed as text into a file.  Arrived and dropped records are counted;
-together they are the hits.
+Fourth: a guest program calls read(2) as fast as it can while each call makes a record of a time and
+two registers, printed as text into a file.  Arrived and dropped records are counted; together they
+are the hits.
 
-The processes have real-time priority, where they may: what else the machine does takes no time
-then.
+The processes have real-time priority if they may, so that other processes take no time from them.
 """
 
 from __future__ import annotations
@@ -58,7 +56,13 @@ RECORD = (
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds: from outside, and of each stage as kinst tells them, in order."""
+    """Seconds of one start.
+
+    Attributes:
+        outside: by this benchmark's clock.
+        told: by kinst's message.
+        stages: of each stage by kinst's message, in order.
+    """
 
     outside: float
     told: float
@@ -67,8 +71,15 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """hits: reads that the guest made, in guest_seconds.  seconds: from the first record's
-    arrival to the end of kinst."""
+    """Records of one trace.
+
+    Attributes:
+        hits: reads that the guest made.
+        arrived: records that arrived.
+        dropped: records that were dropped.
+        guest_seconds: that the reads took.
+        seconds: from the first record's arrival to the end of kinst.
+    """
 
     hits: int
     arrived: int
@@ -78,7 +89,7 @@ class Flow:
 
 
 def start_once(*, cold: bool) -> Start:
-    """One run of kinst, ended at its first record.  Raises KinstError."""
+    """Run kinst up to its first record.  Raises KinstError."""
     argv = [str(KINST), "-q", "-v", "-n", FIRST, "-c", "cat /etc/passwd >/dev/null"]
     argv += ["--cold"] if cold else []
     began = time.monotonic()
@@ -94,7 +105,7 @@ def start_once(*, cold: bool) -> Start:
 
 
 def plant_once(*, cold: bool) -> Start:
-    """One run of kinst that counts every function's entries.  Raises KinstError."""
+    """Run kinst once, counting every function's entries.  Raises KinstError."""
     argv = [str(KINST), "-q", "-v", "-n", ENTRIES + " { @ = count(); }", "-c", "true"]
     began = time.monotonic()
     ran = subprocess.run([*argv, *["--cold"][:cold]], capture_output=True, timeout=SECONDS)
@@ -110,8 +121,8 @@ def _stages(said: str) -> dict[str, float]:
 
 
 def start_again(runs: int) -> list[float]:
-    """Seconds from asking an open machine for a trace to its first record, after one that warms
-    up what is made once."""
+    """Return the seconds of traces on an open machine from the call to the first record, without
+    the first trace, which fills caches."""
     found = []
     with kinst.boot() as machine:
         for _ in range(runs + 1):
@@ -144,8 +155,8 @@ def flow(program: str, hits: int) -> Flow:
 
 
 def starts_by_kind(start: Callable[..., Start], runs: int) -> dict[str, list[Start]]:
-    """Cold and warm starts by turns, so that what else the machine does meets both alike; behind a
-    warm one that leaves a state to go on from, should there be none."""
+    """Start cold and warm by turns, so that other processes disturb both alike.  A first warm
+    start, which is not counted, leaves a saved state."""
     start(cold=False)
     found: dict[str, list[Start]] = {"cold": [], "warm": []}
     for _ in range(runs):
@@ -155,7 +166,7 @@ def starts_by_kind(start: Callable[..., Start], runs: int) -> dict[str, list[Sta
 
 
 def show_starts(console: Console, what: str, starts: Sequence[Start]) -> None:
-    """A table of the stages."""
+    """Print a table of the stages."""
     table = Table(title=f"seconds to {what}, {len(starts)} runs")
     for column in ("", "least", "median", "most"):
         table.add_column(column, justify="right" if column else "left")

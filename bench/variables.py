@@ -1,14 +1,14 @@
-"""What D's variables cost in a clause, beside a clause without them and the kernel's own way.
+"""Measure what D's variables cost in a clause, beside a clause without them and kprobe events.
 
     .venv/bin/python bench/variables.py [--json FILE] [--boots N]
 
-The method is bench/hit_cost.py's: modes by turns in several boots, the median of boots.
-Every clause also counts its hits, and a mode that misses one fails; so what a variable costs is
-the difference to the first mode, which stores a register in a global variable.
+The method is bench/hit_cost.py's: modes by turns in several boots, the median of boots.  Every
+clause also counts its hits, and a mode that misses one fails.  A variable costs the difference to
+the first mode, which stores a register in a global variable.
 
 The pair is the latency histogram of the Dynamic Tracing Guide, from a function's entry to one
-instruction in it that each call runs once.  Its peer is what the kernel itself has for that: two
-kprobe events (optimised to jumps) with hist triggers, a variable of the first read by the second.
+instruction in it that each call runs once.  Its peer is the kernel's own: two kprobe events
+(optimised to jumps) with hist triggers, where the second reads a variable of the first.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from kinst import KinstError
 
 BASE = "g = register"
 PAIR, PLAIN_PAIR, KERNEL = "self->ts pair", "the same with a global", "kprobe events, hist triggers"
-# Statements of a clause by the name that the table has.
+# Statements of a clause by their name in the table.
 CLAUSES = {
     BASE: "g = regs[R_RDX];",
     "this->a = register": "this->a = regs[R_RDX]; g = this->a;",
@@ -95,7 +95,7 @@ class Histogram:
 
 
 def modes_of(guest: Guest, place: Place) -> list[Mode]:
-    """All modes.  Raises KinstError."""
+    """Return all modes.  Raises KinstError."""
     site = f"kinst::{place.function}:{place.offset}"
     entry = f"fbt::{place.function}:entry"
 
@@ -124,7 +124,7 @@ def modes_of(guest: Guest, place: Place) -> list[Mode]:
 
 
 def measure(boots: int) -> tuple[Place, list[Cost]]:
-    """Measure everything in so many boots.  Raises KinstError."""
+    """Measure all modes in so many boots.  Raises KinstError."""
     measured, place = Boots(Budget(math.inf)), None
     with tempfile.TemporaryDirectory() as folder:
         copies = compile_programs(("rounds",), Path(folder))
