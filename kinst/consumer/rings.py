@@ -157,7 +157,7 @@ class Rings:
         if not 0 <= used <= size:
             raise TargetError(
                 f"the ring of CPU slot {slot} is corrupt: head {head:#x}, tail {tail:#x}",
-                "something in the traced machine wrote over kinst's memory",
+                "a program or the kernel in the traced machine wrote to kinst's memory",
             )
         out: Bytes = np.empty(used, dtype=np.uint8)
         if used:

@@ -383,7 +383,7 @@ def test_a_sample_is_unwound_from_where_its_cpu_was() -> None:
 
 
 def test_without_what_the_kernel_must_offer() -> None:
-    for body, said in (("ustack(2);", "user mode of threads is not known"),
+    for body, said in (("ustack(2);", "where this kernel saves the registers of user mode"),
                        ("stack(2);", "no unwinder that clauses can call"),
                        ("trace(execargs);", "memory cannot be read"),
                        ("trace(vtimestamp);", "vtimestamp is not available")):  # fmt: skip
@@ -395,7 +395,7 @@ def test_without_what_the_kernel_must_offer() -> None:
             user = UserMemory(READ, 0, Access(CURRENT_AT, (MM_OFFSET,), 8))
             return replace(super().target_machine(), user=user)
 
-    with pytest.raises(KinstError, match="where this kernel keeps them is not known"):
+    with pytest.raises(KinstError, match="where this kernel keeps it is not known"):
         fired("trace(execargs);", NoArguments)
 
 

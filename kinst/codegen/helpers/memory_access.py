@@ -114,7 +114,7 @@ def user_of(unit: Unit) -> UserMemory:
     """Return how to access the current process's memory.  Raises KinstError if nothing can."""
     if unit.machine.user is None:
         raise KinstError(
-            "the traced program's memory cannot be read: this kernel offers no function for it"
+            "the traced program's memory cannot be read: no function of this kernel is known for it"
         )
     return unit.machine.user
 
@@ -204,7 +204,8 @@ def _writer(unit: Unit) -> int:
     write = user_of(unit).write
     if not write:
         raise KinstError(
-            "the traced program's memory cannot be written: there is no function for it here"
+            "the traced program's memory cannot be written: no function of this kernel is known"
+            " for it"
         )
     return write
 

@@ -39,7 +39,7 @@ class PathCode(Protocol):
 def path_code_of(unit: Unit) -> PathCode:
     """Return the system's code for paths.  Raises KinstError if the system knows none."""
     if unit.machine.paths is None:
-        raise KinstError("paths of files are not available: this kernel's structures are unknown")
+        raise KinstError("paths of files are not available: the kernel's structures are not known")
     return cast(PathCode, unit.machine.paths)
 
 

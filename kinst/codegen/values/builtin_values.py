@@ -121,7 +121,7 @@ def execargs(firing: Firing) -> Lowered:
         code.store(const(0, 8), room)
         return Text(room, size)
     if not user_of(firing.unit).arg_start:
-        raise KinstError("execargs is not available: where this kernel keeps them is not known")
+        raise KinstError("execargs is not available: where this kernel keeps it is not known")
     words = (room, const(size), current_thread(firing), code.add(firing.temp(), TEMP_WORD))
     bad = code.call(firing.unit.helper("arguments", _arguments), words)
     firing.faults.add(code, code.icmp("ne", bad, 0), FAULT_BADADDR, bad)
@@ -198,7 +198,7 @@ def _vtimestamp(firing: Firing) -> IrValue:
         raise KinstError(
             "vtimestamp is not available: the scheduler of this kernel does not keep time by the"
             " cycle counter",
-            "timestamp is",
+            "use timestamp",
         )
     total = code.add(timestamp(firing), terms.offset_ns)
     for op, accesses in (("add", terms.plus), ("sub", terms.minus)):

@@ -51,8 +51,8 @@ def _unwinder(firing: Firing) -> Unwinder:
     found = firing.unit.machine.unwinder
     if found is None:
         raise KinstError(
-            "this kernel has no unwinder that clauses can call: there is no stack() in it",
-            "-x plant=stop unwinds from outside",
+            "stack() is not available: this kernel has no unwinder that clauses can call",
+            "with -x plant=stop kinst unwinds the stack itself",
         )
     return found
 
@@ -107,7 +107,8 @@ _NAME_SIZE = (USER_WORDS - 2) * WORD
 def _known(unit: Unit) -> UserState:
     if unit.machine.user_state is None:
         raise KinstError(
-            "the user mode of threads is not known in this kernel: there is no ustack() in it"
+            "ustack() and uregs[] are not available: kinst does not know where this kernel saves"
+            " the registers of user mode"
         )
     return unit.machine.user_state
 
