@@ -178,14 +178,14 @@ def _check_sizes(machine: CodeMachine, layout: ProgramLayout) -> None:
             "use a larger bufsize or a smaller strsize",
         )
     _, strings = layout.strings
-    for what, need, room in (
+    for area, need, room in (
         ("globals", layout.globals_area, scratch.globals_size),
         ("strings", len(strings), scratch.strings_size),
         ("aggregations", layout.agg_size, scratch.agg_size),
         ("dynamic variables", layout.dynamic_size, scratch.dynamic_size),
     ):
         if need > room:
-            raise KinstError(f"the program's {what} need {need} bytes, scratch has {room}")
+            raise KinstError(f"the program's {area} need {need} bytes, scratch has {room}")
 
 
 def lower_program(
@@ -293,8 +293,10 @@ def compile_functions(
     _initialize()
     _set_options(machine.llvm_options)
     every = ",".join(filter(None, (machine.features, features)))
-    made = _object_code(module_text(machine.triple, functions), machine.triple, every)
-    return {name: made.code[at : at + made.sizes[name]] for name, at in made.offsets.items()}
+    compiled = _object_code(module_text(machine.triple, functions), machine.triple, every)
+    return {
+        name: compiled.code[at : at + compiled.sizes[name]] for name, at in compiled.offsets.items()
+    }
 
 
 def compile_target(
@@ -322,7 +324,7 @@ def compile_target(
     ir, strings = lower_program(
         program, layout, machine, entries, error_clauses, error_site, sampled
     )
-    made = _object_code(ir, machine.triple, machine.features)
+    compiled = _object_code(ir, machine.triple, machine.features)
     in_error = [slots_read(program.clauses[i], machine) for i in error_clauses]
     slots: dict[Entry, frozenset[int]] = {}
     caller: set[Entry] = set()
@@ -335,10 +337,10 @@ def compile_target(
         if any(read.caller for read in reads + in_error):
             caller.add(entry)
     return TargetCode(
-        made.code, address, {entry: made.offsets[_name(entry)] for entry in entries}, slots,
-        frozenset(caller), arguments, strings, made.offsets["trap_hook"],
-        made.offsets["fault_hook"], ir,
-        tuple(address + made.offsets[_sampler(number)] for number in range(len(sampled))),
+        compiled.code, address, {entry: compiled.offsets[_name(entry)] for entry in entries}, slots,
+        frozenset(caller), arguments, strings, compiled.offsets["trap_hook"],
+        compiled.offsets["fault_hook"], ir,
+        tuple(address + compiled.offsets[_sampler(number)] for number in range(len(sampled))),
     )  # fmt: skip
 
 

@@ -160,9 +160,9 @@ def _write_fault(firing: Firing, following: str, error: IrFunction | None) -> No
     faults = firing.faults
     code.block(faults.label)
     labels = [source[0] for source in faults.sources]
-    what = [const(action << 8 | kind) for _, action, kind, _ in faults.sources]
+    codes = [const(action << 8 | kind) for _, action, kind, _ in faults.sources]
     value = code.phi(64, [(s[3], s[0]) for s in faults.sources])
-    kind = code.phi(64, list(zip(what, labels, strict=True)))
+    kind = code.phi(64, list(zip(codes, labels, strict=True)))
     number = code.convert(epid(firing), 64, signed=False)
     assert error is not None  # lower_program() writes it before any entry
     if firing.in_error:

@@ -210,8 +210,8 @@ class Firing:
         Faults if scratch space runs out."""
         code = self.code
         used = code.get(self.arena())
-        left = code.op("sub", const(ARENA), used)
-        self.faults.add(code, code.icmp("ugt", size, left), FAULT_NOSCRATCH, const(0))
+        free = code.op("sub", const(ARENA), used)
+        self.faults.add(code, code.icmp("ugt", size, free), FAULT_NOSCRATCH, const(0))
         code.set(self.arena(), code.op("and", code.op("add", code.op("add", used, size), 7), -8))
         return code.op("add", self.arena_start(), used)
 

@@ -83,10 +83,10 @@ def record_shapes(
             for action, placed in zip(clause.actions, shape.fields, strict=True)
             for value, field in zip(recorded(action) or (), placed, strict=True)
         ]
-        known = [field for field in fields if field is not None]
-        if shape.size and len(known) == len(fields):
+        in_registers = [field for field in fields if field is not None]
+        if shape.size and len(in_registers) == len(fields):
             records[clauses, arguments] = InlineRecord(
-                places, shape.clause, shape.size, tuple(known)
+                places, shape.clause, shape.size, tuple(in_registers)
             )
     return records
 

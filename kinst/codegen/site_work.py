@@ -61,15 +61,15 @@ def snippets_of(
         isa: of the kernel.
     """
     wanted: dict[_Purpose, PureCode | None] = {}
-    for own, arguments in dict.fromkeys(probes):
-        for clauses in dict.fromkeys((own, *((clause,) for clause in own))):
+    for all_clauses, arguments in dict.fromkeys(probes):
+        for clauses in dict.fromkeys((all_clauses, *((clause,) for clause in all_clauses))):
             purpose = "guard", clauses, arguments
             predicates = [program.clauses[clause].predicate for clause in clauses]
             conditions = [predicate for predicate in predicates if predicate is not None]
             if purpose not in wanted and len(conditions) == len(clauses):
                 name = f"guard_{len(wanted)}"
                 wanted[purpose] = guard_code(conditions, arguments, machine, isa, name)
-        purpose, update = ("index", own, arguments), keyed_count(program, own)
+        purpose, update = ("index", all_clauses, arguments), keyed_count(program, all_clauses)
         if counters is not None and update is not None:
             table, name = layout.aggregations[update.aggregation.index], f"index_{len(wanted)}"
             if table.slots:

@@ -186,19 +186,21 @@ class _Writer:
         if isinstance(name, typed.StrConst):
             name, literal = literal, name
         access = self.machine.builtins.get("execname")
-        known = isinstance(name, typed.Builtin) and name.name == "execname" and access is not None
-        if not known or access is None or not isinstance(literal, typed.StrConst):
+        is_execname = (
+            isinstance(name, typed.Builtin) and name.name == "execname" and access is not None
+        )
+        if not is_execname or access is None or not isinstance(literal, typed.StrConst):
             raise _ImpureError
         bytes_ = literal.value.partition(b"\0")[0] + b"\0"
-        found = read_access(self.code, self.machine, access)
-        assert isinstance(found, Text)
-        if len(bytes_) > found.bound:
+        text = read_access(self.code, self.machine, access)
+        assert isinstance(text, Text)
+        if len(bytes_) > text.bound:
             raise _ImpureError
         code, difference, at = self.code, const(0), 0
         while at < len(bytes_):
             size = 1 << min(3, (len(bytes_) - at).bit_length() - 1)
             wanted = int.from_bytes(bytes_[at : at + size], "little")
-            there = code.load(8 * size, code.add(found.address, at))
+            there = code.load(8 * size, code.add(text.address, at))
             differs = code.convert(code.op("xor", there, wanted), 64, signed=False)
             difference = code.op("or", difference, differs)
             at += size
@@ -308,10 +310,10 @@ def index_code(
         return None
     table = machine.address(machine.scratch.globals + layout.slot_table)
     (field,) = layout.keys
-    found, place = counter_of(
+    has_counter, place = counter_of(
         writer.code, value, field, layout.slots, table, counters + layout.counters
     )
-    _finished(writer, writer.select(found, place, const(0)))
+    _finished(writer, writer.select(has_counter, place, const(0)))
     return PureCode(writer.code)
 
 
@@ -326,5 +328,5 @@ def compile_snippets(
     in the form that a trampoline needs."""
     if not wanted:
         return []
-    found = compile_functions([one.function for one in wanted], machine, isa.snippets.features)
-    return [isa.snippet(found[one.function.name], one.zero) for one in wanted]
+    compiled = compile_functions([one.function for one in wanted], machine, isa.snippets.features)
+    return [isa.snippet(compiled[one.function.name], one.zero) for one in wanted]

@@ -93,8 +93,8 @@ def in_order(
     ordered: npt.NDArray[np.object_] = np.empty(len(batch), dtype=object)
     for clause in present:
         mine = np.flatnonzero(batch.clauses == clause)
-        made = make(clause, rows_at(batch.data, batch.offsets[mine], sizes[clause]))
-        for at, one in zip(mine.tolist(), made, strict=True):
+        results = make(clause, rows_at(batch.data, batch.offsets[mine], sizes[clause]))
+        for at, one in zip(mine.tolist(), results, strict=True):
             ordered[at] = one
     result: list[Made] = ordered.tolist()
     return result
@@ -174,10 +174,10 @@ def merge(chunks: Sequence[Chunk]) -> DecodedRecords:
     parts, slots, bases = [], [], []
     base = 0
     for chunk in chunks:
-        found = find_records(chunk.data)
+        offsets_of = find_records(chunk.data)
         bases.append((chunk.slot, base, chunk.start))
-        parts.append(found + base)
-        slots.append(np.full(len(found), chunk.slot, dtype=np.int64))
+        parts.append(offsets_of + base)
+        slots.append(np.full(len(offsets_of), chunk.slot, dtype=np.int64))
         base += chunk.data.size
     offsets = np.concatenate(parts)
     if len({chunk.slot for chunk in chunks}) > 1:

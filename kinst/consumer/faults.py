@@ -36,9 +36,9 @@ class FaultOrder:
 
     def rest(self) -> list[Fault | Lost]:
         """Return all that still wait, in their order."""
-        found = [one.event for one in sorted(self._waiting, key=lambda one: one.time)]
+        events = [one.event for one in sorted(self._waiting, key=lambda one: one.time)]
         self._waiting = []
-        return found
+        return events
 
     def among(
         self, records: DecodedRecords, new: Sequence[PlacedFault]
@@ -56,13 +56,13 @@ class FaultOrder:
         waiting, self._waiting = self._waiting, []
         if not waiting and not new:
             return []
-        found = [(at, one.time, one.event) for at, one in _placed(records, waiting)]
+        placed = [(at, one.time, one.event) for at, one in _placed(records, waiting)]
         for at, one in _placed(records, new):
             if at == len(records):
                 self._waiting.append(one)
             else:
-                found.append((at, one.time, one.event))
-        return [(at, event) for at, _, event in sorted(found, key=lambda one: one[:2])]
+                placed.append((at, one.time, one.event))
+        return [(at, event) for at, _, event in sorted(placed, key=lambda one: one[:2])]
 
 
 def _placed(
@@ -72,12 +72,12 @@ def _placed(
         return [(0, one) for one in faults]
     times = records.times()
     slots, places = records.places()
-    found = []
+    placed = []
     for one in faults:
         before = np.flatnonzero((slots == one.slot) & (places < one.head))
         later = np.flatnonzero((slots == one.slot) & (places >= one.head))
         low = int(before[-1]) + 1 if len(before) else 0
         high = int(later[0]) if len(later) else len(records)
         at = low + int(np.searchsorted(times[low:high], np.uint64(one.time), side="left"))
-        found.append((at, one))
-    return found
+        placed.append((at, one))
+    return placed

@@ -81,10 +81,10 @@ def act_steps(
     steps = []
     for number, (action, fields) in enumerate(zip(clause.actions, layout.fields, strict=True)):
         if acts(action):
-            made = None
+            template = None
             if isinstance(action, PerformAction) and action.format is not None:
-                made = format_template(action.format, fields, symbolise)
-            steps.append(ActStep(action, number, fields, made))
+                template = format_template(action.format, fields, symbolise)
+            steps.append(ActStep(action, number, fields, template))
     return tuple(steps)
 
 
@@ -340,13 +340,13 @@ class Interpreter:
 def following_of(records: DecodedRecords) -> npt.NDArray[np.int64]:
     """Return probe id and clause of the next record of each record's CPU, (n, 2); -1 if none
     follows."""
-    found = np.full((len(records), 2), -1, np.int64)
+    following = np.full((len(records), 2), -1, np.int64)
     headers = records.data.view("<u4")[(records.offsets[:, None] >> 2) + np.array([2, 1])]
     cpus = records.data.view("<u4")[(records.offsets >> 2) + 3]
     for cpu in np.unique(cpus).tolist():
         mine = np.flatnonzero(cpus == cpu)
-        found[mine[:-1]] = headers[mine[1:]]
-    return found
+        following[mine[:-1]] = headers[mine[1:]]
+    return following
 
 
 def _decoded(value: int | bytes) -> str:

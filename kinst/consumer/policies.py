@@ -44,9 +44,9 @@ class Kept:
         data = np.concatenate(self._parts[slot])
         starts = find_records(data)
         if self._ring:
-            left = starts[starts >= len(data) - self._size]
-            self._starts[slot] += int(left[0]) if len(left) else len(data)
-            data = data[int(left[0]) :] if len(left) else data[:0]
+            kept = starts[starts >= len(data) - self._size]
+            self._starts[slot] += int(kept[0]) if len(kept) else len(data)
+            data = data[int(kept[0]) :] if len(kept) else data[:0]
         elif len(data) > self._size:
             # The last record that starts within the size may end after it.
             ends = np.append(starts[1:], len(data))

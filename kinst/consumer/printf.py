@@ -59,9 +59,9 @@ class TemplateBuilder:
         """Return what was collected since the last call; None if that is nothing."""
         if not self._parts:
             return None
-        made = RowTemplate("".join(self._parts), tuple(self._columns))
+        template = RowTemplate("".join(self._parts), tuple(self._columns))
         self._parts, self._columns = [], []
-        return made
+        return template
 
 
 def _mapped(
@@ -88,7 +88,7 @@ def _dynamic(
 
     def column(rows: Bytes) -> list[object]:
         given = [values_of(rows, star, True) for star in stars]
-        made: list[object] = []
+        texts: list[object] = []
         for i, value in enumerate(raw(rows)):
             numbers = iter([g[i] for g in given])
             width = next(numbers) if part.width == "*" else fixed(part.width, part.flags)
@@ -96,8 +96,8 @@ def _dynamic(
             if precision is not None and precision < 0:
                 precision = None  # a negative precision counts as missing (printf(3))
             spec = Spec(part.conversion, part.flags, width, precision, signed)
-            made.append(spec.format(value, symbolise))
-        return made
+            texts.append(spec.format(value, symbolise))
+        return texts
 
     return column
 
@@ -106,7 +106,7 @@ def add_format(
     out: TemplateBuilder, format_: PrintfFormat, fields: Sequence[Field], symbolise: Symbolise
 ) -> None:
     """Add a format to a template; `fields` are those of its arguments, in order."""
-    left = iter(fields)
+    arguments = iter(fields)
     for part in format_.parts:
         out.literal(text(part.literal))
         if not part.conversion:
@@ -114,8 +114,8 @@ def add_format(
         if part.conversion == "%":
             out.literal("%")
             continue
-        stars = [next(left) for star in (part.width, part.precision) if star == "*"]
-        field = next(left)
+        stars = [next(arguments) for star in (part.width, part.precision) if star == "*"]
+        field = next(arguments)
         if part.conversion == "k":
             width = fixed(part.width, part.flags) or 0
             indent = width if "-" in part.flags else 0

@@ -107,20 +107,20 @@ def _elements(data: bytes, type_: ArrayType) -> PlainValue:
 def _members(data: bytes, type_: StructType, start: int) -> dict[str, PlainValue]:
     """Decode a structure that starts at a bit of data.  Members of anonymous members are its
     own."""
-    found: dict[str, PlainValue] = {}
+    members: dict[str, PlainValue] = {}
     for one in type_.members:
         bit = start + one.bit
         if not one.name:
             if isinstance(one.type, StructType):
-                found.update(_members(data, one.type, bit))
+                members.update(_members(data, one.type, bit))
             continue
         if one.bits and isinstance(one.type, IntType):
-            found[one.name] = _bit_field(data, one.type, bit, one.bits)
+            members[one.name] = _bit_field(data, one.type, bit, one.bits)
         else:
             at = bit // 8
             size = size_of(one.type)
-            found[one.name] = plain(data[at : at + size], one.type)
-    return found
+            members[one.name] = plain(data[at : at + size], one.type)
+    return members
 
 
 def _bit_field(data: bytes, type_: IntType, bit: int, bits: int) -> int:
@@ -180,21 +180,21 @@ def value_fields(
     clause: Clause, layout: ClauseLayout, frames: FrameFinder
 ) -> tuple[ValueField, ...]:
     """Return the values of a clause's records, in the order of its actions."""
-    found: list[ValueField] = []
+    values: list[ValueField] = []
     for action, fields in zip(clause.actions, layout.fields, strict=True):
         if not shows_data(action):
             continue
         assert isinstance(action, TraceAction | PrintAction | PrintfAction | PerformAction)
         if isinstance(action, PerformAction):
-            found.append(ValueField("".join(action.names), fields[0], _dumped(fields)))
+            values.append(ValueField("".join(action.names), fields[0], _dumped(fields)))
             continue
         for at, field in enumerate(fields):
             if isinstance(action, PrintAction):
                 # The value is recorded as bytes, but has the expression's type.
                 field = Field(field.offset, field.size, action.expr.type)
             name = action.names[at] if at < len(action.names) else ""
-            found.append(ValueField(name, field, value_column(field, frames)))
-    return tuple(found)
+            values.append(ValueField(name, field, value_column(field, frames)))
+    return tuple(values)
 
 
 class BatchDecoder:
@@ -208,10 +208,10 @@ class BatchDecoder:
         self._fields: dict[int, tuple[ValueField, ...]] = {}
 
     def _fields_of(self, clause: int) -> tuple[ValueField, ...]:
-        made = self._fields.get(clause)
-        if made is None:
-            made = self._fields[clause] = value_fields(*self._clauses[clause], self._frames)
-        return made
+        fields = self._fields.get(clause)
+        if fields is None:
+            fields = self._fields[clause] = value_fields(*self._clauses[clause], self._frames)
+        return fields
 
     def __call__(self, batch: Batch) -> Iterator[Record]:
         return iter(in_order(batch, self._sizes, self._records))

@@ -121,22 +121,25 @@ def arrange(
     patched |= np.isin(np.array([w.site.address for w in wanted], np.uint64), started)
     joined = ~begins & patched
     need = 1 + np.add.reduceat(joined, low, dtype=np.int64)
-    made = np.add.reduceat(counters_of.count > 0, low, dtype=np.int64) >= 2
-    made = _within(made & (high - low > 1), need, rules.room)
-    first = signed(rules.first) + 8 * np.cumsum(np.where(made, need, 0))
+    formed = np.add.reduceat(counters_of.count > 0, low, dtype=np.int64) >= 2
+    formed = _within(formed & (high - low > 1), need, rules.room)
+    first = signed(rules.first) + 8 * np.cumsum(np.where(formed, need, 0))
     common = first - 8 * need
     inside = np.cumsum(joined)
-    entered = np.flatnonzero(joined & made[block])
-    own = block[entered]
-    counters = common[own] + 8 * (inside[entered] - inside[low[own]])
+    entered = np.flatnonzero(joined & formed[block])
+    of_entered = block[entered]
+    counters = common[of_entered] + 8 * (inside[entered] - inside[low[of_entered]])
     counts_at = np.minimum.reduceat(np.where(free, every, len(wanted)), low)
     counts_at = np.where(counts_at < high, counts_at, low)
 
     # C misses executions that join after the counting instruction, and includes those that join
     # before it without having run the start of the block.
-    before = entered <= counts_at[own]
-    start, end = np.where(before, low[own], entered), np.where(before, entered, high[own])
-    members = np.flatnonzero(made[block])
+    before = entered <= counts_at[of_entered]
+    start, end = (
+        np.where(before, low[of_entered], entered),
+        np.where(before, entered, high[of_entered]),
+    )
+    members = np.flatnonzero(formed[block])
     sums = _sums(
         counters_of,
         np.concatenate([members, ragged(start, end - start)]),
@@ -144,8 +147,8 @@ def arrange(
         np.concatenate([np.ones(len(members), np.int64),
                         np.repeat(np.where(before, -1, 1), end - start)]),
     )  # fmt: skip
-    offsets = common[made] - signed(rules.first)
-    counting = dict(zip(counts_at[made].tolist(), offsets.tolist(), strict=True))
+    offsets = common[formed] - signed(rules.first)
+    counting = dict(zip(counts_at[formed].tolist(), offsets.tolist(), strict=True))
     changed = list(wanted)
     for k in members.tolist():
         old = wanted[k]
@@ -184,15 +187,15 @@ class _SiteCounters:
 
     @classmethod
     def of(cls, wanted: Sequence[WantedSite]) -> _SiteCounters:
-        known: dict[int, tuple[int, int]] = {}  # sites share their work
+        row_of: dict[int, tuple[int, int]] = {}  # sites share their work
         every: list[int] = []
         rows = []
         for work in wanted:
-            row = known.get(id(work.bodies))
+            row = row_of.get(id(work.bodies))
             if row is None:
-                found = _offsets(work)
-                row = known[id(work.bodies)] = len(every), len(found)
-                every += map(signed, found)
+                offsets = _offsets(work)
+                row = row_of[id(work.bodies)] = len(every), len(offsets)
+                every += map(signed, offsets)
             rows.append(row)
         table = np.array(rows, np.int64).reshape(-1, 2)
         return cls(table[:, 0], table[:, 1], np.array(every, np.int64))
@@ -210,8 +213,8 @@ def _sums(counters: _SiteCounters, sites: I64, source: I64, weight: I64) -> Bloc
 
 def _joins(wanted: Sequence[WantedSite], chains: Chains, rules: BlockRules) -> Bools:
     """Return which sites are in the block of the site before them."""
-    known = {id(work.bodies): only_counts(work) for work in wanted if not work.rerun_prefix}
-    counting = np.array([known[id(w.bodies)] if not w.rerun_prefix else False for w in wanted])
+    counts = {id(work.bodies): only_counts(work) for work in wanted if not work.rerun_prefix}
+    counting = np.array([counts[id(w.bodies)] if not w.rerun_prefix else False for w in wanted])
     faulting = np.zeros(len(wanted), np.bool_)
     if rules.faulting:
         faulting = np.isin(

@@ -33,9 +33,9 @@ class Predecessors:
 
     def covered(self, displaced: Bools) -> Bools:
         """Rows whose predecessors are all known and displaced."""
-        found = self.known.copy()
-        found[self.site[~displaced[self.row]]] = False
-        return found
+        result = self.known.copy()
+        result[self.site[~displaced[self.row]]] = False
+        return result
 
 
 def predecessors_of(
@@ -60,7 +60,7 @@ def predecessors_of(
     leads[leads] = sites[target[leads]]
     branches = np.flatnonzero(leads)
     site = np.concatenate([fallen, target[branches]])
-    known = np.zeros(len(sites), np.bool_)
-    known[site] = True
-    known &= ~elsewhere & ~(returned_to & follows)
-    return Predecessors(site, np.concatenate([fallen - 1, branches]), known)
+    complete = np.zeros(len(sites), np.bool_)
+    complete[site] = True
+    complete &= ~elsewhere & ~(returned_to & follows)
+    return Predecessors(site, np.concatenate([fallen - 1, branches]), complete)

@@ -258,15 +258,17 @@ class Leaders:
         unfit = np.isin(code.columns.address, taken)
         unfit |= self._unfit(code, near(code.place, asked & ~own, jump), asked)
         elsewhere = seen.elsewhere[code.place] | ~code.follows
-        targets, known = self._branch_targets(code), ~seen.blind
-        before = predecessors_of(asked & ~own & known, code.flows, targets, code.follows, elsewhere)
+        targets, sighted = self._branch_targets(code), ~seen.blind
+        before = predecessors_of(
+            asked & ~own & sighted, code.flows, targets, code.follows, elsewhere
+        )
         reached = before.covered(asked)
         runs = self._runs_in(seen, asked, own, unfit, reached)
         if not gates:
             return self._found(seen, asked, runs, np.zeros_like(asked), frozenset())
         count = len(asked)
-        left = asked & ~own & ~runs.inside(count)
-        before = predecessors_of(left & known, code.flows, targets, code.follows, elsewhere)
+        trapped = asked & ~own & ~runs.inside(count)
+        before = predecessors_of(trapped & sighted, code.flows, targets, code.follows, elsewhere)
         more = np.zeros(count, np.bool_)
         more[before.row] = True
         more &= ~asked
@@ -282,7 +284,7 @@ class Leaders:
             unfit |= self._unfit(code, near(code.place, both & ~rooms, jump), asked)
             others = self._runs_in(seen, both, rooms, unfit, reached)
             worse = np.zeros(len(code.functions), np.bool_)
-            worse[code.of[asked & ~own & ~others.inside(count) & ~left & ~reached]] = True
+            worse[code.of[asked & ~own & ~others.inside(count) & ~trapped & ~reached]] = True
             better = helped & ~worse
             runs = _merged(
                 runs.take(~better[code.of[runs.first]]), others.take(better[code.of[others.first]])
@@ -300,13 +302,13 @@ class Leaders:
             dead_registers |= self._dead_registers(code, k)
         members = runs.end - runs.first
         columns = code.columns
-        made = Runs(
+        columns_of_runs = Runs(
             columns.address[ragged(runs.first, members)], bounds_of(members),
             seen.text[ragged(code.place[runs.first], runs.size)].tobytes(), bounds_of(runs.size),
         )  # fmt: skip
         unprobed = np.flatnonzero(runs.inside(len(asked)) & ~asked)
         return FoundRuns(
-            made, self._sites(code, unprobed), dead_registers,
+            columns_of_runs, self._sites(code, unprobed), dead_registers,
             self._sites(code, np.flatnonzero(gates)), gated,
         )  # fmt: skip
 
@@ -377,8 +379,8 @@ class Leaders:
         branched_to[targets] = True
         displaced = asked[branches] & np.isin(code.flows.kind[branches], (JUMP, BRANCH))
         undisplaced[targets[~displaced]] = True
-        for known in (self._landings, self._symbols):
-            elsewhere[code.within(known)[1]] = True
+        for addresses in (self._landings, self._symbols):
+            elsewhere[code.within(addresses)[1]] = True
         blind = np.zeros(len(code.functions), np.bool_)
         text = np.zeros(code.base[-1], np.uint8)
         start = code.start
@@ -408,20 +410,20 @@ class Leaders:
 
     def _fills(self, code: _FunctionRows, unreached: Bools) -> Bools:
         """Return which of these rows, and of those directly after padding, are padding."""
-        found = np.zeros(len(unreached), np.bool_)
-        columns, known = code.columns, dict[bytes, bool]()
+        fills = np.zeros(len(unreached), np.bool_)
+        columns, is_padding = code.columns, dict[bytes, bool]()
         rows = np.flatnonzero(unreached)
         while len(rows):
             kept = []
             for k in rows.tolist():
                 text = columns.code[k, : columns.size[k]].tobytes()
-                if text not in known:
-                    known[text] = self._isa.padding(text) == len(text)
-                if known[text] and not found[k]:
-                    found[k] = True
+                if text not in is_padding:
+                    is_padding[text] = self._isa.padding(text) == len(text)
+                if is_padding[text] and not fills[k]:
+                    fills[k] = True
                     kept.append(k + 1)
-            rows = np.array([k for k in kept if k < len(found) and code.follows[k]], np.int64)
-        return found
+            rows = np.array([k for k in kept if k < len(fills) and code.follows[k]], np.int64)
+        return fills
 
     def _add_computed(self, code: _FunctionRows, elsewhere: Bools, blind: Bools) -> None:
         """Mark the targets in tables of computed jumps, and what may be the addresses of tables, in
@@ -435,9 +437,9 @@ class Leaders:
         for k, (function, low, high) in enumerate(
             zip(code.functions, bounds, bounds[1:], strict=False)
         ):
-            made = isa.jump_tables(instructions_of(columns.take(making[low:high])))
-            addresses = [table.address for table in made]
-            if computing[k] and (made or not self._is_alone(function)):
+            tables = isa.jump_tables(instructions_of(columns.take(making[low:high])))
+            addresses = [table.address for table in tables]
+            if computing[k] and (tables or not self._is_alone(function)):
                 parts = kernel.parts(function)
                 computed = kernel.computed(parts)
                 addresses += computed
@@ -462,8 +464,8 @@ class Leaders:
     def _dead_registers(self, code: _FunctionRows, k: int) -> dict[int, int]:
         """Return Isa.dead_registers of one of the functions, by address."""
         start = code.functions[k].address
-        known = self._spares.get(start)
-        if known is None:
+        dead = self._spares.get(start)
+        if dead is None:
             rows = slice(*np.searchsorted(code.of, (k, k + 1)).tolist())
             columns, flows = code.columns.take(rows), code.flows
             fixup = self._system.fixup
@@ -477,40 +479,40 @@ class Leaders:
                  for kind, falls, target, at in leads],
             )  # fmt: skip
             pairs = zip(columns.address.tolist(), free, strict=True)
-            known = self._spares[start] = {at: bits for at, bits in pairs if bits}
-        return known
+            dead = self._spares[start] = {at: bits for at, bits in pairs if bits}
+        return dead
 
     def _unfit(self, code: _FunctionRows, some: Bools, asked: Bools) -> Bools:
         """Return which of some rows cannot be in a run.  Rows without a probe are checked for
         whether they can be displaced, as `asked` ones have been already."""
-        found = np.zeros(len(some), np.bool_)
+        unfit = np.zeros(len(some), np.bool_)
         rows = np.flatnonzero(some)
         if len(rows):
-            found[rows] = self._system.rewritten(_spans(code, rows))
+            unfit[rows] = self._system.rewritten(_spans(code, rows))
         rows = np.flatnonzero(some & ~asked)
         spans = _spans(code, rows)
         if spans:
-            found[rows] |= np.array(self._kernel.refused(spans), np.bool_)
+            unfit[rows] |= np.array(self._kernel.refused(spans), np.bool_)
             # A probed instruction that faults or traps has the hook that it needs.
             fixup, is_bug = self._system.fixup, self._system.is_bug
-            found[rows] |= [fixup(at) is not None or is_bug(at) for at, _ in spans]
-        return found
+            unfit[rows] |= [fixup(at) is not None or is_bug(at) for at, _ in spans]
+        return unfit
 
     def _padding(self, seen: _Entered, around: Bools) -> I64:
         """Return the bytes of padding after each row of `around` that control does not fall
         through, as far as a jump may need them."""
         code, jump = seen.code, self._isa.RUN_SIZE
-        found = np.zeros(len(around), np.int64)
+        padding = np.zeros(len(around), np.int64)
         rows = np.flatnonzero(around & ended_of(code.flows))
         there = code.row_at[code.end[rows]]
         rows = rows[(there < 0) | ~around[there]]
         entered = seen.branched_to | seen.elsewhere
-        spans, known = [], dict[bytes, int]()
+        spans, size_of = [], dict[bytes, int]()
         for k, at in zip(rows.tolist(), code.end[rows].tolist(), strict=True):
             text = seen.text[at : min(at + LONGEST, code.base[code.of[k] + 1])].tobytes()
-            if text not in known:
-                known[text] = min(self._isa.padding(text), jump)
-            size = next((n for n in range(known[text]) if entered[at + n]), known[text])
+            if text not in size_of:
+                size_of[text] = min(self._isa.padding(text), jump)
+            size = next((n for n in range(size_of[text]) if entered[at + n]), size_of[text])
             if size:
                 end = int(code.columns.address[k]) + int(code.columns.size[k])
                 spans.append((k, (end, size)))
@@ -518,21 +520,21 @@ class Leaders:
             ranges = [span for _, span in spans]
             refused, rewritten = self._system.site_refusals(ranges), self._system.rewritten(ranges)
             for (k, (_, size)), reason, changing in zip(spans, refused, rewritten, strict=True):
-                found[k] = 0 if reason or changing else size
-        return found
+                padding[k] = 0 if reason or changing else size
+        return padding
 
     def _pieces(self, code: _FunctionRows) -> Sequence[tuple[int, int]]:
         """Return the ranges of code that the functions are in: the kernel's, a module's, or else
         the function's own."""
         ranges = [self._system.text, *(m.text for m in self._system.modules())]
         start = code.start
-        used, known = [], np.zeros(len(start), np.bool_)
+        used, covered = [], np.zeros(len(start), np.bool_)
         for low, high in ranges:
-            inside = (start >= np.uint64(low)) & (start < np.uint64(high)) & ~known
+            inside = (start >= np.uint64(low)) & (start < np.uint64(high)) & ~covered
             if inside.any():
                 used.append((low, high))
-                known |= inside
-        alone = [code.functions[k] for k in np.flatnonzero(~known).tolist()]
+                covered |= inside
+        alone = [code.functions[k] for k in np.flatnonzero(~covered).tolist()]
         return [*used, *((f.address, f.address + f.size) for f in alone)]
 
     def _read(self, code: _FunctionRows, which: I64, text: U8) -> None:

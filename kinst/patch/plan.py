@@ -259,17 +259,17 @@ def plan_sites(
         patched, patches = layout.patches(entry)
         if not layout.refused:
             break
-        left = {wanted[k].site.address for k in layout.refused}
+        dropped = {wanted[k].site.address for k in layout.refused}
         # The original of one that is refused may lead into the middle of a run.
         aimed = chains.target[list(layout.refused)]
         entered = sites.address[aimed[aimed >= 0]].tolist()
         probed = [(k, reason) for k, reason in layout.refused.items() if wanted[k].way in _PROBED]
         refused += [(wanted[k].site, reason) for k, reason in sorted(probed)]
         # A run is left out with any of its members, and so are its members without a probe.
-        runs = runs.without(np.array(sorted({*left, *entered}), np.uint64))
-        left |= {work.site.address for work in wanted if not work.way}
-        left -= set(runs.member.tolist())
-        wanted = [work for work in wanted if work.site.address not in left]
+        runs = runs.without(np.array(sorted({*dropped, *entered}), np.uint64))
+        dropped |= {work.site.address for work in wanted if not work.way}
+        dropped -= set(runs.member.tolist())
+        wanted = [work for work in wanted if work.site.address not in dropped]
     text, original_at = layout.text()
     way = np.array([WAYS_PLANNED.index(work.way) for work in wanted], np.uint8)
     # An instruction without a probe is not expected to fault.
@@ -309,8 +309,8 @@ def _apart(
     if table is None or not fits(table, len(sites), 2 * len(sites) + len(near)):
         return None
     target = leads_of(sites, isa).target
-    own = [sites.address, sites.after, target[target > 0], np.array(near, np.uint64)]
-    taken = np.unique(np.concatenate(own))
+    addresses = [sites.address, sites.after, target[target > 0], np.array(near, np.uint64)]
+    taken = np.unique(np.concatenate(addresses))
     return partial(Apart, table, taken, ALIGN)
 
 
@@ -387,15 +387,15 @@ def _columns(wanted: Sequence[WantedSite]) -> Columns:
 def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
     """Return the counters that each site's work adds to.  None if it does more than count, if more
     than the one instruction runs again, or if a byte cannot count the counters (Batch.count)."""
-    known: dict[int, tuple[int, ...] | None] = {}
+    counters_of: dict[int, tuple[int, ...] | None] = {}
     for work in wanted:
         key = id(work.bodies)
-        if key not in known:
+        if key not in counters_of:
             counting = [b for b in work.bodies if isinstance(b, CountBody) and b.guard is None]
             alone = len(counting) == len(work.bodies)
             offsets = tuple(signed(at) for body in counting for at in body.offsets)
-            known[key] = offsets if alone and len(offsets) < 256 else None
-    return [None if work.rerun_prefix else known[id(work.bodies)] for work in wanted]
+            counters_of[key] = offsets if alone and len(offsets) < 256 else None
+    return [None if work.rerun_prefix else counters_of[id(work.bodies)] for work in wanted]
 
 
 class _TrampolineLayout:
@@ -473,11 +473,11 @@ class _TrampolineLayout:
             if not joined[k]:
                 at = next_place(at)
             if size < 0:
-                made = self._one(k, at, before)
-                if made is None:
+                trampoline = self._one(k, at, before)
+                if trampoline is None:
                     places.append(at)
                     continue
-                size = len(made.code)
+                size = len(trampoline.code)
             places.append(at)
             at += size
             if at > self._limit and self._apart is not None:
@@ -499,19 +499,19 @@ class _TrampolineLayout:
         links = {}
         if before is not None and target >= 0:
             links[int(self._sites.address[target])] = int(before[target])
-        known = self._made.get(k)
-        if known is not None and known[:2] == (at, links):
-            return known[2]
+        cached = self._made.get(k)
+        if cached is not None and cached[:2] == (at, links):
+            return cached[2]
         falls_into = address + len(work.site.code) if self._chains.falls_into[k] else -1
-        made = self._isa.trampoline(
+        trampoline = self._isa.trampoline(
             work.site, work.following, at, work.bodies, work.rerun_prefix,
             Onward(links, falls_into, bool(self._chains.head[k]), self._dead_registers),
         )  # fmt: skip
-        if isinstance(made, Refused):
-            self.refused[k] = made.reason
+        if isinstance(trampoline, Refused):
+            self.refused[k] = trampoline.reason
             return None
-        self._made[k] = at, links, made
-        return made
+        self._made[k] = at, links, trampoline
+        return trampoline
 
     def stubs(self, counted: Blocks, free: Bools) -> tuple[U64, Pieces | None]:
         """Lay out the stubs of blocks after the trampolines.
@@ -528,10 +528,10 @@ class _TrampolineLayout:
         which = counted.entered[kept]
         if not len(which):
             return entry, NO_PIECES
-        made = self._isa.stubs(self.end, counted.counters[kept], self.at[which], free[which])
-        if made is None or self.end + len(made[0]) > self._limit:
+        laid_out = self._isa.stubs(self.end, counted.counters[kept], self.at[which], free[which])
+        if laid_out is None or self.end + len(laid_out[0]) > self._limit:
             return entry, None
-        code, size = made
+        code, size = laid_out
         start = np.cumsum(size) - size
         entry[which] = np.uint64(self.end) + start.astype(np.uint64)
         stubs = Pieces(self.end, code.tobytes(), start, size)
@@ -603,10 +603,10 @@ def plan_hooks(hooks: Sequence[Hook], isa: Isa, start: int) -> Plan:
     at = _aligned(start)
     for hook in hooks:
         make = isa.translate_detour if hook.translate else isa.detour
-        made = make(hook.code, hook.address, at, hook.handler)
-        if isinstance(made, Refused):
-            raise KinstError(f"the function at {hook.address:#x} cannot be hooked: {made.reason}")
-        patch, stub = made
+        detour = make(hook.code, hook.address, at, hook.handler)
+        if isinstance(detour, Refused):
+            raise KinstError(f"the function at {hook.address:#x} cannot be hooked: {detour.reason}")
+        patch, stub = detour
         patches.append(Patch(hook.address, patch, hook.code[: len(patch)]))
         text.append((at, stub))
         at = _aligned(at + len(stub))

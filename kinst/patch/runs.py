@@ -217,8 +217,8 @@ def near(place: I64, short: Bools, jump: int) -> Bools:
     length = int(place[-1]) + jump + 1
     change = np.bincount(np.maximum(at - jump + 1, 0), minlength=length)
     change -= np.bincount(at + jump, minlength=length)[:length]
-    found: Bools = np.cumsum(change)[place] > 0
-    return found
+    around: Bools = np.cumsum(change)[place] > 0
+    return around
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,8 +239,8 @@ class ChosenRuns:
         """Return which of `count` rows are in one."""
         change = np.bincount(self.first, minlength=count + 1)
         change -= np.bincount(self.end, minlength=count + 1)
-        found: Bools = np.cumsum(change)[:count] > 0
-        return found
+        inside_one: Bools = np.cumsum(change)[:count] > 0
+        return inside_one
 
     def take(self, which: I64 | Bools) -> ChosenRuns:
         """Return the runs with these indexes."""

@@ -77,8 +77,8 @@ def formats() -> tuple[str, ...]:
 
 def renderer(name: str) -> RendererFactory:
     """Return the renderer of a format.  Raises KinstError for an unknown name."""
-    made: RendererFactory = _module(name).RENDERER
-    return made
+    factory: RendererFactory = _module(name).RENDERER
+    return factory
 
 
 def shows_lines(name: str) -> bool:

@@ -62,10 +62,10 @@ def structured(value: object) -> object:
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, Stack):
-        made: dict[str, object] = {"stack": value.kind}
+        members: dict[str, object] = {"stack": value.kind}
         if value.kind == "user":
-            made["pid"] = value.pid
-        return made | {"frames": [structured(frame) for frame in value.frames]}
+            members["pid"] = value.pid
+        return members | {"frames": [structured(frame) for frame in value.frames]}
     if isinstance(value, Frame):
         return _frame(value)
     if isinstance(value, Bucket):
@@ -81,19 +81,19 @@ def structured(value: object) -> object:
 
 def _frame(frame: Frame) -> dict[str, object]:
     """Return the known members of a frame."""
-    found: dict[str, object] = {"address": f"{frame.address:#x}"}
+    members: dict[str, object] = {"address": f"{frame.address:#x}"}
     if frame.module:
-        found["module"] = frame.module
+        members["module"] = frame.module
     if frame.function:
-        found["function"] = frame.function
+        members["function"] = frame.function
         if not frame.inlined:
-            found["offset"] = frame.offset
+            members["offset"] = frame.offset
     if frame.file:
-        found["file"] = frame.file
-        found["line"] = frame.line
+        members["file"] = frame.file
+        members["line"] = frame.line
     if frame.inlined:
-        found["inlined"] = True
-    return found
+        members["inlined"] = True
+    return members
 
 
 def _key(part: KeyPart) -> object:
@@ -120,15 +120,15 @@ def _value_column(one: ValueField, frames: FrameFinder) -> tuple[str, Column]:
 def _stack_column(field: Field, type_: StackType, frames: FrameFinder) -> Column:
     """Return a function from many rows to stacks as JSON.  Stacks repeat, and each is encoded
     once."""
-    known: dict[bytes, str] = {}
+    cache: dict[bytes, str] = {}
 
     def one(value: bytes) -> str:
-        found = known.get(value)
-        if found is None:
-            if len(known) >= STACKS_KEPT:
-                known.clear()
-            found = known[value] = encoded(frames.stack(value, type_))
-        return found
+        text_of = cache.get(value)
+        if text_of is None:
+            if len(cache) >= STACKS_KEPT:
+                cache.clear()
+            text_of = cache[value] = encoded(frames.stack(value, type_))
+        return text_of
 
     return lambda rows: [one(value) for value in bytes_of(rows, field)]
 
@@ -157,9 +157,9 @@ def record_template(
         out.column(*_value_column(one, frames))
         out.literal("}")
     out.literal("]}\n")
-    made = out.built()
-    assert made is not None
-    return made
+    template = out.built()
+    assert template is not None
+    return template
 
 
 # --- Lines ----------------------------------------------------------------------------------
@@ -190,8 +190,8 @@ class JsonLines:
             case Printed():
                 for index in event.tables:
                     table = self._schema.tables[index]
-                    made = aggregation_of(table, self._options, self._frames)
-                    self._aggregation(made, final=event.action < 0)
+                    table_values = aggregation_of(table, self._options, self._frames)
+                    self._aggregation(table_values, final=event.action < 0)
             case Lost():
                 self._line("lost", kind=event.kind, count=event.count, cpu=event.cpu,
                            text=event.text)  # fmt: skip
@@ -224,13 +224,13 @@ class JsonLines:
         self._write(encoded({"type": type_, **members}) + "\n")
 
     def _prefix(self, probe_and_cpu: int) -> str:
-        made = self._prefixes.get(probe_and_cpu)
-        if made is None:
+        prefix = self._prefixes.get(probe_and_cpu)
+        if prefix is None:
             identifier, cpu = probe_and_cpu & 0xFFFFFFFF, probe_and_cpu >> 32
             name = _string(str(self._schema.probes[identifier].name))
-            made = f'{{"type":"record","probe":{name},"id":{identifier},"cpu":{cpu},"time":'
-            self._prefixes[probe_and_cpu] = made
-        return made
+            prefix = f'{{"type":"record","probe":{name},"id":{identifier},"cpu":{cpu},"time":'
+            self._prefixes[probe_and_cpu] = prefix
+        return prefix
 
     def _rendered(self, clause: int, rows: Bytes) -> list[str]:
         template = self._templates.get(clause)
@@ -245,13 +245,13 @@ class JsonLines:
             {"key": [_key(part) for part in key], "value": structured(value)}
             for key, value in made.rows.items()
         ]
-        known: dict[str, object] = {"expression": made.expression, "unit": made.unit}
-        known = {name: value for name, value in known.items() if value}
+        described: dict[str, object] = {"expression": made.expression, "unit": made.unit}
+        described = {name: value for name, value in described.items() if value}
         if made.key_names:
-            known["key_names"] = list(made.key_names)
+            described["key_names"] = list(made.key_names)
         self._line(
             "aggregation", name=made.name, function=made.function, keys=list(made.keys),
-            **known, final=final, rows=rows,
+            **described, final=final, rows=rows,
         )  # fmt: skip
 
     def _fault(self, event: Fault) -> None:

@@ -98,8 +98,8 @@ def _constant_entry(
     assert layout.constant_keys is not None
     if keys is not None:
         # A clause without probes has no entry, and its code never runs.
-        known = layout.constant_keys.index(keys) if keys in layout.constant_keys else 0
-        return code.add(table, known * layout.entry_size)
+        entry = layout.constant_keys.index(keys) if keys in layout.constant_keys else 0
+        return code.add(table, entry * layout.entry_size)
     place = firing.unit.layout.constant_aggregations.index(layout.index)
     index = code.load(64, code.add(firing.site, SITE_HEADER + 8 * place))
     return code.op("add", table, code.op("mul", index, layout.entry_size))

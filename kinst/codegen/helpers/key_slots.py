@@ -44,10 +44,10 @@ def counter_of(
     first one."""
     word = key_word(code, key, field)
     offset = slot_offset(code, word, slots)
-    found = code.icmp("eq", code.load(64, code.add(offset, table)), word)
+    has_counter = code.icmp("eq", code.load(64, code.add(offset, table)), word)
     if field.size > 4:
-        found = code.op("and", found, code.icmp("ne", word, 0))
-    return found, code.add(offset, counters)
+        has_counter = code.op("and", has_counter, code.icmp("ne", word, 0))
+    return has_counter, code.add(offset, counters)
 
 
 def claim_slot(code: IrFunction, key: IrValue, field: Field, slots: int, table: int) -> None:

@@ -166,8 +166,8 @@ def _in_pieces(unit: Unit, name: str, piece: _Piece) -> IrFunction:
 
     def step() -> None:
         at = code.get(done)
-        left = code.op("sub", size, at)
-        length = code.select(code.icmp("ult", left, BUFFER), left, const(BUFFER))
+        rest = code.op("sub", size, at)
+        length = code.select(code.icmp("ult", rest, BUFFER), rest, const(BUFFER))
         piece(code, buffer, code.op("add", dst, at), code.op("add", src, at), length)
         code.set(done, code.op("add", at, length))
 

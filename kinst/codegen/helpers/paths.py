@@ -52,10 +52,10 @@ def _text(firing: Firing, place: IrValue, root: IrValue) -> Text:
     paths = path_code_of(firing.unit)
     work = firing.allocate(const(paths.longest))
     word = code.add(firing.temp(), TEMP_WORD)
-    found = code.call(firing.unit.helper("path", paths.write_path), (place, root, work, word))
-    bad = code.icmp("eq", found, 0)
+    path = code.call(firing.unit.helper("path", paths.write_path), (place, root, work, word))
+    bad = code.icmp("eq", path, 0)
     firing.faults.add(code, bad, FAULT_BADADDR, code.load(64, word))
-    copy_text(firing, Text(found, paths.longest), room, size)
+    copy_text(firing, Text(path, paths.longest), room, size)
     code.set(firing.arena(), before)
     return Text(room, size)
 
@@ -71,20 +71,20 @@ def _nowhere(firing: Firing) -> Text | None:
 
 def current_directory(firing: Firing) -> Lowered:
     """Return cwd, as the process sees it from its root; "" in BEGIN, END and timers."""
-    found = _nowhere(firing)
-    if found is None:
+    nowhere = _nowhere(firing)
+    if nowhere is None:
         paths = path_code_of(firing.unit)
         place = paths.current_place(firing)
-        found = _text(firing, place, paths.root_place(firing))
-    return found
+        nowhere = _text(firing, place, paths.root_place(firing))
+    return nowhere
 
 
 def root_directory(firing: Firing) -> Lowered:
     """Return the path of the process's root from the topmost directory."""
-    found = _nowhere(firing)
-    if found is None:
-        found = _text(firing, path_code_of(firing.unit).root_place(firing), const(0))
-    return found
+    nowhere = _nowhere(firing)
+    if nowhere is None:
+        nowhere = _text(firing, path_code_of(firing.unit).root_place(firing), const(0))
+    return nowhere
 
 
 def kernel_path(firing: Firing, address: IrValue) -> Lowered:

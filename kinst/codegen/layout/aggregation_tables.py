@@ -48,7 +48,7 @@ def magnitudes(params: tuple[int, ...]) -> tuple[tuple[Magnitude, ...], int]:
     below it, to which the lowest 1/factor of its range belongs.
     """
     factor, low, high, steps = params
-    found = []
+    orders = []
     last = factor**low
     first = 1
     if last > INT64_MAX:
@@ -56,12 +56,12 @@ def magnitudes(params: tuple[int, ...]) -> tuple[tuple[Magnitude, ...], int]:
     for _ in range(low, high + 1):
         this = last * factor
         buckets = min(this, steps)
-        found.append(Magnitude(last, min(this, INT64_MAX), max(1, this // buckets), first))
+        orders.append(Magnitude(last, min(this, INT64_MAX), max(1, this // buckets), first))
         if this > INT64_MAX:
-            return tuple(found), first + (INT64_MAX - last) // max(1, this // buckets)
+            return tuple(orders), first + (INT64_MAX - last) // max(1, this // buckets)
         first += buckets - buckets // factor
         last = this
-    return tuple(found), first
+    return tuple(orders), first
 
 
 def data_words(function: AggFunction) -> int:
@@ -154,14 +154,14 @@ def _constant_keys(
     A probe has at most one entry of its own; entries of literal keys are the same for all probes.
     """
     entry_of: dict[tuple[KeyValue, ...], int] = {}
-    own: dict[tuple[int, int], int] = {}
+    probe_entries: dict[tuple[int, int], int] = {}
     # Many probes share a few tuples of clauses.
-    known: dict[tuple[int, ...], list[typed.AggregateAction]] = {}
+    updates_of: dict[tuple[int, ...], list[typed.AggregateAction]] = {}
     for name, probe_id, clauses in probes:
-        asking = known.get(clauses)
+        asking = updates_of.get(clauses)
         if asking is None:
             every = [u for clause in clauses for u in _updates(program.clauses[clause], index)]
-            asking = known[clauses] = [u for u in every if literal_keys(u.keys) is None]
+            asking = updates_of[clauses] = [u for u in every if literal_keys(u.keys) is None]
             new = every
         else:
             new = asking
@@ -173,9 +173,9 @@ def _constant_keys(
             entry = entry_of.setdefault(keys, len(entry_of))
             if update not in asking:
                 continue
-            if own.setdefault((probe_id, index), entry) != entry:
+            if probe_entries.setdefault((probe_id, index), entry) != entry:
                 return None
-    return _Constant(tuple(entry_of), own)
+    return _Constant(tuple(entry_of), probe_entries)
 
 
 def _constant_at_all(program: typed.TypedProgram, index: int) -> bool:
@@ -276,23 +276,23 @@ def entry_shapes(
     ones.  Otherwise the largest become hashed first, since a hashed table makes only the entries
     that are used.
     """
-    found = []
+    shapes = []
     for aggregation in program.aggregations:
         constant = None
         if _constant_at_all(program, aggregation.index):
             constant = _constant_keys(program, probes, aggregation.index)
         if constant is None:
-            found.append(_hashed(program, probes, aggregation, strsize))
+            shapes.append(_hashed(program, probes, aggregation, strsize))
         else:
             data = 8 * data_words(aggregation.function)
-            found.append(EntryShape(aggregation, (), 8, data, constant))
+            shapes.append(EntryShape(aggregation, (), 8, data, constant))
     while True:
-        mixed = any(s.constant is None for s in found)
-        large = [s for s in found if s.fixed_size and s.aggregation.keys]
-        if not large or sum(s.fixed_size for s in found) <= (agg_size // 2 if mixed else agg_size):
-            return found
+        mixed = any(s.constant is None for s in shapes)
+        large = [s for s in shapes if s.fixed_size and s.aggregation.keys]
+        if not large or sum(s.fixed_size for s in shapes) <= (agg_size // 2 if mixed else agg_size):
+            return shapes
         largest = max(large, key=lambda s: s.fixed_size)
-        found[found.index(largest)] = _hashed(program, probes, largest.aggregation, strsize)
+        shapes[shapes.index(largest)] = _hashed(program, probes, largest.aggregation, strsize)
 
 
 def capacities(shapes: Sequence[EntryShape], agg_size: int) -> list[int]:
@@ -307,7 +307,7 @@ def capacities(shapes: Sequence[EntryShape], agg_size: int) -> list[int]:
             f"the aggregations need {used} bytes for each CPU, aggsize is {agg_size}",
             f"-x aggsize={up(used, 4096)}",
         )
-    found = []
+    capacity = []
     for shape in shapes:
         entries = shape.entries or share // shape.entry_size
         if entries < 1:
@@ -317,5 +317,5 @@ def capacities(shapes: Sequence[EntryShape], agg_size: int) -> list[int]:
                 f" {agg_size} leaves {max(share, 0)}",
                 f"-x aggsize={up(64 * need, 4096)} or a smaller strsize",
             )
-        found.append(shape.entries or 1 << (entries.bit_length() - 1))
-    return found
+        capacity.append(shape.entries or 1 << (entries.bit_length() - 1))
+    return capacity

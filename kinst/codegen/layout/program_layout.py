@@ -51,14 +51,14 @@ def _place_recorded(
 ) -> tuple[tuple[Field, ...], int]:
     """Return fields for the values that one action records, and where they end.  The time has no
     field of its own: it is in the record's header."""
-    found = list[Field]()
+    fields = list[Field]()
     for value in values:
         if isinstance(value, typed.Builtin) and value.name == "timestamp":
-            found.append(Field(RECORD_TIME, 8, value.type))
+            fields.append(Field(RECORD_TIME, 8, value.type))
         else:
             placed, at = place([value.type], at, strsize)
-            found += placed
-    return tuple(found), at
+            fields += placed
+    return tuple(fields), at
 
 
 def lay_out_program(

@@ -63,15 +63,15 @@ def place(
         strsize: bytes of a string with its NUL.
         bounds: the most bytes that each value needs if it is a string.
     """
-    found = []
+    fields = []
     for i, type_ in enumerate(types):
         at = up(at, align_of(type_))
         size = size_of(type_, strsize)
         if bounds and isinstance(type_, StringType):
             size = min(size, bounds[i])
-        found.append(Field(at, size, type_))
+        fields.append(Field(at, size, type_))
         at += size
-    return tuple(found), at
+    return tuple(fields), at
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,9 @@ def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], F
     """Return the fields of an entry's keys, the field of its value, and the entry's size in bytes.
     Gaps between the keys are compared, too, and must be zero, as must the one word of keys that
     have no bytes."""
-    own = (UINT64,) if variable.scope == "self" else ()
+    thread = (UINT64,) if variable.scope == "self" else ()
     index = (UINT64,) if variable.length else ()
-    keys, end = place((*own, *variable.keys, *index), 0, strsize)
+    keys, end = place((*thread, *variable.keys, *index), 0, strsize)
     value = Field(up(max(end, 1), 8), size_of(variable.type, strsize), variable.type)
     return keys, value, up(value.offset + value.size, 8)
 
@@ -132,8 +132,10 @@ def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], F
 def dynamic_size(program: typed.TypedProgram, strsize: int, dynvarsize: int) -> int:
     """Return the bytes of the dynamic variables: dynvarsize, or the size of one bucket of each if
     that is more."""
-    found = lay_out_dynamic(program, strsize, dynvarsize)
-    return max(dynvarsize, found[-1].area + found[-1].buckets * found[-1].stride) if found else 0
+    tables = lay_out_dynamic(program, strsize, dynvarsize)
+    return (
+        max(dynvarsize, tables[-1].area + tables[-1].buckets * tables[-1].stride) if tables else 0
+    )
 
 
 def lay_out_dynamic(
@@ -148,15 +150,15 @@ def lay_out_dynamic(
     entries = [_entry(v, strsize) for v in dynamic]
     each = sum(bucket_size(size) for _, _, size in entries)
     buckets = max(1, dynvarsize // each) if each else 0
-    found = []
+    tables = []
     area = 0
     for variable, (keys, value, size) in zip(dynamic, entries, strict=True):
-        made = DynamicLayout(
+        table = DynamicLayout(
             variable.index, area, buckets, size, keys, value, variable.scope != "self"
         )
-        area += buckets * made.stride
-        found.append(made)
-    return tuple(found)
+        area += buckets * table.stride
+        tables.append(table)
+    return tuple(tables)
 
 
 def by_address(type_: DType) -> bool:

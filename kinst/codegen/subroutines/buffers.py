@@ -46,8 +46,8 @@ def _fill_zeros(unit: Unit, name: str) -> IrFunction:
     at = code.local(64)
 
     def one() -> None:
-        found = byte_of(code, dst, code.get(at))
-        put(code, at, code.select(code.icmp("eq", found, 0), byte, found), dst)
+        old = byte_of(code, dst, code.get(at))
+        put(code, at, code.select(code.icmp("eq", old, 0), byte, old), dst)
 
     loop(code, lambda: code.icmp("ult", code.get(at), size), one)
     code.ret()

@@ -160,14 +160,14 @@ def _leave_word(
 ) -> None:
     """Return the end of true, false or null."""
     for word in _WORDS:
-        found = code.icmp("eq", first, word[0])
+        begins = code.icmp("eq", first, word[0])
         for place, byte in enumerate(word):
             here = byte_in(code, text, code.add(start, place), bound)
-            found = both(code, found, code.icmp("eq", here, byte))
+            begins = both(code, begins, code.icmp("eq", here, byte))
         after = byte_in(code, text, code.add(start, len(word)), bound)
         letter = code.icmp("ult", code.op("sub", after, const(ord("a"))), 26)
-        found = both(code, found, code.op("xor", letter, const(1, 1)))
-        leave(code, found, code.add(start, len(word)))
+        begins = both(code, begins, code.op("xor", letter, const(1, 1)))
+        leave(code, begins, code.add(start, len(word)))
 
 
 def _leave_number(
@@ -195,8 +195,8 @@ def _leave_number(
         loop(code, more, lambda: step(code, at))
         after = byte_in(code, text, code.get(at), bound)
         # In an object or array one of these follows the number.
-        known = _one_of(code, after, b",]} \t\n\v\f\r")
-        code.ret(code.select(known, code.get(at), NOT_THERE))
+        follows = _one_of(code, after, b",]} \t\n\v\f\r")
+        code.ret(code.select(follows, code.get(at), NOT_THERE))
         code.block(code.fresh("after"))
 
     when(code, either(code, _digit(code, first), code.icmp("eq", first, _MINUS)), number)
@@ -333,6 +333,6 @@ def json(firing: Firing, args: Args) -> Lowered:
     code = firing.code
     dst, size, text = new_text(firing)
     words = (dst, size, *text_words(firing, args[0]), *text_words(firing, args[1]))
-    found = code.call(firing.unit.helper("json", _write_json), words)
-    missing = code.icmp("eq", found, 0)
+    success = code.call(firing.unit.helper("json", _write_json), words)
+    missing = code.icmp("eq", success, 0)
     return Text(code.select(missing, const(0), dst), text.bound, nullable=True)

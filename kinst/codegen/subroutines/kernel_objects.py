@@ -60,11 +60,11 @@ def progenyof(firing: Firing, args: Args) -> Lowered:
             raise KinstError("progenyof( ) is not available: this kernel's parents are not known")
         return _has_ancestor(firing, pid)
     # In BEGIN, END and timers the process is kinst, whose parent is known.
-    own = [
+    ancestors = [
         code.icmp("eq", code.load(64, context_word(firing, word)), pid)
         for word in (CONTEXT_PID, CONTEXT_PPID)
     ]
-    near = code.convert(code.op("or", *own), 64, signed=False)
+    near = code.convert(code.op("or", *ancestors), 64, signed=False)
     if machine.parents == (0, 0):
         return near
     return code.op("or", near, _has_ancestor(firing, pid))
@@ -86,18 +86,18 @@ def getminor(firing: Firing, args: Args) -> Lowered:
 
 
 def _devices(firing: Firing, name: str) -> DeviceNumbers:
-    found = firing.unit.machine.dialect.devices
-    if found is None:
+    devices = firing.unit.machine.dialect.devices
+    if devices is None:
         raise KinstError(f"{name}() needs a system that kinst knows")
-    return found
+    return devices
 
 
 def _joined(firing: Firing, args: Args, pieces: Sequence[EncodedBits]) -> IrValue:
     """Return the pieces of the first argument, joined to one number."""
-    code, number, found = firing.code, wide(firing, args[0]), const(0)
+    code, number, joined = firing.code, wide(firing, args[0]), const(0)
     for k, piece in enumerate(pieces):
         bits = code.op("lshr", number, piece.shift) if piece.shift else number
         bits = code.op("and", bits, piece.mask)
         bits = code.op("shl", bits, piece.place) if piece.place else bits
-        found = code.op("or", found, bits) if k else bits
-    return found
+        joined = code.op("or", joined, bits) if k else bits
+    return joined

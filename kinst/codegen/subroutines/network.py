@@ -160,15 +160,15 @@ def inet_ntop(firing: Firing, args: Args) -> Lowered:
     firing.faults.add(code, neither, FAULT_ILLOP, family)
     yes, no, end = (code.fresh(n) for n in ("inet4", "inet6", "inet"))
     code.branch(old, yes, no)
-    found: list[tuple[IrValue, str]] = []
+    texts: list[tuple[IrValue, str]] = []
     for label, name, size in ((yes, "inet4", 4), (no, "inet6", 16)):
         code.block(label)
         text = _inet(name, size, address, firing)
         assert isinstance(text, Text)
-        found.append((text.address, code.at))
+        texts.append((text.address, code.at))
         code.jump(end)
     code.block(end)
-    return Text(code.phi(64, found), INET_ROOM)
+    return Text(code.phi(64, texts), INET_ROOM)
 
 
 def _byte_swap(firing: Firing, args: Args, size: int) -> Lowered:

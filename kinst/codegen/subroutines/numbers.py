@@ -54,8 +54,8 @@ def _digit(code: IrFunction, byte: IrValue) -> IrValue:
     result = const(99)
     for first, count, value in (("0", 10, 0), ("a", 26, 10), ("A", 26, 10)):
         offset = code.op("sub", byte, const(ord(first)))
-        found = code.op("add", offset, value)
-        result = code.select(code.icmp("ult", offset, count), found, result)
+        digit = code.op("add", offset, value)
+        result = code.select(code.icmp("ult", offset, count), digit, result)
     return result
 
 

@@ -55,8 +55,8 @@ class _Cleaner:
 
         def back() -> None:
             step(code, at, -1)
-            found = code.icmp("eq", byte_of(code, self.dst, code.get(at)), SLASH)
-            code.set(going, code.select(found, const(0), const(1)))
+            at_slash = code.icmp("eq", byte_of(code, self.dst, code.get(at)), SLASH)
+            code.set(going, code.select(at_slash, const(0), const(1)))
 
         def more() -> IrValue:
             inside, looking = code.icmp("ne", code.get(at), 0), code.icmp("ne", code.get(going), 0)

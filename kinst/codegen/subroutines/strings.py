@@ -53,7 +53,7 @@ def _write_find_byte(unit: Unit, name: str) -> IrFunction:
     occurrence, or 0. The NUL can be found, too."""
     code = unit.function(name, 4)
     string, bound, wanted, last = code.params
-    at, found, going = code.local(64), code.local(64), code.local(64, 1)
+    at, result, going = code.local(64), code.local(64), code.local(64, 1)
 
     def look() -> None:
         here = code.get(at)
@@ -61,14 +61,14 @@ def _write_find_byte(unit: Unit, name: str) -> IrFunction:
         inside = code.icmp("ult", here, bound)
         hit = both(code, inside, code.icmp("eq", byte, wanted))
         address = code.op("add", string, here)
-        code.set(found, code.select(hit, address, code.get(found)))
+        code.set(result, code.select(hit, address, code.get(result)))
         enough = both(code, hit, code.icmp("eq", last, 0))
         ends = either(code, enough, code.icmp("eq", byte, 0))
         code.set(going, code.select(ends, const(0), const(1)))
         step(code, at)
 
     loop(code, lambda: code.icmp("ne", code.get(going), 0), look)
-    code.ret(code.get(found))
+    code.ret(code.get(result))
     return code
 
 
@@ -295,8 +295,8 @@ def strstr(firing: Firing, args: Args) -> Lowered:
     string, bound = text_words(firing, args[0])
     at = code.call(helper, (string, bound, *text_words(firing, args[1]), const(0)))
     missing = code.icmp("slt", at, 0)
-    found = code.select(missing, const(0), code.op("add", string, at))
-    return Text(found, firing.unit.layout.strsize, nullable=True)
+    address = code.select(missing, const(0), code.op("add", string, at))
+    return Text(address, firing.unit.layout.strsize, nullable=True)
 
 
 @subroutine("int index(const char *, const char *, [int])")

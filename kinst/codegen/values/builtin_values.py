@@ -165,10 +165,10 @@ def timestamp(firing: Firing) -> IrValue:
     if not machine.keeps_time:
         raise KinstError("the clock of this kernel is not known: records cannot be timed")
     assert machine.clock is not None
-    known = code.get(firing.time)
+    earlier = code.get(firing.time)
     before = code.at
     read, after = code.fresh("clock"), code.fresh("timed")
-    code.branch(code.icmp("eq", known, 0), read, after)
+    code.branch(code.icmp("eq", earlier, 0), read, after)
     code.block(read)
     cycles = code.asm(machine.timestamp_asm, machine.timestamp_constraints)
     elapsed = code.op("sub", cycles, machine.clock.base_cycles)
@@ -180,7 +180,7 @@ def timestamp(firing: Firing) -> IrValue:
     code.set(firing.time, now)
     code.jump(after)
     code.block(after)
-    return code.phi(64, [(known, before), (now, read)])
+    return code.phi(64, [(earlier, before), (now, read)])
 
 
 def _walltimestamp(firing: Firing) -> IrValue:
@@ -219,9 +219,9 @@ def _caller(firing: Firing) -> IrValue:
     slot = code.load(32, code.add(firing.site, SITE_CFA_SLOT))
     begin = code.at
     names = ("cfa", "saved", "stack", "other", "caller")
-    known, saved, stack, other, end = (code.fresh(n) for n in names)
-    code.branch(code.icmp("eq", slot, _NO_SLOT), end, known)
-    code.block(known)
+    has_rule, saved, stack, other, end = (code.fresh(n) for n in names)
+    code.branch(code.icmp("eq", slot, _NO_SLOT), end, has_rule)
+    code.block(has_rule)
     index = code.op("shl", code.convert(slot, 64, signed=False), 3)
     base = code.load(64, code.op("add", firing.frame, index))
     offsets = [
@@ -240,13 +240,13 @@ def _caller(firing: Firing) -> IrValue:
     far_at = code.at
     code.jump(end)
     code.block(end)
-    found = code.phi(64, [(const(0), begin), (base, known), (near, stack), (far, far_at)])
+    caller = code.phi(64, [(const(0), begin), (base, has_rule), (near, stack), (far, far_at)])
     signature = firing.unit.machine.signature_bits
     if not signature:
-        return found
+        return caller
     # In the kernel's addresses bit 55 is 1, and so are the bits that a signature replaces.
-    kernel = code.op("ashr", code.op("shl", found, 8), 63)
-    return code.op("or", found, code.op("and", kernel, signature))
+    kernel = code.op("ashr", code.op("shl", caller, 8), 63)
+    return code.op("or", caller, code.op("and", kernel, signature))
 
 
 def _argument(firing: Firing, number: int) -> IrValue:

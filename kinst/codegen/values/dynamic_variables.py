@@ -81,12 +81,12 @@ def _thread(firing: Firing) -> IrValue:
     """Return thread_key(), computed once in a firing."""
     code = firing.code
     kept = firing.local("thread")
-    make, made = code.fresh("thread"), code.fresh("known")
-    code.branch(code.icmp("eq", code.get(kept), 0), make, made)
+    make, done = code.fresh("thread"), code.fresh("known")
+    code.branch(code.icmp("eq", code.get(kept), 0), make, done)
     code.block(make)
     code.set(kept, thread_key(firing))
-    code.jump(made)
-    code.block(made)
+    code.jump(done)
+    code.block(done)
     return code.get(kept)
 
 
@@ -111,12 +111,12 @@ def _find(
     code, layout, kept = firing.code, _layout(firing, variable), _kept(firing, variable)
     if kept is None:
         return call(firing, layout, _key(firing, variable, layout, keys))
-    search, known = code.fresh("search"), code.fresh("known")
-    code.branch(code.icmp("eq", code.get(kept), 0), search, known)
+    search, end = code.fresh("search"), code.fresh("known")
+    code.branch(code.icmp("eq", code.get(kept), 0), search, end)
     code.block(search)
     code.set(kept, call(firing, layout, _key(firing, variable, layout, keys)))
-    code.jump(known)
-    code.block(known)
+    code.jump(end)
+    code.block(end)
     return code.get(kept)
 
 

@@ -252,16 +252,16 @@ def _conditional(firing: Firing, expr: typed.Conditional) -> Lowered:
     code = firing.code
     then, otherwise, end = (code.fresh(n) for n in ("then", "else", "end"))
     code.branch(truth(firing, expr.condition), then, otherwise)
-    found: list[tuple[Lowered, str]] = []
+    results: list[tuple[Lowered, str]] = []
     for label, side in ((then, expr.then), (otherwise, expr.otherwise)):
         code.block(label)
-        found.append((nullable(firing, side), code.at))
+        results.append((nullable(firing, side), code.at))
         code.jump(end)
     code.block(end)
-    words = [(v.address if isinstance(v, Text) else v, at) for v, at in found]
-    bounds = [v.bound for v, _ in found if isinstance(v, Text)]
+    words = [(v.address if isinstance(v, Text) else v, at) for v, at in results]
+    bounds = [v.bound for v, _ in results if isinstance(v, Text)]
     result = code.phi(words[0][0].bits, words)
-    null = any(isinstance(v, Text) and v.nullable for v, _ in found)
+    null = any(isinstance(v, Text) and v.nullable for v, _ in results)
     return Text(result, max(bounds), null) if bounds else result
 
 
@@ -313,10 +313,10 @@ def bit_field(firing: Firing, expr: typed.BitField, address: IrValue) -> IrValue
 
 def symbol(firing: Firing, expr: typed.SymbolAddress) -> IrValue:
     """A symbol's address. Raises KinstError if the target has no such symbol."""
-    found = firing.unit.machine.symbols.get((expr.module, expr.name))
-    if found is None:
+    address = firing.unit.machine.symbols.get((expr.module, expr.name))
+    if address is None:
         raise KinstError(
             f"{expr.span}: the address of {expr.module}`{expr.name} is not known",
             "its kernel or module is not running",
         )
-    return const(found)
+    return const(address)

@@ -48,13 +48,13 @@ def kernel_stack(firing: Firing, to: IrValue, frames: int) -> None:
 
 
 def _unwinder(firing: Firing) -> Unwinder:
-    found = firing.unit.machine.unwinder
-    if found is None:
+    unwinder = firing.unit.machine.unwinder
+    if unwinder is None:
         raise KinstError(
             "stack() is not available: this kernel has no unwinder that clauses can call",
             "with -x plant=stop kinst unwinds the stack itself",
         )
-    return found
+    return unwinder
 
 
 def _unwind(firing: Firing, to: IrValue, frames: int) -> IrValue:
@@ -76,17 +76,17 @@ def _program_counter(firing: Firing) -> IrValue:
     """Return the address of the probe's instruction, or in a sample the CPU's program counter, 0 if
     that is in user mode."""
     code, machine = firing.code, firing.unit.machine
-    known = code.load(64, code.add(firing.site, SITE_PC))
+    site_pc = code.load(64, code.add(firing.site, SITE_PC))
     if not machine.samples:
-        return known
-    found, sampled, goes_on = code.local(64), code.fresh("sampled"), code.fresh("place")
-    code.set(found, known)
-    code.branch(code.icmp("eq", known, 0), sampled, goes_on)
+        return site_pc
+    pc, sampled, goes_on = code.local(64), code.fresh("sampled"), code.fresh("place")
+    code.set(pc, site_pc)
+    code.branch(code.icmp("eq", site_pc, 0), sampled, goes_on)
     code.block(sampled)
-    code.set(found, code.load(64, code.add(firing.frame, WORD * machine.frame_slots)))
+    code.set(pc, code.load(64, code.add(firing.frame, WORD * machine.frame_slots)))
     code.jump(goes_on)
     code.block(goes_on)
-    return code.get(found)
+    return code.get(pc)
 
 
 def _call_unwinder(unit: Unit, name: str) -> IrFunction:
@@ -94,8 +94,8 @@ def _call_unwinder(unit: Unit, name: str) -> IrFunction:
     function by a convention that saves registers."""
     assert unit.machine.unwinder is not None
     code = unit.function(name, 3)
-    found = code.call_c(unit.machine.unwinder.address, (*code.params, const(0)))
-    code.ret(code.op("and", found, 0xFFFFFFFF))
+    frames = code.call_c(unit.machine.unwinder.address, (*code.params, const(0)))
+    code.ret(code.op("and", frames, 0xFFFFFFFF))
     return code
 
 

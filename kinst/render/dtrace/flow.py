@@ -38,8 +38,8 @@ class FlowIndent:
 
     def _crossing(self, probe: Probe, clause: int) -> Crossing:
         name = probe.name
-        found = self.crossings.get((clause, name.function, name.name))
-        return found or Crossing(_kind(name.name), name.function)
+        crossing = self.crossings.get((clause, name.function, name.name))
+        return crossing or Crossing(_kind(name.name), name.function)
 
     def prefix(self, cpu: int, probe: Probe, clause: int, following: tuple[int, int] | None) -> str:
         """Return the first columns of a record's row.  Only the first clause of an entry indents,

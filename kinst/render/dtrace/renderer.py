@@ -126,13 +126,13 @@ class DtraceText:
             identifier, cpu = probe_and_cpu & 0xFFFFFFFF, probe_and_cpu >> 32
             probe = self._schema.probes[identifier]
             return self._flow.prefix(cpu, probe, self._clause, self._following)
-        made = self._prefixes.get(probe_and_cpu)
-        if made is None:
+        prefix = self._prefixes.get(probe_and_cpu)
+        if prefix is None:
             identifier, cpu = probe_and_cpu & 0xFFFFFFFF, probe_and_cpu >> 32
             known = self._schema.probes.get(identifier)
             name = f"{known.name.function}:{known.name.name}" if known else ":"
-            made = self._prefixes[probe_and_cpu] = f"{cpu:3d} {identifier:6d} {name:>32} "
-        return made
+            prefix = self._prefixes[probe_and_cpu] = f"{cpu:3d} {identifier:6d} {name:>32} "
+        return prefix
 
     def _batch(self, batch: Batch) -> None:
         if self._options.flowindent:

@@ -25,12 +25,12 @@ _THREAD, _PROCESS, _CPU, _ON_CPU, _CPUS = (k << 32 for k in range(1, 6))
 def varint(value: int) -> bytes:
     """Encode a number, seven bits a byte, the lowest first; negative numbers have 64 bits."""
     value &= MASK
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def number(field: int, value: int) -> bytes:
@@ -92,10 +92,10 @@ def _descriptors(tracks: list[Track], names: dict[int, str]) -> Iterator[bytes]:
 
 def _annotation(position: int, value: Value) -> bytes:
     """Encode a traced value as a DebugAnnotation."""
-    found = text(10, value.name or f"value {position}")
+    fields = text(10, value.name or f"value {position}")
     plain = value.value
     if isinstance(plain, int):
-        return found + number(4, plain)
+        return fields + number(4, plain)
     if isinstance(plain, str):
-        return found + text(6, plain)
-    return found + text(6, str(structured(plain)))
+        return fields + text(6, plain)
+    return fields + text(6, str(structured(plain)))
