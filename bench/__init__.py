@@ -1,1 +1,1 @@
-"""What kinst costs, beside what its peers cost."""
+"""Benchmarks of kinst, beside its peers."""

@@ -116,7 +116,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 @dataclass(slots=True)
 class Boots:
-    """What modes cost in each boot.
+    """Costs of modes in each boot.
 
     Attributes:
         budget: what is left out is reported there.

@@ -139,7 +139,7 @@ HANGS = 30.0  # seconds after which a command that takes three counts as hanging
 
 @dataclass(slots=True)
 class Found:
-    """What was measured.
+    """The figures.
 
     Attributes:
         place: the instruction that is probed.

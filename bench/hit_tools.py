@@ -19,7 +19,7 @@ _SET = f"test -e {OPTIMIZATION} && echo {{}} >{OPTIMIZATION}\n"
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How often the guest's program calls.
+    """The calls of the guest's program in a take.
 
     Attributes:
         calls: calls of a round.
@@ -54,13 +54,13 @@ class Effort:
 
     @property
     def bare(self) -> Effort:
-        """The untraced take to compare with: as many calls in each round."""
+        """The untraced take to compare with, which has as many calls in each round."""
         return Effort(self.calls, UNTRACED_ROUNDS, self.call)
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """What a take's paired rounds took.
+    """Times of a take's paired rounds.
 
     Attributes:
         pace: ns of a getuid(2) in the quickest round.

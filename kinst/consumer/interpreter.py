@@ -119,7 +119,7 @@ class Interpreter:
 
     @property
     def full(self) -> bool:
-        """Whether a CPU's buffer of bufpolicy fill is full, so that tracing is over."""
+        """Return whether a CPU's buffer of bufpolicy fill is full, so that tracing is over."""
         return self._kept is not None and self._kept.full
 
     def take(self, chunks: Sequence[Chunk], faults: Sequence[PlacedFault] = ()) -> Iterator[Event]:

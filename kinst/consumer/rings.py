@@ -302,7 +302,7 @@ class Drainer:
 
     @property
     def pending(self) -> int:
-        """Bytes taken from the rings that nobody has asked for yet."""
+        """Bytes that were taken from the rings and that batch() has not returned yet."""
         return self._pending
 
     def stop(self) -> Iterator[list[Chunk]]:

@@ -36,7 +36,7 @@ MOST_MEMBERS = 24  # of a block: its sums grow with the square
 
 @dataclass(frozen=True, slots=True)
 class BlockRules:
-    """What blocks may use.
+    """Counters that blocks may use.
 
     Attributes:
         first: offset of the first counter for blocks (as CountBody's).
@@ -51,7 +51,7 @@ class BlockRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockSums:
-    """What counters of blocks and stubs add to counters of instructions, a row for each pair.
+    """Sums of counters of blocks and stubs into counters of instructions, a row for each pair.
 
     Attributes:
         source: offset of the block's or the stub's counter, signed.

@@ -32,8 +32,8 @@ NO_SLOT = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class FrameRule:
-    """How to find a function's caller: CFA = frame[slot] + offset, and the return address is at
-    CFA + return_offset."""
+    """A rule that finds a function's caller: CFA = frame[slot] + offset, and the return address is
+    at CFA + return_offset."""
 
     slot: int
     offset: int

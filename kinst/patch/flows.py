@@ -1,4 +1,4 @@
-"""Where control goes from many instructions: Isa.flow() as columns.
+"""Control flow of many instructions: Isa.flow() as columns.
 
 Tested by tests/patch/test_gates.py and tests/patch/test_lines_of_runs.py.
 """

@@ -114,7 +114,7 @@ class _FunctionRows:
 
     @property
     def end(self) -> I64:
-        """Of each row, the place after its last byte."""
+        """Return the place after each row's last byte."""
         return self.place + self.columns.size
 
     def rows_of(self, addresses: U64, of: I64) -> I64:
@@ -139,7 +139,7 @@ class _FunctionRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entered:
-    """Where control may enter some functions.
+    """Places where control may enter functions.
 
     Attributes:
         code: the functions.
@@ -165,7 +165,7 @@ class _Entered:
 
     @property
     def leaders(self) -> Bools:
-        """Whether control may enter each row's original instruction."""
+        """Return whether control may enter each row's original instruction."""
         return (self.undisplaced | self.elsewhere | self.returned_to)[self.code.place]
 
 

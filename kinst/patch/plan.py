@@ -147,7 +147,7 @@ def _no_addresses() -> U64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What planting writes.
+    """All that planting writes.
 
     Attributes:
         patches: of kernel text, except those of runs.

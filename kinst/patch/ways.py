@@ -21,8 +21,8 @@ _UNDONE = "a debugger's stop undoes what the instructions before it have done"
 
 @dataclass(frozen=True, slots=True)
 class PlantRules:
-    """What -x plant= allows.  Runs, gates and blocks need chains, and sites that are all planted in
-    one way have none.
+    """Ways of planting that -x plant= allows.  Runs, gates and blocks need chains, and sites that
+    are all planted in one way have none.
 
     Attributes:
         forced: the one way for all sites, or "" for the best of each.
@@ -47,7 +47,7 @@ ALONE = PlantRules("", False, False, False, False)  # every site by itself
 
 @dataclass(frozen=True, slots=True)
 class PlantingAbility:
-    """What this target and this kernel allow.
+    """Ways of planting that the target and the kernel allow.
 
     Attributes:
         scratch_address: where trampolines will lie, or 0 without scratch.
@@ -66,7 +66,7 @@ class PlantingAbility:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How one site is planted.
+    """The way to plant one site.
 
     Attributes:
         way: jump, trap or stop, or "" if the site is refused.

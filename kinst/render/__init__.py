@@ -34,7 +34,7 @@ def _no_shell(command: str, capture: bool) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a renderer's text goes, and what was traced.
+    """The receivers of a renderer's text.
 
     Attributes:
         write: takes data (standard output, or the file of -o).

@@ -290,8 +290,7 @@ def present(firing: Firing, value: Lowered) -> Lowered:
 
 
 def subroutine(firing: Firing, expr: typed.Subroutine, args: Args) -> Lowered:
-    """Return the value of a call, which may be a NULL string.  args: values of the arguments, in
-    order."""
+    """Return the value of a call, which may be a NULL string; `args` are the arguments' values."""
     value = load_all()[expr.name].emit(firing, args)
     if isinstance(value, Text):
         return value
@@ -312,7 +311,7 @@ def bit_field(firing: Firing, expr: typed.BitField, address: IrValue) -> IrValue
 
 
 def symbol(firing: Firing, expr: typed.SymbolAddress) -> IrValue:
-    """A symbol's address. Raises KinstError if the target has no such symbol."""
+    """Return a symbol's address.  Raises KinstError if the target has no such symbol."""
     address = firing.unit.machine.symbols.get((expr.module, expr.name))
     if address is None:
         raise KinstError(

@@ -187,7 +187,7 @@ def _word(unit: Unit, code: IrFunction, room: IrValue, address: IrValue) -> IrVa
 
 
 def _mm(unit: Unit, code: IrFunction, task: IrValue, room: IrValue) -> IrValue:
-    """A thread's address space; the helper returns 0 if it has none."""
+    """Return a thread's address space; the helper returns 0 if it has none."""
     access = user_of(unit).mm
     assert access is not None
     leave(code, code.icmp("eq", task, 0), const(0))

@@ -30,7 +30,7 @@ INTEGER_WIDTH = {1: 3, 2: 5, 4: 8, 8: 16}  # of a traced integer, by size
 
 @dataclass(frozen=True, slots=True)
 class TraceStyle:
-    """How records are shown.
+    """The style of records.
 
     Attributes:
         quiet: values alone.

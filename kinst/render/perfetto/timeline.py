@@ -71,7 +71,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Timeline:
-    """What Perfetto shows.
+    """Marks and names for Perfetto.
 
     Attributes:
         marks: in the order of time, and nested on each track.
