@@ -188,30 +188,31 @@ def _check_sizes(machine: CodeMachine, layout: ProgramLayout) -> None:
             raise KinstError(f"the program's {area} need {need} bytes, scratch has {room}")
 
 
-def lower_program(
-    program: typed.TypedProgram,
-    layout: ProgramLayout,
-    machine: CodeMachine,
-    entries: Sequence[Entry],
-    error_clauses: Entry,
-    error_site: int,
-    sampled: Sequence[tuple[Entry, int]] = (),
-) -> tuple[str, bytes]:
-    """Return LLVM assembly of the whole program for this machine, and the bytes of its strings
-    area.
+@dataclass(frozen=True, slots=True)
+class ProgramEntries:
+    """The entries of a program that one machine runs.
 
-    Args:
+    Attributes:
         program: the program.
         layout: of the data that it writes.
-        machine: that the code is for.
         entries: the distinct tuples of clauses that sites run.
         error_clauses: the clauses of dtrace:::ERROR.
         error_site: address of dtrace:::ERROR's site descriptor as the machine sees it.
         sampled: entries that samples of CPUs run, with the addresses of their descriptors.
-
-    Raises:
-        KinstError: the machine cannot do what a clause asks for.
     """
+
+    program: typed.TypedProgram
+    layout: ProgramLayout
+    entries: Sequence[Entry]
+    error_clauses: Entry
+    error_site: int
+    sampled: Sequence[tuple[Entry, int]] = ()
+
+
+def _lower_entries(wanted: ProgramEntries, machine: CodeMachine) -> tuple[str, bytes]:
+    """Return LLVM assembly of the entries, and the bytes of the program's strings area.  Raises
+    KinstError if the machine cannot do what a clause asks for."""
+    program, layout = wanted.program, wanted.layout
     _check_sizes(machine, layout)
     offsets, strings = layout.strings
     keys = max(
@@ -222,12 +223,13 @@ def lower_program(
         default=0,
     )
     unit = Unit(machine, layout, offsets, keys, makes_pointers(program), shares_variables(program))
-    error = write_error(unit, error_site, [program.clauses[i] for i in error_clauses])
+    in_error = [program.clauses[i] for i in wanted.error_clauses]
+    error = write_error(unit, wanted.error_site, in_error)
     functions: list[IrFunction] = [error]
-    for entry in entries:
+    for entry in wanted.entries:
         clauses = [program.clauses[i] for i in entry]
         functions.append(write_entry(unit, _name(entry), clauses, error))
-    for number, (entry, descriptor) in enumerate(sampled):
+    for number, (entry, descriptor) in enumerate(wanted.sampled):
         clauses = [program.clauses[i] for i in entry]
         body = write_entry(unit, f"{_sampler(number)}_entry", clauses, error)
         body.internal = True  # a call of an exported function would have to be relocated
@@ -299,21 +301,13 @@ def compile_functions(
     }
 
 
-def compile_target(
-    program: typed.TypedProgram,
-    layout: ProgramLayout,
-    machine: CodeMachine,
-    entries: Sequence[Entry],
-    error_clauses: Entry,
-    error_site: int,
-    address: int,
-    sampled: Sequence[tuple[Entry, int]] = (),
-) -> TargetCode:
+def compile_target(wanted: ProgramEntries, machine: CodeMachine, address: int) -> TargetCode:
     """Compile the text area.
 
     Args:
+        wanted: the entries.
+        machine: a CPU of the target.
         address: where the code will be written, a multiple of 16.
-        Others: as of lower_program().
 
     Raises:
         KinstError: this kernel cannot do what a clause asks for (a built-in that its system does
@@ -321,16 +315,15 @@ def compile_target(
     """
     _initialize()
     _set_options(machine.llvm_options)
-    ir, strings = lower_program(
-        program, layout, machine, entries, error_clauses, error_site, sampled
-    )
+    ir, strings = _lower_entries(wanted, machine)
     compiled = _object_code(ir, machine.triple, machine.features)
-    in_error = [slots_read(program.clauses[i], machine) for i in error_clauses]
+    clauses, entries = wanted.program.clauses, wanted.entries
+    in_error = [slots_read(clauses[i], machine) for i in wanted.error_clauses]
     slots: dict[Entry, frozenset[int]] = {}
     caller: set[Entry] = set()
     arguments: dict[Entry, frozenset[int]] = {}
     for entry in entries:
-        reads = [slots_read(program.clauses[i], machine) for i in entry]
+        reads = [slots_read(clauses[i], machine) for i in entry]
         slots[entry] = frozenset[int]().union(*(read.slots for read in reads + in_error))
         # dtrace:::ERROR's own arguments describe the fault and are not in the frame.
         arguments[entry] = frozenset[int]().union(*(read.arguments for read in reads))
@@ -340,7 +333,7 @@ def compile_target(
         compiled.code, address, {entry: compiled.offsets[_name(entry)] for entry in entries}, slots,
         frozenset(caller), arguments, strings, compiled.offsets["trap_hook"],
         compiled.offsets["fault_hook"], ir,
-        tuple(address + compiled.offsets[_sampler(number)] for number in range(len(sampled))),
+        tuple(address + compiled.offsets[_sampler(k)] for k in range(len(wanted.sampled))),
     )  # fmt: skip
 
 
@@ -352,23 +345,16 @@ def _engine(ir: str, triple: str, features: str) -> Any:
     return engine
 
 
-def compile_host(
-    program: typed.TypedProgram,
-    layout: ProgramLayout,
-    machine: CodeMachine,
-    entries: Sequence[Entry],
-    error_clauses: Entry,
-    error_site: int,
-) -> HostCode:
+def compile_host(wanted: ProgramEntries, machine: CodeMachine) -> HostCode:
     """Compile for this process, which runs BEGIN, END, timers and stop-planted probes.
 
-    The arguments are those of lower_program().  Without entries nothing is compiled: most programs
-    have probes in the target alone.  Raises KinstError as compile_target() does.
+    Without entries nothing is compiled: most programs have probes in the target alone.  Raises
+    KinstError as compile_target() does.
     """
-    if not entries:
-        return HostCode({}, layout.strings[1], None, "")
+    if not wanted.entries:
+        return HostCode({}, wanted.layout.strings[1], None, "")
     _initialize()
-    ir, strings = lower_program(program, layout, machine, entries, error_clauses, error_site)
+    ir, strings = _lower_entries(wanted, machine)
     engine = aside(partial(_engine, ir, machine.triple, machine.features))
-    addresses = {entry: int(engine.get_function_address(_name(entry))) for entry in entries}
+    addresses = {entry: int(engine.get_function_address(_name(entry))) for entry in wanted.entries}
     return HostCode(addresses, strings, engine, ir)

@@ -164,7 +164,7 @@ def _write_fault(firing: Firing, following: str, error: IrFunction | None) -> No
     value = code.phi(64, [(s[3], s[0]) for s in faults.sources])
     kind = code.phi(64, list(zip(codes, labels, strict=True)))
     number = code.convert(epid(firing), 64, signed=False)
-    assert error is not None  # lower_program() writes it before any entry
+    assert error is not None  # compile.py writes it before any entry
     if firing.in_error:
         # A fault in dtrace:::ERROR itself is only counted.
         code.increment(firing.field(STATE_ERRORS))

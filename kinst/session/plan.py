@@ -12,7 +12,14 @@ import numpy as np
 
 from kinst.codegen.analysis import asks_caller
 from kinst.codegen.code_machine import CodeMachine, host_machine, parents_of, target_machine
-from kinst.codegen.compile import HostCode, TargetCode, compile_host, compile_target, host_triple
+from kinst.codegen.compile import (
+    HostCode,
+    ProgramEntries,
+    TargetCode,
+    compile_host,
+    compile_target,
+    host_triple,
+)
 from kinst.codegen.hooks import build_trap_table
 from kinst.codegen.site_records import InlineRecord, record_shapes
 from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_keys, snippets_of
@@ -83,12 +90,14 @@ def plan(
         own = (s.enabled.work for s in parts.planted)
         shapes = record_shapes(program, placed.layout, own, there, isa)
     first = scratch.address + places.planted + len(parts.planted) * places.size
-    code = compile_target(
-        program, placed.layout, replace(there, reserves=bool(shapes)),
-        _entries(parts.inside), parts.error.clauses,
-        scratch.address + places.error_target, scratch.address + scratch.text,
+    entries = ProgramEntries(
+        program, placed.layout, _entries(parts.inside), parts.error.clauses,
+        scratch.address + places.error_target,
         [(e.clauses, first + k * places.size) for k, e in enumerate(parts.sampled)],
     )  # fmt: skip
+    code = compile_target(
+        entries, replace(there, reserves=bool(shapes)), scratch.address + scratch.text
+    )
     hooks = plan_hooks(_hooks(placed, code, machine), isa, code.end)
     wanted = _wanted(placed, there, machine, code, places, rules, shapes)
     table = machine.target.abilities.code_table
@@ -124,11 +133,12 @@ def plan_on_host(placed: PlacedProgram, isa: Isa) -> TracePlan:
 def _compile_host(placed: PlacedProgram, places: Descriptors, machine: CodeMachine) -> HostCode:
     """Compile the clauses that kinst's own process runs."""
     parts = placed.placement
-    return compile_host(
-        placed.compiled.program, placed.layout, machine,
+    entries = ProgramEntries(
+        placed.compiled.program, placed.layout,
         _entries((*parts.host, *(s.enabled for s in parts.stopped))), parts.error.clauses,
         placed.memory.native + places.error_host,
     )  # fmt: skip
+    return compile_host(entries, machine)
 
 
 def frame_rules(isa: Isa, system: System, enabled: Sequence[EnabledSite]) -> FrameRules:

@@ -16,7 +16,14 @@ import unicorn
 from unicorn import x86_const as x86
 
 from kinst.codegen.code_machine import CodeMachine
-from kinst.codegen.compile import HostCode, TargetCode, compile_host, compile_target, host_triple
+from kinst.codegen.compile import (
+    HostCode,
+    ProgramEntries,
+    TargetCode,
+    compile_host,
+    compile_target,
+    host_triple,
+)
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import INT, STRING, UINT64, DType
@@ -271,10 +278,10 @@ class HostRig(Rig):
         self.reads: list[tuple[int, int]] = []
         self.callback = native.native_read(self._read_target)
         self.machine = self.host_machine()
-        self.code: HostCode = compile_host(
-            self.program, self.layout, self.machine, self.entries, self.error,
-            self.base + self.scratch.sites,
-        )  # fmt: skip
+        entries = ProgramEntries(
+            self.program, self.layout, self.entries, self.error, self.base + self.scratch.sites
+        )
+        self.code: HostCode = compile_host(entries, self.machine)
         self.write(self.scratch.strings, self.code.strings)
         self.calls = {k: native.entry(v) for k, v in self.code.entries.items()}
 
@@ -335,11 +342,13 @@ class TargetRig(Rig):
         )  # fmt: skip
 
     def start(self) -> None:
-        self.code: TargetCode = compile_target(
-            self.program, self.layout, self.target_machine(), self.entries, self.error,
-            BASE + self.scratch.sites, BASE + self.scratch.text,
+        entries = ProgramEntries(
+            self.program, self.layout, self.entries, self.error, BASE + self.scratch.sites,
             [(c, self.site(p)) for p, c in self.probes.items() if self.saved_registers],
         )  # fmt: skip
+        self.code: TargetCode = compile_target(
+            entries, self.target_machine(), BASE + self.scratch.text
+        )
         self.emulator = emulator = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
         emulator.ctl_set_tlb_mode(unicorn.UC_TLB_VIRTUAL)
         emulator.mem_map(BASE, SIZE)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kinst.codegen.code_machine import CodeMachine
-from kinst.codegen.compile import compile_host
+from kinst.codegen.compile import ProgramEntries, compile_host
 from kinst.core.dtypes import UINT64
 from kinst.core.errors import KinstError
 from kinst.core.system import Access, UserMemory
@@ -121,5 +121,5 @@ def test_aggregations_to_the_last_byte(kind: type[Rig]) -> None:
 def test_without_probes_there_is_no_code() -> None:
     run = made(HostRig, 'trace("text");')
     assert isinstance(run, HostRig)
-    code = compile_host(run.program, run.layout, run.machine, [], (), BASE)
+    code = compile_host(ProgramEntries(run.program, run.layout, [], (), BASE), run.machine)
     assert (code.entries, code.strings, code.engine) == ({}, b"text\0", None)

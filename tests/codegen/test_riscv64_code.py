@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kinst.codegen.code_machine import target_machine
-from kinst.codegen.compile import compile_target
+from kinst.codegen.compile import ProgramEntries, compile_target
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.dtypes import STRING, UINT64
 from kinst.core.system import Access, Facts, PerCpu
@@ -47,10 +47,8 @@ def test_nothing_but_code() -> None:
     made = program(actions)
     isa, places = load("riscv64"), scratch()
     layout = lay_out_program(made, [], 64, places.agg_size)
-    code = compile_target(
-        made, layout, target_machine(isa, FACTS, places), [(0,)], (), BASE + places.sites,
-        BASE + places.text,
-    )  # fmt: skip
+    entries = ProgramEntries(made, layout, [(0,)], (), BASE + places.sites)
+    code = compile_target(entries, target_machine(isa, FACTS, places), BASE + places.text)
     found = list(words(code.code))
     assert sum(len(c) for _, c in found) == len(code.code)
     everything = [int.from_bytes(c, "little") for _, c in found]

@@ -12,7 +12,13 @@ import unicorn
 
 from kinst.codegen import hooks
 from kinst.codegen.code_machine import target_machine
-from kinst.codegen.compile import ObjectError, compile_functions, compile_target, read_object
+from kinst.codegen.compile import (
+    ObjectError,
+    ProgramEntries,
+    compile_functions,
+    compile_target,
+    read_object,
+)
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.codegen.ssa import IrFunction
 from kinst.core import layout as lay
@@ -188,7 +194,7 @@ def test_records_need_a_clock() -> None:
     one = program([trace(string(b"x"))])
     layout = lay_out_program(one, [], 64, where.agg_size)
     with pytest.raises(KinstError, match="clock"):
-        compile_target(one, layout, machine, [(0,)], (), BASE, BASE)
+        compile_target(ProgramEntries(one, layout, [(0,)], (), BASE), machine, BASE)
 
 
 def test_assembly_is_passed_on_as_it_is() -> None:

@@ -297,7 +297,7 @@ def random_trial(made: Material, which: int, rng: random.Random) -> Trial:
         rng.shuffle(wanted)
     plan = plan_sites(
         wanted, isa, SCRATCH + rng.randrange(64), SCRATCH + 8 * PAGE, chained=chained, runs=runs,
-        blocks=blocks, spare=dict(zip(fits, free, strict=True)),
+        blocks=blocks, dead_registers=dict(zip(fits, free, strict=True)),
     )  # fmt: skip
     every = tuple(Site(function, one.address - TEXT, one.code) for one in known)
     return Trial(

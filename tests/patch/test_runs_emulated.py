@@ -68,7 +68,7 @@ def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Pla
         following = code[site.offset + len(site.code) : length]
         wanted.append(WantedSite(site, way, bodies, following))
     plan = plan_sites(
-        wanted, isa, SCRATCH, SCRATCH + 8 * PAGE, chained=True, runs=runs, spare=spare
+        wanted, isa, SCRATCH, SCRATCH + 8 * PAGE, chained=True, runs=runs, dead_registers=spare
     )
     assert not plan.refused
     return Planned(isa, code, sites, wanted, plan), runs

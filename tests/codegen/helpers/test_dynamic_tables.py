@@ -10,7 +10,7 @@ import pytest
 import unicorn
 
 from kinst.codegen.code_machine import target_machine
-from kinst.codegen.compile import compile_target
+from kinst.codegen.compile import ProgramEntries, compile_target
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.consumer.dynvars import Cleaner
 from kinst.core import layout as lay
@@ -569,10 +569,8 @@ def test_a_key_is_read_behind_its_tag(isa_name: str, barrier: str) -> None:
     facts = Facts(
         "Linux", "test", 0, 2, THREAD, NOFAULT, 0, 0, 0, 0, (), CLOCK, facts_of(isa_name).per_cpu
     )
-    code = compile_target(
-        made, layout, target_machine(isa, facts, places), [(0,)], (), BASE + places.sites,
-        BASE + places.text,
-    )  # fmt: skip
+    entries = ProgramEntries(made, layout, [(0,)], (), BASE + places.sites)
+    code = compile_target(entries, target_machine(isa, facts, places), BASE + places.text)
     assert barrier in " ".join(i.text for i in isa.decode(code.code, BASE))
 
 
@@ -593,10 +591,8 @@ def test_atomics_are_instructions(isa_name: str, atomics: tuple[str, ...]) -> No
     facts = Facts(
         "Linux", "test", 0, 2, found, NOFAULT, 0, 0, 0, 0, (), CLOCK, facts_of(isa_name).per_cpu
     )
-    code = compile_target(
-        made, layout, target_machine(isa, facts, places), [(0, 1, 2, 3, 4)], (),
-        BASE + places.sites, BASE + places.text,
-    )  # fmt: skip
+    entries = ProgramEntries(made, layout, [(0, 1, 2, 3, 4)], (), BASE + places.sites)
+    code = compile_target(entries, target_machine(isa, facts, places), BASE + places.text)
     assert "__atomic" not in code.ir
     text = " ".join(i.text for i in isa.decode(code.code, BASE))
     assert all(word in text for word in atomics), [w for w in atomics if w not in text]
