@@ -16,7 +16,7 @@ from kinst.core.columns import I64, U64, ragged
 R = TypeVar("R", covariant=True)
 
 
-class Rows(Sequence[R]):
+class ColumnSequence(Sequence[R]):
     """A sequence whose values are kept as columns."""
 
     __slots__ = ()
@@ -53,7 +53,7 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Patches(Rows[Patch]):
+class Patches(ColumnSequence[Patch]):
     """Patches in an order, as columns.
 
     Attributes:
@@ -122,7 +122,7 @@ NO_PATCHES = patches_of(())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces(Rows[tuple[int, bytes]]):
+class Pieces(ColumnSequence[tuple[int, bytes]]):
     """Pieces of code in one block of memory: (address, bytes) each.  Bytes between pieces belong to
     none.
 

@@ -40,10 +40,10 @@ from kinst.patch.chains import Chains, find_chains, leads_of, no_chains, reached
 from kinst.patch.patches import (
     NO_PATCHES,
     NO_PIECES,
+    ColumnSequence,
     Patch,
     Patches,
     Pieces,
-    Rows,
     patches_of,
     pieces_of,
 )
@@ -73,7 +73,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlannedRuns(Rows[PlannedRun]):
+class PlannedRuns(ColumnSequence[PlannedRun]):
     """Runs as columns.
 
     Attributes:
@@ -105,7 +105,7 @@ class PlannedRuns(Rows[PlannedRun]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlannedSites(Rows[tuple[int, bytes, str]]):
+class PlannedSites(ColumnSequence[tuple[int, bytes, str]]):
     """The sites of trampolines: (address, original bytes, way) each, as columns.
 
     Attributes:

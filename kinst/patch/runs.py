@@ -16,7 +16,7 @@ import numpy as np
 
 from kinst.core.columns import I64, U8, U64, Bools, Flows, ragged
 from kinst.patch.flows import BRANCH, INDIRECT, JUMP, RETURN, TRAP
-from kinst.patch.patches import Rows
+from kinst.patch.patches import ColumnSequence
 
 # Worth of a choice: a planted instruction that needs no trap, and one whose trap control is not
 # known to reach; then the cost of displacing an instruction without a probe, and of a patch.
@@ -68,7 +68,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Runs(Rows[Run]):
+class Runs(ColumnSequence[Run]):
     """Runs as columns.
 
     Attributes:
