@@ -106,9 +106,8 @@ def test_runs_as_columns() -> None:
     assert runs.start.tolist() == [100, 90, 7] == [row.start for row in rows]
     assert list(runs.without(np.array([92, 103], np.uint64))) == rows[2:]
     assert list(runs.without(np.array([91], np.uint64))) == rows
-    assert (
-        list(joined_runs([runs.take(np.array([0])), runs_of([]), runs.take(np.array([1]))])) == rows
-    )
+    parts = [runs.take(np.array([0])), runs_of([]), runs.take(np.array([1, 2]))]
+    assert list(joined_runs(parts)) == rows
     nothing = runs_of([])
     assert not list(nothing.without(np.array([91], np.uint64))) and not list(joined_runs([]))
 
