@@ -16,7 +16,8 @@ import kinst
 from kinst import machines, providers, render, systems
 from kinst.core.errors import KinstError
 from kinst.core.kernel import Found, Provider
-from kinst.core.machine import Abilities, MachineKind, Target
+from kinst.core.machine import Abilities, Target
+from kinst.core.machine_kind import MachineKind
 from kinst.core.probe import ProbePattern
 from kinst.core.system import System, VirtualLayout
 from kinst.dlang.vocabulary.builtins import VARIABLES
@@ -84,12 +85,10 @@ def test_a_kind_of_machine_is_what_is_asked(name: str) -> None:
 
 def test_one_machine_is_taken_without_an_option_and_each_other_by_its_own() -> None:
     kinds = [machines.load(name) for name in machines.names()]
-    options = [kind.option for kind in kinds]
-    assert sorted(options) == sorted(set(options))
-    assert options.count("") == 1
-    assert {kind.option or machines.DEFAULT for kind in kinds} == {kind.name for kind in kinds}
-    for kind in kinds:
-        assert machines.kind_of(lambda option, wanted=kind.option: option == wanted) is kind
+    assert machines.kinds()[0].name == machines.DEFAULT and {*machines.kinds()} == {*kinds}
+    assert [kind.option.name for kind in kinds] == [f"--{kind.name}" for kind in kinds]
+    own = [option.name for kind in kinds for option in (kind.option, *kind.options)]
+    assert sorted(own) == sorted(set(own))
 
 
 def test_every_machine_has_every_method() -> None:

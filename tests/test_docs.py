@@ -11,7 +11,7 @@ import pytest
 
 from kinst.cli.commands import command
 from kinst.cli.commands import commands as named
-from kinst.cli.options import HELP, LONG, REFUSED, SHORT, parse
+from kinst.cli.options import help_text, options, parse
 from kinst.core.paths import cache_folder
 from kinst.dlang.vocabulary.d_options import NAMES, OWN_NAMES
 from kinst.image.debug_info import DebugFiles
@@ -19,7 +19,7 @@ from kinst.image.type_files import FileTypes, ImagePaths
 from kinst.isa import load, names
 from kinst.kernels import fetch
 from kinst.session.compile import compile_request
-from kinst.session.request import DUMP_STAGES
+from kinst.session.options import DUMP_STAGES
 from tests import ROOT
 from tools.decision_index import decisions, index
 from tools.record_terminal import PICTURES
@@ -59,7 +59,7 @@ EXAMPLES = [
     *commands(COMMAND),
     *commands(PROVIDER),
     *commands("\n".join(re.sub(r"\\?\n", " ", f"$ {line}") for line in PICTURED)),
-    *commands(re.sub("^  kinst", "$ kinst", HELP, flags=re.MULTILINE)),
+    *commands(re.sub("^  kinst", "$ kinst", help_text(), flags=re.MULTILINE)),
 ]
 
 
@@ -100,23 +100,30 @@ def test_headings_that_links_name() -> None:
             assert heading in known, f"{page}: {name}#{heading}"
 
 
+def listed_options() -> dict[str, bool]:
+    """The options that kinst(1) lists, each with whether it takes a value."""
+    listed: dict[str, bool] = {}
+    for tag in re.findall(r"^\.It (Fl .*)$", section(COMMAND, "OPTIONS"), re.MULTILINE):
+        for name, more in re.findall(r"Fl (-?[A-Za-z][a-z-]*)\b([^,]*)", tag):
+            listed[f"-{name}"] = listed.get(f"-{name}", False) or bool(re.search("Ar|Cm", more))
+    return listed
+
+
+def test_options_of_the_man_page() -> None:
+    """It lists those of the table and no others, with a value where they take one."""
+    table = {name: bool(one.value) for name, one in options().items() if not one.refused}
+    assert listed_options() == table
+
+
 def test_long_options() -> None:
-    """Those that kinst(1) lists are those that there are, in synopsis and in the list."""
-    known = {name.rstrip("=") for name in LONG}
-    listed = set(re.findall(r"^\.It .*Fl -([a-z-]+)", section(COMMAND, "OPTIONS"), re.MULTILINE))
-    assert listed == known
+    """The man page's synopsis and other pages name those that there are."""
+    known = {name[2:] for name in options() if name.startswith("--")}
     synopsis = set(re.findall(r"Fl -([a-z-]+)", section(COMMAND, "SYNOPSIS")))
     assert synopsis == known - {"help", "version"}
     own = set(re.findall(r"--([a-z-]+)", "".join(command(name).HELP for name in named())))
     others = {"passes", "strict"} | own  # of bench and mypy, and of kinst's commands
     for page in (README, TUTORIAL, CONTRIBUTING):
         assert set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", page)) <= known | others
-
-
-def test_short_options() -> None:
-    tags = re.findall(r"^\.It (Fl .*)$", section(COMMAND, "OPTIONS"), re.MULTILINE)
-    listed = {letter for tag in tags for letter in re.findall(r"Fl ([A-Za-z])\b", tag)}
-    assert listed == set(SHORT.replace(":", "")) - {letter for o in REFUSED for letter in o[1:]}
 
 
 def test_x_options() -> None:
@@ -198,13 +205,13 @@ def test_examples_compile(words: list[str]) -> None:
         return  # tests of that command compile its examples
     request = parse(words).request
     assert request.programs or request.list_probes
-    isa = request.vm or "amd64"
+    isa = request.machine.isa or "amd64"
     kernel = fetch.prepared(isa)
     assert kernel is not None, "run `make setup`"
     places = ImagePaths(lambda: kernel.debug, dict, DebugFiles(cache_folder()))
     compiled = compile_request(request, load(isa), TARGET_PID, FileTypes(places))
     assert compiled.program.clauses or request.list_probes
-    assert not request.command or not request.initrd
+    assert not request.command or not request.machine.initrd
 
 
 def test_trace_script_shows_what_readme_says() -> None:

@@ -24,7 +24,9 @@ from kinst.api.names import vocabulary
 from kinst.core.displaced import Refused
 from kinst.core.errors import DError, KinstError, TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import Abilities, MachineConfig, MachineEvent, MachineKind, Target
+from kinst.core.machine import Abilities, MachineConfig, MachineEvent, Target
+from kinst.core.machine_kind import MachineKind
+from kinst.core.options import MachineOptions
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.ways import Choice, PlantingAbility, choose
@@ -285,17 +287,17 @@ def text_in_a_file(machine: FakeMachine, folder: Path) -> str:
 
 def test_the_smallest_machine_is_read(add: Add, tmp_path: Path) -> None:
     """It shows the code that is in the file, not that of the kernel's ELF file."""
-    add(kinst.machines, "dump")
-    assert "dump" in kinst.machines.names()
-    kind = kinst.machines.load("dump")
+    add(kinst.machines, "core")
+    assert "core" in kinst.machines.names()
+    kind = kinst.machines.load("core")
     assert not missing(MachineKind, kind)
     machine = FakeMachine("arm64")
     address = text_in_a_file(machine, tmp_path)
-    target = kind.open(MachineConfig(load("arm64"), address=address))
+    target = kind.open(MachineConfig(load("arm64"), MachineOptions(address=address)))
     assert not missing(Target, target)
     with (
         found_by_name(target, unknown=True),
-        api.Machine(api.Request(debug=str(kernel_file("arm64")))) as opened,
+        api.Machine(api.Request(MachineOptions(debug=str(kernel_file("arm64"))))) as opened,
     ):
         (code,) = opened.code("leaf")
     first, *rest = [one.code for one in code.instructions]
@@ -304,10 +306,10 @@ def test_the_smallest_machine_is_read(add: Add, tmp_path: Path) -> None:
 
 
 def test_the_smallest_machine_refuses_a_trace_with_its_own_reason(add: Add, tmp_path: Path) -> None:
-    add(kinst.machines, "dump")
+    add(kinst.machines, "core")
     machine = FakeMachine("arm64")
-    config = MachineConfig(load("arm64"), address=text_in_a_file(machine, tmp_path))
-    target = kinst.machines.load("dump").open(config)
+    config = MachineConfig(load("arm64"), MachineOptions(address=text_in_a_file(machine, tmp_path)))
+    target = kinst.machines.load("core").open(config)
     with pytest.raises(TargetError, match="a memory dump does not run"):
         trace(
             machine, "fbt::work:entry { @ = count(); }", target=target, unknown=True, command=False

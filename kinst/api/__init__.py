@@ -17,10 +17,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from kinst.core.options import MachineOptions, Option
 from kinst.core.probe import ProgramText
 from kinst.kernels.releases import names_release
+from kinst.machines import kinds as machine_kinds
+from kinst.session.options import (
+    DUMP_STAGES,
+    KERNEL_OPTIONS,
+    PROGRAM_OPTIONS,
+    REFUSED_OPTIONS,
+    TRACE_OPTIONS,
+    disagreement,
+)
 from kinst.session.report import Report
-from kinst.session.request import DUMP_STAGES, Request, parse_cpus, parse_memory
+from kinst.session.request import Request
 
 if TYPE_CHECKING:
     from kinst.api.machine import Machine
@@ -45,12 +55,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DUMP_STAGES",
+    "KERNEL_OPTIONS",
+    "PROGRAM_OPTIONS",
+    "REFUSED_OPTIONS",
+    "TRACE_OPTIONS",
     "EarlyStart",
     "Files",
     "KernelNames",
     "ListedProbe",
     "Machine",
+    "MachineOptions",
     "Offered",
+    "Option",
     "ProbeStability",
     "Program",
     "ProgramStability",
@@ -61,6 +77,7 @@ __all__ = [
     "Vocabulary",
     "attach",
     "boot",
+    "disagreement",
     "expand_in_file",
     "expand_request",
     "find_source",
@@ -69,10 +86,9 @@ __all__ = [
     "kernel_names",
     "list_kernels",
     "live",
+    "machine_kinds",
     "names_release",
     "package_of",
-    "parse_cpus",
-    "parse_memory",
     "paths_within",
     "read_sources",
     "start_early",

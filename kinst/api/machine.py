@@ -49,10 +49,11 @@ from kinst.session.functions import (
 from kinst.session.kernel_files import KernelFiles, isa_of, with_build, with_vmlinux
 from kinst.session.listing import list_all, list_names, list_on_host, list_planned
 from kinst.session.machine import start
+from kinst.session.options import DUMP_STAGES
 from kinst.session.place import choose_ways, place, place_on_host
 from kinst.session.plan import plan, plan_on_host
 from kinst.session.report import Report
-from kinst.session.request import DUMP_STAGES, Request
+from kinst.session.request import Request
 from kinst.session.run import RunningTrace
 from kinst.session.sizes import counters_room
 from kinst.session.stability import description_stability, probe_stability, program_stability
@@ -269,7 +270,7 @@ class Machine:
         found = self._compiled(program, None, ())
         if found.expanded and found.command == command:
             return found
-        if command or found.request.process or self.needs_kernel(found):
+        if command or found.request.machine.process or self.needs_kernel(found):
             self.start(found)
         return self._expanded(found, command)
 
@@ -279,7 +280,7 @@ class Machine:
             return Program(request, compiled, True, command)
         try:
             self._stand(compiled)
-            pid = started.command.prepare(command) if command else request.process
+            pid = started.command.prepare(command) if command else request.machine.process
             self._files.check_system(compiled.program)
             compiled = expand(request, compiled, started.machine, self._report, pid)
         except BaseException:

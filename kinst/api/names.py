@@ -73,14 +73,15 @@ def kernel_names(request: Request) -> KernelNames | None:
     here: nothing is fetched.  The names of inline functions need an index of its debug
     information, and none is made.  Raises KinstError for files that cannot be read."""
     request = with_build(request)
-    file = request.debug or ("" if request.machine.abilities.boots else request.kernel)
+    options = request.machine
+    file = options.debug or ("" if request.kind.abilities.boots else options.kernel)
     modules: Path | None = None
     if file:
         isa, debug = isa_of_file(file), Path(file)
     else:
-        isa = load(request.vm or DEFAULT_ISA)
-        ready = prepared(isa.name, request.release)
-        if ready is None or request.kernel:
+        isa = load(options.isa or DEFAULT_ISA)
+        ready = prepared(isa.name, options.release)
+        if ready is None or options.kernel:
             return None
         debug, modules = ready.debug, ready.modules / MODULES
     elf = open_elf(debug)

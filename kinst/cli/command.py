@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, TextIO
 
 from kinst import api
@@ -23,18 +23,18 @@ from kinst.api import Request
 from kinst.cli.commands import command, commands
 from kinst.cli.guard import UsageError, guarded, say, standard_files, write
 from kinst.cli.interrupts import Interrupts
-from kinst.cli.options import HELP, CommandLine, parse
+from kinst.cli.options import CommandLine, help_text, parse
 from kinst.errors import DError, KinstError
 from kinst.version import __version__
 
 D_VERSION = "1.13"
-# Objects until Python looks for cycles again: the millions of instructions of a whole kernel are
-# in none, and to look through them took a third of the time.
+# Objects until Python looks for cycles again.  The millions of instructions of a whole kernel are
+# in none, and scanning them repeatedly took a third of the time.
 COLLECT = 200_000
 
 
 def started_at() -> float:
-    """When this process began, on the scale of time.monotonic() (proc(5), stat, starttime)."""
+    """Return when this process began, by time.monotonic() (proc(5), stat, starttime)."""
     with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -43,7 +43,7 @@ def started_at() -> float:
 
 
 def complain(error: KinstError, tags: bool) -> None:
-    """An error, for a person: one line, and for D the source line with a caret."""
+    """Print an error in one line, and for D the source line with a caret."""
     if isinstance(error, DError):
         tag = f"[{error.tag}] " if tags else ""
         say(f"kinst: failed to compile: {error.span}: {tag}{error}")
@@ -55,12 +55,13 @@ def complain(error: KinstError, tags: bool) -> None:
 
 
 def _all(name: str) -> Any:
-    """Of what needs all of kinst, which takes half a second to load."""
+    """Return a function of a module that needs all of kinst: half a second to load."""
     return getattr(import_module("kinst.cli.tracing"), name)
 
 
 def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
-    """Begin with the guest, if there is to be one: it starts while the rest of kinst is loaded."""
+    """Start the guest, if there is to be one, and run the command: the guest starts while the rest
+    of kinst is loaded."""
     path, early_start = line.request.output, api.start_early(line.request)
     run: Callable[[TextIO], int] = partial(
         _all("run"), line, interrupts.end, started=started_at(), early_start=early_start
@@ -76,7 +77,7 @@ def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
 
 
 def run_command(name: str, words: Sequence[str]) -> int:
-    """One of the commands that have a name, such as flame; the exit status."""
+    """Run a command that has a name, such as flame, and return the exit status."""
     found = command(name)
     if {"-h", "--help"} & {*words}:
         write(sys.stdout, found.HELP)
@@ -84,10 +85,16 @@ def run_command(name: str, words: Sequence[str]) -> int:
     return found.run(words, Interrupts())
 
 
-def shell_script(shell: str) -> str:
-    """What makes this shell complete kinst's command lines."""
-    name = {"bash": "kinst.bash", "zsh": "_kinst"}[shell]
-    return (files("kinst.cli.completion") / name).read_text(encoding="utf-8")
+def _shown(line: CommandLine) -> str:
+    """Return the text that is asked for in place of a trace."""
+    if line.shows == "kernels":
+        return str(_all("offers")(line.request))
+    if line.shows == "help":
+        return help_text()
+    if line.shows == "version":
+        return f"kinst: kinst {__version__}, D {D_VERSION}\n"
+    name = {"bash": "kinst.bash", "zsh": "_kinst"}[line.shows]
+    return (Path(__file__).parent / "completion" / name).read_text(encoding="utf-8")
 
 
 def _wants_tags(request: Request) -> bool:
@@ -95,7 +102,9 @@ def _wants_tags(request: Request) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The kinst command.  argv: without the program's name; sys.argv when None."""
+    """Run the kinst command and return its exit status.
+
+    argv: the words without the program's name; None for sys.argv's."""
     gc.set_threshold(COLLECT)
     words = list(sys.argv[1:] if argv is None else argv)
     standard_files()
@@ -106,15 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run_command(words[0], words[1:])
         line = parse(words, sys.stdin.read)
         requests.append(line.request)
-        if line.kernels:
-            write(sys.stdout, _all("offers")(line.request))
-            return 0
-        if line.completion:
-            write(sys.stdout, shell_script(line.completion))
-            return 0
-        if line.help or line.version:
-            version = f"kinst: kinst {__version__}, D {D_VERSION}\n"
-            write(sys.stdout, HELP if line.help else version)
+        if line.shows:
+            write(sys.stdout, _shown(line))
             return 0
         if not line.request.programs and not line.request.list_probes:
             raise UsageError("no probes specified", "-n or -s names some")

@@ -1,4 +1,4 @@
-"""A whole trace for a command that shows what came of it, not each record.
+"""A whole trace, for a command that shows its result and not each record.
 
 Tested by tests/cli/test_testing.py.
 """
@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, TextIO
 from kinst import api
 from kinst.api import ProgramText, Report, Request
 from kinst.cli.ending import ending_text
-from kinst.cli.guard import UsageError, say, write
+from kinst.cli.guard import say, write
 from kinst.cli.interrupts import Interrupts
-from kinst.cli.options import CommandLine
 from kinst.cli.progress import Progress
 from kinst.errors import KinstError
 from kinst.events import Aggregation, End, Event, Fault, Lost, Message, Output, Shell
@@ -33,61 +32,55 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a trace has left.
+    """The result of a trace."""
 
-    Attributes:
-        aggregations: as they were at its end.
-        status: as kinst's own would be.
-        program: its D text.
-        command: that was traced, or "".
-        kernel: the release of the kernel, or "".
-    """
-
+    # As they were at its end.
     aggregations: Sequence[Aggregation]
+    # The exit status that kinst would have.
     status: int
+    # Its D text.
     program: str
+    # The command that was traced, or "".
     command: str = ""
+    # The release of the kernel, or "".
     kernel: str = ""
 
     def heading(self, title: str) -> Heading:
-        """What stands above a picture.  title: that the user gave, or ""."""
+        """Return what stands above a picture.
+
+        title: the user's, or ""."""
         program = "\n".join(line.strip() for line in self.program.splitlines())
         notes = [f"Linux {self.kernel}"] if self.kernel else []
         return Heading(title or self.command or program, program, notes)
 
 
 def traced(
-    line: CommandLine,
+    request: Request,
     program: str,
     interrupts: Interrupts,
     see: Callable[[Event], None] | None = None,
 ) -> Outcome | None:
-    """Trace what the command line says, or `program` where it names no probes; None when -d only
-    asked for the program.  What the command writes goes to standard output, or where the result is
-    to go there, to standard error.  see: is given each event.  Raises KinstError."""
-    request = line.request
+    """Trace the programs of a request, or `program` if it has none, and return the result; None if
+    -d only asked for the program.
+
+    What the command writes goes to standard output or, if the result goes there, to standard error.
+    see: gets each event.  Raises KinstError."""
     if not request.programs:
         request = replace(request, programs=(ProgramText("n", program, "<command line>"),))
-    check_traces(request)
     if request.show_program:
         show_programs(request)
         return None
     show = partial(write, sys.stdout if request.output not in ("", "-") else sys.stderr)
     with open_machine(request) as machine:
-        found, status = finished(trace_of(machine, request), request, interrupts, show, see)
+        trace = trace_of(machine, request)
+        aggregations, status = finished(trace, request, interrupts, show, see)
         release = machine.release
     program = "\n".join(one.text for one in request.programs)
-    return Outcome(found, status, program, request.command, release)
-
-
-def check_traces(request: Request) -> None:
-    """Raises UsageError where the command line asks for something else than a trace."""
-    if request.list_probes or request.compile_only or request.show_code or request.dump:
-        raise UsageError("-l, -e, -S and --dump show what is not traced", "kinst without a command")
+    return Outcome(aggregations, status, program, request.command, release)
 
 
 def open_machine(request: Request) -> Machine:
-    """The machine, which tells a person what it does."""
+    """Return the machine of a request, which reports on standard error."""
     progress = Progress("kinst")
     report = Report(
         say, progress, time.monotonic(), request.verbose,
@@ -97,18 +90,16 @@ def open_machine(request: Request) -> Machine:
 
 
 def trace_of(machine: Machine, request: Request) -> Trace:
-    """The trace that a command line asks for, ready to run; boots only where a kernel is needed.
-    Raises KinstError."""
-    compiled = machine.compile_request(request)
-    if compiled.has_stacks:
+    """Return the trace that a request asks for, ready to run.  A machine is started only if the
+    program needs a kernel.  Raises KinstError."""
+    program = machine.compile_request(request)
+    if program.has_stacks:
         machine.index_lines()
-    if request.command or machine.needs_kernel(compiled):
-        machine.start(compiled)
-    return machine.trace(machine.expand(compiled, request.command), request.command)
+    return machine.trace(program, request.command)
 
 
 def show_programs(request: Request) -> None:
-    """-d: the D program that is traced."""
+    """Print the D programs of a request (-d)."""
     write(sys.stdout, "".join(f"{one.text.strip()}\n" for one in request.programs))
 
 
@@ -119,12 +110,12 @@ def finished(
     show: Callable[[str], None],
     see: Callable[[Event], None] | None = None,
 ) -> tuple[list[Aggregation], int]:
-    """A trace to its end: the aggregations as they are then, and its status.
+    """Run a trace to its end, and return its aggregations and its status.
 
     Args:
         trace: of the request.
-        show: is told what the command writes.
-        see: is given each event.
+        show: gets what the command writes.
+        see: gets each event.
     """
     status = 0
     interrupts.end(trace)
@@ -137,7 +128,7 @@ def finished(
             case Lost() | Fault() | Message():
                 say(event.text)
             case Shell():
-                raise KinstError("system() has no place in a picture", "take it out")
+                raise KinstError("system() cannot be used with this command", "take it out")
             case End():
                 status = event.status
                 if ended := ending_text(event, request.timeout, request.command):
@@ -148,7 +139,7 @@ def finished(
 
 @contextmanager
 def opened(path: str) -> Iterator[TextIO]:
-    """A file that --json has made.  Raises KinstError."""
+    """Open a file that --json has made.  Raises KinstError."""
     try:
         file = open(path, encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
     except OSError as error:
@@ -157,21 +148,22 @@ def opened(path: str) -> Iterator[TextIO]:
         yield file
 
 
-def kept(path: str) -> SavedTrace:
-    """The trace in a file that --json has made.  Raises KinstError."""
+def saved(path: str) -> SavedTrace:
+    """Return the trace in a file that --json has made.  Raises KinstError."""
     with opened(path) as file:
         return saved_trace(file, path)
 
 
-def kept_outcome(path: str, saved: SavedTrace) -> Outcome:
-    """What that trace has left; files that do not say what was traced are called by their name."""
-    command = saved.command or ("" if saved.program else os.path.basename(path))
-    return Outcome(saved.aggregations, 0, saved.program, command, saved.kernel)
+def saved_outcome(path: str, trace: SavedTrace) -> Outcome:
+    """Return the result of the trace in a file; one that does not say what was traced is called by
+    the file's name."""
+    command = trace.command or ("" if trace.program else os.path.basename(path))
+    return Outcome(trace.aggregations, 0, trace.program, command, trace.kernel)
 
 
 def put(text: str, path: str) -> None:
-    """Write a command's result: to a file, anew, or to standard output where path is "".
-    Raises KinstError."""
+    """Write a command's result over a file, or to standard output if path is "".  Raises
+    KinstError."""
     if not path:
         write(sys.stdout, text)
         return

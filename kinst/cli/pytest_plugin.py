@@ -23,12 +23,12 @@ _HELP = "options of the kinst command that say which machine the fixture vm is: 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kinst", "kernels to be traced")
     group.addoption("--kinst", action="append", default=[], metavar="OPTIONS", help=_HELP)
-    parser.addini("kinst", f"{_HELP}; those of --kinst come behind", default="")
+    parser.addini("kinst", f"{_HELP}; those of --kinst follow", default="")
 
 
 def _options(words: list[str]) -> Any:
-    """The command line of these words, parsed as the command does it.  Raises KinstError."""
-    hook = sys.excepthook  # which the command makes its own, and pytest's process keeps
+    """Return the request of these words of a command line.  Raises KinstError."""
+    hook = sys.excepthook  # which the command replaces, and pytest needs
     try:
         return import_module("kinst.cli.options").parse(words).request
     finally:
@@ -37,14 +37,16 @@ def _options(words: list[str]) -> Any:
 
 @pytest.fixture(scope="session")
 def vm(pytestconfig: pytest.Config) -> Iterator[Machine]:
-    """A kinst.Machine, booted or attached to when the first test asks for it, and closed at the
-    session's end.  Which one: --kinst, and kinst in pytest's configuration file."""
+    """A kinst.Machine, booted or attached to when the first test asks for it, and closed at the end
+    of the session.  --kinst, and kinst in pytest's configuration file, say which one."""
     api, errors = import_module("kinst.api"), import_module("kinst.errors")
     given = [pytestconfig.getini("kinst"), *pytestconfig.getoption("--kinst")]
     try:
         request = _options([word for text in given for word in shlex.split(text)])
-        if request.programs or request.command or request.shell or request.arguments:
-            raise errors.KinstError("--kinst says which machine, not what is traced")
+        if request.programs or request.runs_command or request.arguments:
+            raise errors.KinstError(
+                "--kinst says which machine, not what is traced", "such as --kernel 6.12"
+            )
         machine = api.Machine(request)
         try:
             machine.start()

@@ -1,4 +1,7 @@
-"""Test files, one after another, on as few machines as possible; for kinst test."""
+"""Test files, run one after another on as few machines as possible; for kinst test.
+
+Tested by tests/cli/test_testing.py.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,6 @@ from kinst.views.verdicts import (
     read_test_file,
 )
 
-SECONDS = 60.0  # that a file's trace may take
 _SAYS_FAIL = re.compile(r"^\s*#\s*pragma\s+D\s+option\s+fail\b", re.MULTILINE)
 
 
@@ -50,8 +52,10 @@ class PlannedFile:
 class Runner:
     """A context manager: leaving it ends the machine.  interrupted: Ctrl-C has come."""
 
-    def __init__(self, request: Request, interrupts: Interrupts) -> None:
+    def __init__(self, request: Request, interrupts: Interrupts, seconds: float) -> None:
+        """seconds: for a file's trace, unless the file or the request says so."""
         self._request = request
+        self._seconds = seconds
         self._interrupts = interrupts
         self._machine: Machine | None = None
         self.interrupted = False
@@ -116,7 +120,7 @@ class Runner:
             arguments=(),
             settings=settings,
             command=file.command or asked.command,
-            timeout=file.timeout or asked.timeout or SECONDS,
+            timeout=file.timeout or asked.timeout or self._seconds,
         )
         fresh = self._machine is None
         machine, program = self._compiled(asked)

@@ -1,4 +1,4 @@
-"""The command's work, when it is known what it is: a trace, a listing, what the compiler makes.
+"""What a command line asks for: a trace, a listing, or what the compiler makes.
 
 Tested by tests/d, through the command.
 """
@@ -42,11 +42,11 @@ from kinst.render.dtrace.listing import (
     program_reports,
 )
 
-Begins = Callable[[Trace], None]  # told of a trace that begins
+Begins = Callable[[Trace], None]  # gets a trace that begins
 
 
 def _emptying(out: TextIO) -> Callable[[], None] | None:
-    """What empties the file that data goes to; None for a terminal or a pipe."""
+    """Return what empties the output's file; None for a terminal or a pipe."""
     try:
         regular = stat.S_ISREG(os.fstat(out.fileno()).st_mode)
     except OSError:
@@ -61,7 +61,9 @@ def _emptying(out: TextIO) -> Callable[[], None] | None:
 
 
 def _follow(trace: Trace, line: CommandLine, out: TextIO, traced: Mapping[str, str]) -> int:
-    """Every event to the renderer; the exit status.  traced: as of Destination."""
+    """Hand every event to the renderer, and return the exit status.
+
+    traced: see Destination."""
     destination = Destination(
         write=partial(write, out),
         say=say,
@@ -83,8 +85,8 @@ def _follow(trace: Trace, line: CommandLine, out: TextIO, traced: Mapping[str, s
 
 
 def run_shell(command: str, capture: bool) -> bytes:
-    """system(): by the host's shell, to its end.  What it prints goes where kinst's output goes,
-    or, with capture, is returned."""
+    """Run a command of system() by the host's shell, to its end.  What it prints goes where kinst's
+    output goes or, with capture, is returned."""
     text = command.encode("utf-8", "surrogateescape")
     done = subprocess.run(
         ["/bin/sh", "-c", text],
@@ -98,16 +100,21 @@ def run_shell(command: str, capture: bool) -> bytes:
 def run(
     line: CommandLine, begins: Begins, out: TextIO, started: float, early_start: EarlyStart | None
 ) -> int:
-    """Do what the command line says; the exit status.
+    """Do what the command line says, and return the exit status.
 
-    begins: is told of the trace.  out: for what is data.  started: see Report.  early_start: of the
-    machine, see start_early().  Raises KinstError."""
+    Args:
+        begins: gets the trace when it begins.
+        out: the file for the output.
+        started: when the command began (see Report).
+        early_start: what start_early() has started of the machine.
+
+    Raises KinstError."""
     request, show = line.request, partial(write, out)
     if request.of_file:
         text = expand_request(request, say, Progress("kinst"))
         show(text + "\n")
         return 0
-    # What is left out of a match is told after what matched.
+    # Messages about what is left out follow those about what matched.
     left_out: list[str] = []
     progress = Progress("kinst")
     report = Report(
@@ -142,12 +149,10 @@ def run(
         command = "" if request.compile_only else request.command
         if program.has_stacks and shows_lines(line.format):
             machine.index_lines()
-        if request.command or machine.needs_kernel(program):
-            machine.start(program)
         expanded = machine.expand(program, command)
         if request.show_program and program.wants_expansion:
             show(expanded.text + "\n")
-        if request.show_code or request.dump or request.compile_only:
+        if request.dump or request.compile_only:
             return _compile_only(machine, expanded, request, show)
         trace = machine.trace(expanded, command)
         if not trace.options.quiet:
@@ -165,14 +170,14 @@ def run(
             "kernel": machine.release,
         }
         status = _follow(trace, line, out, traced)
-    # Completion is for people; it makes what it needs where this has not.
+    # Only people need completion; it makes what it needs itself if it is not made here.
     if sys.stdin.isatty() and sys.stderr.isatty():
         prepare_names(request)
     return status
 
 
 def _list(machine: Machine, program: Program, request: Request, show: Callable[[str], None]) -> int:
-    """-l, with -v or without."""
+    """List probes (-l), with -v or without."""
     details = request.verbose and bool(program.descriptions)
     probes = machine.list_probes(program, details=details)
     if request.show_program and program.wants_expansion:
@@ -184,9 +189,9 @@ def _list(machine: Machine, program: Program, request: Request, show: Callable[[
 def _compile_only(
     machine: Machine, program: Program, request: Request, show: Callable[[str], None]
 ) -> int:
-    """-S, --dump and -e."""
-    if request.show_code or request.dump:
-        show(machine.dump(program, "ir" if request.show_code else request.dump) + "\n")
+    """Do what -S, --dump and -e ask for."""
+    if request.dump:
+        show(machine.dump(program, request.dump) + "\n")
         return 0
     machine.build(program)
     if request.verbose:
@@ -196,11 +201,11 @@ def _compile_only(
 
 
 def offers(request: Request) -> str:
-    """--kernel list: a kernel a line, as --kernel takes it."""
+    """Return the table of --kernel list: a kernel a line, as --kernel takes it."""
     rows = [("--kernel", "RELEASE", "DEBIAN", "FETCHED")]
-    for one in list_kernels(request.vm or "amd64", on_progress=Progress("kinst")):
-        there = "yes" if one.there else "no"
-        rows.append((one.release.short, one.release.name, one.suite or "-", there))
+    for one in list_kernels(request.machine.isa or "amd64", on_progress=Progress("kinst")):
+        fetched = "yes" if one.there else "no"
+        rows.append((one.release.short, one.release.name, one.suite or "-", fetched))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return "".join(f"{line}\n" for line in lines)

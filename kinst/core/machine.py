@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from kinst.core.boot import Boot
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
+from kinst.core.options import NO_OPTIONS, MachineOptions
 from kinst.core.system import PageAllocator, VirtualLayout
 
 
@@ -187,115 +188,39 @@ class EarlyStart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MachineConfig:
-    """The machine that is wanted; each kind uses the fields that concern it.
+    """The machine that is wanted, for its kind to open.
 
     Attributes:
-        address: address of a machine that runs already, as the user gave it.
-        stub: address of its GDB stub, if that was given besides.
+        options: what the user said of it.
         kernel: the kernel to boot.
         initrd: file or bytes of the archive to boot with.
-        control: whether kinst's own init is in the initrd.
-        modules: whether that init loads kernel modules.
-        append: more of the kernel's command line.
-        arguments: more arguments for the program that runs the machine.
-        cpus: number of CPUs, 0 for the default.
-        memory: bytes of memory, 0 for the default.
-        cold: boot, even if there is a saved state of an earlier boot.
+        append: the kernel's command line, but for what the machine and the system add.
+        boot: how the system is booted; None if no system is known.
+        virtual_layout: where the system keeps its kernel; None if no system is known.
+        runs_command: whether a command is run there.
+        read_only: only read memory; run and write nothing.  A saved machine state is enough.
+        scratch: bytes to set aside, at least.
+        image: the file with the kernel's symbols, for messages.
+        cache: folder of what is cached for this host.
         early_start: what start_early() started for this configuration, without scratch,
             virtual_layout and image.
         terminal: the terminal of its commands, or None.
-        beside: kinst's init is not process 1 but runs beside the user's own.
-        read_only: only read memory; run and write nothing.  A saved machine state is enough.
-        process: process whose end ends the trace, as that of a command does; 0 for none.
-        scratch: bytes to set aside, at least.
-        virtual_layout: where the system keeps its kernel; None if no system is known.
-        boot: how that system is booted; None if no system is known.
-        image: the file with the kernel's symbols, for messages.
-        cache: folder of what is cached for this host.
-        root: folder that commands see as their root folder, read-only.
-        writable: folders that commands may write to.
     """
 
     isa: Isa
-    address: str = ""
-    stub: str = ""
+    options: MachineOptions = NO_OPTIONS
     kernel: Path | None = None
     initrd: Path | bytes | None = None
-    control: bool = True
-    modules: bool = False
     append: str = ""
-    arguments: Sequence[str] = ()
-    cpus: int = 0
-    memory: int = 0
-    cold: bool = False
-    early_start: EarlyStart | None = None
-    terminal: Terminal | None = None
-    beside: bool = False
-    read_only: bool = False
-    process: int = 0
-    scratch: int = 0
-    virtual_layout: VirtualLayout | None = None
     boot: Boot | None = None
+    virtual_layout: VirtualLayout | None = None
+    runs_command: bool = False
+    read_only: bool = False
+    scratch: int = 0
     image: str = ""
     cache: Path | None = None
-    root: Path | None = None
-    writable: Sequence[Path] = ()
-
-
-class MachineKind(Protocol):
-    """A kind of machine: the value MACHINE of a file or folder of kinst.machines.
-
-    The defaults are those of a machine that runs already.
-
-    Attributes:
-        option: name of the option that asks for it; "" for the kind that needs none.
-    """
-
-    name: str
-    option: str
-    abilities: Abilities
-
-    def cpus(self, arguments: Sequence[str]) -> int:
-        """Return how many CPUs such a machine may have, as far as is known before open().
-
-        Args:
-            arguments: those of MachineConfig.
-        """
-        return 1
-
-    def check(self) -> None:
-        """Raise TargetError if this host has no such machine.  Called before files are searched."""
-        return
-
-    def memory(self, address: str) -> Iterator[bytes]:
-        """Yield the memory of a machine that runs, in pieces of whole pages, before anything is
-        known of its kernel; nothing if that cannot be read without a GDB stub.
-
-        Args:
-            address: of the machine, as the user gave it.
-
-        Raises:
-            TargetError: there is no such machine, or its memory must not be read.
-        """
-        yield from ()
-
-    def start_early(self, config: MachineConfig) -> EarlyStart | None:
-        """Start what can be started before the configuration is complete, or return None.
-
-        Raises KinstError and TargetError."""
-        return None
-
-    @abstractmethod
-    def open(
-        self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
-    ) -> Target:
-        """Start the machine (it boots while the caller continues) or connect to it.
-
-        Args:
-            on_output: gets what the guest's command prints.
-
-        Raises KinstError and TargetError."""
-        ...
+    early_start: EarlyStart | None = None
+    terminal: Terminal | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Rank 3: one file or folder for each way to reach a kernel.
 
-Each has a value MACHINE (MachineKind of core/machine.py), and is found by its name: to add a kind
+Each has a value MACHINE (MachineKind of core/machine_kind.py), and is found by its name: to add a kind
 of machine, add a file.
 
 Tested by tests/test_contracts.py.
@@ -10,26 +10,21 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
 from kinst.core.errors import KinstError
 
 if TYPE_CHECKING:
-    from kinst.core.machine import MachineKind
+    from kinst.core.machine_kind import MachineKind
 
-DEFAULT = "vm"  # the kind that needs no option; the others have an option with their name
+DEFAULT = "vm"  # the kind that needs no option
 
 
-def kind_of(asked: Callable[[str], bool]) -> MachineKind:
-    """Return the kind of machine whose option was given, or DEFAULT.
-
-    Args:
-        asked: returns whether the option with a name was given.
-    """
-    modules = sorted(info.name for info in pkgutil.iter_modules(__path__))
-    return load(next((name for name in modules if asked(name)), DEFAULT))
+@cache
+def kinds() -> tuple[MachineKind, ...]:
+    """Return every kind of machine, the one that needs no option first."""
+    return tuple(load(name) for name in sorted(names(), key=lambda name: (name != DEFAULT, name)))
 
 
 @cache

@@ -78,8 +78,9 @@ class FileImage:
 
 def _debug_of(request: Request, file: ElfFile, report: Report) -> ElfFile:
     """The file with the debug information: --debug beside --kernel, or the file's own."""
-    if request.kernel and request.debug:
-        debug = open_file(request.debug)
+    options = request.machine
+    if options.kernel and options.debug:
+        debug = open_file(options.debug)
         wrong = "" if debug.path.samefile(file.path) else mismatch(file, debug)
         if wrong:
             raise KinstError(wrong)
@@ -96,7 +97,7 @@ def _debug_of(request: Request, file: ElfFile, report: Report) -> ElfFile:
 
 def expand_request_in_file(request: Request, report: Report) -> str:
     """The request's program as it is in its file, as D.  Raises DError, KinstError."""
-    path = request.kernel or request.debug
+    path = request.machine.kernel or request.machine.debug
     isa = isa_of_file(path)
     files = DebugFiles(cache_folder(), partial(report.progress, "indexing debug information"))
 

@@ -88,7 +88,8 @@ class KernelFiles:
     def dialect(self) -> Dialect:
         """D's part of the traced system: of the kernel's file or, if kinst fetches that itself or
         traces this very machine, of its own system."""
-        named = self._request.debug or self._request.kernel
+        options = self._request.machine
+        named = options.debug or options.kernel
         return (self.system if named else of_host()).dialect()
 
     @cached_property
@@ -126,20 +127,23 @@ def with_build(request: Request) -> Request:
     """A request whose kernel and debug file are those of --build, or its debug file alone for a
     kernel that runs already.  Raises KinstError where they are not in that folder, or of another
     ISA than --vm's."""
-    if not request.build:
+    options = request.machine
+    if not options.build:
         return request
-    folder = Path(request.build)
+    folder = Path(options.build)
     if not folder.is_dir():
         raise KinstError(f"--build {folder}: no such folder")
     debug = folder / "vmlinux"
     if not debug.is_file():
         raise KinstError(f"--build {folder}: there is no vmlinux in it", "make it first")
-    if not request.machine.abilities.boots:
-        folders = (*request.debug_folders, str(folder))
-        return replace(request, debug=str(debug), debug_folders=folders)
+    if not request.kind.abilities.boots:
+        folders = (*options.debug_folders, str(folder))
+        return replace(
+            request, machine=replace(options, debug=str(debug), debug_folders=folders)
+        )  # fmt: skip
     isa = isa_of_file(str(debug))
-    if request.vm and request.vm != isa.name:
-        raise KinstError(f"--build {folder}: a kernel for {isa.name}, and --vm={request.vm}")
+    if options.isa and options.isa != isa.name:
+        raise KinstError(f"--build {folder}: a kernel for {isa.name}, and --vm={options.isa}")
     boot = of_host().boot(isa)
     if boot is None:
         raise KinstError(f"--build {folder}: a kernel of a system that kinst does not boot")
@@ -148,18 +152,20 @@ def with_build(request: Request) -> Request:
         raise KinstError(
             f"--build {folder}: there is no {boot.image} in it", f"make {kernel.name}"
         )  # fmt: skip
-    folders = (*request.debug_folders, str(folder)) if request.modules else request.debug_folders
-    return replace(
-        request, vm=isa.name, kernel=str(kernel), debug=str(debug), debug_folders=folders
-    )
+    folders = (*options.debug_folders, str(folder)) if options.modules else options.debug_folders
+    made = replace(
+        options, isa=isa.name, kernel=str(kernel), debug=str(debug), debug_folders=folders
+    )  # fmt: skip
+    return replace(request, machine=made)
 
 
 def with_vmlinux(request: Request, report: Report) -> Request:
     """Return a request whose vmlinux, if it attaches and no option names one, is found by the
     build-id of the kernel that runs.  Raises KinstError if there is none, and TargetError."""
-    if not request.attach or request.debug or request.kernel:
+    options = request.machine
+    if not options.address or options.debug or options.kernel:
         return request
-    memory = _reported(request.machine.memory(request.attach), report.progress)
+    memory = _reported(request.kind.memory(options.address), report.progress)
     build = of_host().running_build(memory)
     if build is None:
         raise KinstError(
@@ -168,7 +174,7 @@ def with_vmlinux(request: Request, report: Report) -> Request:
         )
     path = find_vmlinux(build, report.progress)
     report.say(f"kinst: the kernel there is {build.release}, whose vmlinux is {path}")
-    return replace(request, debug=str(path))
+    return replace(request, machine=replace(options, debug=str(path)))
 
 
 def _reported(
@@ -188,10 +194,11 @@ def isa_of(request: Request) -> Isa:
 
     Raises KinstError for one that kinst does not know, and for a file that is not there.
     """
-    file = request.debug or request.kernel
-    if file and not request.machine.abilities.boots:
+    options = request.machine
+    file = options.debug or options.kernel
+    if file and not request.kind.abilities.boots:
         return isa_of_file(file)
-    return load_isa(request.vm or DEFAULT_ISA)
+    return load_isa(options.isa or DEFAULT_ISA)
 
 
 def isa_of_file(path: str) -> Isa:

@@ -55,7 +55,7 @@ def start(
         early_start=early_start,
         terminal=terminal,
     )
-    target = request.machine.open(config, on_output)
+    target = request.kind.open(config, on_output)
     try:
         report.stage("start")
         system = files.system.attach(target, files.image, target.bring_up(report.say))
@@ -72,9 +72,9 @@ def start(
 
 def _programs_of(request: Request, files: Files) -> dict[str, Path]:
     """Return the programs in a guest that kinst made, by the name of their file there."""
-    if request.initrd or files.busybox is None:
+    if request.machine.initrd or files.busybox is None:
         return {}
-    copies = {Path(name).name: Path(name) for name in request.copies}
+    copies = {Path(name).name: Path(name) for name in request.machine.copies}
     return {name[:NAME_KEPT]: path for name, path in {"busybox": files.busybox, **copies}.items()}
 
 

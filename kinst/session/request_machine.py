@@ -30,45 +30,47 @@ from kinst.systems import of_host
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What to boot or to read symbols from.  kernel, busybox: None for a machine that runs.
-
-    ready: what kinst fetched, where that is booted.  modules: files of --module, in the order
-    to load them.  drivers: modules that kinst itself needs in the guest.  folders: of --debug DIR.
-    """
+    """What to boot, or to read symbols from."""
 
     debug: Path
+    # None for a machine that runs.
     kernel: Path | None = None
     busybox: Path | None = None
+    # What kinst fetched, if that is booted.
     ready: Prepared | None = None
+    # The user's kernel modules, in the order to load them.
     modules: tuple[Path, ...] = ()
+    # Modules that kinst needs in the guest.
     drivers: tuple[Path, ...] = ()
+    # Folders with debug files of modules.
     folders: tuple[Path, ...] = ()
 
 
 def _wants_guest(request: Request) -> bool:
-    """Whether a guest is needed for sure, or nearly so."""
+    """Whether a guest is needed, or nearly certainly so."""
     if request.compile_only or request.dump or request.of_file:
         return False
     return request.runs_command or any(names_kernel_probe(one.text) for one in request.programs)
 
 
 def start_early(request: Request) -> EarlyStart | None:
-    """Start what can be started of the request's machine, before its program is understood.
+    """Start what can be started of the request's machine, before its program is compiled.
 
-    Return None if nothing can be started yet, or if no guest may be needed; open_target() reports
-    errors in the request."""
+    Return None if nothing can be started yet, or if no guest may be needed; errors in the request
+    are reported when the machine is opened."""
+    options = request.machine
     if not _wants_guest(request):
         return None
-    if not request.machine.abilities.boots or request.kernel or request.initrd or request.build:
+    if not request.kind.abilities.boots or options.kernel or options.initrd or options.build:
         return None
     try:
-        name = request.vm or DEFAULT_ISA
-        if fetch.prepared(name, request.release) is None:
+        name = options.isa or DEFAULT_ISA
+        if fetch.prepared(name, options.release) is None:
             return None
         files = find_files(request, lambda what, part: None)
         isa = load_isa(name)
         boot = of_host().boot(isa)
-        return request.machine.start_early(machine_config(request, isa, files, 0, boot))
+        return request.kind.start_early(machine_config(request, isa, files, 0, boot))
     except KinstError:
         return None
 
@@ -76,40 +78,35 @@ def start_early(request: Request) -> EarlyStart | None:
 def machine_config(
     request: Request, isa: Isa, files: Files, scratch: int, boot: Boot | None
 ) -> MachineConfig:
-    """The machine, as far as the request says it.
+    """Return the machine that a request means.
 
-    scratch: bytes to set aside.  boot: how the kernel's system is started.  Raises KinstError."""
-    boots = request.machine.abilities.boots
+    Args:
+        scratch: bytes to set aside.
+        boot: how the kernel's system is started.
+
+    Raises KinstError for files that cannot be used."""
+    boots = request.kind.abilities.boots
     return MachineConfig(
         isa,
-        address=request.address,
-        stub=request.gdb,
+        request.machine,
         kernel=files.kernel,
         initrd=_initrd(request, files, isa, boot) if boots and boot else None,
-        boot=boot,
-        control=not request.initrd or request.runs_command,
-        beside=bool(request.initrd),
-        read_only=request.names_alone,
-        process=request.process,
-        modules=bool(files.modules),
         append=guest_append(request, boot),
-        arguments=request.qemu_args,
-        cpus=request.cpu_count,
-        memory=request.memory,
-        cold=request.cold or bool(request.initrd),
+        boot=boot,
+        runs_command=request.runs_command,
+        read_only=request.names_alone,
         scratch=scratch,
         cache=cache_folder(),
-        root=Path(request.root).resolve() if request.root else None,
-        writable=[Path(name).resolve() for name in request.writable],
     )
 
 
 def guest_append(request: Request, boot: Boot | None) -> str:
-    """More of the kernel's command line: with an initrd of the user's and something to run, kinst's
-    helper is started first."""
-    if boot is None or not (request.initrd and request.runs_command):
-        return request.append
-    return boot.files.starting_beside(request.append)
+    """Return more of the kernel's command line: with an initial RAM disk of the user's and a
+    command, kinst's helper is started first."""
+    options = request.machine
+    if boot is None or not (options.initrd and request.runs_command):
+        return options.append
+    return boot.files.starting_beside(options.append)
 
 
 def find_files(
@@ -126,58 +123,61 @@ def find_files(
     Raises:
         KinstError: a file is missing, or cannot be fetched.
     """
-    for name in (request.kernel, request.debug, request.initrd):
+    options = request.machine
+    for name in (options.kernel, options.debug, options.initrd):
         if name and not Path(name).is_file():
             raise KinstError(f"{name}: no such file")
-    for option, name in (("--root", request.root), *(("--rw", rw) for rw in request.writable)):
+    for option, name in (("--root", options.root), *(("--rw", rw) for rw in options.writable)):
         if name and not Path(name).is_dir():
             raise KinstError(f"{option} {name}: no such folder")
     if not (request.names_alone or request.compile_only):
-        request.machine.check()
-    folders = tuple(Path(name) for name in request.debug_folders)
-    if not request.machine.abilities.boots:
-        if request.live:
-            found = host_kernel.files()
-            debug = Path(request.debug) if request.debug else host_kernel.vmlinux(found, progress)
-            return Files(debug, folders=(*folders, *found.folders))
-        return Files(Path(request.debug or request.kernel), folders=folders)
-    if request.kernel and request.initrd and not request.runs_command:
-        return Files(Path(request.debug), Path(request.kernel), folders=folders)
-    isa = request.vm or DEFAULT_ISA
-    if request.kernel:
+        request.kind.check()
+    folders = tuple(Path(name) for name in options.debug_folders)
+    if not request.kind.abilities.boots:
+        if "kernel" in request.kind.takes:
+            return Files(Path(options.debug or options.kernel), folders=folders)
+        host = host_kernel.files()
+        debug = Path(options.debug) if options.debug else host_kernel.vmlinux(host, progress)
+        return Files(debug, folders=(*folders, *host.folders))
+    if options.kernel and options.initrd and not request.runs_command:
+        return Files(Path(options.debug), Path(options.kernel), folders=folders)
+    isa = options.isa or DEFAULT_ISA
+    if options.kernel:
         busybox = fetch.busybox(isa, progress)
-        modules, drivers = _modules(request, Path(request.build)) if request.build else ((), ())
+        modules, drivers = _modules(request, Path(options.build)) if options.build else ((), ())
         return Files(
-            Path(request.debug), Path(request.kernel), busybox,
+            Path(options.debug), Path(options.kernel), busybox,
             modules=modules, drivers=drivers, folders=folders,
         )  # fmt: skip
-    ready = fetch.prepare(isa, progress, request.release, confirm=confirm)
-    debug = Path(request.debug) if request.debug else ready.debug
+    ready = fetch.prepare(isa, progress, options.release, confirm=confirm)
+    debug = Path(options.debug) if options.debug else ready.debug
     modules, drivers = _modules(request, ready.modules)
     return Files(debug, ready.kernel, ready.busybox, ready, modules, drivers, folders)
 
 
 def _modules(request: Request, folder: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """The files of --module, and what the guest needs for the host's folders; what has no file of
-    the latter is taken to be built in."""
-    wanted = DRIVERS if request.root or request.writable else ()
-    return _resolve(folder, request.modules), _resolve(folder, wanted, absent=True)
+    """Return the files of --module, and those that the guest needs for the host's folders; the
+    kernel has built in what has no file of the latter."""
+    options = request.machine
+    wanted = DRIVERS if options.root or options.writable else ()
+    return _resolve(folder, options.modules), _resolve(folder, wanted, absent=True)
 
 
 def _initrd(request: Request, files: Files, isa: Isa, boot: Boot) -> Path | bytes:
-    if request.initrd and not request.runs_command:
-        return Path(request.initrd)
-    if request.root:
-        import_module("kinst.session.guest_files").check_root(Path(request.root), isa)
+    options = request.machine
+    if options.initrd and not request.runs_command:
+        return Path(options.initrd)
+    if options.root:
+        import_module("kinst.session.guest_files").check_root(Path(options.root), isa)
     assert files.busybox is not None
-    if request.initrd:
-        return boot.files.beside(Path(request.initrd).read_bytes(), files.busybox)
+    if options.initrd:
+        return boot.files.beside(Path(options.initrd).read_bytes(), files.busybox)
     copies = {}
-    for name in request.copies:
+    for name in options.copies:
         path = Path(name)
         if not path.is_file():
             raise KinstError(f"--copy {name}: no such file")
-        beside = [Path(other).name for other in request.copies]
+        beside = [Path(other).name for other in options.copies]
         import_module("kinst.session.guest_files").check_copy(path, isa, beside)
         copies[f"/bin/{path.name}"] = path
     modules = [*files.drivers, *(m for m in files.modules if m not in files.drivers)]
@@ -185,7 +185,7 @@ def _initrd(request: Request, files: Files, isa: Isa, boot: Boot) -> Path | byte
 
 
 def _resolve(folder: Path, names: Sequence[str], *, absent: bool = False) -> tuple[Path, ...]:
-    """Module files, see kmod.resolve(), which is loaded only where there are any."""
+    """Return module files (kmod.resolve(), which is loaded only if there are any)."""
     if not names:
         return ()
     return tuple(import_module("kinst.kernels.kmod").resolve(folder, names, absent=absent))

@@ -11,7 +11,7 @@ import pytest
 from kinst.cli import command
 from kinst.cli.commands import command as named
 from kinst.cli.commands import commands
-from kinst.cli.options import HELP
+from kinst.cli.options import help_text
 from tests import ROOT
 
 MANUAL = (ROOT / "docs/kinst.1").read_text()
@@ -37,7 +37,7 @@ def test_each_has_help_and_is_named_in_the_others(
     shown = capsys.readouterr().out
     assert shown == named(name).HELP and shown.startswith(f"usage: kinst {name} ")
     assert all(len(line) <= 100 for line in shown.splitlines())
-    assert re.search(rf"^kinst {name} ", HELP, re.MULTILINE)
+    assert re.search(rf"^kinst {name} ", help_text(), re.MULTILINE)
     assert f".It Cm {name}" in MANUAL.split(".Sh COMMANDS")[1].split(".Sh ENVIRONMENT")[0]
 
 
@@ -45,7 +45,7 @@ def test_each_has_help_and_is_named_in_the_others(
     ("words", "status", "message"),
     [
         (["diff", "a"], 2, "kinst: two results are needed (kinst diff A B)"),
-        (["diff", "--nosuch", "a", "b"], 2, "kinst: unknown option --nosuch"),
+        (["diff", "--nosuch", "a", "b"], 2, "kinst: unknown option --nosuch (kinst diff --help)"),
         (["diff", "--level"], 2, "kinst: --level needs a value"),
         (["diff", "--level=x", "a", "b"], 2,
          "kinst: --level x: no such level (instruction, line, function)"),

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from kinst.cli import command, inlinecall
-from kinst.cli.options import HELP
+from kinst.cli.options import help_text
 
 
 def test_help_begins_with_usage_and_three_one_liners(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert shown == HELP and shown.startswith("usage: kinst ")
+    assert shown == help_text() and shown.startswith("usage: kinst ")
     _, first, options = shown.split("\n\n", 2)
     lines = first.splitlines()
     assert [line.startswith("  kinst ") for line in lines] == [False, True] * 3
     assert all(len(line) < 100 for line in shown.splitlines())
-    assert options.startswith("  -n")
+    assert options.startswith("What is traced:\n  -n")
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,13 @@ def test_help_begins_with_usage_and_three_one_liners(capsys: pytest.CaptureFixtu
         ([], "kinst: no probes specified (-n or -s names some)"),
         (
             ["--gdb", ":1", "--kernel", "6.12", "-n", "BEGIN"],
-            "kinst: --kernel 6.12 is one to boot, and --gdb boots nothing (--kernel VMLINUX)",
+            "kinst: --kernel 6.12 is an option of --vm, not of --gdb (--debug says which vmlinux is"
+            " traced)",
         ),
         (
             ["--kernel", "6.12", "--debug", "vmlinux", "-n", "BEGIN"],
-            "kinst: --debug is about a --kernel FILE; 6.12 brings its own",
+            "kinst: --kernel 6.12 is fetched with its vmlinux: --debug is for kernels of your own"
+            " (leave out --debug)",
         ),
         (
             ["--kernel", "./6.12", "-n", "BEGIN"],

@@ -11,6 +11,7 @@ from itertools import takewhile
 import pytest
 
 from kinst import api
+from kinst.core.options import MachineOptions
 from kinst.core.probe import ProgramText
 from kinst.events import Arrived, Batch, End, Event, Lost
 from kinst.session.report import Report
@@ -30,7 +31,7 @@ def tracing(
 ) -> Iterator[api.Trace]:
     machine.workload = tuple(WORK)
     settings = {"quiet": "", "bufsize": "64k", "aggsize": "64k", **options}
-    asked = Request(debug=str(kernel_file(machine.isa.name)))
+    asked = Request(MachineOptions(debug=str(kernel_file(machine.isa.name))))
     report = Report(lambda _text: None, lambda _what, _part: None, time.monotonic())
     with found_by_name(machine), api.Machine(asked, report=report) as opened:
         made = opened.compile([ProgramText("n", program, "<program>")], settings)

@@ -30,10 +30,11 @@ from kinst.core.machine import (
     Gone,
     MachineConfig,
     MachineEvent,
-    MachineKind,
     Stopped,
     Target,
 )
+from kinst.core.machine_kind import MachineKind
+from kinst.core.options import Option
 from kinst.core.page_tables import ENTRIES, LEAF_SIZE, Root, shift
 from kinst.core.system import VirtualLayout
 from kinst.image.elf import STT_FUNC, open_elf
@@ -510,11 +511,11 @@ class FakeMachine(Target):
 
 @dataclass(frozen=True)
 class FakeKind(MachineKind):
-    """The MachineKind protocol (kinst/core/machine.py): opens the machine that it was given."""
+    """The MachineKind protocol (kinst/core/machine_kind.py): opens the machine that it was given."""
 
     machine: Any
     name = "fake"
-    option = ""
+    option = Option("--fake")
     abilities = FakeMachine.abilities
 
     def cpus(self, arguments: Sequence[str]) -> int:

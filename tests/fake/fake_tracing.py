@@ -12,6 +12,7 @@ from unittest import mock
 
 import kinst.systems
 from kinst import api
+from kinst.core.options import MachineOptions
 from kinst.core.probe import ProgramText
 from kinst.events import End
 from kinst.render import Destination, renderer
@@ -64,7 +65,7 @@ def trace(
     Raises what kinst raises.  Quiet."""
     chosen: dict[str, str] = {"quiet": "", "bufsize": "256k", "aggsize": "256k"}
     chosen |= settings or {}
-    asked = Request(debug=str(machine.file), **request)
+    asked = Request(MachineOptions(debug=str(machine.file)), **request)
     machine.workload = tuple(workload)
     out: list[str] = []
     said = [] if said is None else said
@@ -99,7 +100,7 @@ def found_by_name(
     kind = FakeKind(machine)
     systems = (*(() if unknown else (FakeSystemKind(system),)), *kinst.systems.kinds())
     with (
-        mock.patch.object(asking, "kind_of", lambda _asked: kind),
+        mock.patch.object(asking, "load_kind", lambda _name: kind),
         mock.patch.object(kinst.systems, "kinds", lambda: systems),
         # The fake machine runs while it is waited for: nobody leaves a clause in the meantime.
         mock.patch.object(tracee, "SETTLE_SECONDS", 0.0),

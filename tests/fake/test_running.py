@@ -14,6 +14,7 @@ import pytest
 from kinst import api
 from kinst.core.errors import TargetError
 from kinst.core.machine import Abilities, Gone, LivePatch
+from kinst.core.options import MachineOptions
 from tests.fake.fake_kernel_file import kernel_file
 from tests.fake.fake_machine import PER_CPU_SIZE, Call, FakeMachine
 from tests.fake.fake_reference import steps
@@ -272,7 +273,7 @@ def test_room_for_counters_is_used_again(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys.modules[__name__], "LENT", 4096)
     machine = RunningMachine()
     machine.workload = tuple(WORK)
-    asked = Request(debug=str(kernel_file("amd64")))
+    asked = Request(MachineOptions(debug=str(kernel_file("amd64"))))
     options = {"quiet": "", "bufsize": "256k", "aggsize": "256k"}
     with found_by_name(machine), api.Machine(asked) as opened:
         opened.start()

@@ -11,9 +11,10 @@ import pytest
 
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import MachineConfig, Stopped
+from kinst.core.options import MachineOptions
 from kinst.kernels.fetch import Prepared
 from kinst.machines import load
-from kinst.machines.gdb import GdbStub
+from kinst.machines.gdb.stub import GdbStub
 from kinst.systems.linux.amd64 import LINUX
 from kinst.systems.linux.guest.initramfs import build
 from tests.machines.booted import ISA, SECONDS, is_gone, wait_for
@@ -116,7 +117,9 @@ def test_a_stub_that_goes_away_is_reported(stub: Path) -> None:
 
 
 def test_load_finds_machines_by_name(tmp_path: Path) -> None:
-    nowhere = MachineConfig(ISA, address=str(tmp_path / "none"), virtual_layout=VIRTUAL_LAYOUT)
+    nowhere = MachineConfig(
+        ISA, MachineOptions(address=str(tmp_path / "none")), virtual_layout=VIRTUAL_LAYOUT
+    )
     with pytest.raises(TargetError, match="no GDB stub at"):
         load("gdb").open(nowhere)
     with pytest.raises(KinstError, match=r"no machine is called 'nothing' .*gdb.*vm"):

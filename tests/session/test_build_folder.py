@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kinst.core.errors import KinstError
+from kinst.core.options import MachineOptions
 from kinst.session.kernel_files import with_build
 from kinst.session.request import Request
 
@@ -25,34 +26,34 @@ def build(folder: Path, compiler: str, image: str) -> Request:
     if image:
         (folder / image).parent.mkdir(parents=True)
         (folder / image).write_bytes(b"")
-    return Request(build=str(folder))
+    return Request(MachineOptions(build=str(folder)))
 
 
 @pytest.mark.parametrize(("compiler", "isa", "image"), BUILDS)
 def test_the_files_of_each_isa(tmp_path: Path, compiler: str, isa: str, image: str) -> None:
-    found = with_build(build(tmp_path, compiler, image))
-    assert (found.vm, found.kernel, found.debug) == (
+    found = with_build(build(tmp_path, compiler, image)).machine
+    assert (found.isa, found.kernel, found.debug) == (
         isa, str(tmp_path / image), str(tmp_path / "vmlinux"),
     )  # fmt: skip
     assert found.debug_folders == ()
 
 
 def test_modules_have_their_debug_information_there(tmp_path: Path) -> None:
-    made = build(tmp_path, "gcc", BUILDS[0][2])
-    request = Request(build=made.build, modules=("dummy",))
-    assert with_build(request).debug_folders == (str(tmp_path),)
+    made = build(tmp_path, "gcc", BUILDS[0][2]).machine
+    request = Request(MachineOptions(build=made.build, modules=("dummy",)))
+    assert with_build(request).machine.debug_folders == (str(tmp_path),)
 
 
 def test_without_it_nothing_changes() -> None:
-    request = Request(vm="arm64")
+    request = Request(MachineOptions(isa="arm64"))
     assert with_build(request) is request
 
 
 def test_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(KinstError, match="no such folder"):
-        with_build(Request(build=str(tmp_path / "none")))
+        with_build(Request(MachineOptions(build=str(tmp_path / "none"))))
     with pytest.raises(KinstError, match="there is no vmlinux in it"):
-        with_build(Request(build=str(tmp_path)))
+        with_build(Request(MachineOptions(build=str(tmp_path))))
     request = build(tmp_path, "gcc", "")
     with pytest.raises(KinstError, match=r"no arch/x86/boot/bzImage in it \(make bzImage\)"):
         with_build(request)
@@ -61,11 +62,12 @@ def test_what_is_missing(tmp_path: Path) -> None:
 def test_another_isa_than_was_asked_for(tmp_path: Path) -> None:
     request = build(tmp_path, "gcc", BUILDS[0][2])
     with pytest.raises(KinstError, match="a kernel for amd64, and --vm=arm64"):
-        with_build(Request(build=request.build, vm="arm64"))
+        with_build(Request(MachineOptions(build=request.machine.build, isa="arm64")))
 
 
 def test_of_a_kernel_that_runs_already(tmp_path: Path) -> None:
     """Its image need not be there: nothing is booted."""
-    found = with_build(replace(build(tmp_path, "gcc", ""), attach="auto"))
+    options = replace(build(tmp_path, "gcc", "").machine, kind="attach", address="auto")
+    found = with_build(Request(options)).machine
     assert (found.kernel, found.debug) == ("", str(tmp_path / "vmlinux"))
     assert found.debug_folders == (str(tmp_path),)

@@ -23,15 +23,16 @@ def test_clustered_and_interleaved() -> None:
 
 
 def test_vm_takes_an_optional_isa() -> None:
-    assert parse(["--vm", "-l"]).request.vm == "amd64"
-    assert parse(["--vm=arm64"]).request.vm == "arm64"
-    assert parse([]).request.vm == ""
+    vm = parse(["--vm", "-l"]).request.machine
+    assert (vm.kind, vm.isa) == ("vm", "")
+    assert parse(["--vm=arm64"]).request.machine.isa == "arm64"
+    assert parse([]).request.machine.kind == ""
     assert parse(["--", "--vm"]).request.arguments == ("--vm",)
 
 
 def test_repeated() -> None:
     request = parse(["--qemu-arg", "-s", "--qemu-arg", "-S", "-x", "a=1", "-x", "b"]).request
-    assert request.qemu_args == ("-s", "-S")
+    assert request.machine.qemu_args == ("-s", "-S")
     assert request.settings == (("a", "1"), ("b", ""))
 
 
@@ -47,8 +48,9 @@ def test_script(tmp_path: Path) -> None:
 
 def test_the_users_files() -> None:
     request = parse(["--root", "/", "--rw", "/a", "--rw", "/b", "--shell"]).request
-    assert (request.root, request.writable, request.shell) == ("/", ("/a", "/b"), True)
-    assert parse(["--build", "/k"]).request.build == "/k"
+    machine = request.machine
+    assert (machine.root, machine.writable, request.shell) == ("/", ("/a", "/b"), True)
+    assert parse(["--build", "/k"]).request.machine.build == "/k"
 
 
 def test_a_helper_beside_the_users_init() -> None:
@@ -83,10 +85,12 @@ def test_what_excludes_one_another(argv: list[str]) -> None:
 
 
 def test_a_process_that_runs() -> None:
-    assert parse(["--live", "-p", "12"]).request.process == 12
-    assert parse(["--live"]).request.process == 0
+    assert parse(["--live", "-p", "12"]).request.machine.process == 12
+    assert parse(["--live"]).request.machine.process == 0
     for machine in ([], ["--vm"], ["--gdb", "x", "--kernel", "x"]):
-        with pytest.raises(UsageError, match="machine that kinst runs on"):
+        with pytest.raises(
+            UsageError, match=r"-p is an option of --live, not of --(vm|gdb) \(a predicate"
+        ):
             parse([*machine, "-p", "12"])
 
 
@@ -120,13 +124,13 @@ def test_usage_errors(argv: list[str]) -> None:
 
 def test_cpus_and_memory() -> None:
     request = parse(["--cpus", "8", "--memory", "3g"]).request
-    assert (request.cpu_count, request.cpus, request.memory) == (8, 8, 3 << 30)
+    assert (request.machine.cpus, request.cpus, request.machine.memory) == (8, 8, 3 << 30)
     assert parse([]).request.cpus == 2
-    assert parse(["--memory", "134217729"]).request.memory == 65 << 21
+    assert parse(["--memory", "134217729"]).request.machine.memory == 65 << 21
     for wrong in (["--cpus", "0"], ["--cpus", "x"], ["--cpus", "256"], ["--memory", "64m"]):
-        with pytest.raises(KinstError):
+        with pytest.raises(UsageError, match=f"^{wrong[0]} {wrong[1]}: "):
             parse(wrong)
     with pytest.raises(UsageError, match="both say how many"):
         parse(["--cpus", "2", "--qemu-arg", "-smp", "--qemu-arg", "2"])
-    with pytest.raises(UsageError, match="--cpus is about what kinst boots"):
+    with pytest.raises(UsageError, match="--cpus is an option of --vm, not of --gdb"):
         parse(["--gdb", ":1", "--kernel", "vmlinux", "--cpus", "2"])

@@ -36,7 +36,7 @@ def counted(patch: pytest.MonkeyPatch, module: object, name: str) -> Iterator[li
 
 
 def request(*texts: str) -> Request:
-    return Request(tuple(ProgramText("n", text, "-n") for text in texts))
+    return Request(programs=tuple(ProgramText("n", text, "-n") for text in texts))
 
 
 def values(compiled: Compiled) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import kinst
 from kinst import api
+from kinst.core.options import MachineOptions
 from kinst.core.probe import ProgramText
 from kinst.events import End
 from kinst.session.request import Request
@@ -58,7 +59,7 @@ def test_no_stage_is_entered_twice() -> None:
     machine.workload = tuple(Call("exercise", (n,), n % 2) for n in range(3))
     texts = [ProgramText("n", PROGRAM, "<program>")]
     options = {"quiet": "", "bufsize": "256k", "aggsize": "256k"}
-    asked = Request(debug=str(kernel_file("amd64")))
+    asked = Request(MachineOptions(debug=str(kernel_file("amd64"))))
     with (
         found_by_name(machine),
         api.Machine(asked) as opened,

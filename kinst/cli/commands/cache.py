@@ -1,4 +1,4 @@
-"""kinst cache: what is kept on the disk, by kind, and how to be rid of it."""
+"""kinst cache: what is kept on the disk, by kind, and how to delete it."""
 
 from __future__ import annotations
 
@@ -8,97 +8,95 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kinst.api import Option
 from kinst.cli.guard import UsageError, say, write
 from kinst.cli.interrupts import Interrupts
-from kinst.cli.own_options import own_options
+from kinst.cli.options import option_rows, own_options
 from kinst.core.paths import cache_folder
 from kinst.errors import KinstError
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """Files of the cache that are listed and deleted together.
+class CacheKind:
+    """Files of the cache that are listed and deleted together."""
 
-    Attributes:
-        name: for the command line.
-        what: they are.
-        again: what it takes to have them again.
-        places: patterns of their names in the cache's folder.
-    """
-
+    # For the command line.
     name: str
+    # What they are, and what it takes to have them again.
     what: str
     again: str
-    places: tuple[str, ...]
+    # Patterns of their names in the cache's folder.
+    patterns: tuple[str, ...]
 
 
 KINDS = (
-    Kind("kernels", "kernels, their debug files and busybox", "fetched when one is traced",
+    CacheKind("kernels", "kernels, their debug files and busybox", "fetched when one is traced",
          ("kernels", "busybox", "running", "fetching", "modules")),
-    Kind("indexes", "indexes of debug information and names", "made again, in a minute or less",
+    CacheKind("indexes", "indexes of debug information and names",
+              "made again, in a minute or less",
          ("*.index", "*.npy", "completion", "programs")),
-    Kind("guests", "guests as they were after their boot", "booted and kept again, in seconds",
+    CacheKind("guests", "guests as they were after their boot", "booted and kept again, in seconds",
          ("guests",)),
-    Kind("tools", "compiled code, proofs of KVM, what set-up and tests have", "make setup",
+    CacheKind("tools", "compiled code, proofs of KVM, what set-up and tests have", "make setup",
          ("compiled", "kvm-*.json", "tests", "tools-*")),
-    Kind("sources", "source text that was unpacked", "unpacked again", ("sources",)),
+    CacheKind("sources", "source text that was unpacked", "unpacked again", ("sources",)),
 )  # fmt: skip
-# What has to be undone in machines that --attach has changed: never deleted from here.
+# What has to be undone in machines that --attach has changed: never deleted by this command.
 JOURNAL = "planted"
+OPTIONS = (Option("--yes", "", "do not ask"),)
 HELP = f"""\
 usage: kinst cache [clear [--yes] KIND...]
 
-What kinst keeps in its cache folder (~/.cache/kinst, or below $XDG_CACHE_HOME), with the sizes on
-the disk; clear deletes all of a kind, after asking.
+Show what kinst keeps in its cache folder (~/.cache/kinst, or below $XDG_CACHE_HOME), with the sizes
+on the disk; clear deletes all of a kind, after asking.
 
 {chr(10).join(f"  {one.name:<9} {one.what}: {one.again}" for one in KINDS)}
 
-  --yes     do not ask
-
-Traces that run go on with what they have open.  The journal of --attach ({JOURNAL}) stays: it says
-what is to be undone in machines of others.
+{option_rows(OPTIONS)}
+Running traces keep the files that they have open.  The journal of --attach ({JOURNAL}) stays: it
+says what is to be undone in machines that kinst has changed.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A kind with its files and folders that are there, and their bytes on the disk."""
+class CachedFiles:
+    """The files and folders of a kind, and their bytes on the disk."""
 
-    kind: Kind
+    kind: CacheKind
     paths: tuple[Path, ...]
     size: int
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
-    """The command; 0."""
-    rest, own = own_options(words, flags=("--yes",))
-    wrong = next((word for word in rest if word.startswith("-")), "")
-    if wrong:
-        raise UsageError(f"unknown option {wrong}", "kinst cache --help")
+    """Run the command and return 0."""
+    rest, own = own_options(words, OPTIONS)
+    unknown = next((word for word in rest if word.startswith("-")), "")
+    if unknown:
+        raise UsageError(f"unknown option {unknown}", "kinst cache --help")
     folder = cache_folder()
-    found = [_found(kind, folder) for kind in KINDS]
+    cached = [_files(kind, folder) for kind in KINDS]
     if not rest:
-        write(sys.stdout, _table(found, folder))
+        write(sys.stdout, _table(cached, folder))
         return 0
     action, *names = rest
     if action != "clear":
-        raise UsageError(f"{action}: not to be done with the cache", "kinst cache clear KIND...")
-    known = {one.kind.name: one for one in found}
-    strange = next((name for name in names if name not in known), "")
+        raise UsageError(f"{action}: the cache knows only clear", "kinst cache clear KIND...")
+    by_name = {one.kind.name: one for one in cached}
+    strange = next((name for name in names if name not in by_name), "")
     if strange or not names:
         message = f"{strange}: no such kind" if strange else "clear which kind?"
-        raise UsageError(message, ", ".join(known))
-    _clear([known[name] for name in dict.fromkeys(names)], ask="--yes" not in own)
+        raise UsageError(message, ", ".join(by_name))
+    _clear([by_name[name] for name in dict.fromkeys(names)], ask="--yes" not in own)
     return 0
 
 
-def _found(kind: Kind, folder: Path) -> Found:
-    paths = tuple(sorted(path for place in kind.places for path in folder.glob(place)))
-    return Found(kind, paths, sum(map(_size, paths)))
+def _files(kind: CacheKind, folder: Path) -> CachedFiles:
+    paths = tuple(sorted(path for place in kind.patterns for path in folder.glob(place)))
+    return CachedFiles(kind, paths, sum(map(_size, paths)))
 
 
 def _size(path: Path) -> int:
-    """Bytes on the disk: files may have holes, and other processes may delete them meanwhile."""
+    """Return the bytes on the disk.  Files may have holes, and other processes may delete them."""
     try:
         own = path.lstat().st_blocks * 512
         inside = list(path.iterdir()) if path.is_dir() and not path.is_symlink() else []
@@ -107,15 +105,15 @@ def _size(path: Path) -> int:
     return own + sum(map(_size, inside))
 
 
-def _table(found: Sequence[Found], folder: Path) -> str:
-    rows = [(one.kind.name, size_text(one.size), one.kind.what) for one in found]
-    rows.append(("all", size_text(sum(one.size for one in found)), str(folder)))
+def _table(cached: Sequence[CachedFiles], folder: Path) -> str:
+    rows = [(one.kind.name, size_text(one.size), one.kind.what) for one in cached]
+    rows.append(("all", size_text(sum(one.size for one in cached)), str(folder)))
     names, sizes = (max(len(row[k]) for row in rows) for k in (0, 1))
     return "".join(f"{name:<{names}}  {size:>{sizes}}  {what}\n" for name, size, what in rows)
 
 
 def size_text(size: int) -> str:
-    """Bytes as the disks' makers count them: 670 MB."""
+    """Return bytes as makers of disks count them: 670 MB."""
     amount, prefixes = float(size), iter(("B", "kB", "MB", "GB"))
     prefix = next(prefixes)
     while amount >= 1000 and prefix != "GB":
@@ -123,10 +121,10 @@ def size_text(size: int) -> str:
     return f"{amount:.3g} {prefix}" if amount < 1000 else f"{amount:.0f} {prefix}"
 
 
-def _clear(wanted: Sequence[Found], *, ask: bool) -> None:
+def _clear(wanted: Sequence[CachedFiles], *, ask: bool) -> None:
     there = [one for one in wanted if one.paths]
     if not there:
-        say("kinst: there is nothing of that")
+        say("kinst: nothing to delete: the cache has none of these")
         return
     if ask and not _agreed(there):
         say("kinst: nothing is deleted")
@@ -136,9 +134,9 @@ def _clear(wanted: Sequence[Found], *, ask: bool) -> None:
         raise KinstError(f"failed to delete {failures[0]}", f"{len(failures)} in all")
 
 
-def _agreed(wanted: Sequence[Found]) -> bool:
+def _agreed(wanted: Sequence[CachedFiles]) -> bool:
     if not sys.stdin.isatty():
-        raise UsageError("standard input is no terminal, and so cannot be asked", "--yes")
+        raise UsageError("standard input is not a terminal: cannot ask", "--yes does not ask")
     what = " and ".join(f"{one.kind.name} ({size_text(one.size)})" for one in wanted)
     sys.stderr.write(f"Delete {what}? [y/N] ")
     sys.stderr.flush()
@@ -146,7 +144,7 @@ def _agreed(wanted: Sequence[Found]) -> bool:
 
 
 def _delete(path: Path) -> Iterator[str]:
-    """Delete a file or a folder; what could not be deleted is yielded, with the reason."""
+    """Delete a file or a folder, and yield what could not be deleted, with the reason."""
     failed: list[str] = []
 
     def note(function: object, name: str, error: object) -> None:

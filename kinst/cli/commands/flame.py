@@ -1,4 +1,4 @@
-"""kinst flame: a flame graph of stacks, traced now or kept before.
+"""kinst flame: a flame graph of stacks, traced now or read from a file.
 
 Tested by tests/views/test_folded.py and tests/vm/views/test_flame.py.
 """
@@ -7,61 +7,71 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from kinst.api import Option
 from kinst.cli.guard import UsageError, say
 from kinst.cli.interrupts import Interrupts
-from kinst.cli.options import parse
-from kinst.cli.outcome import kept, kept_outcome, put, traced
-from kinst.cli.own_options import own_options
-from kinst.views.flame import flame_svg
-from kinst.views.folded import fold, folded_text, stacks_of
+from kinst.cli.later import LaterModule
+from kinst.cli.options import check_traces, option_rows, own_options, parse
 
-# Where each CPU is, when it is in the kernel and has a process to run (0 is the idle one).
+if TYPE_CHECKING:
+    from kinst.cli import outcome
+    from kinst.views import flame, folded
+else:
+    outcome = LaterModule("kinst.cli.outcome")
+    flame, folded = LaterModule("kinst.views.flame"), LaterModule("kinst.views.folded")
+
+# Where each CPU is when it is in the kernel and has a process to run (0 is the idle one).
 PROGRAM = "profile-97 /arg0 && pid/ { @[stack()] = count(); }"
+OPTIONS = (
+    Option(
+        "-o", "FILE", "FILE.svg: the picture, for a browser; any other name: folded stacks, for"
+        " flamegraph.pl, speedscope and their like; without -o: folded stacks on standard output",
+    ),
+    Option("--by", "NAME", "the aggregation, if several have stacks"),
+    Option("--title", "TEXT", "the picture's title; without it the command or the program"),
+    Option("-d", "", "show the D program, and end"),
+)  # fmt: skip
 HELP = f"""\
 usage: kinst flame [-o FILE] [--by NAME] [--title TEXT] [kinst's options]
        kinst flame [-o FILE] [--by NAME] [--title TEXT] RESULT
 
-A flame graph of an aggregation whose keys have stacks: count() or sum().  Without -n, -s and the
-like, the program is
+Draw a flame graph of an aggregation whose keys have stacks: count() or sum().  Without -n, -s and
+the like, the program is
     {PROGRAM}
 RESULT is a file that kinst --json has made.
 
-  -o FILE       FILE.svg: the picture, for a browser; any other name: folded stacks, for
-                flamegraph.pl, speedscope and their like.  Without -o: folded stacks on
-                standard output
-  --by NAME     the aggregation, where several have stacks
-  --title TEXT  above the picture, in place of the command or the program
-  -d            show the D program, and end
-
+{option_rows(OPTIONS)}
 What does the kernel do while a command runs?
   kinst flame -o ls.svg -c 'ls -lR / >/dev/null'
-Who gets to vfs_read(), by bytes?
+Which callers reach vfs_read(), by bytes?
   kinst flame -o read.svg -n 'fbt::vfs_read:entry {{ @[execname, stack()] = sum(arg2); }}' \\
       -c 'cat /init >/dev/null'
 """
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
-    """The command; the status of what was traced."""
-    rest, own = own_options(words, values=("--by", "--title"))
-    line = parse(rest, sys.stdin.read)
-    request = line.request
+    """Run the command and return the status of the trace."""
+    rest, own = own_options(words, OPTIONS)
+    request = parse(rest, sys.stdin.read).request
     if request.programs or not request.arguments:
-        outcome = traced(line, PROGRAM, interrupts)
-        if outcome is None:
+        check_traces(request)
+        result = outcome.traced(request, PROGRAM, interrupts)
+        if result is None:
             return 0
     elif len(request.arguments) == 1:
-        outcome = kept_outcome(request.arguments[0], kept(request.arguments[0]))
+        path = request.arguments[0]
+        result = outcome.saved_outcome(path, outcome.saved(path))
     else:
         raise UsageError("one result at a time", "kinst flame RESULT")
-    table = stacks_of(outcome.aggregations, own.get("--by", ""))
-    stacks = fold(table)
+    table = folded.stacks_of(result.aggregations, own.get("--by", ""))
+    stacks = folded.fold(table)
     if not stacks:
-        say("kinst: no stack was seen")
+        say("kinst: the aggregation has no stacks: nothing was recorded")
     if request.output.endswith(".svg"):
-        heading = outcome.heading(own.get("--title", ""))
-        put(flame_svg(stacks, heading, table), request.output)
+        heading = result.heading(own.get("--title", ""))
+        outcome.put(flame.flame_svg(stacks, heading, table), request.output)
     else:
-        put(folded_text(stacks), request.output)
-    return outcome.status
+        outcome.put(folded.folded_text(stacks), request.output)
+    return result.status

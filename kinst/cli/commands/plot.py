@@ -8,103 +8,122 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from kinst.cli.added import made_by, tick_of, with_clauses
+from kinst.api import Option, Request
 from kinst.cli.guard import UsageError
 from kinst.cli.interrupts import Interrupts
-from kinst.cli.options import CommandLine, parse
-from kinst.cli.outcome import kept, kept_outcome, put, traced
-from kinst.cli.own_options import own_options
-from kinst.events import Batch, Event, Printed
-from kinst.views.buckets import FUNCTIONS, DistributionSnapshot, chosen
-from kinst.views.distributions import heat_map_svg, histogram_svg, html_page
-from kinst.views.picture import Heading
+from kinst.cli.later import LaterModule
+from kinst.cli.options import check_traces, option_rows, own_options, parse
 
-HELP = """\
+if TYPE_CHECKING:
+    from kinst import events
+    from kinst.cli import added, outcome
+    from kinst.views import buckets, distributions, picture
+else:
+    added, outcome = LaterModule("kinst.cli.added"), LaterModule("kinst.cli.outcome")
+    buckets, events = LaterModule("kinst.views.buckets"), LaterModule("kinst.events")
+    distributions = LaterModule("kinst.views.distributions")
+
+OPTIONS = (
+    Option("-o", "FILE", 'FILE.svg: the picture; FILE.html: a page with the picture and its'
+           ' program; "-" is standard output, for SVG'),
+    Option(
+        "--every", "TIME", "100ms, 1s, ...: add to the program tick-TIME { trace(timestamp);"
+        " printa(@NAME); clear(@NAME); } and the same for END, which makes a heat map",
+    ),
+    Option("--by", "NAME", "the aggregation, if there are several"),
+    Option("--title", "TEXT", "the picture's title; without it the command or the program"),
+    Option("-d", "", "show the D program, and end"),
+)  # fmt: skip
+HELP = f"""\
 usage: kinst plot -o FILE [--every TIME] [--by NAME] [--title TEXT] [kinst's options]
        kinst plot -o FILE [--by NAME] [--title TEXT] RESULT
 
 Draw an aggregation made by quantize(), lquantize() or llquantize(), each key by itself: as a
-histogram; or, where the program prints it several times, as a heat map of what came in between.
+histogram; or, if the program prints it several times, as a heat map of what was added in between.
 Values that come from timestamp have times along their axis.
 RESULT is a file that kinst --json has made.
 
-  -o FILE       FILE.svg: the picture; FILE.html: a page with the picture and its program; "-" is
-                standard output, for SVG
-  --every TIME  100ms, 1s, ...: add to the program
-                    tick-TIME { trace(timestamp); printa(@NAME); clear(@NAME); }
-                and the same for END, which makes a heat map
-  --by NAME     the aggregation, where there are several
-  --title TEXT  above the picture, in place of the command or the program
-  -d            show the D program, and end
-
+{option_rows(OPTIONS)}
 How long does vfs_read() take, and when?
   kinst plot -o reads.svg --every 100ms \\
       -c 'wc /proc/*/maps; dd if=/dev/zero of=/dev/null bs=64k count=4000' \\
-      -n 'fbt::vfs_read:entry { self->t = timestamp; }
-          fbt::vfs_read:return /self->t/ { @[execname] = quantize(timestamp - self->t); }'
+      -n 'fbt::vfs_read:entry {{ self->t = timestamp; }}
+          fbt::vfs_read:return /self->t/ {{ @[execname] = quantize(timestamp - self->t); }}'
 """
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
-    """The command; the status of what was traced."""
-    rest, own = own_options(words, values=("--by", "--title", "--every"))
-    line = parse(rest, sys.stdin.read)
-    request, by = line.request, own.get("--by", "")
+    """Run the command and return the status of the trace."""
+    rest, own = own_options(words, OPTIONS)
+    request = parse(rest, sys.stdin.read).request
+    by = own.get("--by", "")
     if not (request.output or request.show_program):
         raise UsageError("-o FILE is needed", "FILE.svg, FILE.html, or - for standard output")
     status = 0
     if request.programs:
+        check_traces(request)
         if "--every" in own:
-            line = _every(line, own["--every"], by)
-        seen = _Seen()
-        outcome = traced(line, "", interrupts, seen.see)
-        if outcome is None:
+            request = _every(request, own["--every"], by)
+        printed = _Printed()
+        result = outcome.traced(request, "", interrupts, printed.see)
+        if result is None:
             return 0
-        status = outcome.status
-        found = seen.snapshots or [DistributionSnapshot(None, one) for one in outcome.aggregations]
+        status = result.status
+        snapshots = printed.snapshots or [
+            buckets.DistributionSnapshot(None, t) for t in result.aggregations
+        ]
     elif len(request.arguments) == 1:
         if "--every" in own:
-            raise UsageError("--every is about what is traced now")
-        saved = kept(request.arguments[0])
-        outcome = kept_outcome(request.arguments[0], saved)
-        found = list(saved.snapshots)
+            raise UsageError("--every changes a program, and RESULT has none", "leave it out")
+        saved = outcome.saved(request.arguments[0])
+        result = outcome.saved_outcome(request.arguments[0], saved)
+        snapshots = list(saved.snapshots)
     else:
         raise UsageError("no probes specified", "-n or -s names some, or kinst plot RESULT")
-    _draw(found, request.output, by, outcome.heading(own.get("--title", "")))
+    _draw(snapshots, request.output, by, result.heading(own.get("--title", "")))
     return status
 
 
-def _draw(found: Sequence[DistributionSnapshot], path: str, by: str, heading: Heading) -> None:
-    name = chosen([(one.table.name, one.table.function) for one in found], by)
-    mine = [one for one in found if one.table.name == name]
-    svg = heat_map_svg(mine, heading) if len(mine) > 1 else histogram_svg(mine[0], heading)
-    made = html_page(svg, heading.title, heading.program) if path.endswith(".html") else svg
-    put(made, "" if path == "-" else path)
+def _draw(
+    snapshots: Sequence[buckets.DistributionSnapshot], path: str, by: str, heading: picture.Heading
+) -> None:
+    name = buckets.chosen([(one.table.name, one.table.function) for one in snapshots], by)
+    drawn = [one for one in snapshots if one.table.name == name]
+    if len(drawn) > 1:
+        svg = distributions.heat_map_svg(drawn, heading)
+    else:
+        svg = distributions.histogram_svg(drawn[0], heading)
+    page = path.endswith(".html")
+    text = distributions.html_page(svg, heading.title, heading.program) if page else svg
+    outcome.put(text, "" if path == "-" else path)
 
 
-class _Seen:
+class _Printed:
     """The aggregations that a trace prints, each with the time of the record before it."""
 
     def __init__(self) -> None:
-        self.snapshots: list[DistributionSnapshot] = []
+        self.snapshots: list[buckets.DistributionSnapshot] = []
         self._time: int | None = None
 
-    def see(self, event: Event) -> None:
-        if isinstance(event, Batch) and event.part == 0 and len(event):
+    def see(self, event: events.Event) -> None:
+        if isinstance(event, events.Batch) and event.part == 0 and len(event):
             last = replace(event, offsets=event.offsets[-1:], clauses=event.clauses[-1:])
             self._time = next(iter(last)).time_ns
-        elif isinstance(event, Printed):
-            self.snapshots += [DistributionSnapshot(self._time, one) for one in event.aggregations]
+        elif isinstance(event, events.Printed):
+            self.snapshots += [
+                buckets.DistributionSnapshot(self._time, one) for one in event.aggregations
+            ]
 
 
-def _every(line: CommandLine, time: str, by: str) -> CommandLine:
-    """With clauses that print and empty the program's distributions.  Raises UsageError."""
-    tick = tick_of(time)
-    names = [by.removeprefix("@")] if by else made_by(line.request.programs, FUNCTIONS)
+def _every(request: Request, time: str, by: str) -> Request:
+    """Add clauses that print and empty the request's distributions.  Raises UsageError."""
+    tick = added.tick_of(time)
+    names = [by.removeprefix("@")] if by else added.made_by(request.programs, buckets.FUNCTIONS)
     if not names:
-        raise UsageError("--every: the program has no distribution", "--by names one")
+        raise UsageError("--every: the program has no distribution", "--by NAME says which")
     actions = "".join(f" printa(@{name}); clear(@{name});" for name in names)
     prints = "".join(f" printa(@{name});" for name in names)
     text = f"{tick} {{ trace(timestamp);{actions} }}\ndtrace:::END {{ trace(timestamp);{prints} }}"
-    return with_clauses(line, text, "--every")
+    return added.with_clauses(request, text, "--every")

@@ -7,15 +7,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from kinst.api import Option
 from kinst.cli.guard import UsageError, write
 from kinst.cli.interrupts import Interrupts
-from kinst.cli.options import parse
-from kinst.cli.outcome import put
-from kinst.cli.own_options import own_options
-from kinst.cli.testing import SECONDS, Runner
-from kinst.views.reports import FileReport, junit_xml, tap_head, tap_lines
+from kinst.cli.later import LaterModule
+from kinst.cli.options import option_rows, own_options, parse
 
+if TYPE_CHECKING:
+    from kinst.cli import outcome, testing
+    from kinst.views import reports
+else:
+    outcome, testing = LaterModule("kinst.cli.outcome"), LaterModule("kinst.cli.testing")
+    reports = LaterModule("kinst.views.reports")
+
+SECONDS = 60.0  # that a file's trace may take
+OPTIONS = (
+    Option("--junit", "FILE", "write JUnit's XML, too; standard output gets TAP"),
+    Option("-v", "", "show what the programs and their commands print; of files that fail it is"
+           " shown without -v"),
+)  # fmt: skip
 HELP = f"""\
 usage: kinst test [-v] [--junit FILE] [kinst's options] FILE...
 
@@ -29,10 +41,7 @@ when a TEST is skipped.  In the file, or else in the options:
 The trace itself is a test as well: it fails by what -x fail=LIST names (all without it), by a
 status of the command or of exit() that is not 0 and that no TEST asks for, and by a timeout.
 
-  --junit FILE  write JUnit's XML, too; standard output gets TAP
-  -v            show what the programs and their commands print; of files that fail it is shown
-                without it
-
+{option_rows(OPTIONS)}
 One guest is booted for all files, and another one after a panic, a hang, an oops or a warning.
 Exit status: 0 when all hold, 1 when something does not, 2 for a wrong command line.
 
@@ -44,31 +53,30 @@ What does it say?
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
-    """The command; 1 where a test failed."""
-    rest, own = own_options(words, values=("--junit",))
-    line = parse(rest, sys.stdin.read)
-    request = line.request
+    """Run the command and return 1 if a test failed."""
+    rest, own = own_options(words, OPTIONS)
+    request = parse(rest, sys.stdin.read).request
     if request.programs:
         raise UsageError("tests are in files", "kinst test FILE...")
-    if request.list_probes or request.show_code or request.dump or request.output:
+    if request.list_probes or request.dump or request.output:
         raise UsageError("-l, -S, --dump and -o show what is not tested", "kinst without a command")
     if request.shell:
-        raise UsageError("--shell and tests: one of them")
+        raise UsageError("--shell and tests: one of them", "leave out --shell")
     if not request.arguments:
         raise UsageError("no test files", "kinst test FILE...")
-    reports: list[FileReport] = []
-    with Runner(request, interrupts) as runner:
+    done: list[reports.FileReport] = []
+    with testing.Runner(request, interrupts, SECONDS) as runner:
         planned = [runner.read(path) for path in request.arguments]
-        write(sys.stdout, tap_head(sum(one.points for one in planned)))
+        write(sys.stdout, reports.tap_head(sum(one.points for one in planned)))
         first = 1
         for one in planned:
             report = runner.run(one)
-            write(sys.stdout, tap_lines(report, first, verbose=request.verbose))
+            write(sys.stdout, reports.tap_lines(report, first, verbose=request.verbose))
             first += one.points
-            reports.append(report)
+            done.append(report)
             if runner.interrupted:
                 write(sys.stdout, "Bail out! interrupted\n")
                 break
     if "--junit" in own:
-        put(junit_xml(reports), own["--junit"])
-    return int(runner.interrupted or any(report.failed for report in reports))
+        outcome.put(reports.junit_xml(done), own["--junit"])
+    return int(runner.interrupted or any(report.failed for report in done))

@@ -1,8 +1,8 @@
-"""Completion of command lines: what may stand where the cursor is.
+"""Completion of command lines: what can be inserted at the cursor.
 
 A shell's function (kinst.bash, _kinst) asks `kinst --complete` at each press of TAB, and has an
 answer in a tenth of a second.  So `answer` and what it needs at once (`line`, `program`, `index`)
-import the standard library alone, and little of it.  They read what `prepare` has kept in the cache
-folder: the words of kinst, which are taken from the tables of options, commands and D, and an index
-of each kernel that was used.  What is missing or out of date is made on the spot, once.
+import little, and only from the standard library.  They read what `prepare` has saved in the cache
+folder: the words of kinst, which come from the tables of options, commands and D, and an index of
+each kernel that was used.  Missing and outdated files are made at once.
 """

@@ -1,12 +1,12 @@
-"""The answer to a shell that asks what may stand where the cursor is.
+"""The answer to a shell that asks what can be inserted at the cursor.
 
-    kinst --complete bash BREAKS LISTING LINE    LINE: up to the cursor; LISTING: 1 where the answer
-                                                 is shown, and nothing is inserted
+    kinst --complete bash BREAKS LISTING LINE    LINE: up to the cursor; LISTING: 1 if the answer
+                                                 is only shown
     kinst --complete zsh CURRENT WORD...         the word at the cursor, and those before it
 
-The first line is `files` or `folders`, for the shell to complete those by itself, or `words`, and
-then come those, one on each line.  zsh gets, before them, a line with the number of characters of
-CURRENT that they come behind, and each one's meaning behind a tab.
+The first line is `files` or `folders`, which the shell completes by itself, or `words`, and the
+words follow, one a line.  For zsh, a line before them has the number of characters of CURRENT that
+they follow, and each word is followed by a tab and its meaning.
 
 Tested by tests/cli/test_completion.py and tests/cli/test_completion_shells.py.
 """
@@ -23,32 +23,36 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from kinst.cli.completion.index import NameIndex, Row, summed
-from kinst.cli.completion.line import Line, split
+from kinst.cli.completion.index import FunctionRow, NameIndex, summed
+from kinst.cli.completion.line import TypedLine, split
 from kinst.cli.completion.places import names_of, names_stamp, words_file, words_stamp
 from kinst.cli.completion.program import cursor
 
-MOST_NAMES = 200  # that are offered; of more, what they begin with
+MOST_NAMES = 200  # that are offered; of more names, their common beginnings
 MOST_CODE = 1 << 16  # bytes of a function that are disassembled
 DESCRIBED = {"-P": 1, "-m": 2, "-f": 3, "-n": 4}  # parts of a description that the option takes
-# Options whose values are not told by what their help calls them.
+# How help texts begin the values of options that are files and folders.
 FILES, FOLDERS = ("FILE",), ("DIR", "FOLDER")
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """text: replaces the current word from `kept` on.  whole: nothing can follow in the word."""
+    """One completion."""
 
+    # Replaces the current word from Answer.kept on.
     text: str
     help: str = ""
+    # Nothing can follow in the word.
     whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """kind: words, files or folders.  kept: characters of the current word before the offers."""
+    """What can be inserted."""
 
+    # "words", "files" or "folders".
     kind: str
+    # How many characters of the current word stay before the offers.
     kept: int = 0
     offers: Sequence[Offer] = ()
 
@@ -57,11 +61,11 @@ NOTHING = Answer("words")
 
 
 def answer(words: Sequence[str]) -> int:
-    """Print the answer to a shell; the exit status.  What goes wrong is no answer."""
+    """Print the answer to a shell, nothing after an error, and return the exit status."""
     try:
         shell, *rest = words
         text = _for_bash(*rest) if shell == "bash" else _for_zsh(rest[0], rest[1:])
-    except Exception:  # a message would be in the middle of what somebody types
+    except Exception:  # a message would appear in the middle of the command line
         return 1
     sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
     sys.stdout.write(text)
@@ -81,7 +85,7 @@ def _for_bash(breaks: str, listing: str, text: str) -> str:
         value = start + one.text[cut:]
         about = f"  {'':{width - len(one.text)}}{one.help}" if one.help else ""
         if line.quote and not several:
-            # bash closes the quotes behind a word that it takes for the only one.
+            # bash closes the quotes after a word that it takes for the only one.
             rows += [f"{value}\n", f"{value}{about or '  '}\n"]
         elif several:
             rows.append(f"{value}{about}\n")
@@ -91,16 +95,16 @@ def _for_bash(breaks: str, listing: str, text: str) -> str:
 
 
 def _for_zsh(current: str, words: Sequence[str]) -> str:
-    found = Completer(Line(tuple(words), current)).answer()
+    found = Completer(TypedLine(tuple(words), current)).answer()
     rows = [f"{found.kind}\n{found.kept}\n"]
     rows += [f"{one.text}\t{one.help}\t{'1' if one.whole else ''}\n" for one in found.offers]
     return "".join(rows)
 
 
 class Completer:
-    """Of one command line."""
+    """Completes one command line."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: TypedLine) -> None:
         self._line = line
         self._words = self._known_words()
         before = line.words[1:]
@@ -126,26 +130,30 @@ class Completer:
     def _takes(self, name: str) -> str:
         return str(self._options[name]["takes"]) if name in self._options else ""
 
+    def _takes_next(self, name: str) -> bool:
+        """Return whether the next word is an option's value."""
+        return bool(self._takes(name)) and not self._options[name]["optional"]
+
     def _values(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """(option, value) of those that are on the line."""
+        """Yield (option, value) of those that are on the line."""
         left = iter(words)
         for word in left:
             name, equals, value = word.partition("=")
             if equals and word.startswith("--"):
                 yield name, value
-            elif self._takes(word) and word != "--vm":
+            elif self._takes_next(word):
                 yield word, next(left, "")
 
     def answer(self) -> Answer:
-        """What may stand at the cursor."""
+        """Return what can be inserted at the cursor."""
         current, before = self._line.current, self._line.words
         name, equals, value = current.partition("=")
         if equals and current.startswith("--"):
-            return self._behind(self._value(name, value), len(name) + 1)
-        if len(before) > 1 and self._takes(before[-1]) and before[-1] != "--vm":
+            return self._after(self._value(name, value), len(name) + 1)
+        if len(before) > 1 and self._takes_next(before[-1]):
             return self._value(before[-1], current)
         if current[:2] in DESCRIBED and len(current) > 2:
-            return self._behind(self._value(current[:2], current[2:]), 2)
+            return self._after(self._value(current[:2], current[2:]), 2)
         if current.startswith("-"):
             return Answer("words", 0, [self._option(one) for one in self._options.values()
                                        if one["name"].startswith(current)])  # fmt: skip
@@ -156,11 +164,11 @@ class Completer:
         return Answer("files") if self._command else NOTHING
 
     @staticmethod
-    def _behind(found: Answer, start: int) -> Answer:
+    def _after(found: Answer, start: int) -> Answer:
         return Answer(found.kind, found.kept + start, found.offers)
 
-    def _option(self, one: Mapping[str, str]) -> Offer:
-        long = one["name"].startswith("--") and one["takes"] and one["name"] != "--vm"
+    def _option(self, one: Mapping[str, Any]) -> Offer:
+        long = one["name"].startswith("--") and one["takes"] and not one["optional"]
         return Offer(one["name"] + "=" * bool(long), one["help"], not long)
 
     # Values of options
@@ -194,7 +202,7 @@ class Completer:
         return self._given.get("--vm", "") or "amd64"
 
     def _kernels(self) -> list[str]:
-        """Those of this ISA that are fetched."""
+        """Return the kernels of this ISA that are fetched."""
         folder = words_file().parents[1] / "kernels" / self._isa()
         try:
             return sorted(os.listdir(folder))
@@ -207,8 +215,8 @@ class Completer:
         at = cursor(text)
         kept = len(text) - len(at.typed)
         if not at.described:
-            return self._behind(self._expression(at.typed), kept) if at.typed else NOTHING
-        return self._behind(self._description(at.typed, parts), kept)
+            return self._after(self._expression(at.typed), kept) if at.typed else NOTHING
+        return self._after(self._description(at.typed, parts), kept)
 
     def _expression(self, typed: str) -> Answer:
         words: dict[str, str] = dict(self._words["words"])
@@ -239,9 +247,9 @@ class Completer:
         of_kernel = self._words["of_kernel"]
         found = []
         for name, usage in self._words["providers"].items():
-            behind = "" if parts == 1 else "::" if name in of_kernel else ":"
+            rest = "" if parts == 1 else "::" if name in of_kernel else ":"
             if name.startswith(typed):
-                found.append(Offer(name + behind, usage))
+                found.append(Offer(name + rest, usage))
         if parts == 4:
             alone = (n.rpartition(":")[2] for n in self._words["probes"])
             found += [Offer(n) for n in dict.fromkeys(alone) if typed and n.startswith(typed)]
@@ -255,7 +263,7 @@ class Completer:
         if len(names) <= MOST_NAMES:
             rows = (row for row in self._names.begin_with(typed) if row.kind in kinds)
             return [Offer(f"{row.name}:", _said(row)) for row in rows]
-        # To the end of the next word of each name.
+        # The names up to the end of the next word of each.
         stem_of = re.compile(rf".{{{len(typed)}}}[^_.]*[_.]*").match
         counts = Counter(found.group() for found in map(stem_of, names) if found)
         if len(counts) > MOST_NAMES:
@@ -279,7 +287,7 @@ class Completer:
                 if str(offset).startswith(typed):
                     yield Offer(str(offset), text, True)
 
-    def _disassembled(self, row: Row) -> Iterator[tuple[int, str]]:
+    def _disassembled(self, row: FunctionRow) -> Iterator[tuple[int, str]]:
         assert self._names is not None
         about = self._names.about
         if not about["disassembly"]:
@@ -297,7 +305,7 @@ class Completer:
 
     @property
     def _names(self) -> NameIndex | None:
-        """Of the kernel that the line asks for; None where it is not here."""
+        """The index of the kernel that the line asks for; None if its files are not here."""
         if not hasattr(self, "_found"):
             self._found = self._open_names()
         return self._found
@@ -308,7 +316,7 @@ class Completer:
 
 
 def _fresh(path: Path) -> NameIndex | None:
-    """An index, if it is there and the file that it was made from is still the same."""
+    """Return an index if it exists and the file that it was made from is unchanged."""
     try:
         index = NameIndex(path)
         about = index.about
@@ -320,7 +328,7 @@ def _fresh(path: Path) -> NameIndex | None:
 
 
 def _prepare() -> Any:
-    """What makes all this, which takes all of kinst."""
+    """Return the module that makes words and indexes, which needs all of kinst."""
     return import_module("kinst.cli.completion.prepare")
 
 
@@ -328,13 +336,13 @@ def _offers(found: Sequence[Offer], kept: int = 0) -> Answer:
     return Answer("words", kept, found)
 
 
-def _said(row: Row) -> str:
+def _said(row: FunctionRow) -> str:
     if row.kind == "i":
         return "inlined"
     return f"{row.size} bytes" + (", inlined too" if row.kind == "b" else "")
 
 
 def _isas() -> Sequence[str]:
-    """Those that have one of Debian's kernels."""
+    """Return the instruction sets that have a kernel of Debian's."""
     folder = Path(__file__).parents[2] / "isa"
     return sorted(path.parent.name for path in folder.glob("*/debian.py"))

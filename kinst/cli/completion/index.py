@@ -1,12 +1,12 @@
-"""The index of a kernel's names, which is mapped and searched where it lies.
+"""The index of a kernel's names: a file that is mapped and searched in place.
 
-A sum of the first line's rest, 8 hexadecimal digits, and a line of JSON about the kernel, with the
-sum of all behind it; then a line for each function, in order of their bytes:
+The first line is a checksum of its rest (8 hexadecimal digits) and JSON about the kernel, with the
+checksum of all other lines; then comes a line for each function, in order of their bytes:
 
     NAME <TAB> KIND <TAB> OFFSET <TAB> SIZE <TAB> ADDRESS
 
-KIND: f is a function, i one that is inlined only, b both.  OFFSET: of its code in the file.  SIZE
-and ADDRESS: of its code, as linked; all three are 0 for i.
+KIND is f for a function, i for one that is inlined only, b for both.  OFFSET is that of its code in
+the file, SIZE and ADDRESS are those of its code as linked; all three are 0 for i.
 
 Tested by tests/cli/test_completion.py and tests/fuzz/test_caches.py.
 """
@@ -27,8 +27,8 @@ SUM = 8  # digits of a CRC-32
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A function; see above."""
+class FunctionRow:
+    """One function of an index."""
 
     name: str
     kind: str
@@ -38,10 +38,14 @@ class Row:
 
 
 class NameIndex:
-    """An index file.  about: what its first line says.  Raises OSError, and ValueError for a file
-    that is none."""
+    """An index file.
+
+    Attributes:
+        about: the JSON of its first line.
+    """
 
     def __init__(self, path: Path) -> None:
+        """Raises OSError, and ValueError for a file that is not an index."""
         with path.open("rb") as file:
             self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         end = self._text.find(b"\n")
@@ -53,8 +57,8 @@ class NameIndex:
             if crc32(rows) != self.about["sum"]:
                 raise ValueError("damaged")
 
-    def begin_with(self, prefix: str) -> Iterator[Row]:
-        """Every function whose name begins so, in order."""
+    def begin_with(self, prefix: str) -> Iterator[FunctionRow]:
+        """Yield every function whose name begins with `prefix`, in order."""
         wanted = prefix.encode()
         at = self._lower_bound(wanted)
         while self._text[at : at + len(wanted)] == wanted and at < len(self._text):
@@ -63,19 +67,19 @@ class NameIndex:
             at = end + 1
 
     def names(self, prefix: str, kinds: str) -> list[str]:
-        """The names alone of those that begin so and are of these kinds: many at once."""
+        """Return the names alone that begin with `prefix` and are of these kinds: many at once."""
         wanted = prefix.encode()
         rows = self._text[self._lower_bound(wanted) : self._lower_bound(wanted + b"\xff")]
         return [
             name.decode() for name in re.findall(rb"(?m)^([^\t\n]+)\t[%b]" % kinds.encode(), rows)
         ]
 
-    def find(self, name: str) -> Row | None:
-        """The function of this name, or None."""
+    def find(self, name: str) -> FunctionRow | None:
+        """Return the function of this name, or None."""
         return next((row for row in self.begin_with(f"{name}\t") if row.name == name), None)
 
     def _lower_bound(self, wanted: bytes) -> int:
-        """Where the first line is that is not before `wanted`."""
+        """Return the offset of the first line that does not sort before `wanted`."""
         low, high = self._start, len(self._text)
         while low < high:
             middle = self._text.rfind(b"\n", self._start - 1, (low + high) // 2) + 1
@@ -88,13 +92,13 @@ class NameIndex:
 
 
 def summed(line: bytes) -> dict[str, Any]:
-    """JSON with its sum before it.  Raises ValueError where that is not its sum."""
+    """Return JSON that follows its checksum.  Raises ValueError if the checksum is wrong."""
     if b"%08x" % crc32(line[SUM:]) != line[:SUM]:
         raise ValueError("damaged")
     found: dict[str, Any] = json.loads(line[SUM:])
     return found
 
 
-def _row(line: bytes) -> Row:
+def _row(line: bytes) -> FunctionRow:
     name, kind, offset, size, address = line.decode().split("\t")
-    return Row(name, kind, int(offset), int(size), int(address, 16))
+    return FunctionRow(name, kind, int(offset), int(size), int(address, 16))

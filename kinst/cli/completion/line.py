@@ -11,20 +11,24 @@ _SEPARATORS = " \t\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """words: those before the current one, the command's name first.  current: the one at the
-    cursor, as far as it is written; both without quotes.  quote: the one that is open, or "".
-    replaced: where in current that begins which the shell replaces by a completion."""
+class TypedLine:
+    """The words of a command line up to the cursor, without their quotes."""
 
+    # Those before the current one, the command's name first.
     words: tuple[str, ...]
+    # The one at the cursor, as far as it is written.
     current: str
+    # The quote that is open, or "".
     quote: str = ""
+    # Where in `current` the part begins that the shell replaces by a completion.
     replaced: int = 0
 
 
-def split(text: str, breaks: str) -> Line:
-    """A line of bash's.  breaks: the characters behind which it begins to complete anew, where they
-    are not in quotes (COMP_WORDBREAKS)."""
+def split(text: str, breaks: str) -> TypedLine:
+    """Split a line as bash does.
+
+    breaks: characters after which bash completes a new word, outside of quotes
+    (COMP_WORDBREAKS)."""
     words: list[str] = []
     current, quote, replaced, inside = "", "", 0, False
     characters = iter(text)
@@ -48,4 +52,4 @@ def split(text: str, breaks: str) -> Line:
             current += next(characters, "") if c == "\\" else c
             if c in breaks:
                 replaced = len(current)
-    return Line(tuple(words), current, quote, replaced)
+    return TypedLine(tuple(words), current, quote, replaced)

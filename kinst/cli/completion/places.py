@@ -1,4 +1,4 @@
-"""Where completion keeps what it reads, and what that was made of.
+"""Where completion saves what it reads, and what that was made of.
 
 Tested by tests/cli/test_completion.py.
 """
@@ -15,18 +15,19 @@ from kinst.version import __version__
 
 _PACKAGE = Path(__file__).parents[2]
 # The tables that the words are taken from.
-_TABLES = ("cli", "cli/commands", "cli/completion", "dlang/vocabulary", "providers")
-
-# The options that say which kernel.
-ASKED = ("vm", "kernel", "debug", "build", "gdb", "attach", "live")
+_TABLES = (
+    "cli", "cli/commands", "cli/completion", "dlang/vocabulary", "providers", "session",
+    "machines/attach", "machines/gdb", "machines/live", "machines/vm",
+)  # fmt: skip
 
 
 def words_file() -> Path:
+    """Return the path of the words."""
     return cache_folder() / "completion/words.json"
 
 
 def words_stamp() -> list[object]:
-    """What changes when the words may."""
+    """Return what changes when the words may."""
     return [__version__, str(_PACKAGE), max(_times())]
 
 
@@ -37,7 +38,8 @@ def _times() -> Iterator[int]:
 
 
 def names_file(isa: str, release: str, file: str) -> Path:
-    """Of one of Debian's kernels, as it was asked for ("" for the usual one), or of a file."""
+    """Return the path of the index of a kernel of Debian's, by what the user asked for ("" for the
+    usual one), or of a file."""
     name = f"{isa or 'amd64'}-{release or 'usual'}"
     if file:
         path = os.path.realpath(file)
@@ -46,8 +48,10 @@ def names_file(isa: str, release: str, file: str) -> Path:
 
 
 def names_stamp(debug: Path, isa: str, inlined: bool) -> list[int]:
-    """What changes when another file is there, or another kernel is fetched.  inlined: the index
-    has inline functions; if not, also what changes when debug information is indexed."""
+    """Return what changes when the file is replaced or another kernel is fetched.
+
+    inlined: the index has inline functions; if not, it also changes when debug information is
+    indexed."""
     cache, state = cache_folder(), debug.stat()
     try:
         fetched = (cache / "kernels" / isa).stat().st_mtime_ns
@@ -58,8 +62,10 @@ def names_stamp(debug: Path, isa: str, inlined: bool) -> list[int]:
 
 
 def names_of(given: Mapping[str, str]) -> tuple[Path, tuple[str, str, str]]:
-    """Where the index is of the kernel that these options mean, and what it is made of: one of an
-    ISA's kernels by its release ("" for the usual one), or a file.  given: option to value."""
+    """Return the path of the index of a kernel, and what it is made of: an ISA, a release of its
+    kernels ("" for the usual one), and a file.
+
+    given: option to value."""
     kernel, debug, build = (given.get(name, "") for name in ("--kernel", "--debug", "--build"))
     attached = "--gdb" in given or "--attach" in given
     release = kernel if kernel and not os.path.exists(kernel) else ""

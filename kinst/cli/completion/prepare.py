@@ -1,6 +1,6 @@
-"""What completion reads: made of the tables that kinst itself goes by, kept in the cache folder.
+"""What completion reads: made from the tables that kinst itself goes by, saved in the cache folder.
 
-This is all of kinst, and takes a second or two; see kinst.cli.completion.
+This loads all of kinst and takes a second or two; see kinst.cli.completion.
 
 Tested by tests/cli/test_completion.py and tests/fuzz/test_caches.py.
 """
@@ -8,82 +8,57 @@ Tested by tests/cli/test_completion.py and tests/fuzz/test_caches.py.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from kinst.api import DUMP_STAGES, Request, kernel_names, vocabulary
+from kinst.api import MachineOptions, Option, Request, kernel_names, vocabulary
 from kinst.cli.commands import command, commands
 from kinst.cli.completion.index import FORMAT
-from kinst.cli.completion.places import ASKED, names_of, names_stamp
-from kinst.cli.options import HELP, LONG, REFUSED, SHELLS, SHORT, STRICTNESS
+from kinst.cli.completion.places import names_of, names_stamp
+from kinst.cli.options import options
 from kinst.core.whole_files import write_whole
 from kinst.errors import KinstError
 
-# In a help text: two spaces, the options with what they take, two spaces or more, what they do.
-_HELPED = re.compile(r"^ {2,6}(-[^ ].*?)(?: {2,}(\S.*))?$", re.MULTILINE)
-_SPELLED = re.compile(
-    r"(--?[A-Za-z][a-z-]*)(?:\[?[= ]?([A-Z]+[A-Za-z|.=\[\]]*|[a-z](?:\|[a-z])+)\]?)?"
-)
 
-Option = dict[str, Any]
-
-
-def _helped(text: str) -> Iterator[Option]:
-    """The options of a help text, one a row: name, takes (what, "" for nothing), help."""
-    for spelled, what in _HELPED.findall(text):
-        for part in spelled.split(", "):
-            found = _SPELLED.fullmatch(part.strip())
-            if found:
-                name, takes = found.groups()
-                yield {"name": name, "takes": takes or "", "help": what}
-
-
-def options() -> list[Option]:
-    """All that kinst takes; those with help as its help has them."""
-    rows = [one for one in _helped(HELP) if one["name"] not in REFUSED]
-    there = {one["name"] for one in rows}
-    letters = re.findall(r"(\w)(:?)", SHORT)
-    known = [(f"-{letter}", bool(colon)) for letter, colon in letters]
-    known += [(f"--{name.rstrip('=')}", name.endswith("=")) for name in LONG]
-    takes = dict(known)
-    for one in rows:
-        if takes.get(one["name"]) and not one["takes"]:
-            one["takes"] = "VALUE"
-    more = [n for n, _ in known if n not in there and n not in REFUSED]
-    rows += [{"name": n, "takes": "VALUE" if takes[n] else "", "help": ""} for n in more]
-    return rows
+def described(options: Iterable[Option]) -> list[dict[str, Any]]:
+    """Return options as completion reads them: name, takes (what, "" for nothing), help, and
+    whether the value may be left out."""
+    return [
+        {"name": o.name, "takes": o.value, "help": o.help, "optional": o.optional}
+        for o in options
+        if not o.refused
+    ]
 
 
 def _about(name: str) -> str:
-    """What a command is for: the first line of its module."""
+    """Return what a command is for: the first line of its module."""
     said = (command(name).__doc__ or "").partition("\n")[0]
     return said.partition(": ")[2].rstrip(".")
 
 
 def words() -> dict[str, Any]:
-    """Everything that is the same for every kernel."""
-    known = vocabulary()
+    """Return everything that does not depend on the kernel."""
+    of_d, table = vocabulary(), options()
     return {
-        "options": options(),
+        "options": described(table.values()),
         "commands": {
-            name: {"help": _about(name), "options": list(_helped(command(name).HELP))}
+            name: {"help": _about(name), "options": described(command(name).OPTIONS)}
             for name in commands()
         },
-        "d_options": known.options,
-        "words": known.words,
-        "providers": known.providers,
-        "of_kernel": known.of_kernel,
-        "by_offset": known.by_offset,
-        "probes": known.probes,
-        "values": {"--dump": DUMP_STAGES, "-X": STRICTNESS, "--completion": SHELLS},
+        "d_options": of_d.options,
+        "words": of_d.words,
+        "providers": of_d.providers,
+        "of_kernel": of_d.of_kernel,
+        "by_offset": of_d.by_offset,
+        "probes": of_d.probes,
+        "values": {o.name: o.words for o in table.values() if o.words},
     }
 
 
 def save_words(path: Path, stamp: object) -> dict[str, Any]:
-    """Make the words, and keep them where that is possible."""
+    """Make the words, and save them if that is possible."""
     made = {"stamp": stamp, **words()}
     text = json.dumps(made, separators=(",", ":")).encode()
     write_whole(path, (b"%08x" % crc32(text), text))
@@ -91,9 +66,10 @@ def save_words(path: Path, stamp: object) -> dict[str, Any]:
 
 
 def save_names(path: Path, isa: str, release: str, file: str) -> bool:
-    """Make the index of a kernel, and whether there is one; see places.names_of()."""
+    """Make the index of a kernel (places.names_of()), and return whether there is one."""
+    machine = MachineOptions(isa="" if file else isa, release=release, debug=file)
     try:
-        found = kernel_names(Request(vm="" if file else isa, release=release, debug=file))
+        found = kernel_names(Request(machine))
     except KinstError:
         return False
     if found is None:
@@ -113,7 +89,7 @@ def save_names(path: Path, isa: str, release: str, file: str) -> bool:
 
 
 def write_names(path: Path, about: dict[str, Any], rows: Sequence[str]) -> None:
-    """Write an index (completion.index), where that is possible."""
+    """Write an index (completion.index), if that is possible."""
     text = "".join(f"{row}\n" for row in rows).encode()
     known = {"format": FORMAT, **about, "sum": crc32(text)}
     head = json.dumps(known, separators=(",", ":")).encode()
@@ -121,9 +97,14 @@ def write_names(path: Path, about: dict[str, Any], rows: Sequence[str]) -> None:
 
 
 def prepare_names(request: Request) -> None:
-    """The index of a kernel that was used, where there is none yet: the next TAB needs not wait."""
-    given = {f"--{name}": getattr(request, name, "") for name in ASKED}
-    given["--kernel"] = request.release or request.kernel
+    """Make the index of a kernel that was used, if there is none: the next TAB need not wait."""
+    machine = request.machine
+    given = {
+        request.kind.option.name: machine.isa or machine.address,
+        "--kernel": machine.release or machine.kernel,
+        "--debug": machine.debug,
+        "--build": machine.build,
+    }
     path, made_of = names_of({name: value for name, value in given.items() if value})
     if not path.exists():
         save_names(path, *made_of)

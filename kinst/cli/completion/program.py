@@ -1,7 +1,7 @@
 """Where in a D program the cursor is: in a probe description, or in an expression.
 
-A program that is being written is no program yet, so this is no parser: it follows strings,
-comments and braces, and nothing else.
+A program that is being written does not parse yet, so this follows strings, comments and braces,
+and nothing else.
 
 Tested by tests/cli/test_completion.py.
 """
@@ -17,15 +17,16 @@ _PREDICATE_END = re.compile(r"/\s*(?:\{|\Z)")
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """described: in a probe description.  typed: what is written of it, or of the name at the
-    cursor, to the end of the text."""
+    """What is written at the cursor."""
 
+    # It is in a probe description.
     described: bool
+    # The start of that description, or of a name, up to the end of the text.
     typed: str
 
 
 def cursor(text: str) -> Cursor:
-    """Where the end of this text is."""
+    """Return where the end of this text is."""
     at = start = depth = 0
     while at < len(text):
         skipped = _skipped(text, at)
@@ -56,7 +57,7 @@ def cursor(text: str) -> Cursor:
 
 
 def _skipped(text: str, at: int) -> int:
-    """Behind the string, character or comment that begins here, or `at` where none does."""
+    """Return the end of the string, character or comment that begins here; `at` if none does."""
     if text.startswith("/*", at):
         end = text.find("*/", at + 2)
         return end + 2 if end >= 0 else len(text)
@@ -69,7 +70,7 @@ def _skipped(text: str, at: int) -> int:
 
 
 def _predicate_end(text: str, at: int) -> int:
-    """Behind the slash that ends a predicate, -1 where it is not written yet."""
+    """Return the end of the slash that ends a predicate, -1 if it is not written yet."""
     while at < len(text):
         skipped = _skipped(text, at)
         if skipped > at:

@@ -7,45 +7,46 @@ Tested by tests/machines/attach and tests/vm/attach.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from kinst.core.errors import TargetError
-from kinst.core.machine import MachineConfig, MachineKind, Target
-from kinst.machines.attach.endpoint import process_of
-from kinst.machines.attach.find import check
-from kinst.machines.attach.machine import AttachedVm
-from kinst.machines.attach.ram import LEAST
-from kinst.wire.other_process import OtherProcess
+from kinst.core.machine_kind import MachineKind
+from kinst.core.options import Option
+
+if TYPE_CHECKING:
+    from kinst.core.machine import Abilities, MachineConfig, Target
 
 
-class _Attached(MachineKind):
+def _opening() -> Any:
+    return import_module("kinst.machines.attach.opening")
+
+
+class AttachedKind(MachineKind):
     """Implements MachineKind for a running QEMU."""
 
     name = "attach"
-    option = "attach"
-    abilities = AttachedVm.abilities
+    option = Option(
+        "--attach", "MACHINE", "trace a QEMU of this host, as it runs: its process id, its QMP"
+        " socket, or auto for the only one there is; --gdb says where its stub is", "address",
+    )  # fmt: skip
+    takes = MachineKind.takes | {"stub_address"}
+
+    @property
+    def abilities(self) -> Abilities:
+        found: Abilities = _opening().ABILITIES
+        return found
 
     def memory(self, address: str) -> Iterator[bytes]:
-        process = OtherProcess(process_of(address, ""))
-        check(process, process.program)
-        process.open_memory()
-        try:
-            for start, end in process.writable(LEAST):
-                yield from process.resident(start, end)
-        finally:
-            process.close()
+        yield from _opening().memory_of(address)
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
-        """Attach to the machine that config.address names; it continues to run.
+        """Attach to the machine at the address of the options; it continues to run.
 
         Raises TargetError if that fails, or if the kernel is of an unknown system."""
-        if config.virtual_layout is None:
-            raise TargetError(
-                f"{config.image}: not the vmlinux of a system that kinst knows",
-                "--gdb stops the machine at each hit, whatever runs in it",
-            )
-        return AttachedVm(config.isa, config.address, config.stub, config.virtual_layout)
+        target: Target = _opening().open_attached(config)
+        return target
 
 
-MACHINE = _Attached()
+MACHINE = AttachedKind()

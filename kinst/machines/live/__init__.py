@@ -1,4 +1,4 @@
-"""The live machine: the kernel that kinst itself runs on.  MACHINE is found by name.
+"""The machine that kinst itself runs on.  MACHINE is found by name.
 
 Tested by tests/machines/live/test_parts.py and tests/vm/live.
 """
@@ -6,22 +6,53 @@ Tested by tests/machines/live/test_parts.py and tests/vm/live.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from kinst.core.errors import TargetError
-from kinst.core.machine import MachineConfig, MachineKind, Target
-from kinst.machines.live.machine import LiveKernel
-from kinst.machines.live.set_up import check
+from kinst.core.errors import KinstError
+from kinst.core.machine_kind import MachineKind
+from kinst.core.options import Option, Rule
+
+if TYPE_CHECKING:
+    from kinst.core.machine import Abilities, MachineConfig, Target
 
 _POSSIBLE = Path("/sys/devices/system/cpu/possible")
 
 
-class _Live(MachineKind):
+def _opening() -> Any:
+    return import_module("kinst.machines.live.opening")
+
+
+def _process(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
+        raise KinstError("not the id of a process", "1 is one")
+    return int(text)
+
+
+class LiveKind(MachineKind):
     """Implements MachineKind for the machine that kinst runs on."""
 
     name = "live"
-    option = "live"
-    abilities = LiveKernel.abilities
+    option = Option("--live", "", "trace the machine that kinst runs on, as root", "kind")
+    options = (
+        Option(
+            "-p", "PID", "a process that runs already: it is $target, and the trace ends with it",
+            "process", _process, instead="a predicate selects a process: /pid == N/",
+        ),
+    )  # fmt: skip
+    takes = frozenset(("command", "debug", "debug_folders"))
+    rules = (
+        Rule(
+            ("command",), "{given} and {beside} both say which process $target is",
+            "leave out one of them", ("process",),
+        ),
+    )  # fmt: skip
+
+    @property
+    def abilities(self) -> Abilities:
+        found: Abilities = _opening().ABILITIES
+        return found
 
     def cpus(self, arguments: Sequence[str]) -> int:
         """Return the number of CPUs that may ever be online."""
@@ -31,15 +62,14 @@ class _Live(MachineKind):
             return 1
 
     def check(self) -> None:
-        check()
+        _opening().check()
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
         """Load kinst's module, unless it is loaded, and become its owner.  Raises TargetError."""
-        if config.virtual_layout is None:
-            raise TargetError(f"{config.image}: not the vmlinux of a system that kinst knows")
-        return LiveKernel(config.isa, on_output, config.process)
+        target: Target = _opening().open_live(config, on_output)
+        return target
 
 
-MACHINE = _Live()
+MACHINE = LiveKind()

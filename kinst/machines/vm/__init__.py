@@ -1,4 +1,4 @@
-"""The vm machine: a kernel that kinst boots in QEMU.  MACHINE is found by name.
+"""A kernel that kinst boots in QEMU: started, watched, traced, ended.  MACHINE is found by name.
 
 Tested by tests/vm.
 """
@@ -6,39 +6,109 @@ Tested by tests/vm.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from kinst.core.boot import Boot
-from kinst.core.errors import TargetError
-from kinst.core.machine import MachineConfig, MachineKind, Target
-from kinst.machines.vm.cpus import cpus_of
-from kinst.machines.vm.files import shares, surroundings
-from kinst.machines.vm.kvm import accelerator
-from kinst.machines.vm.machine import Vm
-from kinst.machines.vm.qemu import MEMORY, VmConfig, scratch_size
-from kinst.machines.vm.saved_guest import SavedGuest
-from kinst.machines.vm.warm import EarlyGuest, early_guest, warm_start
+from kinst.core.errors import KinstError
+from kinst.core.layout import LEAF
+from kinst.core.machine_kind import MachineKind
+from kinst.core.options import Option, Rule
+from kinst.machines.vm.cpus import cpus_of, says_cpus
+
+if TYPE_CHECKING:
+    from kinst.core.machine import Abilities, EarlyStart, MachineConfig, Target
+
+MOST_CPUS = 255  # of QEMU's machines
+LEAST_MEMORY = 128 << 20
 
 
-class _Booted(MachineKind):
+def _opening() -> Any:
+    return import_module("kinst.machines.vm.opening")
+
+
+def _cpus(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= MOST_CPUS):
+        raise KinstError("not a number of CPUs", f"1 to {MOST_CPUS}")
+    return int(text)
+
+
+def _memory(text: str) -> int:
+    """Return the bytes, rounded up to a whole leaf of the page tables."""
+    try:
+        size: int = import_module("kinst.dlang.vocabulary.d_options").parse_size("memory", text)
+    except KinstError as error:
+        raise KinstError("not a size", error.hint) from error
+    if size < LEAST_MEMORY:
+        raise KinstError("too little to boot in", f"at least {LEAST_MEMORY >> 20}m")
+    return size + LEAF - 1 & -LEAF
+
+
+class BootedKind(MachineKind):
     """Implements MachineKind for guests that kinst boots."""
 
     name = "vm"
-    option = ""
-    abilities = Vm.abilities
+    option = Option(
+        "--vm", "ISA", "trace a kernel that kinst boots in QEMU (the default); ISA: amd64 (as"
+        " without it), arm64, riscv64", "isa", optional=True,
+    )  # fmt: skip
+    options = (
+        Option("--initrd", "FILE", "initial RAM disk to boot with, instead of kinst's", "initrd"),
+        Option("--append", "TEXT", "more kernel command line, e.g. nokaslr", "append"),
+        Option("--cpus", "N", "how many CPUs the guest has (2)", "cpus", _cpus),
+        Option("--memory", "SIZE", "how much memory it has (1g)", "memory", _memory),
+        Option("--cold", "", "boot the guest, even if a saved state of one like it exists", "cold"),
+        Option("--qemu-arg", "ARG", "one more argument for QEMU", "qemu_args", repeats=True),
+        Option("--copy", "FILE", "put FILE into the guest's /bin", "copies", repeats=True),
+        Option(
+            "--root", "DIR", "run the guest's commands on DIR (such as /), where they change"
+            " nothing", "root",
+        ),
+        Option("--rw", "DIR", "a folder that they may write to", "writable", repeats=True),
+        Option(
+            "--module", "NAME", "load a module of the kernel into the guest at boot", "modules",
+            repeats=True,
+        ),
+    )  # fmt: skip
+    takes = frozenset(("command", "shell", "kernel", "release", "debug", "debug_folders", "build"))
+    rules = (
+        Rule(
+            ("kernel",), "{given} needs its vmlinux with symbols", "{debug} VMLINUX",
+            without=("debug", "build"),
+        ),
+        Rule(
+            ("release",), "{given} is fetched with its vmlinux: {beside} is for kernels of your"
+            " own", "leave out {beside}", ("debug",),
+        ),
+        Rule(
+            ("modules",), "{given} is for kernels that kinst fetches, and {beside} is a file",
+            "leave out {kernel}, or give it a version", ("kernel",),
+        ),
+        Rule(
+            ("copies", "modules", "root", "writable"),
+            "{given} changes kinst's initial RAM disk, which {beside} replaces",
+            "leave out {beside}", ("initrd",),
+        ),
+        Rule(
+            ("root",), "{beside} and {given}: commands run on that folder and would not see the"
+            " file", "put it into the folder", ("copies",),
+        ),
+        Rule(
+            ("cpus",), "{given} and -smp in {qemu_args} both say how many CPUs there are",
+            "leave out one of them", when=lambda options: says_cpus(options.qemu_args),
+        ),
+    )  # fmt: skip
+
+    @property
+    def abilities(self) -> Abilities:
+        found: Abilities = _opening().ABILITIES
+        return found
 
     def cpus(self, arguments: Sequence[str]) -> int:
         return cpus_of(arguments)
 
-    def start_early(self, config: MachineConfig) -> EarlyGuest | None:
-        """Start a guest from a saved state; return None if there is none, or if the guest is only
-        read."""
-        if config.read_only:
-            return None
-        if config.kernel is None or config.boot is None:
-            return None
-        return early_guest(_wanted(config, config.kernel, config.boot), config.isa.board)
+    def start_early(self, config: MachineConfig) -> EarlyStart | None:
+        early: EarlyStart | None = _opening().start_early(config)
+        return early
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
@@ -48,46 +118,8 @@ class _Booted(MachineKind):
 
         Raises TargetError without a kernel, and for one of an unknown system, since kinst cannot
         tell when that is up."""
-        if config.kernel is None:
-            raise TargetError("there is no kernel to boot")
-        if config.virtual_layout is None or config.boot is None:
-            raise TargetError(
-                f"{config.image}: not the vmlinux of a system that kinst knows; it boots no other",
-                "start the machine yourself, with -gdb, and use --gdb",
-            )
-        wanted = _wanted(config, config.kernel, config.boot)
-        warm = warm_start(wanted, config.isa.board) if config.read_only else None
-        if warm is not None and warm.is_there:
-            with suppress(TargetError):  # it is damaged; a guest that boots replaces it
-                return SavedGuest(config.isa, wanted, warm)
-        early_start = config.early_start.take(wanted) if config.early_start else None
-        if config.terminal is not None:
-            on_output = config.terminal.show
-        return Vm(
-            config.isa, wanted, config.virtual_layout, on_output, early_start, config.terminal
-        )
+        target: Target = _opening().open_guest(config, on_output)
+        return target
 
 
-def _wanted(config: MachineConfig, kernel: Path, boot: Boot) -> VmConfig:
-    """Return what to boot."""
-    board = config.isa.board
-    modules = boot.modules if config.modules else ""
-    return VmConfig(
-        kernel=kernel,
-        boot=boot,
-        initrd=config.initrd,
-        control=config.control,
-        append=f"{modules} {config.append}".strip(),
-        qemu_args=config.arguments,
-        cpus=config.cpus or cpus_of(config.arguments),
-        memory=config.memory or MEMORY,
-        scratch=scratch_size(config.scratch),
-        shares=shares(config.root, config.writable),
-        surroundings=surroundings(config.root) if config.root else None,
-        beside=config.beside,
-        states=None if config.cold else config.cache,
-        accel=accelerator(config.cache, board) if config.cache else "tcg",
-    )
-
-
-MACHINE = _Booted()
+MACHINE = BootedKind()

@@ -63,7 +63,7 @@ def test_without_a_cache(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
     assert sizes(capsys)["all"] == "0 B"
     assert command.main(["cache", "clear", "--yes", "guests"]) == 0
-    assert capsys.readouterr().err == "kinst: there is nothing of that\n"
+    assert capsys.readouterr().err == "kinst: nothing to delete: the cache has none of these\n"
 
 
 def test_clear_deletes_that_kind_alone(cache: Path) -> None:
@@ -95,7 +95,7 @@ def test_clear_asks(cache: Path, answer: str, deleted: bool) -> None:
         (["clear"], "clear which kind? (kernels, indexes, guests, tools, sources)"),
         (["clear", "--yes", "planted"],
          "planted: no such kind (kernels, indexes, guests, tools, sources)"),
-        (["empty"], "empty: not to be done with the cache (kinst cache clear KIND...)"),
+        (["empty"], "empty: the cache knows only clear (kinst cache clear KIND...)"),
         (["--all"], "unknown option --all (kinst cache --help)"),
     ],
 )  # fmt: skip
@@ -109,7 +109,7 @@ def test_a_wrong_command_line(
 
 def test_every_folder_of_the_cache_has_a_kind() -> None:
     """What the code joins to the cache's folder is what the kinds and the journal name."""
-    known = {place for kind in KINDS for place in kind.places} | {JOURNAL}
+    known = {place for kind in KINDS for place in kind.patterns} | {JOURNAL}
     used = set()
     for path in (ROOT / "kinst").rglob("*.py"):
         for name in re.findall(r'cache(?:_folder\(\))? / f?"([^"/]+)', path.read_text()):

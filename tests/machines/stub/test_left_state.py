@@ -15,7 +15,7 @@ import pytest
 from kinst.core.errors import TargetError
 from kinst.core.machine import Stopped
 from kinst.isa import load
-from kinst.machines.gdb import GdbStub
+from kinst.machines.gdb.stub import GdbStub
 from kinst.wire.rsp import Rsp, connect, greets
 from tests.machines.stub.bare_machine import SECONDS, BareMachine, bare_machine
 from tests.wire.stub_double import StubDouble

@@ -25,6 +25,7 @@ from pathlib import Path
 from bench.guest import compile_programs
 from kinst import KinstError
 from kinst.api.machine import Machine
+from kinst.core.options import MachineOptions
 from kinst.session.report import Report
 from kinst.session.request import Request
 
@@ -62,7 +63,7 @@ class Soak:
         self.memory: list[tuple[int, int]] = []  # of kinst, free in the guest
         (workload,) = compile_programs(["workload"], folder, isa)
         report = Report(self.said.append, lambda *_: None, time.monotonic(), verbose=True)
-        request = Request(vm=isa, cpu_count=cpus, copies=(workload,))
+        request = Request(MachineOptions(isa=isa, cpus=cpus, copies=(workload,)))
         self.machine = Machine(request, report=report)
         self.machine.start()
         listed = self.machine.probes("fbt:::entry", details=False)

@@ -1,7 +1,8 @@
-"""The gdb machine: any machine with a GDB stub.  It has no scratch memory, so its probes are
-stop-planted.  MACHINE is found by name.
+"""A target over a GDB stub.  It has no scratch memory, so its probes are stop-planted.
 
 Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol".
+
+Tested by tests/machines/test_gdb.py.
 """
 
 from __future__ import annotations
@@ -10,13 +11,7 @@ from collections.abc import Callable
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import (
-    Abilities,
-    Bearings,
-    MachineConfig,
-    MachineKind,
-    Target,
-)
+from kinst.core.machine import Abilities, Bearings
 from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory, need_process, read_process
@@ -170,20 +165,3 @@ class GdbStub(StubTarget):
                 ) from error
         finally:
             self._rsp.close()
-
-
-class _Stubs(MachineKind):
-    """Implements MachineKind for GDB stubs."""
-
-    name = "gdb"
-    option = "gdb"
-    abilities = GdbStub.abilities
-
-    def open(
-        self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
-    ) -> Target:
-        """Connect to the stub at config.address.  Raises TargetError if there is none."""
-        return GdbStub(config.isa, config.address, config.virtual_layout)
-
-
-MACHINE = _Stubs()

@@ -1,0 +1,74 @@
+"""Opening a guest of kinst's own: from a machine's configuration to QEMU.
+
+Tested by tests/vm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from kinst.core.boot import Boot
+from kinst.core.errors import TargetError
+from kinst.core.machine import MachineConfig, Target
+from kinst.machines.vm.cpus import cpus_of
+from kinst.machines.vm.files import shares, surroundings
+from kinst.machines.vm.kvm import accelerator
+from kinst.machines.vm.machine import Vm
+from kinst.machines.vm.qemu import MEMORY, VmConfig, scratch_size
+from kinst.machines.vm.saved_guest import SavedGuest
+from kinst.machines.vm.warm import EarlyGuest, early_guest, warm_start
+
+ABILITIES = Vm.abilities
+
+
+def start_early(config: MachineConfig) -> EarlyGuest | None:
+    """Start a guest from a saved state; return None if there is none, or if the guest is only read."""
+    if config.read_only or config.kernel is None or config.boot is None:
+        return None
+    return early_guest(_wanted(config, config.kernel, config.boot), config.isa.board)
+
+
+def open_guest(config: MachineConfig, on_output: Callable[[bytes], None] | None) -> Target:
+    """Start QEMU, or open a saved state."""
+    if config.kernel is None:
+        raise TargetError("there is no kernel to boot")
+    if config.virtual_layout is None or config.boot is None:
+        raise TargetError(
+            f"{config.image}: not the vmlinux of a system that kinst knows; it boots no other",
+            "start the machine yourself, with -gdb, and use --gdb",
+        )
+    wanted = _wanted(config, config.kernel, config.boot)
+    warm = warm_start(wanted, config.isa.board) if config.read_only else None
+    if warm is not None and warm.is_there:
+        with suppress(TargetError):  # it is damaged; a guest that boots replaces it
+            return SavedGuest(config.isa, wanted, warm)
+    early = config.early_start.take(wanted) if config.early_start else None
+    if config.terminal is not None:
+        on_output = config.terminal.show
+    return Vm(config.isa, wanted, config.virtual_layout, on_output, early, config.terminal)
+
+
+def _wanted(config: MachineConfig, kernel: Path, boot: Boot) -> VmConfig:
+    """Return what to boot."""
+    options, board = config.options, config.isa.board
+    root = Path(options.root).resolve() if options.root else None
+    writable = [Path(name).resolve() for name in options.writable]
+    modules = boot.modules if options.modules else ""
+    return VmConfig(
+        kernel=kernel,
+        boot=boot,
+        initrd=config.initrd,
+        control=not options.initrd or config.runs_command,
+        append=f"{modules} {config.append}".strip(),
+        qemu_args=options.qemu_args,
+        cpus=options.cpus or cpus_of(options.qemu_args),
+        memory=options.memory or MEMORY,
+        scratch=scratch_size(config.scratch),
+        shares=shares(root, writable),
+        surroundings=surroundings(root) if root else None,
+        beside=bool(options.initrd),
+        states=None if options.cold or options.initrd else config.cache,
+        accel=accelerator(config.cache, board) if config.cache else "tcg",
+    )
