@@ -103,7 +103,8 @@ def attach(
         raise KinstError("attach() needs a machine", "machine= or address=")
     at = str(machine) if isinstance(machine, int) else _path(machine)
     options = MachineOptions(
-        "attach" if machine else "gdb", address=at or address, stub_address=address if machine else "",
+        "attach" if machine else "gdb", address=at or address,
+        stub_address=address if machine else "",
         kernel=_path(kernel), debug_folders=_paths(debug_folders),
     )  # fmt: skip
     return _opened(options, start, on_message, on_progress)

@@ -85,6 +85,7 @@ def _format(name: str) -> Option:
 @cache
 def sections() -> dict[str, tuple[Option, ...]]:
     """Return all options but those that are refused, by the headings that --help has."""
+    kinds = machine_kinds()
     made = {
         "What is traced": PROGRAM_OPTIONS,
         "How": TRACE_OPTIONS,
@@ -92,9 +93,9 @@ def sections() -> dict[str, tuple[Option, ...]]:
             *(_format(name) for name in formats() if name != DEFAULT),
         ),
         "Which machine (one of these), and its kernel": (
-            *(kind.option for kind in machine_kinds()), *KERNEL_OPTIONS,
+            *(kind.option for kind in kinds), *KERNEL_OPTIONS,
         ),
-        **{f"With {kind.option.name}": tuple(kind.options) for kind in machine_kinds() if kind.options},
+        **{f"With {kind.option.name}": tuple(kind.options) for kind in kinds if kind.options},
         "Help": (
             Option("--completion", "SHELL", "print what makes bash or zsh complete kinst's command"
                    " lines", "shows", words=SHELLS),
@@ -109,7 +110,7 @@ def sections() -> dict[str, tuple[Option, ...]]:
 
 @cache
 def options() -> dict[str, Option]:
-    """Return every option that is understood, by its name; REFUSED_OPTIONS are those that are refused."""
+    """Return every option by its name, those that are refused as well."""
     rows = (option for rows in sections().values() for option in rows)
     return {option.name: option for option in (*rows, *REFUSED_OPTIONS)}
 
