@@ -17,7 +17,7 @@ FIRST := 'not slow and not full and (not vm or main_job)'
 REST := 'not slow and (full or drawn or vm and not main_job)'
 
 .PHONY: help setup setup-test setup-all trace test test-unit test-all test-rest test-release \
-	test-fresh lint bench lock clean
+	test-fresh lint docs bench lock clean
 
 help:
 	@echo 'make trace      set up if need be, then trace a real kernel in a VM, twice'
@@ -28,6 +28,7 @@ help:
 	@echo 'make test-release  every test, the slow ones too, with new random seeds (hours)'
 	@echo 'make test-fresh make trace and make test in a new Debian 12 (root, 7 GB, an hour)'
 	@echo 'make lint       ruff and mypy --strict'
+	@echo 'make docs       renew the pages that are written from the source'
 	@echo 'make bench      what a probe costs, beside what its peers cost'
 	@echo 'make lock       new versions into requirements.lock'
 	@echo 'make clean      delete .venv and all caches here (~/.cache/kinst stays)'
@@ -50,6 +51,10 @@ lint: setup
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy --strict kinst setup bench tools
+
+docs:
+	@$(PYTHON) -m tools.message_page
+	@$(PYTHON) -m tools.decision_index
 
 test: setup-test lint
 	@$(PYTEST) -m $(FIRST)

@@ -4,10 +4,10 @@
         for event in trace:
             ...
 
-A Machine stays open for as many traces as there are, one at a time; several machines may be open
-at once.  A trace plants its probes when its first event is asked for, and unplants them when it is
-over, closed, or left by an exception.  Nothing here prints, sets a signal handler or ends the
-process: what people should be told goes to on_message.
+A Machine stays open for many traces, one at a time; several machines may be open at once.  A trace
+plants its probes when its first event is asked for, and unplants them when it is over, closed, or
+left by an exception.  Nothing here prints, sets a signal handler or ends the process: messages for
+people go to on_message.
 
 Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.
 """
@@ -111,7 +111,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """What needs all of kinst is loaded when it is first used (PEP 562)."""
+    """Load a name that needs all of kinst when it is first used (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_PLACES.get(name, "kinst.api.opening")), name)

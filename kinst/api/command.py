@@ -1,4 +1,4 @@
-"""The guest's command: prepared before a trace, started with it, ended when it is not wanted.
+"""The guest's command: prepared before a trace, started with it, and ended if no trace needs it.
 
 Tested by tests/d, through the command.
 """
@@ -12,14 +12,14 @@ from kinst.core.machine import Target
 
 
 class GuestCommand:
-    """The one command that a guest has at a time."""
+    """The command of a guest, which has one at a time."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._prepared = False  # and nothing else will end it
+        self._prepared = False  # and left to no trace
 
     def prepare(self, command: str) -> int:
-        """Make a process for a shell command, held before it runs.  Returns its id."""
+        """Make a process for a shell command, held before it runs, and return its id."""
         self.drop()
         self._target.stop()
         pid = self._target.prepare_command(command)
@@ -27,22 +27,22 @@ class GuestCommand:
         return pid
 
     def start(self) -> None:
-        """Let it run."""
+        """Let the command run."""
         self._target.start_command()
         self._target.resume()
 
     def give(self) -> None:
-        """Leave it to a trace, which starts it."""
+        """Leave the command to a trace, which starts it."""
         self._prepared = False
 
     def take_back(self) -> None:
-        """End it after a trace that has ended before it."""
+        """End the command after a trace that ended before it."""
         self._prepared = True
         self.drop()
 
     def drop(self) -> None:
-        """End it if it was prepared and has been left to no trace."""
+        """End the command if it was prepared and left to no trace."""
         if self._prepared:
             self._prepared = False
-            with suppress(TargetError):  # the guest has ended: the next use of it tells why
+            with suppress(TargetError):  # the guest has ended: its next use reports why
                 self._target.end_command()

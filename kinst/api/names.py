@@ -1,4 +1,4 @@
-"""The names of a kernel and the words of D, for people who are typing: without a machine.
+"""The names of a kernel and the words of D, for completion: they need no machine.
 
 Tested by tests/cli/test_completion.py.
 """
@@ -29,49 +29,59 @@ MODULES = "modules.dep"  # depmod's file: a module, its path first, on each line
 
 @dataclass(frozen=True, slots=True)
 class FunctionName:
-    """A function of a kernel.  inlined: it has inlined copies.  offset, size: of its code in the
-    file, 0 where it has none of its own; address: as linked."""
+    """A function of a kernel."""
 
     name: str
+    # Whether it has inlined copies.
     inlined: bool
+    # Of its code in the file, 0 if it has none of its own.
     offset: int = 0
     size: int = 0
+    # As linked.
     address: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class KernelNames:
-    """debug: the file that has them.  inlined: those of inline functions are among them.
-    disassembly: what kinst.isa has of it for people who are typing.  registers: names for regs[].
-    modules: those that the kernel may load."""
+    """The names of a kernel."""
 
     isa: str
+    # The file that has them.
     debug: Path
+    # Whether inline functions are among them.
     inlined: bool
+    # The ISA's rules for disassembling without a decoder.
     disassembly: Mapping[str, object]
+    # Names for regs[].
     registers: tuple[str, ...]
     functions: tuple[FunctionName, ...]
+    # Modules that the kernel can load.
     modules: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """words: D's variables, functions and actions, and what they are.  options: of -x.  providers:
-    how their probes are named.  of_kernel: those of them whose probes are in functions of a kernel;
-    by_offset: at any instruction (ProbeInterface).  probes: those that are always there."""
+    """The words of D as kinst has it."""
 
+    # Variables, functions and actions, each with what it is.
     words: Mapping[str, str]
+    # Options of -x.
     options: tuple[str, ...]
+    # Each provider, with how its probes are named.
     providers: Mapping[str, str]
+    # Providers with probes in functions of a kernel, and those with probes at any instruction.
     of_kernel: tuple[str, ...]
     by_offset: tuple[str, ...]
+    # Probes that always exist.
     probes: tuple[str, ...]
 
 
 def kernel_names(request: Request) -> KernelNames | None:
-    """Those of the kernel that is asked for, in order of their bytes; None for one that is not
-    here: nothing is fetched.  The names of inline functions need an index of its debug
-    information, and none is made.  Raises KinstError for files that cannot be read."""
+    """Return the names of a request's kernel, sorted by their bytes; None if its files are not
+    here: nothing is fetched.
+
+    Names of inline functions need an index of the debug information, and none is made.  Raises
+    KinstError for files that cannot be read."""
     request = with_build(request)
     options = request.machine
     file = options.debug or ("" if request.kind.abilities.boots else options.kernel)
@@ -102,7 +112,7 @@ def kernel_names(request: Request) -> KernelNames | None:
 
 
 def _offset(elf: Elf, address: int) -> int:
-    """Where in the file the code at an address is; 0 for code that is not in it."""
+    """Return the offset in the file of the code at an address; 0 for code that is not in it."""
     for section in elf.sections:
         if section.flags & SHF_EXECINSTR and section.address <= address < section.end:
             return section.offset + address - section.address
@@ -119,7 +129,7 @@ def _modules(path: Path | None) -> tuple[str, ...]:
 
 
 def vocabulary() -> Vocabulary:
-    """The words of D as kinst has it."""
+    """Return the words of D."""
     words = {one.name: one.meaning for one in builtins.VARIABLES.values()}
     words |= dict.fromkeys(builtins.ARRAYS, "array")
     words |= {one.name: "aggregating function" for one in builtins.AGGREGATING.values()}

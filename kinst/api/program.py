@@ -1,4 +1,4 @@
-"""A D program for a machine: what it may be given as, and what compiling it makes.
+"""D programs for a machine: the forms in which they are given, and compiled ones.
 
 Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.
 """
@@ -28,25 +28,23 @@ Setting = str | int | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A D program, parsed and checked for one machine; Machine.compile() makes it.
-
-    expanded: inline functions, source lines and local variables have become plain clauses.
-    command: the one for which $target was compiled, "" for none.
-    """
+    """A D program, parsed and checked for one machine; Machine.compile() makes it."""
 
     request: Request
     compiled: Compiled
+    # Inline functions, source lines and local variables have become plain clauses.
     expanded: bool = False
+    # The command whose process $target is, "" for none.
     command: str = ""
 
     @property
     def text(self) -> str:
-        """As D, after syntactic transformation."""
+        """The D text, after syntactic transformation."""
         return unparse(self.compiled.tree)
 
     @property
     def options(self) -> Options:
-        """Of the machine, the program's pragmas and compile()."""
+        """The options: of the machine, of the program's pragmas and of compile()."""
         return self.compiled.options
 
     @property
@@ -56,12 +54,12 @@ class Program:
 
     @property
     def wants_expansion(self) -> bool:
-        """Whether it has descriptions or variables that only the kernel's files explain."""
+        """Whether it has descriptions or variables that need the kernel's files."""
         return not self.expanded and wants_expansion(self.compiled)
 
     @property
     def has_stacks(self) -> bool:
-        """Whether it records stacks, or has them as keys."""
+        """Whether it records stacks or uses them as keys."""
         return any(
             isinstance(expr, typed.RecordedStack) for expr in expressions(self.compiled.program)
         )
@@ -76,7 +74,7 @@ def with_program(
     options: Mapping[str, Setting] | None,
     arguments: Iterable[str],
 ) -> Request:
-    """request with a program, the options of -x, and what $1, $2, ... are."""
+    """Return the request with a program, options of -x, and $1, $2, ..."""
     texts: tuple[ProgramText, ...]
     if isinstance(source, str):
         texts = (ProgramText("s", source, "<string>"),)
@@ -101,5 +99,5 @@ def with_program(
 
 
 def _setting(value: Setting) -> str:
-    """As -x has it: "" for an option without a value."""
+    """Return a setting as -x has it: "" for an option without a value."""
     return "" if value is None or value is True else str(value)

@@ -1,4 +1,4 @@
-"""A program's instructions in batches (-x batch=TIME): one trace after another, seen as one.
+"""A program's instructions in batches (-x batch=TIME): several traces that look like one.
 
 Tested by tests/fake/test_batches.py.
 """
@@ -17,54 +17,65 @@ from kinst.session.values import TracePlan
 
 @dataclass(frozen=True, slots=True)
 class ReadyBatch:
-    """A batch that is ready to run, with what it plants."""
+    """A batch that is ready to run, with its plan."""
 
     running: RunningTrace
     plan: TracePlan
 
     @property
     def given(self) -> int:
-        """The last id that a probe of it has."""
+        """The highest id of its probes."""
         return max((e.probe.id for e in self.plan.matched), default=0)
 
 
-# Makes a batch ready, given its number and the one before.
+# Makes a batch ready, given its number and the batch before it.
 MakeReady = Callable[[int, ReadyBatch | None], ReadyBatch]
-# Told that a batch is over, and whether its command is, before the next one is made ready.
+# Called after each batch but the last, with whether its command is over.
 TellOver = Callable[[bool], None]
 
 
 class RunningBatches:
-    """What RunningTrace is, for as many batches as there are: BEGIN fires in the first and END in
-    the last, and aggregations are those of all."""
+    """A trace in batches, with RunningTrace's interface: BEGIN fires in the first batch, END in the
+    last, and aggregations are those of all."""
 
     def __init__(
         self, count: int, seconds: float, ready: MakeReady, over: TellOver, report: Report
     ) -> None:
-        """count: batches.  seconds: for which each is traced, at most.  The first is made ready
-        here.  Raises what `ready` raises."""
+        """Make the first batch ready.
+
+        Args:
+            count: how many batches there are.
+            seconds: how long each is traced, at most.
+
+        Raises what `ready` raises."""
         self._count, self._seconds = count, seconds
         self._ready, self._tell_over = ready, over
         self._report = report
         self._stop = False
         self._now = first = ready(0, None)
         self.plan = first.plan
-        self.schema = first.running.schema  # in which the tables of all are
+        self.schema = first.running.schema  # of all batches
 
     def stop(self) -> None:
-        """Ask it to end: no other batch begins.  From any thread or signal handler."""
+        """Ask the trace to end: no other batch begins.  For any thread or signal handler."""
         self._stop = True
         self._now.running.stop()
 
     def aggregations(self) -> tuple[Aggregation, ...]:
-        """All aggregations as they are now."""
+        """Return all aggregations as they are now."""
         return self._now.running.aggregations()
 
     def events(
         self, command: str = "", timeout: float | None = None
     ) -> Generator[Event, None, None]:
-        """See RunningTrace.events().  command: is run once in each batch.  timeout: of all of them
-        together.  The status of End is the first one of a batch that is not 0."""
+        """Yield the events of all batches.
+
+        The status of End is the first one of a batch that is not 0.
+
+        Args:
+            command: is run once in each batch.
+            timeout: seconds for all batches together.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         status = planted = left_out = 0
         for number in range(self._count):

@@ -1,4 +1,4 @@
-"""A program on its way through a machine: its events, and what it has found so far.
+"""A program that is traced: its events, and its aggregations so far.
 
 Tested by tests/session/test_trace_events.py and tests/fake.
 """
@@ -29,7 +29,7 @@ from kinst.session.fail_option import FailOption
 from kinst.session.run import RunningTrace
 from kinst.session.values import TracePlan
 
-# Reasons of End after which a command that still runs cannot be asked to end.
+# Reasons of End after which the command is over, or cannot be ended.
 _COMMAND_OVER = ("command", "panic", "hang", "gone")
 
 
@@ -37,10 +37,10 @@ class Trace:
     """A program that is ready to run; Machine.trace() makes it.
 
     Iterating it traces: it yields Record, Aggregation, Lost, Fault, Message, Output of the command
-    and what a program asks of its client (Shell, Reopen, Truncate, OptionSet), in the order in
-    which they happened, and End at last.  events() yields the same in bulk, for renderers.  A
-    trace runs once.  It stops when stop() is called, from any thread or signal handler, and is
-    undone by close(), which leaving a with block calls.
+    and requests of the program to its client (Shell, Reopen, Truncate, OptionSet), in the order in
+    which they happened, and End as the last one.  events() yields them in bulk, for renderers.  A
+    trace runs once.  stop() ends it, from any thread or signal handler; close(), which leaving a
+    with block calls, undoes it.
     """
 
     def __init__(
@@ -51,8 +51,12 @@ class Trace:
         on_close: Callable[[bool], None],
         timeout: float | None = None,
     ) -> None:
-        """on_close: called once it is undone, with whether the command is over.  timeout: seconds
-        after which it ends, like one that was stopped."""
+        """Make a trace of a plan.
+
+        Args:
+            on_close: called once it is undone, with whether the command is over.
+            timeout: seconds after which it ends.
+        """
         self._running = running
         self._plan = plan
         self._command = command
@@ -72,22 +76,22 @@ class Trace:
 
     @property
     def schema(self) -> Schema:
-        """What its records mean: for renderers."""
+        """The layout of its records, for renderers."""
         return self._running.schema
 
     @property
     def options(self) -> Options:
-        """As compiled; a program may change some of them (OptionSet)."""
+        """Its options as compiled; a program may change some of them (OptionSet)."""
         return self._plan.compiled.options
 
     @property
     def matched(self) -> tuple[tuple[ProgramText, int], ...]:
-        """For each text of the program how many probes its descriptions have matched; nothing for
-        one that is planted in batches, as that is not known before."""
+        """For each text of the program, how many probes its descriptions have matched; empty for a
+        program in batches, of which that is not known before."""
         if self._plan.compiled.batch:
             return ()
-        left = {e.probe.id for e in self._plan.placement.running}
-        probes = {e.probe.id: e for e in self._plan.matched if e.probe.id in left}
+        running = {e.probe.id for e in self._plan.placement.running}
+        probes = {e.probe.id: e for e in self._plan.matched if e.probe.id in running}
         return tuple(
             (text, sum(c in clauses for e in probes.values() for c in e.clauses))
             for text, clauses in self._plan.compiled.texts
@@ -95,17 +99,17 @@ class Trace:
 
     @property
     def left_out(self) -> dict[int, str]:
-        """The instructions that its descriptions mean and that are not planted: address to the
-        reason."""
+        """The instructions that match and are not planted: address to reason."""
         return self._plan.left_out
 
     @property
     def sites(self) -> list[TracedSite]:
-        """The instructions that its probes are at, by address: each once, planted or refused."""
+        """The instructions of its probes by address, each once, planted or refused."""
         return self._plan.traced_sites
 
     def events(self) -> Iterator[Event]:
-        """Trace, in bulk.  After End, raises TargetError where the guest ended by itself."""
+        """Trace, and yield events in bulk.  After End, raises TargetError if the guest ended by
+        itself."""
         if self._events is None:
             if self._over:
                 raise KinstError("this trace is over", "trace the program again")
@@ -126,11 +130,12 @@ class Trace:
         self.close()
 
     def stop(self) -> None:
-        """Ask it to end: END fires, and what is left is yielded.  For signal handlers, too."""
+        """Ask the trace to end: END fires, and the remaining events follow.  For any thread or
+        signal handler."""
         self._running.stop()
 
     def aggregations(self) -> dict[str, Table]:
-        """All aggregations as they are now, by name; also after the end."""
+        """Return all aggregations by name, as they are now, or were at the end."""
         return tables_of(self._running.aggregations())
 
     def close(self) -> None:
@@ -147,7 +152,7 @@ class Trace:
 
 @contextmanager
 def stopped_after(trace: Trace, seconds: float | None) -> Iterator[None]:
-    """The trace is asked to end after so many seconds; None: it is not."""
+    """Ask the trace to end after so many seconds; None: do not."""
     if seconds is None:
         yield
         return

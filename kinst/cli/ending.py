@@ -1,4 +1,4 @@
-"""What ended a trace, for people, where the output does not tell."""
+"""Messages about the end of a trace that the output does not explain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kinst.events import End
 
 
 def ending_text(end: End, timeout: float | None, command: str) -> str:
-    """Return a sentence on an end that neither the program nor its user brought about, else "".
+    """Return a sentence about an end by --timeout, else "".
 
     Args:
         end: the last event.

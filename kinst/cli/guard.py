@@ -1,4 +1,4 @@
-"""What the kinst and inlinecall commands do about errors: one line, and an exit status.
+"""How the kinst and inlinecall commands report errors: one line, and an exit status.
 
 Tested by tests/cli/test_standard_files.py.
 """
@@ -28,15 +28,14 @@ class UsageError(KinstError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that ends the command.  number: which."""
+    """A signal that ends the command."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """Ctrl-C, or no memory, while modules are still being imported, which takes a second: no
-    traceback either."""
+    """Report Ctrl-C, or a lack of memory, in one line while modules are still imported."""
     name = os.path.basename(sys.argv[0])
     if issubclass(kind, KeyboardInterrupt):
         print(f"{name}: interrupted", file=sys.stderr)
@@ -47,8 +46,8 @@ def _uncaught(kind: type[BaseException], error: BaseException, where: TracebackT
 
 
 def _unraisable(said: Any) -> None:
-    """What cannot be raised where it came up (in a callback of a library, in a finaliser): a signal
-    that is to end kinst arrives again, and what is short will be short again."""
+    """Handle what cannot be raised where it happened (a callback of a library, a finaliser): send a
+    signal that ends kinst again; ignore a shortage, which will happen again."""
     error = said.exc_value
     if isinstance(error, Interrupted):
         threading.Thread(target=_again, args=(error.number,), daemon=True).start()
@@ -66,10 +65,10 @@ sys.unraisablehook = _unraisable
 
 
 def standard_files() -> None:
-    """Make stdin, stdout and stderr usable where the command was started without them.
+    """Make stdin, stdout and stderr usable if the command was started without them.
 
-    Otherwise the next file to be opened would take their place.  What is read is empty, writing
-    to stdout is an error as it would be in C (EBADF), messages are lost.
+    Otherwise the next file to be opened would take their place.  Reading yields nothing, writing to
+    stdout is an error as it would be in C (EBADF), messages are lost.
     """
     for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -87,24 +86,26 @@ def standard_files() -> None:
 
 
 def _whole(file: TextIO) -> TextIO:
-    """The same file, so that all that is written to it is.
+    """Wrap the file so that short writes are completed.
 
-    With PYTHONUNBUFFERED Python leaves out what one write(2) did not take, as when a signal comes
-    while a pipe is full (TextIOWrapper over a raw file).  write() flushes: nothing waits longer."""
+    With PYTHONUNBUFFERED (TextIOWrapper over a raw file) Python drops what one write(2) did not
+    take, as when a signal arrives while a pipe is full.  write() flushes, so nothing waits longer.
+    """
     if not isinstance(file.buffer, io.RawIOBase):
         return file
     return open(file.fileno(), "w", encoding=file.encoding, errors=file.errors, closefd=False)
 
 
 def _forget(file: TextIO) -> None:
-    """What is still to be written to a file goes nowhere, so that closing it does not fail."""
+    """Discard what is still buffered for a file, so that closing it does not fail."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
 
 
 def write(file: TextIO, text: str) -> None:
-    """Write text to a file at once.  A full disk is an error for people: raises KinstError, and
-    BrokenPipeError when nobody reads any more."""
+    """Write text to a file at once.
+
+    Raises KinstError for a full disk and the like, BrokenPipeError if the reader is gone."""
     try:
         file.write(text)
         file.flush()
@@ -118,9 +119,9 @@ def write(file: TextIO, text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Write one message to stderr; it is lost when nobody reads them.
+    """Write one message to stderr; it is lost if stderr is closed.
 
-    On a terminal it takes the place of a line of progress (kinst.cli.progress).
+    On a terminal it replaces the line of progress (kinst.cli.progress).
     """
     with suppress(KinstError, BrokenPipeError):
         end = "\x1b[K\n" if sys.stderr.isatty() else "\n"
@@ -128,10 +129,10 @@ def say(text: str) -> None:
 
 
 def _end_by(number: int) -> int:
-    """End this process by a signal, so that a shell sees that it did."""
+    """End this process by a signal, so that a shell sees the signal."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-    return 128 + number  # where the signal is blocked
+    return 128 + number  # if the signal is blocked
 
 
 def guarded(
@@ -139,11 +140,13 @@ def guarded(
     name: str,
     complain: Callable[[KinstError], None],
 ) -> int:
-    """The exit status of the command `name`, which `work` returns or an error of it makes.
+    """Do the work of a command, and return the exit status: that of `work`, or of its error.
 
-    complain: says what is wrong, in one line; after a wrong command line a second one points to
-    --help.  Every error that a user can cause becomes one line; KINST_TRACEBACK lets a
-    defect through.
+    Every error that a user can cause becomes one line; KINST_TRACEBACK lets a defect through.
+
+    Args:
+        name: of the command; after a wrong command line a second line points to its --help.
+        complain: prints an error.
     """
     try:
         return work()

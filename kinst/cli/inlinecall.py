@@ -1,7 +1,7 @@
-"""The inlinecall command: where an inline function was declared, and where its copies are.
+"""The inlinecall command: where an inline function is declared, and where its copies are.
 
-After Christos Margiolis' inlinecall(1), whose output format this keeps.  Needs no target, and
-with the index present nothing but the standard library: it answers in a tenth of a second.
+The output format is that of Christos Margiolis' inlinecall(1).  It needs no target and, once the
+index exists, only the standard library: it answers in a tenth of a second.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class InlinecallOptions:
 
 
 def parse(words: Sequence[str]) -> InlinecallOptions:
-    """The command line without the program's name.  Raises UsageError."""
+    """Read the command line without the program's name.  Raises UsageError."""
     names, as_json, options = [], False, True
     for word in words:
         if options and word == "--":
@@ -45,16 +45,16 @@ def parse(words: Sequence[str]) -> InlinecallOptions:
         elif options and word == "--json":
             as_json = True
         elif options and word.startswith("-") and len(word) > 1:
-            raise UsageError(f"unknown option {word}")
+            raise UsageError(f"unknown option {word}", "inlinecall --help")
         else:
             names.append(word)
     if len(names) != 2 or not names[0]:
-        raise UsageError("a function and a file are needed")
+        raise UsageError("a function and a file are needed", "inlinecall FUNCTION FILE")
     return InlinecallOptions(names[0], names[1], as_json)
 
 
 def place(file: str, line: int) -> str:
-    """file:line, as far as it is known."""
+    """Return file:line, "" if they are not known."""
     return f"{file}:{line}" if file else ""
 
 
@@ -65,7 +65,7 @@ def _columns(bounds: str, called: str, caller: str) -> str:
 
 
 def as_text(functions: Sequence[InlineFunction]) -> str:
-    """The declarations and copies in inlinecall(1)'s format, one line for each range."""
+    """Return declarations and copies in inlinecall(1)'s format, one line for each range."""
     lines = []
     for function in functions:
         lines.append(place(function.decl_file, function.decl_line) or function.name)
@@ -79,7 +79,7 @@ def as_text(functions: Sequence[InlineFunction]) -> str:
 
 
 def copy_as_json(copy: CopyOfInline) -> dict[str, object]:
-    """One copy, for --json; null is what the file does not say."""
+    """Return one copy for --json; null for what the file does not say."""
     return {
         "entry": copy.entry,
         "ranges": [[part.low, part.high] for part in copy.ranges],
@@ -91,8 +91,8 @@ def copy_as_json(copy: CopyOfInline) -> dict[str, object]:
 
 
 def as_json(functions: Sequence[InlineFunction]) -> str:
-    """The declarations and copies as one JSON list."""
-    found = [
+    """Return declarations and copies as one JSON list."""
+    rows = [
         {
             "function": function.name,
             "decl_file": function.decl_file or None,
@@ -101,11 +101,11 @@ def as_json(functions: Sequence[InlineFunction]) -> str:
         }
         for function in functions
     ]
-    return json.dumps(found, indent=1) + "\n"
+    return json.dumps(rows, indent=1) + "\n"
 
 
 def run(wanted: InlinecallOptions) -> str:
-    """What the command prints.  Raises KinstError; says on stderr what was skipped."""
+    """Return what the command prints; messages go to stderr.  Raises KinstError."""
     functions = inline_functions(
         wanted.file,
         wanted.function,
@@ -116,10 +116,10 @@ def run(wanted: InlinecallOptions) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The inlinecall command.  argv: without the program's name; sys.argv when None.
+    """Run the inlinecall command, and return its exit status: 0, 1 for an error (one line on
+    stderr), 2 for a wrong command line.
 
-    Exit status: 0, 1 for an error (one line on stderr), 2 for a wrong command line.
-    """
+    argv: the words without the program's name; None for sys.argv's."""
     words = list(sys.argv[1:] if argv is None else argv)
     standard_files()
 

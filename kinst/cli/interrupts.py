@@ -1,4 +1,4 @@
-"""Signals that end a trace, or kinst.
+"""Signals that end a trace, or kinst itself.
 
 Tested by tests/vm/endings/test_signals.py and tests/vm/endings/test_endings.py.
 """
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Interrupts:
-    """Ctrl-C, SIGTERM and SIGHUP.  The first asks a trace to end, the second ends kinst at once,
-    and so does the first where there is no trace yet (booting, compiling, -l).
+    """Ctrl-C, SIGTERM and SIGHUP.  The first one asks the trace to end, and the second one ends
+    kinst at once, as the first one does before there is a trace (booting, compiling, -l).
 
-    SIGHUP stays ignored where kinst was started with nohup(1)."""
+    SIGHUP stays ignored if kinst was started with nohup(1)."""
 
     def __init__(self) -> None:
         self._arrivals = 0
@@ -34,9 +34,9 @@ class Interrupts:
         self._trace.stop()
 
     def end(self, trace: Trace) -> None:
-        """From now on the first signal asks this trace to end."""
+        """Let the next signal ask this trace to end."""
         self._trace = trace
 
     def over(self) -> None:
-        """That trace is over, and the next signal ends kinst as if there had been none."""
+        """Forget that trace: the next signal ends kinst."""
         self._trace = None

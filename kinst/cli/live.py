@@ -1,4 +1,4 @@
-"""A table on the whole terminal, and the keys that are pressed; for kinst top.
+"""A table on the whole terminal, and its keys; for kinst top.
 
 Tested by tests/cli/test_top_terminal.py.
 """
@@ -32,29 +32,32 @@ KEYS = {
     b"\t": "tab", b" ": "space",
 }  # fmt: skip
 HELP = "q quits   ←→ or 1-9 sorts   r reverses   ↑↓ goes on   space pauses   tab: next aggregation"
-_NOTES = 3  # lines below the table for what is said
+_NOTES = 3  # lines for messages below the table
 
 
 def keys_in(data: bytes) -> list[str]:
-    """The keys that a terminal sends these bytes for; what is unknown is left out."""
-    found = []
+    """Return the keys that a terminal sends these bytes for; unknown bytes are skipped."""
+    keys = []
     while data:
         code = next((one for one in KEYS if data.startswith(one)), data[:1])
         name = KEYS.get(code) or code.decode("ascii", "ignore")
         if name.isprintable() and name:
-            found.append(name)
+            keys.append(name)
         data = data[len(code) :]
-    return found
+    return keys
 
 
 class Screen:
-    """A context manager: leaving it gives the terminal back as it was.
+    """Tables of aggregations on the whole terminal, drawn when show() gets one and at each key.
 
-    stop: asks the trace to end.  The tables are shown as show() gets them, and again whenever a
-    key was pressed."""
+    A context manager: leaving it restores the terminal.
+
+    Attributes:
+        stop: asks the trace to end.
+    """
 
     def __init__(self, title: str) -> None:
-        """Raises UsageError where there is no terminal."""
+        """Raises UsageError if there is no terminal."""
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             hint = "kinst without a command prints the same aggregation"
             raise UsageError("kinst top needs a terminal", hint)
@@ -91,7 +94,7 @@ class Screen:
             os.close(self._over)
 
     def show(self, aggregation: Aggregation) -> None:
-        """An aggregation has these values now."""
+        """Show the values that an aggregation has now."""
         with self._lock:
             table = self._tables.setdefault(aggregation.name, TopTable(aggregation))
             table.take(aggregation, time.monotonic())
@@ -99,13 +102,13 @@ class Screen:
                 self._live.refresh()
 
     def note(self, text: str) -> None:
-        """Something to be read below the table."""
+        """Show a message below the table."""
         with self._lock:
             self._notes += [line for line in text.splitlines() if line.strip()]
             self._live.refresh()
 
     def last(self) -> None:
-        """The table once more, on the terminal's ordinary screen: what it showed at the end."""
+        """Print the last table on the terminal's ordinary screen."""
         table = self._table
         if table is not None and len(table):
             self._console.print(self._body(table, self._height))
@@ -158,14 +161,14 @@ class Screen:
             return Group(head, body, foot)
 
     def _body(self, table: TopTable, height: int) -> Table:
-        made = Table(box=None, expand=True, pad_edge=False, header_style="reverse")
+        shown = Table(box=None, expand=True, pad_edge=False, header_style="reverse")
         last = len(table.columns) - 1
         for k, name in enumerate(table.columns):
             mark = ("▲" if table.reverse else "▼") if k == table.sorted_by else ""
-            made.add_column(
+            shown.add_column(
                 Text(f"{name}{mark}"), justify="left" if k in (0, last) else "right",
                 no_wrap=True, overflow="ellipsis", ratio=1 if k == 0 else None,
             )  # fmt: skip
         for row in table.cells(height):
-            made.add_row(*(Text(cell) for cell in row))
-        return made
+            shown.add_row(*(Text(cell) for cell in row))
+        return shown

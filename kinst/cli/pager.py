@@ -1,4 +1,4 @@
-"""Long text on a terminal goes through the user's pager."""
+"""The user's pager, for long text on a terminal."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import sys
 
 from kinst.cli.guard import write
 
-FALLBACK = (132, 24)  # columns and lines where there is no terminal
-NOT_FOUND = 127  # what a shell says of a program that is not there
+FALLBACK = (132, 24)  # columns and lines if there is no terminal
+NOT_FOUND = 127  # a shell's status for a missing program
 
 
 def columns() -> int:
-    """Of the terminal, or of its stand-in."""
+    """Return the columns of the terminal."""
     return shutil.get_terminal_size(FALLBACK).columns
 
 
 def has_colours() -> bool:
-    """Whether standard output takes them (no-color.org)."""
+    """Return whether standard output takes colours (no-color.org)."""
     wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
     return sys.stdout.isatty() and wanted
 
 
 def show(text: str) -> None:
-    """On a terminal, by $KINST_PAGER, $PAGER or less where the text is longer than that; as it is
-    elsewhere, and where there is no such program."""
+    """Print a text; on a terminal that is too small for it, by $KINST_PAGER, $PAGER or less, if that
+    exists."""
     pager = os.environ.get("KINST_PAGER", os.environ.get("PAGER", "less"))
     lines = shutil.get_terminal_size(FALLBACK).lines
     if sys.stdout.isatty() and pager not in ("", "cat") and text.count("\n") >= lines:
-        # Colours as they are, long lines cut; what was shown stays.
+        # Pass colours on, cut long lines, and leave the text on the screen.
         environment = {"LESS": "RSX", **os.environ}
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pager's
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pager handles Ctrl-C
         try:
             data = text.encode("utf-8", "surrogateescape")
             done = subprocess.run(shlex.split(pager), input=data, env=environment, check=False)

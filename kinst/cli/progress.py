@@ -16,15 +16,13 @@ from typing import TextIO
 
 WIDTH = 24  # characters of the bar
 TERMINAL_SECONDS = 0.1  # between two drawings of the line
-LOG_SECONDS = 10.0  # between two lines about the same work where there is no terminal
+LOG_SECONDS = 10.0  # between two lines about the same work without a terminal
 _ERASE = "\r\x1b[K"
 
 
 class Progress:
-    """Called with what is being done and which part of it is done: 0 to 1, None when unknown.
-
-    name: the command's, in front of every line.  log: whether anything is written where there is
-    no terminal.  A part of 1 ends the work.
+    """Shows what is being done and which part of it is done: 0 to 1, None if unknown.  A part of 1
+    ends the work.
     """
 
     def __init__(
@@ -35,7 +33,13 @@ class Progress:
         *,
         log: bool = True,
     ) -> None:
-        """out: sys.stderr, as it is at each call, when None."""
+        """Show the progress of a command.
+
+        Args:
+            name: of the command, at the start of every line.
+            out: None for sys.stderr, as it is at each call.
+            log: whether to write if there is no terminal.
+        """
         self._name = name
         self._out = out
         self._clock = clock
@@ -92,6 +96,6 @@ class Progress:
 
 
 def _write(out: TextIO, text: str) -> None:
-    with suppress(OSError):  # nobody reads it
+    with suppress(OSError):  # stderr is closed
         out.write(text)
         out.flush()

@@ -1,4 +1,4 @@
-"""What the system has run out of, where that is why something failed: said in one line.
+"""Shortages of the system (memory, files, disk) that made something fail, as one line.
 
 Tested by tests/vm/endings/test_starved.py.
 """
@@ -22,20 +22,20 @@ _BY_NUMBER = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
 }
-# What libraries say where the number of the error is lost.
+# Messages of libraries that do not give the number of the error.
 _BY_TEXT = {
     "start new thread": _PROCESSES,
     "allocate memory": _MEMORY,
-    "map segment": _MEMORY,  # the dynamic linker's
+    "map segment": _MEMORY,  # by the dynamic linker
     "Out of memory": _MEMORY,
     "open files": _FILES,
 }
 
 
 def shortage(error: BaseException) -> KinstError | None:
-    """The error for people where this one, or one behind it, says that there is no more memory, no
-    file descriptor, process or room on a disk; None for any other."""
-    for one in _behind(error):
+    """Return the error for people if this one, or one of its causes, says that memory, file
+    descriptors, processes or room on a disk ran out; None for any other."""
+    for one in _causes(error):
         found = _of(one)
         if found is not None:
             message, hint = found
@@ -55,8 +55,8 @@ def _of(error: BaseException) -> tuple[str, str] | None:
     return None
 
 
-def _behind(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those it was raised from or while they were dealt with."""
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and those that it was raised from or while handling."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:

@@ -10,7 +10,7 @@ from kinst.cli.progress import Progress
 
 
 def source_lines(given: str, release: str, files: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return the lines of those of the files that are there; say why if there are none.
+    """Return the lines of the source files that exist; say why if there are none.
 
     Args:
         given: of --source, or "".
@@ -25,5 +25,5 @@ def source_lines(given: str, release: str, files: Sequence[str]) -> dict[str, Se
         return {}
     found = read_sources(place, files, Progress("kinst"))
     if files and not found:
-        say(f"kinst: {place} has none of the source files, such as {files[0]}")
+        say(f"kinst: no source text is shown: {place} has no {files[0]} nor any other of its files")
     return found

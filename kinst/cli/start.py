@@ -1,5 +1,4 @@
-"""Where the command kinst begins: what a shell asks while somebody types is answered without the
-rest.
+"""Start of the kinst command: a shell's completion is answered without loading the rest.
 
 Tested by tests/cli/test_completion_shells.py.
 """
@@ -11,22 +10,21 @@ import resource
 import sys
 from importlib import import_module
 
-# OpenBLAS comes with numpy, and begins by starting a thread for each CPU.  None has work here, and
-# where there is no room for one it ends the process.
+# OpenBLAS comes with numpy and starts a thread for each CPU.  kinst has no work for them, and
+# OpenBLAS ends the process if it cannot start one.
 THREADS = "OPENBLAS_NUM_THREADS"
-# Bytes of address space with which the libraries can be loaded; OpenBLAS and others do not fail in
-# order where they have less.
+# Bytes of address space that the libraries need to load; with less, OpenBLAS and others crash.
 LEAST = 320_000_000
 COMPLETE = "--complete"  # how the shells' functions ask; see kinst.cli.completion
 
 
 def main() -> int:
-    """The kinst command; its exit status."""
+    """Run the kinst command and return its exit status."""
     words = sys.argv[1:]
     if words[:1] == [COMPLETE]:
         asked: int = import_module("kinst.cli.completion.answer").answer(words[1:])
         return asked
-    import_module("kinst.cli.guard")  # what goes wrong from here on is said in one line
+    import_module("kinst.cli.guard")  # from here on errors are one line
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if 0 <= limit < LEAST:
         print(f"kinst: out of memory (ulimit -v allows {limit // 1024} kB)", file=sys.stderr)
@@ -35,7 +33,7 @@ def main() -> int:
     os.environ.setdefault(THREADS, "1")
     command = import_module("kinst.cli.command")
     if not chosen:
-        del os.environ[THREADS]  # programs that kinst starts have nothing to do with it
+        del os.environ[THREADS]  # not for programs that kinst starts
     status: int = command.main(words)
     return status
 

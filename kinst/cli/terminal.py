@@ -1,7 +1,7 @@
-"""--shell: this terminal becomes that of a shell in the guest, while the trace runs.
+"""--shell: this terminal becomes that of a shell in the guest while the trace runs.
 
-What is typed goes to the guest as it is, Ctrl-C too, so that it is the guest's kernel that makes
-signals of it; Ctrl-] alone is kinst's.  What kinst itself prints is shown as ever.
+Typed bytes go to the guest unchanged, Ctrl-C too: the guest's kernel makes signals of them.  Only
+Ctrl-] is kinst's.  What kinst itself prints is shown as before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INPUT, _LOCAL, _CHARACTERS = 0, 3, 6
 
 
 def shell_command(environment: Mapping[str, str]) -> str:
-    """For the guest: the user's shell, where it is there."""
+    """Return the guest's command: the user's shell if the guest has it, else sh."""
     kind = shlex.quote(environment.get("TERM", "dumb"))
     return f'export TERM={kind}; [ -x "$SHELL" ] || SHELL=/bin/sh; exec "$SHELL"'
 
@@ -33,10 +33,14 @@ def shell_command(environment: Mapping[str, str]) -> str:
 class HostTerminal:
     """The Terminal protocol (core/machine.py) for the terminal that kinst was started on.
 
-    A context manager: leaving it gives the terminal back.  stop: asks the trace to end."""
+    A context manager: leaving it restores the terminal.
+
+    Attributes:
+        stop: asks the trace to end.
+    """
 
     def __init__(self, descriptor: int = 0) -> None:
-        """Raises UsageError where that is no terminal."""
+        """Raises UsageError if the descriptor is not a terminal."""
         if not os.isatty(descriptor):
             raise UsageError("--shell needs a terminal", "-c runs a command without one")
         self.stop: Callable[[], None] = lambda: None
@@ -58,8 +62,8 @@ class HostTerminal:
         os.close(self._write)
 
     def size(self) -> tuple[int, int]:
-        found = os.get_terminal_size(self._write)
-        return found.lines or 24, found.columns or 80
+        size = os.get_terminal_size(self._write)
+        return size.lines or 24, size.columns or 80
 
     def show(self, data: bytes) -> None:
         while data:
@@ -75,8 +79,8 @@ class HostTerminal:
         self._thread.start()
 
     def _raw(self) -> list[Any]:
-        """As termios(3)'s cfmakeraw(), but what is written is treated as before: lines that kinst
-        writes end with a carriage return as well."""
+        """Return raw mode as termios(3)'s cfmakeraw() sets it, but with output processing left on:
+        lines that kinst writes get their carriage return."""
         raw = list(self._before)
         raw[_INPUT] &= ~(
             termios.IGNBRK | termios.BRKINT | termios.PARMRK | termios.ISTRIP | termios.INLCR
@@ -110,5 +114,5 @@ class HostTerminal:
                 if escape or not data:
                     self.stop()
                     return
-        except Exception:  # the guest or the terminal is gone: the trace tells what happened
+        except Exception:  # the guest or the terminal is gone: the trace reports it
             self.stop()

@@ -37,20 +37,28 @@ _SAYS_FAIL = re.compile(r"^\s*#\s*pragma\s+D\s+option\s+fail\b", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A test file that was read.  error: why it cannot be run, "" where it can."""
+    """A test file that was read."""
 
     path: str
+    # None if it cannot be run.
     file: TestFile | None
+    # Why it cannot be run, or "".
     error: str = ""
 
     @property
     def points(self) -> int:
-        """How many results it has: its trace, and its TEST clauses."""
+        """How many results it has: one for its trace, and one for each TEST clause."""
         return 1 + (len(self.file.tests) if self.file is not None else 0)
 
 
 class Runner:
-    """A context manager: leaving it ends the machine.  interrupted: Ctrl-C has come."""
+    """Runs test files on one machine.
+
+    A context manager: leaving it ends the machine.
+
+    Attributes:
+        interrupted: whether Ctrl-C was pressed.
+    """
 
     def __init__(self, request: Request, interrupts: Interrupts, seconds: float) -> None:
         """seconds: for a file's trace, unless the file or the request says so."""
@@ -67,13 +75,13 @@ class Runner:
         self._drop()
 
     def _drop(self) -> None:
-        """End the machine; the next file gets another one."""
+        """End the machine; the next file gets a new one."""
         machine, self._machine = self._machine, None
         if machine is not None:
             machine.close()
 
     def read(self, path: str) -> PlannedFile:
-        """An error in it is a result, too."""
+        """Read a test file; an error in it is a result, too."""
         try:
             with open(path, encoding="utf-8", errors="surrogateescape") as file:
                 return PlannedFile(path, read_test_file(file.read(), path))
@@ -83,7 +91,7 @@ class Runner:
             return PlannedFile(path, None, f"failed to open {path}: {error.strerror}")
 
     def run(self, planned: PlannedFile) -> FileReport:
-        """Trace a file's program, and see what holds."""
+        """Trace a file's program, and check its tests."""
         began = time.monotonic()
         run = _FileRun(planned.path)
         if planned.file is None:
@@ -104,7 +112,7 @@ class Runner:
             run.fail(_compile_error(error) if isinstance(error, DError) else str(error))
         self._interrupts.over()
         self.interrupted = run.end is not None and run.end.reason == "interrupted"
-        # What a kernel that has complained does next is nothing to judge another file by.
+        # A kernel that has complained must not be used for another file.
         if run.complained or (run.end is not None and run.end.reason in ("panic", "hang", "gone")):
             with suppress(KinstError):
                 self._drop()
@@ -152,7 +160,11 @@ def _compile_error(error: DError) -> str:
 
 
 class _FileRun:
-    """What a file's trace says.  complained: so has the kernel."""
+    """The trace of one file.
+
+    Attributes:
+        complained: whether the kernel has complained.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -163,13 +175,15 @@ class _FileRun:
         self._measured: TraceResults | None = None
 
     def fail(self, message: str) -> None:
-        """The first line is why; what is below it, the console's end, is output."""
+        """Record a failure: its first line is the reason, the others (the console) are output."""
         first, *more = message.splitlines()
         self.trouble = self.trouble or first
         self._text += [f"{line}\n" for line in more]
 
     def follow(self, trace: Trace, clauses: int) -> None:
-        """clauses: how many at the program's end are those that read variables."""
+        """Run the trace to its end.
+
+        clauses: how many clauses at the program's end read variables for assertions."""
         every = [clause.index for clause, _ in trace.schema.clauses()]
         first = max(every, default=-1) + 1 - clauses
         reads: list[Sequence[Given] | None] = [None] * clauses
@@ -205,7 +219,7 @@ class _FileRun:
                 if event.text.startswith("kinst: exit status "):
                     self.trouble = event.text.removeprefix("kinst: ")
             case Shell():
-                raise KinstError("system() has no place in a test", "take it out")
+                raise KinstError("system() cannot be used in a test", "take it out")
             case End():
                 self.end = event
 
@@ -223,7 +237,7 @@ class _FileRun:
     def _of_trace(self, file: TestFile | None) -> Verdict:
         trouble = self.trouble
         if not trouble and self.end is not None and self.end.reason == "interrupted":
-            trouble = "it was interrupted"
+            trouble = "the trace was interrupted"
         status = self.end.status if self.end is not None else 0
         if not trouble and status and file is not None and not _asks_status(file):
             reason = self.end.reason if self.end is not None else ""
@@ -240,7 +254,7 @@ def _asks_status(file: TestFile) -> bool:
 
 
 def _part(batch: Batch, mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Batch:
-    """Those records of a batch for which the mask is true."""
+    """Return the records of a batch for which the mask is true."""
     following = batch.following[mask] if batch.following is not None else None
     return replace(
         batch, offsets=batch.offsets[mask], clauses=batch.clauses[mask], following=following

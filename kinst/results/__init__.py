@@ -1,4 +1,4 @@
-"""What a trace leaves behind, as plain Python values, and as pandas' where that is installed.
+"""The results of a trace as plain Python values, and as pandas' if that is installed.
 
 Tested by tests/test_api_docs.py and tests/views/test_verdicts.py.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kinst.core.errors import KinstError
@@ -15,7 +15,7 @@ from kinst.events import Aggregation, Bucket, Fault, Key, Lost, Record, Value
 
 
 def _html() -> Any:
-    """What notebooks need, and nothing else."""
+    """Load what only notebooks need."""
     return importlib.import_module("kinst.results.html")
 
 
@@ -27,12 +27,15 @@ def _pandas() -> Any:
 
 
 class Table(dict[Key, int | tuple[Bucket, ...]]):
-    """One aggregation: a dict by key tuple, () where it has no keys, in the order in which
-    dtrace(1) shows it.  A value is a number or, for quantize() and its like, the buckets that
-    have data, lowest first.
+    """One aggregation: a dict by key tuple, () if it has no keys, in the order in which dtrace(1)
+    shows it.  A value is a number or, for quantize() and its like, the buckets that have data,
+    lowest first.
 
-    name: without the @.  function: count, sum, ... quantize.  key_types: D types of the keys.
-    expression, unit, key_names: as of events.Aggregation.
+    Attributes:
+        name: without the @.
+        function: count, sum, ... quantize.
+        key_types: D types of the keys.
+        expression, unit, key_names: see events.Aggregation.
     """
 
     def __init__(self, aggregation: Aggregation) -> None:
@@ -46,21 +49,21 @@ class Table(dict[Key, int | tuple[Bucket, ...]]):
 
     @property
     def aggregation(self) -> Aggregation:
-        """The same as an event."""
+        """This table as an event."""
         return Aggregation(
             self.name, self.function, self.key_types, self, self.expression, self.unit,
             self.key_names,
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
-        """A table for notebooks, with bars for distributions."""
+        """Show a table in notebooks, with bars for distributions."""
         return str(_html().aggregation_html(self.aggregation))
 
     def to_pandas(self) -> Any:
-        """A DataFrame: a row for each key, or for each bucket of each key.
+        """Return a DataFrame with a row for each key, or for each bucket of each key.
 
         Columns: key1, key2, ...; value, or low, high and count (low inclusive, high not; NaN for
-        no bound).  Raises KinstError where there is no pandas."""
+        no bound).  Raises KinstError if pandas is not installed."""
         pandas = _pandas()
         names = [f"key{k}" for k in range(1, len(self.key_types) + 1)]
         rows: list[dict[str, object]] = []
@@ -76,7 +79,7 @@ class Table(dict[Key, int | tuple[Bucket, ...]]):
 
 
 def tables_of(aggregations: Iterable[Aggregation]) -> dict[str, Table]:
-    """Aggregations by name."""
+    """Return aggregations by name."""
     return {one.name: Table(one) for one in aggregations}
 
 
@@ -84,12 +87,12 @@ class Records(list[Record]):
     """Records in the order in which they happened."""
 
     def _repr_html_(self) -> str:
-        """A table for notebooks."""
+        """Show a table in notebooks."""
         return str(_html().records_html(self))
 
     def to_pandas(self) -> Any:
-        """A DataFrame: a row for each record, with a column for each value that a clause traces,
-        by its expression.  Raises KinstError where there is no pandas."""
+        """Return a DataFrame with a row for each record and a column for each value that a clause
+        traces, named by its expression.  Raises KinstError if pandas is not installed."""
         pandas = _pandas()
         columns = ["time_ns", "cpu", "probe", "clause"]
         rows = []
@@ -107,7 +110,7 @@ class Records(list[Record]):
 
 
 def _named(record: Record) -> Iterator[tuple[str, Value]]:
-    """Its values by names that differ: where an expression comes twice, with its position."""
+    """Yield a record's values by unique names: an expression that occurs twice has its position."""
     names = [value.name for value in record.values]
     for k, value in enumerate(record.values, 1):
         alone = value.name and names.count(value.name) == 1
@@ -116,24 +119,25 @@ def _named(record: Record) -> Iterator[tuple[str, Value]]:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A trace that is over.
+    """The results of a trace that is over."""
 
-    aggregations: by name, as they were at the end.  records: of all clauses that trace something.
-    output: what the command wrote in the guest.  status: of the program's exit(), else 0.
-    reason: as of events.End.  messages: for people.
-    """
-
+    # By name, as they were at the end.
     aggregations: Mapping[str, Table]
+    # Of all clauses that trace something.
     records: Records
+    # What the command wrote in the guest.
     output: bytes
+    # Of exit(), else of the command, else 0.
     status: int
+    # Why the trace ended, see events.End.
     reason: str
+    # What was dropped, which clauses failed, and messages for people.
     lost: tuple[Lost, ...] = ()
     faults: tuple[Fault, ...] = ()
-    messages: tuple[str, ...] = field(default=())
+    messages: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
-        """All of it for notebooks: tables, distributions, records, output."""
+        """Show everything in notebooks: tables, distributions, records, output."""
         ending = f"ended: {self.reason}, status {self.status}"
         told = [
             *(one.text for one in self.lost),
@@ -146,7 +150,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """A command that ran in the guest without a trace."""
+    """The result of a command that ran in the guest without a trace."""
 
     output: bytes
     status: int

@@ -1,7 +1,7 @@
 """Results as HTML, for notebooks: tables of values, and bars for distributions.
 
-Colours are those of the page around: only bars and lines have some of their own, which are seen on
-light and on dark ground.
+Colours are those of the page; only bars and lines have their own, which are visible on light and on
+dark pages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ table.kinst .bar i { display: block; height: 11px; margin-top: 4px; background: 
 
 
 def aggregation_html(table: Aggregation) -> str:
-    """An aggregation as a table: a row for each key, or for each bucket of each key."""
+    """Return an aggregation as a table: a row for each key, or for each bucket of each key."""
     names = table.key_names or tuple(f"key{k}" for k in range(1, len(table.keys) + 1))
     distributed = any(isinstance(value, tuple) for value in table.rows.values())
     heads = [_head(name) for name in names]
@@ -52,7 +52,7 @@ def aggregation_html(table: Aggregation) -> str:
 
 
 def _buckets(key: Sequence[str], row: Sequence[Bucket], unit: str) -> Iterator[str]:
-    """A row for each bucket that has values; the key stands in the first."""
+    """Yield a row for each bucket that has values; the first one has the key."""
     most = max((one.count for one in row), default=1)
     for number, one in enumerate(row):
         cells = [_cell(text if number == 0 else "") for text in key]
@@ -62,7 +62,7 @@ def _buckets(key: Sequence[str], row: Sequence[Bucket], unit: str) -> Iterator[s
 
 
 def records_html(records: Sequence[Record]) -> str:
-    """Records as a table, the first of them, with a column for each traced expression."""
+    """Return the first records as a table with a column for each traced expression."""
     shown = records[:MOST_ROWS]
     names = list(dict.fromkeys(value.name for record in shown for value in record.values))
     heads = [_head("time", "number"), _head("cpu", "number"), _head("probe"), *map(_head, names)]
@@ -86,8 +86,8 @@ def result_html(
     ending: str, aggregations: Iterable[Aggregation], records: Sequence[Record], output: bytes,
     told: Sequence[str],
 ) -> str:  # fmt: skip
-    """A whole trace: how it ended, its aggregations and records, what the command wrote, and what
-    went wrong."""
+    """Return a whole trace: how it ended, its aggregations and records, the command's output, and
+    what went wrong."""
     parts = [f"<p>{escape(ending)}</p>", *(f"<p>{escape(one)}</p>" for one in told)]
     parts += [aggregation_html(one) for one in aggregations]
     if records:

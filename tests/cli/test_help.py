@@ -53,6 +53,6 @@ def test_wrong_command_line(
 def test_wrong_command_line_of_inlinecall(capsys: pytest.CaptureFixture[str]) -> None:
     assert inlinecall.main(["fdget"]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "inlinecall: a function and a file are needed",
+        "inlinecall: a function and a file are needed (inlinecall FUNCTION FILE)",
         "Try 'inlinecall --help'.",
     ]
