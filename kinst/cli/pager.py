@@ -27,8 +27,8 @@ def has_colours() -> bool:
 
 
 def show(text: str) -> None:
-    """Print a text; on a terminal that is too small for it, by $KINST_PAGER, $PAGER or less, if that
-    exists."""
+    """Print a text; on a terminal that is too small for it, by $KINST_PAGER, $PAGER or less, if
+    that exists."""
     pager = os.environ.get("KINST_PAGER", os.environ.get("PAGER", "less"))
     lines = shutil.get_terminal_size(FALLBACK).lines
     if sys.stdout.isatty() and pager not in ("", "cat") and text.count("\n") >= lines:

@@ -101,14 +101,14 @@ def all_threads(read: Read, threads: Threads) -> Iterator[_Fields]:
             node = thread.word(threads.node)
             count += 1
             if count > MOST_THREADS:
-                raise TargetError("the guest's list of threads has no end")
+                raise TargetError("the guest's list of threads is damaged: it has no end")
         following = process.word(threads.next) - threads.next
         if following == threads.first:
             return
         process = _Fields(read, threads, following)
         count += 1
         if count > MOST_THREADS:
-            raise TargetError("the guest's list of processes has no end")
+            raise TargetError("the guest's list of processes is damaged: it has no end")
 
 
 def _used(threads: Threads, thread: _Fields, pointers: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -412,7 +412,7 @@ class PlantedRunning:
         if left:
             sites = "1 site" if left == 1 else f"{left} sites"
             raise TargetError(
-                f"{sites} could not be restored: a kprobe has been put there meanwhile",
+                f"{sites} could not be restored: a kprobe was put there",
                 "they are restored when it is taken off",
             )
         with suppress(TargetError):

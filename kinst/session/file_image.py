@@ -87,7 +87,7 @@ def _debug_of(request: Request, file: ElfFile, report: Report) -> ElfFile:
         return debug
     found = find_debug(file)
     for warning in found.warnings:
-        report.say(f"kinst: warning: {warning}")
+        report.say(f"kinst: {warning}")
     if found.file is None:
         raise KinstError(
             f"{file.path}: no debug information", "install its debug package, or build with -g"

@@ -48,7 +48,7 @@ def check_root(root: Path, isa: Isa) -> None:
         link = shell.readlink()
         shell = root / link.relative_to("/") if link.is_absolute() else shell.parent / link
     if not shell.is_file():
-        raise KinstError(f"--root {root}: there is no /bin/sh in it, which runs commands")
+        raise KinstError(f"--root {root}: it has no /bin/sh, which runs commands")
     machine = open_file(shell).machine
     if machine != isa.elf_machine:
         raise KinstError(

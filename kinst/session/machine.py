@@ -92,7 +92,7 @@ def _images(
         try:
             return files.folders
         except KinstError as error:
-            say(f"kinst: debug files of modules: {error}")
+            say(f"kinst: debug files of modules are not fetched: {error}")
             return files.found.folders
 
     def find(name: str) -> LoadedImage | None:
@@ -111,7 +111,7 @@ def _images(
             running = loaded_build_id(target, module)
             if running != found.elf.build_id:
                 say(
-                    f"kinst: {file} (build-id {found.elf.build_id or 'none'}) is not that of the"
+                    f"kinst: {file} (build-id {found.elf.build_id or 'none'}) does not belong to the"
                     f" loaded module {name} (build-id {running or 'not found'}): skipped"
                 )
                 return None

@@ -245,7 +245,7 @@ class Pump:
             except BlockingIOError:
                 left = deadline - time.monotonic()
                 if left <= 0 or not select.select([], [sock], [], left)[1]:
-                    raise TargetError(f"the guest takes nothing from its {name}") from None
+                    raise TargetError(f"the guest does not read its {name}") from None
             except OSError as error:
                 raise TargetError(f"the guest's {name} is closed") from error
 

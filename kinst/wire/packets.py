@@ -66,9 +66,7 @@ def parse_stop(packet: bytes) -> StopReply:
         fields = dict(part.split(":", 1) for part in text[2:].split(";") if ":" in part)
         return StopReply("stopped", int(text[:2], 16), fields.get("thread", ""))
     except ValueError as error:
-        raise TargetError(
-            f"the GDB stub sent a stop reply that makes no sense: {text!r}"
-        ) from error
+        raise TargetError(f"the GDB stub sent an invalid stop reply: {text!r}") from error
 
 
 def unhex(reply: bytes) -> bytes:

@@ -186,7 +186,7 @@ class InjectedCalls:
         at = before["rip"] - len(_SYSCALL)
         if self._process.read(at, len(_SYSCALL)) == _SYSCALL:
             return at
-        raise TargetError(f"process {self._pid} has no system call that kinst could use")
+        raise TargetError(f"process {self._pid} has no system call instruction that kinst can use")
 
     def call(self, number: int, *arguments: int) -> int:
         """Make a system call and return its result.  Raises TargetError if that is an error."""

@@ -60,5 +60,5 @@ def test_nothing_is_asked_without_it() -> None:
 
 def test_results_without_it() -> None:
     count = Aggregation("count", "count", SITE, {})
-    with pytest.raises(KinstError, match="the results have no @by"):
+    with pytest.raises(KinstError, match="the results lack @by"):
         MeasuringPlan((CODE,), "arg0").measured([count])

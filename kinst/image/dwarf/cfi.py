@@ -172,7 +172,7 @@ class Cfi:
         while code := read.number(1):
             letters += chr(code)
         if letters and not letters.startswith("z"):
-            raise KinstError(f"{self._name} with an augmentation that kinst does not know")
+            raise KinstError(f"{self._name} has an augmentation that kinst does not know")
         if version >= 4:
             read.number(2)  # sizes of an address and of a segment
         code_align, data_align = read.uleb(), read.sleb()

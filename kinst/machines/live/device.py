@@ -124,7 +124,9 @@ class Device:
         try:
             self._ask(3, _WRITE, _SCRATCH.pack(offset, size))
         except OSError as error:
-            raise TargetError(f"scratch cannot be made code: {error.strerror}") from error
+            raise TargetError(
+                f"scratch memory cannot be made executable: {error.strerror}"
+            ) from error
 
     def plant(
         self,
@@ -225,7 +227,7 @@ class Device:
         try:
             fcntl.ioctl(self._fd, _command(10, 0, 0))
         except OSError as error:
-            raise TargetError(f"scratch cannot be used again: {error.strerror}") from error
+            raise TargetError(f"scratch memory cannot be reused: {error.strerror}") from error
 
     def unplant(self) -> int:
         """Restore all sites; return how many could not be restored because another tracer's bytes
@@ -233,7 +235,9 @@ class Device:
         try:
             return int(_WORD.unpack(self._ask(5, _READ, bytes(_WORD.size)))[0])
         except OSError as error:
-            raise TargetError(f"the sites could not be restored: {error.strerror}") from error
+            raise TargetError(
+                f"the planted instructions could not be restored: {error.strerror}"
+            ) from error
 
     def beat(self) -> bool:
         """Send a heartbeat; return whether the module has restored all sites because there was none
@@ -281,7 +285,7 @@ def _check(fd: int) -> None:
         version = 0
     if version != VERSION:
         raise TargetError(
-            f"the module that is loaded is of another version of kinst's: {version}, not {VERSION}",
+            f"the loaded module is of another version of kinst: {version}, not {VERSION}",
             "rmmod kinst; where DKMS has built it, dkms remove kinst --all",
         )
 

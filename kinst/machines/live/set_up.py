@@ -101,7 +101,7 @@ def _check() -> None:
             "--vm traces a kernel for another machine",
         )
     if os.geteuid():
-        raise TargetError("--live is for root, with CAP_SYS_MODULE", "sudo kinst --live ...")
+        raise TargetError("--live needs root, with CAP_SYS_MODULE", "sudo kinst --live ...")
     locked = _lockdown()
     if locked:
         raise TargetError(

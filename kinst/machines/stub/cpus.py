@@ -100,7 +100,7 @@ class Debugger:
         self._need_stopped("registers can be read")
         if cpu not in self._registers:
             if not 0 <= cpu < len(self._threads):
-                raise TargetError(f"there is no CPU {cpu}: the stub has {len(self._threads)}")
+                raise TargetError(f"there is no CPU {cpu}: the GDB stub has {len(self._threads)}")
             self._registers[cpu] = self._file.read(self._threads[cpu])
         return self._registers[cpu]
 

@@ -252,7 +252,7 @@ class GuestMemory:
                 f"there is no room for {size >> 20} MB in reach of the kernel's text"
                 f" (the most in one piece there are {largest >> 20} MB)",
                 "ask for less with -x bufsize, aggsize, dynvarsize or scratch, or boot again:"
-                " the kernel is elsewhere then, but for --append nokaslr",
+                " the kernel is elsewhere then, unless --append nokaslr is given",
             )
 
         def worse(at: int) -> tuple[bool, int]:

@@ -207,7 +207,7 @@ class Guest(Target):
 
     def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
         if ranges and self._stub.running:
-            raise TargetError("the machine must be stopped before its memory is looked through")
+            raise TargetError("the machine must be stopped before its memory is searched")
         return pointers_in(self.qemu.own_memory() if ranges else (), ranges)
 
     def move(self, places: Mapping[int, int]) -> None:

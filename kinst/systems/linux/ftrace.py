@@ -148,7 +148,9 @@ class Ftrace:
             step = np.arange(count, dtype=np.uint64) * np.uint64(size)
             flags.append(step + np.uint64(records + flags_at))
         else:
-            raise KinstError("the running kernel's list of ftrace records has no end")
+            raise KinstError(
+                "the running kernel's list of ftrace records is damaged: it has no end"
+            )
         ip, where = np.concatenate(ips), np.concatenate(flags)
         order = np.argsort(ip, kind="stable")
         return ip[order], where[order]
@@ -251,7 +253,7 @@ class Ftrace:
         used = np.flatnonzero(free & (flags & np.uint64(enabled | count) != 0))
         if len(used):
             first = int(wanted[used[0]])
-            raise KinstError(f"ftrace has begun to use the function at {first:#x}")
+            raise KinstError(f"ftrace uses the function at {first:#x}")
         byte = flags[free] >> np.uint64(shift // 8 * 8) & np.uint64(0xFF) | np.uint64(
             1 << shift % 8
         )

@@ -172,7 +172,7 @@ class LinuxModules:
             if reader.number("state", 4) == LIVE:
                 live.append(self._read(reader))
             at = kernel.number(at)
-        raise KinstError("the running kernel's list of modules has no end")
+        raise KinstError("the running kernel's list of modules is damaged: it has no end")
 
     def at(self, address: int) -> Module | None:
         """Return the module whose code contains this address."""

@@ -373,7 +373,7 @@ def _refuse_panicked(kernel: LinuxMemory) -> None:
         return
     if word != b"\xff" * 4:
         raise TargetError(
-            "the guest's kernel has panicked, and nothing runs in it any more",
+            "the guest's kernel has panicked: nothing runs in it",
             "its console says why; start the guest again",
         )
 
