@@ -161,12 +161,20 @@ def _spelled(option: Option) -> str:
     return f"{option.name} {option.value}".rstrip()
 
 
-def own_options(words: Sequence[str], rows: Sequence[Option]) -> tuple[list[str], dict[str, str]]:
+def own_options(
+    words: Sequence[str], rows: Sequence[Option], *, alone: bool = False
+) -> tuple[list[str], dict[str, str]]:
     """Take a command's own options out of its words.
 
-    rows: what the command takes; those that kinst takes as well stay.  Return the other words, and
-    the values by option, "" for an option without one.  Raises UsageError."""
-    own = {option.name: option for option in rows if option.name not in options()}
+    Return the other words, and the values by option, "" for an option without one.
+
+    Args:
+        rows: what the command takes.
+        alone: the command takes none of kinst's options; else those that kinst takes as well stay
+            among the words.
+
+    Raises UsageError."""
+    own = {option.name: option for option in rows if alone or option.name not in options()}
     rest: list[str] = []
     values: dict[str, str] = {}
     following = iter(words)

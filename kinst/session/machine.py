@@ -111,8 +111,8 @@ def _images(
             running = loaded_build_id(target, module)
             if running != found.elf.build_id:
                 say(
-                    f"kinst: {file} (build-id {found.elf.build_id or 'none'}) does not belong to the"
-                    f" loaded module {name} (build-id {running or 'not found'}): skipped"
+                    f"kinst: {file} (build-id {found.elf.build_id or 'none'}) does not belong to"
+                    f" the loaded module {name} (build-id {running or 'not found'}): skipped"
                 )
                 return None
             return LoadedImage(found, *mover(found.elf, module))

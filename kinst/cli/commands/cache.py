@@ -69,7 +69,7 @@ class CachedFiles:
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
     """Run the command and return 0."""
-    rest, own = own_options(words, OPTIONS)
+    rest, own = own_options(words, OPTIONS, alone=True)
     unknown = next((word for word in rest if word.startswith("-")), "")
     if unknown:
         raise UsageError(f"unknown option {unknown}", "kinst cache --help")

@@ -124,9 +124,7 @@ class Device:
         try:
             self._ask(3, _WRITE, _SCRATCH.pack(offset, size))
         except OSError as error:
-            raise TargetError(
-                f"scratch memory cannot be made executable: {error.strerror}"
-            ) from error
+            raise TargetError(f"scratch cannot be made executable: {error.strerror}") from error
 
     def plant(
         self,
@@ -227,7 +225,7 @@ class Device:
         try:
             fcntl.ioctl(self._fd, _command(10, 0, 0))
         except OSError as error:
-            raise TargetError(f"scratch memory cannot be reused: {error.strerror}") from error
+            raise TargetError(f"scratch cannot be reused: {error.strerror}") from error
 
     def unplant(self) -> int:
         """Restore all sites; return how many could not be restored because another tracer's bytes
@@ -236,7 +234,7 @@ class Device:
             return int(_WORD.unpack(self._ask(5, _READ, bytes(_WORD.size)))[0])
         except OSError as error:
             raise TargetError(
-                f"the planted instructions could not be restored: {error.strerror}"
+                f"the kernel's code could not be restored: {error.strerror}"
             ) from error
 
     def beat(self) -> bool:

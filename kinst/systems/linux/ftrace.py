@@ -148,9 +148,7 @@ class Ftrace:
             step = np.arange(count, dtype=np.uint64) * np.uint64(size)
             flags.append(step + np.uint64(records + flags_at))
         else:
-            raise KinstError(
-                "the running kernel's list of ftrace records is damaged: it has no end"
-            )
+            raise KinstError("the kernel's list of ftrace records is damaged: it has no end")
         ip, where = np.concatenate(ips), np.concatenate(flags)
         order = np.argsort(ip, kind="stable")
         return ip[order], where[order]
