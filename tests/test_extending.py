@@ -42,7 +42,7 @@ Add = Callable[[ModuleType, str], None]
 CACHES = (
     kinst.systems.kinds, kinst.providers.load_all, kinst.providers.interfaces,
     kinst.providers.of_instructions, kinst.providers.of_functions,
-    kinst.providers._kernel_probe, kinst.machines.names,
+    kinst.providers._kernel_probe, kinst.machines.names, kinst.machines.kinds,
     kinst.codegen.subroutines.load_all, kinst.codegen.subroutines.prototypes,
 )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Rank 3: one file or folder for each way to reach a kernel.
 
-Each has a value MACHINE (MachineKind of core/machine_kind.py), and is found by its name: to add a kind
-of machine, add a file.
+Each has a value MACHINE (MachineKind of core/machine_kind.py), and is found by its name: to add a
+kind of machine, add a file.
 
 Tested by tests/test_contracts.py.
 """

@@ -511,7 +511,7 @@ class FakeMachine(Target):
 
 @dataclass(frozen=True)
 class FakeKind(MachineKind):
-    """The MachineKind protocol (kinst/core/machine_kind.py): opens the machine that it was given."""
+    """A kind of machine (core/machine_kind.py) that opens the machine that it was given."""
 
     machine: Any
     name = "fake"
