@@ -24,7 +24,7 @@ ABILITIES = Vm.abilities
 
 
 def start_early(config: MachineConfig) -> EarlyGuest | None:
-    """Start a guest from a saved state; return None if there is none, or if the guest is only read."""
+    """Start a guest from a saved state, if there is one and the guest is not only read."""
     if config.read_only or config.kernel is None or config.boot is None:
         return None
     return early_guest(_wanted(config, config.kernel, config.boot), config.isa.board)
