@@ -14,9 +14,9 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs/decisions"
 HEAD = """\
 # Decisions
 
-Each is short: the situation, what was decided, and why. `Where` names the modules, below `kinst/`,
-whose docstrings say more. A decision that no longer holds is not deleted: a newer one names it.
-The list is written by `tools/decision_index.py`.
+Each page says what the situation was, what was decided, why, and what it costs. `Where` names the
+modules, below `kinst/`, whose docstrings say more. A decision that no longer holds is not deleted:
+a newer one replaces it. The list is written by `tools/decision_index.py`.
 
 """
 

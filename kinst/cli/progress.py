@@ -2,7 +2,7 @@
 
 On a terminal it is one line, rewritten in place and erased at the end.  Elsewhere it is a line
 when a piece of work begins, one every few seconds, and one at its end, so that a log stays short.
-docs/decisions/0038-progress-is-kinst-own-without-rich.md says why this is not rich's.
+docs/decisions/0038-progress-is-shown-without-rich.md says why this is not rich's.
 """
 
 from __future__ import annotations
