@@ -4,8 +4,8 @@
  *
  * rounds CALLS ROUNDS [getppid] paired: call getuid(2) as often before and after the calls of each round (PACE times
  * at least).  Prints "paired CALLS ns NS times T T ...": the least mean time of one getuid, and how many getuid one
- * call took in each round, or 0 if the getuid before and after differ.  These numbers stay the same if the processor
- * runs at half its speed for a while.
+ * call took in each round, or 0 if the getuid before and after differ.  A call that takes very long is compared with
+ * the least getuid.  These numbers stay the same if the processor runs at half its speed for a while.
  *
  * rounds serve: leave a process running, on one CPU, that runs the rounds of
  * rounds ask CALLS ROUNDS [getppid] [paired], which prints what that process measured.  All such rounds can be
@@ -28,6 +28,7 @@
 #define MOST 4096 /* rounds of one request */
 #define ALIKE 1.08 /* two paces that differ by less than this factor are the same */
 #define PACE 150 /* getuid(2) before and after a round, at least */
+#define LONG 100 /* times a getuid: such calls outlast changes of the pace, and are compared with the least one */
 
 struct request {
     pid_t server, client;
@@ -70,7 +71,9 @@ static int run(int fd, struct request *request)
             getuid_ns(PACE / 3); /* the first calls after a stop of the machine are slower than its pace */
             double after = getuid_ns(pace), mean = (before + after) / 2;
             request->least = mean < request->least ? mean : request->least;
-            request->took[r] = before < ALIKE * after && after < ALIKE * before ? request->took[r] / mean : 0;
+            int alike = before < ALIKE * after && after < ALIKE * before;
+            double pace_ns = request->took[r] > LONG * mean ? request->least : mean;
+            request->took[r] = alike || pace_ns != mean ? request->took[r] / pace_ns : 0;
         }
     }
     return 0;
