@@ -14,6 +14,7 @@ from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
 from kinst.codegen.subroutines.arguments import (
     DOT,
     Args,
+    SubroutineCode,
     fault_if_failed,
     number,
     pointer,
@@ -171,43 +172,25 @@ def inet_ntop(firing: Firing, args: Args) -> Lowered:
     return Text(code.phi(64, texts), INET_ROOM)
 
 
-def _byte_swap(firing: Firing, args: Args, size: int) -> Lowered:
-    """Convert a number of `size` bytes between the host's byte order and the network's.  All
-    machines of kinst are little-endian."""
-    code = firing.code
-    value = wide(firing, args[0], signed=False)
-    result = const(0)
-    for k in range(size):
-        byte = code.op("and", code.op("lshr", value, 8 * k), 0xFF)
-        result = code.op("or", result, code.op("shl", byte, 8 * (size - 1 - k)))
-    return result
+def _byte_swap(text: str, size: int) -> SubroutineCode:
+    """Declare a subroutine that converts a number of `size` bytes between the host's byte order and
+    the network's.  All machines of kinst are little-endian."""
+
+    def swap(firing: Firing, args: Args) -> Lowered:
+        code = firing.code
+        value = wide(firing, args[0], signed=False)
+        result = const(0)
+        for k in range(size):
+            byte = code.op("and", code.op("lshr", value, 8 * k), 0xFF)
+            result = code.op("or", result, code.op("shl", byte, 8 * (size - 1 - k)))
+        return result
+
+    return subroutine(text)(swap)
 
 
-@subroutine("uint16_t htons(uint16_t)")
-def htons(firing: Firing, args: Args) -> Lowered:
-    return _byte_swap(firing, args, 2)
-
-
-@subroutine("uint32_t htonl(uint32_t)")
-def htonl(firing: Firing, args: Args) -> Lowered:
-    return _byte_swap(firing, args, 4)
-
-
-@subroutine("uint64_t htonll(uint64_t)")
-def htonll(firing: Firing, args: Args) -> Lowered:
-    return _byte_swap(firing, args, 8)
-
-
-@subroutine("uint16_t ntohs(uint16_t)")
-def ntohs(firing: Firing, args: Args) -> Lowered:
-    return _byte_swap(firing, args, 2)
-
-
-@subroutine("uint32_t ntohl(uint32_t)")
-def ntohl(firing: Firing, args: Args) -> Lowered:
-    return _byte_swap(firing, args, 4)
-
-
-@subroutine("uint64_t ntohll(uint64_t)")
-def ntohll(firing: Firing, args: Args) -> Lowered:
-    return _byte_swap(firing, args, 8)
+htons = _byte_swap("uint16_t htons(uint16_t)", 2)
+htonl = _byte_swap("uint32_t htonl(uint32_t)", 4)
+htonll = _byte_swap("uint64_t htonll(uint64_t)", 8)
+ntohs = _byte_swap("uint16_t ntohs(uint16_t)", 2)
+ntohl = _byte_swap("uint32_t ntohl(uint32_t)", 4)
+ntohll = _byte_swap("uint64_t ntohll(uint64_t)", 8)
