@@ -164,7 +164,7 @@ class Flows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class TrampolineBatch:
     """Trampolines of marked instructions that only count, to be made together.
 
     Attributes:
@@ -185,9 +185,9 @@ class Batch:
     low: int
     high: int
 
-    def take(self, which: I64 | Bools) -> Batch:
+    def take(self, which: I64 | Bools) -> TrampolineBatch:
         """Return some of them, in this order."""
-        return Batch(
+        return TrampolineBatch(
             self.columns.take(which), self.counters[which], self.count[which],
             self.falls_into[which], self.head[which], self.low, self.high,
         )  # fmt: skip

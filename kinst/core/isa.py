@@ -28,12 +28,12 @@ from kinst.core.columns import (
     NO_COLUMNS,
     U8,
     U64,
-    Batch,
     Bools,
     Columns,
     Leads,
     MadeTrampolines,
     Scanned,
+    TrampolineBatch,
     columns_in,
 )
 from kinst.core.displaced import UNCHAINED, Onward, Refused, Relocated
@@ -425,12 +425,12 @@ class Isa(PlantingIsa):
             at += len(code)
         return np.frombuffer(b"".join(parts), np.uint8), np.array(sizes, np.int64)
 
-    def trampoline_sizes(self, batch: Batch) -> I32:
+    def trampoline_sizes(self, batch: TrampolineBatch) -> I32:
         """Return the bytes of each trampoline of a batch, wherever in the batch's memory it lies;
         -1 for those that trampoline() must make."""
         return np.full(len(batch.columns), -1, np.int32)
 
-    def trampolines(self, batch: Batch, to: U64, goal: U64) -> MadeTrampolines:
+    def trampolines(self, batch: TrampolineBatch, to: U64, goal: U64) -> MadeTrampolines:
         """Return the trampolines of a batch, whose sizes are all known: byte for byte those of
         trampoline().
 

@@ -22,10 +22,10 @@ from kinst.core.columns import (
     U8,
     U64,
     WIDTH,
-    Batch,
     Bools,
     Columns,
     Pairs,
+    TrampolineBatch,
     columns_of,
     ragged,
 )
@@ -386,7 +386,8 @@ def _columns(wanted: Sequence[WantedSite]) -> Columns:
 
 def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
     """Return the counters that each site's work adds to.  None if it does more than count, if more
-    than the one instruction runs again, or if a byte cannot count the counters (Batch.count)."""
+    than the one instruction runs again, or if a byte cannot count the counters
+    (TrampolineBatch.count)."""
     counters_of: dict[int, tuple[int, ...] | None] = {}
     for work in wanted:
         key = id(work.bodies)
@@ -428,7 +429,7 @@ class _TrampolineLayout:
         # Those made one by one: address, links, and the trampoline.
         self._made: dict[int, tuple[int, dict[int, int], Relocated]] = {}
 
-    def _batched(self) -> tuple[Batch, I64]:
+    def _batched(self) -> tuple[TrampolineBatch, I64]:
         """Return the trampolines that can be made at once, and the indexes of their sites."""
         counters = _counters(self._wanted)
         marked = self._sites.marks != 0
@@ -442,7 +443,7 @@ class _TrampolineLayout:
             there = np.flatnonzero(count > column)
             offsets[there, column] = [rows[k][column] for k in there.tolist()]
         index = np.array(which, np.int64)
-        return Batch(
+        return TrampolineBatch(
             self._sites.take(index), offsets, count, self._chains.falls_into[index],
             self._chains.head[index], self._start, self._limit,
         ), index  # fmt: skip

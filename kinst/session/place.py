@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from kinst.codegen.layout.program_layout import lay_out_program
-from kinst.core.columns import FOLLOWING, Batch, columns_of
+from kinst.core.columns import FOLLOWING, TrampolineBatch, columns_of
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.layout import (
@@ -200,7 +200,7 @@ def _kinds(
     columns.marks[:] = machine.kernel.marks(sites)
     marked = np.flatnonzero(columns.marks)
     none = np.zeros(len(marked), np.bool_)
-    batch = Batch(
+    batch = TrampolineBatch(
         columns.take(marked), np.zeros((len(marked), 0), np.int64), none.astype(np.uint8), none,
         none, ability.scratch_address, ability.scratch_address,
     )  # fmt: skip

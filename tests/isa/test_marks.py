@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kinst.core.bodies import CountBody
-from kinst.core.columns import FLOW_KINDS, FOLLOWING, WIDTH, Batch, columns_of
+from kinst.core.columns import FLOW_KINDS, FOLLOWING, WIDTH, TrampolineBatch, columns_of
 from kinst.core.displaced import Relocated
 from kinst.core.instruction import Instruction
 from kinst.core.isa import Isa
@@ -205,7 +205,7 @@ def test_what_is_made_at_once_reaches_from_everywhere(low: int, high: int, some:
     count, text = len(rows), 1 << 40
     columns = columns_of([text + 64 * k for k in range(count)], [one.code for one, _, _ in rows])
     columns.marks[:] = [marks for _, _, marks in rows]
-    batch = Batch(
+    batch = TrampolineBatch(
         columns, np.full((count, 1), -400, np.int64), np.full(count, 1, np.uint8),
         np.zeros(count, np.bool_), np.zeros(count, np.bool_), text + low, text + high,
     )  # fmt: skip

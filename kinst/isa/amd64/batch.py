@@ -25,10 +25,10 @@ from kinst.core.columns import (
     U8,
     U64,
     WIDTH,
-    Batch,
     Bools,
     Columns,
     MadeTrampolines,
+    TrampolineBatch,
     ragged,
 )
 from kinst.isa.amd64 import encode as e
@@ -57,7 +57,7 @@ _REACH = 1 << 31
 class _Shape:
     """Bytes of each part of a batch's trampolines."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: TrampolineBatch) -> None:
         marks = batch.columns.marks
         self.kind = marks & KIND
         count = batch.count.astype(np.int64)
@@ -74,7 +74,7 @@ class _Shape:
         self.size = self.work + self.displaced + self.back * e.JUMP_SIZE
 
 
-def trampoline_sizes(batch: Batch) -> I32:
+def trampoline_sizes(batch: TrampolineBatch) -> I32:
     shape, columns = _Shape(batch), batch.columns
     after = columns.after
     fits = _reached(after, batch)
@@ -93,7 +93,7 @@ def _fits32(value: I64) -> Bools:
     return (value >= -_REACH) & (value < _REACH)
 
 
-def _reached(goal: U64, batch: Batch) -> Bools:
+def _reached(goal: U64, batch: TrampolineBatch) -> Bools:
     """Whether a 32-bit distance leads to each goal from all of the batch's memory."""
     low = (goal - np.uint64(batch.low)).view(np.int64)
     high = (goal - np.uint64(batch.high)).view(np.int64)
@@ -101,7 +101,7 @@ def _reached(goal: U64, batch: Batch) -> Bools:
     return (np.abs(low) < near) & (np.abs(high) < near)
 
 
-def trampolines(batch: Batch, to: U64, goal: U64) -> MadeTrampolines:
+def trampolines(batch: TrampolineBatch, to: U64, goal: U64) -> MadeTrampolines:
     shape, columns = _Shape(batch), batch.columns
     start = np.cumsum(shape.size) - shape.size
     out = np.zeros(int(shape.size.sum()), np.uint8)

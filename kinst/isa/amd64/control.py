@@ -17,7 +17,7 @@ from kinst.core.instruction import Flow
 from kinst.core.words import MASK
 from kinst.isa import _x86
 from kinst.isa._x86_length import ADDRESS_SIZE, OPERAND_SIZE
-from kinst.isa.amd64.parse import ONE_BYTE, RSP, TWO_BYTE, Parsed, parse
+from kinst.isa.amd64.parse import ONE_BYTE, RSP, TWO_BYTE, Amd64Instruction, parse
 
 _FLAGS = "regs[R_RFL]"
 _LESS = f"(({_FLAGS} >> 7 ^ {_FLAGS} >> 11) & 0x1)"  # SF != OF
@@ -135,7 +135,7 @@ def flow(code: bytes, address: int) -> Flow:
     return NEXT
 
 
-def _is_branch(parsed: Parsed) -> bool:
+def _is_branch(parsed: Amd64Instruction) -> bool:
     """Whether this is a near branch, call or return."""
     if parsed.map == ONE_BYTE:
         op = parsed.opcode
@@ -143,7 +143,7 @@ def _is_branch(parsed: Parsed) -> bool:
     return parsed.map == TWO_BYTE and parsed.opcode & 0xF0 == 0x80
 
 
-def _led_to(form: str, parsed: Parsed, after: int) -> int:
+def _led_to(form: str, parsed: Amd64Instruction, after: int) -> int:
     """Return the target of a direct branch whose distance has this struct format; addresses have 64
     bits."""
     distance: int = struct.unpack_from(form, parsed.code, parsed.opcode_at + 1)[0]
@@ -161,7 +161,7 @@ def _conditional(code: int, target: int) -> Flow:
     return Flow("branch", True, target, holds, not_)
 
 
-def _counted(parsed: Parsed, target: int) -> Flow:
+def _counted(parsed: Amd64Instruction, target: int) -> Flow:
     """Return the flow of jrcxz, loop, loope or loopne; loop decrements before it tests."""
     count = "(regs[R_RCX] & 0xffffffff)" if ADDRESS_SIZE in parsed.prefixes else "regs[R_RCX]"
     if parsed.opcode == 0xE3:
@@ -173,7 +173,7 @@ def _counted(parsed: Parsed, target: int) -> Flow:
     return Flow("branch", True, target, taken, not_)
 
 
-def _indirect(parsed: Parsed, after: int) -> Flow:
+def _indirect(parsed: Amd64Instruction, after: int) -> Flow:
     """Return the flow of a jmp to the value of a register or a memory word; its destination is ""
     if D cannot say it (segments)."""
     segment = any(p in parsed.prefixes for p in b"\x64\x65")
@@ -186,7 +186,7 @@ def _indirect(parsed: Parsed, after: int) -> Flow:
     return Flow("indirect", False, destination=f"*(uint64_t *)({_memory(parsed, after)})")
 
 
-def _memory(parsed: Parsed, after: int) -> str:
+def _memory(parsed: Amd64Instruction, after: int) -> str:
     """Return the address of the memory operand as a D expression."""
     at = parsed.modrm_at + 1
     terms: list[str] = []

@@ -50,7 +50,7 @@ def inline(
     if work.recorded:
         changed = flags.ARITHMETIC
     live = bool(changed) and not flags.dead(site.code, following, site.address, changed)
-    kept = _Kept.by(snippets, live, records.CHANGED if work.recorded else frozenset())
+    kept = _Amd64Saved.by(snippets, live, records.CHANGED if work.recorded else frozenset())
     code = kept.save
     for body in work.inline:
         counts = count(body)
@@ -104,7 +104,7 @@ def count(body: CountBody) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Amd64Saved:
     """Registers and flags of the site that are saved.
 
     Attributes:
@@ -122,7 +122,7 @@ class _Kept:
     @classmethod
     def by(
         cls, snippets: Sequence[Snippet], live: bool, also: frozenset[int] = frozenset()
-    ) -> _Kept:
+    ) -> _Amd64Saved:
         """Return what these snippets need saved.
 
         Args:

@@ -21,7 +21,7 @@ RIP_RELATIVE = 5  # ModRM.rm with mod 0
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class Amd64Instruction:
     """One instruction taken apart. Offsets are into code.
 
     Attributes:
@@ -85,7 +85,7 @@ def _is_prefix(byte: int) -> bool:
     return byte in LEGACY or _is_rex(byte)
 
 
-def parse(code: bytes) -> Parsed | None:
+def parse(code: bytes) -> Amd64Instruction | None:
     """Take one instruction apart; return None if the bytes end before its ModRM."""
     at = 0
     try:
@@ -110,7 +110,7 @@ def parse(code: bytes) -> Parsed | None:
         modrm_at = at + 1 if opmap == THREE_BYTE or opcode in MODRM[opmap] else -1
         if modrm_at >= len(code):
             return None
-        return Parsed(code, prefixes, rex, opmap, opcode, at, modrm_at)
+        return Amd64Instruction(code, prefixes, rex, opmap, opcode, at, modrm_at)
     except IndexError:
         return None
 
@@ -122,7 +122,7 @@ def _is_vector(code: bytes, at: int) -> bool:
     return first in (0xC4, 0xC5, 0x62) or (first == 0x8F and code[at + 1] & 0x1F >= 8)
 
 
-def _parse_vector(code: bytes, prefixes: bytes, at: int) -> Parsed | None:
+def _parse_vector(code: bytes, prefixes: bytes, at: int) -> Amd64Instruction | None:
     first = code[at]
     payload = {0xC5: 1, 0xC4: 2, 0x8F: 2, 0x62: 3}[first]
     # Inverted REX.B, for the test of the base register.
@@ -133,4 +133,4 @@ def _parse_vector(code: bytes, prefixes: bytes, at: int) -> Parsed | None:
     modrm_at = -1 if opcode == 0x77 and first in (0xC4, 0xC5) else opcode_at + 1
     if modrm_at >= len(code):
         return None
-    return Parsed(code, prefixes, rex, VECTOR, opcode, opcode_at, modrm_at)
+    return Amd64Instruction(code, prefixes, rex, VECTOR, opcode, opcode_at, modrm_at)

@@ -39,7 +39,7 @@ from __future__ import annotations
 from iced_x86 import Mnemonic
 
 from kinst.isa import _x86
-from kinst.isa.amd64.parse import ONE_BYTE, TWO_BYTE, Parsed
+from kinst.isa.amd64.parse import ONE_BYTE, TWO_BYTE, Amd64Instruction
 
 _ENTRY = "it enters or leaves the kernel"
 LOOKED_UP = "the kernel looks up the address it traps at"
@@ -72,7 +72,7 @@ _SEGMENT_SS, _SEGMENT_GS = 2, 5
 _SHADOW_ENDS = _x86.numbers("hlt mwait mwaitx umwait sysexit sysexitq iret iretd iretq eretu erets")
 
 
-def refusal(parsed: Parsed | None, mnemonic: int) -> str:
+def refusal(parsed: Amd64Instruction | None, mnemonic: int) -> str:
     """Return why a known instruction is not displaced, or "". mnemonic: iced-x86's."""
     reason = BY_MNEMONIC.get(mnemonic, "")
     if reason or parsed is None:

@@ -30,7 +30,7 @@ from kinst.isa import _x86
 from kinst.isa._x86_length import ADDRESS_SIZE, OPERAND_SIZE
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64.decode import UNKNOWN
-from kinst.isa.amd64.parse import ONE_BYTE, RSP, TWO_BYTE, Parsed, parse
+from kinst.isa.amd64.parse import ONE_BYTE, RSP, TWO_BYTE, Amd64Instruction, parse
 from kinst.isa.amd64.refuse import LOOKED_UP, refusal
 
 _CALL, _JUMP, _JUMP_SHORT, _GROUP5 = 0xE8, 0xE9, 0xEB, 0xFF
@@ -64,7 +64,7 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
     return _move(parsed, address, to, onward)
 
 
-def _move(parsed: Parsed, address: int, to: int, onward: Onward) -> Moved | Refused:
+def _move(parsed: Amd64Instruction, address: int, to: int, onward: Onward) -> Moved | Refused:
     after = address + len(parsed.code)
     if parsed.map == ONE_BYTE:
         op = parsed.opcode
@@ -84,7 +84,7 @@ def _move(parsed: Parsed, address: int, to: int, onward: Onward) -> Moved | Refu
     return Moved(copied, True, 0)
 
 
-def _move_branch(parsed: Parsed, after: int, to: int, onward: Onward) -> Moved | Refused:
+def _move_branch(parsed: Amd64Instruction, after: int, to: int, onward: Onward) -> Moved | Refused:
     """Move a direct branch, without its segment prefixes: they are hints, or padding."""
     if OPERAND_SIZE in parsed.prefixes:
         return Refused("a branch with an operand size prefix: processors differ on it")
@@ -110,7 +110,7 @@ def _move_branch(parsed: Parsed, after: int, to: int, onward: Onward) -> Moved |
     return Moved(e.branch(op & 0xF, to, target), True)
 
 
-def _move_indirect(parsed: Parsed, after: int, to: int) -> Moved | Refused:
+def _move_indirect(parsed: Amd64Instruction, after: int, to: int) -> Moved | Refused:
     if OPERAND_SIZE in parsed.prefixes:
         return Refused("a branch with an operand size prefix: processors differ on it")
     if parsed.reg == _GROUP5_JUMP:
@@ -135,7 +135,7 @@ def _move_indirect(parsed: Parsed, after: int, to: int) -> Moved | Refused:
     return Moved(pushed + raised, False, len(pushed))
 
 
-def _raise_rsp(parsed: Parsed) -> bytes | Refused:
+def _raise_rsp(parsed: Amd64Instruction) -> bytes | Refused:
     """Return the instruction with its rsp-based operand one pushed word further up."""
     if ADDRESS_SIZE in parsed.prefixes:
         return Refused("a call through a 32-bit stack address")
@@ -153,7 +153,7 @@ def _raise_rsp(parsed: Parsed) -> bytes | Refused:
     return bytes(head) + (struct.pack("<b", new) if short else e.disp32(new))
 
 
-def with_target(parsed: Parsed, after: int, to: int) -> bytes | Refused:
+def with_target(parsed: Amd64Instruction, after: int, to: int) -> bytes | Refused:
     """Return the instruction's bytes for `to`, with its rip-relative operand at the same address.
     Raises OutOfReach.
 

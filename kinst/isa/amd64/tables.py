@@ -16,7 +16,7 @@ import numpy as np
 from kinst.core.columns import WIDTH, Bools, Columns
 from kinst.core.instruction import Instruction, JumpTable
 from kinst.core.words import MASK
-from kinst.isa.amd64.parse import RSP, Parsed, parse
+from kinst.isa.amd64.parse import RSP, Amd64Instruction, parse
 
 _LEA = 0x8D
 _NO_BASE = 5  # of a SIB byte, with mod 0: a 32-bit displacement in its place
@@ -45,7 +45,7 @@ def _tables(instructions: Sequence[Instruction]) -> Iterator[JumpTable]:
             yield JumpTable(place, 8)
 
 
-def _scaled_by_eight(parsed: Parsed) -> bool:
+def _scaled_by_eight(parsed: Amd64Instruction) -> bool:
     """Whether the memory operand is a displacement and an index times 8, without a base."""
     if parsed.mod != 0 or parsed.rm != RSP:
         return False

@@ -99,7 +99,7 @@ def returns_of(code: bytes, address: int, target: int) -> list[int]:
     return [address + SIZE * int(place) + SIZE for place in calls]
 
 
-def _branch(parsed: p.Parsed, holds: str, not_: str, swapped: bool) -> Flow:
+def _branch(parsed: p.Arm64Instruction, holds: str, not_: str, swapped: bool) -> Flow:
     if swapped:
         holds, not_ = not_, holds
     return Flow("branch", True, parsed.target, holds, not_)

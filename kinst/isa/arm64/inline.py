@@ -38,7 +38,7 @@ def inline(work: SiteWork, to: int, frame: Callable[[int], bytes]) -> bytes:
     snippets = work.snippets
     if not snippets:
         return _count_only([at for body in work.inline for at in body.offsets])
-    kept = _Kept.by(snippets, bool(work.inline or work.indexed))
+    kept = _Arm64Saved.by(snippets, bool(work.inline or work.indexed))
     code = kept.save
     for body in work.inline:
         counts = count(body.offsets)
@@ -91,7 +91,7 @@ def _add_one(address: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Arm64Saved:
     """Registers and flags of the site that are saved.
 
     Attributes:
@@ -107,7 +107,7 @@ class _Kept:
     changed: set[int]
 
     @classmethod
-    def by(cls, snippets: Sequence[Snippet], counting: bool) -> _Kept:
+    def by(cls, snippets: Sequence[Snippet], counting: bool) -> _Arm64Saved:
         used = frozenset[int]().union(*(snippet.writes for snippet in snippets))
         used |= _COUNTING if counting else frozenset()
         places = {register: 8 * n for n, register in enumerate(sorted(used))}

@@ -29,7 +29,7 @@ _IN_GROUP = 0x1C000000, 0x14000000
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class Arm64Instruction:
     """One instruction taken apart.
 
     Attributes:
@@ -51,7 +51,7 @@ def _signed(value: int, bits: int) -> int:
     return value - (value >> (bits - 1) << bits)
 
 
-def parse(code: bytes, address: int) -> Parsed:
+def parse(code: bytes, address: int) -> Arm64Instruction:
     """Take apart the one instruction `code` at `address`."""
     w = int.from_bytes(code, "little")
     low = w & 0x1F
@@ -60,28 +60,28 @@ def parse(code: bytes, address: int) -> Parsed:
         return address + (_signed(value, bits) << 2) & MASK
 
     if w & 0x7C000000 == 0x14000000:
-        return Parsed(w, BL if w >> 31 else B, near(w, 26))
+        return Arm64Instruction(w, BL if w >> 31 else B, near(w, 26))
     if w & 0xFF000000 == 0x54000000:
-        return Parsed(w, B_COND, near(w >> 5, 19), w & 0xF)
+        return Arm64Instruction(w, B_COND, near(w >> 5, 19), w & 0xF)
     if w & 0x7E000000 == 0x34000000:
-        return Parsed(w, CB, near(w >> 5, 19), low)
+        return Arm64Instruction(w, CB, near(w >> 5, 19), low)
     if w & 0x7E000000 == 0x36000000:
-        return Parsed(w, TB, near(w >> 5, 14), low)
+        return Arm64Instruction(w, TB, near(w >> 5, 14), low)
     if w & 0x1F000000 == 0x10000000:
         offset = _signed((w >> 5 & 0x7FFFF) << 2 | w >> 29 & 3, 21)
         if w >> 31:
-            return Parsed(w, ADRP, (address & ~0xFFF) + (offset << 12) & MASK, low)
-        return Parsed(w, ADR, address + offset & MASK, low)
+            return Arm64Instruction(w, ADRP, (address & ~0xFFF) + (offset << 12) & MASK, low)
+        return Arm64Instruction(w, ADR, address + offset & MASK, low)
     if w & 0x3B000000 == 0x18000000:
-        return Parsed(w, LITERAL, near(w >> 5, 19), low)
+        return Arm64Instruction(w, LITERAL, near(w >> 5, 19), low)
     if w & 0xFE000000 == 0xD6000000:
         return _register_branch(w)
     if w & 0xFFC0001F == 0x5500001F:
-        return Parsed(w, RET_NEAR)
+        return Arm64Instruction(w, RET_NEAR)
     mask, group = _IN_GROUP
     if w & mask == group and all(w & mask != value for mask, value in _STRAIGHT):
-        return Parsed(w, UNKNOWN)
-    return Parsed(w)
+        return Arm64Instruction(w, UNKNOWN)
+    return Arm64Instruction(w)
 
 
 # (mask, word under it, kind) of branches to registers; of others with a kind the register is 5 bits
@@ -102,9 +102,13 @@ _REGISTER_BRANCHES = (
 )
 
 
-def _register_branch(w: int) -> Parsed:
+def _register_branch(w: int) -> Arm64Instruction:
     """Parse br, blr, ret and their authenticating forms; eret and drps are PLAIN."""
     for mask, value, kind in _REGISTER_BRANCHES:
         if w & mask == value:
-            return Parsed(w, kind, 0, w >> 5 & 0x1F, bool(w >> 11 & 1)) if kind else Parsed(w)
-    return Parsed(w, UNKNOWN)
+            return (
+                Arm64Instruction(w, kind, 0, w >> 5 & 0x1F, bool(w >> 11 & 1))
+                if kind
+                else Arm64Instruction(w)
+            )
+    return Arm64Instruction(w, UNKNOWN)

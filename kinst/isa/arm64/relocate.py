@@ -77,7 +77,7 @@ def _is_unprivileged_load(code: bytes) -> bool:
     return kind and word & 0x3F200C00 == 0x38000800
 
 
-def _move(parsed: p.Parsed, address: int, to: int, onward: Onward) -> Moved | Refused:
+def _move(parsed: p.Arm64Instruction, address: int, to: int, onward: Onward) -> Moved | Refused:
     word, kind, after = parsed.word, parsed.kind, address + e.SIZE
     # b.al and b.nv always branch.
     if kind == p.B or (kind == p.B_COND and word & 0xF >= _ALWAYS):
@@ -133,7 +133,7 @@ def _address(register: int, at: int, address: int) -> bytes:
         return e.load_value(register, address)
 
 
-def _move_literal(parsed: p.Parsed, to: int) -> Moved:
+def _move_literal(parsed: p.Arm64Instruction, to: int) -> Moved:
     """Move a literal load. It reads the kernel's text, so it cannot fault."""
     opc, vector, register = parsed.word >> 30, parsed.word & _VECTOR, parsed.register
     load = (_VECTOR_LOADS if vector else _GENERAL_LOADS)[opc] | register

@@ -118,7 +118,7 @@ _ARITHMETIC: tuple[tuple[int, int, Callable[[int], Effect]], ...] = (
 _BRANCHES = (p.B_COND, p.CB, p.TB)
 
 
-def _parsed(word: int, address: int) -> p.Parsed:
+def _parsed(word: int, address: int) -> p.Arm64Instruction:
     return p.parse(e.word(word), address)
 
 

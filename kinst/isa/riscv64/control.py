@@ -71,7 +71,7 @@ def pair_flow(first: Instruction, second: Instruction) -> Flow | None:
     return Flow("call" if jump.rd else "jump", bool(jump.rd), target)
 
 
-def _conditional(parsed: p.Parsed, target: int) -> Flow:
+def _conditional(parsed: p.Riscv64Instruction, target: int) -> Flow:
     holds, not_, cast = _COMPARISONS[parsed.funct3 >> 1]
     if parsed.funct3 & 1:
         holds, not_ = not_, holds
@@ -79,7 +79,7 @@ def _conditional(parsed: p.Parsed, target: int) -> Flow:
     return Flow("branch", True, target, f"{left} {holds} {right}", f"{left} {not_} {right}")
 
 
-def _indirect(parsed: p.Parsed) -> Flow:
+def _indirect(parsed: p.Riscv64Instruction) -> Flow:
     if parsed.rd != X0:
         return CALL
     if parsed.rs1 == RA and not parsed.imm:

@@ -35,7 +35,7 @@ def inline(work: SiteWork, to: int, end: _Maker, frame: _Maker) -> bytes:
         frame: makes the calls with their frame. Both are of the same length at any address, and
             raise OutOfReach.
     """
-    kept = _Kept.by(work.snippets, bool(work.inline or work.indexed))
+    kept = _Riscv64Saved.by(work.snippets, bool(work.inline or work.indexed))
     code = kept.save
     for body in work.inline:
         asked = b"" if body.guard is None else kept.run(body.guard)
@@ -80,7 +80,7 @@ def count(at: int, body: CountBody, one: int = e.T1, spoiled: int = e.T0) -> byt
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Riscv64Saved:
     """Registers of the site that are saved.
 
     Attributes:
@@ -96,7 +96,7 @@ class _Kept:
     changed: set[int]
 
     @classmethod
-    def by(cls, snippets: Sequence[Snippet], counting: bool) -> _Kept:
+    def by(cls, snippets: Sequence[Snippet], counting: bool) -> _Riscv64Saved:
         used = frozenset[int]().union(*(snippet.writes for snippet in snippets))
         used |= _COUNTING if counting else frozenset()
         places = {register: 8 * n for n, register in enumerate(sorted(used))}

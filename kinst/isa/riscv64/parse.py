@@ -33,7 +33,7 @@ _EBREAK = 0x0010_0073
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class Riscv64Instruction:
     """One instruction taken apart.
 
     Attributes:
@@ -67,17 +67,17 @@ def size_at(code: bytes, at: int) -> int:
 
 
 @lru_cache(maxsize=1 << 15)
-def parse(code: bytes) -> Parsed | None:
+def parse(code: bytes) -> Riscv64Instruction | None:
     """Take apart the one instruction that all of `code` is; return None if it is not one."""
     if not code or size_at(code, 0) != len(code):
         return None
     word = int.from_bytes(code, "little")
     if encodings.find(word, len(code)) is None:
-        return Parsed(UNKNOWN, word, len(code))
+        return Riscv64Instruction(UNKNOWN, word, len(code))
     return _compressed(word) if len(code) == 2 else _full(word)
 
 
-def _full(word: int) -> Parsed:
+def _full(word: int) -> Riscv64Instruction:
     kind = _BY_OPCODE[word & 0x7F]
     rd, rs1, rs2 = word >> 7 & 31, word >> 15 & 31, word >> 20 & 31
     imm = 0
@@ -103,7 +103,7 @@ def _full(word: int) -> Parsed:
         )
     elif word == _EBREAK:
         kind = EBREAK
-    return Parsed(kind, word, 4, rd, rs1, rs2, imm)
+    return Riscv64Instruction(kind, word, 4, rd, rs1, rs2, imm)
 
 
 def _gather(word: int, places: tuple[tuple[int, int], ...]) -> int:
@@ -116,18 +116,18 @@ _CJ = ((12, 11), (11, 4), (10, 9), (9, 8), (8, 10), (7, 6), (6, 7), (5, 3), (4, 
 _CB = ((12, 8), (11, 4), (10, 3), (6, 7), (5, 6), (4, 2), (3, 1), (2, 5))
 
 
-def _compressed(word: int) -> Parsed:
+def _compressed(word: int) -> Riscv64Instruction:
     quadrant, funct3 = word & 3, word >> 13
     rs1, rs2 = word >> 7 & 31, word >> 2 & 31
     if quadrant == 1:
         if funct3 == 5:
-            return Parsed(JAL, word, 2, X0, imm=signed(_gather(word, _CJ), 12))
+            return Riscv64Instruction(JAL, word, 2, X0, imm=signed(_gather(word, _CJ), 12))
         if funct3 in (6, 7):
             imm = signed(_gather(word, _CB), 9)
-            return Parsed(BRANCH, word, 2, rs1=8 + (word >> 7 & 7), imm=imm)
+            return Riscv64Instruction(BRANCH, word, 2, rs1=8 + (word >> 7 & 7), imm=imm)
     elif quadrant == 2 and funct3 == 4 and not rs2:
         link = word >> 12 & 1
         if rs1:
-            return Parsed(JALR, word, 2, RA if link else X0, rs1)
-        return Parsed(EBREAK, word, 2)
-    return Parsed(COPY if word else UNIMP, word, 2)
+            return Riscv64Instruction(JALR, word, 2, RA if link else X0, rs1)
+        return Riscv64Instruction(EBREAK, word, 2)
+    return Riscv64Instruction(COPY if word else UNIMP, word, 2)

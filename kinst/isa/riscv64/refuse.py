@@ -62,12 +62,12 @@ _HANDLER = "its function works on the trap state, which a breakpoint overwrites"
 _STACK = "it links into the stack pointer, or jumps to it"
 
 
-def _atomic(parsed: p.Parsed) -> int:
+def _atomic(parsed: p.Riscv64Instruction) -> int:
     """Return funct5 of an atomic instruction, or -1."""
     return parsed.word >> 27 if parsed.kind == p.AMO else -1
 
 
-def _csr(parsed: p.Parsed) -> tuple[int, bool, bool] | None:
+def _csr(parsed: p.Riscv64Instruction) -> tuple[int, bool, bool] | None:
     """Return (register, whether it writes, whether it writes all bits) of a csr* instruction."""
     if parsed.kind != p.SYSTEM or parsed.funct3 & 3 == 0:
         return None
@@ -75,7 +75,7 @@ def _csr(parsed: p.Parsed) -> tuple[int, bool, bool] | None:
     return parsed.word >> 20, whole or parsed.rs1 != 0, whole
 
 
-def refusal(parsed: p.Parsed) -> str:
+def refusal(parsed: p.Riscv64Instruction) -> str:
     """Return why this instruction is not displaced, or ""."""
     if parsed.kind == p.UNKNOWN:
         return _UNKNOWN

@@ -103,7 +103,7 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
 
 
 def _move(
-    code: bytes, parsed: p.Parsed, address: int, to: int, onward: Onward = UNCHAINED
+    code: bytes, parsed: p.Riscv64Instruction, address: int, to: int, onward: Onward = UNCHAINED
 ) -> Moved:
     after = address + parsed.size
     if parsed.kind == p.AUIPC:
@@ -147,7 +147,7 @@ def quiet_goal(code: bytes, address: int) -> int | None:
     return address + parsed.size if quiet else None
 
 
-def _plain(parsed: p.Parsed) -> bool:
+def _plain(parsed: p.Riscv64Instruction) -> bool:
     """Whether it is arithmetic, or a load or store at the stack pointer or above it."""
     if parsed.size == 4:
         above = parsed.rs1 == e.SP and not parsed.word >> 31
@@ -213,7 +213,7 @@ def load(rd: int, at: int, value: int) -> bytes:
         return e.load_value(rd, value)
 
 
-def _move_indirect(parsed: p.Parsed, after: int, to: int, dead: int) -> bytes:
+def _move_indirect(parsed: p.Riscv64Instruction, after: int, to: int, dead: int) -> bytes:
     """Move a jalr. dead: a dead register, or 0."""
     rd, rs1 = parsed.rd, parsed.rs1
     jump = e.jalr(e.X0, rs1, parsed.imm)
