@@ -7,7 +7,7 @@ several, one for each set of instructions at which the same expressions read the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
@@ -21,9 +21,8 @@ from kinst.dlang.syntax.unparse import unparse_expression
 from kinst.dlang.types.conversions import size_of
 from kinst.dlang.walk import find, replaced
 from kinst.sugar.expand import Expansion
-from kinst.sugar.print_locals import LOCALS as NAME
-from kinst.sugar.print_locals import is_whole, printed, stand_in
 
+NAME = "locals"
 MOST_NAMES = 8  # variables that a message lists
 
 
@@ -67,7 +66,7 @@ def has_locals(program: tree.ProgramNode) -> bool:
 
 
 def _reads(clause: tree.ClauseNode) -> bool:
-    return any(map(is_whole, clause.statements)) or bool(
+    return any(map(_is_print_locals, clause.statements)) or bool(
         _nodes((clause.statements, clause.predicate))
     )
 
@@ -101,10 +100,10 @@ def _typed_clause(
     names_of: Callable[[ProbePattern], Sequence[str]],
 ) -> tree.ClauseNode:
     def one(node: tree.ExprNode) -> tree.ExprNode | None:
-        if is_whole(node):
+        if _is_print_locals(node):
             where = next((d.pattern for d in clause.descriptions if not names_of(d.pattern)), None)
             if where is None:
-                return stand_in(node.span)
+                return _stand_in(node.span)
             hint = "local variables need a description that names one function"
             raise DError(f"{where} has no local variables", node.span, "D_IDENT_UNDEF", hint)
         if not _is_local(node):
@@ -266,7 +265,7 @@ def _with_prints(
     clause: tree.ClauseNode, place: MatchedInstruction, inlined: str, find: Find, names_at: NamesAt
 ) -> tree.ClauseNode:
     """Replace print(locals) in a clause for one instruction. Raises _MissingError."""
-    whole = next(filter(is_whole, clause.statements), None)
+    whole = next(filter(_is_print_locals, clause.statements), None)
     if whole is None:
         return clause
 
@@ -280,7 +279,7 @@ def _with_prints(
             return error.message
 
     try:
-        return printed(clause, lambda: names_at(place, inlined), missing)
+        return _printed(clause, lambda: names_at(place, inlined), missing)
     except KinstError as error:
         node = tree.MemberNode(whole.span, tree.NameNode(whole.span, NAME), "->", "*")
         raise _MissingError(None, node, error) from error
@@ -408,3 +407,56 @@ def _slice(local: Local, start: int, size: int, type_: DType, name: str) -> Loca
     if not pieces or sum(p.size for p in pieces) < size or not all(p.kind for p in pieces):
         raise KinstError(f"{name} is optimised out")
     return Local(name, type_, local.function, tuple(pieces))
+
+
+def _is_print_locals(node: object) -> bool:
+    """Whether a statement is print(locals)."""
+    return (
+        isinstance(node, tree.CallNode)
+        and isinstance(node.function, tree.NameNode)
+        and node.function.name == "print"
+        and len(node.arguments) == 1
+        and isinstance(node.arguments[0], tree.NameNode)
+        and node.arguments[0].name == NAME
+    )
+
+
+def _printed(
+    clause: tree.ClauseNode, names: Callable[[], Sequence[str]], missing: Callable[[str, Span], str]
+) -> tree.ClauseNode:
+    """Replace print(locals) in a clause by a print() of each variable.
+
+    Args:
+        names: the names of the variables.
+        missing: returns the reason why a variable cannot be read, which is printed instead; or "".
+    """
+    statements = list[tree.ExprNode]()
+    for statement in clause.statements:
+        if _is_print_locals(statement):
+            statements += _each(statement.span, names(), missing)
+        else:
+            statements.append(statement)
+    return replace(clause, statements=tuple(statements))
+
+
+def _stand_in(span: Span) -> tree.ExprNode:
+    """Return a statement for print(locals) while the instructions are not known yet."""
+    return _text(span, NAME)
+
+
+def _each(
+    span: Span, names: Sequence[str], missing: Callable[[str, Span], str]
+) -> Iterator[tree.ExprNode]:
+    for name in names:
+        why = missing(name, span)
+        yield _text(span, f"{name}: {why}\n" if why else f"{name} = ")
+        if not why:
+            variable = tree.MemberNode(span, tree.NameNode(span, NAME), "->", name)
+            yield tree.CallNode(span, tree.NameNode(span, "print"), (variable,))
+    if not names:
+        yield _text(span, "there are no local variables\n")
+
+
+def _text(span: Span, text: str) -> tree.ExprNode:
+    literal = tree.StringNode(span, text.replace("%", "%%").encode())
+    return tree.CallNode(span, tree.NameNode(span, "printf"), (literal,))

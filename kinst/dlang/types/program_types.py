@@ -32,11 +32,11 @@ from kinst.dlang import typed
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.tree import TypeNode
 from kinst.dlang.types.conversions import is_declaration, size_of
-from kinst.dlang.vocabulary.structures import GUIDE_STRUCTURES
 from kinst.dlang.vocabulary.type_names import (
     BASE_SIZES,
     BASE_WORDS,
     FLOATS,
+    GUIDE_STRUCTURES,
     PLAIN_NAMES,
     QUALIFIERS,
     SCALARS,

@@ -1,4 +1,5 @@
-"""The names of D's scalar types (Dynamic Tracing Guide, "Data Types and Sizes", LP64).
+"""The names of D's types: scalars (Dynamic Tracing Guide, "Data Types and Sizes", LP64), and the
+structures that the Guide's programs use.
 
 Tested by tests/dlang/test_docs.py.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinst.core.dtypes import STRING, DType, IntType
+from kinst.core.dtypes import LONG, STRING, DType, IntType, Member, StructType
 from kinst.core.errors import DError, Span
 
 
@@ -112,3 +113,24 @@ def check_attributes(words: Sequence[str], word: str, span: Span) -> None:
     else:
         return
     raise DError(f"invalid type declaration: {message}", span, tag)
+
+
+# The Guide's structures (STRUCTURES), for a kernel that does not have them.
+_GUIDE_MEMBERS = {
+    "timespec": (Member("tv_sec", typedef("time_t"), 0), Member("tv_nsec", LONG, 64)),
+    "timeval": (Member("tv_sec", typedef("time_t"), 0), Member("tv_usec", LONG, 64)),
+}
+_GUIDE_SIZE = 16
+
+
+class _Times:
+    """The MemberSource of these structures."""
+
+    def members(self, struct: StructType) -> Sequence[Member]:
+        return _GUIDE_MEMBERS[struct.name]
+
+
+_TIMES = _Times()
+GUIDE_STRUCTURES = {
+    tag: StructType("struct", tag, _GUIDE_SIZE, tag, _TIMES) for tag in _GUIDE_MEMBERS
+}
