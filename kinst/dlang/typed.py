@@ -238,8 +238,8 @@ class Load(Expr):
     """The value of `type` at an address of the traced kernel; a bad address fires dtrace:::ERROR.
 
     An integer or pointer is loaded; a StringType copies a string. A structure or array is not
-    loaded: its value in codegen is its address, a Value of 64 bits, and only actions that record it
-    (trace, print) copy its bytes.
+    loaded: its value in codegen is its address, an IrValue of 64 bits, and only actions that record
+    it (trace, print) copy its bytes.
     """
 
     address: Expr

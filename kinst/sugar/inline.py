@@ -192,7 +192,7 @@ def _exits(
             continue
         for to in {graph.edges[node][k].to for k in ways} - asked:
             asked.add(to)
-            place = _behind(to, inside, graph, refused)
+            place = _site_after(to, inside, graph, refused)
             if place is None:
                 continue
             exits_found.append(CopyExit(place))
@@ -223,7 +223,7 @@ def _is_clear(
     return told and not refused(graph.last[node])
 
 
-def _behind(
+def _site_after(
     to: int, inside: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> int | None:
     """Return the address to plant in the node that an edge leads to; None if nodes outside lead
