@@ -15,6 +15,7 @@ from kinst.core.displaced import Refused, Relocated
 from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
 from kinst.isa.amd64 import flags
+from kinst.isa.amd64.registers import FLAGS_SLOT
 from tests.isa.emulated import (
     ARITHMETIC,
     PAGE,
@@ -191,7 +192,7 @@ def check_probe(
             found.append("the argument")
         if recorded[1] & 0x600:
             found.append("interrupts or DF in the callee")
-        for slot in slots | {isa.flags_slot}:
+        for slot in slots | {FLAGS_SLOT}:
             if recorded[2 + slot] != values[slot]:
                 found.append(f"frame slot {slot}: {recorded[2 + slot]:#x} != {values[slot]:#x}")
     elif not ups:
