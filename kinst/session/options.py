@@ -184,7 +184,7 @@ def _disagreements(request: Request, name_of: NameOf) -> Iterator[tuple[str, str
         beside = next((field for field in rule.beside if _given(request, field)), "")
         others = any(_given(request, field) for field in rule.without)
         if given and (beside or not rule.beside) and not others and rule.when(request.machine):
-            names = _Names(request, name_of, {"given": given, "beside": beside})
+            names = _OptionNames(request, name_of, {"given": given, "beside": beside})
             yield rule.message.format_map(names), rule.hint.format_map(names)
 
 
@@ -209,7 +209,7 @@ def _given(request: Request, field: str) -> object:
     return getattr(machine if hasattr(machine, field) else request, field)
 
 
-class _Names(dict[str, str]):
+class _OptionNames(dict[str, str]):
     """The names of options in a rule's message."""
 
     def __init__(self, request: Request, name_of: NameOf, fields: dict[str, str]) -> None:
