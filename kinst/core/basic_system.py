@@ -107,6 +107,9 @@ class BasicSystem(System):
     def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
         return (pc,)
 
+    def waits_in(self, thread: int) -> str:
+        return ""
+
     def modules(self) -> Sequence[LoadedModule]:
         return ()
 

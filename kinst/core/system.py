@@ -233,6 +233,10 @@ class CommandSpan:
     running: int
     # In a thread: offset of 4 bytes that are not 0 while it waits.
     waiting: int
+    # In a thread: offsets of the list of its processes' first threads, whose first word is the
+    # address of the first one's place in it, and of a thread's own place in such a list.
+    children: int
+    sibling: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,6 +506,11 @@ class Unwinding(Protocol):
     def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
         """Return the program counter and the return addresses of a stopped CPU, innermost first.
         registers: by D name."""
+        ...
+
+    def waits_in(self, thread: int) -> str:
+        """Return the name of the function in which a thread waits that does not run, or "" if that
+        is not known.  thread: its address."""
         ...
 
 

@@ -21,6 +21,7 @@ from kinst.session.values import StartedMachine
 
 START_SECONDS = 60.0  # until the command's execve, on a busy host
 END_SECONDS = 60.0  # until its status is known, and all that it has written
+MOST_CHILDREN = 16  # generations that are followed
 PIECE = 0.5  # seconds of one wait
 
 
@@ -84,6 +85,22 @@ class CommandLife:
             return False
         group = self._word(thread + span.group, 8)
         return group is not None and self._word(group + span.thread_count) == 1
+
+    def waits_in(self) -> str:
+        """Return the function of the kernel in which the command waits, or the process that it has
+        made, and that one; "" if that runs, or if it is not known."""
+        span, thread = self._span, self._thread
+        if not thread or not self._is_command():
+            return ""
+        for _ in range(MOST_CHILDREN):
+            first = self._word(thread + span.children, 8)
+            if first is None or first == thread + span.children:
+                break
+            thread = first - span.sibling
+        runs = span.running >= 0 and self._word(thread + span.running)
+        if runs or not self._word(thread + span.waiting):
+            return ""
+        return self._machine.system.waits_in(thread)
 
     def finish(self) -> MachineEvent | None:
         """Let the command's parent be told of its end.  Returns what the machine reports of it."""

@@ -62,6 +62,7 @@ class TraceRecords:
     Attributes:
         schema: what records mean, for renderers.
         first: whether no record has arrived yet.
+        has_fired: whether a record of a probe in the kernel has arrived.
         drainer: reads the rings in a thread of its own.
         interpreter: does what records ask for: exit(), setopt(), printa(), ...
         store: all aggregations.
@@ -87,6 +88,7 @@ class TraceRecords:
         placed, parts, compiled = plan.placed, plan.placement, plan.compiled
         options = compiled.options
         self.first = True
+        self.has_fired = False
         self._report = report
         self._view, self._scratch = placed.memory.view, placed.scratch
         self._epids = {e.epid + k: e.probe for e in parts.running for k in range(len(e.clauses))}
@@ -157,6 +159,7 @@ class TraceRecords:
         """Yield what was lost first, then records and faults: the order of dtrace_work().  What is
         lost while a slow client is at them is told in between."""
         cpus = self._scratch.cpus
+        self.has_fired = self.has_fired or any(one.slot < cpus for one in chunks)
         yield from lost_events(self._rings.lost(), cpus)
         faults = [one for slot in range(self._rings.slots) for one in self._faults(slot)]
         for event in self._noted(self.interpreter.take(chunks, faults)):

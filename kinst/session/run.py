@@ -19,6 +19,7 @@ from kinst.core.machine import CommandEnded, Gone, MachineEvent, Stopped
 from kinst.events import Aggregation, End, Event, Lost, Message, Output, TracingOver
 from kinst.session.records import TraceRecords
 from kinst.session.report import Report
+from kinst.session.silence import SECONDS, Quiet, reason
 from kinst.session.timers import Timers
 from kinst.session.tracee import SHARE, Tracee
 from kinst.session.values import EnabledSite, TracePlan
@@ -108,6 +109,7 @@ class RunningTrace:
         self._ending = Ending()
         self._restoring = Restoring()
         self._over = False
+        self._look_at = math.inf  # when a trace is looked at that shows nothing
 
     @property
     def reason(self) -> str:
@@ -236,7 +238,7 @@ class RunningTrace:
         self._plant(command)
         if timeout is not None:
             self._ending.deadline = time.monotonic() + timeout
-        return (yield from self._loop())
+        return (yield from self._loop(command))
 
     def _plant(self, command: str) -> None:
         told = self._tracee.plant(command)
@@ -248,8 +250,28 @@ class RunningTrace:
             if one.timer is not None:
                 (self._samplers if one.timer.each_cpu else self._ticks).start([one], now)
         self._restoring.planted = True
+        self._look_at = time.monotonic() + SECONDS
 
-    def _loop(self) -> Generator[Event, None, str]:
+    def _tell_silence(self, command: str, *, ends: bool) -> None:
+        """Say once why no record comes.  ends: whether the trace ends by itself."""
+        records, tracee, options = self._records, self._tracee, self._records.interpreter.options
+        if records.has_fired or tracee.has_fired or options.quiet:
+            self._look_at = math.inf
+            return
+        self._look_at = time.monotonic() + SECONDS
+        records.store.snapshot()
+        tables = records.store.tables.values()
+        counted = any(entry.data.any() for one in tables for entry in one.entries.values())
+        planted = len(self._parts.planted) + len(self._parts.stopped)
+        if counted and (ends or command):
+            self._look_at = math.inf
+            return
+        waits_in = tracee.waits_in() if command and not counted else ""
+        if said := reason(Quiet(planted, counted, bool(command), tracee.is_guest, waits_in)):
+            self._look_at = math.inf
+            self._report.say(said)
+
+    def _loop(self, command: str) -> Generator[Event, None, str]:
         records = self._records
         merge_at = time.monotonic() + records.interpreter.options.aggrate / 1e9
         tell_at = time.monotonic() + MISSED_SECONDS
@@ -261,6 +283,8 @@ class RunningTrace:
             if over := (yield from self._wait(self._until_timer(min(left, records.wait)))):
                 return over
             self._fire_due()
+            if time.monotonic() >= self._look_at:
+                self._tell_silence(command, ends=math.isfinite(self._ending.deadline))
             if time.monotonic() >= tell_at:
                 yield from self._missed()
                 tell_at = time.monotonic() + MISSED_SECONDS

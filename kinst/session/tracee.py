@@ -52,6 +52,8 @@ class Tracee(Protocol):
 
     names: Names
     command_status: int
+    is_guest: bool  # that runs kinst's commands and nothing else
+    has_fired: bool  # whether a stop-planted probe has
 
     @property
     def gather(self) -> Callable[[], None] | None: ...
@@ -86,6 +88,10 @@ class Tracee(Protocol):
         """Return what the kernel has complained of since last asked."""
         ...
 
+    def waits_in(self) -> str:
+        """Return the function of the kernel in which the guest's command waits, or ""."""
+        ...
+
     def share_in_probes(self) -> float:
         """Return how much of its time, 0 to 1, the CPU that is most in probes is there."""
         ...
@@ -101,6 +107,7 @@ class HostAlone:
     names = NO_NAMES
     gather = None
     command_status = 0
+    is_guest = has_fired = False
 
     def __init__(self, plan: TracePlan, isa: Isa) -> None:
         fill(plan)
@@ -127,6 +134,9 @@ class HostAlone:
     def complaints(self) -> list[Complaint]:
         return []
 
+    def waits_in(self) -> str:
+        return ""
+
     def share_in_probes(self) -> float:
         return 0.0
 
@@ -148,6 +158,8 @@ class PlantedMachine:
         self._code = scratch.address + scratch.text, scratch.address + scratch.size
         self.names = names_of(machine)
         self.command_status = 0
+        self.is_guest = machine.target.helpers is not None
+        self.has_fired = False
         self._own_processes = plan.compiled.only == "all"  # are traced too
         self._life: CommandLife | None = None
         self._exited = False  # the command, of whose end its parent has not been told
@@ -191,6 +203,7 @@ class PlantedMachine:
         self._runner.clock.stopped()
         probes = self._planted.stopped_at(event.pc)
         if probes:
+            self.has_fired = True
             for enabled in probes:
                 if is_active():
                     self._runner.hit(enabled, event.cpu)
@@ -232,6 +245,9 @@ class PlantedMachine:
 
     def complaints(self) -> list[Complaint]:
         return self._target.take_warnings()
+
+    def waits_in(self) -> str:
+        return self._life.waits_in() if self._life is not None else ""
 
     def share_in_probes(self) -> float:
         self._runner.clock.stopped()

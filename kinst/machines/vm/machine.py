@@ -360,8 +360,8 @@ class Vm(Guest):
 
     @property
     def helpers(self) -> GuestHelpers | None:
-        """None if the command has a terminal, which these processes serve while it runs."""
-        if self._terminal is not None:
+        """None without them, and if the command has a terminal, which they serve while it runs."""
+        if self._terminal is not None or not self._config.control:
             return None
         return GuestHelpers(self.qemu, *self._command_pids)
 

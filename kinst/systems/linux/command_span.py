@@ -31,9 +31,12 @@ def command_span(kernel: LinuxMemory, btf: Btf, layouts: Sequence[CallNames]) ->
     state = "__state" if btf.has(_TASK, "__state") else "state"
     wanted = [
         (_TASK, "exit_state"), (_TASK, "signal"), ("signal_struct", "nr_threads"), (_TASK, state),
+        (_TASK, "children"), (_TASK, "sibling"),
     ]  # fmt: skip
     if not entry or not all(btf.has(*one) for one in wanted):
         return None
-    exit_state, group, count, waiting = (btf.offset(*one) for one in wanted)
+    exit_state, group, count, waiting, children, sibling = (btf.offset(*one) for one in wanted)
     running = btf.offset(_TASK, "on_cpu") if btf.has(_TASK, "on_cpu") else -1
-    return CommandSpan(entry, exit_state, _ZOMBIE, group, count, running, waiting)
+    return CommandSpan(
+        entry, exit_state, _ZOMBIE, group, count, running, waiting, children, sibling
+    )

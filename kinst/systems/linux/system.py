@@ -42,6 +42,7 @@ from kinst.systems.linux.refusals import KernelRules
 from kinst.systems.linux.special_names import NEVER_RETURN
 from kinst.systems.linux.system_calls import system_calls
 from kinst.systems.linux.tables import KernelTables
+from kinst.systems.linux.waiting import waits_in
 
 # How far after the text's start the banner of an unknown kernel is searched.
 SEARCH = 48 << 20
@@ -267,6 +268,12 @@ class Linux:
         if chain is not None:
             return by_frames(chain, self, memory, pc, registers)
         return by_rules(self, memory, pc, registers)
+
+    def waits_in(self, thread: int) -> str:
+        """See core/system.py."""
+        return waits_in(
+            self._kernel, self._btf, self._arch.chain, thread, self.backtrace, self.function_at
+        )
 
     @property
     def page_tables(self) -> int:

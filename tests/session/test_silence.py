@@ -1,0 +1,42 @@
+"""What is said of a trace that shows nothing, by what is known of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinst.session.silence import Quiet, reason
+
+
+@pytest.mark.parametrize(
+    ("quiet", "said"),
+    [
+        (
+            Quiet(1, False, False, True),
+            "1 instruction is planted, and none has run for 2 s: the guest",
+        ),
+        (
+            Quiet(75, False, False, True),
+            "the guest has booted and is idle; -c or --shell gives it work",
+        ),
+        (
+            Quiet(75, False, False, False),
+            "75 instructions are planted, and none has run for 2 s: noth",
+        ),
+        (Quiet(75, False, True, True, "do_syslog"), "the command waits in do_syslog()"),
+        (Quiet(75, True, False, True), "probes fire; aggregations are printed when the trace ends"),
+    ],
+)
+def test_what_is_said(quiet: Quiet, said: str) -> None:
+    assert said in reason(quiet)
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        Quiet(0, False, False, True),  # BEGIN and tick alone
+        Quiet(75, False, True, True),  # the command runs
+        Quiet(75, True, True, True),  # its end prints aggregations
+    ],
+)
+def test_nothing_to_say(quiet: Quiet) -> None:
+    assert not reason(quiet)

@@ -1,0 +1,56 @@
+"""A trace that shows nothing says why, once: the guest is idle, or the command waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.vm.command import Running, kinst
+from tests.vm.isa_guest import Guest
+
+pytestmark = pytest.mark.vm
+
+PROBE = "kinst::vfs_read:19"
+
+
+def test_an_idle_guest() -> None:
+    trace = Running("-n", PROBE)
+    seen = trace.until(lambda result: "is idle" in result.err)
+    assert (
+        "1 instruction is planted, and none has run for 2 s: the guest has booted and is idle"
+        in seen.err
+    )
+    trace.stop()
+    assert trace.result().err.count("is idle") == 1
+
+
+def test_counts_that_wait_for_the_end() -> None:
+    trace = Running("-n", "fbt::schedule:entry { @ = count(); }")
+    trace.until(lambda result: "aggregations are printed when the trace ends" in result.err)
+    trace.stop()
+    assert "idle" not in trace.result().err
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    # What the kernel itself says of such a process in /proc/PID/wchan.
+    [("cat /proc/kmsg >/dev/null", "do_syslog"), ("sleep 100", "hrtimer_nanosleep"),
+     ("sleep 100; true", "hrtimer_nanosleep")],
+)  # fmt: skip
+def test_a_command_that_waits(command: str, function: str) -> None:
+    trace = Running("-n", "kinst::vfs_fallocate:0", "-c", command)
+    seen = trace.until(lambda result: "waits in" in result.err)
+    trace.stop()
+    trace.result()
+    assert f"the command waits in {function}()" in seen.err
+
+
+@pytest.mark.full
+def test_a_command_that_waits_on_each_isa(guest: Guest) -> None:
+    arguments = ("-n", "kinst::vfs_fallocate:0", "--timeout", "10", "-c", "sleep 100")
+    done = kinst(f"--vm={guest.isa}", *arguments)
+    assert "nanosleep()" in done.err, done
+
+
+def test_a_quiet_trace_says_nothing() -> None:
+    done = kinst("-q", "-n", PROBE, "--timeout", "4")
+    assert "planted" not in done.err
