@@ -281,6 +281,8 @@ ROOT=
 listen() {
     read -r pid _ </proc/self/stat
     echo "$pid" >/run/listener
+    while ! [ -e /run/server ]; do sleep 0.01; done
+    say ready
     while read -r verb argument <&4; do
         case "$verb" in
         prepare)
@@ -368,5 +370,4 @@ listen() {
     poweroff -f
 }
 
-say ready
 listen | serve
