@@ -17,11 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from kinst.core.probe import Probe
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 # --- Values ---------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from kinst.session.report import Report
 from kinst.session.request import Request
 
 if TYPE_CHECKING:
+    from kinst.api.compiling import Compiler
     from kinst.api.machine import Machine
     from kinst.api.names import KernelNames, Vocabulary, kernel_names, vocabulary
     from kinst.api.opening import (
@@ -50,8 +51,9 @@ if TYPE_CHECKING:
     from kinst.core.machine import EarlyStart
     from kinst.kernels.fetch import Offered
     from kinst.kernels.source_text import find_source, package_of, paths_within, read_sources
+    from kinst.session.compiled import ProbeStability, ProgramStability
     from kinst.session.request_machine import Files, start_early
-    from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
+    from kinst.session.values import ListedProbe
 
 __all__ = [
     "DUMP_STAGES",
@@ -59,6 +61,7 @@ __all__ = [
     "PROGRAM_OPTIONS",
     "REFUSED_OPTIONS",
     "TRACE_OPTIONS",
+    "Compiler",
     "EarlyStart",
     "Files",
     "KernelNames",
@@ -96,6 +99,7 @@ __all__ = [
 ]  # fmt: skip
 
 _PLACES = {
+    "Compiler": "kinst.api.compiling",
     "Machine": "kinst.api.machine",
     "Program": "kinst.api.program",
     "Trace": "kinst.api.trace",
@@ -106,7 +110,8 @@ _PLACES = {
         ("find_source", "package_of", "paths_within", "read_sources"), "kinst.kernels.source_text"
     ),
     **dict.fromkeys(("KernelNames", "Vocabulary", "kernel_names", "vocabulary"), "kinst.api.names"),
-    **dict.fromkeys(("ListedProbe", "ProbeStability", "ProgramStability"), "kinst.session.values"),
+    **dict.fromkeys(("ProbeStability", "ProgramStability"), "kinst.session.compiled"),
+    "ListedProbe": "kinst.session.values",
 }
 
 

@@ -19,6 +19,7 @@ from pprint import pformat
 from typing import Self
 
 from kinst.api.command import GuestCommand
+from kinst.api.compiling import Compiler
 from kinst.api.program import Program, Setting, Source, with_program
 from kinst.api.running_batches import ReadyBatch, RunningBatches
 from kinst.api.trace import Trace, stopped_after
@@ -28,12 +29,14 @@ from kinst.core.machine import CommandEnded, EarlyStart, Gone, Terminal
 from kinst.core.probe import Function, ProbePattern, ProgramText
 from kinst.core.source import CodeImage, SourceFunction
 from kinst.events import Fault, Lost, Message, Output, Record
+from kinst.isa import load as load_isa
 from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan
 from kinst.providers import load_all
 from kinst.results import CommandResult, Records, Result
 from kinst.session import batches
-from kinst.session.compile import compile_program, needs_kernel
+from kinst.session.compile import needs_kernel
+from kinst.session.compiled import ProbeStability, ProgramStability
 from kinst.session.descriptions import wants_kernel
 from kinst.session.enable import enable_program
 from kinst.session.expand import expand, source_of
@@ -46,7 +49,6 @@ from kinst.session.functions import (
     places_of,
     source_functions,
 )
-from kinst.session.kernel_files import KernelFiles, isa_of, with_build, with_vmlinux
 from kinst.session.listing import list_all, list_names, list_on_host, list_planned
 from kinst.session.machine import start
 from kinst.session.options import DUMP_STAGES
@@ -62,8 +64,6 @@ from kinst.session.values import (
     Compiled,
     EnabledProgram,
     ListedProbe,
-    ProbeStability,
-    ProgramStability,
     StartedMachine,
     TracePlan,
 )
@@ -110,6 +110,7 @@ class Machine:
         report: Report | None = None,
         early_start: EarlyStart | None = None,
         terminal: Terminal | None = None,
+        compiler: Compiler | None = None,
     ) -> None:
         """Make a machine, which is started when it is first needed.
 
@@ -118,13 +119,14 @@ class Machine:
             report: for the command, which tells how long stages take.
             early_start: what start_early() made of the request.
             terminal: the terminal that its commands have.
+            compiler: that has compiled programs of the request already.
 
         Raises KinstError for an ISA that kinst does not know.
         """
         self._report = report or report_to(on_message, on_progress)
-        self._request = request = with_vmlinux(with_build(request), self._report)
-        self._isa = isa_of(request)
-        self._files = KernelFiles(request, self._isa, self._report)
+        self._compiler = compiler or Compiler(request, self._report)
+        self._request, self._files = self._compiler.request, self._compiler.files
+        self._isa = load_isa(self._compiler.registers.name)
         self._has_kernel = has_kernel
         self._early_start = early_start
         self._terminal = terminal
@@ -239,10 +241,7 @@ class Machine:
     def compile_request(self, request: Request) -> Program:
         """The same for a command line that was understood."""
         self._check_open()
-        files = self._files
-        compiled = compile_program(request, self._isa, files.types, self._report.say, files.dialect)
-        self._report.stage("compile D")
-        return Program(request, compiled)
+        return self._compiler.compile(request)
 
     def _compiled(
         self,

@@ -16,9 +16,8 @@ from kinst.dlang import typed
 from kinst.dlang.syntax.unparse import unparse
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.dlang.walk import expressions
-from kinst.session.expand import wants_expansion
+from kinst.session.compiled import Compiled
 from kinst.session.request import Request
-from kinst.session.values import Compiled
 
 PathLike = str | os.PathLike[str]
 # D text (a script), a script's file, or the options of the command line that name probes.
@@ -55,7 +54,7 @@ class Program:
     @property
     def wants_expansion(self) -> bool:
         """Whether it has descriptions or variables that need the kernel's files."""
-        return not self.expanded and wants_expansion(self.compiled)
+        return not self.expanded and self.compiled.wants_expansion
 
     @property
     def has_stacks(self) -> bool:

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kinst import api
-from kinst.api import Request
+from kinst.api import Report, Request
 from kinst.cli.commands import command, commands
 from kinst.cli.guard import UsageError, guarded, say, standard_files, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import CommandLine, help_text, parse
+from kinst.cli.progress import Progress
 from kinst.errors import DError, KinstError
 from kinst.version import __version__
 
@@ -60,12 +61,23 @@ def _all(name: str) -> Any:
 
 
 def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
-    """Start the guest, if there is to be one, and run the command: the guest starts while the rest
-    of kinst is loaded."""
-    path, early_start = line.request.output, api.start_early(line.request)
+    """Check the program, then start the guest early, if there is to be one: it starts while the
+    rest of kinst is loaded."""
+    path, request = line.request.output, line.request
+    progress = Progress("kinst")
+    report = Report(
+        say, progress, started_at(), request.verbose,
+        confirm=None if request.yes else progress.confirm,
+    )  # fmt: skip
+    compiled = None
+    if not request.of_file:
+        compiler = api.Compiler(request, report)
+        compiled = compiler, compiler.compile(request)
+    early_start = api.start_early(request)
     run: Callable[[TextIO], int] = partial(
-        _all("run"), line, interrupts.end, started=started_at(), early_start=early_start
-    )
+        _all("run"), line, interrupts.end, report=report, compiled=compiled,
+        early_start=early_start,
+    )  # fmt: skip
     if not path:
         return run(sys.stdout)
     try:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TextIO
 
 from kinst.api import (
+    Compiler,
     EarlyStart,
     Machine,
     Program,
@@ -98,29 +99,31 @@ def run_shell(command: str, capture: bool) -> bytes:
 
 
 def run(
-    line: CommandLine, begins: Begins, out: TextIO, started: float, early_start: EarlyStart | None
+    line: CommandLine,
+    begins: Begins,
+    out: TextIO,
+    report: Report,
+    compiled: tuple[Compiler, Program] | None,
+    early_start: EarlyStart | None,
 ) -> int:
     """Do what the command line says, and return the exit status.
 
     Args:
         begins: gets the trace when it begins.
         out: the file for the output.
-        started: when the command began (see Report).
+        compiled: the program, and what has compiled it; None for a file as it is.
         early_start: what start_early() has started of the machine.
 
     Raises KinstError."""
     request, show = line.request, partial(write, out)
-    if request.of_file:
-        text = expand_request(request, say, Progress("kinst"))
+    if compiled is None:
+        text = expand_request(request, say, report.progress)
         show(text + "\n")
         return 0
     # Messages about what is left out follow those about what matched.
     left_out: list[str] = []
-    progress = Progress("kinst")
-    report = Report(
-        say, progress, started, request.verbose, left_out=left_out.append,
-        confirm=None if request.yes else progress.confirm,
-    )  # fmt: skip
+    report.left_out = left_out.append
+    compiler, program = compiled
 
     def tell_left_out() -> None:
         report.left_out = None
@@ -134,9 +137,11 @@ def run(
             terminal = stack.enter_context(HostTerminal())
             request = replace(request, command=shell_command(os.environ))
         machine = stack.enter_context(
-            Machine(request, report=report, early_start=early_start, terminal=terminal)
+            Machine(
+                request, report=report, early_start=early_start, terminal=terminal,
+                compiler=compiler,
+            )  # fmt: skip
         )
-        program = machine.compile_request(request)
         if request.show_program and not program.wants_expansion:
             show(program.text)
         if request.dump in ("tree", "typed"):

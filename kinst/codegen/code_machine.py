@@ -5,12 +5,13 @@ Tested by tests/codegen.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.errors import KinstError
-from kinst.core.isa import Isa, Register
 from kinst.core.layout import Scratch
 from kinst.core.system import (
     Access,
@@ -23,6 +24,10 @@ from kinst.core.system import (
     UserMemory,
     UserState,
 )
+
+if TYPE_CHECKING:
+    from kinst.core.isa import Isa
+    from kinst.core.registers import Register
 
 
 @dataclass(frozen=True, slots=True)

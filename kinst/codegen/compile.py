@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from kinst.codegen.entries import write_entry, write_error
 from kinst.codegen.firing import Unit
 from kinst.codegen.hooks import write_fault_hook, write_sampler, write_trap_hook
 from kinst.codegen.ssa import IrFunction, module_text
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed

@@ -7,10 +7,11 @@ Tested by tests/codegen/test_records_and_faults.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.layout import ARENA, CONTEXT_CURTHREAD, FAULT_NOSCRATCH
 from kinst.core.records import ProgramLayout

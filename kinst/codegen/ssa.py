@@ -10,7 +10,9 @@ Tested by tests/codegen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from kinst.core.dataclass import dataclass
 
 LIKELY = 2000  # weight of the side that is nearly always taken
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from math import isqrt
 from typing import Protocol
@@ -23,6 +23,7 @@ import numpy.typing as npt
 from kinst.consumer.columns import bytes_of, is_string, strings_of, values_of
 from kinst.consumer.rings import Bytes
 from kinst.consumer.symbols import NO_NAMES, Names, is_address_data
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import IntType, PointerType, StringType, StructType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE, Scratch
 from kinst.core.records import SLOT_BIAS, AggregationLayout, Field, KeyValue, ProgramLayout

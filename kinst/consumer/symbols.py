@@ -6,8 +6,9 @@ Tested by tests/render/dtrace/test_symbols.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import USER_WORDS, DType, StackType, SymbolType
 from kinst.core.inline import InlinedFrame, SourcePlace
 from kinst.core.records import Field

@@ -6,8 +6,9 @@ Tested by tests/codegen/test_snippets.py and tests/isa.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kinst.core.dataclass import dataclass
 from kinst.core.system import Clock
 
 

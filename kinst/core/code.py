@@ -7,9 +7,9 @@ Tested by tests/views/test_flow.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+from kinst.core.dataclass import dataclass
 from kinst.core.inline import SourcePlace
 from kinst.core.instruction import Flow
 from kinst.core.probe import Function, Gap

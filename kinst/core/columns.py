@@ -9,12 +9,12 @@ Tested by tests/isa/test_marks.py and tests/patch/test_patches.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.dataclass import dataclass
 from kinst.core.instruction import Instruction
 
 U8 = npt.NDArray[np.uint8]

@@ -9,8 +9,9 @@ Tested by tests/dlang/check/test_library.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import StructType
 
 

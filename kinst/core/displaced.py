@@ -6,9 +6,11 @@ Tested by tests/isa.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import wraps
 from typing import ParamSpec, TypeVar
+
+from kinst.core.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,10 @@ Tested by tests/dlang/types and tests/image/test_types.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
+
+from kinst.core.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ Tested by tests/image/dwarf/scan and tests/sugar.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from kinst.core.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Tested by tests/isa/test_isa_contract.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from kinst.core.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,23 +41,7 @@ from kinst.core.errors import KinstError
 from kinst.core.instruction import Flow, Instruction, JumpTable
 from kinst.core.page_tables import Paging
 from kinst.core.probe import Site
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """One register of regs[].
-
-    Attributes:
-        d_name: its name in D (R_RAX).
-        index: the number that regs[] takes.
-        slot: its place in a frame: frame[slot], a u64, holds its saved value.
-        gdb_name: its name in a GDB stub (rax).
-    """
-
-    d_name: str
-    index: int
-    slot: int
-    gdb_name: str
+from kinst.core.registers import Register
 
 
 class StoppingIsa(ABC):

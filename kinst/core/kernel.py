@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from kinst.core.columns import U16, Flows, Scanned
 from kinst.core.dtypes import DType
 from kinst.core.errors import AbsentError
 from kinst.core.instruction import Flow, Instruction
-from kinst.core.isa import Isa
 from kinst.core.probe import Argument, Function, Gap, ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import ANY, ProviderStability
 from kinst.core.system import SystemCall
 from kinst.core.types import TypeSource
+
+if TYPE_CHECKING:
+    from kinst.core.columns import U16, Flows, Scanned
+    from kinst.core.isa import Isa
 
 
 class Kernel(Protocol):

@@ -6,9 +6,9 @@ Tested by tests/providers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from kinst.core.dataclass import dataclass
 from kinst.core.layout import ARGUMENT_POINTED, POINTED_SHIFT
 
 MOST_GAPS = 3  # that a message lists

@@ -26,8 +26,9 @@ Tested by tests/consumer/test_values.py and tests/codegen/layout/test_layout.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import DType
 
 PROBE_LIMIT = 64

@@ -5,8 +5,7 @@ Tested by tests/views/test_coverage.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kinst.core.dataclass import dataclass
 from kinst.core.probe import Function
 
 

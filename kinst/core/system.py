@@ -10,13 +10,15 @@ Tested by tests/test_contracts.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from kinst.core.dataclass import dataclass
 from kinst.core.probe import Argument, Function
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 HOOK_BYTES = 32  # live bytes of a hooked function that a detour may displace
 

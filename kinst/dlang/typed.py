@@ -14,8 +14,9 @@ Tested by tests/dlang/test_walk.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import ArrayType, DType, IntType, StringType, StructType
 from kinst.core.errors import Span
 from kinst.core.probe import Crossing, ProbePattern

@@ -121,3 +121,8 @@ def check_height(clause: typed.Clause) -> None:
             message = "expression is nested too deeply"
             raise DError(message, node.span, "D_SYNTAX", "use a variable for a part of it")
         pending += [(child, height + 1) for child in children(node)]
+
+
+def symbols_in(program: typed.TypedProgram) -> set[tuple[str, str]]:
+    """Return (module, name) of the kernel's symbols that a program uses."""
+    return {(symbol.module, symbol.name) for symbol in find(program, typed.SymbolAddress)}

@@ -9,13 +9,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from kinst.core.dtypes import DType, EnumType, FunctionType
 from kinst.core.errors import KinstError
 from kinst.core.types import KERNEL, Symbol
-from kinst.image.debug_info import DebugFiles, DebugInfo
+from kinst.image.btf_strings import has_string
+from kinst.image.elf_file import open_file
+
+if TYPE_CHECKING:
+    from kinst.image.debug_info import DebugInfo
 
 ALSO_KERNEL = ("kernel", "unix", "genunix")  # what other systems call the kernel proper
+
+
+class DebugOpener(Protocol):
+    """Opens files with debug information, each once (DebugFiles)."""
+
+    def open(
+        self, path: str | Path, module: str = KERNEL, base: DebugInfo | None = None
+    ) -> DebugInfo: ...
 
 
 @dataclass(frozen=True)
@@ -31,7 +44,7 @@ class ImagePaths:
 
     kernel: Callable[[], Path]
     modules: Callable[[], Mapping[str, Path]]
-    debug: DebugFiles
+    debug: DebugOpener
     module_debug: Callable[[str], Path | None] = lambda name: None
 
 
@@ -81,25 +94,34 @@ class FileTypes:
     def modules(self) -> Sequence[str]:
         return [KERNEL, *self._modules]
 
+    def _lacks(self, name: str, module: str) -> bool:
+        """Whether no image has a type or a constant of this name, as is known without reading its
+        types: a program with a wrong name is told so before anything is loaded."""
+        wanted = [module] if module else self.modules()
+        if self._known or not set(wanted) <= {KERNEL, *self._modules}:
+            return False
+        paths = [self._modules[one] if one != KERNEL else self._places.kernel() for one in wanted]
+        return not any(has_string(open_file(path), name) for path in paths)
+
     def _images(self, module: str) -> Sequence[DebugInfo]:
         return [self._image(m) for m in ([module] if module else self.modules())]
 
     def tagged(self, kind: str, name: str, module: str = "") -> DType | None:
-        for image in self._images(module):
+        for image in [] if self._lacks(name, module) else self._images(module):
             types = image.types
             if types is not None and (found := types.tagged(kind, name)) is not None:
                 return found
         return None
 
     def typedef(self, name: str, module: str = "") -> DType | None:
-        for image in self._images(module):
+        for image in [] if self._lacks(name, module) else self._images(module):
             types = image.types
             if types is not None and (found := types.typedef(name)) is not None:
                 return found
         return None
 
     def enumerator(self, name: str, module: str = "") -> tuple[EnumType, int] | None:
-        for image in self._images(module):
+        for image in [] if self._lacks(name, module) else self._images(module):
             if (found := image.enumerator(name)) is not None:
                 return found
         return None

@@ -17,6 +17,7 @@ from kinst.core.errors import KinstError
 
 if TYPE_CHECKING:
     from kinst.core.isa import Isa
+    from kinst.core.registers import RegisterNames
 
 
 def names() -> tuple[str, ...]:
@@ -27,13 +28,29 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> Isa:
     """Return the instruction set with this name. Raises KinstError if there is none."""
+    _check(name)
+    isa: Isa = importlib.import_module(f"{__name__}.{name}").ISA
+    return isa
+
+
+def load_registers(name: str) -> RegisterNames:
+    """Return the registers of the instruction set with this name, without the rest of it if they
+    have a module of their own. Raises KinstError if there is none."""
+    _check(name)
+    package = importlib.import_module(f"{__name__}.{name}")
+    if not hasattr(package, "__path__"):
+        return load(name)
+    named: RegisterNames = importlib.import_module(f"{__name__}.{name}.registers").NAMED
+    return named
+
+
+def _check(name: str) -> None:
+    """Raise KinstError if there is no instruction set with this name."""
     every_name = names()
     if name not in every_name:
         close = get_close_matches(name, every_name, 1)
         hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(every_name)}"
         raise KinstError(f"no instruction set is called {name!r}", hint)
-    isa: Isa = importlib.import_module(f"{__name__}.{name}").ISA
-    return isa
 
 
 def of_machine(machine: int) -> Isa | None:
@@ -45,7 +62,7 @@ def of_machine(machine: int) -> Isa | None:
     return None
 
 
-def register_hint(isa: Isa, name: str) -> str:
+def register_hint(isa: RegisterNames, name: str) -> str:
     """Return what to type for a register that D does not know by this name, or "".
 
     name: as another tool spells it (rdx, %rdx, X2), or a register of another instruction set, whose
@@ -53,7 +70,7 @@ def register_hint(isa: Isa, name: str) -> str:
     bare = name.removeprefix("R_").lstrip("%").upper()
     if d_name := _named_register(isa, bare):
         return f"in D: regs[{d_name}]"
-    for other in (load(one) for one in names() if one != isa.name):
+    for other in (load_registers(one) for one in names() if one != isa.name):
         foreign = _named_register(other, bare)
         if not foreign:
             continue
@@ -69,7 +86,7 @@ def register_hint(isa: Isa, name: str) -> str:
     return ""
 
 
-def _named_register(isa: Isa, bare: str) -> str:
+def _named_register(isa: RegisterNames, bare: str) -> str:
     """Return the D name of a register by its upper-case name without R_, or ""."""
     names_of = {one.gdb_name.upper(): one.d_name for one in reversed(isa.registers)}
     names_of |= {one.d_name.removeprefix("R_"): one.d_name for one in isa.registers}

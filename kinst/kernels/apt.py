@@ -17,11 +17,11 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 
 _CHUNK = 1 << 20

@@ -22,12 +22,13 @@ A thread that is preempted within a block when the trace ends has been counted f
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from kinst.core.bodies import CountBody
 from kinst.core.columns import I64, U64, Bools, ragged
+from kinst.core.dataclass import dataclass
 from kinst.patch.chains import Chains
 from kinst.patch.wanted import WantedSite
 

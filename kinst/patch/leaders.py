@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
@@ -39,6 +39,7 @@ from kinst.core.columns import (
     instructions_of,
     ragged,
 )
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.instruction import Flow
 from kinst.core.isa import Isa

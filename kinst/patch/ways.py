@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dataclasses import replace
 from functools import cache
 
+from kinst.core.dataclass import dataclass
 from kinst.core.displaced import Onward, Refused
 from kinst.core.errors import KinstError
-from kinst.core.isa import Isa
 from kinst.core.probe import Site
+
+if TYPE_CHECKING:
+    from kinst.core.isa import Isa
 
 LONGEST = 15  # bytes that an instruction of any ISA may have
 WAYS = ("jump", "trap", "stop")

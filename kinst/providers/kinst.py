@@ -13,7 +13,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from kinst.core.columns import WIDTH
 from kinst.core.errors import AbsentError, KinstError
 from kinst.core.kernel import Found, Kernel, Provider, no_function
 from kinst.core.probe import Function, ProbeInterface, ProbeName, ProbePattern, Site
@@ -120,6 +119,7 @@ def _all_of(functions: Sequence[Function], kernel: Kernel, glob: str) -> Iterato
     """Yield the instructions of functions whose offsets match the glob."""
     scanned = kernel.columns(functions)
     bounds, row = scanned.bounds.tolist(), scanned.columns.code.tobytes()
+    width = scanned.columns.code.shape[1]
     starts, sizes = scanned.columns.address.tolist(), scanned.columns.size.tolist()
     # Offsets and their texts. Most functions have the same ones, and share these objects.
     shared: dict[int, tuple[int, str]] = {}
@@ -129,7 +129,7 @@ def _all_of(functions: Sequence[Function], kernel: Kernel, glob: str) -> Iterato
             offset, text = shared.get(offset) or shared.setdefault(offset, (offset, str(offset)))
             if not glob or fnmatchcase(text, glob):
                 name = ProbeName("kinst", function.module, function.name, text)
-                yield Found(name, Site(function, offset, row[WIDTH * k : WIDTH * k + sizes[k]]))
+                yield Found(name, Site(function, offset, row[width * k : width * k + sizes[k]]))
 
 
 PROVIDER = KinstProvider()

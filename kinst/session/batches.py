@@ -19,7 +19,7 @@ from kinst.core.kernel import Kernel
 from kinst.core.probe import Function, ProbePattern
 from kinst.core.system import System
 from kinst.dlang import typed
-from kinst.session.values import Compiled
+from kinst.session.compiled import Compiled
 
 BYTES = 400_000  # of code in a batch: some hundred thousand instructions
 

@@ -14,7 +14,7 @@ from kinst.codegen.subroutines import prototypes
 from kinst.core.dialect import Dialect
 from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
-from kinst.core.isa import Isa
+from kinst.core.registers import RegisterNames
 from kinst.core.probe import ProbePattern
 from kinst.core.types import TypeSource, as_named
 from kinst.dlang import typed
@@ -38,18 +38,17 @@ from kinst.dlang.vocabulary.d_options import (
     parse_rate,
     parse_size,
 )
-from kinst.dlang.walk import expressions
+from kinst.dlang.walk import expressions, symbols_in
 from kinst.isa import register_hint
 from kinst.patch.ways import plant_rules
 from kinst.providers import argument_types, interfaces, load_all
 from kinst.session.batches import check_batches
+from kinst.session.compiled import Compiled
 from kinst.session.cpp import preprocess
 from kinst.session.descriptions import check_descriptions, check_providers, wants_kernel
 from kinst.session.request import Request
 from kinst.session.sizes import TRAMPOLINES, fitted
 from kinst.session.stability import check_stability
-from kinst.session.symbols import symbols_in
-from kinst.session.values import Compiled
 from kinst.session.whose import in_command
 from kinst.sugar.locals import provisional
 from kinst.systems import of_host
@@ -81,7 +80,7 @@ def host_dialect() -> Dialect:
 
 def compile_program(
     request: Request,
-    isa: Isa,
+    isa: RegisterNames,
     types: TypeSource,
     say: Callable[[str], None],
     dialect: Callable[[], Dialect],
@@ -114,7 +113,7 @@ def needs_kernel(compiled: Compiled, *, fired: bool) -> bool:
 
 def compile_request(
     request: Request,
-    isa: Isa,
+    isa: RegisterNames,
     target_pid: int,
     types: TypeSource | None = None,
     say: Callable[[str], None] | None = None,
@@ -194,7 +193,7 @@ def _is_only_command(request: Request, programs: Sequence[tree.ProgramNode]) -> 
 
 
 def with_programs(
-    request: Request, before: Compiled, programs: tuple[tree.ProgramNode, ...], isa: Isa
+    request: Request, before: Compiled, programs: tuple[tree.ProgramNode, ...], isa: RegisterNames
 ) -> Compiled:
     """The request with other trees for its programs, in their order, checked; what it was before
     where they are the same.  Raises DError."""
@@ -241,7 +240,7 @@ def _local_names(types: TypeSource | None) -> Callable[[ProbePattern], Sequence[
 def _checked(
     request: Request,
     programs: tuple[tree.ProgramNode, ...],
-    isa: Isa,
+    isa: RegisterNames,
     types: TypeSource | None,
     dialect: Callable[[], Dialect],
     measures: Mapping[str, typed.Measure] = {},

@@ -25,9 +25,10 @@ from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.walk import find
 from kinst.providers import FIRST_ID, listed, load_all
+from kinst.session.compiled import Compiled
 from kinst.session.descriptions import gaps_in, matching, naming, shifted
 from kinst.session.scratch import most_probes
-from kinst.session.values import Compiled, EnabledProgram, EnabledSite, StartedMachine
+from kinst.session.values import EnabledProgram, EnabledSite, StartedMachine
 
 _ARGUMENT = re.compile(r"arg[0-9]+\Z")
 

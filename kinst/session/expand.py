@@ -29,10 +29,11 @@ from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.loaded_images import LoadedImage, LoadedImages, Move, running_index
 from kinst.providers import load_all, of_instructions
 from kinst.session.compile import parse_request, with_programs
+from kinst.session.compiled import Compiled
 from kinst.session.machine import frames_finder
 from kinst.session.report import Report
 from kinst.session.request import Request
-from kinst.session.values import Compiled, StartedMachine
+from kinst.session.values import StartedMachine
 from kinst.session.whose import not_in_process
 from kinst.sugar.expand import Sources, has_sugar
 from kinst.sugar.expand import expand as expand_inline
@@ -45,12 +46,6 @@ FAR = 400  # instructions that are looked at for one where a variable lives
 
 # At an instruction: (register's D name, offset) of the canonical frame address, or None.
 FrameAddress = Callable[[int], tuple[str, int] | None]
-
-
-def wants_expansion(compiled: Compiled) -> bool:
-    """Whether the program has anything that expanded() replaces."""
-    program = compiled.tree
-    return has_sugar(program) or has_lines(program) or has_locals(program)
 
 
 def expand(
@@ -72,7 +67,7 @@ def expand(
     helpers = machine.target.helpers
     if target_pid and helpers is not None and helpers.passer and not compiled.only:
         programs = tuple(not_in_process(program, helpers.passer) for program in programs)
-    wants = wants_expansion(compiled)
+    wants = compiled.wants_expansion
     if wants or asks_caller(compiled.program):
         system.find_frames_with(frames_finder(images, report.say))
     if wants:

@@ -23,7 +23,7 @@ from kinst.image.loaded_images import LoadedImages, moved_by
 from kinst.image.relocations import placed
 from kinst.image.type_files import FileTypes, ImagePaths
 from kinst.session.compile import compile_request, with_programs
-from kinst.session.expand import expanded, wants_expansion
+from kinst.session.expand import expanded
 from kinst.session.kernel import RunningKernel
 from kinst.session.kernel_files import isa_of_file
 from kinst.session.report import Report
@@ -112,7 +112,7 @@ def expand_request_in_file(request: Request, report: Report) -> str:
         return of_image(elf()).dialect()
 
     compiled = compile_request(request, isa, target_pid=0, types=types, dialect=dialect)
-    if wants_expansion(compiled):
+    if compiled.wants_expansion:
         image = FileImage(placed(elf()))
         kernel = RunningKernel(image, image, isa)
         zero = request.zero or compiled.options.zdefs

@@ -9,33 +9,41 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core.dialect import Dialect
 from kinst.core.dtypes import StackType, SymbolType
 from kinst.core.errors import DError, KinstError
-from kinst.core.isa import Isa
 from kinst.core.paths import cache_folder
-from kinst.core.types import TypeSource
+from kinst.core.types import KERNEL, TypeSource
 from kinst.dlang import typed
 from kinst.dlang.walk import expressions
-from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.elf_file import open_file
 from kinst.image.type_files import FileTypes, ImagePaths
-from kinst.isa import load as load_isa
 from kinst.isa import of_machine
-from kinst.kernels.fetch_modules import module_debug
-from kinst.kernels.kmod import module_name
-from kinst.kernels.vmlinux_search import find_vmlinux
 from kinst.providers import load_all
 from kinst.session.descriptions import wants_kernel
 from kinst.session.report import Report
-from kinst.session.request import DEFAULT_ISA, Request
-from kinst.session.request_machine import Files, find_files
+from kinst.session.request import Request
 from kinst.systems import SystemKind, of_host, of_image
 
+if TYPE_CHECKING:
+    from kinst.core.isa import Isa
+    from kinst.image.debug_info import DebugFiles, DebugInfo
+    from kinst.session.request_machine import Files
+
 _LONG = 1.0  # seconds of silence before work is reported
+
+
+def _module(name: str) -> Any:
+    """A module of kinst that is loaded when a file of the kernel is first asked for: an error in a
+    program is told without it."""
+    return import_module(f"kinst.{name}")
+
+
 _THREAD_LOCAL = "self"  # how a system is asked for thread-local variables
 
 
@@ -43,29 +51,42 @@ class KernelFiles:
     """The files of one kernel.
 
     Attributes:
-        debug: opens files with debug information, each once.
         types: of the kernel and its modules; no file is looked for before one is asked for.
     """
 
-    def __init__(self, request: Request, isa: Isa, report: Report) -> None:
+    def __init__(self, request: Request, isa: str, report: Report) -> None:
+        """isa: the name of its instruction set."""
         self._request = request
         self._isa = isa
         self._progress, self._confirm = report.progress, report.confirm
-        indexing = partial(report.progress, "indexing debug information")
-        self.debug = DebugFiles(cache_folder(), indexing)
         self.types: TypeSource = FileTypes(
-            ImagePaths(lambda: self.found.debug, self._modules, self.debug, self._module_debug)
+            ImagePaths(lambda: self.found.debug, self._modules, self, self._module_debug)
         )
+
+    @cached_property
+    def _debug(self) -> DebugFiles:
+        indexing = partial(self._progress, "indexing debug information")
+        files: DebugFiles = _module("image.debug_info").DebugFiles(cache_folder(), indexing)
+        return files
+
+    def open(
+        self, path: str | Path, module: str = KERNEL, base: DebugInfo | None = None
+    ) -> DebugInfo:
+        """Open a file with debug information, each once.  Raises KinstError."""
+        return self._debug.open(path, module, base)
 
     @cached_property
     def found(self) -> Files:
         """What to boot, or to read symbols from.  Raises KinstError."""
-        return find_files(self._request, self._progress, self._confirm)
+        files: Files = _module("session.request_machine").find_files(
+            self._request, self._progress, self._confirm
+        )
+        return files
 
     @cached_property
     def image(self) -> DebugInfo:
         """The kernel's file with symbols."""
-        return self.debug.open(self.found.debug)
+        return self.open(self.found.debug)
 
     @cached_property
     def system(self) -> SystemKind:
@@ -98,19 +119,24 @@ class KernelFiles:
         use.  Raises KinstError if they cannot be fetched."""
         files, folders = self.found, list(self.found.folders)
         if files.ready is not None and files.modules:
-            name = self._isa.name
+            module_debug = _module("kernels.fetch_modules").module_debug
             folders.append(
-                module_debug(name, files.ready, files.modules, self._progress, self._confirm)
+                module_debug(self._isa, files.ready, files.modules, self._progress, self._confirm)
             )
         return folders
 
     def _modules(self) -> Mapping[str, Path]:
         """The files of --module, or their debug files, by name."""
-        found = {module_name(path): path for path in self.found.modules}
+        found = {_module_name(path): path for path in self.found.modules}
         return {name: find_file(name, self.found.folders) or path for name, path in found.items()}
 
     def _module_debug(self, name: str) -> Path | None:
         return find_file(name, self.folders)
+
+
+def _module_name(path: Path) -> str:
+    name: str = _module("kernels.kmod").module_name(path)
+    return name
 
 
 def find_file(name: str, folders: Sequence[Path]) -> Path | None:
@@ -118,7 +144,7 @@ def find_file(name: str, folders: Sequence[Path]) -> Path | None:
     for folder in folders:
         for suffix in ("*.ko.debug", "*.ko"):
             for file in sorted(folder.rglob(suffix)):
-                if module_name(Path(file.name.removesuffix(".debug"))) == name:
+                if _module_name(Path(file.name.removesuffix(".debug"))) == name:
                     return file
     return None
 
@@ -172,7 +198,7 @@ def with_vmlinux(request: Request, report: Report) -> Request:
             "the kernel there is not known: its memory has no VMCOREINFO note with a build-id",
             "--kernel VMLINUX, or --build DIR",
         )
-    path = find_vmlinux(build, report.progress)
+    path: Path = _module("kernels.vmlinux_search").find_vmlinux(build, report.progress)
     report.say(f"kinst: the kernel there is {build.release}, whose vmlinux is {path}")
     return replace(request, machine=replace(options, debug=str(path)))
 
@@ -186,19 +212,6 @@ def _reported(
         if time.monotonic() - started > _LONG:
             progress(work, None)
         yield piece
-
-
-def isa_of(request: Request) -> Isa:
-    """The ISA of the machine: --vm's or, where somebody else started it, that of the kernel's file;
-    else amd64.
-
-    Raises KinstError for one that kinst does not know, and for a file that is not there.
-    """
-    options = request.machine
-    file = options.debug or options.kernel
-    if file and not request.kind.abilities.boots:
-        return isa_of_file(file)
-    return load_isa(options.isa or DEFAULT_ISA)
 
 
 def isa_of_file(path: str) -> Isa:

@@ -16,12 +16,12 @@ from kinst.core.kernel import Kernel, PlantableKernel, Provider
 from kinst.core.probe import Function, Probe, ProbeName
 from kinst.patch.chains import find_chains
 from kinst.providers import FIRST_ID, listed
+from kinst.session.compiled import ProbeStability
 from kinst.session.descriptions import gaps_in
 from kinst.session.values import (
     EnabledSite,
     ListedProbe,
     Placement,
-    ProbeStability,
     StartedMachine,
 )
 

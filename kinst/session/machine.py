@@ -107,7 +107,7 @@ def _images(
             )
             return None
         try:
-            found = files.debug.open(file, name, files.image)
+            found = files.open(file, name, files.image)
             running = loaded_build_id(target, module)
             if running != found.elf.build_id:
                 say(

@@ -15,7 +15,7 @@ from kinst.core.stability import ANY, ProviderStability, attributes, is_open, le
 from kinst.core.types import TypeSource
 from kinst.dlang.check.stability import check_minimum, given, of_clause
 from kinst.providers import FIRST_ID, argument_types, listed
-from kinst.session.values import Compiled, ProbeStability, ProgramStability
+from kinst.session.compiled import Compiled, ProbeStability, ProgramStability
 
 
 def _named(pattern: ProbePattern, providers: Mapping[str, Provider]) -> ProbePattern:

@@ -19,7 +19,7 @@ from kinst.core.system import System
 from kinst.core.types import KERNEL, TypeSource
 from kinst.core.words import MASK
 from kinst.dlang import typed
-from kinst.dlang.walk import find
+from kinst.dlang.walk import symbols_in
 from kinst.image.elf import STT_FUNC, open_elf
 from kinst.session.values import StartedMachine
 
@@ -60,11 +60,6 @@ def _symbol(system: System, address: int) -> ResolvedSymbol | None:
         return ResolvedSymbol(function.module, function.name, function.address)
     variable = system.variable_at(address)
     return None if variable is None else ResolvedSymbol(*variable)
-
-
-def symbols_in(program: typed.TypedProgram) -> set[tuple[str, str]]:
-    """Return (module, name) of the kernel's symbols that a program uses."""
-    return {(symbol.module, symbol.name) for symbol in find(program, typed.SymbolAddress)}
 
 
 def running_addresses(

@@ -7,36 +7,29 @@ Tested by tests/fake, through the whole path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 
-from kinst.codegen.analysis import string_table
 from kinst.codegen.compile import HostCode, TargetCode
-from kinst.core.dialect import UNKNOWN, Dialect
+from kinst.core.dataclass import dataclass
 from kinst.core.isa import Isa
 from kinst.core.kernel import PlantableKernel, Timer
 from kinst.core.layout import Scratch
 from kinst.core.machine import Target
-from kinst.core.probe import Argument, Gap, Probe, ProbePattern, ProgramText, Site
+from kinst.core.probe import Argument, Gap, Probe, Site
 from kinst.core.records import ProgramLayout
 from kinst.core.return_addresses import EndedCode
 from kinst.core.source import TracedSite
-from kinst.core.stability import Attributes
 from kinst.core.system import Facts, System, UserMemory
-from kinst.core.types import TypeSource
-from kinst.dlang import typed
-from kinst.dlang.api import combine
-from kinst.dlang.syntax import tree
-from kinst.dlang.vocabulary.d_options import Options
 from kinst.image.loaded_images import LoadedImages
 from kinst.patch.descriptors import FrameRule
 from kinst.patch.plan import Plan
 from kinst.patch.runs import NO_RUNS, Runs
-from kinst.patch.ways import Choice, PlantRules
+from kinst.patch.ways import Choice
 from kinst.providers import BEGIN, END
-from kinst.session.sizes import Sizes, sizes_of
+from kinst.session.compiled import Compiled, ProbeStability
 from kinst.wire import native
 
 NAMES_SLACK = 64  # bytes: of ERROR's name, and the empty string
@@ -75,54 +68,6 @@ class StartedMachine:
     def never_stands(self) -> bool:
         """Whether it is planted while it runs, like the machine that kinst itself runs on."""
         return self.target.planter is not None
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """The programs of a request, parsed and checked.
-
-    Attributes:
-        texts: each text as given, with the indexes of its clauses.
-        programs: the syntax tree of each text.
-        program: all of them, typed.
-        plant: what -x plant= allows.
-        trampolines: bytes for code.
-        types: of the kernel, as the program was compiled with them.
-        batch: seconds for which each batch of instructions is traced, 0 without batches.
-        only: "all": kinst's own processes in a guest are traced too; "command": nothing but the
-            command and its descendants; "": all but kinst's own processes.
-    """
-
-    texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
-    programs: tuple[tree.ProgramNode, ...]
-    program: typed.TypedProgram
-    options: Options
-    plant: PlantRules
-    trampolines: int
-    types: TypeSource | None = None
-    batch: float = 0
-    only: str = ""
-    # The traced system's part of D.
-    dialect: Callable[[], Dialect] = lambda: UNKNOWN
-
-    @cached_property
-    def tree(self) -> tree.ProgramNode:
-        """All of them as one."""
-        return combine(self.programs)
-
-    @property
-    def patterns(self) -> list[ProbePattern]:
-        return [p for clause in self.program.clauses for p in clause.patterns]
-
-    @cached_property
-    def sizes(self) -> Sizes:
-        """Bytes of scratch that it needs, whatever its probes are."""
-        return sizes_of(self.options, self.program)
-
-    @cached_property
-    def strings(self) -> bytes:
-        """Its string constants, as the strings area has them."""
-        return string_table(self.program)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,25 +369,6 @@ class TracePlan:
         """First address after its code in the machine, 0 without any."""
         code = self.code
         return 0 if code is None else max(code.end, self.hooks.end, self.sites.end)
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeStability:
-    """description: attributes of the probe's name; arguments: of its args[], whose types are
-    `types`, as C spells them."""
-
-    description: Attributes
-    arguments: Attributes
-    types: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramStability:
-    """The least stable of the probe descriptions and of the statements of one program."""
-
-    text: ProgramText
-    descriptions: Attributes
-    statements: Attributes
 
 
 @dataclass(frozen=True, slots=True)

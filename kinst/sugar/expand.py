@@ -9,10 +9,11 @@ taken: such sites go to a clause of their own, directly after, with the conditio
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import DError, KinstError
 from kinst.core.inline import DebugIndex, FunctionDie
 from kinst.core.kernel import Kernel

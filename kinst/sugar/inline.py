@@ -18,8 +18,8 @@ its ranges. Calls come back, so they are none of these, unless they are the last
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 from kinst.core.inline import InlineCopy
 from kinst.core.kernel import Kernel

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from kinst.core.boot import Boot
 from kinst.core.dialect import Dialect
-from kinst.core.isa import Isa
-from kinst.core.kernel_package import KernelBuild
-from kinst.core.machine import Bearings, Target
-from kinst.core.system import System, VirtualLayout
-from kinst.image.debug_info import DebugInfo
-from kinst.image.elf import Elf
-from kinst.image.function_table import FunctionTable
+
+if TYPE_CHECKING:
+    from kinst.core.boot import Boot
+    from kinst.core.isa import Isa
+    from kinst.core.kernel_package import KernelBuild
+    from kinst.core.machine import Bearings, Target
+    from kinst.core.system import System, VirtualLayout
+    from kinst.image.debug_info import DebugInfo
+    from kinst.image.elf import Elf
+    from kinst.image.function_table import FunctionTable
 
 
 class FileRules(Protocol):
@@ -87,12 +89,18 @@ class SystemKind(Protocol):
         ...
 
 
+def _kinds() -> Iterator[SystemKind]:
+    """Load every system there is by and by, those with a folder of their own first."""
+    found = sorted(pkgutil.iter_modules(__path__), key=lambda info: (not info.ispkg, info.name))
+    for info in found:
+        kind: SystemKind = importlib.import_module(f"{__name__}.{info.name}").SYSTEM
+        yield kind
+
+
 @cache
 def kinds() -> tuple[SystemKind, ...]:
     """Return all systems, the fallback last."""
-    names = sorted(info.name for info in pkgutil.iter_modules(__path__))
-    found = [importlib.import_module(f"{__name__}.{name}").SYSTEM for name in names]
-    return tuple(sorted(found, key=lambda kind: kind.fallback))
+    return tuple(sorted(_kinds(), key=lambda kind: kind.fallback))
 
 
 def of_image(elf: Elf) -> SystemKind:
@@ -104,4 +112,5 @@ def of_host() -> SystemKind:
     """Return the system that kinst runs on.
 
     Without a kernel, BEGIN, END and timers run on it; kinst fetches its kernels."""
-    return next(kind for kind in kinds() if kind.fallback or kind.hosts)
+    own = next((kind for kind in _kinds() if kind.hosts and not kind.fallback), None)
+    return own or next(kind for kind in kinds() if kind.fallback)

@@ -14,8 +14,8 @@ from kinst.dlang.walk import find
 from kinst.isa import load
 from kinst.session import compile as compiling
 from kinst.session.compile import compile_request, parse_request, with_programs
+from kinst.session.compiled import Compiled
 from kinst.session.request import Request
-from kinst.session.values import Compiled
 
 ISA = load("amd64")
 

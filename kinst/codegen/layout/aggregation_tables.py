@@ -7,10 +7,10 @@ Tested by tests/codegen/layout/test_layout.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from kinst.codegen.analysis import may_be_pure
 from kinst.codegen.layout.variable_places import place, up
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import DType, IntType, PointerType
 from kinst.core.errors import KinstError
 from kinst.core.probe import ProbeName

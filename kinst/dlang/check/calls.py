@@ -5,9 +5,9 @@ dt_cc.c and dt_idcook_sign())."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import (
     INT,
     UINT64,

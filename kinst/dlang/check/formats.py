@@ -9,8 +9,8 @@ Tested by tests/dlang/check/test_actions.py and tests/dlang/test_edges.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import (
     ArrayType,
     DType,

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.dtypes import DType, StructType
 from kinst.core.errors import DError, Span

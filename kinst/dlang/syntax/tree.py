@@ -11,8 +11,9 @@ Tested by tests/dlang/syntax/test_parse.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import DType
 from kinst.core.errors import DError, Span
 from kinst.core.probe import Crossing, ProbePattern

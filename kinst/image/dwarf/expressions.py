@@ -7,8 +7,8 @@ The stack machine is run at compile time; what it would compute becomes text.  V
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from kinst.core.dataclass import dataclass
 from kinst.core.locals import LocalPiece
 from kinst.core.words import MASK
 from kinst.image.dwarf.reader import Reader

@@ -1,128 +1,17 @@
-"""amd64 (x86-64).
+"""amd64 (x86-64). ISA is found by name.
 
 Tested by tests/isa/test_isa_contract.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
-
-from kinst.core.bodies import Body
-from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
-from kinst.core.isa import Isa
-from kinst.core.probe import Site
-from kinst.isa.amd64 import batch, control, encode, marks, relocate, tables, targets, trampoline
-from kinst.isa.amd64 import board as _board
-from kinst.isa.amd64 import decode as decoder
-from kinst.isa.amd64 import detour as detours
-from kinst.isa.amd64 import inline as _inline
-from kinst.isa.amd64 import paging as _paging
-from kinst.isa.amd64 import registers as regs
-from kinst.isa.amd64 import snippets as _snippets
-
-# LLVM's generic x86-64 has these; kernel code must not touch their registers.
-_LLVM_OFF = (
-    "x87", "mmx", "sse", "sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "sse4a", "avx", "avx2",
-    "avx512f", "aes", "pclmul", "fma", "f16c",
-)  # fmt: skip
+from importlib import import_module
+from typing import Any
 
 
-class Amd64(Isa):
-    """Isa (core/isa.py) for amd64.
-
-    What one instruction does never depends on those around it (so there are no sequences), except
-    for the one that sti shadows, which trampoline() refuses.
-    """
-
-    name = "amd64"
-    elf_machine = 62  # EM_X86_64
-    registers = regs.REGISTERS
-    unavailable_registers = regs.UNAVAILABLE
-    pc_slot = regs.PC_SLOT
-    sp_slot = regs.SP_SLOT
-    breakpoint = encode.INT3
-    # System V ABI, 3.2.3: integer arguments; the first one on the stack is above the return
-    # address at a function's first instruction.
-    argument_slots = tuple(regs.SLOT[name] for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9"))
-    stack_arguments = 8
-    result_slot = regs.SLOT["rax"]
-    dwarf_registers = regs.DWARF
-    # System V ABI, 3.2.1, "Registers and the Stack Frame".
-    kept_registers = ("R_RBX", "R_RBP", "R_R12", "R_R13", "R_R14", "R_R15")
-    thunks = control.THUNKS
-    gdb_registers = regs.GDB_REGISTERS
-    paging = _paging.PAGING
-    board = _board
-    plain = asdict(decoder.PLAIN)
-
-    no_trampolines = ""
-    triple = "x86_64-unknown-none"
-    cpu_features = ",".join([*(f"-{feature}" for feature in _LLVM_OFF), "+soft-float"])
-    convention = "preserve_mostcc"
-    timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
-    timestamp_constraints = "={rax},~{rdx},~{flags}"
-    shared_counters = False
-    records_inline = True
-    RUN_SIZE = encode.JUMP_SIZE
-    snippets = _snippets.REGISTERS
-
-    decode = staticmethod(decoder.decode)
-    undecoded = staticmethod(decoder.undecoded)
-    is_nop = staticmethod(decoder.is_nop)
-    padding = staticmethod(decoder.padding)
-    flow = staticmethod(control.flow)
-    returns_of = staticmethod(control.returns_of)
-    thunk = staticmethod(control.thunk)
-    jump_tables = staticmethod(tables.jump_tables)
-    branches = staticmethod(targets.branches)
-    displace = staticmethod(relocate.displace)
-    snippet = staticmethod(_snippets.snippet)
-    stub = staticmethod(_inline.stub)
-    detour = staticmethod(detours.detour)
-    translate_detour = staticmethod(detours.translate_detour)
-
-    # Many at once.
-    scan = staticmethod(marks.scan)
-    leads = staticmethod(marks.leads)
-    may_make_tables = staticmethod(tables.may_make_tables)
-    counts_freely = staticmethod(marks.counts_freely)
-    jump_patches = staticmethod(batch.jump_patches)
-    run_patches = staticmethod(batch.run_patches)
-    stubs = staticmethod(batch.stubs)
-    trampoline_sizes = staticmethod(batch.trampoline_sizes)
-    trampolines = staticmethod(batch.trampolines)
-
-    def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
-        """Return a jmp rel32 and, up to `size`, breakpoints that are never reached; None if size is
-        below 5 or `to` is out of reach."""
-        if size < encode.JUMP_SIZE:
-            return None
-        try:
-            jump = encode.jump(address, to)
-        except OutOfReach:
-            return None
-        return jump + encode.INT3 * (size - len(jump))
-
-    def run_patch(self, code: bytes, address: int, to: int, dead: int = 0) -> bytes | None:
-        """Return the same jump as jump_patch()."""
-        return self.jump_patch(len(code), address, to)
-
-    def leave_patch(self, at: int, to: int) -> bytes:
-        """Return one jump: the way back is one, too."""
-        return encode.jump(at, to)
-
-    def trampoline(
-        self,
-        site: Site,
-        following: bytes,
-        to: int,
-        bodies: Sequence[Body],
-        rerun_prefix: bytes = b"",
-        onward: Onward = UNCHAINED,
-    ) -> Relocated | Refused:
-        """Return the whole trampoline at address `to` (trampoline.py)."""
-        return trampoline.trampoline(site, following, to, bodies, onward)
-
-
-ISA = Amd64()
+def __getattr__(name: str) -> Any:
+    """ISA is loaded when it is first used (PEP 562): a program is checked with registers.py
+    alone."""
+    if name != "ISA":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.isa").ISA

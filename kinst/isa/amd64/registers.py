@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from kinst.core.isa import Register
+from kinst.core.registers import NamedRegisters, Register
 from kinst.isa.amd64 import encode as e
 
 _ORDER = (
@@ -70,6 +70,11 @@ _AMD64_NAMES = (
 REGISTERS = tuple(
     [Register(d_name, _AMD64 + n, SLOT[name], name) for d_name, n, name in _AMD64_NAMES]
     + [Register(d_name, n, SLOT[name], name) for d_name, n, name in _I386_NAMES]
+)
+
+# System V ABI, 3.2.3: integer arguments.
+NAMED = NamedRegisters(
+    "amd64", REGISTERS, tuple(SLOT[name] for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9"))
 )
 
 # System V ABI, figure 3.36: DWARF's numbers; 16 is the return address.

@@ -1,109 +1,17 @@
-"""arm64 (AArch64).
+"""arm64 (AArch64). ISA is found by name.
 
 Tested by tests/isa/test_isa_contract.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
-
-from kinst.core.bodies import Body
-from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
-from kinst.core.isa import Isa
-from kinst.core.probe import Site
-from kinst.isa.arm64 import board as _board
-from kinst.isa.arm64 import control, encode, relocate, sequences, tables, trampoline
-from kinst.isa.arm64 import decode as decoder
-from kinst.isa.arm64 import detour as detours
-from kinst.isa.arm64 import inline as _inline
-from kinst.isa.arm64 import paging as _paging
-from kinst.isa.arm64 import registers as regs
-from kinst.isa.arm64 import snippets as _snippets
+from importlib import import_module
+from typing import Any
 
 
-class Arm64(Isa):
-    """Isa (core/isa.py) for arm64.
-
-    For kernels at EL1: at EL2 (VHE) the per-CPU base is in tpidr_el2, and clauses that read
-    tpidr_el1 would not find it.
-    """
-
-    name = "arm64"
-    elf_machine = 183  # EM_AARCH64
-    registers = regs.REGISTERS
-    pc_slot = regs.PC_SLOT
-    sp_slot = regs.SP_SLOT
-    breakpoint = encode.BREAKPOINT
-    # AAPCS64, 6.4.2: the ninth integer argument is at the stack pointer.
-    argument_slots = tuple(range(8))
-    stack_arguments = 0
-    result_slot = 0
-    dwarf_registers = regs.DWARF
-    kept_registers = tuple(f"R_X{n}" for n in range(19, 30))  # AAPCS64, 6.1.1
-    signature_bits = regs.SIGNATURE
-    gdb_registers = regs.GDB_REGISTERS
-    vectors = regs.VECTORS
-    paging = _paging.PAGING
-    board = _board
-    plain = asdict(decoder.PLAIN)
-
-    no_trampolines = ""
-    triple = "aarch64-unknown-none"
-    # x18 is the shadow call stack's in kernels that have one.
-    cpu_features = "-fp-armv8,-neon,+reserve-x18"
-    convention = "preserve_mostcc"
-    timestamp_asm = "%cntvct_el0"
-    counting_changes_flags = False
-    snippets = _snippets.REGISTERS
-
-    decode = staticmethod(decoder.decode)
-    sizes = staticmethod(decoder.sizes)
-    flow = staticmethod(control.flow)
-    returns_of = staticmethod(control.returns_of)
-    unsafe = staticmethod(sequences.unsafe)
-    has_sequences = staticmethod(sequences.has_sequences)
-    rerun_starts = staticmethod(sequences.rerun_starts)
-    unsteppable = staticmethod(sequences.unsteppable)
-    jump_tables = staticmethod(tables.jump_tables)
-    displace = staticmethod(relocate.displace)
-    snippet = staticmethod(_snippets.snippet)
-    stub = staticmethod(_inline.stub)
-    detour = staticmethod(detours.detour)
-    translate_detour = staticmethod(detours.translate_detour)
-
-    def is_nop(self, code: bytes) -> bool:
-        """Whether it is NOP: other hints may have an effect."""
-        return code == encode.NOP
-
-    def undecoded(self, code: bytes) -> str:
-        """Only an instruction that is cut off is not decoded."""
-        return "the function ends inside an instruction"
-
-    def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
-        """Return one b; None if `to` is more than 128 MB away."""
-        if size != encode.SIZE:
-            return None
-        try:
-            return encode.branch(address, to)
-        except OutOfReach:
-            return None
-
-    def leave_patch(self, at: int, to: int) -> bytes:
-        """Return one jump: the way back is one, too."""
-        return encode.branch(at, to)
-
-    def trampoline(
-        self,
-        site: Site,
-        following: bytes,
-        to: int,
-        bodies: Sequence[Body],
-        rerun_prefix: bytes = b"",
-        onward: Onward = UNCHAINED,
-    ) -> Relocated | Refused:
-        """Return the whole trampoline at address `to` (trampoline.py)."""
-        return trampoline.trampoline(site, to, bodies, rerun_prefix, onward)
-
-
-ISA = Arm64()
+def __getattr__(name: str) -> Any:
+    """ISA is loaded when it is first used (PEP 562): a program is checked with registers.py
+    alone."""
+    if name != "ISA":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.isa").ISA

@@ -12,7 +12,7 @@ The frame is an array of u64, indexed as regs[] is.
 
 from __future__ import annotations
 
-from kinst.core.isa import Register
+from kinst.core.registers import NamedRegisters, Register
 
 SP_SLOT, PC_SLOT, PSTATE_SLOT = 31, 32, 33
 FRAME_SLOTS = 34
@@ -28,6 +28,7 @@ _NAMES = (
 )
 
 REGISTERS = tuple(Register(d_name, n, n, stub) for d_name, n, stub in _NAMES)
+NAMED = NamedRegisters("arm64", REGISTERS, tuple(range(8)))  # AAPCS64, 6.4.2
 # DWARF for the Arm 64-bit Architecture, 4.1: 31 is sp.
 DWARF = (*(f"R_X{n}" for n in range(31)), "R_SP")
 # Where paciasp signs a return address (DDI 0487, D8.9 "Pointer authentication"): above the

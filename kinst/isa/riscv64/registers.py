@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from kinst.core.isa import Register
+from kinst.core.registers import NamedRegisters, Register
 
 NAMES = (
     "zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1",
@@ -43,6 +43,9 @@ REGISTERS = (
     Register("R_FP", 8, 8, "fp"),
     Register("R_PS", _STATUS, STATUS_SLOT, "sstatus"),
 )
+
+# RISC-V psABI: integer arguments are in a0 to a7.
+NAMED = NamedRegisters("riscv64", REGISTERS, tuple(NUMBER[f"a{n}"] for n in range(8)))
 
 # RISC-V psABI, "DWARF Register Numbers": those of the integer registers are their own.
 DWARF = ("", *(f"R_{name.upper()}" for name in NAMES[1:]))

@@ -13,7 +13,8 @@ from kinst.consumer.messages import (
 )
 from kinst.consumer.stability import probe_report, program_report
 from kinst.core.probe import Probe, ProbeName, ProbePattern, ProgramText, gap_text
-from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
+from kinst.session.compiled import ProbeStability, ProgramStability
+from kinst.session.values import ListedProbe
 
 
 def probe_rows(probes: Sequence[ListedProbe]) -> str:

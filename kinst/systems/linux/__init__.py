@@ -9,18 +9,20 @@ import re
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kinst.core.boot import Boot
-from kinst.core.isa import Isa
 from kinst.core.kernel_package import KernelBuild
-from kinst.core.machine import Bearings, Target
-from kinst.core.system import System, VirtualLayout
-from kinst.image.debug_info import DebugInfo
-from kinst.image.elf import Elf
-from kinst.systems import FileRules
 from kinst.systems.linux.dialect import dialect
-from kinst.systems.linux.isafacts import facts_of
+
+if TYPE_CHECKING:
+    from kinst.core.boot import Boot
+    from kinst.core.isa import Isa
+    from kinst.core.machine import Bearings, Target
+    from kinst.core.system import System, VirtualLayout
+    from kinst.image.debug_info import DebugInfo
+    from kinst.image.elf import Elf
+    from kinst.systems import FileRules
+    from kinst.systems.linux.isafacts import IsaFacts
 
 # Sections that only a vmlinux or a module has; symbols of a vmlinux's version line and notes.
 _SECTIONS = ("__ksymtab", ".gnu.linkonce.this_module")
@@ -33,6 +35,12 @@ def _module(name: str) -> Any:
     """Import a module of this package.  Modules that are needed only for a running kernel are
     imported when there is one."""
     return import_module(f"kinst.systems.linux.{name}")
+
+
+def _facts_of(isa: str) -> IsaFacts:
+    """Raises KinstError if kinst does not know Linux on this ISA."""
+    facts: IsaFacts = _module("isafacts").facts_of(isa)
+    return facts
 
 
 class _Linux:
@@ -50,11 +58,11 @@ class _Linux:
 
     def virtual_layout(self, isa: Isa) -> VirtualLayout | None:
         """Raises KinstError if kinst does not know Linux on this ISA."""
-        return facts_of(isa.name).virtual_layout
+        return _facts_of(isa.name).virtual_layout
 
     def boot(self, isa: Isa) -> Boot | None:
         """Raises KinstError if kinst does not know Linux on this ISA."""
-        return facts_of(isa.name).boot
+        return _facts_of(isa.name).boot
 
     def running_build(self, memory: Iterable[bytes]) -> KernelBuild | None:
         """Find the VMCOREINFO note of kernels with CONFIG_CRASH_CORE or CONFIG_VMCORE_INFO, which
@@ -78,7 +86,7 @@ class _Linux:
 
     def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
         """Raises KinstError if the image is another kernel's, or has no types."""
-        arch, hooks = facts_of(target.isa.name), target.abilities.writes_code
+        arch, hooks = _facts_of(target.isa.name), target.abilities.writes_code
         notified = target.planter is not None
         system: System = _module("system").attach(
             target, image, bearings.text, arch, hook_bugs=hooks, notified=notified,

@@ -1,0 +1,139 @@
+"""riscv64 (RV64GC).
+
+Tested by tests/isa/test_isa_contract.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from kinst.core.bodies import Body
+from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
+from kinst.core.isa import Isa
+from kinst.core.probe import Site
+from kinst.isa.riscv64 import board as _board
+from kinst.isa.riscv64 import (
+    control,
+    encode,
+    liveness,
+    refuse,
+    relocate,
+    tables,
+    targets,
+    trampoline,
+)
+from kinst.isa.riscv64 import decode as decoder
+from kinst.isa.riscv64 import detour as detours
+from kinst.isa.riscv64 import paging as _paging
+from kinst.isa.riscv64 import registers as regs
+from kinst.isa.riscv64 import snippets as _snippets
+
+
+class Riscv64(Isa):
+    """Isa (core/isa.py) for riscv64."""
+
+    name = "riscv64"
+    elf_machine = 243  # EM_RISCV
+    registers = regs.REGISTERS
+    unavailable_registers = regs.UNAVAILABLE
+    pc_slot = regs.PC_SLOT
+    sp_slot = regs.SP_SLOT
+    breakpoint = encode.C_EBREAK
+    argument_slots = regs.NAMED.argument_slots
+    # RISC-V psABI: the ninth argument is where the stack pointer points.
+    stack_arguments = 0
+    result_slot = encode.A0
+    dwarf_registers = regs.DWARF
+    kept_registers = tuple(f"R_S{n}" for n in range(12))  # psABI, "Integer Register Convention"
+    gdb_registers = regs.GDB_REGISTERS
+    vectors = regs.VECTORS
+    paging = _paging.PAGING
+    board = _board
+    plain = asdict(decoder.PLAIN)
+
+    no_trampolines = ""
+    triple = "riscv64-unknown-none-elf"
+    # Without relaxation the assembler resolves calls within the module itself.  Loads of odd
+    # addresses are single instructions: a processor that cannot do them leaves them to firmware.
+    cpu_features = "+m,+a,+c,-relax,+unaligned-scalar-mem"
+    # Constants are made by instructions, not loaded from a section of their own.
+    llvm_options = ("-riscv-max-build-ints-cost=99",)
+    timestamp_asm = "llvm.readsteadycounter"  # rdtime, which Linux keeps time by
+    counting_changes_flags = False
+    RUN_SIZE = 8  # auipc and jalr
+    RUN_STEP = 4
+    needs_dead_register = True
+    snippets = _snippets.REGISTERS
+
+    decode = staticmethod(decoder.decode)
+    sizes = staticmethod(decoder.sizes)
+    flow = staticmethod(control.flow)
+    returns_of = staticmethod(control.returns_of)
+    pair_flow = staticmethod(control.pair_flow)
+    unsafe = staticmethod(refuse.unsafe)
+    has_sequences = staticmethod(refuse.has_sequences)
+    jump_tables = staticmethod(tables.jump_tables)
+    branches = staticmethod(targets.branches)
+    dead_registers = staticmethod(liveness.dead_registers)
+    displace = staticmethod(relocate.displace)
+    snippet = staticmethod(_snippets.snippet)
+    stub = staticmethod(trampoline.stub)
+    detour = staticmethod(detours.detour)
+    translate_detour = staticmethod(detours.translate_detour)
+
+    def is_nop(self, code: bytes) -> bool:
+        """Whether it is addi x0, x0, 0 or c.nop."""
+        return code in (encode.NOP, encode.C_NOP)
+
+    def undecoded(self, code: bytes) -> str:
+        """The lowest bits do not tell a length, or there are fewer bytes than they tell."""
+        return "no instruction begins so, or the function ends inside one"
+
+    def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
+        """Return jal or c.j; None if `to` is out of their reach of 1 MB or 2 KB."""
+        try:
+            if size == 2:
+                return encode.c_j(to - address)
+            return encode.jal(encode.X0, to - address) if size == 4 else None
+        except OutOfReach:
+            return None
+
+    def run_patch(self, code: bytes, address: int, to: int, dead: int = 0) -> bytes | None:
+        """Return auipc and jalr by a dead register, and no-operations up to the end: a decoder that
+        starts at the function's start finds its instructions after them."""
+        register = liveness.choose(dead)
+        if not register:
+            return None
+        try:
+            jump = encode.jump(address, to, register)
+        except OutOfReach:
+            return None
+        return jump + encode.C_NOP * ((len(code) - len(jump)) // len(encode.C_NOP))
+
+    def leave_patch(self, at: int, to: int) -> bytes:
+        """Return a nop: the way back comes after the jump that it replaces (trampoline.py)."""
+        return encode.NOP
+
+    def trap_patch(self, size: int) -> bytes:
+        """Return c.ebreak or ebreak, as long as the instruction: a decoder that starts at the
+        function's start, as the kernel before it sets a kprobe, must find the instructions after
+        it."""
+        if size not in (len(encode.C_EBREAK), len(encode.EBREAK)):
+            raise ValueError("an instruction has two or four bytes")
+        return encode.C_EBREAK if size == len(encode.C_EBREAK) else encode.EBREAK
+
+    def trampoline(
+        self,
+        site: Site,
+        following: bytes,
+        to: int,
+        bodies: Sequence[Body],
+        rerun_prefix: bytes = b"",
+        onward: Onward = UNCHAINED,
+    ) -> Relocated | Refused:
+        """Return the whole trampoline at address `to` (trampoline.py)."""
+        return trampoline.trampoline(site, to, bodies, onward)
+
+
+ISA = Riscv64()

@@ -1,0 +1,101 @@
+"""A program, parsed and checked: the first value of the path, which needs no machine.
+
+Tested by tests/session/test_compile_once.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from kinst.codegen.analysis import string_table
+from kinst.core.dataclass import dataclass
+from kinst.core.dialect import UNKNOWN, Dialect
+from kinst.dlang.api import combine
+from kinst.session.sizes import Sizes, sizes_of
+from kinst.sugar.expand import has_sugar
+from kinst.sugar.lines import has_lines
+from kinst.sugar.locals import has_locals
+
+if TYPE_CHECKING:
+    from kinst.core.probe import ProbePattern, ProgramText
+    from kinst.core.stability import Attributes
+    from kinst.core.types import TypeSource
+    from kinst.dlang import typed
+    from kinst.dlang.syntax import tree
+    from kinst.dlang.vocabulary.d_options import Options
+    from kinst.patch.ways import PlantRules
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The programs of a request, parsed and checked.
+
+    Attributes:
+        texts: each text as given, with the indexes of its clauses.
+        programs: the syntax tree of each text.
+        program: all of them, typed.
+        plant: what -x plant= allows.
+        trampolines: bytes for code.
+        types: of the kernel, as the program was compiled with them.
+        batch: seconds for which each batch of instructions is traced, 0 without batches.
+        only: "all": kinst's own processes in a guest are traced too; "command": nothing but the
+            command and its descendants; "": all but kinst's own processes.
+    """
+
+    texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
+    programs: tuple[tree.ProgramNode, ...]
+    program: typed.TypedProgram
+    options: Options
+    plant: PlantRules
+    trampolines: int
+    types: TypeSource | None = None
+    batch: float = 0
+    only: str = ""
+    # The traced system's part of D.
+    dialect: Callable[[], Dialect] = lambda: UNKNOWN
+
+    @cached_property
+    def tree(self) -> tree.ProgramNode:
+        """All of them as one."""
+        return combine(self.programs)
+
+    @property
+    def wants_expansion(self) -> bool:
+        """Whether it has inline functions, source lines or local variables, which the kernel's
+        files explain."""
+        return has_sugar(self.tree) or has_lines(self.tree) or has_locals(self.tree)
+
+    @property
+    def patterns(self) -> list[ProbePattern]:
+        return [p for clause in self.program.clauses for p in clause.patterns]
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """Bytes of scratch that it needs, whatever its probes are."""
+        return sizes_of(self.options, self.program)
+
+    @cached_property
+    def strings(self) -> bytes:
+        """Its string constants, as the strings area has them."""
+        return string_table(self.program)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeStability:
+    """description: attributes of the probe's name; arguments: of its args[], whose types are
+    `types`, as C spells them."""
+
+    description: Attributes
+    arguments: Attributes
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramStability:
+    """The least stable of the probe descriptions and of the statements of one program."""
+
+    text: ProgramText
+    descriptions: Attributes
+    statements: Attributes
