@@ -36,7 +36,7 @@ from kinst.providers import load_all
 from kinst.results import CommandResult, Records, Result
 from kinst.session import batches
 from kinst.session.compile import needs_kernel
-from kinst.session.compiled import ProbeStability, ProgramStability
+from kinst.session.compiled import Compiled, ProbeStability, ProgramStability
 from kinst.session.descriptions import wants_kernel
 from kinst.session.enable import enable_program
 from kinst.session.expand import expand, source_of
@@ -61,7 +61,6 @@ from kinst.session.sizes import counters_room
 from kinst.session.stability import description_stability, probe_stability, program_stability
 from kinst.session.tracee import HostAlone, PlantedMachine
 from kinst.session.values import (
-    Compiled,
     EnabledProgram,
     ListedProbe,
     StartedMachine,

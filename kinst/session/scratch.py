@@ -12,9 +12,9 @@ from kinst.core.errors import ScratchUsedUpError, TargetError
 from kinst.core.layout import LEAF, STATE_SEQUENCE
 from kinst.core.words import PAGE
 from kinst.patch.descriptors import descriptor_size
+from kinst.session.compiled import Compiled
 from kinst.session.sizes import SITE_CODE, counters_room
 from kinst.session.values import (
-    Compiled,
     EnabledProgram,
     PlacedProgram,
     ScratchMemory,

@@ -1,0 +1,48 @@
+"""What the command loads until a program is checked: an error in it is told at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from kinst.kernels.fetch import Prepared
+
+HEAVY = ("numpy", "numba", "llvmlite", "iced_x86", "capstone")
+REPORT = """
+import sys
+from kinst.cli import start
+status = start.main()
+print(*sorted(sys.modules), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def loaded(*words: str) -> Iterator[str]:
+    """The modules that a command line has loaded at its end; it fails."""
+    ran = subprocess.run(
+        [sys.executable, "-c", REPORT, *words],
+        env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode in (1, 2), ran.stderr
+    assert "kinst: " in ran.stderr
+    yield from ran.stderr.splitlines()[-1].split()
+
+
+@pytest.mark.parametrize("program", [
+    "BEGIN { trace(timestmp",
+    "BEGIN { x = ; }",
+    "kinst::vfs_read:0 { printf(\"%d\"); }",
+    "kinst::vfs_read:0 { trace(regs[R_RDY]); }",
+])  # fmt: skip
+def test_an_error_in_a_program_is_told_without_what_traces(program: str) -> None:
+    modules = set(loaded("-n", program))
+    assert not modules & set(HEAVY)
+    assert not [name for name in modules if name.startswith("kinst.patch.plan")]
+
+
+def test_a_name_that_no_kernel_has_is_told_without_reading_its_types(prepared: Prepared) -> None:
+    assert not set(loaded("-n", "kinst::vfs_read:0 { trace(timestmp); }")) & set(HEAVY)
