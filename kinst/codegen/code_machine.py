@@ -5,10 +5,9 @@ Tested by tests/codegen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kinst.core.dialect import UNKNOWN, Dialect
 from kinst.core.errors import KinstError

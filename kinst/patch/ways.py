@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 from kinst.core.dataclass import dataclass
 from kinst.core.displaced import Onward, Refused

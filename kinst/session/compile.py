@@ -14,8 +14,8 @@ from kinst.codegen.subroutines import prototypes
 from kinst.core.dialect import Dialect
 from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
-from kinst.core.registers import RegisterNames
 from kinst.core.probe import ProbePattern
+from kinst.core.registers import RegisterNames
 from kinst.core.types import TypeSource, as_named
 from kinst.dlang import typed
 from kinst.dlang.api import (

@@ -28,10 +28,10 @@ from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import INT, STRING, UINT64, DType
 from kinst.core.errors import Span
-from kinst.core.registers import Register
 from kinst.core.layout import Scratch, lay_out
 from kinst.core.probe import ProbeName
 from kinst.core.records import ProgramLayout
+from kinst.core.registers import Register
 from kinst.core.system import Access, Clock, Paths, PerCpu
 from kinst.dlang import typed as t
 from kinst.dlang.typed import AggregationVariable
