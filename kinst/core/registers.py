@@ -1,4 +1,4 @@
-"""The registers of an instruction set, which a program is checked with: all of an Isa that it needs.
+"""The registers of an instruction set: all of it that a program is checked with.
 
 Tested by tests/isa/test_isa_contract.py.
 """
