@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from kinst.core.dtypes import INT, DType, VoidType
 from kinst.core.errors import KinstError
 from kinst.core.instruction import Flow, Instruction
-from kinst.core.isa import Isa
 from kinst.core.kernel import Found, Kernel, Provider, no_function
 from kinst.core.layout import (
     ARGUMENT_CONSTANT,
@@ -32,6 +32,9 @@ from kinst.core.probe import Argument, Function, ProbeInterface, ProbeName, Prob
 from kinst.core.stability import stability_of
 from kinst.core.types import TypeSource
 from kinst.core.words import COLD
+
+if TYPE_CHECKING:
+    from kinst.core.isa import Isa
 
 NAMES = ("entry", "return")
 WORD = 8
