@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from kinst.core.boot import Boot
 from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
-from kinst.core.isa import Isa
 from kinst.core.options import NO_OPTIONS, MachineOptions
 from kinst.core.system import PageAllocator, VirtualLayout
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+    from kinst.core.isa import Isa
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kinst.core.boot import Boot
 from kinst.core.errors import KinstError
-from kinst.core.isa import Isa
 from kinst.core.machine import EarlyStart, MachineConfig
 from kinst.core.paths import cache_folder
 from kinst.isa import load as load_isa
@@ -26,6 +26,9 @@ from kinst.machines.vm.files import MODULES as DRIVERS
 from kinst.providers import names_kernel_probe
 from kinst.session.request import DEFAULT_ISA, Request
 from kinst.systems import of_host
+
+if TYPE_CHECKING:
+    from kinst.core.isa import Isa
 
 
 @dataclass(frozen=True, slots=True)
