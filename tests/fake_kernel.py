@@ -96,6 +96,11 @@ class FakeKernel:
     def columns(self, functions: Sequence[Function]) -> Scanned:
         return ISA.scan([(f.address, self.code[f.address]) for f in functions])
 
+    def plain_exits(
+        self, functions: Sequence[Function]
+    ) -> Sequence[Sequence[tuple[int, bytes, bool]] | None]:
+        return [None] * len(functions)
+
     def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
         return []
 

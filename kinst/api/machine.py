@@ -24,11 +24,13 @@ from kinst.api.program import Program, Setting, Source, with_program
 from kinst.api.running_batches import ReadyBatch, RunningBatches
 from kinst.api.trace import Trace, stopped_after
 from kinst.core.code import FunctionCode
+from kinst.core.dtypes import FunctionType
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import CommandEnded, EarlyStart, Gone, Terminal
 from kinst.core.probe import Function, ProbePattern, ProgramText
 from kinst.core.source import CodeImage, SourceFunction
 from kinst.events import Fault, Lost, Message, Output, Record
+from kinst.image.debug_info import stem_of
 from kinst.isa import load as load_isa
 from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan
@@ -166,6 +168,20 @@ class Machine:
         """Where C functions get their first arguments, as regs[] has them: R_RDI, R_RSI, ..."""
         names = {one.slot: one.d_name for one in reversed(self._isa.registers)}
         return tuple(names[slot] for slot in self._isa.argument_slots)
+
+    @property
+    def result_register(self) -> str:
+        """Where C functions return a value, as regs[] has it: R_RAX."""
+        return next(r.d_name for r in self._isa.registers if r.slot == self._isa.result_slot)
+
+    def prototype(self, module: str, function: str) -> FunctionType | None:
+        """The types of a function's parameters and result; None if the kernel's files do not tell.
+
+        function: as probes have it; NAME@2 and NAME.isra.0 are NAME there."""
+        try:
+            return self._files.types.function(stem_of(function), module)
+        except KinstError:
+            return None
 
     @property
     def release(self) -> str:

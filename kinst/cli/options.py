@@ -41,6 +41,7 @@ _WIDTH, _INDENT = 96, 20  # of a line of --help, and where an option's explanati
 
 COMMANDS = """\
 kinst annotate F   source and instructions of a function with their counts; kinst annotate --help
+kinst flow F       one call of a function, with all that is called in it; kinst flow --help
 kinst flame ...    a flame graph of stacks; kinst flame --help
 kinst cover ...    coverage of the kernel's code, as LCOV's format; kinst cover --help
 kinst diff A B     what differs between two results of --json; kinst diff --help

@@ -160,10 +160,22 @@ class FbtProvider(Provider):
             functions = [f for f in functions if COLD not in f.name]
         kernel.fetch(functions)
         entry = entry_arguments(kernel.isa)
-        return [one for f in functions for n in names for one in self._found(f, n, kernel, entry)]
+        exits = kernel.plain_exits(functions) if glob and "return" in names else ()
+        plain = {f.address: known for f, known in zip(functions, exits, strict=False)}
+        return [
+            one
+            for f in functions
+            for n in names
+            for one in self._found(f, n, kernel, entry, plain.get(f.address))
+        ]
 
     def _found(
-        self, function: Function, name: str, kernel: Kernel, entry: tuple[Argument, ...]
+        self,
+        function: Function,
+        name: str,
+        kernel: Kernel,
+        entry: tuple[Argument, ...],
+        exits: Sequence[tuple[int, bytes, bool]] | None,
     ) -> Iterator[Found]:
         probe = ProbeName(self.name, function.module, function.name, name)
         if name == "entry":
@@ -172,16 +184,18 @@ class FbtProvider(Provider):
                 site = Site(function, first.address - function.address, first.code)
                 yield Found(probe, site, None, entry)
             return
+        result = Argument(ARGUMENT_SLOT, kernel.isa.result_slot), Argument(ARGUMENT_NONE)
+        if exits is not None:
+            for address, code, has_result in exits:
+                offset = address - function.address
+                arguments = Argument(ARGUMENT_CONSTANT, offset), result[not has_result]
+                yield Found(probe, Site(function, offset, code), None, arguments)
+            return
         for part, index, condition, has_result in ways_out(function, kernel):
             instruction = kernel.instructions(part)[index]
             site = Site(part, instruction.address - part.address, instruction.code)
-            offset = Argument(ARGUMENT_CONSTANT, instruction.address - function.address)
-            result = (
-                Argument(ARGUMENT_SLOT, kernel.isa.result_slot)
-                if has_result
-                else Argument(ARGUMENT_NONE)
-            )
-            yield Found(probe, site, None, (offset, result), condition)
+            constant = Argument(ARGUMENT_CONSTANT, instruction.address - function.address)
+            yield Found(probe, site, None, (constant, result[not has_result]), condition)
 
 
 PROVIDER = FbtProvider()

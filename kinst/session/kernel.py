@@ -10,7 +10,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import translate
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Protocol
 
 import numpy as np
@@ -32,7 +32,7 @@ from kinst.core.isa import Isa
 from kinst.core.probe import Function, Gap, Site
 from kinst.core.system import SystemCall
 from kinst.core.words import COLD, MASK
-from kinst.patch.flows import CALL, INDIRECT, JUMP, TRAP, flows_of
+from kinst.patch.flows import BRANCH, CALL, INDIRECT, JUMP, RETURN, TRAP, flows_of
 
 _GLOB = re.compile(r"[*?\[]")
 _ORDINAL = re.compile(r"(.+)@([0-9]+)\Z")
@@ -43,6 +43,9 @@ SUGGESTION_SPREAD = 3  # how much longer or shorter than the wrong name a sugges
 
 FIRST = 3  # instructions that are a function's beginning
 BEGINNING = 20  # bytes of a function's first instruction, and of a landing pad before it
+# Bytes at a function's start in which a landing pad may be: a jump to there may be another call.
+LANDING_SIZE = 8
+NEXT, LANDING = map(FLOW_KINDS.index, FLOW_KINDS[:2])
 SCANNED = 512  # functions or sites that are decoded at once
 READ_GAP, READ_MOST = 4096, 1 << 20  # bytes between functions that are read at once, and of all
 
@@ -223,6 +226,48 @@ class RunningKernel:
             kind[k], falls[k] = FLOW_KINDS.index(flow.kind), flow.falls_through
             target[k] = flow.target or 0
         return scanned, flows
+
+    def plain_exits(
+        self, functions: Sequence[Function]
+    ) -> Sequence[Sequence[tuple[int, bytes, bool]] | None]:
+        """See core.kernel.Kernel.plain_exits."""
+        some = _batches(functions, SCANNED)
+        return [exits for functions in some for exits in self._plain_exits(functions)]
+
+    def _plain_exits(
+        self, functions: Sequence[Function]
+    ) -> list[Sequence[tuple[int, bytes, bool]] | None]:
+        scanned, flows = self.flow_columns(functions)
+        columns, kind, target = scanned.columns, flows.kind, flows.target
+        counts = np.diff(scanned.bounds)
+        low = np.repeat(np.array([f.address for f in functions], np.uint64), counts)
+        high = np.repeat(np.array([f.address + f.size for f in functions], np.uint64), counts)
+        jumps, branches = kind == JUMP, kind == BRANCH
+        outside = flows.direct & ((target < low) | (target >= high))
+        to_start = flows.direct & (target >= low) & (target <= low + np.uint64(LANDING_SIZE))
+        on = branches | np.isin(kind, (NEXT, LANDING))
+        looked_at = (kind == INDIRECT) | branches & outside | (jumps | branches) & to_start
+        looked_at |= on & (columns.after >= high)
+        leaving = jumps & outside
+        to_cold = [at for at in np.unique(target[leaving]).tolist() if self._is_cold(at)]
+        looked_at |= leaving & np.isin(target, np.array(to_cold, np.uint64))
+        leaving |= kind == RETURN
+        found: list[Sequence[tuple[int, bytes, bool]] | None] = []
+        for first, last in pairwise(scanned.bounds.tolist()):
+            if looked_at[first:last].any():
+                found.append(None)
+                continue
+            rows = (first + np.flatnonzero(leaving[first:last])).tolist()
+            found.append([
+                (int(columns.address[k]), columns.code[k, : columns.size[k]].tobytes(),
+                 bool(kind[k] == RETURN))
+                for k in rows
+            ])  # fmt: skip
+        return found
+
+    def _is_cold(self, address: int) -> bool:
+        function = self._system.function_at(address)
+        return function is not None and COLD in function.name
 
     def marks(self, sites: Sequence[Site]) -> U16:
         """Take marks from columns() of the functions that it knows; decode other sites alone."""

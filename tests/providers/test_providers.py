@@ -30,6 +30,11 @@ class FakeKernel:
     def instructions(self, function: Function) -> Sequence[Instruction]:
         return [Instruction(a, c, "?") for a, c in CODE]
 
+    def plain_exits(
+        self, functions: Sequence[Function]
+    ) -> Sequence[Sequence[tuple[int, bytes, bool]] | None]:
+        return [None] * len(functions)
+
     def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
         return []
 
