@@ -143,7 +143,7 @@ class CallTracing:
 
     def _rows(self, records: Iterable[Record]) -> Iterator[tuple[int, EntryRecord | ReturnRecord]]:
         for one in records:
-            numbers = [value for value in one.values if isinstance(value, int)]
+            numbers = [found.value for found in one.values if isinstance(found.value, int)]
             if not numbers:
                 continue  # a clause that only knows whether the call goes on
             thread, *values = numbers

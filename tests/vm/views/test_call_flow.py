@@ -26,9 +26,11 @@ cd /sys/kernel/tracing
 echo nop > current_tracer
 echo 32768 > buffer_size_kb
 echo {function} > set_graph_function
-echo nofuncgraph-irqs > trace_options
 for n in 1 2 3; do {command}; done
+echo 0 > tracing_on
 echo function_graph > current_tracer
+echo 0 > options/funcgraph-irqs
+echo 1 > tracing_on
 for n in 1 2 3 4; do {command}; done
 echo 0 > tracing_on
 cat trace
@@ -119,6 +121,7 @@ def test_the_same_functions_in_the_same_order(function: str, command: str) -> No
     assert len(shown) > 10
 
 
+@pytest.mark.full
 def test_a_call_with_arguments_results_and_times() -> None:
     ran = subprocess.run(
         [KINST, "flow", "ksys_read", "-c", "dd if=/dev/zero of=/dev/null bs=100 count=1"],
