@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -76,6 +76,23 @@ class _Round:
     aggregations: Sequence[Aggregation]
     records: Sequence[Record]
     left_out: dict[int, str]
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """A call that was traced.
+
+    Attributes:
+        functions: that were traced, with what is inlined in them.
+        unfollowed: calls that led to functions that were not traced.
+        status: of the trace.
+    """
+
+    tracing: CallTracing
+    parts: Mapping[FunctionKey, Sequence[Any]]
+    tree: CallTree
+    unfollowed: Sequence[Unfollowed]
     status: int
 
 
@@ -153,39 +170,53 @@ def _traced(
     names, refused = found_functions(first.aggregations), dict(first.left_out)
     if root not in names:
         raise KinstError(f"{root[1]} was not called", "-c CMD, or --if PREDICATE")
-    for number in range(1, ROUNDS + 1):
-        functions = machine.functions(*(f"{module}:{name}" for module, name in sorted(names)))
-        tracing = CallTracing(root, machine.graphs(functions), machine.result_register, condition)
-        traced = follower.run(tracing.program, shown=True)
-        refused |= traced.left_out
-        tree = tracing.tree(traced.records)
-        if tree is None:
-            raise KinstError(f"{root[1]} was not called again", "--if PREDICATE")
-        unfollowed = tracing.unfollowed(tree, traced.aggregations)
-        missing = [one for one in unfollowed if not _reason(one, refused)]
-        new = {
-            key for one in missing if one.target for key in _functions(machine, one.name)
-        } - names
+    call = _followed(machine, follower, root, condition, names, refused)
+    for _ in range(ROUNDS - 1):
+        missing = [one for one in call.unfollowed if not _reason(one, refused)]
+        met = (_functions(machine, one.name) for one in missing if one.target is not None)
+        new = set(chain.from_iterable(met)) - names
         if any(one.target is None for one in missing):
-            more = follower.run(finding, shown=False)
-            new |= found_functions(more.aggregations) - names
-        if not new or number == ROUNDS:
+            again = follower.run(finding, shown=False)
+            new |= found_functions(again.aggregations) - names
+        if not new:
             break
         say(f"kinst: this call has met {_counted(len(new), 'function')} that did not run before:"
             " it is traced once more")  # fmt: skip
         names |= new
-    parts = inlined_parts(tracing.codes, functions)
-    with_inlined(tree.root, parts)
-    _say_left_out(tree, unfollowed, refused, len(tracing.codes))
+        call = _followed(machine, follower, root, condition, names, refused)
+    root_call = call.tree.root
+    with_inlined(root_call, inlined_parts(call.tracing.codes, call.functions))
+    _say_left_out(call, refused)
     prototype = machine.prototype
 
-    def arguments(call: Call) -> str:
-        return arguments_text(call.arguments, prototype(*call.function))
+    def arguments(one: Call) -> str:
+        return arguments_text(one.arguments, prototype(*one.function))
 
-    def result(call: Call) -> str:
-        return result_text(call.result, prototype(*call.function))
+    def result(one: Call) -> str:
+        return result_text(one.result, prototype(*one.function))
 
-    return tree_text(tree.root, arguments, result), traced.status
+    return tree_text(root_call, arguments, result), call.status
+
+
+def _followed(
+    machine: Machine,
+    follower: _Follower,
+    root: FunctionKey,
+    condition: str,
+    names: set[FunctionKey],
+    refused: dict[int, str],
+) -> _Followed:
+    """Trace the first call with these functions; `refused` gets what is not planted.  Raises
+    KinstError if there is none."""
+    functions = machine.functions(*(f"{module}:{name}" for module, name in sorted(names)))
+    tracing = CallTracing(root, machine.graphs(functions), machine.result_register, condition)
+    traced = follower.run(tracing.program, shown=True)
+    refused |= traced.left_out
+    tree = tracing.tree(traced.records)
+    if tree is None:
+        raise KinstError(f"{root[1]} was not called again", "--if PREDICATE")
+    unfollowed = tracing.unfollowed(tree, traced.aggregations)
+    return _Followed(tracing, functions, tree, unfollowed, traced.status)
 
 
 def _functions(machine: Machine, name: str) -> list[FunctionKey]:
@@ -209,17 +240,14 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _say_left_out(
-    tree: CallTree,
-    unfollowed: Iterable[Unfollowed],
-    refused: dict[int, str],
-    functions: int,
-) -> None:
+def _say_left_out(followed: _Followed, refused: dict[int, str]) -> None:
     """Say how much is shown and, of what is not, how much and why."""
+    tree = followed.tree
     calls = sum(1 for one in tree.root.walk() if not one.inlined)
+    functions = len(followed.tracing.codes)
     say(f"kinst: {_counted(calls, 'call')} of {_counted(functions, 'function')}")
     left: Counter[tuple[str, str]] = Counter()
-    for one in unfollowed:
+    for one in followed.unfollowed:
         why = _reason(one, refused) or "its entry has no probe"
         left[one.name or "a function that is called by its address", why] += one.count
     for (name, why), count in left.most_common(MOST_NAMED):
