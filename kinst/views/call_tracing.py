@@ -28,6 +28,8 @@ MASK = (1 << 64) - 1
 FOUND, CALLS = "entered", "calls"  # aggregations
 INSIDE = "self->inside"
 FunctionKey = tuple[str, str]  # module and name
+# Of each function its parts, with what is inlined in them.
+InlinedParts = Mapping[FunctionKey, Sequence[SourceFunction]]
 
 
 def finding_program(root: FunctionKey, condition: str, *, whole: bool) -> str:
@@ -167,7 +169,9 @@ class CallTracing:
         """The calls that led to functions whose entry was not traced."""
         entered: dict[int, int] = {}
         for call in tree.root.walk():
-            entered[call.returns_to] = entered.get(call.returns_to, 0) + 1
+            for one in call.calls:
+                if one.returns_to != call.returns_to:  # it was called, not jumped to
+                    entered[one.returns_to] = entered.get(one.returns_to, 0) + 1
         found = []
         for table in aggregations:
             if table.name != CALLS:
@@ -188,7 +192,7 @@ def _name(code: FunctionCode) -> FunctionKey:
 
 def inlined_parts(
     codes: Iterable[FunctionCode], functions: Iterable[SourceFunction]
-) -> Mapping[FunctionKey, Sequence[SourceFunction]]:
+) -> InlinedParts:
     """What is inlined in each function, with the parts that were moved away from it."""
     by_address = {one.function.address: one for one in functions}
     return {

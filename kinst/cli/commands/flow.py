@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 from kinst.api import Machine, Report, Request
 from kinst.cli.guard import UsageError, say, write
@@ -24,6 +25,7 @@ from kinst.events import Aggregation, Batch, Event, Lost, Record
 from kinst.views.call_tracing import (
     CallTracing,
     FunctionKey,
+    InlinedParts,
     Unfollowed,
     arguments_text,
     finding_program,
@@ -84,13 +86,14 @@ class _Followed:
     """A call that was traced.
 
     Attributes:
-        functions: that were traced, with what is inlined in them.
+        tracing: what traced it.
+        parts: what is inlined in each of its functions.
         unfollowed: calls that led to functions that were not traced.
         status: of the trace.
     """
 
     tracing: CallTracing
-    parts: Mapping[FunctionKey, Sequence[Any]]
+    parts: InlinedParts
     tree: CallTree
     unfollowed: Sequence[Unfollowed]
     status: int
@@ -185,7 +188,7 @@ def _traced(
         names |= new
         call = _followed(machine, follower, root, condition, names, refused)
     root_call = call.tree.root
-    with_inlined(root_call, inlined_parts(call.tracing.codes, call.functions))
+    with_inlined(root_call, call.parts)
     _say_left_out(call, refused)
     prototype = machine.prototype
 
@@ -216,7 +219,8 @@ def _followed(
     if tree is None:
         raise KinstError(f"{root[1]} was not called again", "--if PREDICATE")
     unfollowed = tracing.unfollowed(tree, traced.aggregations)
-    return _Followed(tracing, functions, tree, unfollowed, traced.status)
+    parts = inlined_parts(tracing.codes, functions)
+    return _Followed(tracing, parts, tree, unfollowed, traced.status)
 
 
 def _functions(machine: Machine, name: str) -> list[FunctionKey]:
