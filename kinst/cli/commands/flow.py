@@ -117,7 +117,7 @@ class _Follower:
                 lost.append(event)
 
         request = self._request
-        trace = self._machine.trace(program, request.command, {"quiet": True})
+        trace = self._machine.trace(program, request.command, {"quiet": True, "only": "all"})
         out = partial(write, sys.stderr) if shown else _nothing
         found, status = finished(trace, request, self._interrupts, out, see)
         if lost:
