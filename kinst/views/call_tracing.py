@@ -117,7 +117,9 @@ class CallTracing:
             (one.function.module, one.function.name, one.offset): one
             for code in self.codes
             for one in code.instructions
-            if one.flow.kind == "call" and one.target not in self._addresses and not one.refused
+            if one.flow.kind == "call"
+            and not one.refused
+            and (one.target is None or (one.target_name and one.target not in self._addresses))
         }
 
     @property

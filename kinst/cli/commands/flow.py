@@ -61,7 +61,8 @@ And a page fault?
 ROUNDS = 6  # of tracing, until no function is missing
 MOST_NAMED = 12  # functions that were left out
 ENTRY = 24  # bytes of a function's start in which its entry probe lies
-OF_COMMAND = "progenyof($target)"
+# Until the command runs, its process is kinst's own, which waits for that by a read.
+OF_COMMAND = 'progenyof($target) && execname != "init"'
 
 
 @dataclass(frozen=True, slots=True)
