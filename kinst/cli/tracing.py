@@ -138,9 +138,12 @@ def run(
             request = replace(request, command=shell_command(os.environ))
         machine = stack.enter_context(
             Machine(
-                request, report=report, early_start=early_start, terminal=terminal,
+                request,
+                report=report,
+                early_start=early_start,
+                terminal=terminal,
                 compiler=compiler,
-            )  # fmt: skip
+            )
         )
         if request.show_program and not program.wants_expansion:
             show(program.text)
