@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from kinst.core.errors import KinstError
 from kinst.core.layout import LEAF
+from kinst.core.machine import Abilities
 from kinst.core.machine_kind import MachineKind
 from kinst.core.options import Option, Rule
 from kinst.machines.vm.cpus import cpus_of, says_cpus
 
 if TYPE_CHECKING:
-    from kinst.core.machine import Abilities, EarlyStart, MachineConfig, Target
+    from kinst.core.machine import EarlyStart, MachineConfig, Target
 
+# Of a guest, which is asked of every command: the rest of this machine is not loaded for it.
+ABILITIES = Abilities(boots=True, writes_code=True, runs_commands=True)
 MOST_CPUS = 255  # of QEMU's machines
 LEAST_MEMORY = 128 << 20
 
@@ -100,8 +103,7 @@ class BootedKind(MachineKind):
 
     @property
     def abilities(self) -> Abilities:
-        found: Abilities = _opening().ABILITIES
-        return found
+        return ABILITIES
 
     def cpus(self, arguments: Sequence[str]) -> int:
         return cpus_of(arguments)

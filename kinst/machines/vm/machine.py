@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import Abilities, Bearings, Complaint, Gone, MachineEvent, Stopped, Terminal
+from kinst.core.machine import Bearings, Complaint, Gone, MachineEvent, Stopped, Terminal
 from kinst.core.system import PageAllocator, VirtualLayout
 from kinst.machines.stub.jump_cache import JUMP_CACHE
+from kinst.machines.vm import ABILITIES
 from kinst.machines.vm.files import in_surroundings
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
 from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
@@ -49,7 +50,7 @@ class GuestHelpers:
 class Vm(Guest):
     """A target for a guest that kinst boots."""
 
-    abilities = Abilities(boots=True, writes_code=True, runs_commands=True)
+    abilities = ABILITIES
 
     def __init__(
         self,

@@ -20,8 +20,6 @@ from kinst.machines.vm.qemu import MEMORY, VmConfig, scratch_size
 from kinst.machines.vm.saved_guest import SavedGuest
 from kinst.machines.vm.warm import EarlyGuest, early_guest, warm_start
 
-ABILITIES = Vm.abilities
-
 
 def start_early(config: MachineConfig) -> EarlyGuest | None:
     """Start a guest from a saved state, if there is one and the guest is not only read."""

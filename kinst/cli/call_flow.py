@@ -1,0 +1,231 @@
+"""Tracing one call of a function, in as many runs of the command as it takes.
+
+Tested by tests/vm/views/test_call_flow.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+
+from kinst.api import Machine, Report, Request
+from kinst.cli.guard import say, write
+from kinst.cli.interrupts import Interrupts
+from kinst.cli.outcome import finished
+from kinst.cli.progress import Progress
+from kinst.errors import KinstError
+from kinst.events import Aggregation, Batch, Event, Lost, Record
+from kinst.views.call_tracing import (
+    CallTracing,
+    FunctionKey,
+    InlinedParts,
+    Unfollowed,
+    arguments_text,
+    finding_program,
+    found_functions,
+    inlined_parts,
+    result_text,
+)
+from kinst.views.call_tree import Call, CallTree, tree_text, with_inlined
+
+ROUNDS = 6  # of tracing, until no function is missing
+MOST_NAMED = 12  # functions that were left out
+ENTRY = 24  # bytes of a function's start in which its entry probe lies
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """One run of the command.
+
+    Attributes:
+        aggregations: at its end.
+        records: of the trace.
+        left_out: instructions that were not planted: address to the reason.
+        status: of the trace.
+    """
+
+    aggregations: Sequence[Aggregation]
+    records: Sequence[Record]
+    left_out: dict[int, str]
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """A call that was traced.
+
+    Attributes:
+        tracing: what traced it.
+        parts: what is inlined in each of its functions.
+        unfollowed: calls that led to functions that were not traced.
+        status: of the trace.
+    """
+
+    tracing: CallTracing
+    parts: InlinedParts
+    tree: CallTree
+    unfollowed: Sequence[Unfollowed]
+    status: int
+
+
+class _Follower:
+    """Traces one call on a machine."""
+
+    def __init__(self, machine: Machine, request: Request, interrupts: Interrupts) -> None:
+        self._machine, self._request, self._interrupts = machine, request, interrupts
+
+    def run(self, program: str, *, shown: bool) -> _Round:
+        """Run the command with a program.  shown: pass on what the command writes."""
+        records: list[Record] = []
+        lost: list[Lost] = []
+
+        def see(event: Event) -> None:
+            if isinstance(event, Batch):
+                records.extend(event)
+            elif isinstance(event, Lost):
+                lost.append(event)
+
+        request = self._request
+        trace = self._machine.trace(program, request.command, {"quiet": True, "only": "all"})
+        out = partial(write, sys.stderr) if shown else _nothing
+        found, status = finished(trace, request, self._interrupts, out, see)
+        if lost:
+            raise KinstError("the call has more records than there is room for", "-b 16m")
+        return _Round(found, records, trace.left_out, status)
+
+
+def _nothing(text: str) -> None:
+    """For what the command writes the first time, and for what is left out, which is told last."""
+
+
+def traced_call(
+    request: Request, pattern: str, condition: str, interrupts: Interrupts
+) -> tuple[str, int]:
+    """Trace one call of a function.
+
+    Args:
+        pattern: names the function.
+        condition: a D predicate of the calls that are meant, or "".
+
+    Returns its tree as text, and the status of the trace.  Raises KinstError.
+    """
+    report = Report(say, Progress("kinst"), time.monotonic(), request.verbose, left_out=_nothing)
+    with Machine(replace(request, arguments=()), report=report) as machine:
+        root = _root(machine, pattern)
+        follower = _Follower(machine, request, interrupts)
+        return _traced(machine, follower, root, condition, bool(request.command))
+
+
+def _root(machine: Machine, pattern: str) -> FunctionKey:
+    """The function that is meant.  Raises KinstError if it is none, or several."""
+    machine.functions(pattern)  # says what is wrong with it
+    found = _functions(machine, pattern)
+    if len(found) != 1:
+        raise KinstError(f"{pattern} means {len(found)} functions", "one, or MODULE:NAME")
+    return found[0]
+
+
+def _traced(
+    machine: Machine, follower: _Follower, root: FunctionKey, condition: str, whole: bool
+) -> tuple[str, int]:
+    """Find the functions, then trace until none is missing: the tree as text, and the status."""
+    finding = finding_program(root, condition, whole=whole)
+    say(f"kinst: finding the functions that run in {root[1]}")
+    first = follower.run(finding, shown=False)
+    names, refused = found_functions(first.aggregations), dict(first.left_out)
+    if root not in names:
+        raise KinstError(f"{root[1]} was not called", "-c CMD, or --if PREDICATE")
+    call = _followed(machine, follower, root, condition, names, refused)
+    for _ in range(ROUNDS - 1):
+        missing = [one for one in call.unfollowed if not _reason(one, refused)]
+        met = (_functions(machine, one.name) for one in missing if one.target is not None)
+        new = set(chain.from_iterable(met)) - names
+        if any(one.target is None for one in missing):
+            again = follower.run(finding, shown=False)
+            new |= found_functions(again.aggregations) - names
+        if not new:
+            break
+        say(f"kinst: this call has met {_counted(len(new), 'function')} that did not run before:"
+            " it is traced once more")  # fmt: skip
+        names |= new
+        call = _followed(machine, follower, root, condition, names, refused)
+    root_call = call.tree.root
+    with_inlined(root_call, call.parts)
+    _say_left_out(call, refused)
+    prototype = machine.prototype
+
+    def arguments(one: Call) -> str:
+        return arguments_text(one.arguments, prototype(*one.function))
+
+    def result(one: Call) -> str:
+        return result_text(one.result, prototype(*one.function))
+
+    return tree_text(root_call, arguments, result), call.status
+
+
+def _followed(
+    machine: Machine,
+    follower: _Follower,
+    root: FunctionKey,
+    condition: str,
+    names: set[FunctionKey],
+    refused: dict[int, str],
+) -> _Followed:
+    """Trace the first call with these functions; `refused` gets what is not planted.  Raises
+    KinstError if there is none."""
+    functions = machine.functions(*(f"{module}:{name}" for module, name in sorted(names)))
+    tracing = CallTracing(root, machine.graphs(functions), machine.result_register, condition)
+    traced = follower.run(tracing.program, shown=True)
+    refused |= traced.left_out
+    tree = tracing.tree(traced.records)
+    if tree is None:
+        raise KinstError(f"{root[1]} was not called again", "--if PREDICATE")
+    unfollowed = tracing.unfollowed(tree, traced.aggregations)
+    parts = inlined_parts(tracing.codes, functions)
+    return _Followed(tracing, parts, tree, unfollowed, traced.status)
+
+
+def _functions(machine: Machine, name: str) -> list[FunctionKey]:
+    """The functions of a name, without parts that were moved away from them."""
+    try:
+        found = [one.function for one in machine.functions(name)]
+    except KinstError:
+        return []
+    return [(one.module, one.name) for one in found if ".cold" not in one.name]
+
+
+def _reason(one: Unfollowed, refused: dict[int, str]) -> str:
+    """Why a function that was called cannot be traced; "" if it can."""
+    if one.target is None:
+        return ""
+    low = one.target
+    return next((why for at, why in refused.items() if low <= at < low + ENTRY), "")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _say_left_out(followed: _Followed, refused: dict[int, str]) -> None:
+    """Say how much is shown and, of what is not, how much and why."""
+    tree = followed.tree
+    calls = sum(1 for one in tree.root.walk() if not one.inlined)
+    functions = len(followed.tracing.codes)
+    say(f"kinst: {_counted(calls, 'call')} of {_counted(functions, 'function')}")
+    left: Counter[tuple[str, str]] = Counter()
+    for one in followed.unfollowed:
+        why = _reason(one, refused) or "its entry has no probe"
+        left[one.name or "a function that is called by its address", why] += one.count
+    for (name, why), count in left.most_common(MOST_NAMED):
+        say(f"kinst: {_counted(count, 'call')} of {name} left out: {why}")
+    others = len(left) - MOST_NAMED
+    if others > 0:
+        count = sum(left.values()) - sum(count for _, count in left.most_common(MOST_NAMED))
+        say(f"kinst: {_counted(count, 'call')} of {_counted(others, 'other function')} left out")
+    for (_, name), count in tree.unmatched.items():
+        say(f"kinst: {name}: {_counted(count, 'return')} not seen")
