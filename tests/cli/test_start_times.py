@@ -25,6 +25,7 @@ WRONG = {
     "cover": ["-c", "ls"],
     "diff": ["a"],
     "flame": ["a", "b"],
+    "flow": ["-c", "ls"],
     "plot": ["-n", "BEGIN"],
     "test": [],
     "top": ["-l"],
