@@ -79,7 +79,7 @@ ShowProgress = Callable[[str, float | None], None]
 
 
 def ignore(*_: object) -> None:
-    """For what nobody asked to be told."""
+    """Discard a message."""
 
 
 def report_to(say: Say, progress: ShowProgress) -> Report:
@@ -88,7 +88,7 @@ def report_to(say: Say, progress: ShowProgress) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A machine that has started: what it keeps between traces, and the command of its guest."""
+    """A machine that has started: its memory between traces, and the command of its guest."""
 
     workspace: Workspace
     command: GuestCommand
@@ -117,8 +117,8 @@ class Machine:
 
         Args:
             request: which machine, and what all of its programs have in common.
-            report: for the command, which tells how long stages take.
-            early_start: what start_early() made of the request.
+            report: where messages go, for a caller that has one already.
+            early_start: what start_early() has started of the request.
             terminal: the terminal that its commands have.
             compiler: that has compiled programs of the request already.
 
@@ -144,7 +144,7 @@ class Machine:
         self.close()
 
     def close(self) -> None:
-        """End what kinst started, or let go of what it is attached to.  Safe to call twice."""
+        """End what kinst started, or detach from what was attached.  Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -165,7 +165,7 @@ class Machine:
 
     @property
     def argument_registers(self) -> tuple[str, ...]:
-        """Where C functions get their first arguments, as regs[] has them: R_RDI, R_RSI, ..."""
+        """The registers of a C function's first arguments, by their names for regs[]: R_RDI, ..."""
         names = {one.slot: one.d_name for one in reversed(self._isa.registers)}
         return tuple(names[slot] for slot in self._isa.argument_slots)
 
@@ -189,10 +189,10 @@ class Machine:
         return self._started.machine.facts.release if self._started is not None else ""
 
     def start(self, program: Program | None = None) -> None:
-        """Boot or connect now, if that has not been done.
+        """Boot or connect now, unless that is done.
 
-        program: one that there must be scratch memory for, and for no other; without it there is
-        enough for some hundred traces with options of a usual size."""
+        program: the only one that will be traced, for which scratch memory is set aside; without it
+        there is enough for some hundred traces with options of usual sizes."""
         self._check_open()
         if not self._has_kernel:
             raise KinstError(
@@ -206,7 +206,7 @@ class Machine:
             raise KinstError("this machine is closed")
 
     def _start(self, program: Program | None = None) -> Started:
-        """Return what has started, now or before."""
+        """Return the started machine, which is started if need be."""
         if self._started is not None:
             return self._started
         files, cpus = self._files, self._request.cpus
@@ -225,7 +225,7 @@ class Machine:
         return self._started
 
     def _stand(self, compiled: Compiled) -> None:
-        """Stop a machine that has started, for what is read next."""
+        """Stop a machine that has started, so that it can be read."""
         if self._started is not None:
             self._started.workspace.stand(call_sites=compiled.plant.call_sites)
 
@@ -246,15 +246,19 @@ class Machine:
     ) -> Program:
         """Parse and check a program.
 
-        program: D text, the path of a script, or what the command's options say (ProgramText).
-        options: as -x has them; True or None for one without a value.  arguments: $1, $2, ...
-        Raises DError with the place of what is wrong, KinstError for options.
+        Args:
+            program: D text, the path of a script, or programs as the command's options give them
+                (ProgramText).
+            options: those of -x; True or None for one without a value.
+            arguments: $1, $2, ...
+
+        Raises DError with the place of the error, KinstError for options.
         """
         request = with_program(self._request, program, options, arguments)
         return self.compile_request(request)
 
     def compile_request(self, request: Request) -> Program:
-        """The same for a command line that was understood."""
+        """Parse and check the programs of a request."""
         self._check_open()
         return self._compiler.compile(request)
 
@@ -271,13 +275,14 @@ class Machine:
         return program
 
     def needs_kernel(self, program: Program, *, listed: bool = False) -> bool:
-        """Whether the program names probes or symbols of a kernel.  listed: its probes are to be
-        listed rather than to fire."""
+        """Return whether the program names probes or symbols of a kernel.
+
+        listed: its probes are listed, not traced."""
         return needs_kernel(program.compiled, fired=not listed)
 
     def expand(self, program: Source | Program, command: str = "") -> Program:
-        """The program with inline functions, source lines and local variables replaced by plain
-        clauses, in the running kernel.
+        """Return the program with inline functions, source lines and local variables replaced by
+        plain clauses, for the running kernel.
 
         command: prepared in the guest, so that $target is its process id; without one, $target is
         the process of live()."""
@@ -303,8 +308,9 @@ class Machine:
         return Program(request, compiled, True, command)
 
     def build(self, program: Source | Program) -> TracePlan:
-        """Plan all that a trace of the program would write into the machine: nothing is written.
-        Raises DError for descriptions that mean nothing, KinstError if nothing can be planted.
+        """Plan what a trace of the program would write into the machine, and write nothing.
+
+        Raises DError for descriptions that match nothing, KinstError if nothing can be planted.
         """
         return self._planned(self.expand(program))
 
@@ -344,7 +350,7 @@ class Machine:
         )  # fmt: skip
 
     def dump(self, program: Source | Program, stage: str) -> str:
-        """The value after a stage of the path (DUMP_STAGES), as text."""
+        """Return the value after a stage of the path (DUMP_STAGES), as text."""
         if stage in ("tree", "typed"):
             compiled = self._compiled(program, None, ()).compiled
             value: object = compiled.tree if stage == "tree" else compiled.program
@@ -375,19 +381,19 @@ class Machine:
             yield from list_plan(one, self._isa, name_of)
 
     def stability(self, program: Program) -> tuple[ProgramStability, ...]:
-        """How stable the program's descriptions and statements are, for each of its texts."""
+        """Return how stable descriptions and statements are, for each text of the program."""
         return program_stability(program.compiled, load_all())
 
     def description_stability(
         self, program: Program
     ) -> tuple[tuple[ProbePattern, ProbeStability], ...]:
-        """How stable each probe description is, and the arguments there."""
+        """Return how stable each probe description is, and its arguments."""
         return description_stability(program.compiled, load_all())
 
     # Probes.
 
     def probes(self, *descriptions: str, details: bool = True) -> list[ListedProbe]:
-        """The probes that these descriptions mean; without any, those that are always there.
+        """Return the probes that match these descriptions; without any, those that always exist.
 
         details: with each probe's instruction, the way it would be planted or the reason why it
         cannot be, its source line and its stability.  Raises DError, KinstError."""
@@ -397,7 +403,7 @@ class Machine:
         return self.list_probes(self.compile(texts), details=details)
 
     def list_probes(self, program: Program, *, details: bool = True) -> list[ListedProbe]:
-        """The probes of a program's descriptions, see probes()."""
+        """Return the probes of a program's descriptions, as probes() does."""
         if not program.descriptions:
             return list_all(load_all())
         if self.needs_kernel(program, listed=True):
@@ -420,9 +426,9 @@ class Machine:
         return list_planned(placement, machine, source, about, can_run=can_run)
 
     def code(self, *functions: str) -> list[FunctionCode]:
-        """The live instructions of functions, with their flow graphs and their source lines.
+        """Return the live instructions of functions, with their flow graphs and source lines.
 
-        functions: names, globs, or MODULE:NAME.  Raises KinstError for one that is not there."""
+        functions: names, globs, or MODULE:NAME.  Raises KinstError for one that does not exist."""
         machine = self._looked_at()
         named = named_functions(machine.kernel, functions)
         found = codes_of(machine.kernel, named, places_of(machine.images))
@@ -430,19 +436,20 @@ class Machine:
         return found
 
     def functions(self, *patterns: str) -> list[SourceFunction]:
-        """The functions that these patterns mean, with their source lines and inlined copies.
+        """Return the functions that match, with their source lines and inlined copies.
 
         A pattern: FUNCTION or a glob; MODULE: or MODULE:FUNCTION; a source file, a glob of files
-        or a folder ("fs/read_write.c", "fs/*.c", "fs/ext4").  Raises KinstError for one that means
-        none."""
+        or a folder ("fs/read_write.c", "fs/*.c", "fs/ext4").  Raises KinstError for one that
+        matches nothing."""
         machine = self._looked_at()
         found = find_functions(patterns, machine.kernel, machine.images)
         return source_functions(found, machine.images)
 
     def graphs(self, functions: Sequence[SourceFunction]) -> list[FunctionCode]:
-        """The flow graphs of functions, each with the parts moved away from it; no source lines."""
+        """Return the flow graphs of functions and of the parts moved away from them, without source
+        lines."""
         kernel = self._start().machine.kernel
-        # Memory of init code may be anything by now, no instructions as well.
+        # The memory of init code was freed and may have no instructions any more.
         decoded = [
             one.function
             for one in functions
@@ -453,15 +460,16 @@ class Machine:
         return found
 
     def index_lines(self) -> None:
-        """Make the index of the kernel's debug information, where there is none yet (seconds).
-        Without it, frames of stacks have neither source lines nor inlined functions: a trace that
-        runs does not wait for it."""
+        """Make the index of the kernel's debug information, unless it exists (seconds).
+
+        Without it, frames of stacks have neither source lines nor inlined functions: a running
+        trace does not wait for it."""
         if self._files.image.has_dwarf:
             _ = self._files.image.index
 
     def code_image(self, module: str) -> CodeImage | None:
-        """Where the code of a module lies, or with "vmlinux" the kernel's; None for one that is not
-        loaded, or has no debug file."""
+        """Return where the code of a module, or of "vmlinux", is; None for a module that is not
+        loaded or has no debug file."""
         self.start()
         image = self._start().machine.images.of(module)
         return code_image(image) if image is not None else None
@@ -562,11 +570,11 @@ class Machine:
         arguments: Iterable[str] = (),
         seconds: float | None = None,
     ) -> Result:
-        """Trace to the end, and what that has found.
+        """Trace to the end, and return the results.
 
-        It ends with exit(), with the command, or after so many seconds; a program that has none
-        of these runs until KeyboardInterrupt.  Raises as trace() does, and TargetError when the
-        guest ended by itself.
+        The trace ends with exit(), with the command, or after so many seconds; without any of
+        these it runs until KeyboardInterrupt.  Raises as trace() does, and TargetError if the guest
+        ended by itself.
         """
         records, output = Records(), bytearray()
         lost, faults, messages = list[Lost](), list[Fault](), list[str]()
@@ -596,7 +604,7 @@ class Machine:
     def execute(self, command: str, seconds: float = COMMAND_SECONDS) -> CommandResult:
         """Run a shell command in the guest, with nothing planted.
 
-        Raises TargetError where the guest ends, or the command does not in so many seconds."""
+        Raises TargetError if the guest ends, or if the command runs for more than `seconds`."""
         self._check_open()
         if self._trace is not None:
             raise KinstError("this machine is being traced", "close that trace first")
@@ -623,12 +631,12 @@ class Machine:
     # The guest's command.
 
     def _drop_command(self) -> None:
-        """End the command that was prepared and is not wanted any more."""
+        """End the command that was prepared, if no trace has it."""
         if self._started is not None:
             self._started.command.drop()
 
     def _give_command(self) -> None:
-        """Leave the command that was prepared to the trace that is ready."""
+        """Leave the prepared command to the trace that is ready."""
         if self._started is not None:
             self._started.command.give()
 
