@@ -88,7 +88,10 @@ def test_where_memory_cannot_be_looked_through_nothing_is_free() -> None:
     assert unused(cast(Target, machine), CODE) == ()
 
 
-def started(machine: Machine, *, isa: object = None, cpus: int = 1) -> StartedMachine:
+PLANTS = SimpleNamespace(no_trampolines="")  # an ISA with code for scratch
+
+
+def started(machine: Machine, *, isa: object = PLANTS, cpus: int = 1) -> StartedMachine:
     """A machine that has started, as far as its scratch needs it."""
     system = SimpleNamespace(facts=SimpleNamespace(cpus=cpus), modules=tuple)
     unused = cast(Any, None)

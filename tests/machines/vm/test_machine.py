@@ -323,7 +323,7 @@ def test_an_initrd_of_the_users(prepared: Prepared, tmp_path: Path, append: str)
         )
         assert vm.take_warnings() == []
         vm.stop()
-        with pytest.raises(TargetError, match="kinst's own initrd"):
+        with pytest.raises(TargetError, match="commands need kinst's init"):
             vm.prepare_command("true")
     finally:
         vm.close()
