@@ -72,6 +72,8 @@ from kinst.session.workspace import ROOM_FOR_CODE, ROOM_FOR_DATA, Workspace
 from kinst.wire.memory import trim_heap
 
 COMMAND_SECONDS = 600.0
+MANY_PROBES = 10_000  # whose planning takes seconds, and is reported
+PLACED_PART = 0.5  # of the time that planning takes, before code is made
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 
 Say = Callable[[str], None]
@@ -331,8 +333,13 @@ class Machine:
             workspace = started.workspace
             workspace.stand(among, call_sites=compiled.plant.call_sites)
             enabled = self._enabled(expanded, given=given)
+            count = len(enabled.enabled)
+            tell = self._report.progress if among is None and count >= MANY_PROBES else ignore
+            tell(f"planning {count:,} probes: where each is planted", 0.0)
             placed = place(enabled, workspace, self._report.leave_out)
+            tell(f"planning {count:,} probes: their code", PLACED_PART)
             made = plan(placed, workspace.machine, workspace.ended)
+            tell(f"planning {count:,} probes", 1.0)
         for site, reason in made.sites.refused:
             where = f"{site.function.name}+{site.offset}"
             self._report.leave_out(f"kinst: {where} is left out: {reason}")
