@@ -8,6 +8,7 @@ import pytest
 
 import kinst.api.machine
 from kinst import api
+from kinst.core.options import MachineOptions
 from kinst.core.probe import ProgramText
 from kinst.session.report import Report
 from kinst.session.request import Request
@@ -24,7 +25,7 @@ def told_of(program: str) -> list[tuple[str, float | None]]:
     report = Report(lambda _: None, lambda what, part: told.append((what, part)), time.monotonic())
     with (
         found_by_name(machine),
-        api.Machine(Request(debug=str(machine.file)), report=report) as opened,
+        api.Machine(Request(MachineOptions(debug=str(machine.file))), report=report) as opened,
     ):
         made = opened.compile([ProgramText("n", program, "<program>")], SMALL)
         opened.start(made)
