@@ -1,7 +1,7 @@
-"""The errors that kinst raises: every one that a user can cause is a KinstError.
+"""Errors that kinst raises.  Every error that a user can cause is a KinstError.
 
-DError is of a D program, and knows its place there; TargetError of the traced machine,
-and GoneError of one that has ended by itself.
+DError is an error in a D program, and has its place there.  TargetError is an error of the traced
+machine, GoneError of a machine that has ended by itself.
 """
 
 from kinst.core.errors import DError, GoneError, KinstError, ScratchUsedUpError, TargetError

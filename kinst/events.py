@@ -1,14 +1,13 @@
 """Events: what a trace tells its client, as values.
 
-A trace yields them in the order in which things happened.  An event has been dealt with by the
-client when the client asks for the next one: so text, the output of commands and files keep
-their order, and what an event refers to (the rows of a Batch, the tables of a Printed) is as it
-was at that moment only until then.
+A trace yields events in the order in which things happened.  A client has dealt with an event when
+it asks for the next one.  So text, the output of commands and files keep their order.  What an
+event refers to (the rows of a Batch, the tables of a Printed) is valid only until then.
 
-The classes fall into three groups: data (Record, Aggregation, Lost, Fault, Message, Output, End),
-what only a client can do (Shell, Reopen, Truncate, OptionSet), and marks that a format may need
-(Arrived, TracingOver, Closing).  Records come in bulk, as a Batch, and aggregations as a Printed;
-`flattened()` turns both into single values.
+There are three groups of classes: data (Record, Aggregation, Lost, Fault, Message, Output, End),
+requests that only a client can fulfil (Shell, Reopen, Truncate, OptionSet), and marks that a format
+may need (Arrived, TracingOver, Closing).  Records come in bulk, as a Batch, and aggregations as a
+Printed; `flattened()` turns both into single values.
 
 Tested by tests/consumer/test_interpreter.py.
 """
@@ -30,11 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of a stack, or an address that a program asked the name of.
+    """Frame of a stack, or an address whose name a program asked for.
 
-    function: "" where only the module is known; module: "" where nothing is.  offset: bytes from
-    the function's start.  file, line: of the source, "" and 0 where not known.  inlined: the
-    function is one that the compiler put into the next frame's.
+    Attributes:
+        function: "" if only the module is known.
+        module: "" if nothing is known.
+        offset: bytes from the function's start.
+        file: of the source, "" if it is not known.
+        line: of the source, 0 if it is not known.
+        inlined: whether the compiler inlined this function into the next frame's.
     """
 
     address: int
@@ -48,8 +51,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """kind: "kernel" or "user".  frames: innermost first, the copies of inlined functions before
-    the function that holds them.  pid: the process of a user stack."""
+    """Stack of the kernel or of a process.
+
+    Attributes:
+        kind: "kernel" or "user".
+        frames: innermost first; inlined functions come before the function that holds them.
+        pid: the process of a user stack.
+    """
 
     kind: str
     frames: tuple[Frame, ...]
@@ -58,15 +66,19 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """count values v with low <= v < high; None: no bound on that side."""
+    """Bucket of a distribution: `count` values v with low <= v < high.
+
+    None as a bound: the bucket has no bound on that side.
+    """
 
     low: int | None
     high: int | None
     count: int
 
 
-# An integer by its type's sign; a D string as str (bytes that are not UTF-8 as surrogates);
-# tracemem() as bytes; a structure by its members' names; an array as a list.
+# Integers are signed or unsigned as their type is.  D strings are str (bytes that are not UTF-8
+# become surrogates), tracemem() is bytes, a structure is a mapping by its members' names, an array
+# is a list.
 PlainValue = (
     int | float | str | bytes | Stack | Frame | Mapping[str, "PlainValue"] | list["PlainValue"]
 )
@@ -74,7 +86,12 @@ PlainValue = (
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One recorded value.  name: the expression as the program has it.  type: its D type."""
+    """Value that a program recorded.
+
+    Attributes:
+        name: the expression as the program has it.
+        type: its D type.
+    """
 
     name: str
     type: str
@@ -86,8 +103,13 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One firing of a clause.  time_ns: as D's timestamp.  clause: its index in the program.
-    values: what its actions traced, in order (trace, printf's arguments, print, tracemem)."""
+    """Firing of a clause.
+
+    Attributes:
+        time_ns: on the scale of D's timestamp.
+        clause: its index in the program.
+        values: what its actions traced, in order (trace, printf's arguments, print, tracemem).
+    """
 
     probe: Probe
     cpu: int
@@ -102,14 +124,18 @@ Key = tuple[KeyPart, ...]
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """An aggregation's value at one moment.
+    """Aggregation at one moment.
 
-    name: without the @.  function: count, sum, ... quantize, lquantize, llquantize.  keys: D types
-    of the keys.  rows: by key (() where it has none), in the order in which dtrace(1) shows them;
-    a number, or for distributions the buckets that have data, lowest first.
-
-    In the program's own words, "" and () where that is not known: expression: what is aggregated;
-    unit: of its values, "ns", "us", "ms" or "s"; key_names: the expressions of the keys.
+    Attributes:
+        name: without the @.
+        function: count, sum, ... quantize, lquantize, llquantize.
+        keys: D types of the keys.
+        rows: values by key, in the order in which dtrace(1) shows them.  The key is () if the
+            aggregation has none.  A value is a number or, for distributions, the buckets that have
+            data, lowest first.
+        expression: what is aggregated, in the program's words; "" if that is not known.
+        unit: of the values: "ns", "us", "ms" or "s"; "" if it is not known.
+        key_names: the expressions of the keys, () if they are not known.
     """
 
     name: str
@@ -125,10 +151,12 @@ class Aggregation:
 class Lost:
     """Data that was dropped.
 
-    kind: record, aggregation, speculation, speculative (no room in it), nested (the CPU was in a
-    probe), error (in dtrace:::ERROR), message (of a fault), dynamic, dirty, rinsing (variables),
-    timer (a firing of tick-N or profile-N).
-    cpu: None for host-run clauses, and where it is of no CPU.  text: dtrace(1)'s sentence.
+    Attributes:
+        kind: record, aggregation, speculation, speculative (no room in it), nested (the CPU was in
+            a probe), error (in dtrace:::ERROR), message (of a fault), dynamic, dirty, rinsing
+            (variables), timer (a firing of tick-N or profile-N).
+        cpu: None for host-run clauses, and for drops that belong to no CPU.
+        text: dtrace(1)'s sentence.
     """
 
     kind: str
@@ -139,9 +167,11 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An action or a predicate (action 0) failed.
+    """Failure of an action or a predicate (action 0).
 
-    kind: badaddr, badalign, illop, divzero, noscratch, unknown.  value: the bad address.
+    Attributes:
+        kind: badaddr, badalign, illop, divzero, noscratch, unknown.
+        value: the bad address.
     """
 
     text: str
@@ -156,9 +186,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A sentence for the person who traces: a warning of the kernel, a refused option.
+    """Sentence for the user: a warning of the kernel, a refused option.
 
-    kind: of what the kernel said of itself, "warn", "oops" or "hang"; "" for anything else."""
+    Attributes:
+        kind: "warn", "oops" or "hang" for a report of the kernel about itself; else "".
+    """
 
     text: str
     kind: str = ""
@@ -166,22 +198,25 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What the traced command wrote in the guest."""
+    """Output of the traced command in the guest."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The last event.
+    """Last event of a trace.
 
-    reason: exit (the program's exit()), interrupted (stop() was called), command (the traced one
-    ended), timeout, full (a buffer of bufpolicy fill is), overload (the probes left the kernel no
-    time, and it said so), panic, hang, gone (the guest ended by itself in another way), error.
-    status: 1 after an error or an overload; 110 of a panic, 111 of a hang; what the option fail
-    says (see core/endings.py); else of exit(), else of the command that ended, 124 of one that a
-    timeout cut off, else 0.  error: why, for panic, hang, gone and error; it is then also raised
-    when the next event is asked for.
+    Attributes:
+        reason: exit (the program's exit()), interrupted (stop() was called), command (the traced
+            command ended), timeout, full (a buffer with bufpolicy fill is full), overload (the
+            probes left the kernel no time, and the kernel said so), panic, hang, gone (the guest
+            ended by itself in another way), error.
+        status: 1 after an error or an overload, 110 after a panic, 111 after a hang; else what the
+            option fail says (see core/endings.py); else the status of exit(); else the command's,
+            124 if a timeout cut it off; else 0.
+        error: why the trace ended with panic, hang, gone or error.  It is also raised when the next
+            event is asked for.
     """
 
     reason: str
@@ -194,16 +229,18 @@ class End:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Records in the order in which they happened, as their bytes; iterating makes Records.
+    """Records in the order in which they happened, as bytes; iterating makes Records.
 
-    data: bytes that hold them; offsets: where each starts; clauses: whose it is.
-
-    part: a clause whose actions do more than trace (printa, clear, system, ...) has its record
-    here once for each stretch between those; they are events of their own, and come between.
-    Parts are counted from 0.  Only part 0 makes a Record, with all its values.
-
-    following: (n, 2) probe id and clause of the next record of the same CPU, -1 where it is not
-    known; only with flowindent.
+    Attributes:
+        data: bytes that hold the records.
+        offsets: where each record starts.
+        clauses: the clause of each record.
+        part: 0 for a whole record.  The record of a clause whose actions do more than trace
+            (printa, clear, system, ...) comes once for each stretch between those actions; the
+            actions are events of their own, and come between.  Parts are counted from 0.  Only part
+            0 makes a Record, with all its values.
+        following: (n, 2) probe id and clause of the next record of the same CPU, -1 if it is not
+            known; only with flowindent.
     """
 
     data: npt.NDArray[np.uint8]
@@ -222,10 +259,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Printed:
-    """Aggregations that are to be shown now: by printa(), or because it is the end.
+    """Aggregations to show now: printa() asked for them, or the trace ends.
 
-    tables: their indexes in the program; several are joined by their keys.  clause, action: whose
-    printa() it is (Action by position in the clause), -1 at the end.  read: makes the values.
+    Attributes:
+        tables: their indexes in the program; several are joined by their keys.
+        read: makes the values.
+        clause: the clause of the printa(), -1 at the end.
+        action: the position of the printa() in its clause, -1 at the end.
     """
 
     tables: tuple[int, ...]
@@ -243,26 +283,26 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """system(): the client runs the command by a shell, or refuses to."""
+    """Command of system(): the client runs it by a shell, or refuses to."""
 
     command: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """freopen(): data goes to this file from now on; "": where it went at first."""
+    """File of freopen(): output goes there from now on; "": where it went at first."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """ftruncate(): the file that data goes to is emptied."""
+    """Request of ftruncate(): the client empties the file that output goes to."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptionSet:
-    """setopt(): an option that has a new value, which was checked."""
+    """Option that setopt() has set; its new value is already checked."""
 
     name: str
     value: str
@@ -273,22 +313,28 @@ class OptionSet:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """So many records were taken from the rings; what they lead to follows.  (Some may show
-    nothing: speculated ones, those of commit() and discard().)"""
+    """Count of records that were taken from the rings; the events that they cause follow.
+
+    Some records cause none: speculated ones, those of commit() and discard().
+    """
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class TracingOver:
-    """Probes are unplanted; END and what is left follow.  reason: as of End."""
+    """End of tracing: probes are unplanted; END and the remaining records follow.
+
+    Attributes:
+        reason: as in End.
+    """
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """All records were given; aggregations that no printa() has printed follow."""
+    """End of records: aggregations that no printa() has printed follow."""
 
 
 Event = (
@@ -307,7 +353,7 @@ Event = (
     | Closing
     | End
 )
-# What flattened() yields.
+# Events that flattened() yields.
 PlainEvent = (
     Record
     | Aggregation
@@ -324,7 +370,7 @@ PlainEvent = (
 
 
 def flattened(events: Iterable[Event]) -> Iterator[PlainEvent]:
-    """The same as single values: Record for Batch, Aggregation for Printed; no marks."""
+    """Yield single values: Records of each Batch, Aggregations of each Printed; no marks."""
     for event in events:
         if isinstance(event, Batch):
             yield from event

@@ -1,7 +1,7 @@
-"""Where an inline function was declared, and where its copies are, in an ELF file.
+"""Inline functions in an ELF file: where each is declared, and where its copies are.
 
-The part of the library that needs no machine.  With the file's index present it imports nothing
-but the standard library and numpy, and answers in a tenth of a second.
+This part of the library needs no machine.  If the file's index is in the cache, it imports only the
+standard library and numpy, and answers in a tenth of a second.
 
 Tested by tests/cli/test_inlinecall.py.
 """
@@ -23,7 +23,13 @@ from kinst.image.elf_file import open_file
 
 @dataclass(frozen=True, slots=True)
 class CodeRange:
-    """Code of a copy, low <= address < high, and the function that it is in ("" unknown)."""
+    """Code of a copy.
+
+    Attributes:
+        low: its first address.
+        high: the address after it.
+        caller: the function that it is in, "" if unknown.
+    """
 
     low: int
     high: int
@@ -32,10 +38,16 @@ class CodeRange:
 
 @dataclass(frozen=True, slots=True)
 class CopyOfInline:
-    """One copy.  entry: None where the file does not say.  ranges: none for one without code.
+    """Copy of an inline function.
 
-    caller, caller_offset: the function that the entry is in, and how far; "" where there is no
-    entry or no symbol.  call_file, call_line: "" and 0 where they are not known."""
+    Attributes:
+        entry: None if the file does not say.
+        ranges: empty for a copy without code.
+        caller: the function that the entry is in; "" if there is no entry or no symbol.
+        caller_offset: bytes from the caller's start to the entry.
+        call_file: source file of the call, "" if unknown.
+        call_line: source line of the call, 0 if unknown.
+    """
 
     entry: int | None
     ranges: tuple[CodeRange, ...]
@@ -47,7 +59,12 @@ class CopyOfInline:
 
 @dataclass(frozen=True, slots=True)
 class InlineFunction:
-    """decl_file, decl_line: of its declaration, "" and 0 where they are not known."""
+    """Inline function and its copies.
+
+    Attributes:
+        decl_file: source file of its declaration, "" if unknown.
+        decl_line: source line of its declaration, 0 if unknown.
+    """
 
     name: str
     decl_file: str
@@ -66,10 +83,14 @@ def inline_functions(
     on_message: Callable[[str], None] = _ignore,
     on_progress: Callable[[str, float | None], None] = _ignore,
 ) -> list[InlineFunction]:
-    """The inline functions of this name in an ELF file, or in its debug file.
+    """Return the inline functions of this name in an ELF file, or in its debug file.
 
-    on_message: told of debug files that do not fit.  on_progress: of the index being made, which
-    happens once for each file.  Raises KinstError where there is none."""
+    Args:
+        on_message: told of debug files that do not fit.
+        on_progress: told how far the index is; an index is made once for each file.
+
+    Raises KinstError if there is none.
+    """
     path = os.fspath(file)
     found = find_debug(open_file(path))
     for warning in found.warnings:

@@ -1,9 +1,9 @@
-"""The guest's command from its execve(2) to its end, without what kinst's own processes do there.
+"""The guest's command from its execve(2) to its end, without kinst's own processes there.
 
 A guest runs its command by a shell script: it reads requests, waits for the command, reports its
 status.  These helpers wait while the command lives: the machine stops at the command's execve,
-where the probes are planted, and the command's end is seen in memory, before its parent is told.
-So no probe needs a predicate, and what the probes count is the command's and the kernel's.
+kinst plants the probes there, and reads the command's end from memory before its parent learns it.
+So no probe needs a predicate, and the probes count only the command and the kernel.
 
 Tested by tests/vm/language/test_command_alone.py.
 """
@@ -20,26 +20,27 @@ from kinst.session.host_clauses import read_access
 from kinst.session.values import StartedMachine
 
 START_SECONDS = 60.0  # until the command's execve, on a busy host
-END_SECONDS = 60.0  # until its status is known, and all that it has written
+END_SECONDS = 60.0  # until its status is known, and all of its output has come
 MOST_CHILDREN = 16  # generations that are followed
 PIECE = 0.5  # seconds of one wait
 
 
 class CommandLife:
-    """A command that is prepared, and whose parent waits until kinst has seen its end."""
+    """Prepared command, whose parent waits until kinst has seen its end."""
 
     def __init__(self, machine: StartedMachine, helpers: Helpers, span: CommandSpan) -> None:
         self._machine = machine
         self._target = machine.target
         self._helpers = helpers
         self._span = span
-        self._thread = 0  # address of its first thread, 0 if that is not followed
+        self._thread = 0  # address of its first thread, 0 if kinst does not follow it
         self._held = False  # whether the helpers wait
 
     def begin(self, resume: Callable[[], None]) -> MachineEvent | None:
-        """Run the machine until the command is about to execute its program; it is stopped then.
+        """Run the machine until the command is about to execute its program, and stop it there.
 
-        Returns what the machine reports instead, if it ends, or the command."""
+        Returns None, or the event that the machine reports instead, if it or the command ends.
+        """
         target, span = self._target, self._span
         target.insert_breakpoint(span.entry)
         self._held = True
@@ -52,7 +53,7 @@ class CommandLife:
         return None if isinstance(event, Stopped) else event
 
     def _reach(self, resume: Callable[[], None]) -> MachineEvent | None:
-        """Wait for the command's execve.  None if it does not come in time."""
+        """Wait for the command's execve.  Returns None if it does not come in time."""
         machine, target = self._machine, self._target
         facts, deadline = machine.facts, time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
@@ -70,10 +71,12 @@ class CommandLife:
         return None
 
     def has_ended(self) -> bool:
-        """Whether the command has exited; its parent has not been told.  The machine may run.
+        """Return whether the command has exited; its parent does not know yet.  The machine may
+        run.
 
-        If the command cannot be followed any more, let the helpers go on: the machine reports its
-        end then."""
+        If the command cannot be followed any more, let the helpers go on: the machine then reports
+        its end.
+        """
         span, thread = self._span, self._thread
         if not self._held:
             return False
@@ -87,8 +90,10 @@ class CommandLife:
         return group is not None and self._word(group + span.thread_count) == 1
 
     def waits_in(self) -> str:
-        """Return the function of the kernel in which the command waits, or the process that it has
-        made, and that one; "" if that runs, or if it is not known."""
+        """Return where in the kernel the command, or the process that it has made, waits.
+
+        "" if that process runs, or if it is not known.
+        """
         span, thread = self._span, self._thread
         if not thread or not self._is_command():
             return ""
@@ -103,7 +108,7 @@ class CommandLife:
         return self._machine.system.waits_in(thread)
 
     def finish(self) -> MachineEvent | None:
-        """Let the command's parent be told of its end.  Returns what the machine reports of it."""
+        """Let the command's parent learn of its end.  Returns what the machine reports of it."""
         self._go_on()
         deadline = time.monotonic() + END_SECONDS
         while time.monotonic() < deadline:
@@ -118,13 +123,15 @@ class CommandLife:
             self._helpers.go_on()
 
     def _is_command(self) -> bool:
-        """Whether the thread is still one of the command: another thread that calls execve takes
-        its place."""
+        """Return whether the thread is still the command's.
+
+        Another thread that calls execve takes its place.
+        """
         offset = self._machine.facts.builtins["pid"].offsets[-1]
         return self._word(self._thread + offset) == self._helpers.pid
 
     def _word(self, address: int, size: int = 4) -> int | None:
-        """The number at an address, None if nothing is mapped there."""
+        """Return the number at an address, None if nothing is mapped there."""
         try:
             return int.from_bytes(self._target.read(address, size), "little")
         except TargetError:

@@ -1,12 +1,12 @@
-"""Stage: clauses to probes: every description expanded, ids and epids given out.
+"""Stage: from clauses to probes.  Each description is expanded, and ids and epids are given out.
 
 -x cpu=N limits probes to one CPU (Dynamic Tracing Guide, "Options and Tunables").  dtrace(1) gives
-the other CPUs no buffer, so that clauses do not even begin there.  Here the probes of the traced
-kernel get a condition; BEGIN, END, ERROR and tick-N run on none of its CPUs, and always.
+the other CPUs no buffer, so that clauses do not even begin there.  kinst gives the probes of the
+traced kernel a condition.  BEGIN, END, ERROR and tick-N run on none of its CPUs, and always.
 
-Sites that count only on a condition: a clause whose probe has such sites is there twice in the
-program that is compiled, as written, and with the condition before its own predicate.  Everything
-behind this stage knows clauses and no conditions.
+Some sites count only on a condition.  A clause with such sites is in the compiled program twice: as
+written, and with the condition before its own predicate.  Later stages know clauses and no
+conditions.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ _ARGUMENT = re.compile(r"arg[0-9]+\Z")
 
 
 def check_arguments(program: typed.TypedProgram, enabled: Sequence[EnabledSite]) -> None:
-    """arg0 to arg9 are a function's or a timer's; an instruction has registers.
+    """Check that clauses read arg0 to arg9 only at functions and timers that have them.
 
-    Raises DError at the first use in a clause of a probe that has no such argument."""
+    At an instruction there are registers instead.  Raises DError at the first argument that a probe
+    of the clause does not have.
+    """
     asking = {
         clause.index
         for clause in program.clauses
@@ -71,12 +73,16 @@ def enable(
     on_full: Callable[[Found], None] = lambda _: None,
     given: int = 0,
 ) -> tuple[tuple[EnabledSite, ...], dict[int, int]]:
-    """The probes of a program, in the order of their ids, and matches per clause.
+    """Return the probes of a program, in the order of their ids, and the matches of each clause.
 
-    zero: a description may match nothing.  absent: also for names that the kernel does not have
-    (-Z).  most: instructions that there is room for, or 0; those behind are left out, and
-    on_full is told the first of them.  given: ids up to this one are somebody else's.  Raises
-    DError at the description otherwise, and where a provider says why it cannot be.
+    Args:
+        zero: a description may match nothing.
+        absent: also accept names that the kernel does not have (-Z).
+        most: instructions that there is room for, 0 for any number; later ones are left out.
+        on_full: told the first instruction that is left out.
+        given: ids up to this one are taken by an earlier batch.
+
+    Raises DError at a description that matches nothing, or that a provider refuses with a reason.
     """
     ids = {one.name: FIRST_ID + k for k, one in enumerate(listed(providers))}
     named = _Named(ids, max(given, FIRST_ID - 1 + len(ids)) + 1, most, on_full)
@@ -117,15 +123,15 @@ def enable_program(
     """Return the probes that a program means.
 
     Args:
-        machine: None if it means none of a kernel.
-        say: told if there are more instructions than the machine has memory for, and what of their
-            functions does not decode.
+        machine: None if the program means no probes of a kernel.
+        say: told if the machine has too little memory for all instructions, and which parts of
+            their functions do not decode.
         zero: a description may match nothing, as with -Z.
         listed: the probes are to be listed rather than to fire.
-        in_batches: what a description means may be in another batch.
-        given: the last id that another batch has given out.
+        in_batches: the probes of a description may all be in another batch.
+        given: the last id that an earlier batch has given out.
 
-    Raises DError for a description that means none.
+    Raises DError for a description that matches nothing.
     """
     providers = load_all()
     absent = zero or compiled.options.zdefs or in_batches
@@ -169,16 +175,23 @@ def _tell_full(say: Callable[[str], None], room: int, first: Found) -> None:
 
 
 class _Named:
-    """What names mean: the id of each, its sites, the clauses that it fires.
+    """Probes by name: the id of each, its sites, the clauses that it fires.
 
-    There may be several hundred thousand: lists by the order in which names were met, instead of
-    an object for each."""
+    There may be several hundred thousand.  Lists in the order in which names came take less memory
+    than an object for each.
+    """
 
     def __init__(
         self, ids: Mapping[ProbeName, int], first: int, most: int, on_full: Callable[[Found], None]
     ) -> None:
-        """ids: of the probes that have one already.  first: id of the others.  most, on_full: as
-        in enable()."""
+        """Begin without probes.
+
+        Args:
+            ids: ids of the probes that have one already.
+            first: first id for the others.
+            most: see enable().
+            on_full: see enable().
+        """
         self._most, self._on_full, self.full = most, on_full, False
         self._given, self._next = ids, first
         self._index: dict[ProbeName, int] = {}
@@ -189,7 +202,7 @@ class _Named:
         self._longer: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
 
     def add(self, found: Iterable[Found], clause: int) -> int:
-        """Another description of a clause means these.  Returns how many names that are."""
+        """Add the probes of another description of a clause.  Returns how many names they have."""
         met = set[int]()
         for one in found:
             k = self._index.get(one.name)
@@ -220,7 +233,7 @@ class _Named:
         return k
 
     def _has(self, k: int, found: Found) -> bool:
-        """Whether a site is among those that a name has."""
+        """Return whether a site is among those of a name."""
         at = found.site.address if found.site else 0
         return any(
             at == (one.site.address if one.site else 0)
@@ -228,7 +241,7 @@ class _Named:
         )
 
     def enabled(self) -> tuple[EnabledSite, ...]:
-        """The probes in the order of their names."""
+        """Return the probes in the order of their names."""
         made, epid = [], 1
         for k, (id_, first, clauses) in enumerate(
             zip(self._ids, self._first, self._clauses, strict=True)
@@ -243,21 +256,23 @@ class _Named:
 
 
 def check_cpu(cpu: int, cpus: int) -> None:
-    """Raises KinstError for a CPU that the traced machine has not; cpu: -1 for all."""
+    """Raise KinstError if the traced machine does not have this CPU.  cpu: -1 for all."""
     if cpu >= cpus:
         message = f"could not enable tracing: there is no CPU {cpu}"
         raise KinstError(message, f"the traced machine has {cpus}, 0 to {cpus - 1}")
 
 
 def on_one_cpu(enabled: Sequence[EnabledSite], cpu: int) -> tuple[EnabledSite, ...]:
-    """The probes, with those of the traced kernel limited to one CPU; cpu: -1 for all."""
+    """Return the probes, those of the traced kernel limited to one CPU.  cpu: -1 for all."""
     if cpu < 0:
         return tuple(enabled)
     return tuple(_limited(one, f"cpu == {cpu}") if _on_a_cpu(one) else one for one in enabled)
 
 
 def _on_a_cpu(enabled: EnabledSite) -> bool:
-    """Whether it fires on CPUs of the traced kernel: an instruction, or profile-N."""
+    """Return whether a probe fires on CPUs of the traced kernel: at an instruction, or
+    profile-N.
+    """
     return enabled.probe.site is not None or (enabled.timer is not None and enabled.timer.each_cpu)
 
 
@@ -267,7 +282,7 @@ def _limited(enabled: EnabledSite, condition: str) -> EnabledSite:
 
 
 def condition_of(text: str, isa: Isa) -> typed.Expr:
-    """A D expression over regs[] and built-ins, typed.  Raises DError where it is none."""
+    """Return a D expression over regs[] and built-ins, typed.  Raises DError if it is not one."""
     environment = Environment({r.d_name: r.index for r in isa.registers}, 8)
     _, program = compile_text(f"BEGIN/{text}/{{}}", "<condition>", None, environment)
     predicate = program.clauses[0].predicate
@@ -278,8 +293,11 @@ def condition_of(text: str, isa: Isa) -> typed.Expr:
 def with_conditions(
     program: typed.TypedProgram, enabled: Sequence[EnabledSite], isa: Isa
 ) -> tuple[typed.TypedProgram, tuple[EnabledSite, ...]]:
-    """The program with a copy of each clause for each condition under which it runs, and the
-    probes that run them; no EnabledSite of the result has a condition."""
+    """Return the program and its probes without conditions.
+
+    The program has a copy of each clause for each condition under which it runs, and the probes
+    refer to these copies.
+    """
     clauses = list(program.clauses)
     copies: dict[tuple[int, str], int] = {}
     conditions: dict[str, typed.Expr] = {}

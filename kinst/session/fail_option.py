@@ -1,4 +1,4 @@
-"""What -x fail makes of a trace's events: the exit status, and the sentence that says why."""
+"""Exit status of a trace with -x fail, and the sentence that says why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SEEN = {
 
 
 class FailOption:
-    """Watches the events of a trace for what -x fail names, and says what its status is."""
+    """Watcher of a trace's events for what -x fail names."""
 
     def __init__(self, fail: str) -> None:
         """fail: the value of the option, see vocabulary/d_options.py."""
@@ -34,9 +34,10 @@ class FailOption:
                 self._seen[event.kind] += 1
 
     def verdict(self, end: End) -> tuple[int, str]:
-        """Return the exit status, and why it is not End's own, "" if it is.
+        """Return the exit status, and why it is not End's own ("" if it is).
 
-        A trace that ended with an error, or with the guest, has that as its status."""
+        A trace that ended with an error, or with the guest, keeps that status.
+        """
         found = next((word for word in self._wanted if self._seen[word]), "")
         if not found or end.error:
             return end.status, ""

@@ -27,8 +27,10 @@ Places = Callable[[Function, int], SourcePlace | None]
 
 
 def named_functions(kernel: Kernel, names: Iterable[str]) -> list[Function]:
-    """The functions that names, globs and MODULE:NAME mean.  Raises KinstError where no function
-    has the name."""
+    """Return the functions that names, globs and MODULE:NAME mean.
+
+    Raises KinstError if no function has the name.
+    """
     found: list[Function] = []
     for one in names:
         module, _, name = one.rpartition(":")
@@ -40,23 +42,29 @@ def named_functions(kernel: Kernel, names: Iterable[str]) -> list[Function]:
 
 
 def codes_of(kernel: Kernel, functions: Iterable[Function], places: Places) -> list[FunctionCode]:
-    """Each of the functions once; parts that were moved away come with theirs.  Raises KinstError
-    for a function without instructions."""
+    """Return the code of each function once, cold parts included.
+
+    Raises KinstError for a function without instructions.
+    """
     whole = {parts[0].address: parts for parts in map(kernel.parts, functions)}
     dead_ends = dead_ends_of(kernel)
     return [_code_of(kernel, parts, places, dead_ends) for parts in whole.values()]
 
 
 def no_place(function: Function, address: int) -> SourcePlace | None:
-    """For whom source lines do not matter."""
+    """Return None: a Places for callers that need no source lines."""
     return None
 
 
 def _code_of(
     kernel: Kernel, parts: Sequence[Function], places: Places, dead_ends: Collection[int]
 ) -> FunctionCode:
-    """parts: of one function, the main one first.  dead_ends: addresses of functions that never
-    return."""
+    """Return the code of one function.
+
+    Args:
+        parts: of the function, the main one first.
+        dead_ends: addresses of functions that never return.
+    """
     graph = Graph(kernel, parts, (), (), dead_ends)
     gaps = tuple(kernel.gaps(parts))
     if not graph.starts:
@@ -68,7 +76,7 @@ def _code_of(
         refused = kernel.refused([(one.address, one.size) for one in instructions])
         rows = zip(instructions, kernel.flows(part), refused, strict=True)
         for one, flow, stays in rows:
-            # Of a jump to a thunk the name of that is worth seeing.
+            # Name the target of a jump to a thunk too: it tells what the jump does.
             target = kernel.isa.flow(one.code, one.address).target
             outside = target is not None and not graph.is_instruction(target)
             found[one.address] = CodeInstruction(
@@ -113,7 +121,7 @@ def _kind(edge: Edge, flow: Flow, *, first: bool) -> str:
 
 
 def places_of(images: LoadedImages | None) -> Places:
-    """What places() of the images say, from indexes that are made where they are missing."""
+    """Return a lookup of source places in the images.  Missing indexes are made."""
     if images is None:
         return no_place
     known: dict[str, bool] = {}
@@ -122,7 +130,7 @@ def places_of(images: LoadedImages | None) -> Places:
         image = images.of(module)
         try:
             return image is not None and image.debug.index is not None
-        except KinstError:  # it has no debug information
+        except KinstError:  # no debug information
             return False
 
     def place(function: Function, address: int) -> SourcePlace | None:
@@ -137,13 +145,18 @@ def places_of(images: LoadedImages | None) -> Places:
 
 
 def find_functions(patterns: Iterable[str], kernel: Kernel, images: LoadedImages) -> list[Function]:
-    """The functions that the patterns mean, each once, with the parts that the compiler has moved
-    elsewhere.
+    """Return the functions that the patterns mean, each once, cold parts included.
 
-    FUNCTION or a glob of functions; MODULE: or MODULE:FUNCTION; a source file or a glob of files,
-    in which * does not match /: fs/*.c, read_write.c; a folder: fs/ext4/ or fs/ext4.  Files and
-    folders are those in which functions are declared.  Raises KinstError for a pattern that means
-    none."""
+    A pattern is one of these:
+
+        FUNCTION or a glob of functions;
+        MODULE: or MODULE:FUNCTION;
+        a source file or a glob of files, in which * does not match /: fs/*.c, read_write.c;
+        a folder: fs/ext4/ or fs/ext4.
+
+    Files and folders mean the functions that are declared in them.  Raises KinstError for a pattern
+    that means none.
+    """
     found: dict[int, Function] = {}
     for pattern in patterns:
         for function in _meant(pattern, kernel, images):
@@ -184,8 +197,11 @@ def _of_files(pattern: str, kernel: Kernel, images: LoadedImages) -> Sequence[Fu
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a path of a source file is meant: by a file or a glob of files, or by a folder that
-    it is in or below.  The pattern's parts are the last ones of the path, or of the folder's."""
+    """Return a test whether a path of a source file matches a pattern.
+
+    The pattern is a file, a glob of files, or a folder that the file is in or below.  Its parts are
+    the last ones of the path, or of the folder's path.
+    """
     parts = PurePosixPath(pattern).parts
     size = len(parts)
     match = [re.compile(translate(part)).match for part in parts]
@@ -201,7 +217,7 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def source_functions(functions: Sequence[Function], images: LoadedImages) -> list[SourceFunction]:
-    """What debug information says of each.  Raises KinstError where it is damaged."""
+    """Return the debug information of each function.  Raises KinstError if it is damaged."""
     return [_described(one, images.of(one.module)) for one in functions]
 
 
@@ -238,7 +254,7 @@ def _described(function: Function, image: LoadedImage | None) -> SourceFunction:
 
 
 def code_image(image: LoadedImage) -> CodeImage:
-    """Where the code of an image lies."""
+    """Return the range of an image's code in memory, and its linked address."""
     found = sorted(
         (low, low + section.size, section.address)
         for section in image.debug.placed.sections

@@ -1,5 +1,7 @@
-"""What --copy puts into a guest of kinst's own: whether it can run there, which has busybox and no
-libraries.  And whether --root's tree is one for that guest.
+"""Checks of the files that --copy and --root give to a guest of kinst's own.
+
+The guest has busybox and no libraries: a copied program must be able to run there.  The tree of
+--root must be for the guest's ISA.
 
 Source: elf(5): PT_INTERP, the dynamic section; execve(2) for interpreters of scripts.
 """
@@ -19,13 +21,18 @@ _PT_INTERP = 3
 _DT_NULL, _DT_NEEDED = 0, 1
 _ENTRY = struct.Struct("<qQ")  # Elf64_Dyn
 _MOST_LINKS = 40
-_ABSENT = ("bash", "dash", "zsh", "ksh")  # shells that busybox does not stand in for
+_ABSENT = ("bash", "dash", "zsh", "ksh")  # shells that busybox does not replace
 _INSTEAD = "--root / runs programs of the host with all that they need"
 
 
 def check_copy(path: Path, isa: Isa, beside: Collection[str]) -> None:
-    """Raises KinstError where a guest of this ISA could not run the file.  beside: names of the
-    files that are copied with it.  What is no program is data, and as good as any."""
+    """Raise KinstError if a guest of this ISA could not run the file.
+
+    A file that is no program is data, and always accepted.
+
+    Args:
+        beside: names of the files that are copied with it.
+    """
     try:
         with path.open("rb") as file:
             start = file.read(256)
@@ -38,13 +45,15 @@ def check_copy(path: Path, isa: Isa, beside: Collection[str]) -> None:
 
 
 def check_root(root: Path, isa: Isa) -> None:
-    """Raises KinstError where the commands of a guest of this ISA could have no shell with --root:
-    the tree has none, or one for another machine."""
+    """Raise KinstError if commands of a guest of this ISA could have no shell with --root.
+
+    Either the tree has no shell, or its shell is for another machine.
+    """
     shell = root / "bin/sh"
     for _ in range(_MOST_LINKS):
         if not shell.is_symlink():
             break
-        # An absolute one starts at the root that the tree is about to be.
+        # An absolute link starts at the tree, which is to be the guest's root.
         link = shell.readlink()
         shell = root / link.relative_to("/") if link.is_absolute() else shell.parent / link
     if not shell.is_file():
@@ -90,7 +99,7 @@ def _check_program(path: Path, isa: Isa) -> None:
 
 
 def _libraries(file: ElfFile) -> list[str]:
-    """The names of the libraries that it asks for."""
+    """Return the names of the libraries that a file needs."""
     dynamic, strings = file.section(".dynamic"), file.section(".dynstr")
     if dynamic is None or strings is None:
         return []

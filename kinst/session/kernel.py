@@ -36,28 +36,29 @@ from kinst.patch.flows import BRANCH, CALL, INDIRECT, JUMP, RETURN, TRAP, flows_
 
 _GLOB = re.compile(r"[*?\[]")
 _ORDINAL = re.compile(r"(.+)@([0-9]+)\Z")
-REACHED = 1 << 26  # bytes that a direct branch of every ISA that has them for jumps reaches
-MOST_ENTRIES = 1024  # of a jump table whose code does not say how many it has
+REACHED = 1 << 26  # bytes that a direct jump reaches in every ISA that displaces instructions
+MOST_ENTRIES = 1024  # entries read of a jump table whose code does not say how many it has
 SUGGESTION_SPREAD = 3  # how much longer or shorter than the wrong name a suggestion may be
 
 
-FIRST = 3  # instructions that are a function's beginning
+FIRST = 3  # instructions in a function's beginning
 BEGINNING = 20  # bytes of a function's first instruction, and of a landing pad before it
-# Bytes at a function's start in which a landing pad may be: a jump to there may be another call.
+# A landing pad may be in these bytes at a function's start: a jump to there may be another call.
 LANDING_SIZE = 8
 NEXT, LANDING = map(FLOW_KINDS.index, FLOW_KINDS[:2])
 SCANNED = 512  # functions or sites that are decoded at once
-READ_GAP, READ_MOST = 4096, 1 << 20  # bytes between functions that are read at once, and of all
+# Two functions at most this far apart are read at once; bytes of one such read.
+READ_GAP, READ_MOST = 4096, 1 << 20
 
 
 class Data(Protocol):
-    """Where data is read from: a machine, or a file in its place."""
+    """Source of data: a machine, or a file that replaces one."""
 
     def read(self, address: int, size: int) -> bytes: ...
 
 
 class KernelSystem(Protocol):
-    """What of a system (core.system.System) is asked here."""
+    """Part of a system (core.system.System) that is used here."""
 
     def code(self, address: int, size: int) -> bytes: ...
     def functions(self) -> Sequence[Function]: ...
@@ -73,7 +74,7 @@ class KernelSystem(Protocol):
 
 
 class RunningKernel:
-    """Implements core.kernel.Kernel over a target and its system; answers are cached."""
+    """Kernel (core.kernel.Kernel) over a target and its system; answers are cached."""
 
     def __init__(
         self,
@@ -84,8 +85,12 @@ class RunningKernel:
         *,
         inlines: bool = True,
     ) -> None:
-        """among: addresses of the functions that find() finds, or None for all.  inlines: inline
-        functions can be known, by debug information."""
+        """Begin without reading anything.
+
+        Args:
+            among: addresses of the functions that find() returns, None for all.
+            inlines: debug information can tell which functions are inline.
+        """
         self._among = among
         self._inlines = inlines
         self._target = target
@@ -94,8 +99,8 @@ class RunningKernel:
         self._instructions: dict[int, Sequence[Instruction]] = {}
         self._code: dict[int, bytes] = {}
         self._columns: dict[int, Columns] = {}
-        self._marks: dict[int, int] = {}  # of instructions that were decoded alone
-        self._seen_whole = set[int]()  # functions whose instructions were looked at together
+        self._marks: dict[int, int] = {}  # of instructions that were decoded one by one
+        self._seen_whole = set[int]()  # functions whose instructions were searched for sequences
         self._unsafe: dict[int, str] = {}
         self._rerun_starts: dict[int, int] = {}
         self._flows: dict[int, Sequence[Flow]] = {}
@@ -104,7 +109,6 @@ class RunningKernel:
         self._computed: dict[int, Sequence[int]] = {}
 
     def find(self, module: str, function: str) -> Sequence[Function]:
-        """See core.kernel.Kernel.find."""
         found = self._found(module, function)
         among = self._among
         return found if among is None else [f for f in found if f.address in among]
@@ -134,15 +138,15 @@ class RunningKernel:
         return f"{function.module}:{function.name} at {function.address:#x}"
 
     def suggest(self, function: str) -> str:
-        """See core.kernel.Kernel.suggest."""
         spread = range(len(function) - SUGGESTION_SPREAD, len(function) + SUGGESTION_SPREAD + 1)
         names = {f.name for f in self._system.functions()}
-        # What gcc makes of a function: NAME.isra.0, NAME.constprop.0, NAME.part.0.
+        # Names that gcc gives to variants of a function: NAME.isra.0, NAME.constprop.0,
+        # NAME.part.0.
         made = sorted(n for n in names if n.startswith(f"{function}.") and not n.endswith(COLD))
         if made:
             return f"the compiler has made {' and '.join(made[:3])} of it"
         near = [n for n in names if len(n) in spread and n[:1] == function[:1]]
-        # What has become of it in a newer kernel: __kmalloc_noprof.
+        # Names of the function in a newer kernel: __kmalloc_noprof.
         longer = sorted(n for n in names if n.startswith(f"{function}_"))
         longer = sorted(longer, key=len)[:2]
         close = list(dict.fromkeys([*longer, *get_close_matches(function, near, 3, 0.7)]))[:3]
@@ -152,7 +156,6 @@ class RunningKernel:
         return " ".join(meant)
 
     def instructions(self, function: Function) -> Sequence[Instruction]:
-        """See core.kernel.Kernel.instructions."""
         known = self._instructions.get(function.address)
         if known is None:
             known = tuple(self.isa.decode(self.code(function), function.address))
@@ -161,13 +164,11 @@ class RunningKernel:
         return known
 
     def beginning(self, function: Function) -> Sequence[Instruction]:
-        """See core.kernel.Kernel.beginning."""
         known = self._instructions.get(function.address)
         first = self.isa.decode(self.code(function)[:BEGINNING], function.address)
         return known or tuple(islice(first, FIRST))
 
     def columns(self, functions: Sequence[Function]) -> Scanned:
-        """See core.kernel.Kernel.columns."""
         new = {f.address: f for f in functions if f.address not in self._columns}
         for some in _batches(list(new.values()), SCANNED):
             self.fetch(some)
@@ -179,7 +180,6 @@ class RunningKernel:
         return Scanned(concatenated(found), np.cumsum([0, *map(len, found)]))
 
     def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
-        """See core.kernel.Kernel.gaps."""
         found: list[Gap] = []
         for function in functions:
             size = len(self.code(function))
@@ -196,16 +196,15 @@ class RunningKernel:
         return found
 
     def _holes(self, function: Function, rows: Sequence[tuple[int, int]]) -> Iterator[Gap]:
-        """rows: offset and size of each instruction."""
+        """Yield the gaps between instructions.  rows: offset and size of each instruction."""
         code, at = self.code(function), 0
         for start, size in (*rows, (len(code), 0)):
             at += self.isa.padding(code[at:start])
-            if at < start:  # more than padding was left out
+            if at < start:  # more than padding was skipped
                 yield Gap(function, at, start - at, self.isa.undecoded(code[at:]))
             at = start + size
 
     def flow_columns(self, functions: Sequence[Function]) -> tuple[Scanned, Flows]:
-        """See core.kernel.PlantableKernel.flow_columns."""
         scanned = self.columns(functions)
         columns, flows = scanned.columns, flows_of(scanned.columns, self.isa)
         kind, falls, target, fault = flows.kind, flows.falls, flows.target, flows.fault
@@ -230,7 +229,6 @@ class RunningKernel:
     def plain_exits(
         self, functions: Sequence[Function]
     ) -> Sequence[Sequence[tuple[int, bytes, bool]] | None]:
-        """See core.kernel.Kernel.plain_exits."""
         some = _batches(functions, SCANNED)
         return [exits for functions in some for exits in self._plain_exits(functions)]
 
@@ -270,7 +268,9 @@ class RunningKernel:
         return function is not None and COLD in function.name
 
     def marks(self, sites: Sequence[Site]) -> U16:
-        """Take marks from columns() of the functions that it knows; decode other sites alone."""
+        """Return the marks of sites: from columns() if their function was scanned, else decoded
+        alone.
+        """
         addresses = np.array([s.address for s in sites], np.uint64)
         marks = np.zeros(len(sites), np.uint16)
         of = {s.function.address: s.function for s in sites}
@@ -299,7 +299,7 @@ class RunningKernel:
         return marks.astype(np.uint16)
 
     def fetch(self, functions: Sequence[Function]) -> None:
-        """See core.kernel.Kernel.fetch: neighbours are read at once."""
+        """Read the code of functions, neighbours at once."""
         new = {f.address: f for f in functions if f.address not in self._code}
         for run in _neighbours([new[at] for at in sorted(new)]):
             start = run[0].address
@@ -310,7 +310,7 @@ class RunningKernel:
                     self._code[f.address] = code[f.address - start :][: f.size]
 
     def code(self, function: Function) -> bytes:
-        """Its live bytes; none where the kernel has unmapped them (code that only boots)."""
+        """Return the function's live bytes; none if the kernel has unmapped them (boot code)."""
         known = self._code.get(function.address)
         if known is None:
             try:
@@ -321,7 +321,6 @@ class RunningKernel:
         return known
 
     def flows(self, function: Function) -> Sequence[Flow]:
-        """See core.kernel.Kernel.flows."""
         known = self._flows.get(function.address)
         if known is None:
             instructions = self.instructions(function)
@@ -350,7 +349,7 @@ class RunningKernel:
 
     @cached_property
     def _thunks(self) -> dict[int, Flow]:
-        """Address to what a jump there is really."""
+        """Map the address of each thunk to the flow that a jump there stands for."""
         found: dict[int, Flow] = {}
         for pattern in self.isa.thunks:
             for function in self._system.glob(pattern):
@@ -360,7 +359,6 @@ class RunningKernel:
         return found
 
     def computed(self, parts: Sequence[Function]) -> Sequence[int]:
-        """See core.kernel.Kernel.computed."""
         known = self._computed.get(parts[0].address)
         if known is None:
             known = self._table_targets(parts)
@@ -370,7 +368,7 @@ class RunningKernel:
     def _table_targets(self, parts: Sequence[Function]) -> Sequence[int]:
         if not any(flow.kind == "indirect" for part in parts for flow in self.flows(part)):
             return ()
-        # No table leads to where the function is called.
+        # No jump table leads to the function's entry.
         places = {i.address for part in parts for i in self.instructions(part)} - {parts[0].address}
         tables = [t for part in parts for t in self.isa.jump_tables(self.instructions(part))]
         tables = [t for t in tables if len(self._entries(t, 2, places)) == 2]
@@ -388,8 +386,10 @@ class RunningKernel:
     def _entries(
         self, table: JumpTable, count: int, places: Collection[int], *, whole: bool = False
     ) -> list[int]:
-        """Where the first `count` entries lead; up to the first that leads to none of the places,
-        or, of the whole table, without those."""
+        """Return the targets of the first `count` entries.
+
+        An entry that leads to none of the places ends the list or, with `whole`, is left out.
+        """
         found = []
         raw = self._data(table.address, count * table.size, table.size)
         for at in range(0, len(raw) - table.size + 1, table.size):
@@ -402,7 +402,7 @@ class RunningKernel:
         return found
 
     def _data(self, address: int, size: int, step: int) -> bytes:
-        """Bytes of the kernel's data, as far as it has them, in steps."""
+        """Return bytes of the kernel's data, up to the first step that is not mapped."""
         try:
             return self._target.read(address, size)
         except UnmappedError:
@@ -415,7 +415,7 @@ class RunningKernel:
         return found
 
     def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """See core.kernel.Kernel.refused: by the system, or by the ISA."""
+        """Return for each site whether the system or the ISA refuses it."""
         reasons = self._system.site_refusals(sites)
         before = [(start := self._rerun_starts.get(a, a), a - start) for a, _ in sites]
         spans = [span for span in before if span[1]]
@@ -429,37 +429,35 @@ class RunningKernel:
         ]
 
     def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """See core.kernel.Kernel.left."""
         return self._system.left(sites)
 
     def _faults(self, address: int, size: int) -> bool:
-        """Whether any of this code may fault on purpose."""
+        """Return whether any of this code may fault on purpose."""
         return any(self._system.fixup(a) is not None for a in range(address, address + size))
 
     def _stays(self, address: int, size: int) -> bool:
-        """Whether the ISA, if it displaces instructions, cannot displace this one to a place that
-        branches reach."""
+        """Return whether the ISA cannot displace this instruction to a place that branches reach.
+
+        False for an ISA that displaces no instructions.
+        """
         code = self._system.code(address, size)
         moved = self.isa.displace(code, address, address - REACHED & MASK)
         return isinstance(moved, Refused) and not self.isa.no_trampolines
 
     def forget(self, functions: Iterable[Function]) -> None:
-        """See core.kernel.PlantableKernel.forget."""
         for function in functions:
             self._instructions.pop(function.address, None)
             self._flows.pop(function.address, None)
 
     def has_sequences(self, function: Function) -> bool:
-        """See core.kernel.PlantableKernel.has_sequences."""
         return self.isa.has_sequences(self.code(function))
 
     def unsafe(self, function: Function, address: int) -> str:
-        """See core.kernel.PlantableKernel.unsafe."""
         self._bound(function)
         return self._unsafe.get(address, "")
 
     def _bound(self, function: Function) -> None:
-        """Find which of a function's instructions hang on others."""
+        """Find the instructions of a function that depend on others, once for each function."""
         if function.address not in self._seen_whole:
             self._seen_whole.add(function.address)
             if self.isa.has_sequences(self.code(function)):
@@ -468,20 +466,17 @@ class RunningKernel:
                 self._rerun_starts.update(self.isa.rerun_starts(instructions))
 
     def _plain(self, function: Function) -> Sequence[Instruction]:
-        """Its instructions without their texts, which take longest."""
+        """Return the function's instructions without their texts, which take longest."""
         scanned = self.isa.scan([(function.address, self.code(function))])
         return instructions_of(scanned.columns)
 
     def dead_ends(self) -> Sequence[str]:
-        """See core.kernel.Kernel.dead_ends."""
         return self._system.dead_ends()
 
     def system_calls(self) -> Sequence[SystemCall]:
-        """See core.kernel.Kernel.system_calls."""
         return self._system.system_calls()
 
     def parts(self, function: Function) -> Sequence[Function]:
-        """See core.kernel.Kernel.parts."""
         known = self._parts.get(function.address)
         if known is None:
             stem, cold, _ = function.name.partition(COLD)
@@ -495,7 +490,7 @@ class RunningKernel:
         return known
 
     def _moved(self, function: Function) -> tuple[Function, ...]:
-        """The function and its cold parts: those of its name that it jumps to."""
+        """Return the function and its cold parts: the functions of its name that it jumps to."""
         stem = function.name.split("@")[0] + COLD
         parts = [function]
         for part in parts:
@@ -511,7 +506,6 @@ class RunningKernel:
         return tuple(parts)
 
     def at(self, address: int) -> Function | None:
-        """See core.kernel.Kernel.at."""
         function = self._system.function_at(address)
         if function is None:
             return None
@@ -522,17 +516,15 @@ class RunningKernel:
         return self._at.get(function.address, function)
 
     def live(self, address: int, size: int) -> bytes:
-        """Bytes of kernel text as they are now."""
+        """Return bytes of kernel text as they are now."""
         return self._system.code(address, size)
 
     def rerun_prefix(self, function: Function, address: int) -> bytes:
-        """See core.kernel.PlantableKernel.rerun_prefix."""
         self._bound(function)
         start = self._rerun_starts.get(address, address) - function.address
         return self.code(function)[start : address - function.address]
 
     def following(self, function: Function, address: int, size: int) -> bytes:
-        """See core.kernel.PlantableKernel.following."""
         start = address - function.address
         return self.code(function)[start : start + size]
 
@@ -543,7 +535,7 @@ def _batches(functions: Sequence[Function], most: int) -> Iterator[Sequence[Func
 
 
 def _neighbours(functions: Sequence[Function]) -> Iterator[Sequence[Function]]:
-    """Functions in the order of their addresses, as runs that can be read at once."""
+    """Yield groups of functions, in the order of their addresses, that can each be read at once."""
     low = 0
     for k, function in enumerate(functions):
         before = functions[k - 1] if k > low else None
@@ -557,7 +549,7 @@ def _neighbours(functions: Sequence[Function]) -> Iterator[Sequence[Function]]:
 
 
 def _numbered(same: Sequence[Function]) -> list[Function]:
-    """Several functions of one name get @1, @2, ... in address order; a lone one keeps it."""
+    """Add @1, @2, ... in address order to functions of one name; a single one keeps its name."""
     if len(same) == 1:
         return list(same)
     ordered = sorted(same, key=lambda f: f.address)

@@ -1,4 +1,4 @@
-"""What a session tells besides events: messages, progress, and how long each stage took.
+"""Reports of a session besides events: messages, progress, and how long each stage took.
 
 Tested by tests/cli/test_progress.py and tests/failures.
 """
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Report:
-    """Where a session's messages go.
+    """Receivers of a session's messages.
 
     Attributes:
-        say: takes one message for people.
+        say: takes one message for the user.
         progress: takes the name of long work and the part of it that is done, None if unknown.
         started: monotonic seconds when the command began.
-        verbose: details are said, too.
-        left_out: takes what a program matches and cannot be traced; None: say does.
+        verbose: whether details are said, too.
+        left_out: takes probes that a program matches and that cannot be traced; None: say does.
         confirm: asks whether to download something of so many bytes; None: download it.
     """
 
@@ -32,16 +32,16 @@ class Report:
     confirm: Callable[[str, int], bool] | None = None
 
     def begin(self) -> None:
-        """Another program on a machine that is open."""
+        """Begin anew for another program on an open machine."""
         self.started = time.monotonic()
         self.stages.clear()
 
     def stage(self, name: str) -> None:
-        """The stage that just ended."""
+        """Note the name of the stage that has just ended, and the time."""
         self.stages.append((name, time.monotonic()))
 
     def tell_stages(self) -> None:
-        """Say how the time until now was spent (-v)."""
+        """Say how long each stage took until now (-v)."""
         if not self.verbose:
             return
         before, parts = self.started, []
@@ -52,10 +52,10 @@ class Report:
         self.say(f"kinst: {total:.2f} s to the {self.stages[-1][0]}: {', '.join(parts)}")
 
     def leave_out(self, text: str) -> None:
-        """Say what of a match is not traced."""
+        """Say what a program matches and is not traced."""
         (self.left_out or self.say)(text)
 
     def detail(self, text: str) -> None:
-        """Say it with -v only."""
+        """Say a message only with -v."""
         if self.verbose:
             self.say(text)

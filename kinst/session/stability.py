@@ -1,4 +1,4 @@
-"""How stable a program and its probes are, as dtrace(1) tells with -v.
+"""Stability of a program and its probes, as dtrace(1) tells it with -v.
 
 Tested by tests/d/stability.cases.
 """
@@ -19,7 +19,7 @@ from kinst.session.compiled import Compiled, ProbeStability, ProgramStability
 
 
 def _named(pattern: ProbePattern, providers: Mapping[str, Provider]) -> ProbePattern:
-    """A description by number as the one of its probe."""
+    """Replace a description by number with the name of its probe."""
     found = listed(providers)[pattern.id - FIRST_ID : pattern.id - FIRST_ID + 1]
     if not pattern.id or not found:
         return pattern
@@ -34,7 +34,7 @@ def _of_provider(pattern: ProbePattern, providers: Mapping[str, Provider]) -> Pr
 
 
 def check_stability(compiled: Compiled, providers: Mapping[str, Provider]) -> None:
-    """-x amin=...: raises DError D_ATTR_MIN for a name that is less stable."""
+    """Raise DError D_ATTR_MIN for a name that is less stable than -x amin= demands."""
     if not compiled.options.amin:
         return
     minimum = attributes(compiled.options.amin)
@@ -47,7 +47,7 @@ def check_stability(compiled: Compiled, providers: Mapping[str, Provider]) -> No
 def program_stability(
     compiled: Compiled, providers: Mapping[str, Provider]
 ) -> tuple[ProgramStability, ...]:
-    """Of every -n, -s, ... in their order."""
+    """Return the stability of each -n, -s, ..., in their order."""
     own = given(compiled.tree)
     found = []
     for (text, _), program in zip(compiled.texts, compiled.programs, strict=True):
@@ -67,7 +67,7 @@ def probe_stability(
     providers: Mapping[str, Provider],
     types: TypeSource | None,
 ) -> ProbeStability:
-    """Of one probe: its attributes, and the types of its arguments."""
+    """Return the attributes of a probe, and the types of its arguments."""
     pattern = ProbePattern(name.provider, name.module, name.function, name.name)
     stability = _of_provider(pattern, providers)
     found: Sequence[DType] = ()
@@ -83,7 +83,7 @@ def probe_stability(
 def description_stability(
     compiled: Compiled, providers: Mapping[str, Provider]
 ) -> tuple[tuple[ProbePattern, ProbeStability], ...]:
-    """Of each probe description, as it is written."""
+    """Return the stability of each probe description, with the description as written."""
     patterns = [
         _named(one.pattern, providers)
         for clause in compiled.tree.clauses

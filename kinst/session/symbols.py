@@ -36,7 +36,11 @@ def names_of(machine: StartedMachine) -> Names:
         return replace(found, base=modules.setdefault(found.module, found.start))
 
     def copies(address: int) -> list[str]:
-        """Of the kernel proper, if its index was made before: it is never made for this."""
+        """Return the inlined copies at an address of the kernel proper, if its index is in the
+        cache.
+
+        No index is made for this.
+        """
         index = images.kernel.debug.made_index
         linked = images.kernel.back(address)
         if index is None or linked is None:
@@ -44,7 +48,10 @@ def names_of(machine: StartedMachine) -> Names:
         return [c.function for c in index.copies_at(linked)]
 
     def place(module: str, address: int) -> SourcePlace | None:
-        """From indexes that were made before, too; damaged ones say nothing."""
+        """Return the source place of an address, if the module's index is in the cache.
+
+        Damaged debug information gives None.
+        """
         try:
             return images.place(module, address)
         except KinstError:
@@ -65,7 +72,7 @@ def _symbol(system: System, address: int) -> ResolvedSymbol | None:
 def running_addresses(
     program: typed.TypedProgram, types: TypeSource | None, machine: StartedMachine
 ) -> dict[tuple[str, str], int]:
-    """Return where the symbols of a program are in the running kernel.
+    """Return the running addresses of the symbols of a program.
 
     Raises KinstError for a symbol of a module that is not loaded.
     """
@@ -96,8 +103,14 @@ def running_addresses(
 
 @dataclass(frozen=True, slots=True)
 class GuestProgram:
-    """One program's file: its segments of code (start and end as linked, lowest first) and its
-    functions in order of their addresses."""
+    """Program file in the guest.
+
+    Attributes:
+        code: segments of code, start and end as linked, lowest first.
+        starts: linked addresses of its functions, ascending.
+        sizes: bytes of each function.
+        names: of each function.
+    """
 
     code: tuple[tuple[int, int], ...]
     starts: npt.NDArray[np.uint64]
@@ -105,7 +118,7 @@ class GuestProgram:
     names: tuple[str, ...]
 
     def symbol(self, module: str, address: int, code_start: int) -> ResolvedSymbol | None:
-        """What is at an address of a process; None outside of the program's own code."""
+        """Return the symbol at an address of a process; None outside of the program's own code."""
         slide = code_start - self.code[0][0]
         linked = address - slide
         if not any(start <= linked < end for start, end in self.code):
@@ -119,7 +132,7 @@ class GuestProgram:
 
 
 def open_program(path: Path) -> GuestProgram | None:
-    """None for what is no program: a script, a damaged file."""
+    """Return the program in a file; None for a script or a damaged file."""
     try:
         elf = open_elf(path)
         code = elf.code_segments
@@ -133,7 +146,7 @@ def open_program(path: Path) -> GuestProgram | None:
         symbols = elf.symbols
     except KinstError:  # stripped
         return GuestProgram(code, starts, sizes, names)
-    # Of several names for one address the global one, then the first in the alphabet.
+    # If several names have one address: the global one, then the first in the alphabet.
     functions = np.flatnonzero((symbols.kind == STT_FUNC) & (symbols.section != 0)).tolist()
     rows = sorted(
         (int(symbols.address[i]), symbols.binding[i] == 0, symbols.name_of(i), int(symbols.size[i]))
@@ -149,8 +162,10 @@ def open_program(path: Path) -> GuestProgram | None:
 
 
 def user_names(programs: Mapping[str, Path]) -> Callable[[Process, int], ResolvedSymbol | None]:
-    """A function from a process and an address in it to its symbol.  Files are opened when a
-    process that runs them is first asked about."""
+    """Return a function from a process and an address in it to its symbol.
+
+    It opens a program's file when it is first called for a process that runs it.
+    """
     opened: dict[str, GuestProgram | None] = {}
 
     def symbol(process: Process, address: int) -> ResolvedSymbol | None:
