@@ -1,7 +1,7 @@
-"""Render one trace in both output formats at once, and check that they agree.
+"""Render one trace in both output formats, and check that they agree.
 
 Every event goes to a text renderer and to a JSON renderer, so both see the same bytes of the same
-buffers: a difference is a fault of one of them.
+buffers: a difference is a fault of one of the renderers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Line = dict[str, Any]
 SCHEMA = json.loads(files("kinst.render").joinpath("json.schema.json").read_text())
 _VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
-# Conversions of printf that show a number in another form.
+# Conversions of printf that may show a number in another form.
 OPAQUE = frozenset(("c", "C", "wc", "ws", "S", "Y", "T", "a", "A", "k", "e", "E", "f", "g", "G"))
 
 
@@ -34,7 +34,7 @@ def invalid(line: Line) -> list[str]:
 
 @dataclass
 class Shown:
-    """What one event became: text and lines of JSON."""
+    """Output of one event: text and lines of JSON."""
 
     event: Event
     text: str
@@ -43,7 +43,7 @@ class Shown:
 
 @dataclass
 class Both:
-    """A whole trace.
+    """All events of a trace, in both formats.
 
     Attributes:
         json: the lines as they were written.
@@ -98,8 +98,8 @@ def trace_both(trace: Any, shell: str = "") -> Both:
 
 
 def forms(value: int) -> Iterator[str]:
-    """Return how text may show a number: signed or not, in its type's width, in any base of
-    printf's."""
+    """Return all forms in which text may show a number: signed or unsigned, in the width of its
+    type, in any base of printf's."""
     for bits in (8, 16, 32, 64):
         unsigned = value & (1 << bits) - 1
         signed = unsigned - (1 << bits) if unsigned >> (bits - 1) else unsigned
@@ -109,7 +109,8 @@ def forms(value: int) -> Iterator[str]:
 
 
 def place_of(value: int | str, text: str, start: int) -> int:
-    """Return where the first form of a value at or after `start` ends; -1 if there is none."""
+    """Return where the first of these forms ends in text, at or after `start`; -1 if there is
+    none."""
     if isinstance(value, str):
         at = text.find(value, start)
         return at + len(value) if at >= 0 else -1
@@ -124,7 +125,7 @@ def place_of(value: int | str, text: str, start: int) -> int:
 
 
 def unsaid(values: Iterable[int | str], text: str) -> list[int | str]:
-    """Return the values that are missing in a text that should have all of them in this order."""
+    """Return the values that do not appear in this order in text."""
     missing, at = [], 0
     for value in values:
         end = place_of(value, text, at)
@@ -201,7 +202,8 @@ def _aggregation_unsaid(both: Both, event: Printed, line: Line, text: str) -> li
 
 
 def differences(both: Both) -> list[str]:
-    """Return what JSON has and text lacks, and lines that do not match the schema."""
+    """Return values of the JSON that are missing from text, and lines that do not match the
+    schema."""
     wrong = [f"{line}: {told}" for line in both.lines for told in invalid(line)]
     records = [one for one in both.shown if isinstance(one.event, Batch)]
     values: list[int | str] = []

@@ -1,4 +1,4 @@
-"""What tests share: the fetched kernel, and programs to run in the guest."""
+"""Fixtures that tests share: the fetched kernel, and programs to run in the guest."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ _COMPILERS = {
 
 _found = prepared_kernel("amd64")
 if _found:
-    # Names the kernel's file for tests that need a kernel's text but no running kernel.
+    # Tests that need a kernel's text, but no running kernel, find the kernel's file by this
+    # variable.
     os.environ.setdefault("KINST_TEST_VMLINUX", str(_found.debug))
 
 
-# make test must judge the change alone: its examples are the same each time, and a busy machine
-# fails none of them.  make test-release draws new ones.
+# make test draws the same examples each time and has no deadlines, so that only the change itself
+# can fail a test, not chance or a busy machine.  make test-release draws new examples.
 settings.register_profile(
     "kinst",
     deadline=None,
@@ -67,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class FailuresAtOnce:
-    """Reports a failure at once: a run that is cut short prints no summary."""
+    """Print each failure immediately: a run that is cut short prints no summary."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -80,7 +81,7 @@ class FailuresAtOnce:
 
 @pytest.fixture(scope="session")
 def prepared() -> Prepared:
-    """The kernel that make setup fetched."""
+    """Return the kernel that make setup fetched."""
     if _found is None:
         pytest.fail("no kernel is there to test with: run `make setup`")
     return _found
@@ -88,19 +89,19 @@ def prepared() -> Prepared:
 
 @pytest.fixture(scope="session")
 def guest_program() -> Callable[[str], Path]:
-    """A function: name -> tests/programs/NAME.c compiled for the guest, statically linked."""
+    """Return a function that compiles tests/programs/NAME.c for the guest, statically linked."""
     return _compiled
 
 
 @pytest.fixture(scope="session")
 def program_for() -> Callable[[str, str], Path]:
-    """A function for guests of any ISA: (name, isa) -> program."""
+    """Return a function that compiles a program for a guest of any ISA: (name, isa) -> program."""
     return _compiled
 
 
 @pytest.fixture
 def newer_qemu(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder with Debian 13's QEMU 10, first in PATH while the test runs."""
+    """Put the folder with Debian 13's QEMU 10 first in PATH while the test runs, and return it."""
     try:
         folder = fetch_newer_qemu()
     except KinstError as error:

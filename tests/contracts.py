@@ -1,5 +1,4 @@
-"""What a protocol requires of an implementation, as far as it can be seen without a type
-checker."""
+"""Checks an implementation against its protocol as far as a test can, without a type checker."""
 
 from __future__ import annotations
 
@@ -26,10 +25,10 @@ def _positional(function: Any) -> list[str]:
 
 
 def missing(protocol: type, thing: Any, *, methods_only: bool = False) -> list[str]:
-    """Return what a thing lacks of a protocol, and methods that take other arguments.
+    """Return the members of a protocol that a thing lacks, and methods that take other arguments.
 
     Args:
-        methods_only: the thing is a class whose attributes its __init__ makes.
+        methods_only: the thing is a class whose __init__ makes the attributes.
     """
     wrong = []
     for name, method in members(protocol).items():

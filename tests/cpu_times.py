@@ -3,9 +3,11 @@
     KINST_TEST_TIMES=times.jsonl make test
     python -m tests.cpu_times times.jsonl [FILES]
 
-A child counts for the test that waits for it: what a fixture of a module starts counts for the
-module's last test, so sums by file are right and single tests may not be.  FILES: how many of the
-most expensive files to list.
+FILES is how many of the most expensive files to list.
+
+A child process counts for the test that waits for it: processes that a module's fixture starts
+count for the last test of the module.  Sums by file are therefore right, times of single tests may
+not be.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def _used() -> float:
 
 
 class CpuTimes:
-    """Appends a line of JSON for each test: [node id, CPU seconds]."""
+    """Append a line of JSON for each test: [node id, CPU seconds]."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

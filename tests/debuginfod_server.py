@@ -1,4 +1,4 @@
-"""A debuginfod server on this machine, which has the files that a test gives it."""
+"""A debuginfod server on this machine, with files that a test provides."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 def debuginfod_server(
     files: Mapping[str, bytes], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """Serve debug files by build-id, and let DEBUGINFOD_URLS name the server.  Yields its address.
+    """Serve debug files by build-id, set DEBUGINFOD_URLS to the server, and yield its address.
 
     Args:
         files: contents by build-id.
-        cache: folder in which the client library keeps what it has fetched.
+        cache: folder in which the client library caches fetched files.
     """
 
     class Handler(BaseHTTPRequestHandler):

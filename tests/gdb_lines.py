@@ -1,7 +1,7 @@
-"""Run by gdb itself: where it would put breakpoints on source lines, a line of JSON.
+"""A script that gdb runs: print as JSON where gdb puts breakpoints on source lines.
 
-LINES_WANTED has FILE:LINE words.  For each: [address, name and start of the innermost function,
-inlined or not, that holds it].
+LINES_WANTED has FILE:LINE words.  For each, the script prints [address, name and start of the
+innermost function at the address, whether it is inlined].
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Runs inside gdb: answers gdb_rig.py's questions about a stopped program, a line of JSON each.
+"""A script that gdb runs: answer gdb_rig.py's questions about a stopped program in lines of JSON.
 
-kinst's answers about variables are compared with gdb's, so nothing of kinst is used here.
+kinst's answers about variables are compared with gdb's, so this script uses nothing of kinst.
 """
 
 import json
@@ -81,11 +81,13 @@ def bits_of(value, known):
 
 
 def not_inline(frame):
-    """Return the frame that the call made; this one may be an inlined part of it.
+    """Return the frame of the function that was called, of which this frame may be an inlined
+    part.
 
-    The registers are the same.  But if gdb (13.1) looks for a value at entry from an inlined frame
-    it takes the registers of the next frame for the caller's, and that is the same function again:
-    its own backtrace prints order@entry=0 and, one frame further in, order=1050900352.
+    Both have the same registers.  But when gdb (13.1) evaluates a value at entry in an inlined
+    frame, it takes the registers of the next frame for the caller's, and the next frame is the
+    same function again: gdb's own backtrace prints order@entry=0 and, one frame further in,
+    order=1050900352.
     """
     while frame.type() == gdb.INLINE_FRAME:
         frame = frame.older()
@@ -139,7 +141,7 @@ def kinst_says(pieces, size):
 
 class Server:
     def code(self, low, size):
-        """Return live instructions and the names visible at each."""
+        """Return live instructions and the names that are visible at each."""
         architecture = gdb.selected_inferior().architecture()
         found = []
         for one in architecture.disassemble(low, low + size - 1):
@@ -148,7 +150,7 @@ class Server:
         return found
 
     def run(self, wanted, marker, rounds):
-        """Run until every instruction was reached, or the marker was reached `rounds` times.
+        """Run until each instruction was reached, or the marker was reached `rounds` times.
 
         Args:
             wanted: [address, name, pieces or None] of each variable.

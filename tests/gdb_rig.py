@@ -1,5 +1,7 @@
-"""Compare kinst's view of local variables with gdb's: gdb runs the program, gdb_locals.py in it
-answers, and a Pair has both answers about a variable at a stop."""
+"""Compare kinst's values of local variables with gdb's.
+
+gdb runs the program with gdb_locals.py loaded; a Pair has both answers about a variable at a stop.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ SECONDS = 120.0
 
 
 class Gdb:
-    """gdb with a stopped program in it: its answers to the questions of gdb_locals.Server."""
+    """A gdb with a stopped program, which answers the questions of gdb_locals.Server."""
 
     def __init__(self, sock: socket.socket, said: Path) -> None:
         self._said = said
@@ -98,8 +100,11 @@ class Pair:
 
     @property
     def by_caller(self) -> bool:
-        """Return whether the value is known only for callers in the debug information: for others
-        the clause faults, and gdb, which evaluates the expression, has no value."""
+        """Return whether debug information has the value for known callers only.
+
+        For other callers the clause faults, and gdb, which evaluates the same expression, has no
+        value.
+        """
         return self.kinst is not None and any(UNKNOWN in p.text for p in self.kinst.pieces)
 
     @property

@@ -35,8 +35,11 @@ def stub(
 
 
 def test_the_page_runs(stub: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every block, each with the names of those before it.  What a process has one of is as before:
-    signal handlers, the exception hook, the collector's thresholds, the working folder."""
+    """Run every block of the page; each sees the names of the blocks before it.
+
+    Afterwards the state of the process is as before: signal handlers, the exception hook,
+    thresholds of the garbage collector, the working folder.
+    """
     numbers = [n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP)]
 
     def state() -> object:
@@ -49,7 +52,7 @@ def test_the_page_runs(stub: str, capsys: pytest.CaptureFixture[str]) -> None:
         exec(compile(block, f"docs/api.md, block {number}", "exec"), names)
     assert len(BLOCKS) >= 12
     assert state() == before
-    assert "cuont" in capsys.readouterr().out  # the message of the one error
+    assert "cuont" in capsys.readouterr().out  # the message of the single error
 
 
 def test_the_page_s_other_blocks_are_python() -> None:
@@ -58,8 +61,10 @@ def test_the_page_s_other_blocks_are_python() -> None:
 
 
 def test_traces_one_after_another_are_exact() -> None:
-    """On an open machine, which is free again after an exception in the middle of a trace.
-    (bench/start.py tells how soon the first record of such a trace is there.)"""
+    """Trace an open machine several times; an exception in the middle of a trace leaves it usable.
+
+    bench/start.py measures how soon such a trace has its first record.
+    """
     program = "kinst::vfs_read:0 { trace(timestamp); @ = count(); }"
     endless = "while true; do dd if=/dev/zero of=/dev/null count=10; done"
     stopped = 0

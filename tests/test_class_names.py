@@ -1,4 +1,4 @@
-"""No two classes of kinst have one name, so that a search for a name finds one class."""
+"""Class names of kinst are unique, so that a search for a name finds one class."""
 
 from __future__ import annotations
 

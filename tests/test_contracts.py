@@ -1,5 +1,8 @@
-"""Every machine, system, provider and output format is found by its name and is what its protocol
-asks; what can be asked of one without a machine is asked of all.  (ISAs: tests/isa.)"""
+"""Every machine, system, provider and output format is found by name and fulfils its protocol.
+
+Whatever can be checked without a running machine is checked for all of them.  ISAs have their own
+tests in tests/isa.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ ROOT = Path(kinst.__file__).parent
 
 
 def in_folder(folder: str) -> set[str]:
-    """The names of the files and folders of code in kinst/FOLDER."""
+    """Return the names of the Python files and packages in kinst/FOLDER."""
     entries = [
         p for p in (ROOT / folder).iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()
     ]
@@ -38,7 +41,7 @@ def in_folder(folder: str) -> set[str]:
 
 
 def classes_with(package: str, *methods: str) -> list[type]:
-    """The classes of kinst.PACKAGE that have these methods, protocols left out."""
+    """Return the classes of kinst.PACKAGE that have these methods, without protocols."""
     found: dict[str, type] = {}
     root = importlib.import_module(f"kinst.{package}")
     for info in pkgutil.walk_packages(root.__path__, f"kinst.{package}."):
@@ -56,7 +59,7 @@ def classes_with(package: str, *methods: str) -> list[type]:
 
 @pytest.fixture(scope="session")
 def plain_elf(tmp_path_factory: pytest.TempPathFactory) -> Elf:
-    """A file of no system that kinst knows."""
+    """Return an ELF file of no system that kinst knows."""
     folder = tmp_path_factory.mktemp("contract")
     source = folder / "plain.c"
     source.write_text("long first(long a) { return a + 1; }\n")
@@ -108,7 +111,7 @@ COMMANDS = ("prepare_command", "start_command", "end_command")
 
 
 def test_every_machine_has_each_part_whole_or_refuses_it_with_a_reason_of_its_own() -> None:
-    """A default of Target must not be left in a part that a machine has."""
+    """A machine that has a part must override all of Target's defaults for it."""
     wrong = []
     for one in classes_with("machines", "map_scratch", "wait"):
         if not hasattr(one, "abilities"):  # a base class

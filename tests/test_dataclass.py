@@ -1,4 +1,4 @@
-"""kinst.core.dataclass against dataclasses.dataclass: the same class by both."""
+"""kinst.core.dataclass makes the same classes as dataclasses.dataclass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS = [
 
 
 def made(decorator: Callable[..., Any], options: dict[str, bool]) -> Any:
-    """A class and its subclass, decorated."""
+    """Return a decorated subclass of a decorated class."""
 
     class Base:
         """A base."""
@@ -46,7 +46,7 @@ def made(decorator: Callable[..., Any], options: dict[str, bool]) -> Any:
 
 
 def outcome(work: Callable[[], Any]) -> Any:
-    """What a call returns, or what it raises."""
+    """Return what a call returns, or the type of the exception that it raises."""
     try:
         return work()
     except Exception as error:
@@ -54,7 +54,7 @@ def outcome(work: Callable[[], Any]) -> Any:
 
 
 def seen(cls: Any) -> list[Any]:
-    """What a class of made() shows of itself."""
+    """Return everything observable of a class that made() returned."""
     one, other, same = cls(1, [2]), cls(2), cls(1, [2], "d")
     return [
         repr(one), str(one), one == same, one == other, one == 1, one != same,

@@ -1,4 +1,4 @@
-"""The documents say what is so: commands, options, registers, links, names of modules, pictures."""
+"""The documents match the code: commands, options, registers, links, module names, pictures."""
 
 from __future__ import annotations
 
@@ -36,14 +36,13 @@ TARGET_PID = 100
 
 
 def section(page: str, name: str) -> str:
-    """The text of one section of a man page."""
+    """Return the text of one section of a man page."""
     parts = re.split(r"^\.Sh (.+)$", page, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))[name]
 
 
 def commands(text: str) -> list[list[str]]:
-    """The arguments of every kinst command that is shown after a `$ `, or in an sh block; up to a
-    pipe."""
+    """Return the arguments of every kinst command in an sh block or after a `$ `, up to a pipe."""
     joined = text.replace("\\e\n", " ").replace("\\\n", " ")
     shown = re.findall(r"^(?:\$ (?:\.venv/bin/)?|\.venv/bin/)kinst (.*)$", joined, re.MULTILINE)
     for block in re.findall(r"^```sh\n(.*?)^```", joined, re.MULTILINE | re.DOTALL):
@@ -79,7 +78,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_readme_links_every_page_of_docs() -> None:
-    """By itself, or by way of a page that it links."""
+    """README links each page directly, or links a page that does."""
     reached, new = set(), [ROOT / "README.md"]
     while new:
         page = new.pop()
@@ -101,7 +100,7 @@ def test_headings_that_links_name() -> None:
 
 
 def listed_options() -> dict[str, bool]:
-    """The options that kinst(1) lists, each with whether it takes a value."""
+    """Return the options that kinst(1) lists, each with whether it takes a value."""
     listed: dict[str, bool] = {}
     for tag in re.findall(r"^\.It (Fl .*)$", section(COMMAND, "OPTIONS"), re.MULTILINE):
         for name, more in re.findall(r"Fl (-?[A-Za-z][a-z-]*)\b([^,]*)", tag):
@@ -110,18 +109,18 @@ def listed_options() -> dict[str, bool]:
 
 
 def test_options_of_the_man_page() -> None:
-    """It lists those of the table and no others, with a value where they take one."""
+    """The page lists exactly the options of the table, with a value if they take one."""
     table = {name: bool(one.value) for name, one in options().items() if not one.refused}
     assert listed_options() == table
 
 
 def test_long_options() -> None:
-    """The man page's synopsis and other pages name those that there are."""
+    """The man page's synopsis and other pages name only options that exist."""
     known = {name[2:] for name in options() if name.startswith("--")}
     synopsis = set(re.findall(r"Fl -([a-z-]+)", section(COMMAND, "SYNOPSIS")))
     assert synopsis == known - {"help", "version"}
     own = set(re.findall(r"--([a-z-]+)", "".join(command(name).HELP for name in named())))
-    others = {"passes", "strict"} | own  # of bench and mypy, and of kinst's commands
+    others = {"passes", "strict"} | own  # options of bench and mypy, and of kinst's commands
     for page in (README, TUTORIAL, CONTRIBUTING):
         assert set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", page)) <= known | others
 
@@ -140,8 +139,11 @@ def test_stages_of_dump() -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_registers(name: str) -> None:
-    """kinst(4) names every register of each ISA's regs[], and no other but those it says are not
-    there; "R_X0 to R_X30" names all between."""
+    """kinst(4) names each register in regs[] of each ISA, and otherwise only those it says are
+    missing.
+
+    "R_X0 to R_X30" stands for all in between.
+    """
     parts = re.split(r"^\.Ss (\w+)$", section(PROVIDER, "REGISTERS"), flags=re.MULTILINE)
     text = dict(zip(parts[1::2], parts[2::2], strict=True))[name].replace("\n", " ")
     named = set(re.findall(r"\bR_[A-Z0-9]+\b", text))
@@ -155,7 +157,8 @@ def test_registers(name: str) -> None:
     ("page", "name", "number"), [(COMMAND, "KINST", 1), (PROVIDER, "KINST", 4)]
 )
 def test_structure_of_man_pages(page: str, name: str, number: int) -> None:
-    """The order that mdoc(7) prescribes; displays and lists are closed; no blank lines."""
+    """Sections have the order that mdoc(7) prescribes, displays and lists are closed, and there
+    are no blank lines."""
     macros = re.findall(r"^\.(\w+) ?(.*)$", page, re.MULTILINE)
     assert [m for m, _ in macros[:6]] == ["Dd", "Dt", "Os", "Sh", "Nm", "Nd"]
     assert re.fullmatch(r"[A-Z][a-z]+ \d{1,2}, \d{4}", macros[0][1])
@@ -200,7 +203,7 @@ def test_every_page_has_examples() -> None:
     ],
 )
 def test_examples_compile(words: list[str]) -> None:
-    """Each command shown is understood, and its D compiles for its ISA."""
+    """Every command in the documents parses, and its D compiles for its ISA."""
     if words[0] in named():
         return  # tests of that command compile its examples
     request = parse(words).request
@@ -215,7 +218,7 @@ def test_examples_compile(words: list[str]) -> None:
 
 
 def test_trace_script_shows_what_readme_says() -> None:
-    """The programs of make trace are the ones whose output README has."""
+    """README shows the output of the programs that make trace runs."""
     script = (ROOT / "setup/trace.sh").read_text()
     assert "kinst::vfs_read:$1" in script and "one_instruction 19" in script
     for program in re.findall(r"-n '(.*?)'", script):
@@ -229,7 +232,8 @@ DECISIONS = decisions()
     "page", [ROOT / "docs/architecture.md", *DECISIONS], ids=lambda page: page.stem[:30]
 )
 def test_pages_name_modules_that_there_are(page: Path) -> None:
-    """With their folder, or by their name alone behind one that has it."""
+    """Documents name modules by a path with a folder, or by the file name alone after such a
+    path."""
     named = set(re.findall(r"`((?:[\w*]+/)*\w+\.py)(?:`|,)", page.read_text()))
     files = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("kinst/**/*.py")]
     files += [path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/*.py")]
@@ -250,7 +254,7 @@ def test_architecture_has_every_package() -> None:
 
 
 def test_decisions_have_their_parts() -> None:
-    """A title, where, and three headings, each with something below; numbers without a gap."""
+    """Each decision has a title, a place, and three headings with text; numbers have no gaps."""
     assert len(DECISIONS) >= 40
     for number, page in enumerate(DECISIONS, start=1):
         form = rf"# {number}\. .+\n\nWhere: `.+`\n" + "".join(
@@ -261,18 +265,18 @@ def test_decisions_have_their_parts() -> None:
 
 
 def test_list_of_decisions_is_up_to_date() -> None:
-    """If not: python tools/decision_index.py."""
+    """If this fails, run python tools/decision_index.py."""
     assert (ROOT / "docs/decisions/README.md").read_text() == index()
 
 
 @pytest.mark.parametrize("name", sorted(PICTURES))
 def test_picture_shows_its_commands(name: str) -> None:
-    """If not: python tools/record_terminal.py.  It fetches nothing from anybody's server."""
+    """If this fails, run python tools/record_terminal.py, which uses no network."""
     picture = (ROOT / f"docs/pictures/{name}.svg").read_text()
     root = ElementTree.fromstring(picture)
     shown = " ".join("".join(root.itertext()).replace("\xa0", " ").split())
     for line in PICTURES[name]:
-        # What is typed is cut into pieces by style and by line.
+        # The picture splits typed text into pieces by style and by line.
         for part in line.split("\n"):
             assert " ".join(part.split()) in shown, part
     assert "@font-face" not in picture and "url(http" not in picture

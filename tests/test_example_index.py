@@ -21,7 +21,7 @@ TARGET_PID = 100
 
 
 def test_index_is_up_to_date() -> None:
-    """If not: python tools/example_index.py."""
+    """If this fails, run python tools/example_index.py."""
     assert (EXAMPLES / "README.md").read_text() == index()
 
 
@@ -43,7 +43,7 @@ def test_first_lines_that_say_nothing_are_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=list(SCRIPTS))
 def test_compiles_as_its_first_lines_say(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the words of that command, all of which it uses."""
+    """The script compiles with the options of its first lines, and uses all of them."""
     monkeypatch.chdir(EXAMPLES.parent)
     words = shlex.split(script.command)[1:]
     request = parse(words).request

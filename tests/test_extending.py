@@ -1,4 +1,5 @@
-"""docs/extending.md, word by word: what it shows is made in a temporary folder, and used."""
+"""docs/extending.md, word by word: tests put the page's code into a temporary folder and use
+it."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ CACHES = (
 
 
 def example(file: str) -> str:
-    """The code that the page shows for a file."""
+    """Return the code that the page shows for a file."""
     found = re.search(rf"`{re.escape(file)}`[^`]*```python\n(.*?)^```$", TEXT, re.S | re.M)
     assert found, f"docs/extending.md shows no {file}"
     return found[1]
@@ -61,7 +62,8 @@ def forget() -> None:
 
 @pytest.fixture
 def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
-    """Puts the page's file of a package into a folder where kinst looks for members of that."""
+    """Put the page's file for a package into a folder in which kinst looks for members of that
+    package."""
     made: list[str] = []
 
     def put(package: ModuleType, name: str) -> None:
@@ -81,12 +83,12 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
 
 
 def run(program: str, *calls: Call, **more: Any) -> str:
-    """What a program prints of a kernel that keeps its current thread in tp."""
+    """Return the output of a program, traced on a kernel that keeps its current thread in tp."""
     return trace(FakeMachine("riscv64"), program, calls, unknown=True, **more).out
 
 
 def test_a_system_names_its_current_thread_by_a_register(add: Add) -> None:
-    """tests/fake/kernel.c has the tasks: that of CPU 1 is beta, thread 201 of process 200."""
+    """tests/fake/kernel.c has the tasks: the task of CPU 1 is beta, thread 201 of process 200."""
     add(kinst.systems, "toy")
     kind = importlib.import_module("kinst.systems.toy").SYSTEM
     assert not missing(kinst.systems.SystemKind, kind)
@@ -147,7 +149,8 @@ PROGRAM = """BEGIN {
 
 
 def test_an_output_format_is_used_by_its_name(tmp_path: Path) -> None:
-    """By the command, which needs no machine for BEGIN; Python's csv reads what it has written."""
+    """The command selects the format by name (BEGIN needs no machine), and Python's csv reads the
+    output."""
     folder, out = tmp_path / "render", tmp_path / "out.csv"
     folder.mkdir()
     (folder / "csv.py").write_text(example("kinst/render/csv.py"))
@@ -184,7 +187,7 @@ A64_PROGRAM = """
 
 
 def a64_machine(folder: Path) -> FakeMachine:
-    """The fake arm64 kernel, said to be of another instruction set in its file."""
+    """Return the fake arm64 kernel with an ELF header that names another instruction set."""
     data = bytearray(kernel_file("arm64").read_bytes())
     data[E_MACHINE : E_MACHINE + 2] = (0xA64).to_bytes(2, "little")
     file = folder / "vmlinux"
@@ -195,7 +198,7 @@ def a64_machine(folder: Path) -> FakeMachine:
 def test_an_instruction_set_that_only_stops_counts_as_one_that_plants(
     add: Add, tmp_path: Path
 ) -> None:
-    """With a system that could plant: stopping is what this instruction set leaves."""
+    """The system could plant, but this instruction set can only stop."""
     add(kinst.isa, "a64")
     machine = a64_machine(tmp_path)
     before = machine.text
@@ -231,8 +234,10 @@ def test_an_instruction_set_without_what_is_required_is_not_made() -> None:
 
 
 def test_its_answers_are_those_of_arm64(add: Add) -> None:
-    """Where control goes from every instruction of the fake kernel, and its page tables: but for
-    what a64 does not tell apart, which may go anywhere."""
+    """Flow of every instruction of the fake kernel and its page tables are the same as arm64's.
+
+    Only for instructions that a64 does not tell apart may control go anywhere.
+    """
     add(kinst.isa, "a64")
     isa, arm64 = kinst.isa.load("a64"), kinst.isa.load("arm64")
     machine = FakeMachine("arm64")
@@ -277,7 +282,7 @@ def test_without_its_file_the_subroutine_is_not_there() -> None:
 
 
 def text_in_a_file(machine: FakeMachine, folder: Path) -> str:
-    """The kernel's text, its first instruction of leaf overwritten, as FILE@START."""
+    """Return the kernel's text as FILE@START, with the first instruction of leaf overwritten."""
     file, text, leaf = folder / "text", bytearray(machine.text), machine.address("leaf")
     offset, patch = leaf - machine.address("text_start"), machine.isa.breakpoint
     text[offset : offset + len(patch)] = patch
@@ -286,7 +291,7 @@ def text_in_a_file(machine: FakeMachine, folder: Path) -> str:
 
 
 def test_the_smallest_machine_is_read(add: Add, tmp_path: Path) -> None:
-    """It shows the code that is in the file, not that of the kernel's ELF file."""
+    """A listing shows the code of the file, not of the kernel's ELF file."""
     add(kinst.machines, "core")
     assert "core" in kinst.machines.names()
     kind = kinst.machines.load("core")
@@ -317,7 +322,7 @@ def test_the_smallest_machine_refuses_a_trace_with_its_own_reason(add: Add, tmp_
 
 
 class Stoppable(Target):
-    """A machine that is read and stopped, and has nothing else of its own: emulated CPUs."""
+    """A machine of emulated CPUs that can only be read and stopped."""
 
     abilities = Abilities()
 
@@ -351,7 +356,8 @@ class Stoppable(Target):
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_a_machine_that_is_read_and_stopped_traces(isa: str) -> None:
-    """Every instruction of leaf, counted at each hit; the kernel is as before, and -c refused."""
+    """Every instruction of leaf is counted at each hit, the kernel's text is as before, and -c is
+    refused."""
     machine, calls = FakeMachine(isa), [Call("leaf", (2, n)) for n in range(5)]
     before = machine.text
     machine.begin([*calls, Call("work", (3,))])

@@ -1,7 +1,8 @@
-"""The tests of a module are found by its name: those of kinst/a/b.py are tests/a/test_b.py, or the
-last line of its docstring says where they are ("Tested by tests/fake, through the whole path.").
+"""The tests of a module are found by its name: tests/a/test_b.py tests kinst/a/b.py.
 
-Modules that only declare (no function, no class) and packages' empty files have none.
+Otherwise the last line of the module's docstring says where its tests are ("Tested by tests/fake,
+through the whole path.").  Modules that only declare (no function, no class) and the empty files
+of packages need no tests.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CODE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def told(tree: ast.Module) -> list[str]:
-    """The paths that the docstring's last line names."""
+    """Return the paths that the last line of the docstring names."""
     lines = (ast.get_docstring(tree) or "").splitlines()
     found = _WHERE.fullmatch(lines[-1]) if lines else None
     return _PATH.findall(found[1]) if found else []

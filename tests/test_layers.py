@@ -1,10 +1,11 @@
 """The import rule of docs/architecture.md, computed from the source.
 
-Two graphs.  The first has every top-level folder, every root module and every file of session/ as
-a node: it has no circle, and the stages of the path import only earlier ones.  A node's floor is
-one above the highest that it imports.  The second is that of each folder's own children (subfolders
-and files): no circles.  Every import statement counts: there is no list of exemptions, none stands
-inside a function, and every file is part of a node.
+The rule concerns two graphs.  In the first, every top-level folder, every root module and every
+file of session/ is a node.  This graph has no cycle, and the stages of the path import only
+earlier stages.  The floor of a node is one above the highest node that it imports.  In the second,
+the children of one folder (subfolders and files) are the nodes; it has no cycle either.  Every
+import statement counts: there is no list of exemptions, no import is inside a function, and every
+file belongs to a node.
 
     python -m pytest -s tests/test_layers.py    prints the floors
 """
@@ -32,7 +33,7 @@ ONLY_USER = {
     "numba": "image",
 }  # fmt: skip
 
-Graph = Mapping[str, Mapping[str, str]]  # node to the nodes that it imports, each with a place
+Graph = Mapping[str, Mapping[str, str]]  # node to imported nodes, with the place
 
 
 def files() -> list[Path]:
@@ -41,7 +42,7 @@ def files() -> list[Path]:
 
 @cache
 def imported(path: Path) -> tuple[tuple[str, int], ...]:
-    """(absolute name of a module or of something in it, line) of every import of a file."""
+    """Return (absolute name of a module or of its member, line) of every import of a file."""
     found: list[tuple[str, int]] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -53,8 +54,10 @@ def imported(path: Path) -> tuple[tuple[str, int], ...]:
 
 
 def own(name: str) -> tuple[str, ...]:
-    """The parts below kinst of the module that an imported name is, or is in; kinst/__init__.py
-    is ("__init__",)."""
+    """Return the path below kinst of the module that an imported name belongs to.
+
+    kinst/__init__.py is ("__init__",).
+    """
     parts = name.split(".")[1:]
     while parts:
         place = ROOT.joinpath(*parts)
@@ -67,7 +70,11 @@ def own(name: str) -> tuple[str, ...]:
 
 
 def graph(nodes: list[Path], node_of: Callable[[tuple[str, ...]], str]) -> Graph:
-    """node_of: from a module's parts below kinst; "" for one that is in no node."""
+    """Return the graph of imports.
+
+    Args:
+        node_of: maps a module's path below kinst to its node; "" if it is in none.
+    """
     found: dict[str, dict[str, str]] = {}
     for path in nodes:
         here = node_of(path.relative_to(ROOT).with_suffix("").parts)
@@ -88,7 +95,7 @@ def main_node(parts: tuple[str, ...]) -> str:
 
 
 def circle(edges: Graph) -> str:
-    """One circle with the places that make it, or ""."""
+    """Return one cycle with the places of its imports, or ""."""
     done: set[str] = set()
 
     def walk(node: str, way: tuple[str, ...]) -> str:
@@ -105,7 +112,7 @@ def circle(edges: Graph) -> str:
 
 
 def floors(edges: Graph) -> dict[str, int]:
-    """Node to floor, from 1.  The graph has no circle."""
+    """Return the floor of each node, from 1.  The graph has no cycle."""
     found: dict[str, int] = {}
 
     def floor(node: str) -> int:
@@ -130,7 +137,7 @@ def test_the_floors(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_stages_import_only_earlier_ones() -> None:
-    """Directly or by way of others: what is made later in the path is not known earlier."""
+    """Direct and indirect imports: a stage does not know what later stages of the path make."""
     edges = graph(files(), main_node)
 
     def reached(node: str) -> set[str]:
@@ -206,8 +213,10 @@ PUBLIC = {"api", "errors", "events", "inlines", "results", "version", "views", "
 
 
 def client_files() -> dict[str, list[Path]]:
-    """Clients of the library.  Of the tests, what runs whole programs: other tests are of the
-    module that they import."""
+    """Return the files that are clients of the library, including tests that run whole programs.
+
+    Other tests belong to the module that they import.
+    """
     tests = ROOT.parent / "tests"
     return {
         "cli": sorted((ROOT / "cli").glob("*.py")),
@@ -222,8 +231,11 @@ def client_files() -> dict[str, list[Path]]:
 
 @pytest.mark.parametrize("client", ["cli", "bench", "tests"])
 def test_clients_reach_no_deeper_than_the_library(client: str) -> None:
-    """The commands, the benchmarks and the tests that run whole programs import the library's own
-    modules, the renderers, and each other (tests/d calls the command itself)."""
+    """Commands, benchmarks and tests of whole programs import only the library, renderers and each
+    other.
+
+    tests/d calls the command itself.
+    """
     besides = {"cli": {"cli", "render"}, "bench": {"bench"}, "tests": {"cli", "bench"}}[client]
     wrong = [
         f"{path.name}:{line} imports {name}"

@@ -12,7 +12,7 @@ def test_the_page_of_messages_is_up_to_date() -> None:
 
 
 def test_messages_of_each_kind_are_found() -> None:
-    """Some of each way in which the source makes one, by their texts there."""
+    """The list has a known message of each kind of statement that makes messages in the source."""
     found = {(one.kind, one.text) for messages in found_messages().values() for one in messages}
     kinds = {kind for kind, _ in found}
     assert {"KinstError", "DError", "TargetError", "UsageError", "AbsentError", "message"} <= kinds

@@ -1,9 +1,10 @@
-"""The seams of docs/architecture.md: what is known of one kind is known in its own folder alone.
+"""The seams of docs/architecture.md: knowledge of one kind is in the folder of that kind alone.
 
-Machines, systems, ISAs, providers and renderers are found by name and asked through protocols.
-These tests read the source: nothing outside asks which one it has, nothing names a provider, and
-nothing outside kinst/systems/linux knows a word of Linux's insides.  kinst/kernels, which fetches
-Debian's Linux kernels, is Linux's as well.  Each rule is a pattern; none has a list of exceptions.
+Machines, systems, ISAs, providers and renderers are found by name and used through protocols.
+These tests read the source.  Code outside the folder of a kind does not ask which member it has,
+does not name a provider, and, outside kinst/systems/linux, has no word of Linux's internals.
+kinst/kernels, which fetches Debian's Linux kernels, may have such words too.  Each rule is a
+pattern; no rule has a list of exceptions.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent / "kinst"
 LINUX = ROOT / "systems" / "linux"
 
 KERNELS = ROOT / "kernels"
-# Words of Linux's insides, in code, texts and comments alike: its structures, its files, its
-# parameters, what it prints, the names of its parts.  Not Python's own: socket.AF_UNIX is of the
-# host's sockets; and English may say that a thread was preempted.
+# Words of Linux's internals in code, texts and comments: structures, files, parameters, messages,
+# names of parts.  Python's own names are excluded (socket.AF_UNIX is about the host's sockets),
+# and English may say that a thread was preempted.
 WORDS = re.compile(
     r"task_struct|mm_struct|pt_regs|dentry|vfsmount|thread_info|preempt_|PREEMPT|softirq|hardirq"
     r"|(?<!socket\.)\bAF_[A-Z]|\btty(?:S|AMA)\d|\bftrace|current_task|kallsyms|jump_label"
@@ -37,7 +38,7 @@ WORDS = re.compile(
     r"|MAX_ERRNO|PATH_MAX|TASK_COMM|kernel panic - not|Kernel panic|Oops|soft lockup"
 )
 _IDENTIFIER = re.compile(r"_*[A-Za-z]\w*\Z", re.ASCII)
-_NAMED = 2  # symbol types up to this one are of code and data, not of sections and files
+_NAMED = 2  # symbol types up to this one are code and data, later ones sections and files
 
 
 Nodes = tuple[ast.AST, ...]
@@ -45,7 +46,11 @@ Nodes = tuple[ast.AST, ...]
 
 @dataclass(frozen=True)
 class Source:
-    """One module of kinst, parsed.  nodes: all of its syntax tree."""
+    """One parsed module of kinst.
+
+    Attributes:
+        nodes: all nodes of its syntax tree.
+    """
 
     path: Path
     nodes: Nodes
@@ -65,21 +70,21 @@ def sources() -> tuple[Source, ...]:
 
 
 def modules_of(kind: str) -> frozenset[str]:
-    """The names of kinst/KIND's members: a file or a folder each."""
+    """Return the names of the members of kinst/KIND: a file or a folder each."""
     folder = ROOT / kind
     entries = [p for p in folder.iterdir() if p.is_dir() or p.suffix == ".py"]
     return frozenset(p.stem for p in entries if not p.stem.startswith("_"))
 
 
 def last_name(node: ast.expr) -> str:
-    """`Vm` of `Vm` and of `vm.Vm`."""
+    """Return `Vm` for `Vm` and for `vm.Vm`."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def origins(nodes: Nodes) -> dict[str, str]:
-    """Name in a module to the full name of what was imported under it."""
+    """Return the full name of each name that a module imports."""
     found = {}
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
@@ -90,7 +95,7 @@ def origins(nodes: Nodes) -> dict[str, str]:
 
 
 def origin(node: ast.expr, imported: dict[str, str]) -> str:
-    """The full name of what an expression names, "" for what was not imported."""
+    """Return the full name of an expression's object, "" if the object was not imported."""
     if isinstance(node, ast.Attribute):
         of = origin(node.value, imported)
         return f"{of}.{node.attr}" if of else ""
@@ -98,7 +103,7 @@ def origin(node: ast.expr, imported: dict[str, str]) -> str:
 
 
 def alternatives(node: ast.expr) -> list[ast.expr]:
-    """The classes of `C`, `(C, D)` and `C | D`."""
+    """Return the classes of `C`, `(C, D)` and `C | D`."""
     if isinstance(node, ast.Tuple):
         return [part for one in node.elts for part in alternatives(one)]
     if isinstance(node, ast.BinOp):
@@ -107,8 +112,10 @@ def alternatives(node: ast.expr) -> list[ast.expr]:
 
 
 def classes_asked_for(nodes: Nodes) -> Iterator[tuple[ast.AST, str]]:
-    """(where, class) of isinstance(), issubclass(), `type(x) is C` and class patterns: the full
-    name of an imported class, the plain one of another."""
+    """Return (where, class) of isinstance(), issubclass(), `type(x) is C` and class patterns.
+
+    An imported class has its full name, any other its plain name.
+    """
     imported = origins(nodes)
     for node in nodes:
         asked: list[ast.expr] = []
@@ -128,8 +135,11 @@ def classes_asked_for(nodes: Nodes) -> Iterator[tuple[ast.AST, str]]:
 
 
 def texts_decided_on(nodes: Nodes) -> Iterator[tuple[ast.AST, str]]:
-    """(where, text) of string constants that code decides by: keys of dictionaries, operands of
-    comparisons (also those in a tuple, list or set), values of match, subscripts."""
+    """Return (where, text) of string constants that code decides by.
+
+    These are keys of dictionaries, operands of comparisons (also inside a tuple, list or set),
+    values of match, and subscripts.
+    """
     for node in nodes:
         parts: list[ast.expr] = []
         if isinstance(node, ast.Dict):
@@ -147,7 +157,7 @@ def texts_decided_on(nodes: Nodes) -> Iterator[tuple[ast.AST, str]]:
 
 
 def not_whole(nodes: Nodes) -> frozenset[int]:
-    """id() of the nodes of docstrings and of the constant parts of f-strings."""
+    """Return the id() of the nodes of docstrings and of the constant parts of f-strings."""
     found = []
     for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -160,8 +170,8 @@ def not_whole(nodes: Nodes) -> frozenset[int]:
 
 
 def texts(nodes: Nodes) -> Iterator[tuple[ast.AST, str]]:
-    """(where, text) of every string or bytes constant that is no docstring and no part of an
-    f-string."""
+    """Return (where, text) of every string or bytes constant except docstrings and parts of
+    f-strings."""
     passed_over = not_whole(nodes)
     for node in nodes:
         if isinstance(node, ast.Constant) and id(node) not in passed_over:
@@ -173,7 +183,7 @@ def texts(nodes: Nodes) -> Iterator[tuple[ast.AST, str]]:
 
 @cache
 def linux_symbols() -> frozenset[str]:
-    """The names of all code and data in the kernels that this run has."""
+    """Return the names of all code and data in the kernels that this run has."""
     names: set[str] = set()
     for isa in sorted(modules_of("isa")) if EVERYTHING else (FIRST,):
         kernel = prepared(isa)
@@ -186,7 +196,8 @@ def linux_symbols() -> frozenset[str]:
 
 
 def known_to_others(nodes: Nodes) -> frozenset[int]:
-    """id() of texts that are commands of QEMU's monitor, some of which Linux has as symbols too."""
+    """Return the id() of texts that are QEMU monitor commands, some of which are symbols of Linux
+    too."""
     return frozenset(
         id(node.args[0])
         for node in nodes
@@ -195,7 +206,7 @@ def known_to_others(nodes: Nodes) -> frozenset[int]:
 
 
 def imported_by(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """Full names of modules that a statement imports."""
+    """Return full names of the modules that a statement imports."""
     if isinstance(node, ast.ImportFrom):
         return [node.module or ""]
     return [alias.name for alias in node.names]
@@ -206,13 +217,15 @@ def is_linux(source: Source) -> bool:
 
 
 def looks_like_a_symbol(text: str) -> bool:
-    """An identifier that is no plain word: D, options and Python have words in plenty that are
-    names of kernel functions as well (panic, strlen, root)."""
+    """Return whether a text is an identifier but no plain word.
+
+    Many words of D, options and Python are also names of kernel functions (panic, strlen, root).
+    """
     return "_" in text and _IDENTIFIER.match(text) is not None
 
 
 def same_member(name: str, source: Source) -> bool:
-    """Whether a class belongs to the very machine (system) whose source this is."""
+    """Return whether a class belongs to the machine (or system) whose source this is."""
     own = (source.path.relative_to(ROOT).with_suffix("")).parts
     return name.split(".")[1:3] == list(own[:2])
 
@@ -252,7 +265,7 @@ def test_only_its_own_folder_decides_by_a_name_of(kind: str) -> None:
     names = modules_of(kind)
     assert names
     if kind == "render":
-        names -= modules_of("providers")  # dtrace is both: said once is enough
+        names -= modules_of("providers")  # dtrace is a renderer and a provider: report it once
     found = [
         f"{source.at(node)} decides by {name!r}, the name of one of kinst/{kind}"
         for source in sources()
@@ -265,8 +278,8 @@ def test_only_its_own_folder_decides_by_a_name_of(kind: str) -> None:
 
 @pytest.mark.drawn
 def test_only_the_linux_system_names_symbols_of_linux() -> None:
-    """D's own subroutines and commands of QEMU's monitor are no symbols, whatever Linux calls its
-    functions."""
+    """D's subroutines and QEMU's monitor commands are no symbols, even if Linux has functions so
+    named."""
     symbols = linux_symbols()
     named = {
         text
@@ -302,7 +315,7 @@ def test_only_the_linux_system_knows_words_of_linux() -> None:
 
 
 def test_no_system_is_named_outside_its_folder() -> None:
-    """Nothing imports one: it is found from the image, or is the host's."""
+    """No import names a system: it is found from the image, or is the host's."""
     found = [
         f"{source.at(node)} imports {name}"
         for source in sources()
@@ -316,7 +329,7 @@ def test_no_system_is_named_outside_its_folder() -> None:
 
 
 def test_only_providers_name_providers() -> None:
-    """Descriptions and names of probes are made with names that providers gave."""
+    """Descriptions and names of probes are made from names that the providers give."""
     names = modules_of("providers")
     found = [
         f"{source.at(node)} makes a probe of {argument.value!r}"

@@ -1,5 +1,4 @@
-"""What `pip install .` brings: the package whole, both commands, the man pages, the examples,
-completion."""
+"""`pip install .` installs the whole package, both commands, man pages, examples, completion."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ DATA = f"kinst-{__version__}.data/data/share"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Made from a copy, because setuptools leaves its work beside the source."""
+    """Build the wheel from a copy, because setuptools leaves its work files in the source
+    folder."""
     source = tmp_path_factory.mktemp("source")
     ignore = shutil.ignore_patterns("__pycache__", ".*", "*.egg-info", "build")
     for name in ("kinst", "docs", "examples"):
@@ -40,7 +40,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def below(folder: str) -> set[str]:
-    """Every file of the source below a folder, but what Python makes itself."""
+    """Return every file of a source folder except those that Python generates."""
     files = (path for path in (ROOT / folder).rglob("*") if path.is_file())
     return {str(p.relative_to(ROOT)) for p in files if "__pycache__" not in p.parts}
 

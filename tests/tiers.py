@@ -1,5 +1,4 @@
-"""Which run a test is part of: make test, make test-all, or only make test-release
-(CONTRIBUTING.md)."""
+"""Tiers of tests: make test, make test-all, and make test-release alone (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ import pytest
 
 from kinst.isa import names
 
-# All instruction sets: a test of each runs for every folder of kinst/isa.
+# All instruction sets: a test that is parametrized by them runs for every folder of kinst/isa.
 ISAS = tuple(names())
-# Whether make test-all or make test-release runs, which draw more examples.
+# True in make test-all and make test-release, which draw more examples.
 EVERYTHING = bool(os.environ.get("KINST_TEST_ALL"))
 # The instruction set whose kernel make test fetches.
 FIRST = "amd64"

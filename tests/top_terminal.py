@@ -1,4 +1,4 @@
-"""kinst top on a terminal of its own (a pty), for tests."""
+"""kinst top on a pseudo-terminal (pty), for tests."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 KINST = Path(sys.executable).with_name("kinst")
-SECONDS = 240.0  # a busy machine is slow
+SECONDS = 240.0  # long enough for a busy machine
 
 
 class Terminal:
     """kinst top on a pty of 20 lines.
 
     Attributes:
-        written: everything that it has written.
+        written: all output so far.
     """
 
     def __init__(self, *words: str) -> None:
@@ -59,7 +59,8 @@ class Terminal:
         os.write(self._file, text.encode())
 
     def status(self) -> int:
-        """Wait until kinst ends, and check that the terminal is restored."""
+        """Wait until kinst ends, check that the terminal is restored, and return the exit
+        status."""
         assert "\x1b[?1049h" in self.written
         after = self.before
         while self._take():
@@ -74,6 +75,6 @@ class Terminal:
 
 
 def keys_of(screen: str) -> list[str]:
-    """Return the rows' keys, from the top."""
+    """Return the keys of the rows, from the top."""
     rows = [line for line in screen.splitlines() if re.match(r"\S+ +[\d,]+ ", line)]
     return [row.split()[0] for row in rows]

@@ -1,4 +1,4 @@
-"""The conformance suite's files: cases read from text (README.md beside has the format)."""
+"""Reader of the conformance suite's files of cases (README.md in this folder has the format)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ HERE = Path(__file__).parent
 
 @dataclass
 class Case:
-    """One program and what is expected of it.
+    """One program and the expected outcome.
 
-    args: options without the program.  script: arguments of a script, None for -n.
-    out, err: None where the section is not there.  files: name and text.
+    Attributes:
+        args: options without the program.
+        script: arguments of a script; None for -n.
+        out, err: expected text; None if the section is missing.
+        files: name and text of each file to create.
     """
 
     chapter: str
@@ -38,14 +41,14 @@ class Case:
 
     @property
     def command(self) -> list[str]:
-        """The command's arguments; a script is written to prog.d."""
+        """Return the command's arguments; a script is in prog.d."""
         if self.script is not None:
             return [*self.args, "-s", "prog.d", *self.script]
         return [*self.args, "-n", self.program]
 
 
 def read(path: Path) -> list[Case]:
-    """The cases of a file.  Raises ValueError for one that is not well formed."""
+    """Return the cases of a file.  Raises ValueError for a malformed case."""
     cases: list[Case] = []
     section, body = "", list[str]()
 
@@ -100,7 +103,7 @@ def _fill(case: Case, section: str, text: str) -> None:
 
 
 def tidy(text: str) -> str:
-    """text without blanks at the ends of lines and without blank last lines."""
+    """Return text without trailing blanks of lines and without trailing blank lines."""
     return "\n".join(line.rstrip() for line in text.split("\n")).rstrip("\n")
 
 

@@ -1,9 +1,10 @@
-"""Runs the kinst command many times without importing it anew: a fork for each run.
+"""A server that runs the kinst command many times, forking for each run instead of importing
+again.
 
 Requests and answers are lines of JSON on stdin and stdout.  A request is {"argv", "cwd",
-"seconds", "env"}; the answer {"status", "timeout"}: what the command wrote is in the files stdin,
-stdout and stderr of the request's folder.  Each run is a process of its own that calls the very
-function that the `kinst` script calls, with its own descriptors, and leaves by its exit status.
+"seconds", "env"}, its answer {"status", "timeout"}.  Input and output of the command are the files
+stdin, stdout and stderr in the request's folder.  Each run is a process with its own descriptors
+that calls the function of the `kinst` script and ends with its exit status.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from kinst.cli import command as cli
 
 
 def prepare() -> None:
-    """Load all of kinst and have LLVM compile a program, which every fork then has done."""
+    """Load all of kinst and compile a program with LLVM, so that no fork has to."""
     import_module("kinst.cli.tracing")  # the command's own import is inside of main()
     with kinst.host() as machine:
         machine.run("BEGIN { exit(0); }")
 
 
 def child(request: dict[str, object]) -> None:
-    """The command in this process; does not return."""
+    """Run the command in this process; do not return."""
     os.chdir(str(request["cwd"]))
     os.setpgid(0, 0)
     for number, name, flags in (
@@ -36,7 +37,7 @@ def child(request: dict[str, object]) -> None:
         (2, "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
     ):
         os.dup2(os.open(name, flags, 0o644), number)
-    # Not those that a test runner has put in their places.
+    # Not the streams that a test runner put in their place.
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__  # type: ignore[assignment]
     words = [str(word) for word in request["argv"]]  # type: ignore[attr-defined]
     status = 70

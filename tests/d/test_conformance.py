@@ -1,4 +1,4 @@
-"""Every program of the conformance suite, by the command (README.md beside)."""
+"""Every program of the conformance suite, run by the command (README.md in this folder)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests import ROOT
 from tests.d import server
 from tests.d.cases import Case, all_cases, tidy
 
-SECONDS = 60.0  # of a run that hangs; a busy machine is slow
+SECONDS = 60.0  # long enough for a busy machine; only a hang takes longer
 CASES = all_cases()
 WORKERS = 3  # a run waits more than it computes
 
-# Parts of tags that are put together, and the tag of an error that has none.
+# Parts of tags that code puts together, and the tag of errors that have none.
 PREFIXES = ("D_CLEAR", "D_NORMALIZE", "D_PRINT", "D_TRACE", "D_TRUNC", "D_UNKNOWN")
-# Tags of what only a traced kernel has, or a TEST clause: tests/dlang and tests/vm raise them.
+# Only a traced kernel or a TEST clause can raise these tags: tests/dlang and tests/vm raise them.
 ELSEWHERE = ("D_AGG_MISUSE", "D_ARGS_TYPE", "D_SYM_BADREF", "D_SYM_NOTYPES")
 
 
 class Server:
-    """server.py: the command, once imported."""
+    """A process of server.py, which has imported the command."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -58,7 +58,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run of the command left."""
+    """Exit status and output of one run of the command."""
 
     status: int
     out: str
@@ -66,7 +66,8 @@ class Result:
 
 
 class ForkServer:
-    """The same in a fork of this process: with the code that this process has changed."""
+    """A server that forks this process instead, so that runs have the code that tests changed
+    here."""
 
     def run(self, argv: list[str], cwd: Path) -> int:
         answer = server.run({"argv": argv, "cwd": str(cwd), "seconds": SECONDS})
@@ -77,9 +78,11 @@ class ForkServer:
 
 
 class Runs:
-    """Runs cases beside each other, each in a folder of its own.
+    """Runs of cases in parallel, each in its own folder.
 
-    here: in forks of this process, when their results are asked for."""
+    Args:
+        here: run in forks of this process, when a result is asked for.
+    """
 
     def __init__(self, folder: Path, here: bool) -> None:
         self._folder = folder
@@ -130,7 +133,7 @@ def name_of(case: Case) -> str:
 def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runs]:
-    """All cases that are selected, started in their order."""
+    """Start all selected cases in order."""
     made = Runs(tmp_path_factory.mktemp("d"), bool(os.environ.get("KINST_MUTATED")))
     for number, item in enumerate(request.session.items):
         call = getattr(item, "callspec", None)
@@ -142,7 +145,7 @@ def runs(
 
 
 def _in_order(wanted: list[str], text: str) -> str:
-    """The first line of `wanted` that is not found in order in the lines of text, or ""."""
+    """Return the first of `wanted` that is not found, in order, in the lines of text, or ""."""
     lines = iter(text.splitlines())
     for part in wanted:
         if not any(part.strip() in line for line in lines):
@@ -167,7 +170,8 @@ def test_case(case: Case, runs: Runs) -> None:
 
 
 def test_the_suite_is_whole() -> None:
-    """Every program expects something (which words of D they have: tests/dlang/vocabulary)."""
+    """Every case expects something (tests/dlang/vocabulary checks which words of D the cases
+    have)."""
     silent = [
         f"{c.chapter}: {c.title}"
         for c in CASES

@@ -1,6 +1,6 @@
 """Mutated programs, run to their end on this machine: what they record, count and print.
 
-tests/dlang/test_fuzz.py compiles them only. Run many, and see what goes wrong in which:
+tests/dlang/test_fuzz.py only compiles such programs.  To run many, and list the faulty ones:
     KINST_FUZZ_COUNT=5000 python -m pytest -s -m slow tests/d/test_mutated_runs.py
 """
 
@@ -20,12 +20,13 @@ from tests.d.test_conformance import Server
 from tests.dlang import d_mutations
 
 SHOWN = ("-q", "-x quiet=0", "--json", "-F", "-q -x aggsortkey", "-x rawbytes")
-# Programs that may change this machine are left out, and those whose text asks for the kernel's.
+# Programs that may change this machine, or that use its kernel's symbols, are left out.
 UNWANTED = ("destructive", "`", "curthread")
 
 
 def programs(seed: int) -> Iterator[str]:
-    """Mutations of the suite's programs that compile, need no kernel, and end at once."""
+    """Yield mutations of the suite's programs that compile, need no kernel, and end
+    immediately."""
     mutator = d_mutations.Mutator(seed)
     for number in itertools.count():
         tokens = mutator.chance.choice(mutator.tokens)
@@ -39,19 +40,20 @@ def programs(seed: int) -> Iterator[str]:
 
 
 class Runner(Protocol):
-    """The command: its exit status, or minus the signal that ended it; what it wrote is in cwd."""
+    """A way to run the command with its files in `cwd`; run() returns the exit status, or minus
+    the signal."""
 
     def run(self, argv: list[str], cwd: Path) -> int: ...
 
 
 def wrong_in(text: str, shown: str, folder: Path, server: Runner) -> str:
-    """What was wrong in a run, or ""."""
+    """Return what was wrong in a run, or ""."""
     folder.mkdir()
     (folder / "stdin").write_bytes(b"")
     argv = [*shown.split(), "-x", "errtags", "-x", "defaultargs", "-n", text]
     try:
         status = server.run([*argv, *d_mutations.MACROS.arguments[1:]], folder)
-    except AssertionError as error:  # it runs still
+    except AssertionError as error:  # it did not end
         return f"{error}"
     told = (folder / "stderr").read_text(errors="surrogateescape")
     if status < 0 or "a defect of kinst" in told or "Traceback" in told:
@@ -60,7 +62,7 @@ def wrong_in(text: str, shown: str, folder: Path, server: Runner) -> str:
 
 
 def run(seed: int, count: int, folder: Path) -> list[str]:
-    """What was wrong in `count` runs."""
+    """Return what was wrong in `count` runs."""
     chance = random.Random(seed)
     servers = [Server() for _ in os.sched_getaffinity(0)]
     wrong: list[str] = []
@@ -88,14 +90,14 @@ def test_a_few_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_many_runs(tmp_path: Path) -> None:
-    """KINST_FUZZ_COUNT of them, 500 unless it is set."""
+    """Run KINST_FUZZ_COUNT programs (500 by default)."""
     seed = random.SystemRandom().randrange(1 << 30)
     print(f"seed {seed}", flush=True)
     assert run(seed, int(os.environ.get("KINST_FUZZ_COUNT", "500")), tmp_path) == [], f"seed {seed}"
 
 
 class Pretended:
-    """A server whose run leaves what it is told."""
+    """A server whose runs have a given status and stderr."""
 
     def __init__(self, status: int, told: str) -> None:
         self._status, self._told = status, told

@@ -1,11 +1,12 @@
-"""The processors of the fake machine: one emulator (unicorn) for each, all on the same memory,
-which is this process's own.
+"""The processors of the fake machine: one emulator (unicorn) each, all on the same memory of this
+process.
 
-Two things that a processor does by itself are done here, for unicorn's own ways differ from one
-instruction set to the next (2.1.4: arm64 takes kernel code that the user must not execute for
-not executable, amd64 makes a double fault of the second page fault).  The page tables are walked
-when the emulator asks for a page; and an exception, a breakpoint or a page fault, is taken on the
-stack of what it interrupts, at the kernel's symbols break_entry and fault_entry.
+Two things that a processor does by itself are done here, because unicorn 2.1.4 does them
+differently for each instruction set: on arm64 it takes kernel code that is not executable for the
+user as not executable at all, and on amd64 it turns the second page fault into a double fault.
+Here, page tables are walked when the emulator asks for a page.  An exception (breakpoint or page
+fault) is taken on the stack of the interrupted code, at the kernel's symbols break_entry and
+fault_entry.
 """
 
 from __future__ import annotations
@@ -19,19 +20,25 @@ from unicorn import arm64_const as a
 from unicorn import riscv_const as r
 from unicorn import x86_const as x
 
-_UNICORN: Any = unicorn  # it comes without types
+_UNICORN: Any = unicorn  # it has no types
 Uc, UcError = _UNICORN.Uc, _UNICORN.UcError
 
 MASK = (1 << 64) - 1
 
 
 class EmulationError(Exception):
-    """The processor cannot go on."""
+    """The processor cannot continue."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Physical memory: [base, base + size), at `native` in this process; view: the same."""
+    """Physical memory.
+
+    Attributes:
+        base, size: its range of physical addresses, [base, base + size).
+        native: its address in this process.
+        view: its bytes.
+    """
 
     base: int
     size: int
@@ -57,7 +64,7 @@ class Virtual(Protocol):
 
 @dataclass(frozen=True)
 class Entries:
-    """Where the kernel takes exceptions."""
+    """Addresses at which the kernel takes exceptions."""
 
     breakpoint: int
     fault: int
@@ -65,14 +72,18 @@ class Entries:
 
 @dataclass(frozen=True)
 class Page:
-    """What is mapped at an address: its physical address, and UC_PROT_* for it."""
+    """Mapping of an address: physical address and access rights (UC_PROT_*)."""
 
     physical: int
     rights: int
 
 
 class Cpu:
-    """What the processors of all ISAs share.  `ids`: unicorn's registers by the stub's names."""
+    """Base class of the processors of all ISAs.
+
+    Attributes:
+        ids: unicorn's registers by the GDB stub's names.
+    """
 
     ids: ClassVar[Mapping[str, int]]
     pc: str
@@ -81,7 +92,7 @@ class Cpu:
     result: str
     arch: int
     mode: int
-    smallest_page = 4096  # bytes that the emulator asks for at a time
+    smallest_page = 4096  # granularity in which the emulator asks for pages
 
     def __init__(
         self,
@@ -90,7 +101,7 @@ class Cpu:
         entries: Entries,
         virtual: Virtual,
     ) -> None:
-        """page: walks the page tables for an address."""
+        """Create the emulator; `page` walks the page tables for an address."""
         self.uc = Uc(self.arch, self.mode)
         self.uc.mem_map_ptr(memory.base, memory.size, unicorn.UC_PROT_ALL, memory.native)
         self.uc.ctl_set_tlb_mode(unicorn.UC_TLB_VIRTUAL)
@@ -99,7 +110,7 @@ class Cpu:
         self._virtual = virtual
         self._breakpoints: dict[int, Any] = {}
         self._lifted = -1
-        self.stopped_at = -1  # the breakpoint that ended run()
+        self.stopped_at = -1  # the breakpoint that ended run(), or -1
         self._fatal = ""
         self._unmapped = False
         self.uc.hook_add(unicorn.UC_HOOK_INTR, self._on_exception)
@@ -107,23 +118,24 @@ class Cpu:
         self.start()
 
     def start(self) -> None:
-        """Supervisor mode, interrupts as a kernel has them while it works."""
+        """Set supervisor mode, with interrupts enabled as in a working kernel."""
         raise NotImplementedError
 
     def set_per_cpu(self, base: int, thread: int) -> None:
-        """The registers that lead to this CPU's data and to its current thread."""
+        """Set the registers that lead to this CPU's data and to its current thread."""
         raise NotImplementedError
 
     def deliver(self, to: int, pc: int) -> None:
-        """Take an exception at pc: `to` is the kernel's entry."""
+        """Take an exception at pc; `to` is the kernel's entry."""
         raise NotImplementedError
 
     def exception(self, number: int) -> tuple[str, int]:
-        """What unicorn's exception is: ("breakpoint" | "emulated" | "", its pc)."""
+        """Return the kind of a unicorn exception ("breakpoint", "emulated" or "") and its pc."""
         raise NotImplementedError
 
     def invalid(self) -> bool:
-        """An instruction that unicorn calls invalid: whether it was a breakpoint, delivered."""
+        """Deliver a breakpoint that unicorn calls an invalid instruction; return whether it was
+        one."""
         return False
 
     def registers(self) -> dict[str, int]:
@@ -137,13 +149,21 @@ class Cpu:
         self.uc.reg_write(self.ids[name], value & MASK)
 
     def prepare(self, function: int, arguments: Sequence[int], stack: int, back: int) -> None:
-        """Let run() begin at a function, which returns to `back`; stack: its upper end."""
+        """Set up a call of a function, for run().
+
+        Args:
+            stack: upper end of the stack.
+            back: return address.
+        """
         raise NotImplementedError
 
     def run(self, until: int, instructions: int = 0) -> None:
-        """Run to `until`, to a breakpoint (stopped_at) or for so many instructions (0: any).
+        """Run to `until`, to a breakpoint (stopped_at), or for a number of instructions (0: no
+        limit).
 
-        Raises EmulationError where the processor cannot go on."""
+        Raises:
+            EmulationError: the processor cannot continue.
+        """
         self.stopped_at, self._fatal, self._unmapped = -1, "", False
         while True:
             try:
@@ -164,7 +184,7 @@ class Cpu:
             return
 
     def step(self) -> None:
-        """One instruction, whether or not there is a breakpoint at it."""
+        """Run one instruction, even if there is a breakpoint at it."""
         self._lifted = self.get(self.pc)
         try:
             self.run(0, 1)
@@ -181,7 +201,7 @@ class Cpu:
         self.flush()
 
     def watch(self, address: int, seen: Callable[[Mapping[str, int]], None]) -> None:
-        """Have `seen` told of the registers each time before the instruction at address runs."""
+        """Call `seen` with the registers each time before the instruction at this address runs."""
 
         def on_code(_uc: Any, at: int, _size: int, _data: Any) -> None:
             seen(self.registers() | {self.pc: at & MASK})
@@ -189,7 +209,7 @@ class Cpu:
         self.uc.hook_add(unicorn.UC_HOOK_CODE, on_code, None, address, address)
 
     def flush(self) -> None:
-        """Forget translated code and page tables."""
+        """Discard translated code and cached page tables."""
         self.uc.ctl_flush_tb()
         self.uc.ctl(unicorn.UC_CTL_TLB_FLUSH, unicorn.UC_CTL_IO_WRITE)
 
@@ -217,7 +237,11 @@ class Cpu:
 
 
 class Amd64(Cpu):
-    """Intel SDM volume 3, 6.12 "Exception and Interrupt Handling" and 6.14 for the 64-bit frame."""
+    """A processor of amd64.
+
+    Source: Intel SDM volume 3, 6.12 "Exception and Interrupt Handling" and 6.14 (the 64-bit
+    frame).
+    """
 
     ids: ClassVar = {
         name: getattr(x, f"UC_X86_REG_{name.upper()}")
@@ -249,7 +273,7 @@ class Amd64(Cpu):
         self.set("rip", function)
 
     def exception(self, number: int) -> tuple[str, int]:
-        # A breakpoint is a trap: the saved pc is behind it.
+        # A breakpoint is a trap: the saved pc is the address after it.
         return {3: "breakpoint"}.get(number, ""), self.get("rip")
 
     def deliver(self, to: int, pc: int) -> None:
@@ -265,7 +289,7 @@ class Amd64(Cpu):
 
 
 class Arm64(Cpu):
-    """Arm ARM (DDI 0487), D1.3 "Exceptions"."""
+    """A processor of arm64.  Source: Arm ARM (DDI 0487), D1.3 "Exceptions"."""
 
     ids: ClassVar = {
         **{f"x{n}": getattr(a, f"UC_ARM64_REG_X{n}") for n in range(31)},
@@ -319,7 +343,7 @@ _ABI = (
 
 
 class Riscv64(Cpu):
-    """RISC-V privileged specification, 4.1: sstatus, sepc."""
+    """A processor of riscv64.  Source: RISC-V privileged specification, 4.1: sstatus, sepc."""
 
     ids: ClassVar = {
         **{name: getattr(r, f"UC_RISCV_REG_X{n}") for n, name in enumerate(_ABI, 1)},
@@ -355,10 +379,10 @@ class Riscv64(Cpu):
         self.set("pc", function)
 
     def exception(self, number: int) -> tuple[str, int]:
-        pc = self.get("pc") - 4  # unicorn has it four bytes further, whatever the instruction is
+        pc = self.get("pc") - 4  # unicorn's pc is 4 bytes further for every instruction
         if number != self._ILLEGAL:
             return "", pc
-        # What has no clock of its own leaves rdtime to the firmware.
+        # A hart without a clock of its own leaves rdtime to the firmware.
         word = int.from_bytes(self._virtual.read(pc, 4), "little")
         if word & ~(31 << self._RD) != self._RDTIME:
             return "", pc

@@ -1,4 +1,5 @@
-"""The kernel of the fake machine, compiled once for each ISA and kept in kinst's cache folder."""
+"""The kernel of the fake machine, compiled once for each ISA and cached in kinst's cache
+folder."""
 
 from __future__ import annotations
 
@@ -25,9 +26,16 @@ _COMMON = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """start: the linked address.  macros: what kernel.c wants to know of the ISA: the place of
-    the program counter among the saved registers, how far a breakpoint that nobody wants is
-    skipped, and the instructions of a load that may fault."""
+    """How the kernel of one ISA is compiled.
+
+    Attributes:
+        compiler: name of the program.
+        flags: its options.
+        start: the linked address.
+        macros: facts about the ISA for kernel.c: the index of the program counter among the saved
+            registers (PC), how many bytes to skip a breakpoint that is not kinst's (BREAK_SKIPS),
+            and the instructions of a load that may fault.
+    """
 
     compiler: str
     flags: tuple[str, ...]
@@ -69,9 +77,11 @@ RECIPES = {
 
 @cache
 def kernel_file(isa: str) -> Path:
-    """The kernel's ELF file; compiled when this machine has none of these sources yet.
+    """Return the kernel's ELF file; compile it if the cache has none of these sources.
 
-    Raises AssertionError with the compiler's words when it does not compile."""
+    Raises:
+        AssertionError: it does not compile; with the compiler's messages.
+    """
     recipe = RECIPES[isa]
     sources = [FOLDER / name for name in (*SOURCES, f"entry_{isa}.S")]
     command = [

@@ -1,8 +1,8 @@
-"""A machine in memory: the fake kernel, its page tables and emulated CPUs, as kinst's target.
+"""A machine in memory: the fake kernel, its page tables and emulated CPUs, as a target of kinst.
 
-Its time passes in wait(): a workload is a list of calls of the kernel's functions, and while the
-machine runs the CPUs make their calls in turns of some instructions each.  It is deterministic:
-the same workload executes the same instructions in the same order every time.
+Time passes only in wait().  A workload is a list of calls of kernel functions.  While the machine
+runs, its CPUs make their calls in turns of some instructions each.  This is deterministic: the
+same workload executes the same instructions in the same order every time.
 """
 
 from __future__ import annotations
@@ -46,23 +46,28 @@ from tests.fake.fake_cpus import CPUS, Cpu, EmulationError, Entries, Memory, Pag
 from tests.fake.fake_kernel_file import kernel_file
 
 PAGE, LEAF, MB = 4096, 2 << 20, 1 << 20
-TURN = 1000  # instructions that a CPU runs before the next one does
+TURN = 1000  # instructions that a CPU runs before the next CPU does
 COMMAND_PID = 4711
 
-# Physical memory, from its start.
+# Offsets in physical memory.
 RAM = 0x4000_0000
 TABLES = (0, MB)
 PER_CPU, PER_CPU_SIZE = 2 * MB, MB
 STACKS, STACK_SIZE = 7 * MB, 64 << 10
 KERNEL = 8 * MB
-DIRECT_SIZE = 12 * MB  # what the direct mapping maps
-SCRATCH = DIRECT_SIZE  # what lies before it is looked through when runs are planted
+DIRECT_SIZE = 12 * MB  # size of the direct mapping
+SCRATCH = DIRECT_SIZE  # memory before it is searched for live return addresses
 
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where an ISA's kernel has things.  direct: the direct mapping of RAM.  scratch: where it
-    may be mapped.  levels: of its page tables."""
+    """Virtual addresses of an ISA's kernel.
+
+    Attributes:
+        direct: start of the direct mapping of RAM.
+        scratch: range in which scratch may be mapped.
+        levels: number of levels of the page tables.
+    """
 
     direct: int
     scratch: tuple[int, int]
@@ -78,8 +83,14 @@ ADDRESSES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """How an ISA's page tables are written: bits of an entry for a table, for a leaf of code
-    and for one of data; bits that an address is shifted right by.  Sources: kinst/isa."""
+    """Format of an ISA's page table entries.  Sources: kinst/isa.
+
+    Attributes:
+        table: bits of an entry for a table.
+        code: bits of a leaf for code.
+        data: bits of a leaf for data.
+        right: bits that an address is shifted right by.
+    """
 
     table: int
     code: int
@@ -90,7 +101,7 @@ class Entry:
 ENTRY = {
     # present, accessed, dirty, large, global; data: writable, not executable
     "amd64": Entry(0x63, 0x1E1, 0x1E3 | 1 << 63),
-    # accessed, shareable, no execution by the user; code: read-only; data: none by the kernel
+    # accessed, shareable, not executable for the user; code: read-only; data: not for the kernel
     "arm64": Entry(3, 0x701 | 1 << 54 | 1 << 7, 0x701 | 1 << 54 | 1 << 53),
     # accessed, dirty, global; code: readable, executable; data: readable, writable
     "riscv64": Entry(1, 0xEB, 0xE7, 2),
@@ -108,9 +119,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel's file: its symbols, and what is loaded where from its start."""
+    """The kernel's file: symbols, functions, and segments with their offsets from the start of
+    text."""
 
-    symbols: Mapping[str, tuple[int, int]]  # name to address and size
+    symbols: Mapping[str, tuple[int, int]]  # address and size by name
     functions: tuple[str, ...]
     segments: tuple[tuple[int, bytes], ...]
 
@@ -138,7 +150,7 @@ def read_kernel(file: Path) -> Kernel:
 
 
 class Physical:
-    """core's view of physical memory (kinst.machines.stub.memory.Physical)."""
+    """The fake machine's implementation of kinst.machines.stub.memory.Physical."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -180,7 +192,7 @@ class Virtual:
 
 @dataclass
 class Work:
-    """What a CPU has still to do.  results: of the calls that it has made."""
+    """Pending calls of a CPU, and the results of the calls that have returned."""
 
     calls: list[Call] = field(default_factory=list)
     inside: bool = False
@@ -190,9 +202,13 @@ class Work:
 class FakeMachine(Target):
     """The Target protocol (kinst/core/machine.py) over emulated CPUs.
 
-    The machine is stopped when it is made.  scratch: bytes for kinst, 0 for a machine without.
-    hardware: the ISA of its emulated CPUs, if kinst knows them by another.  file: its kernel, if
-    that is another than kernel_file()."""
+    A new machine is stopped.
+
+    Args:
+        scratch: bytes of scratch for kinst, 0 for a machine without.
+        hardware: the ISA of the emulated CPUs, if kinst is told another.
+        file: its kernel, if not kernel_file().
+    """
 
     abilities = Abilities(writes_code=True, runs_commands=True)
 
@@ -216,7 +232,7 @@ class FakeMachine(Target):
         self.running = False
         self.commands: list[str] = []
         self.warnings: list[Complaint] = []
-        self.can_scan = True  # whether its memory can be looked through
+        self.can_scan = True  # whether its memory can be searched for pointers
         self._scratch_size = scratch
         self._map = mmap.mmap(-1, SCRATCH + scratch + MB)
         native = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
@@ -247,7 +263,7 @@ class FakeMachine(Target):
             self.virtual.write(base, area)
             processor.set_per_cpu(base, thread)
 
-    # Making it.
+    # Boot.
 
     def _new_table(self) -> int:
         self._next_table += PAGE
@@ -275,7 +291,7 @@ class FakeMachine(Target):
         self._ram.write(at, (physical >> form.right | bits).to_bytes(8, "little"))
 
     def _page(self, address: int) -> Page | None:
-        """By the page tables, as a processor in kernel mode."""
+        """Walk the page tables as a processor in kernel mode does."""
         root = Root(self._root, self._levels)
         leaf = self._paging.walk(self._physical.read_physical, root, address)
         if leaf is None:
@@ -285,7 +301,7 @@ class FakeMachine(Target):
         rights |= unicorn.UC_PROT_EXEC if leaf.executable else 0
         return Page(leaf.physical + address - leaf.address, rights)
 
-    # What tests ask.
+    # For tests.
 
     def address(self, symbol: str) -> int:
         return self.kernel.address(symbol)
@@ -300,7 +316,7 @@ class FakeMachine(Target):
 
     @property
     def breakpoints(self) -> frozenset[int]:
-        """Addresses of the breakpoints that are inserted."""
+        """Return the addresses of inserted breakpoints."""
         return frozenset(self._inserted)
 
     @property
@@ -309,16 +325,16 @@ class FakeMachine(Target):
         return self.memory.read(low, high - low)
 
     def results(self, cpu: int = 0) -> list[int]:
-        """What the calls of a CPU have returned."""
+        """Return the results of the calls that a CPU has made."""
         return self._work[cpu].results
 
     @property
     def idle(self) -> bool:
-        """Whether the whole workload is done."""
+        """Return whether the whole workload is done."""
         return self._started and not any(w.calls or w.inside for w in self._work)
 
     def begin(self, workload: Sequence[Call] = ()) -> None:
-        """Give the CPUs their work; they do it while the machine runs."""
+        """Give the CPUs their work, which they do while the machine runs."""
         for call in workload or self.workload:
             self._work[call.cpu].calls.append(call)
         self._started = True
@@ -335,7 +351,7 @@ class FakeMachine(Target):
     # The protocol.
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        """It is up from the start."""
+        """Return the addresses; the fake machine is up from the start."""
         text = self._paging.find_text(
             self._physical.read_physical, self.memory.root, self.virtual_layout.image
         )
@@ -343,7 +359,7 @@ class FakeMachine(Target):
 
     @property
     def virtual_layout(self) -> VirtualLayout:
-        """Where the kernel keeps itself."""
+        """Return the range of the kernel and the range for scratch."""
         start = self.address("text_start")
         return VirtualLayout((start, start + 2 * LEAF), self.addresses.scratch)
 
@@ -469,7 +485,7 @@ class FakeMachine(Target):
         return None
 
     def _turn(self, processor: Cpu, work: Work, number: int) -> int:
-        """Let a CPU run for a turn; the breakpoint that it met, or -1."""
+        """Let a CPU run for a turn; return the breakpoint that it stopped at, or -1."""
         back = self.address("idle")
         if not work.inside:
             if not work.calls:
@@ -497,7 +513,7 @@ class FakeMachine(Target):
         self.begin()
 
     def end_command(self) -> None:
-        """The CPUs forget what they were doing."""
+        """Drop the pending calls of all CPUs."""
         for work in self._work:
             work.calls.clear()
             work.inside = False
@@ -511,7 +527,7 @@ class FakeMachine(Target):
 
 @dataclass(frozen=True)
 class FakeKind(MachineKind):
-    """A kind of machine (core/machine_kind.py) that opens the machine that it was given."""
+    """A kind of machine (core/machine_kind.py) whose open() returns a given machine."""
 
     machine: Any
     name = "fake"

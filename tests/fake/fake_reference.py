@@ -1,4 +1,5 @@
-"""What the fake kernel does when nobody traces it: the truth that traces are compared with."""
+"""The instructions that the untraced fake kernel executes: the truth that traces are compared
+with."""
 
 from __future__ import annotations
 
@@ -10,13 +11,17 @@ from kinst.core.probe import Function
 from tests.fake.fake_machine import Call, FakeMachine
 from tests.fake.fake_system import OWN
 
-# Bits of the flags that instructions set; the rest is the processor's state.
+# Flag bits that instructions set; the other bits are the processor's state.
 FLAGS = {"eflags": 0x8D5, "cpsr": 0xF << 28, "sstatus": 0}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One instruction is about to run.  registers: by the stub's names."""
+    """State before one instruction runs.
+
+    Attributes:
+        registers: by the GDB stub's names.
+    """
 
     cpu: int
     address: int
@@ -24,14 +29,15 @@ class Step:
 
 
 def functions(machine: FakeMachine) -> list[Function]:
-    """The functions that calls run through, but for the kernel's own handlers of exceptions."""
+    """Return the functions that calls execute, without the kernel's own exception handlers."""
     kernel = machine.kernel
     found = [Function("vmlinux", n, *kernel.symbols[n]) for n in kernel.functions]
     return [f for f in found if f.size and f.name not in (*OWN, "handle_fault", "idle")]
 
 
 def instructions(machine: FakeMachine, names: Collection[str] = ()) -> list[int]:
-    """Addresses of every instruction of these functions, of all when names is empty."""
+    """Return the address of every instruction of these functions, or of all if `names` is
+    empty."""
     return [
         one.address
         for function in functions(machine)
@@ -42,8 +48,10 @@ def instructions(machine: FakeMachine, names: Collection[str] = ()) -> list[int]
 
 
 def steps(isa: str, workload: Sequence[Call], names: Collection[str] = ()) -> Sequence[Step]:
-    """Every instruction of these functions that a machine of this ISA runs for a workload, in
-    order.  Worked out once for a workload: each step costs a look at all registers."""
+    """Return every execution of an instruction of these functions during a workload, in order.
+
+    Results are cached, because reading all registers at each step is slow.
+    """
     return _steps(isa, tuple(workload), tuple(names))
 
 
@@ -66,7 +74,8 @@ def _steps(isa: str, workload: tuple[Call, ...], names: tuple[str, ...]) -> tupl
 
 
 def compared(machine: FakeMachine) -> list[tuple[str, str, int]]:
-    """(D name, the stub's name, bits that count) of the registers that records are compared by."""
+    """Return the registers to compare records by: (D name, the stub's name, mask of bits to
+    compare)."""
     by_stub = {r.gdb_name: r.d_name for r in machine.isa.registers if r.gdb_name in
                machine.processors[0].ids}  # fmt: skip
     left_out = {"cs", "ss", "ds", "es", "fs", "gs", "fs_base", "gs_base", machine.processors[0].pc}

@@ -1,5 +1,8 @@
-"""The fake kernel as a system that kinst knows: its current task, its trap handler, its table of
-instructions that may fault, functions not to touch."""
+"""The fake kernel as a system that kinst knows.
+
+The system tells its current task, its trap handler, its table of instructions that may fault, and
+functions that must not be planted.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ PREEMPT_COUNT, CPU, TID, PID, UID, GID, COMM, PARENT = 0, 8, 12, 16, 20, 24, 28,
 COMM_SIZE = 16
 # struct per_cpu of kernel.c.
 CURRENT, CPU_NUMBER = 0, 8
-# Functions that a hit itself runs through.
+# Functions that a hit itself executes.
 OWN = ("break_entry", "fault_entry", "handle_break", "find_fixup", "read_nofault", "save", "leave")
 CLOCK = Clock(0, 0, 1 << 10, 10, 1_000_000_000, 5_000_000)
 PER_CPU = {
@@ -42,7 +45,7 @@ TRAP_PC = {"amd64": (8 * 16, 1), "arm64": (8 * 31, 0), "riscv64": (0, 0)}  # off
 
 
 def builtins(isa: str) -> dict[str, Access]:
-    """How each built-in is found; riscv64 keeps the current task in a register."""
+    """Return how to find each built-in; riscv64 keeps the current task in a register."""
     per_cpu, thread = (None, True) if isa == "riscv64" else (CURRENT, False)
 
     def in_task(*offsets: int, size: int = 4) -> Access:
@@ -63,11 +66,16 @@ def builtins(isa: str) -> dict[str, Access]:
 
 
 class FakeSystem(BasicSystem):
-    """The System protocol (kinst/core/system.py).
+    """The System protocol (kinst/core/system.py) for the fake kernel.
 
-    forbidden: functions that are refused, to the reason.  call_sites: (address, size) of what its
-    own tracer may write.  traps, nofault: whether the kernel has
-    a trap handler that can be hooked, and a read that cannot fault."""
+    Attributes:
+        forbidden: refused functions, each with its reason.
+        call_sites: (address, size) of code that the kernel's own tracer may write.
+
+    Args:
+        traps: whether the kernel has a trap handler that can be hooked.
+        nofault: whether the kernel has a read that cannot fault.
+    """
 
     def __init__(self, machine: FakeMachine, *, traps: bool = True, nofault: bool = True) -> None:
         self._machine = machine
@@ -152,8 +160,11 @@ class FakeSystem(BasicSystem):
 
 
 class FakeSystemKind:
-    """The SystemKind protocol (kinst/systems/__init__.py); system: what attach() gives, a
-    FakeSystem of the machine when None."""
+    """The SystemKind protocol (kinst/systems/__init__.py) for FakeSystem.
+
+    Args:
+        system: returned by attach(); if None, attach() makes one for the machine.
+    """
 
     name = "fake"
     fallback = False

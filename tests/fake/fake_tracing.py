@@ -1,5 +1,7 @@
-"""A D program run on the fake machine, through all of kinst's path: the one place of these tests
-that knows how the session is called."""
+"""Run a D program on the fake machine, through the whole of kinst.
+
+Only this module of the fake machine's tests knows how to use a session.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,12 @@ from tests.fake.fake_system import FakeSystem, FakeSystemKind
 
 @dataclass(frozen=True)
 class Traced:
-    """What a trace said.  out: records and aggregations.  said: messages, in order."""
+    """Output of a trace.
+
+    Attributes:
+        out: text of records and aggregations.
+        said: messages, in order.
+    """
 
     status: int
     out: str
@@ -39,7 +46,7 @@ class Traced:
 
     @property
     def numbers(self) -> list[int]:
-        """Every number of the output, hexadecimal with 0x."""
+        """Return every number of the output; hexadecimal ones begin with 0x."""
         return [int(word, 0) for word in self.out.split()]
 
 
@@ -59,10 +66,17 @@ def trace(
 ) -> Traced:
     """Trace until the workload is done, exit() is called or `seconds` are over.
 
-    system: instead of the machine's own.  unknown: kinst knows no system of this kind, and takes
-    the kernel for any ELF file.  target: what stands before the machine, if something does.
-    said: takes the messages.  command: end with the workload.  request: more of the Request.
-    Raises what kinst raises.  Quiet."""
+    Raises any exception that kinst raises.
+
+    Args:
+        settings: values of D options.
+        system: used instead of the machine's own.
+        unknown: hide the fake system, so that kinst takes the kernel for any ELF file.
+        command: end the trace with the workload.
+        target: a wrapper of the machine, to be traced instead of it.
+        said: list to append messages to.
+        request: more fields of the Request.
+    """
     chosen: dict[str, str] = {"quiet": "", "bufsize": "256k", "aggsize": "256k"}
     chosen |= settings or {}
     asked = Request(MachineOptions(debug=str(machine.file)), **request)
@@ -95,14 +109,18 @@ def trace(
 def found_by_name(
     machine: Any, system: FakeSystem | None = None, *, unknown: bool = False
 ) -> Iterator[None]:
-    """Have kinst find this machine where it looks for kinds of machines, and the fake system, or
-    `system`, among its systems; unknown: not among them."""
+    """Make kinst find this machine, and the fake system or `system`.
+
+    Args:
+        unknown: hide the fake system.
+    """
     kind = FakeKind(machine)
     systems = (*(() if unknown else (FakeSystemKind(system),)), *kinst.systems.kinds())
     with (
         mock.patch.object(asking, "load_kind", lambda _name: kind),
         mock.patch.object(kinst.systems, "kinds", lambda: systems),
-        # The fake machine runs while it is waited for: nobody leaves a clause in the meantime.
+        # The fake machine runs only while kinst waits for it: no CPU leaves a clause in the
+        # meantime.
         mock.patch.object(tracee, "SETTLE_SECONDS", 0.0),
     ):
         yield

@@ -1,4 +1,5 @@
-"""A machine that translates code: trampolines give way to the code around the sites, and count."""
+"""On a machine that translates code, trampolines keep away from the code around sites, and
+count."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def test_a_trampoline_gives_way_to_where_calls_return(
     place, _ = plans[-1].text[0]
 
     def entry(addresses: U64) -> I64:
-        """The first place for a trampoline meets where the first call returns."""
+        """The first address for a trampoline is also the address to which the first call
+        returns."""
         scratch = addresses - np.uint64(place & -NEAR) < NEAR
         origin = np.where(scratch, np.uint64(place), np.uint64(call.end))
         return ((addresses - origin) % np.uint64(4096)).astype(np.int64)

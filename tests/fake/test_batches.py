@@ -1,5 +1,5 @@
-"""Instructions planted in batches: the counts of all batches together are those of one trace, and
-what goes on from one to the next is what should."""
+"""Instructions planted in batches: all batches together count what one trace counts, and state
+that should last from one batch to the next does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORK = [Call("exercise", (n,), n % 2) for n in range(6)]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch is a function or two."""
+    """Limit a batch to a function or two."""
     monkeypatch.setattr(batches, "BYTES", 100)
 
 
@@ -32,7 +32,8 @@ def in_batches(isa: str, program: str, **more: str) -> Traced:
 
 
 def expected(isa: str) -> Counter[tuple[str, int]]:
-    """What an emulator runs of the workload, by function and offset."""
+    """Return how often an emulator executes each instruction in the workload, by function and
+    offset."""
     symbols = FakeMachine(isa).kernel.symbols
     found: Counter[tuple[str, int]] = Counter()
     for step in steps(isa, WORK, FUNCTIONS):
@@ -55,7 +56,7 @@ def test_every_batch_runs_the_workload_once(isa: str) -> None:
 
 
 def test_aggregations_go_on() -> None:
-    """One key for all batches; a minimum, which is not a sum; BEGIN and END fire once."""
+    """One key in all batches; a minimum, which is not a sum; BEGIN and END fire once."""
     done = in_batches(
         "amd64",
         f"BEGIN {{ @begun = count(); }} {SITES} {{ @all = count(); @least = min(7); }}"
@@ -65,7 +66,7 @@ def test_aggregations_go_on() -> None:
 
 
 def test_a_called_clause_goes_on_too() -> None:
-    """Keys that are worked out in the clause, and a predicate."""
+    """The clause computes keys, and has a predicate."""
     done = in_batches("amd64", f"{SITES} /regs[R_RSP] != 0/ {{ @[pid * 0 + 3] = sum(2); }}")
     assert done.numbers == [3, 2 * sum(expected("amd64").values())]
 

@@ -1,4 +1,4 @@
-"""What D programs count and print on the fake machine, in every way of planting."""
+"""Counts and output of D programs on the fake machine, in every way of planting."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ both = pytest.mark.parametrize("way", WAYS)
 
 
 def leaf_calls(counts: Sequence[int]) -> list[Call]:
-    """counts[cpu] calls of leaf(n, 2n) on each CPU."""
+    """Return a workload of counts[cpu] calls of leaf(n, 2n) on each CPU."""
     return [Call("leaf", (n, 2 * n), cpu) for cpu, many in enumerate(counts) for n in range(many)]
 
 
 def run(isa: str, program: str, workload: Sequence[Call], way: str = "auto", **more: str) -> Traced:
-    """Trace on a new machine, whose text must be as before afterwards."""
+    """Trace on a new machine, and check that its text is as before afterwards."""
     machine = FakeMachine(isa)
     before = machine.text
     traced = trace(machine, program, workload, settings={"plant": way, **more})
@@ -42,7 +42,7 @@ def test_counts_are_exact_on_each_cpu(isa: str, way: str) -> None:
 
 
 def test_a_count_without_a_call_is_exact(isa: str) -> None:
-    """@ = count() alone is one addition to memory, with no call (CountBody)."""
+    """@ = count() alone is one addition to memory, without a call (CountBody)."""
     calls = [*leaf_calls([500, 300]), Call("fibonacci", (6,), 1)]
     fibonacci = FakeMachine(isa).address("fibonacci")
     recursions = sum(step.address == fibonacci for step in steps(isa, calls, ["fibonacci"]))
@@ -137,7 +137,8 @@ def test_a_bad_address_is_a_fault_and_the_kernel_goes_on(isa: str, way: str) -> 
 
 
 def test_an_instruction_that_faults_on_purpose_may_be_planted(isa: str) -> None:
-    """Its displaced copy faults elsewhere: the kernel's search for its fix-up is told where."""
+    """The displaced copy faults at another address; kinst tells that address to the kernel's
+    search for a fix-up."""
     machine = FakeMachine(isa)
     calls = [Call("probe_byte", (8,)), Call("probe_byte", (machine.address("init_task") + 28,))]
     before = machine.text
@@ -176,7 +177,7 @@ def test_begin_and_end_run_before_and_after(isa: str) -> None:
 
 
 def test_what_a_full_buffer_loses_is_counted(isa: str) -> None:
-    """Records that were printed and records that were lost are all of them."""
+    """Printed records and lost records add up to all records."""
     values = ", ".join(["arg0"] * 40)
     program = f'fbt::leaf:entry {{ printf("{" %d" * 40}\\n", {values}); }}'
     traced = run(isa, program, [Call("work", (5000,))], bufsize="4k")
@@ -203,7 +204,7 @@ def test_functions_that_a_hit_runs_through_are_refused(isa: str) -> None:
 
 
 def mixed(count: int) -> list[tuple[int, int]]:
-    """What work(count) calls leaf() with, by kernel.c."""
+    """Return the arguments with which work(count) calls leaf(), by kernel.c."""
     total, calls = 0, []
     for i in range(count):
         value = i * 3 + total
@@ -225,7 +226,7 @@ def test_inline_functions_and_local_variables(isa: str, way: str) -> None:
 
 
 def test_a_kernel_of_which_little_is_known_is_stopped_at_each_hit(isa: str) -> None:
-    """The system `elf`: this kernel's file alone, with its DWARF."""
+    """The system `elf` knows only this kernel's file with its DWARF."""
     machine = FakeMachine(isa)
     before = machine.text
     program = """
@@ -244,8 +245,8 @@ def test_local_variables_of_such_a_kernel(isa: str) -> None:
 
 
 def test_a_program_is_checked_twice_at_most(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was written, and once more after $target, inline functions and local variables have
-    become what they mean."""
+    """A program is checked as written, and again after $target, inline functions and local
+    variables have been replaced."""
     checked: list[object] = []
     plain = compiling.compile_programs
 

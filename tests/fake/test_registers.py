@@ -12,7 +12,7 @@ from tests.tiers import ISAS
 
 WAYS = ("auto", "no-chain", "trap", "stop")
 WORKLOAD = (Call("exercise", (3,), 0), Call("exercise", (13,), 1))
-# The same functions, fewer times: a hit that stops the machine takes a millisecond.
+# The same functions with fewer calls: a hit that stops the machine takes a millisecond.
 SHORT = (
     Call("work", (2,), 0), Call("fibonacci", (3,), 1), Call("many", tuple(range(9)), 0),
     *(Call("choose", (which, 5), which & 1) for which in range(9)),
@@ -55,7 +55,7 @@ def test_every_hit_has_the_registers_of_the_untraced_run(isa: str, way: str) -> 
         ]
         assert rows == wanted
     left_out = {s.address for s in expected} - planted
-    # A debugger's stop between a load-exclusive and its store-exclusive undoes the first.
+    # A debugger's stop between a load-exclusive and its store-exclusive makes the store fail.
     start, size = machine.kernel.symbols["add_atomic"]
     exclusive = range(start, start + size) if (isa, way) == ("arm64", "stop") else range(0)
     assert all(address in exclusive for address in left_out), [hex(a) for a in left_out]

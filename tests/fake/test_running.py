@@ -1,4 +1,4 @@
-"""A machine that never stands still, as the one that kinst itself runs on: what it is handed to
+"""A machine that is never stopped, as the host that kinst runs on: which patches kinst hands it to
 plant, and that each hit is counted while it runs."""
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ PROGRAM = (
 )
 WORK = [Call("exercise", (n,), n % 2) for n in range(6)]
 JUMP = 5  # bytes of one on amd64
-LENT = PER_CPU_SIZE // 2  # bytes of each CPU's area that nobody else uses
+LENT = PER_CPU_SIZE // 2  # offset of unused bytes in each CPU's area
 
 
 class RunningMachine(FakeMachine):
-    """The Planter protocol (kinst/core/machine.py) over emulated CPUs, which run on between any two
-    requests: amd64 only.
+    """The Planter protocol (kinst/core/machine.py) over emulated CPUs that run on between any two
+    requests; amd64 only.
 
-    handed: the patches that were planted.  came_out: times that a CPU had to run on before a jump
-    over several instructions could be written."""
+    Attributes:
+        handed: the patches that were planted.
+        came_out: how often a CPU had to run on before a jump over several instructions was
+            written.
+    """
 
     abilities = Abilities(runs_commands=True, reads_running=True)
 
@@ -53,7 +56,7 @@ class RunningMachine(FakeMachine):
         return self
 
     def stop(self) -> None:
-        """It does not."""
+        """Do nothing: this machine is never stopped."""
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
         raise AssertionError("page tables of a machine that runs are its own affair")
@@ -150,7 +153,7 @@ def test_each_hit_is_counted() -> None:
 
 
 def test_patches_lie_over_whole_instructions() -> None:
-    """Over several only where that is said, and over none that has a patch of its own."""
+    """Only patches that say so cover several instructions, and none of these has its own patch."""
     machine = RunningMachine()
     trace(machine, PROGRAM, WORK)
     decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
@@ -173,7 +176,7 @@ def test_patches_lie_over_whole_instructions() -> None:
 
 
 def inside_of_a_run(machine: RunningMachine) -> int:
-    """An address that the workload runs through, within a jump that is planted there."""
+    """Return an address that the workload executes, within a jump that is planted there."""
     passed = {step.address for step in steps("amd64", WORK, FUNCTIONS)}
     for patch in machine.handed:
         for at in range(patch.address + 1, patch.address + JUMP):
@@ -206,7 +209,7 @@ def test_a_cpu_that_is_inside_comes_out_first(cpu: int) -> None:
 
 
 def test_firings_that_the_machines_timers_missed_are_told() -> None:
-    """Of each probe by its own timer, and once."""
+    """Each probe's missed firings are reported by its own timer, once."""
     machine = RunningMachine()
     missed = iter([[2, 0, 5]])
     machine.take_missed = lambda: next(missed, [0, 0, 0])  # type: ignore[method-assign]
@@ -242,7 +245,7 @@ def test_what_has_changed_is_not_planted_on() -> None:
 
 
 def test_a_machine_that_turns_clauses_off_says_why() -> None:
-    """It is not taken for an exit() of the program's."""
+    """A machine that turns clauses off is not mistaken for the program's exit()."""
     machine = RunningMachine()
     real = machine.plant
 
@@ -268,8 +271,8 @@ def test_what_is_claimed_is_all_that_lies_under_a_patch(monkeypatch: pytest.Monk
 
 
 def test_room_for_counters_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of several traces of a machine counts as the first did, though all of them together have
-    more counters than there is room for."""
+    """Each of several traces of a machine counts as the first did, although all of them together
+    have more counters than fit."""
     monkeypatch.setattr(sys.modules[__name__], "LENT", 4096)
     machine = RunningMachine()
     machine.workload = tuple(WORK)

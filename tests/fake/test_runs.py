@@ -1,5 +1,7 @@
-"""Who is about to go on inside of a run when it is planted: it is not planted then, for each kind
-of place in which a program counter can be, and what was there goes on and is counted exactly.
+"""Runs are not planted while a CPU or thread may continue inside one.
+
+This is tested for each kind of place that can hold a program counter.  The code at the site goes
+on and is counted exactly.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def isa(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def inside(isa: str) -> int:
-    """An address inside of a run of work()'s loop."""
+    """Return an address inside a run of work()'s loop."""
     found: list[Run] = []
     real = PlantedStopped.plant
 
@@ -58,7 +60,7 @@ def inside(isa: str) -> int:
 
 
 def planted_in(machine: FakeMachine, plan: Plan, text: tuple[int, int]) -> PlantedStopped:
-    """A plan of patches alone, for a machine of which planting needs no more than this."""
+    """Return a plan of patches alone, for a machine whose planting needs nothing more."""
     whole = SimpleNamespace(
         hooks=Plan(), sites=plan, ended=(), placement=SimpleNamespace(stopped=())
     )
@@ -77,7 +79,7 @@ def counts(traced: Traced) -> Counter[tuple[str, int]]:
 
 
 def single(traced: Traced) -> int:
-    """How many runs are said to be planted one by one."""
+    """Return how many runs a message reports as planted one by one."""
     found = [re.search(r"(\d+) of (\d+) runs are planted one by one", line) for line in traced.said]
     numbers = [(int(m[1]), int(m[2])) for m in found if m]
     assert len(numbers) <= 1 and all(some <= all_ for some, all_ in numbers)
@@ -97,7 +99,7 @@ def expected(isa: str) -> Counter[tuple[str, int]]:
 
 @pytest.fixture(autouse=True)
 def found_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is looked through only when the machine is planted."""
+    """Have memory searched only when the machine is planted."""
     monkeypatch.setattr(place, "FEW_FUNCTIONS", 0)
 
 
@@ -118,7 +120,7 @@ def test_nobody_is_there(isa: str) -> None:
     traced = trace(machine, PROGRAM, WORK)
     assert single(traced) == 0 and machine.text == before
     assert counts(traced) == expected(isa)
-    # The kernel has seen few breakpoints: kinst's hook takes them before it counts.
+    # The kernel has seen few breakpoints: kinst's hook takes them before the kernel counts them.
     assert not machine.word("breakpoints")
 
 
@@ -133,7 +135,7 @@ def test_a_saved_word_points_there(isa: str, inside: int, where: int) -> None:
 
 @pytest.mark.parametrize("cpu", [0, 1])
 def test_a_register_points_there(isa: str, inside: int, cpu: int) -> None:
-    """As a return address does that was just read from the stack."""
+    """A return address that was just read from the stack is in a register."""
     machine = FakeMachine(isa)
     machine.processors[cpu].set({"amd64": "r12", "riscv64": "s4"}[isa], inside)
     traced = trace(machine, PROGRAM, WORK)
@@ -156,7 +158,8 @@ def test_what_kinst_itself_has_written_is_nobody(isa: str, inside: int) -> None:
 
 @pytest.mark.parametrize("word", [0, 0x7F_0008, 0x7F_1000])
 def test_somebody_in_code_of_a_trace_that_has_ended(isa: str, inside: int, word: int) -> None:
-    """It may lead back there; only those runs are left out to which it can."""
+    """Code of an ended trace may lead back into a run; only the runs that it can lead to are left
+    out."""
     machine = FakeMachine(isa)
     machine._ram.write(RAM + STACKS, word.to_bytes(8, "little"))
     others = [Patch(at, b"\xe9" * 5, b"\x90" * 5) for at in (inside - 2, inside + 10)]
@@ -173,7 +176,8 @@ def test_somebody_in_code_of_a_trace_that_has_ended(isa: str, inside: int, word:
 
 @pytest.mark.parametrize("cpu", [0, 1])
 def test_a_cpu_stands_there(isa: str, inside: int, cpu: int) -> None:
-    """And goes on, when the trace has begun, behind the patches that have been written instead."""
+    """The CPU continues, when the trace has begun, after the patches that were written instead of
+    the run."""
     machine = FakeMachine(isa)
     before = machine.text
     machine.begin([Call(c.function, c.arguments, cpu) for c in WORK])
@@ -203,7 +207,8 @@ def test_a_machine_whose_memory_cannot_be_looked_through(isa: str) -> None:
 def test_what_lies_under_a_jump_is_claimed(
     isa: str, inside: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As what has a patch of its own is: the kernel's tracer may have a nop there."""
+    """Bytes under a jump are claimed like bytes with a patch: the kernel's tracer may have a nop
+    there."""
     claimed = set[int]()
 
     def claims(_: FakeSystem, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
@@ -224,7 +229,7 @@ def test_counts_are_the_same_without(isa: str, way: str) -> None:
 
 
 def test_call_sites_are_left_alone(isa: str) -> None:
-    """Neither planted nor under a jump, where that is asked for; then as ever."""
+    """If asked, kinst does not plant call sites nor cover them with a jump; otherwise it does."""
     machine = FakeMachine(isa)
     system = FakeSystem(machine)
     address, size = machine.kernel.symbols["work"]
@@ -239,7 +244,8 @@ def test_call_sites_are_left_alone(isa: str) -> None:
 
 
 def test_whoever_is_between_the_two_instructions_of_a_jump_is_moved() -> None:
-    """When the jump is taken out: a CPU, and a saved word; to where the jump would have led."""
+    """When the jump is removed, a CPU's pc and a saved word in it are moved to the target of the
+    jump."""
     machine = FakeMachine("riscv64")
     start, _ = machine.kernel.symbols["work"]
     before, goal = machine.text, start + 0x100000

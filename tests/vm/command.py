@@ -1,6 +1,6 @@
-"""Runs of the kinst command itself, as a user starts it, and what they leave behind.
+"""Runs of the kinst command as a user starts it, and the processes and files that they leave.
 
-Every run's environment carries a mark of its own, by which its QEMU is found again in /proc.
+Every run has its own mark in its environment, by which its QEMU is found in /proc.
 """
 
 from __future__ import annotations
@@ -20,24 +20,30 @@ from pathlib import Path
 
 MARK = "KINST_TEST_MARK"
 KINST = Path(sys.executable).with_name("kinst")
-# Each site as it is planted by itself.
+# Each site planted by itself, not in a run.
 ALONE = ("-x", "plant=no-chain")
-# The machine may be shared: a run that hangs is one that takes this long.
+# Long enough for a shared machine: only a hang takes longer.
 SECONDS = 600.0
 TAKEN_DOWN = 10.0  # seconds
-# QEMU leaves one of some hundred guests standing in its boot: what kinst says then is of no test's
-# concern (tests/machines/vm/test_machine.py has one of its own).
+# About one guest in some hundred hangs during boot in QEMU.  No test checks kinst's message about
+# that, except one in tests/machines/vm/test_machine.py.
 _AGAIN = re.compile(r"^kinst: the guest hung during boot; restarting it\n", re.M)
-# dmesg -r puts <priority> before each line: facility * 8 + level, 4 is warning, 0 the worst.
+# dmesg -r puts <priority> before each line: facility * 8 + level; 4 is warning, 0 the worst.
 _LOGGED = re.compile(r"^<(\d+)>(.*)$", re.M)
-# Bytes, disassembly, the way or reason, and the source line where it is known.
+# Bytes, disassembly, the way or reason, and the source line if known.
 _BITS = re.compile(r"^([0-9a-f]{2}(?: [0-9a-f]{2})*) +(.*?) {2,}(\S.*?)(?: {2,}\S+:\d+)?$")
 
 
 @dataclass(frozen=True)
 class Result:
-    """status: exit status.  out: what kinst wrote with -o.  guest: what the guest's command
-    printed.  err: the messages on stderr."""
+    """Outcome of a run.
+
+    Attributes:
+        status: exit status.
+        out: text that kinst wrote with -o.
+        guest: output of the guest's command.
+        err: messages on stderr.
+    """
 
     status: int
     out: str
@@ -50,7 +56,7 @@ class Result:
 
 
 class Running:
-    """A kinst that was started and not waited for."""
+    """A running kinst process."""
 
     def __init__(
         self,
@@ -60,7 +66,7 @@ class Running:
         env: Mapping[str, str] | None = None,
         boots: bool = True,
     ) -> None:
-        """boots: it starts a guest, so the arguments about it are added."""
+        """Start kinst; `boots` adds the arguments for a guest."""
         self.mark = uuid.uuid4().hex
         self._folder = tempfile.TemporaryDirectory(prefix="kinst-e2e-")
         here = Path(self._folder.name)
@@ -86,7 +92,7 @@ class Running:
         return Result(-1, _text(self._out), _text(self._guest), _text(self._err))
 
     def until(self, true: Callable[[Result], object], seconds: float = SECONDS) -> Result:
-        """Wait until what it has written so far fulfils a condition."""
+        """Wait until the output so far fulfils a condition."""
         end = time.monotonic() + seconds
         while True:
             over = self.process.poll() is not None
@@ -97,8 +103,10 @@ class Running:
             time.sleep(0.02)
 
     def result(self, seconds: float = SECONDS) -> Result:
-        """Wait for its end.  There is no QEMU of it any more then; where a signal has ended it, the
-        kernel, which kills QEMU with it, may be taking it down."""
+        """Wait until kinst ends, and check that its QEMU has ended.
+
+        If a signal ended kinst, the kernel kills QEMU too, which may take a moment.
+        """
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -134,7 +142,7 @@ def kinst(
 
 
 def marked(mark: str) -> list[int]:
-    """QEMUs with this mark in their environment or command line."""
+    """Return the QEMU processes with this mark in their environment or command line."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
@@ -151,14 +159,18 @@ def marked(mark: str) -> list[int]:
 
 
 def counts(out: str) -> dict[tuple[str, ...], int]:
-    """The rows of printed aggregations with plain numbers, by their keys."""
+    """Return the rows of printed aggregations with plain numbers, by key."""
     rows = [line.split() for line in out.splitlines()]
     return {tuple(row[:-1]): int(row[-1]) for row in rows if row and row[-1].lstrip("-").isdigit()}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One instruction as -l -v shows it.  way: jump, trap, stop, or refused: and why."""
+    """One instruction in the output of -l -v.
+
+    Attributes:
+        way: jump, trap, stop, or "refused" with the reason.
+    """
 
     function: str
     offset: int
@@ -176,7 +188,7 @@ class Row:
 
 
 def listed(out: str) -> list[Row]:
-    """The instructions of kinst probes in the output of -l -v."""
+    """Return the instructions of kinst probes in the output of -l -v."""
     rows, lines = [], out.splitlines()
     for above, below in itertools.pairwise(lines):
         if below.startswith("\t") and (found := _BITS.match(below.strip())):
@@ -189,8 +201,11 @@ def listed(out: str) -> list[Row]:
 
 
 def list_functions(*functions: str) -> dict[str, list[Row]]:
-    """Every instruction of some functions, in order of address, with the way in which each would be
-    planted by itself (boots a guest)."""
+    """Return every instruction of some functions by address, each with the way of planting it by
+    itself.
+
+    Boots a guest.
+    """
     words = [word for f in functions for word in ("-n", f"kinst::{f}:")]
     found: dict[str, list[Row]] = {f: [] for f in functions}
     for row in listed(kinst("-l", "-v", *ALONE, *words).good().out):
@@ -199,19 +214,20 @@ def list_functions(*functions: str) -> dict[str, list[Row]]:
 
 
 def guest_script(folder: Path, name: str, text: str) -> Path:
-    """A shell script to be put into the guest with --copy."""
+    """Return a shell script that --copy puts into the guest."""
     path = folder / name
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
 
 
-# What a guest says when its host is too busy to run it in time: that is not about tracing.
+# Messages of a guest whose host is too busy to run it in time; they have nothing to do with
+# tracing.
 _LATE = re.compile(r"hrtimer: interrupt took \d+ ns|clocksource: .*watchdog.*")
 
 
 def warnings(log: str) -> list[str]:
-    """The lines of level warning or worse, without their times."""
+    """Return the lines of level warning or worse, without times."""
     return [
         re.sub(r"^\[ *[\d.]+\] ", "", text)
         for priority, text in _LOGGED.findall(log)

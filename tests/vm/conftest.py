@@ -1,5 +1,8 @@
-"""What the end-to-end tests share.  One guest says which function read(2) of /dev/zero reaches,
-and how the instructions on its path are planted; it is booted once for all tests."""
+"""Fixtures of the end-to-end tests.
+
+One guest, booted once for all tests, shows which function read(2) of /dev/zero reaches, and how
+the instructions on its path are planted.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ READ_PATH = ("ksys_read", "vfs_read", "rw_verify_area", "__fdget_pos", "__fget_l
 
 @pytest.fixture(scope="session")
 def reads(prepared: Prepared, guest_program: Callable[[str], Path]) -> Path:
-    """The program that calls read(2) on /dev/zero exactly N times."""
+    """Return the program that calls read(2) on /dev/zero exactly N times."""
     return guest_program("reads")
 
 
 @pytest.fixture(scope="session")
 def read_function(reads: Path) -> str:
-    """Whichever of the driver's two read functions this kernel calls for read(2).
+    """Return which of the driver's two read functions this kernel calls for read(2).
 
-    Which one it is shows in the guest: 7 reads are made, and one of them is entered 7 times.
+    The guest shows which: the program makes 7 reads, and one of the functions is entered 7 times.
     """
     program = "kinst::read_zero:0, kinst::read_iter_zero:0 { @[probefunc] = count(); }"
     found = counts(kinst("-q", "-n", program, "-c", "reads 7", copy=[reads]).good().out)
@@ -37,13 +40,13 @@ def read_function(reads: Path) -> str:
 
 @pytest.fixture(scope="session")
 def read_path(read_function: str) -> dict[str, list[Row]]:
-    """The instructions of the functions that a read(2) of /dev/zero goes through."""
+    """Return the instructions of the functions that a read(2) of /dev/zero executes."""
     return list_functions(read_function, *READ_PATH)
 
 
 @pytest.fixture(scope="module", params=ISAS)
 def guest(request: pytest.FixtureRequest, program_for: Callable[[str, str], Path]) -> Guest:
-    """A guest of each instruction set."""
+    """Return a guest of each instruction set."""
     kernel = prepared_kernel(request.param)
     if kernel is None:
         pytest.fail(f"no {request.param} kernel is there: run `make setup-all`")

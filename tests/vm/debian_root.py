@@ -1,7 +1,8 @@
 """A Debian root file system with systemd, as a disk image, made by debootstrap(8) on first use.
 
-One of another instruction set is unpacked, not installed: its configuration (/etc) is that of this
-machine's own, which is the same but for what no boot needs.  Root is logged in on the console.
+For another instruction set than this machine's, packages are unpacked, not installed; their
+configuration (/etc) is copied from this machine's own image, which differs only in details that no
+boot needs.  Root is logged in on the console.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ ExecStart=-/sbin/agetty --autologin root --noclear --keep-baud console 115200 du
 
 
 def debian_image(isa: str) -> Path:
-    """The image, ext4 without partitions.  Skips the test where there is no debootstrap, which only
-    root can run."""
+    """Return the image, ext4 without partitions.  Skip the test if there is no debootstrap, which
+    only root can run."""
     made = cache_folder() / "tests" / f"debian-{SUITES[isa]}-{isa}.img"
     if made.exists():
         return made
@@ -46,19 +47,21 @@ def debian_image(isa: str) -> Path:
 
 
 def installed(folder: Path, packages: Sequence[str]) -> None:
-    """A minimal Debian of this machine's instruction set and these packages, in a new folder."""
+    """Install a minimal Debian of this machine's instruction set, with these packages, in a new
+    folder."""
     include = ",".join(("systemd-sysv", *packages))
     _run("debootstrap", "--variant=minbase", f"--include={include}", SUITES[NATIVE], str(folder))
 
 
 def image_of(folder: Path, image: Path, size: str) -> None:
-    """An ext4 of this size ("1G") with a folder's files, without what apt has kept."""
+    """Return an ext4 image of this size ("1G") with a folder's files, without apt's caches."""
     shutil.rmtree(folder / "var/cache/apt/archives", ignore_errors=True)
     _run("mke2fs", "-q", "-t", "ext4", "-d", str(folder), str(image), size)
 
 
 def log_in(folder: Path) -> None:
-    """Root on /dev/console, which needs no udev, as the serial ports' own service does."""
+    """Log root in on /dev/console, which needs no udev, as the service of the serial ports
+    does."""
     (folder / "etc/hostname").write_text("debian\n")
     for name in ("passwd", "shadow"):
         path = folder / "etc" / name
@@ -76,7 +79,7 @@ def log_in(folder: Path) -> None:
 
 
 def _unpacked(isa: str) -> Path:
-    """A folder with all packages of a minimal Debian."""
+    """Unpack all packages of a minimal Debian into a folder, and return it."""
     folder = cache_folder() / "tests" / f"debian-{isa}"
     if (folder / "etc/shadow").exists():
         return folder

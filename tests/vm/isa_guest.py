@@ -1,4 +1,4 @@
-"""Guests of every instruction set: what the contract tests run kinst on."""
+"""Guests of every instruction set, for the contract tests."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from tests.vm.command import ALONE, Result, Row, kinst, listed
 
 @dataclass(frozen=True)
 class Guest:
-    """What one instruction set is tested with."""
+    """Guest, kernel and programs for the tests of one instruction set."""
 
     isa: str
     kernel: Prepared
     program: Callable[[str, str], Path]
-    asked: str = ""  # as --kernel takes it, for another kernel than the usual one
+    asked: str = ""  # as --kernel takes it, if not the usual kernel
 
     def trace(self, *arguments: str, copy: list[Path]) -> Result:
         chosen = ("--kernel", self.asked) if self.asked else ()
         return kinst(f"--vm={self.isa}", *chosen, *arguments, copy=copy).good()
 
     def reads(self) -> Path:
-        """The program that calls read(2) on /dev/zero exactly N times."""
+        """Return the program that calls read(2) on /dev/zero exactly N times."""
         return self.program("reads", self.isa)
 
     def functions(self, names: Iterable[str]) -> list[str]:
-        """Those of the names that exactly one function of this kernel has (by nm)."""
+        """Return the names that exactly one function of this kernel has (by nm)."""
         times = _functions(self.kernel.debug)
         return [name for name in names if times[name] == 1]
 
     def rows(self, functions: Iterable[str], *options: str) -> dict[str, list[Row]]:
-        """Every instruction of some functions as -l -v lists it, in order of address, with the way
-        in which each would be planted by itself."""
+        """Return every instruction of some functions by address, as -l -v lists it, each with the
+        way of planting it by itself."""
         words = [word for f in functions for word in ("-n", f"kinst::{f}:")]
         found: dict[str, list[Row]] = {}
         for row in listed(self.trace("-l", "-v", *ALONE, *options, *words, copy=[]).out):

@@ -1,9 +1,10 @@
-"""The kernel's own kprobe events in a guest, told by tests/programs/kprobes.c.
+"""The kernel's own kprobe events in a guest, read by tests/programs/kprobes.c.
 
-What the events saw comes through perf, which takes it on all instruction sets.  tracefs' buffer
-does not on riscv64: a breakpoint's handler is in the context of an NMI there, and in that context
-the buffer of a kernel without CONFIG_ARCH_HAVE_NMI_SAFE_CMPXCHG, as Debian's 6.12 is, takes
-nothing; nor has such a kernel histogram triggers."""
+The program reads the events through perf, which works on all instruction sets.  tracefs' buffer
+does not work on riscv64: there a breakpoint's handler runs in NMI context, and in that context the
+buffer of a kernel without CONFIG_ARCH_HAVE_NMI_SAFE_CMPXCHG, as Debian's 6.12 is, takes nothing.
+Such a kernel has no histogram triggers either.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +15,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Seen:
-    """pid: of the command.  events: hits in it by the event's name, of those that could be set.
-    values: what the event called regs fetched, hit by hit."""
+    """Hits of kprobe events in one command.
+
+    Attributes:
+        pid: of the command.
+        events: hits by the event's name, for events that could be set.
+        values: values that the event called regs fetched at each hit.
+    """
 
     pid: str
     events: Mapping[str, int]
@@ -23,10 +29,11 @@ class Seen:
 
 
 def script(places: Mapping[str, str], command: str) -> str:
-    """Shell commands that set an event for each name at its place ("function+offset", with
-    arguments to fetch behind it) and run a command.
+    """Return shell commands that set an event for each name and run a command.
 
-    Without the kernel's jumps, which are longer than what kinst expects at its neighbours."""
+    Places are "function+offset", followed by the arguments to fetch.  The kernel's own jumps are
+    turned off: they are longer than the patches that kinst expects near its own.
+    """
     return "\n".join(
         [
             "echo 0 > /proc/sys/debug/kprobes-optimization 2>/dev/null",
@@ -38,7 +45,7 @@ def script(places: Mapping[str, str], command: str) -> str:
 
 
 def seen(printed: str) -> Seen:
-    """What kprobes printed among other things."""
+    """Return the output of kprobes, found among other output."""
     (pid,) = re.findall(r"^pid (\d+)$", printed, re.M)
     events = {name: int(n) for name, n in re.findall(r"^event (\w+) (\d+)$", printed, re.M)}
     fetched = re.findall(r"^regs ([0-9a-f ]+)$", printed, re.M)

@@ -1,4 +1,4 @@
-"""A guest that kinst did not start, behind QEMU's GDB stub."""
+"""A guest that kinst did not start, reached through QEMU's GDB stub."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kinst.kernels.fetch import Prepared
 from kinst.systems.linux.guest.initramfs import build
 from tests import second_boot
 
-# A guest of its own: after each sleep it makes 10 reads and says so on the console.
+# The guest's init: after each sleep it makes 10 reads and reports them on the console.
 INIT = """#!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox --install -s /bin
@@ -32,7 +32,7 @@ done
 
 @dataclass(frozen=True)
 class Machine:
-    """QEMU and its machine, and what the guest calls the first serial port."""
+    """A machine type of QEMU, and the guest's name of the first serial port."""
 
     command: str
     console: str
@@ -47,7 +47,11 @@ MACHINES = {
 
 @dataclass
 class Stub:
-    """address: as kinst's --gdb takes it."""
+    """A running guest.
+
+    Attributes:
+        address: as kinst's --gdb takes it.
+    """
 
     address: str
     console: Path
@@ -57,7 +61,7 @@ class Stub:
         return int(found[-1]) if found else 0
 
     def goes_on(self, seconds: float = 240.0) -> bool:
-        """Whether the guest does some more rounds from now on."""
+        """Return whether the guest does some more rounds from now on."""
         until, end = self.rounds() + 3, time.monotonic() + seconds
         while self.rounds() < until and time.monotonic() < end:
             time.sleep(0.1)
@@ -74,12 +78,16 @@ def free_port() -> int:
 def stub_guest(
     isa: str, prepared: Prepared, reads: Path, folder: Path, listen: str
 ) -> Iterator[Stub]:
-    """A guest of the ISA that runs for as long as the context; listen: unix or tcp."""
+    """Run a guest of the ISA while the context lasts.
+
+    Args:
+        listen: unix or tcp.
+    """
     machine = MACHINES[isa]
     init = folder / "init"
     init.write_text(INIT.replace("CONSOLE", machine.console))
     init.chmod(0o755)
-    # kinst's own /init is there too, but rdinit= names ours.
+    # kinst's own /init is there too, but rdinit= selects ours.
     initrd = folder / "initrd"
     initrd.write_bytes(build(prepared.busybox, {"/e2e-init": init, "/bin/reads": reads}))
     console = folder / "console"
@@ -91,7 +99,7 @@ def stub_guest(
     }[listen]
     argv = f"""{machine.command} -nodefaults -display none -no-reboot -m 512 -smp 2
         -serial file:{console} -gdb {chosen} -kernel {prepared.kernel} -initrd {initrd}""".split()
-    # The last is for amd64: a busy host is late with the ticks that its kernel looks for.
+    # The last is for amd64, whose kernel checks for timer ticks, which a busy host delivers late.
     append = f"console={machine.console} nokaslr panic=-1 rdinit=/e2e-init no_timer_check"
     stub = Stub(address, console)
 

@@ -1,8 +1,9 @@
-"""kinst's main job on a real amd64 guest: exact counts in each way of planting, what a clause sees,
-inline functions, fbt, the command of -c, warm starts, and the kernel's text as it was.
+"""kinst's main job on a real amd64 guest.
 
-`make test` runs this file and none other of tests/vm; all tests but the last three share one guest.
-The authority is the guest's program: it calls read(2) exactly so many times.
+Tests exact counts in each way of planting, what a clause sees, inline functions, fbt, the command
+of -c, warm starts, and that the kernel's text is restored.  `make test` runs only this file of
+tests/vm.  All tests but the last three share one guest.  The authority is the guest's program: it
+calls read(2) exactly so many times.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def machine(reads: Path) -> Iterator[Machine]:
 
 @pytest.fixture(scope="module")
 def once(machine: Machine) -> dict[str, str]:
-    """Offsets of the instructions of vfs_read that run once in each call, and how each would be
-    planted."""
+    """Return offsets of the instructions of vfs_read that run once in each call, each with the way
+    of planting it."""
     probes = machine.probes("kinst::vfs_read:")
     rows = [Row(p.function, int(p.name), p.code, p.text, p.way) for p in probes]
     return {str(row.offset): row.way for row in entry_line(rows)}
@@ -57,7 +58,7 @@ def counted(machine: Machine, program: str, plant: str = "", times: int = READS)
     [("", READS), ("no-chain", READS), ("no-run", READS), ("trap", READS), ("stop", 50)],
 )
 def test_counts_are_exact(machine: Machine, once: dict[str, str], plant: str, times: int) -> None:
-    """Jumps, runs and traps together as kinst chooses, and with each of the ways forced."""
+    """Jumps, runs and traps, as kinst chooses them and with each way forced."""
     assert {"jump", "run"} <= set(once.values())
     sites = ", ".join(f"kinst::vfs_read:{offset}" for offset in once)
     result = counted(machine, f"{sites} {OURS} {COUNT}", plant, times)
@@ -65,7 +66,7 @@ def test_counts_are_exact(machine: Machine, once: dict[str, str], plant: str, ti
 
 
 def test_a_clause_sees_registers_and_memory(machine: Machine) -> None:
-    """read(2) asks for one byte: rdx is 1.  Sums and keys are added up without a loss."""
+    """read(2) asks for one byte: rdx is 1.  Sums and keys are computed without a loss."""
     program = f"""
         kinst::vfs_read:5 {OURS} {{ @[execname, regs[R_RDX]] = sum(regs[R_RDX] + 2); hits++; }}
         END {{ printf("%d", hits); }}
@@ -82,7 +83,7 @@ def test_records_are_all_there(machine: Machine) -> None:
 
 
 def test_an_inline_function_is_entered_and_left(machine: Machine) -> None:
-    """ksys_read() begins with fdget_pos(), which the compiler has inlined there."""
+    """ksys_read() begins with fdget_pos(), which the compiler inlines there."""
     program = f"""
         kinst::fdget_pos:entry {OURS} {{ @in[probefunc] = count(); }}
         kinst::fdget_pos:return {OURS} {{ @out[probefunc] = count(); }}
@@ -93,7 +94,7 @@ def test_an_inline_function_is_entered_and_left(machine: Machine) -> None:
 
 
 def test_a_function_is_entered_and_returns(machine: Machine) -> None:
-    """Its arguments and its value: one byte is asked for, and one is read."""
+    """Argument and return value: one byte is asked for, and one is read."""
     program = f"""
         fbt::vfs_read:entry {OURS} {{ @in[args[2]] = count(); }}
         fbt::vfs_read:return {OURS} {{ @out[args[1]] = count(); }}
@@ -110,7 +111,7 @@ def test_the_command_and_its_status(machine: Machine) -> None:
 
 
 def boot_of(machine: Machine) -> bytes:
-    """What the kernel said while it booted, with the times of that boot."""
+    """Return the guest's kernel messages during boot, with their times."""
     return machine.run("BEGIN { }", "dmesg | head -n 150").output
 
 
@@ -122,7 +123,7 @@ def test_a_second_guest_goes_on_from_where_the_first_had_booted(
 
 
 def test_the_text_is_as_before(reads: Path) -> None:
-    """By the command, as a user types it."""
+    """Run the command as a user types it."""
     program = f"kinst::vfs_read: {OURS} {COUNT}"
     done = command.kinst("-v", "-n", program, "-c", f"reads {READS}", copy=[reads]).good()
     assert "kinst: kernel text is as before (" in done.err
@@ -132,7 +133,7 @@ def test_the_text_is_as_before(reads: Path) -> None:
 def test_a_guest_that_runs_already_is_traced(
     prepared: Prepared, reads: Path, tmp_path: Path
 ) -> None:
-    """--attach: exact counts, and the guest runs on."""
+    """--attach counts exactly, and the guest runs on."""
     begun = 'tick-100ms { printf("begun\\n"); }'
     program = f"kinst::vfs_read:0 {OURS} {{ @[execname] = count(); }} {begun}"
     with attach_guest("pc", prepared, reads, tmp_path) as vm:

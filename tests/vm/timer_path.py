@@ -1,6 +1,8 @@
-"""A program whose probes leave a machine no time: all instructions of the timer interrupt's path,
-or of other functions, with a clause that takes far longer than a tick lasts when it runs at each of
-them."""
+"""A program whose probes leave a machine no time.
+
+It plants all instructions of the timer interrupt's path, or of other functions, with a clause that
+takes far longer at each of them than the time between two ticks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ SEARCHES = 60  # of a string of 150 characters, in each firing
 
 
 def endless(path: tuple[str, ...] = PATH) -> str:
-    """Expensive, and without any error.  path: functions."""
+    """Return a clause that is expensive but raises no error.
+
+    Args:
+        path: functions to plant.
+    """
     searches = [f'this->n{k} = index(this->text, "zz{k}");' for k in range(SEARCHES)]
     found = " + ".join(f"this->n{k}" for k in range(SEARCHES))
     text = f'this->text = strjoin("{"0123456789" * 14}", execname);'
