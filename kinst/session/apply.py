@@ -1,4 +1,4 @@
-"""Stage: a plan is written into the machine, and taken out again, whatever happens in between.
+"""Stage: write a plan into the machine, and take it out again, whatever happens in between.
 
 Tested by tests/fake/test_runs.py and tests/session/test_trapped_cpu.py.
 """
@@ -23,25 +23,27 @@ from kinst.patch.plan import Plan, PlannedRuns
 from kinst.session.values import EnabledSite, StartedMachine, TracePlan
 
 BOOT_AGAIN = "the traced kernel should be booted again"
-MOST_PLACES = 5  # that one message names
-FEW = 1000  # patches that are read and written one by one
-JOINED = 64  # bytes of text between two patches that are written as they are, to write once
+MOST_PLACES = 5  # addresses that one message names
+FEW = 1000  # up to so many patches are read and written one by one
+JOINED = 64  # patches at most so many bytes apart are written at once, with the text between them
 
 
 class Planted(Protocol):
-    """A plan in a machine.
+    """Plan that is in a machine.
 
     Attributes:
-        hidden: call sites that the kernel's own tracer is kept off for good, since it is in use.
+        hidden: call sites that stay closed to the kernel's own tracer, since it is in use.
     """
 
     hidden: int
 
     def plant(self) -> str:
-        """Write the patches.  Returns which runs are planted as single sites, and why, in a
-        sentence; "" for none.
+        """Write the patches.
 
-        Raises KinstError, with nothing written, if the live text is not what was planned on."""
+        Returns a sentence that says which runs are planted as single sites, and why; "" for none.
+
+        Raises KinstError, with nothing written, if the live text differs from the planned one.
+        """
         ...
 
     def stopped_at(self, address: int) -> Sequence[EnabledSite]:
@@ -49,14 +51,15 @@ class Planted(Protocol):
         ...
 
     def unplant(self) -> str:
-        """Undo everything, and say how the text compares to what it was ("" without patches).
+        """Undo everything, and say how the text compares to the text before ("" without patches).
 
-        Raises TargetError that says what may remain in the kernel if it cannot be undone."""
+        Raises TargetError that says what may remain in the kernel if it cannot be undone.
+        """
         ...
 
 
 def apply(plan: TracePlan, machine: StartedMachine) -> Planted:
-    """Write all but the patches, which plant() writes."""
+    """Write everything but the patches, which plant() writes."""
     fill(plan)
     planter = machine.target.planter
     if planter is not None:
@@ -84,18 +87,18 @@ def fill(plan: TracePlan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LiveText:
-    """The kernel's text at one moment: bytes from `address` on."""
+    """Text of the kernel at one moment: bytes from `address` on."""
 
     address: int
     data: bytes
 
     def holds(self, patches: Patches) -> Bools:
-        """Which patches lie in it; modules lie outside of the kernel's own text."""
+        """Return which patches lie in this text; modules lie outside of the kernel's own text."""
         start = self.offsets(patches)
         return (start >= 0) & (start + patches.size <= len(self.data))
 
     def offsets(self, patches: Patches) -> I64:
-        """Where in it the patches lie."""
+        """Return the offsets of the patches in this text."""
         return (patches.address - np.uint64(self.address)).view(np.int64)
 
 
@@ -103,7 +106,7 @@ NO_TEXT = LiveText(0, b"")
 
 
 def compared(before: LiveText, after: LiveText) -> str:
-    """Say how the kernel's text compares to what it was."""
+    """Say how the kernel's text compares to the text before."""
     size = len(before.data)
     if before.data == after.data:
         return f"kernel text is as before ({size} bytes compared)"
@@ -121,34 +124,42 @@ def _read_text(machine: StartedMachine) -> LiveText:
 
 
 class PlantedStopped:
-    """A plan in a machine that stops to be planted.
+    """Plan in a machine that stops to be planted.
 
-    If the machine can be read while it runs, all of its text is read then; while it is stopped only
-    the text around a few patches is read."""
+    If the machine can be read while it runs, all of its text is read then.  While it is stopped,
+    only the text around a few patches is read.
+    """
 
     def __init__(self, plan: TracePlan, machine: StartedMachine) -> None:
         self._plan = plan
         self._machine = machine
         self._target = machine.target
         self._before = NO_TEXT
-        self._brief = machine.target.abilities.reads_running  # it is to stand for a short time
+        # It is to be stopped only for a short time.
+        self._brief = machine.target.abilities.reads_running
         self._patches = NO_PATCHES
         self._hooks = NO_PATCHES
         self._exits = NO_PATCHES
-        self._steps: dict[int, int] = {}  # into jumps of two instructions: to where they lead
+        # The second instruction of each jump that has two, and where the jump leads.
+        self._steps: dict[int, int] = {}
         self._claimed: Sequence[tuple[int, bytes]] = ()
         self._unloaded = ""  # what became of patches in modules
         self._stops: dict[int, list[EnabledSite]] = {}
         self.hidden = 0
 
     def _text_for(self, patches: Patches) -> LiveText:
-        """Return the text now.  For a few patches in a machine that is to stand for a short time
-        return none: those are read one by one, like those in modules."""
+        """Return the text now.
+
+        For few patches in a machine that is to be stopped only for a short time, return no text:
+        they are read one by one, like those in modules.
+        """
         return NO_TEXT if self._brief and len(patches) <= FEW else _read_text(self._machine)
 
     def _differs(self, text: LiveText, patches: Patches, expected: bytes) -> Bools:
-        """Return at which patches the bytes are not the expected ones (laid out as Patches.new and
-        old are)."""
+        """Return the patches at which the bytes are not the expected ones.
+
+        The expected bytes are laid out as Patches.new and Patches.old are.
+        """
         inside = text.holds(patches)
         there = patches.take(np.flatnonzero(inside))
         size = there.size
@@ -163,8 +174,11 @@ class PlantedStopped:
         return wrong
 
     def _writes(self, text: LiveText, patches: Patches, data: bytes) -> list[tuple[int, bytes]]:
-        """Return writes of data (laid out as Patches.new and old are) at the places of patches: few
-        and large, with the bytes of `text` between near ones."""
+        """Return writes of `data` to the addresses of patches: few and large ones.
+
+        A write has the bytes of `text` between near patches.  `data` is laid out as Patches.new and
+        Patches.old are.
+        """
         inside = text.holds(patches)
         there = patches.take(np.flatnonzero(inside))
         start, size = text.offsets(there), there.size
@@ -233,19 +247,23 @@ class PlantedStopped:
         live = pointers_into(self._target, ranges)
         if live is None:
             return np.ones(len(runs), np.bool_)
-        # A thread may be there, or in code that leads back there.
+        # A thread may be in a run, or in code that leads back into it.
         live = with_ways_back(live, ended)
         wrong = np.isin(insides, live)
         before = np.concatenate([[0], np.cumsum(wrong)])
         entered: Bools = before[runs.inside_at[1:]] > before[runs.inside_at[:-1]]
         step = self._machine.isa.RUN_STEP
-        # What is at a jump's second instruction when it is taken out must have come by the first.
+        # A thread at a jump's second instruction when the jump is taken out must have come by the
+        # first.
         return entered | np.isin(starts + np.uint64(step), live) if step else entered
 
     def _steps_of(self, runs: PlannedRuns, entered: Bools) -> dict[int, int]:
-        """Map the second instruction of each jump that has one to where the jump leads.  No word of
-        memory was that address before, inside of a run: one that is when the jumps are taken out is
-        the program counter of a thread that had come so far."""
+        """Map the second instruction of each jump that has one to the jump's target.
+
+        When the jumps were written, no word of memory was that address.  So a word that is that
+        address when they are taken out is the program counter of a thread that came by the first
+        instruction.
+        """
         step = self._machine.isa.RUN_STEP
         if not step:
             return {}
@@ -280,8 +298,9 @@ class PlantedStopped:
     def unplant(self) -> str:
         """Stop the machine, and undo everything.
 
-        What fails is tried once more, whatever was raised: no memory, a second Ctrl-C.  An error
-        other than TargetError is raised after all is undone."""
+        A step that fails is tried once more, whatever was raised: no memory, a second Ctrl-C.  An
+        error other than TargetError is raised after all is undone.
+        """
         torn: BaseException | None = None
         try:
             return self._undo()
@@ -300,7 +319,7 @@ class PlantedStopped:
             raise TargetError(f"{error.message}{remains}", hint) from error
 
     def _remains(self) -> str:
-        """Say what of kinst may be left in the kernel, for the end of a message; "" for nothing."""
+        """Say what kinst may have left in the kernel, for the end of a message; "" for nothing."""
         hooks = self._hooks.address.tolist()
         places = [*self._patches.address.tolist(), *hooks, *self._stops]
         if not places:
@@ -330,8 +349,11 @@ class PlantedStopped:
         return compared(self._before, _read_text(self._machine)) + self._unloaded
 
     def _restore_sites(self) -> str:
-        """Write the sites' original bytes back, and say what became of patches that are not there.
-        Afterwards no CPU is on its way to a hook."""
+        """Write the sites' original bytes back, and report the patches that were not there any
+        more.
+
+        Afterwards no CPU is on its way to a hook.
+        """
         patches = self._patches
         here = patches.take(np.flatnonzero(self._still_there(patches)))
         if self._steps:
@@ -346,14 +368,16 @@ class PlantedStopped:
         return f"; {gone} patches went with a module that was unloaded" if gone else ""
 
     def _restore(self, patches: Patches, text: LiveText) -> Patches:
-        """Write original bytes back.  Returns the patches that are there all the same."""
+        """Write original bytes back.  Returns the patches that are still there."""
         self._target.write_text(self._writes(text, patches, patches.old))
         after = self._text_for(patches) if text.data else text
         return patches.take(np.flatnonzero(self._differs(after, patches, patches.old)))
 
     def _still_there(self, patches: Patches) -> Bools:
-        """Return which patches are still there: not those in a module that was unloaded since,
-        where kinst must not write."""
+        """Return which patches are still there.
+
+        A patch in a module that has been unloaded since is not: kinst must not write there.
+        """
         there = self._before.holds(patches)
         for k in np.flatnonzero(~there).tolist():
             patch = patches[k]
@@ -363,20 +387,25 @@ class PlantedStopped:
 
 
 class PlantedRunning:
-    """A plan in a machine that never stands: patches are handed over, all or none, with the bytes
-    that must be there, and taken out by what put them in."""
+    """Plan in a machine that never stops.
+
+    The machine gets the patches, with the bytes that must be there before; it writes all or none,
+    and takes them out again.
+    """
 
     def __init__(self, plan: TracePlan, machine: StartedMachine, planter: Planter) -> None:
         self._plan = plan
         self._machine = machine
         self._planter = planter
         self._before = NO_TEXT
-        self._in = False  # the text
-        self.hidden = 0  # the kernel's own locks keep its tracer off
+        self._in = False  # whether the patches are in the text
+        self.hidden = 0  # the kernel's own locks keep its tracer away
 
     def plant(self) -> str:
-        """Write the sites' patches, and start the timers of samples.  There are no hooks.  The
-        machine sees to it that no thread is in the middle of a run."""
+        """Write the sites' patches, and start the timers of samples.
+
+        There are no hooks.  The machine makes sure that no thread is in the middle of a run.
+        """
         plan, code, samplers = self._plan.sites, self._plan.code, self._plan.samplers
         self._before = _read_text(self._machine)
         runs = plan.runs.patches
@@ -397,7 +426,7 @@ class PlantedRunning:
         return ""
 
     def stopped_at(self, address: int) -> Sequence[EnabledSite]:
-        """Return none: it never stops."""
+        """Return none: this machine never stops."""
         return ()
 
     def unplant(self) -> str:
@@ -426,13 +455,13 @@ def _need_none(left: Patches) -> None:
 
 
 def _insides(runs: PlannedRuns, which: Bools) -> U64:
-    """Return the instructions that the jumps of some runs lie over, but not at."""
+    """Return the instructions that the jumps of some runs cover, without the first of each run."""
     count = np.diff(runs.inside_at)[which]
     return runs.insides[ragged(runs.inside_at[:-1][which], count)]
 
 
 def _of_runs(runs: PlannedRuns, entered: Bools) -> Patches:
-    """Return one patch for each run or, if it is entered, those of its sites."""
+    """Return one patch for each run; for a run that is entered, the patches of its sites."""
     first, last = runs.instead_at[:-1][entered], runs.instead_at[1:][entered]
     return runs.patches.take(np.flatnonzero(~entered)) + runs.instead.take(
         ragged(first, last - first)

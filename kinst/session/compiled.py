@@ -1,4 +1,4 @@
-"""A program, parsed and checked: the first value of the path, which needs no machine.
+"""A parsed and checked program: the first value of the path, which needs no machine.
 
 Tested by tests/session/test_compile_once.py.
 """
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The programs of a request, parsed and checked.
+    """Programs of a request, parsed and checked.
 
     Attributes:
         texts: each text as given, with the indexes of its clauses.
         programs: the syntax tree of each text.
-        program: all of them, typed.
+        program: all programs as one, typed.
         plant: what -x plant= allows.
         trampolines: bytes for code.
         types: of the kernel, as the program was compiled with them.
         batch: seconds for which each batch of instructions is traced, 0 without batches.
-        only: "all": kinst's own processes in a guest are traced too; "command": nothing but the
-            command and its descendants; "": all but kinst's own processes.
+        only: "all" traces kinst's own processes in a guest too; "command" traces only the command
+            and its descendants; "" traces all but kinst's own processes.
     """
 
     texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
@@ -58,13 +58,15 @@ class Compiled:
 
     @cached_property
     def tree(self) -> tree.ProgramNode:
-        """All of them as one."""
+        """Syntax tree of all programs together."""
         return combine(self.programs)
 
     @property
     def wants_expansion(self) -> bool:
-        """Whether it has inline functions, source lines or local variables, which the kernel's
-        files explain."""
+        """Whether the program has inline functions, source lines or local variables.
+
+        The kernel's files explain these.
+        """
         return has_sugar(self.tree) or has_lines(self.tree) or has_locals(self.tree)
 
     @property
@@ -73,19 +75,24 @@ class Compiled:
 
     @cached_property
     def sizes(self) -> Sizes:
-        """Bytes of scratch that it needs, whatever its probes are."""
+        """Bytes of scratch that the program needs, whatever its probes are."""
         return sizes_of(self.options, self.program)
 
     @cached_property
     def strings(self) -> bytes:
-        """Its string constants, as the strings area has them."""
+        """String constants, as in the strings area."""
         return string_table(self.program)[1]
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeStability:
-    """description: attributes of the probe's name; arguments: of its args[], whose types are
-    `types`, as C spells them."""
+    """Stability of a probe.
+
+    Attributes:
+        description: attributes of the probe's name.
+        arguments: attributes of its args[].
+        types: types of its args[], as C spells them.
+    """
 
     description: Attributes
     arguments: Attributes
@@ -94,7 +101,12 @@ class ProbeStability:
 
 @dataclass(frozen=True, slots=True)
 class ProgramStability:
-    """The least stable of the probe descriptions and of the statements of one program."""
+    """Stability of one program.
+
+    Attributes:
+        descriptions: of the least stable of its probe descriptions.
+        statements: of the least stable of its statements.
+    """
 
     text: ProgramText
     descriptions: Attributes

@@ -1,4 +1,4 @@
-"""The counter blocks: one for each CPU, in reach of its per-CPU base register.
+"""Counter blocks: one for each CPU, in reach of its per-CPU base register.
 
 Tested by tests/session/test_place.py.
 """
@@ -16,17 +16,18 @@ from kinst.session.values import Counters, ScratchMemory, StartedMachine
 
 REACH = 1 << 31  # of a signed 32-bit displacement
 STEP = 64 << 20
-SLACK = 16 << 20  # of the reach, kept for the blocks themselves
-# Blocks must not have the page colour of the per-CPU base page, which kernel code touches all
-# the time (current, the stack canary): in a direct-mapped TLB, as QEMU's is, they would evict
-# each other at every hit.  Any distance does that is no multiple of 64 pages or so.
+SLACK = 16 << 20  # bytes of the reach, kept for the blocks themselves
+# Blocks must not have the page colour of the per-CPU base page, which kernel code uses all the time
+# (current, the stack canary): in a direct-mapped TLB, as QEMU's is, they would evict each other at
+# each hit.  Any distance works that is not near a multiple of 64 pages.
 COLOUR = 0x95000
 LINE = 64  # bytes of a cache line: blocks of different traces share none
 
 
 def share_counters(address: int, offset: int, block_size: int, room: int) -> Counters | None:
-    """Return one block for all CPUs, where the blocks of each CPU would be: for ISAs that add to
-    memory atomically.  None without counters.
+    """Return one counter block for all CPUs, where the blocks of each CPU would be.
+
+    It is for ISAs that add to memory atomically.  None without counters.
 
     Args:
         address: of scratch.
@@ -39,7 +40,7 @@ def share_counters(address: int, offset: int, block_size: int, room: int) -> Cou
 
 
 def _places(lowest: int, highest: int) -> Iterator[int]:
-    """Virtual addresses to try, beyond the highest base and then below the lowest."""
+    """Yield virtual addresses to try, above the highest base and then below the lowest."""
     for distance in range(STEP, REACH - SLACK, STEP):
         if highest + distance - lowest < REACH - SLACK:
             yield (highest + distance) & -LEAF
@@ -48,7 +49,9 @@ def _places(lowest: int, highest: int) -> Iterator[int]:
 
 
 def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
-    """Bytes of whole leafs for these CPUs' blocks: the first starts somewhere in its leaf."""
+    """Return the bytes of whole leafs for these CPUs' blocks; the first block starts inside a
+    leaf.
+    """
     span = max(bases) - min(bases) + block_size + LEAF
     return (span + LEAF - 1) & -LEAF
 
@@ -56,11 +59,15 @@ def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
 def map_counters(
     target: Planting, bases: tuple[int, ...], scratch_size: int, block_size: int
 ) -> Counters | None:
-    """Map the end of scratch so that every CPU finds a block of block_size bytes of its own at
-    one displacement from its base.
+    """Map the end of scratch so that each CPU finds its own block at one displacement from its
+    base.
 
-    bases: values of the per-CPU base register, in CPU order.  None where the bases lie too
-    close together or too far apart, or the page tables have no room near them.  Stopped.
+    The machine is stopped.  Return None if the bases are too close together or too far apart, or
+    the page tables have no room near them.
+
+    Args:
+        bases: values of the per-CPU base register, in CPU order.
+        block_size: bytes of each block.
     """
     if not bases or not block_size:
         return None
@@ -81,24 +88,26 @@ def map_counters(
 
 
 class CounterBlocks:
-    """The counter blocks of all traces of one machine.
+    """Counter blocks of all traces of one machine.
 
     The room after scratch is mapped for the first trace that counts.  In a machine that is planted
-    while it runs, it receives what is gathered from memory that each CPU is lent.  Each trace has
-    blocks of its own: a thread that was preempted in a counting trampoline may go on after its
-    trace has ended, and counts without looking at anything.  A trace's room is used again once no
-    thread can be in its code (release()).
+    while it runs, each CPU counts in memory that the kernel allocated, and kinst copies the counts
+    to this room.  Each trace has blocks of its own: a thread that was preempted in a counting
+    trampoline may go on after its trace has ended, and counts without a check.  A trace's room is
+    used again once no thread can be in its code (release()).
     """
 
     def __init__(self, machine: StartedMachine) -> None:
         self._machine = machine
         self._first: Counters | None = None  # offsets are from the start of all scratch
-        self._used: list[tuple[int, int]] = []  # bytes [low, high) of each CPU's room, of traces
+        # Bytes [low, high) of each CPU's room that traces use.
+        self._used: list[tuple[int, int]] = []
         self._limit = 0
 
     def place(self, memory: ScratchMemory, block_size: int, more: int = 0) -> Counters | None:
         """Return blocks of block_size bytes, and `more` if there is room; None if there can be
-        none."""
+        none.
+        """
         if more and block_size:
             larger = self.place(memory, block_size + more)
             if larger is not None:
@@ -114,7 +123,7 @@ class CounterBlocks:
         return Counters(self._first.displacement + at, offsets, block_size)
 
     def _free(self, size: int) -> int | None:
-        """Return where in each CPU's room so many bytes are free; None for nowhere."""
+        """Return where so many bytes are free in each CPU's room; None if they are nowhere."""
         at = 0
         for low, high in (*self._used, (self._limit, self._limit)):
             if at + size <= low:
@@ -123,12 +132,14 @@ class CounterBlocks:
         return None
 
     def has_room(self, size: int) -> bool:
-        """Whether there is room for blocks of so many bytes, or that is not known yet."""
+        """Return whether there is, or may be, room for blocks of so many bytes."""
         return self._first is None or self._free(size) is not None
 
     def keep(self, counters: Counters | None) -> tuple[int, int]:
-        """Keep what was placed last from being used again.  Returns the bytes [low, high) of each
-        CPU's room, for release()."""
+        """Keep the blocks that were placed last from being used again.
+
+        Returns the bytes [low, high) of each CPU's room, for release().
+        """
         if counters is None or self._first is None:
             return 0, 0
         at = counters.displacement - self._first.displacement
@@ -137,7 +148,7 @@ class CounterBlocks:
         return own
 
     def release(self, own: tuple[int, int], view: memoryview) -> None:
-        """Free what keep() returned, and zero it.  view: of all scratch."""
+        """Free the bytes that keep() returned, and zero them.  view: of all scratch."""
         if self._first is None or own not in self._used:
             return
         self._used.remove(own)
@@ -146,7 +157,7 @@ class CounterBlocks:
             view[offset + low : offset + high] = bytes(high - low)
 
     def start_again(self) -> None:
-        """Free all: no thread is in any trace's code any more, and all counters are zero."""
+        """Free all blocks: no thread is in any trace's code any more, and all counters are zero."""
         self._used = []
 
     def _map(self, memory: ScratchMemory, block_size: int) -> None:

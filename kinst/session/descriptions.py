@@ -1,4 +1,4 @@
-"""Probe descriptions: which probes they mean, and what to type instead of one that means none.
+"""Probe descriptions: which probes they mean, and what to type instead of one that matches none.
 
 Tested by tests/session/test_enable.py and tests/dlang/vocabulary/test_other_tracers.py.
 """
@@ -25,9 +25,11 @@ _GLOB = re.compile(r"[*?\[]")
 def wants_kernel(
     patterns: Sequence[ProbePattern], providers: Mapping[str, Provider], *, fired: bool
 ) -> bool:
-    """Whether any of these descriptions can mean a probe of a traced kernel or, if they are to be
-    fired, one that samples its CPUs (profile-N).  One that a provider without a kernel says it
-    cannot make does not."""
+    """Return whether any of these descriptions needs a traced kernel.
+
+    A description needs one if it can mean a probe of it or, if it is to be fired, a probe that
+    samples its CPUs (profile-N).  A description that a provider refuses without a kernel does not.
+    """
     for pattern in patterns:
         try:
             found = expand(pattern, providers, None)
@@ -42,16 +44,17 @@ def wants_kernel(
 def expand(
     pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None
 ) -> list[Found]:
-    """Return every probe that a description means, each once, in the providers' order.
+    """Return each probe that a description means once, in the providers' order.
 
-    An id means one of the probes that are there without being asked for, as -l numbers them."""
+    An id means one of the probes that exist without a description, as -l numbers them.
+    """
     return list(matching(pattern, providers, kernel))
 
 
 def matching(
     pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None
 ) -> Iterator[Found]:
-    """Yield those probes one by one, as they are asked for."""
+    """Yield the probes that a description means, one by one."""
     if pattern.id:
         yield from listed(providers)[pattern.id - FIRST_ID : pattern.id - FIRST_ID + 1]
         return
@@ -69,11 +72,11 @@ def gaps_in(probes: Iterable[Probe], kernel: Kernel) -> Sequence[Gap]:
 def check_providers(
     programs: Sequence[tree.ProgramNode], providers: Mapping[str, Provider]
 ) -> None:
-    """Check that descriptions name providers that there are, before anything else in a program.
+    """Check that descriptions name existing providers, before anything else in a program.
 
-    What a clause does cannot be checked without its probe.  Raises DError D_PDESC_ZERO for the
-    first description of a provider that neither kinst nor the program has, or that has the form
-    of another language.
+    The actions of a clause cannot be checked without its probe.  Raises DError D_PDESC_ZERO for the
+    first description of a provider that neither kinst nor the program has, or that has the form of
+    another language.
     """
     declared = {
         item.name for program in programs for item in program.items
@@ -107,8 +110,10 @@ def check_descriptions(program: typed.TypedProgram, providers: Mapping[str, Prov
 
 
 def shifted(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
-    """A hint for kinst:vfs_read:19 and kinst:vfs_read, where fields are missing, so that what is
-    meant as a provider is none."""
+    """Return a hint for a description with a field left out, such as kinst:vfs_read:19.
+
+    With fewer than four fields, a provider's name is taken for a module or a function.
+    """
     if pattern.provider or pattern.id:
         return ""
     if pattern.module in providers:
@@ -121,7 +126,7 @@ def shifted(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
 
 
 def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None) -> str:
-    """A hint for a description that means nothing: how probes are named."""
+    """Return a hint for a description that matches nothing: how probes are named."""
     if pattern.id:
         return "kinst -l lists those with numbers"
     if pattern.provider not in providers and (meant := probe_hint(pattern)):
@@ -144,7 +149,7 @@ def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Ker
 
 
 def _exactly(pattern: ProbePattern, kernel: Kernel) -> Sequence[Function]:
-    """The function, with its parts, that a description without globs names, or nothing."""
+    """Return the function that a description without globs names, with its parts, or nothing."""
     if any(c in pattern.function + pattern.module for c in "*?["):
         return ()
     with suppress(KinstError):

@@ -1,6 +1,7 @@
-"""Stage: the parts of D that debug information explains become plain clauses.
+"""Stage: parts of D that debug information explains become plain clauses.
 
-They are kinst::F:entry and kinst::F:return of inline functions, source lines, and locals->NAME.
+These parts are kinst::F:entry and kinst::F:return of inline functions, source lines, and
+locals->NAME.
 
 Tested by tests/image/dwarf/test_locals.py and tests/fake.
 """
@@ -40,11 +41,11 @@ from kinst.sugar.expand import expand as expand_inline
 from kinst.sugar.lines import SourceFile, SourceLine, expand_lines, has_lines
 from kinst.sugar.locals import MatchedInstruction, expand_locals, has_locals
 
-NEAR = 3  # lines with code that are named when the wanted one has none
+NEAR = 3  # lines with code that a message names if the wanted line has none
 MOST_NAMES = 8  # variables that a message lists
-FAR = 400  # instructions that are looked at for one where a variable lives
+FAR = 400  # instructions that are searched for one at which a variable lives
 
-# At an instruction: (register's D name, offset) of the canonical frame address, or None.
+# From an instruction to the canonical frame address: (register's D name, offset), or None.
 FrameAddress = Callable[[int], tuple[str, int] | None]
 
 
@@ -56,7 +57,10 @@ def expand(
     target_pid: int = 0,
 ) -> Compiled:
     """Replace $target by a process id, and inline functions, source lines and local variables by
-    plain clauses.  The changed program is checked once more.  Raises DError."""
+    plain clauses.
+
+    The changed program is checked once more.  Raises DError.
+    """
     system, images, programs = machine.system, machine.images, compiled.programs
     if target_pid:
         programs = parse_request(
@@ -89,11 +93,14 @@ def expanded(
     *,
     zero: bool = False,
 ) -> tuple[tree.ProgramNode, ...]:
-    """The programs with every such description and variable replaced.
+    """Return the programs with each such description and variable replaced.
 
-    types: of the kernel.  images: without debug information every function of the kernel is a plain
-    one.  zero: descriptions that mean nothing are left out (-Z).  Raises DError at a description
-    that means nothing, and at a variable that cannot be read.
+    Args:
+        types: of the kernel.
+        images: without debug information, each function of the kernel is a plain one.
+        zero: descriptions that match nothing are left out (-Z).
+
+    Raises DError at a description that matches nothing, and at a variable that cannot be read.
     """
     if any(map(has_lines, programs)):
         lines = SourceLines(images, kernel)
@@ -127,15 +134,17 @@ def expanded(
 
 
 class SourceLines:
-    """Lines of functions of the kernel proper, and of its modules by their debug files."""
+    """Source lines of functions of the kernel proper, and of its modules by their debug files."""
 
     def __init__(self, images: LoadedImages, kernel: Kernel) -> None:
         self._images = images
         self._kernel = kernel
 
     def at(self, function: Function, address: int) -> str:
-        """file:line of an instruction, or "" where that is not known.  Raises KinstError for
-        damaged debug information, and where there is none."""
+        """Return file:line of an instruction, or "" if it is not known.
+
+        Raises KinstError if debug information is damaged or missing.
+        """
         image = self._images.of(function.module)
         if image is None:
             return ""
@@ -156,7 +165,7 @@ class SourceLines:
     def _ranges(
         self, image: LoadedImage, function: Function, line: SourceLine
     ) -> Sequence[tuple[int, int]]:
-        """The linked addresses that a line means in a function: [low, high) of instructions."""
+        """Return the instructions of a line in a function, as linked addresses [low, high)."""
         die, lines = self._die(image, function), image.debug.lines
         file = line.file or Path(die.decl_file).name
         ranges = _line_ranges(image, die.unit, file, line.number, die.ranges, every=line.every)
@@ -170,8 +179,10 @@ class SourceLines:
         )
 
     def find_file(self, file: SourceFile) -> Sequence[ProbePattern]:
-        """The functions of a file, or the instructions of one of its lines, as descriptions.
-        Raises KinstError where there is none."""
+        """Return descriptions of a file's functions, or of the instructions of one of its lines.
+
+        Raises KinstError if there are none.
+        """
         image = self._images.of(file.module or KERNEL)
         if image is None or not image.debug.has_dwarf:
             raise KinstError(f"no debug information tells the functions of {file.name}")
@@ -196,7 +207,7 @@ class SourceLines:
         found: dict[int, ProbePattern] = {}
         for address in filter(None, map(image.move, sorted(lows))):
             function = self._kernel.at(address)
-            # What only the boot ran is not there any more.
+            # Boot code is not in memory any more.
             if function is not None and self._kernel.beginning(function):
                 pattern = ProbePattern(of_instructions(), function.module, function.name)
                 found.setdefault(function.address, pattern)
@@ -205,8 +216,11 @@ class SourceLines:
     def _of_line(
         self, image: LoadedImage, declared: Sequence[FunctionDie], file: SourceFile
     ) -> Sequence[ProbePattern]:
-        """The line is in the last function that begins at it or before, of which there may be
-        several instances, and copies."""
+        """Return descriptions of the instructions of a line.
+
+        The line is in the last function that begins at it or before it.  There may be several
+        instances and copies of that function.
+        """
         index, lines = image.debug.index, image.debug.lines
         starts = [die.decl_line for die in declared]
         before = [line for line in starts if line <= file.number]
@@ -238,7 +252,9 @@ class SourceLines:
         return list(patterns)
 
     def find(self, line: SourceLine) -> Sequence[ProbePattern]:
-        """The instructions of a line, as descriptions.  Raises KinstError where there is none."""
+        """Return descriptions of the instructions of a line.  Raises KinstError if there are
+        none.
+        """
         functions = self._kernel.find(line.module, line.function)
         if not functions:
             raise no_function(self._kernel, line.module, line.function)
@@ -265,8 +281,11 @@ def _line_ranges(
     *,
     every: bool,
 ) -> Sequence[tuple[int, int]]:
-    """The linked addresses of a source line inside some ranges, [low, high): of all of its
-    instructions, or of the first one in the function and in each inlined copy."""
+    """Return the linked addresses [low, high) of a source line inside some ranges.
+
+    With `every` these are all of its instructions, else the first one in the function and in each
+    inlined copy.
+    """
     lines, index = image.debug.lines, image.debug.index
     if every:
         return [(one.low, one.high) for one in lines.of_line(unit, file, line, within)]
@@ -285,7 +304,10 @@ def _instruction(function: Function, one: Instruction) -> ProbePattern:
 def source_of(
     kernel: Kernel, images: LoadedImages, say: Callable[[str], None]
 ) -> Callable[[Function, int], str]:
-    """(function, address) to file:line, or "" where debug files do not tell; say: told why not."""
+    """Return a lookup from (function, address) to file:line.
+
+    The lookup returns "" if debug files do not tell; `say` is told why.
+    """
     lines = SourceLines(images, kernel)
     told: list[KinstError] = []
 
@@ -306,7 +328,7 @@ def source_of(
 
 
 def call_convention(isa: Isa) -> CallConvention:
-    """What a caller's values are found by."""
+    """Return the rules by which a caller's values are found."""
     names = isa.dwarf_registers
     own = [r.d_name for r in isa.registers if r.slot == isa.sp_slot and r.d_name in names]
     kept = frozenset(names.index(name) for name in isa.kept_registers)
@@ -316,10 +338,12 @@ def call_convention(isa: Isa) -> CallConvention:
 
 
 class ImageLocals:
-    """The variables of the functions of a kernel, or of a file.
+    """Local variables of the functions of a kernel, or of a file.
 
-    frame_address: (register's D name, offset) of the canonical frame address at an instruction,
-    None where it is not known.  types: those that the rest of the program has.
+    Args:
+        frame_address: (register's D name, offset) of the canonical frame address at an instruction,
+            None if it is not known.
+        types: types of the rest of the program.
     """
 
     def __init__(
@@ -338,13 +362,13 @@ class ImageLocals:
         self._providers = load_all()
 
     def places(self, pattern: ProbePattern) -> Sequence[MatchedInstruction]:
-        """The instructions that a description means."""
+        """Return the instructions that a description means."""
         found = [
             f for p in self._providers.values() for f in p.match(pattern, self._kernel) if f.site
         ]
         if not found:
             raise KinstError(f"{pattern}: local variables are read at instructions of functions")
-        # Each instruction is a probe of its own with kinst, and not with fbt.
+        # In the provider kinst each instruction is a probe of its own; in fbt it is not.
         fixed = len({f.name for f in found}) < len(found)
         made = []
         for one in found:
@@ -356,7 +380,7 @@ class ImageLocals:
         return made
 
     def find(self, place: MatchedInstruction, name: str, inlined: str) -> Local:
-        """Raises KinstError where the functions there have no such variable."""
+        """Return a variable.  Raises KinstError if the functions there have no such variable."""
         locals_, frame, function = self._at(place.address)
         found = locals_.find(function, frame, name, inlined)
         if found is not None:
@@ -368,7 +392,7 @@ class ImageLocals:
         )
 
     def names(self, place: MatchedInstruction, inlined: str) -> Sequence[str]:
-        """All that are there, innermost first.  Raises KinstError."""
+        """Return the names of all variables there, innermost first.  Raises KinstError."""
         locals_, frame, function = self._at(place.address)
         return locals_.names(function, frame.address, inlined)
 
@@ -387,7 +411,9 @@ class ImageLocals:
         return found, InspectedFrame(linked, first, cfa, place), function.name
 
     def _linked(self, module: str, address: int) -> tuple[DebugInfo, int, Move]:
-        """An image, an address as its debug information has it, and from there to running ones."""
+        """Return an image, an address as its debug information has it, and the way back to running
+        addresses.
+        """
         image = self._images.of(module)
         if image is None:
             raise KinstError(
@@ -400,7 +426,7 @@ class ImageLocals:
         return image.debug, linked, image.move
 
     def nearest(self, place: MatchedInstruction, name: str, inlined: str) -> str:
-        """Where near a place a variable can be read."""
+        """Say where near a place a variable can be read."""
         function = self._kernel.at(place.address)
         if function is None:
             return ""
@@ -417,14 +443,14 @@ class ImageLocals:
 
 
 def _with_types(local: Local, types: TypeSource) -> Local:
-    """The variable with the types that the rest of the program has."""
+    """Return the variable with the types of the rest of the program."""
     return Local(
         local.name, as_named(local.type, types), local.function, local.pieces, local.reason
     )
 
 
 def _placed(debug: DebugInfo, move: Move, address: int) -> int:
-    """Where a variable is as running.  Raises NotHereError."""
+    """Return the running address of a variable.  Raises NotHereError."""
     if debug.is_per_cpu(address):
         raise NotHereError("it is per-CPU: each CPU has its own")
     found = move(address)

@@ -1,4 +1,4 @@
-"""The probes that a description means, as a list shows them.
+"""Listed probes: the probes that a description means, as -l shows them.
 
 Tested by tests/session/test_gaps.py and tests/vm/counts.
 """
@@ -25,18 +25,18 @@ from kinst.session.values import (
     StartedMachine,
 )
 
-# The stability of a probe, by its name; and file:line of an address in a function, or "".
+# From a probe's name to its stability; from an address in a function to file:line, or "".
 Stabilities = Callable[[ProbeName], ProbeStability]
 SourceLines = Callable[[Function, int], str]
 
 
 def list_all(providers: Mapping[str, Provider]) -> list[ListedProbe]:
-    """List the probes that are there without being asked for."""
+    """List the probes that exist without a description."""
     return [_row(Probe(FIRST_ID + k, f.name)) for k, f in enumerate(listed(providers))]
 
 
 def list_names(enabled: Sequence[EnabledSite], kernel: Kernel | None) -> list[ListedProbe]:
-    """List each probe once, by name alone."""
+    """List each probe once, by its name only."""
     probes = {e.probe.id: e.probe for e in enabled}
     return _with_gaps([_row(probe) for probe in probes.values()], list(probes.values()), kernel)
 
@@ -72,10 +72,13 @@ def list_planned(
     *,
     can_run: bool,
 ) -> list[ListedProbe]:
-    """List each probe at each site, with its instruction and how that would be planted, and the
-    reason against it or against a better way.
+    """List each probe at each site, with its instruction and how it would be planted.
 
-    can_run: whether runs can be planted in this machine."""
+    Each row has the reason why it cannot be planted, or not in a better way.
+
+    Args:
+        can_run: whether runs can be planted in this machine.
+    """
     kernel, plant = machine.kernel, placement.enabled.compiled.plant
     ways = _ways(placement, can_run=can_run)
     links = _links(placement, kernel) if plant.chains else {}
@@ -98,7 +101,7 @@ def list_planned(
 
 
 def _ways(placement: Placement, *, can_run: bool) -> dict[tuple[int, int], tuple[str, str]]:
-    """How each site would be planted, and why in no better way, by EnabledSite.key."""
+    """Return how each site would be planted, and why in no better way, by EnabledSite.key."""
     no_run = "runs are forbidden"
     if placement.enabled.compiled.plant.runs:
         here = "no run of neighbours is safe there"
@@ -119,7 +122,8 @@ def _ways(placement: Placement, *, can_run: bool) -> dict[tuple[int, int], tuple
 
 def _links(placement: Placement, kernel: PlantableKernel) -> dict[int, int]:
     """Map each chained site to a predecessor in its chain, preferably the instruction directly
-    before it."""
+    before it.
+    """
     every = (*(s.site for s in placement.planted), *placement.unprobed, *placement.gates)
     sites = list({site.address: site for site in every}.values())
     sites.sort(key=lambda site: site.address)
@@ -135,7 +139,7 @@ def _links(placement: Placement, kernel: PlantableKernel) -> dict[int, int]:
 
 
 def _named(address: int, function: Function, kernel: Kernel) -> str:
-    """An address as an offset: in this function, or in the one that it is in."""
+    """Return an address as an offset in this function, or in the function that holds it."""
     there = kernel.at(address)
     offset = f"+{address - there.address}" if there is not None else f"{address:#x}"
     return offset if there is None or there.address == function.address else there.name + offset

@@ -1,4 +1,4 @@
-"""Starting the machine that a request means, and finding out what kernel runs there.
+"""Start of the machine that a request means, and identification of its kernel.
 
 Tested by tests/fake, through the whole path.
 """
@@ -38,15 +38,15 @@ def start(
     terminal: Terminal | None,
     report: Report,
 ) -> StartedMachine:
-    """Boot the machine or connect to it, stop it when its kernel is up, and find out about that.
+    """Boot the machine or connect to it, stop it when its kernel is up, and identify the kernel.
 
     Args:
         scratch: bytes to set aside.
-        on_output: gets what the guest's command prints.
+        on_output: gets the output of the guest's command.
         early_start: what start_early() has started.
         terminal: the terminal of the guest's command.
 
-    Raises TargetError if it does not come up, KinstError if the image is another kernel's.
+    Raises TargetError if it does not come up, KinstError if the image is of another kernel.
     """
     config = replace(
         machine_config(request, isa, files.found, scratch, files.system.boot(isa)),
@@ -71,7 +71,7 @@ def start(
 
 
 def _programs_of(request: Request, files: Files) -> dict[str, Path]:
-    """Return the programs in a guest that kinst made, by the name of their file there."""
+    """Return the programs in a guest of kinst's own, by the name of their file there."""
     if request.machine.initrd or files.busybox is None:
         return {}
     copies = {Path(name).name: Path(name) for name in request.machine.copies}
@@ -84,8 +84,14 @@ def _programs_of(request: Request, files: Files) -> dict[str, Path]:
 def _images(
     target: Target, system: System, files: KernelFiles, say: Callable[[str], None]
 ) -> LoadedImages:
-    """Return the images of the kernel and of its modules, each looked for when first asked for,
-    and used only if its build-id is that of the loaded module.  say: told why there is none."""
+    """Return the images of the kernel and of its modules.
+
+    Each file is found when it is first needed, and used only if its build-id is that of the loaded
+    module.
+
+    Args:
+        say: told why there is no image.
+    """
 
     @cache
     def folders() -> Sequence[Path]:
@@ -125,7 +131,7 @@ def _images(
 
 
 def loaded_build_id(memory: KernelMemory, module: LoadedModule) -> str:
-    """The build-id of the module as it lies in memory, or ""."""
+    """Return the build-id of the module in memory, or ""."""
     for section in module.sections:
         if section.name == BUILD_ID_NOTE:
             return build_id_in(memory.read(section.address, NOTE_SIZE))
@@ -135,8 +141,11 @@ def loaded_build_id(memory: KernelMemory, module: LoadedModule) -> str:
 def frames_finder(
     images: LoadedImages, say: Callable[[str], None]
 ) -> Callable[[LoadedModule], ModuleFrames | None]:
-    """Finds the call frame information of a loaded module in its debug file.  say: told why it
-    cannot be read."""
+    """Return a lookup of the call frame information of a loaded module in its debug file.
+
+    Args:
+        say: told why a debug file cannot be read.
+    """
 
     def find(module: LoadedModule) -> ModuleFrames | None:
         image = images.of(module.name)

@@ -1,4 +1,4 @@
-"""Stage: enabled probes to their sites, what runs them, and where everything lies."""
+"""Stage: choose how each enabled probe's sites are planted, and lay out scratch."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from kinst.session.values import (
 from kinst.session.workspace import COUNTER, Workspace
 
 ERROR_ID = 3
-FEW_FUNCTIONS = 8  # for which memory is searched while runs are chosen
+FEW_FUNCTIONS = 8  # up to so many, memory is searched while runs are chosen
 
-# Counter blocks of so many bytes, and of so many more if there is room; None if there are none.
+# From bytes of counters, and more bytes to add if there is room, to counter blocks or None.
 PlaceCounters = Callable[[int, int], Counters | None]
 
 
@@ -95,7 +95,7 @@ def _ability(machine: StartedMachine, memory: ScratchMemory, forced: str) -> Pla
 
 
 def _error_of(enabled: Sequence[EnabledSite]) -> EnabledSite:
-    """Return dtrace:::ERROR, which is there even if no clause is attached to it."""
+    """Return dtrace:::ERROR, which exists even if no clause is attached to it."""
     error = next((e for e in enabled if e.probe.name == ERROR), None)
     return error or EnabledSite(Probe(ERROR_ID, ERROR), (), 0, None)
 
@@ -106,7 +106,7 @@ def _split(
     machine: StartedMachine,
     ability: PlantingAbility,
 ) -> Placement:
-    """Choose how each site is planted; the host runs probes without a site."""
+    """Choose how each site is planted.  kinst's own process runs the probes without a site."""
     system, kernel, isa, enabled = machine.system, machine.kernel, machine.isa, program.enabled
     sampled = tuple(
         _sampled(e, isa)
@@ -158,7 +158,7 @@ def _split(
 
 
 def _sampled(enabled: EnabledSite, isa: Isa) -> EnabledSite:
-    """Return a probe of a sample, whose arg0 and arg1 lie after its frame (write_sampler())."""
+    """Return a sampled probe whose arg0 and arg1 are after its frame (write_sampler())."""
     places = (isa.frame_slots, isa.frame_slots + 1)
     none = Argument(ARGUMENT_CONSTANT, 0)
     own = tuple(Argument(ARGUMENT_SLOT, place) for place in places)
@@ -166,10 +166,11 @@ def _sampled(enabled: EnabledSite, isa: Isa) -> EnabledSite:
 
 
 def _with_runs(placement: Placement, workspace: Workspace, *, gates: bool) -> Placement:
-    """Choose runs for sites that would otherwise be traps, and gates where no run fits.
+    """Choose runs for sites that would otherwise be traps, and gates if no run fits.
 
-    For few functions memory is searched now, while there is a choice of runs: most words that point
-    into a function are left over from interrupts, and stay for long."""
+    For few functions memory is searched now, when other runs can still be chosen: most words that
+    point into a function are left over from interrupts, and stay for a long time.
+    """
     leaders, target = workspace.leaders, workspace.machine.target
     if leaders is None:
         return placement
@@ -191,8 +192,10 @@ def _with_runs(placement: Placement, workspace: Workspace, *, gates: bool) -> Pl
 def _kinds(
     sites: Sequence[Site], machine: StartedMachine, ability: PlantingAbility
 ) -> Sequence[int]:
-    """Return a number for each instruction that is marked as displaceable to scratch: the same for
-    those of which choose_movable() says the same.  0 for instructions that are not marked."""
+    """Return a number for each instruction; choose_movable() decides alike for equal numbers.
+
+    Instructions that are not marked as displaceable to scratch have 0.
+    """
     if not ability.scratch_address or ability.forced == "stop" or not sites:
         return [0] * len(sites)
     isa = machine.isa
@@ -218,8 +221,11 @@ def _kinds(
 
 
 def rerun_refusals(system: System, spans: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """Return why code must not be run a second time, elsewhere, by (address, size), for code that
-    must not: the kernel changes an instruction there, or finds it by its address in a fault."""
+    """Return why code must not be run a second time elsewhere, by (address, size).
+
+    The kernel changes an instruction there, or finds it by its address in a fault.  Spans that may
+    be run again are left out.
+    """
     there = [span for span in spans if span[1]]
     found = {}
     for (start, size), changed in zip(there, system.site_refusals(there), strict=True):

@@ -1,4 +1,4 @@
-"""Stage: placed probes to machine code and patches; nothing is written yet.
+"""Stage: from placed probes to machine code and patches; nothing is written yet.
 
 Tested by tests/fake, through the whole path.
 """
@@ -51,7 +51,7 @@ from kinst.session.values import (
     TracePlan,
 )
 
-FEW_FUNCTIONS = 8  # whose calls are looked at before trampolines are placed
+FEW_FUNCTIONS = 8  # up to so many, their calls are read before trampolines are placed
 
 FrameRules = Mapping[tuple[int, int], FrameRule]  # how the caller is found, by EnabledSite.key
 Shapes = Mapping[tuple[Clauses, Arguments], InlineRecord]
@@ -62,7 +62,11 @@ def plan(
 ) -> TracePlan:
     """Compile the clauses for host and target, and plan the patches.
 
-    ended: code of earlier traces, in which threads may still be.  Raises KinstError."""
+    Args:
+        ended: code of earlier traces that threads may still be in.
+
+    Raises KinstError.
+    """
     compiled, parts, scratch = placed.compiled, placed.placement, placed.scratch
     program, isa, facts = compiled.program, machine.isa, machine.facts
     dialect = compiled.dialect()
@@ -160,8 +164,11 @@ def _entries(enabled: Sequence[EnabledSite]) -> tuple[tuple[int, ...], ...]:
 def _near(
     wanted: Sequence[WantedSite], kernel: PlantableKernel, table: CodeTable | None
 ) -> Sequence[int]:
-    """Return addresses near few sites that control comes to from other pages: the entries of the
-    sites' functions and, for few functions, what those call and where the calls return."""
+    """Return addresses near a few sites, to which control comes from other pages.
+
+    These are the entries of the sites' functions and, for few functions, the targets of their calls
+    and the addresses to which these return.
+    """
     if table is None or not fits(table, len(wanted), 0):
         return ()
     functions = {work.site.function.address: work.site.function for work in wanted}
@@ -177,7 +184,7 @@ def _near(
 def _block_rules(
     wanted: Sequence[WantedSite], placed: PlacedProgram, system: System
 ) -> BlockRules | None:
-    """Return the counters that blocks of instructions may use; None for none."""
+    """Return the counters that basic blocks may use; None for none."""
     counters = placed.counters
     if counters is None:
         return None
@@ -189,10 +196,12 @@ def _block_rules(
 
 
 def _hooks(placed: PlacedProgram, code: TargetCode, machine: StartedMachine) -> list[Hook]:
-    """Return the kernel functions to detour: its breakpoint handler if there are traps, its search
-    of exception tables if a planted instruction may fault on purpose, and its search of BUG and
-    WARN traps if one of those is planted.  A machine that is planted while it runs brings
-    breakpoints to kinst's code by itself."""
+    """Return the kernel functions to detour.
+
+    These are its breakpoint handler if there are traps, its search of exception tables if a planted
+    instruction may fault on purpose, and its search of BUG and WARN traps if one of those is
+    planted.  A machine that is planted while it runs brings breakpoints to kinst's code by itself.
+    """
     facts, kernel, system, parts = machine.facts, machine.kernel, machine.system, placed.placement
     hooks = []
     if not machine.never_stands and any(s.choice.way == "trap" for s in parts.planted):
@@ -218,11 +227,15 @@ def _wanted(
     rules: FrameRules,
     shapes: Shapes,
 ) -> list[WantedSite]:
-    """Return the work at every planted site: for each of its probes a call of its clauses, or
-    counting or a record alone.
+    """Return the work at each planted site.
 
-    A program that exits from a planted clause calls everywhere, so that nothing is counted
-    after its exit().  there: the CPUs that run the code."""
+    For each of its probes the work is a call of its clauses, or only a count or a record.  A
+    program that exits from a planted clause calls everywhere, so that nothing is counted after its
+    exit().
+
+    Args:
+        there: the CPUs that run the code.
+    """
     program, layout, parts = placed.compiled.program, placed.layout, placed.placement
     kernel, scratch, isa = machine.kernel, placed.scratch, machine.isa
     counters = placed.counters
@@ -233,10 +246,10 @@ def _wanted(
     every = [*(s.site for s in parts.planted), *parts.unprobed, *parts.gates]
     marks = kernel.marks(every).tolist()
     wanted: list[WantedSite] = []
-    place: dict[int, int] = {}  # of sites that several probes may have, in `wanted`
+    place: dict[int, int] = {}  # position in `wanted` of sites that several probes may have
     addresses = np.array([s.site.address for s in parts.planted], np.uint64)
     several = len(np.unique(addresses)) < len(addresses)
-    known: dict[object, tuple[Body, ...] | None] = {}  # of probes that count the same
+    known: dict[object, tuple[Body, ...] | None] = {}  # work of probes that count alike
     keys = own_keys(program, layout)
     for k, chosen in enumerate(parts.planted):
         e, site, choice = chosen.enabled, chosen.site, chosen.choice
@@ -282,7 +295,7 @@ def _wanted(
 
 
 def _exits(placed: PlacedProgram) -> bool:
-    """Whether a planted clause may exit()."""
+    """Return whether a planted clause may exit()."""
     inside = frozenset(c for e in placed.placement.inside for c in e.clauses)
     return exits_in(placed.compiled.program, inside)
 
@@ -296,8 +309,11 @@ def argument_slots(isa: Isa, enabled: EnabledSite, numbers: frozenset[int]) -> f
 
 
 def _descriptor_places(placed: PlacedProgram) -> Descriptors:
-    """Return where descriptors lie: of probes that the target fires, of those that the host fires,
-    and of dtrace:::ERROR for clauses in the target and on the host."""
+    """Return the places of descriptors.
+
+    There are descriptors of probes that the target fires, of those that the host fires, and of
+    dtrace:::ERROR for clauses in the target and on the host.
+    """
     parts, sites = placed.placement, placed.scratch.sites
     size = descriptor_size(len(placed.layout.constant_aggregations))
     others = [*parts.host, *(s.enabled for s in parts.stopped)]

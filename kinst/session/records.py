@@ -1,4 +1,4 @@
-"""From scratch memory to events: rings, faults, aggregations, and what a trace has lost.
+"""Events from scratch memory: records of the rings, faults, aggregations, and lost data.
 
 Tested by tests/session/test_place.py.
 """
@@ -32,19 +32,19 @@ from kinst.events import Arrived, Closing, Event
 from kinst.session.report import Report
 from kinst.session.values import PlacedProgram, TracePlan
 
-SLOW_SECONDS = 0.5  # at one event: that is a slow client
+SLOW_SECONDS = 0.5  # a client that takes longer for one event is slow
 PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
 FIRST_SECONDS = 0.02  # until the first record, which a user waits for
 
 
 def set_speculations(view: memoryview, count: int, size: int) -> None:
-    """Set how many speculations there are, and the bytes of each on one CPU."""
+    """Set the number of speculations, and the bytes of each on one CPU."""
     view[HEADER_NSPEC : HEADER_NSPEC + 8] = count.to_bytes(8, "little")
     view[HEADER_SPECSIZE : HEADER_SPECSIZE + 8] = size.to_bytes(8, "little")
 
 
 def set_active(view: memoryview, scratch: Scratch, active: bool) -> None:
-    """Let in-target clauses run, or not."""
+    """Turn in-target clauses on or off."""
     for slot in range(scratch.cpus + 1):
         at = scratch.state_of(slot) + STATE_CLOSED
         view[at : at + 4] = int(not active).to_bytes(4, "little")
@@ -52,15 +52,15 @@ def set_active(view: memoryview, scratch: Scratch, active: bool) -> None:
 
 
 def is_active(view: memoryview) -> bool:
-    """False before the start and after an exit()."""
+    """Return whether clauses run: not before the start, nor after an exit()."""
     return view[HEADER_ACTIVE] == 1
 
 
 class TraceRecords:
-    """The records, faults and aggregations of one trace.
+    """Records, faults and aggregations of one trace.
 
     Attributes:
-        schema: what records mean, for renderers.
+        schema: the meaning of records, for renderers.
         first: whether no record has arrived yet.
         has_fired: whether a record of a probe in the kernel has arrived.
         drainer: reads the rings in a thread of its own.
@@ -81,9 +81,9 @@ class TraceRecords:
 
         Args:
             names: names of recorded addresses.
-            before: those of the batch before, which has the same program.
+            before: the records of the batch before, which has the same program.
             gather: brings counters up to date, if they are copies.
-            besides: called again and again by the thread that reads the rings.
+            besides: the thread that reads the rings calls it again and again.
         """
         placed, parts, compiled = plan.placed, plan.placement, plan.compiled
         options = compiled.options
@@ -107,7 +107,7 @@ class TraceRecords:
             before.store if before is not None else None,
             gather,
         )
-        # The first batch's schema is for all: only the host's probes make records.
+        # The first batch's schema serves all batches: only the host's probes make records.
         shown = parts.running if before is None else parts.host
         self._probes: dict[int, Probe] = {} if before is None else before._probes
         self._probes |= {e.probe.id: e.probe for e in (*shown, parts.error)}
@@ -119,15 +119,15 @@ class TraceRecords:
             self.interpreter.options = before.interpreter.options
         set_speculations(self._view, options.nspec, options.specsize)
 
-    # Clauses run, or not.
+    # Whether clauses run.
 
     def activate(self, active: bool) -> None:
-        """Let clauses run, or not."""
+        """Turn clauses on or off."""
         set_active(self._view, self._scratch, active)
 
     @property
     def active(self) -> bool:
-        """False before the start and after an exit()."""
+        """Whether clauses run: not before the start, nor after an exit()."""
         return is_active(self._view)
 
     @property
@@ -140,7 +140,7 @@ class TraceRecords:
         rate = self.interpreter.options.switchrate
         return PRINT_SECONDS if rate == Options().switchrate else rate / 1e9
 
-    # TraceRecords to events.
+    # From records to events.
 
     def arrived(self) -> Iterator[Event]:
         """Yield events of the records that have arrived."""
@@ -152,12 +152,14 @@ class TraceRecords:
             yield from self._take(chunks)
 
     def finish(self) -> Iterator[Event]:
-        """Yield what is told at the end of a trace."""
+        """Yield the events of the end of a trace."""
         yield from self._noted(self.interpreter.finish())
 
     def _take(self, chunks: list[Chunk]) -> Iterator[Event]:
-        """Yield what was lost first, then records and faults: the order of dtrace_work().  What is
-        lost while a slow client is at them is told in between."""
+        """Yield lost data first, then records and faults: the order of dtrace_work().
+
+        Data that are lost while a slow client works are told in between.
+        """
         cpus = self._scratch.cpus
         self.has_fired = self.has_fired or any(one.slot < cpus for one in chunks)
         yield from lost_events(self._rings.lost(), cpus)
@@ -169,8 +171,9 @@ class TraceRecords:
                 yield from lost_events(self._rings.lost(), cpus)
 
     def _noted(self, events: Iterable[Event]) -> Iterator[Event]:
-        """Yield events, and tell the time until the first records after the client has dealt with
-        them."""
+        """Yield events, and report the time of the first records after the client has dealt with
+        them.
+        """
         arrived = False
         for event in events:
             if isinstance(event, Closing) and self.first:
@@ -187,7 +190,9 @@ class TraceRecords:
         self._report.tell_stages()
 
     def _faults(self, slot: int) -> list[PlacedFault]:
-        """Return a CPU's faults since the last call; those that came too fast are counted."""
+        """Return a CPU's faults since the last call; faults that were overwritten are counted as
+        lost.
+        """
         entries, more = self._rings.faults(slot)
         cpus, faults = self._scratch.cpus, []
         for one in entries:
@@ -196,14 +201,14 @@ class TraceRecords:
             faults.append(PlacedFault(slot, one.head, one.time, event))
         if more:
             lost = lost_faults(more, slot, cpus)
-            # All may have been written over: then it is told before the records that are there.
+            # All faults may have been overwritten: the loss is told before the remaining records.
             head, when = (faults[0].head, faults[0].time) if faults else (0, 0)
             faults.insert(0, PlacedFault(slot, head, when, lost))
         return faults
 
 
 def _sums(plan: TracePlan) -> CounterSums:
-    """Return what the counters of blocks of instructions add to the others."""
+    """Return how the counters of basic blocks add to the other counters."""
     counters, sums = plan.placed.counters, plan.sites.sums
     base = counters.displacement if counters is not None else 0
     first = np.uint64(base & (1 << 64) - 1)

@@ -1,4 +1,4 @@
-"""Scratch memory of a machine, handed out to one trace after another.
+"""Scratch memory of a machine, allocated to one trace after another.
 
 Tested by tests/session/test_reused_scratch.py.
 """
@@ -23,24 +23,24 @@ from kinst.session.values import (
 from kinst.wire import native
 from kinst.wire.memory import discard
 
-NAMES_ROOM = 2 << 20  # bytes for the names of all functions of a kernel, and of offsets in them
-SPREAD = 2  # how much more one batch may need than another of as many bytes of code
-TABLE_ROOM = 128  # trap and fault tables: bytes for each site, both at their emptiest
+NAMES_ROOM = 2 << 20  # for the names of all functions of a kernel, and of offsets in them
+SPREAD = 2  # one batch may need so many times the scratch of another with as much code
+TABLE_ROOM = 128  # trap and fault tables: bytes for each site, if both are as sparse as they get
 
 
 class ScratchPool:
-    """The scratch of one machine, handed out to one trace after another.
+    """Scratch of one machine, allocated to one trace after another.
 
     A thread that was preempted in a trampoline, or that sleeps in a displaced access to user
     memory, goes on there after its trace has ended.  So code is not overwritten until no thread can
-    be in it (release()).  The header page and the CPUs' state pages, which tell the code of an
-    ended trace to do nothing (HEADER_ACTIVE, STATE_CLOSED), are never overwritten: each trace's
-    data begins after those of the trace before.  The rest of its data is zeroed and used again.
+    be in it (release()).  The header page and the CPUs' state pages tell the code of an ended trace
+    to do nothing (HEADER_ACTIVE, STATE_CLOSED).  They are never overwritten: each trace's data
+    begin after those pages of the trace before.  The rest of its data is zeroed and used again.
 
         | heads of ended traces, data of the trace | code of all -> | free | counter blocks |
 
     When the heads fill the room for data, allocation begins anew: at the start if no code is in use
-    (start_again()), else in what is free.
+    (start_again()), else in the largest free piece.
     """
 
     def __init__(self, machine: StartedMachine, size: int, reserved: int, data: int) -> None:
@@ -48,8 +48,8 @@ class ScratchPool:
 
         Args:
             size: bytes.
-            reserved: bytes at its start where no code may lie, so that they can serve every trace.
-            data: bytes there that need not be in reach of code.
+            reserved: bytes at its start where no code may lie, so that they can serve each trace.
+            data: bytes at its start that need not be in reach of code.
 
         Raises TargetError if the target should have scratch and no place for it is found.
         """
@@ -58,18 +58,22 @@ class ScratchPool:
         address = _map(machine, size, data)
         self.in_target = address is not None  # whether the machine has scratch memory
         self._address = address or 0
-        # Of all of it.
+        # A view of all scratch.
         self.view = machine.target.scratch_view()[:size] if self.in_target else memoryview(b"")
-        self._heads = 0  # where the next trace's header and state pages are to be
+        self._heads = 0  # offset of the next trace's header and state pages
         self._sequences: list[int] = []  # offsets of STATE_SEQUENCE of all CPUs in all traces
         self._first_code = self._last_code = 0  # offsets of the code of ended traces; 0 for none
-        self._released: list[tuple[int, int]] = []  # offsets [low, high) of pieces between those
-        self._room = counters_room(machine.cpus)  # at its end, which is not handed out here
+        # Offsets [low, high) of free pieces between those.
+        self._released: list[tuple[int, int]] = []
+        self._room = counters_room(machine.cpus)  # bytes at the end that are not allocated here
         self._size = size - self._room
 
     def take(self, program: EnabledProgram) -> ScratchMemory:
-        """Return scratch for a program and its probes, with all its data zero; memory of this
-        process if the target has none.  Raises KinstError if there is not enough left."""
+        """Return scratch for a program and its probes, with all its data zero.
+
+        It is memory of this process if the target has none.  Raises KinstError if there is not
+        enough left.
+        """
         if not self.in_target:
             return own_memory(program.compiled, self._cpus)
         data = self._data_of(program)
@@ -83,7 +87,7 @@ class ScratchPool:
                 f"the scratch memory of this machine is used up: {len(self.view)} bytes",
                 "boot it again, with more scratch",
             )
-        if self._first_code:  # up to there an ended trace's data may be
+        if self._first_code:  # an ended trace's data may reach up to there
             discard(self.view[base : self._first_code])
         view = self.view[base:]
         return ScratchMemory(
@@ -92,7 +96,7 @@ class ScratchPool:
         )  # fmt: skip
 
     def _most_room(self) -> tuple[int, int]:
-        """The offsets [low, high) of the largest piece that is free for code."""
+        """Return the offsets [low, high) of the largest piece that is free for code."""
         behind = max(self._data, self._last_code), self._size
         return max((behind, *self._released), key=lambda piece: piece[1] - piece[0])
 
@@ -101,8 +105,11 @@ class ScratchPool:
         return data + _described(program) + PAGE - 1 & -PAGE
 
     def is_short(self, program: EnabledProgram) -> bool:
-        """Whether code for its probes may not fit beside that of ended traces, or data beside
-        their heads."""
+        """Return whether there may be too little room for a program.
+
+        Either its code does not fit beside that of ended traces, or its data not beside their
+        heads.
+        """
         if not self._first_code:
             return False
         low, high = self._most_room()
@@ -110,23 +117,28 @@ class ScratchPool:
         return crowded or high - low < SITE_CODE * len(program.enabled)
 
     def start_again(self) -> None:
-        """Free all of it: no thread is in any trace's code any more."""
+        """Free all scratch: no thread is in any trace's code any more."""
         self._heads = self._first_code = self._last_code = 0
         self._released = []
         self._sequences = []
 
     def _behind_all_code(self, data: int) -> tuple[int, int]:
-        """Return offsets for data, and for code after it, beyond all code so far: there is no room
-        for data before it."""
+        """Return offsets for data, and for code after the data, beyond all code so far.
+
+        Used if there is no room for data before the code.
+        """
         start = self._heads = self._last_code
         self._first_code = 0
         self._released = []
-        several = self._size - start > self._data + data  # room for the data of others too
+        several = self._size - start > self._data + data  # room for the data of later traces too
         return start, start + (self._data if several else 0)
 
     def keep(self, placed: PlacedProgram, code_end: int) -> None:
-        """Keep what was taken last from being overwritten.  code_end: first address after its
-        code."""
+        """Keep the scratch that was taken last from being overwritten.
+
+        Args:
+            code_end: the first address after the trace's code.
+        """
         memory, scratch = placed.memory, placed.scratch
         if not memory.address:
             return
@@ -139,20 +151,20 @@ class ScratchPool:
         for low, high in own:
             self._released.remove((low, high))
             self._released += [part for part in ((low, start), (end, high)) if part[0] < part[1]]
-        self._heads = memory.offset + scratch.ring  # the first thing after the state pages
+        self._heads = memory.offset + scratch.ring  # the first area after the state pages
         states = (memory.offset + scratch.state_of(cpu) for cpu in range(scratch.cpus))
         self._sequences += (state + STATE_SEQUENCE for state in states)
 
     @property
     def in_clause(self) -> bool:
-        """Whether a CPU is in a clause of any trace."""
+        """Return whether a CPU is in a clause of any trace."""
         return any(self.view[at] & 1 for at in self._sequences)
 
     def release(self, code: tuple[int, int]) -> None:
-        """Free the kept code at addresses [low, high): no thread is in it, nor will be."""
+        """Free the kept code at addresses [low, high): no thread is in it, nor can come there."""
         low, high = code[0] - self._address & -PAGE, code[1] - self._address + PAGE - 1 & -PAGE
         if not self._first_code or low < self._first_code:
-            return  # data are there now, or may be
+            return  # data may be there now
         pieces = list[tuple[int, int]]()
         for start, end in sorted([*self._released, (low, high)]):
             if pieces and pieces[-1][1] == start:
@@ -162,30 +174,31 @@ class ScratchPool:
 
 
 def own_memory(compiled: Compiled, cpus: int) -> ScratchMemory:
-    """Return scratch that only this process has, for clauses that the host runs."""
+    """Return scratch in this process's memory, for clauses that the host runs."""
     size = compiled.sizes.scratch(cpus, compiled.trampolines)
     view = memoryview(mmap.mmap(-1, size))
     return ScratchMemory(view, 0, native.address_of(view), size)
 
 
 def pool_size(program: EnabledProgram, cpus: int, trampolines: int = 0) -> int:
-    """Return bytes of a machine's scratch that is to serve these probes, a multiple of a leaf.
+    """Return the bytes of scratch, a multiple of a leaf, that a machine needs for these probes.
 
-    trampolines: bytes of code, if not as many as the program says."""
+    Args:
+        trampolines: bytes of code, if they differ from the program's.
+    """
     code = trampolines or program.compiled.trampolines
     own = program.compiled.sizes.scratch(cpus, code, len(program.enabled))
     return own + (_described(program) + LEAF - 1 & -LEAF) + counters_room(cpus)
 
 
 def data_reserved(program: EnabledProgram, cpus: int) -> int:
-    """Return bytes at the start of scratch that hold the data of these probes, and that of as many
-    others."""
+    """Return bytes at the start of scratch for the data of these probes, and for as many more."""
     described = SPREAD * _described(program)
     return program.compiled.sizes.data(cpus) + described + LEAF - 1 & -LEAF
 
 
 def most_probes(compiled: Compiled, cpus: int, room: int) -> int:
-    """Return how many instructions fit into so many bytes of a machine's scratch."""
+    """Return how many instructions fit into `room` bytes of a machine's scratch."""
     one = descriptor_size(len(compiled.program.aggregations)) + TABLE_ROOM + SITE_CODE
     fixed = compiled.sizes.scratch(cpus, 0) + counters_room(cpus)
     strings = len(compiled.strings) + NAMES_ROOM
@@ -193,15 +206,22 @@ def most_probes(compiled: Compiled, cpus: int, room: int) -> int:
 
 
 def _described(program: EnabledProgram) -> int:
-    """Return bytes of strings, descriptors and trap tables of its probes, at most."""
+    """Return the most bytes that strings, descriptors and trap tables of a program's probes
+    take.
+    """
     count = len(program.enabled)
     descriptors = (count + 2) * descriptor_size(len(program.compiled.program.aggregations))
     return program.strings_size + descriptors + TABLE_ROOM * count + 8 * PAGE
 
 
 def _map(machine: StartedMachine, size: int, data: int) -> int | None:
-    """Map scratch in reach of the loaded modules too, if that is possible; None if the target has
-    none, or the ISA no code for it.  data: bytes at its start that need not be in reach of code."""
+    """Map scratch, in reach of the loaded modules too if that is possible.
+
+    Return None if the target has no scratch, or the ISA no code for it.
+
+    Args:
+        data: bytes at its start that need not be in reach of code.
+    """
     target, (low, high) = machine.target, machine.text
     if machine.isa.no_trampolines:
         return None

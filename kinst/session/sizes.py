@@ -18,9 +18,9 @@ from kinst.dlang.vocabulary.d_options import Options
 MOST_DATA = 512 << 20  # for the buffers and variables of all CPUs
 TEMP = 16384
 KEPT_RING = 4 << 20
-SITE_CODE = 256  # bytes of a trampoline and what goes with it, on average, at most
+SITE_CODE = 256  # bytes of a trampoline and its share of tables, on average, at most
 TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
-LEAST_CODE = 4 << 20  # where each piece of scratch costs time: for all that is not of sites
+LEAST_CODE = 4 << 20  # if each piece of scratch costs time: for all code that belongs to no site
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,16 @@ class Sizes:
     tables: int
 
     def data(self, cpus: int) -> int:
-        """Bytes at the start of scratch, at least, that hold no code (see lay_out())."""
+        """Return the bytes at the start of scratch, at least, that hold no code (see lay_out())."""
         each = self.ring + 2 * self.aggs + self.temp + PAGE
         return (cpus + 1) * each + self.dynamic + self.variables + self.tables
 
     def scratch(self, cpus: int, trampolines: int, probes: int = 0) -> int:
-        """Bytes of scratch, a multiple of a leaf.
+        """Return the bytes of scratch, a multiple of a leaf.
 
         Args:
             trampolines: bytes for code, descriptors and tables.
-            probes: how many there are, once that is known: `trampolines` may be too little.
+            probes: how many there are, if that is known: `trampolines` may be too little for them.
         """
         code = max(trampolines, SITE_CODE * probes)
         return (self.data(cpus) + code + LEAF - 1) & -LEAF
@@ -63,7 +63,8 @@ def sizes_of(options: Options, program: typed.TypedProgram) -> Sizes:
     """Return the sizes of a program's areas.
 
     bufsize is rounded up to a power of two, so that positions wrap by a mask.  With the policies
-    fill and ring the consumer keeps bufsize bytes, and nothing may be lost before."""
+    fill and ring the consumer keeps bufsize bytes, and nothing may be lost before that.
+    """
     wanted = options.bufsize if options.bufpolicy == "switch" else max(options.bufsize, KEPT_RING)
     ring = 1 << max(12, (wanted - 1).bit_length())
     aggs = (options.aggsize + PAGE - 1) & -PAGE if program.aggregations else PAGE
@@ -76,10 +77,12 @@ def sizes_of(options: Options, program: typed.TypedProgram) -> Sizes:
 
 
 def fitted(options: Options, program: typed.TypedProgram, cpus: int) -> Options:
-    """The options with buffers that fit in MOST_DATA bytes: as DTrace does without
-    bufresize=manual, the sizes that are too big are halved until all fit.
+    """Return the options with buffers that fit in MOST_DATA bytes.
 
-    Raises KinstError with bufresize=manual, and where other options take all of it."""
+    Sizes that are too big are halved until all fit, as DTrace does without bufresize=manual.
+
+    Raises KinstError with bufresize=manual, and if other options take all of MOST_DATA.
+    """
     share = MOST_DATA
     while (wanted := sizes_of(options, program).data(cpus)) > MOST_DATA:
         if options.bufresize == "manual" or share <= PAGE:
@@ -98,20 +101,23 @@ def fitted(options: Options, program: typed.TypedProgram, cpus: int) -> Options:
 
 
 def _halved(size: int, most: int) -> int:
-    """A size halved until it is at most `most` bytes."""
+    """Return a size, halved until it is at most `most` bytes."""
     while size > max(most, 1):
         size //= 2
     return size
 
 
 def code_borrowed(trampolines: int, probes: int) -> int:
-    """Bytes of code for a kernel from which scratch is borrowed piece by piece, each of which stops
-    it: twice what the probes need, unless -x scratch says how much."""
+    """Return the bytes of code for a kernel that scratch is allocated from piece by piece.
+
+    Each piece stops the kernel, so it is twice what the probes need, unless -x scratch says how
+    much.
+    """
     if trampolines != TRAMPOLINES:
         return trampolines
     return min(TRAMPOLINES, LEAST_CODE + 2 * SITE_CODE * probes)
 
 
 def counters_room(cpus: int) -> int:
-    """Bytes to keep at the end of scratch for the counter blocks of `cpus` CPUs."""
+    """Return the bytes to keep at the end of scratch for the counter blocks of `cpus` CPUs."""
     return (cpus + 1) * LEAF
