@@ -128,8 +128,8 @@ def trampolines(batch: TrampolineBatch, to: U64, goal: U64) -> MadeTrampolines:
     after, relative = columns.after, shape.kind == RELATIVE
     meant = after[relative] + distances(columns.take(relative)).view(np.uint64)
     field = (columns.marks >> FIELD_SHIFT & 15).astype(np.int64)
-    behind = to[relative] + (shape.work + shape.displaced)[relative].view(np.uint64)
-    _put32(out, (displaced + field)[relative], (meant - behind).view(np.int64))
+    end = to[relative] + (shape.work + shape.displaced)[relative].view(np.uint64)
+    _put32(out, (displaced + field)[relative], (meant - end).view(np.int64))
 
     jump, branch, call = (shape.kind == kind for kind in (JUMP, BRANCH, CALL))
     _put(out, displaced[jump], b"\xe9")
@@ -159,8 +159,8 @@ def stubs(at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None
     jump = start + size - e.JUMP_SIZE
     _put(out, (jump - len(RESTORE_FLAGS))[saved], RESTORE_FLAGS)
     _put(out, jump, b"\xe9")
-    behind = np.uint64(at) + (start + size).astype(np.uint64)
-    distance = (to - behind).view(np.int64)
+    ends = np.uint64(at) + (start + size).astype(np.uint64)
+    distance = (to - ends).view(np.int64)
     _put32(out, jump + 1, distance)
     return (out, size) if (_fits32(distance) & _fits32(counters)).all() else None
 

@@ -71,8 +71,8 @@ def inline(
             return code + asked + skip + written + last
 
         # The frame's code lies at one place and is as long at any other.
-        behind = len(e.hop(len(last))) + len(last)
-        return whole(to + len(whole(to)) - behind - len(frame(to)))
+        after_frame = len(e.hop(len(last))) + len(last)
+        return whole(to + len(whole(to)) - after_frame - len(frame(to)))
     if not work.asked and work.indexed is None:
         return code + kept.restore
     size = len(frame(to))

@@ -136,10 +136,10 @@ def _end(body: RecordBody, beyond: int) -> bytes:
     code += b"\x48\x0f\xb1\x91" + head  # cmpxchg [rcx + HEAD], rdx
     code += b"\x48\x39\x91" + reserved  # cmp [rcx + RESERVED], rdx
     exchange = b"\x4c\x0f\xb1\x99" + head  # cmpxchg [rcx + HEAD], r11
-    # mov r11, [rcx + RESERVED]; cmp r11, rax; je behind; cmpxchg; jmp to the start of all this
+    # mov r11, [rcx + RESERVED]; cmp r11, rax; je the end; cmpxchg; jmp to the start of all this
     onward = b"\x4c\x8b\x99" + reserved + b"\x49\x39\xc3"
     onward += bytes((0x70 | _EQUAL, len(exchange) + 2)) + exchange
-    # mov rax, [rcx + HEAD]; mov r11, rax; sub r11, rdx; js behind
+    # mov rax, [rcx + HEAD]; mov r11, rax; sub r11, rdx; js the end
     asked = b"\x48\x8b\x81" + head + b"\x49\x89\xc3\x49\x29\xd3"
     asked += bytes((0x70 | _SIGN, len(onward) + 2))
     again = asked + onward

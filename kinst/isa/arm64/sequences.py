@@ -31,7 +31,7 @@ from kinst.isa.arm64.relocate import literal_size
 U32 = npt.NDArray[np.uint32]
 
 _EXCLUSIVE = "it is between a load-exclusive and its store-exclusive"
-_STEPPED = "a debugger's stop behind a load-exclusive makes its store-exclusive fail"
+_STEPPED = "a debugger's stop after a load-exclusive makes its store-exclusive fail"
 _PREFIX = "movprfx and the instruction after it must stay together"
 _DATA = "it is data that the function loads"
 _SIGNS = "after pacm, addresses are signed with the instruction's own"

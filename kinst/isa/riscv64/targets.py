@@ -50,7 +50,7 @@ def _found(halves: I64) -> Iterator[tuple[I64, I64]]:
         where = np.flatnonzero(which)
         yield 2 * where, 2 * where + _signed(_gathered(low[where], places), bits)
     words = halves[:-2] | halves[1:-1] << 16
-    here, behind = words[: len(low)], words[2 : len(low) + 2]
+    here, following = words[: len(low)], words[2 : len(low) + 2]
     where = np.flatnonzero(here & 0x7F == 0x6F)  # jal
     word = here[where]
     imm = (word >> 31 & 1) << 20 | (word >> 12 & 0xFF) << 12
@@ -62,9 +62,9 @@ def _found(halves: I64) -> Iterator[tuple[I64, I64]]:
     imm |= (word >> 25 & 0x3F) << 5 | (word >> 8 & 0xF) << 1
     yield 2 * where, 2 * where + _signed(imm, 13)
     # auipc, directly followed by an instruction that adds to its register: addi, jalr.
-    pair = (here & 0x7F == 0x17) & ((behind & 0x707F == 0x13) | (behind & 0x707F == 0x67))
-    where = np.flatnonzero(pair & (here >> 7 & 31 == behind >> 15 & 31))
-    high, low_part = here[where] & 0xFFFF_F000, behind[where] >> 20
+    pair = (here & 0x7F == 0x17) & ((following & 0x707F == 0x13) | (following & 0x707F == 0x67))
+    where = np.flatnonzero(pair & (here >> 7 & 31 == following >> 15 & 31))
+    high, low_part = here[where] & 0xFFFF_F000, following[where] >> 20
     yield 2 * where, 2 * where + _signed(high, 32) + _signed(low_part, 12)
 
 
