@@ -17,7 +17,7 @@ from kinst.cli.completion.places import names_of
 from kinst.cli.completion.prepare import save_names, words
 from kinst.cli.completion.program import cursor
 from kinst.cli.options import options
-from kinst.dlang.vocabulary.d_options import NAMES
+from kinst.dlang.vocabulary.d_options import NAMES, OWN_NAMES
 from kinst.isa import load
 from kinst.kernels.fetch import Prepared
 
@@ -108,7 +108,7 @@ def test_commands_and_their_options_are_those_that_there_are() -> None:
 
 def test_values_of_options() -> None:
     assert names("kinst --vm=") == ["amd64", "arm64", "riscv64"]
-    assert set(names("kinst -x ")) == NAMES | {"batch", "plant", "scratch"}
+    assert set(names("kinst -x ")) == NAMES | OWN_NAMES
     assert names("kinst --dump ty") == ["typed"]
     assert names("kinst -X ") == ["a", "c", "s", "t"]
     assert asked("kinst --root=/us") == ["folders"]
