@@ -1,1 +1,1 @@
-"""Rank 4: the whole path of a trace; path.py shows all of it."""
+"""Rank 4: the stages of a trace, from a request to its events."""

@@ -1,10 +1,10 @@
-"""Batches: the instructions that a program means, in parts that are planted one after another.
+"""Batches: parts of the instructions that a program means, planted one part after another.
 
-A kernel has more instructions than are worth planning and planting at once: two and a half
-millions, where a hundred thousand take seconds and a few megabytes of scratch.  With -x batch=TIME
-a program is traced with one part of the functions after another; its aggregations go on through
-all of them (consumer.aggregations).  Nothing else does: each part has scratch of its own, and the
-records of one mean nothing in the next.  So clauses at instructions may only aggregate.
+A kernel has more instructions than can reasonably be planned and planted at once: two and a half
+millions, while a hundred thousand take seconds and a few megabytes of scratch.  With -x batch=TIME
+a program is traced with one part of the functions after another.  Only its aggregations go on
+through all parts (consumer.aggregations): each part has scratch of its own, and the records of one
+mean nothing in the next.  So clauses at instructions may only aggregate.
 
 Tested by tests/fake/test_batches.py.
 """
@@ -28,7 +28,7 @@ MeansKernel = Callable[[Sequence[ProbePattern]], bool]
 
 
 def check_batches(program: typed.TypedProgram, means_kernel: MeansKernel) -> None:
-    """Raises DError, KinstError for what does not go on from one batch to the next."""
+    """Raise DError or KinstError if a program uses anything that ends with its batch."""
     hint = "without -x batch=, or with aggregations alone"
     for clause in program.clauses:
         if not means_kernel(clause.patterns):
@@ -46,12 +46,15 @@ def check_batches(program: typed.TypedProgram, means_kernel: MeansKernel) -> Non
 def cut(
     compiled: Compiled, kernel: Kernel, system: System, means_kernel: MeansKernel
 ) -> list[frozenset[int]]:
-    """The functions that a program means, by their addresses, in batches; functions of which no
-    instruction can be planted are in none.  Raises KinstError where there is none left."""
+    """Return the addresses of the functions that a program means, in batches.
+
+    Functions without an instruction that can be planted are in no batch.  Raises KinstError if no
+    function is left.
+    """
     meant = dict[int, Function]()
     for pattern in compiled.patterns:
         if means_kernel([pattern]):
-            with suppress(KinstError):  # which enable() raises at its place
+            with suppress(KinstError):  # enable() raises it later
                 found = kernel.find(pattern.module, pattern.function or "*")
                 meant |= {one.address: one for one in found}
     some = [one for _, one in sorted(meant.items()) if not system.refusals(one)]

@@ -1,4 +1,4 @@
-"""Stage: the programs of a request, parsed and checked as one; needs no machine.
+"""Stage: parse the programs of a request and check them as one; no machine is needed.
 
 Tested by tests/session/test_compile_once.py.
 """
@@ -54,7 +54,7 @@ from kinst.sugar.locals import provisional
 from kinst.systems import of_host
 
 GLOB = frozenset("*?[")
-COMMAND = "kinst"  # $0 where there is no script
+COMMAND = "kinst"  # $0 without a script
 
 
 def _macros(request: Request, script: str, target_pid: int, options: Options) -> Macros:
@@ -74,7 +74,7 @@ def _with_settings(options: Options, settings: tuple[tuple[str, str], ...]) -> O
 
 
 def host_dialect() -> Dialect:
-    """The part of D of the system that kinst runs on."""
+    """Return the host system's part of D."""
     return of_host().dialect()
 
 
@@ -85,11 +85,11 @@ def compile_program(
     say: Callable[[str], None],
     dialect: Callable[[], Dialect],
 ) -> Compiled:
-    """Parse and check a request's programs, and all that is known before there is a kernel.
+    """Parse a request's programs, and check everything that is known before there is a kernel.
 
     Args:
         types: of the kernel to be traced.
-        say: gets what the C preprocessor tells.
+        say: gets the C preprocessor's messages.
         dialect: the traced system's part of D.
 
     Raises DError with its place, KinstError for options.
@@ -106,7 +106,11 @@ def compile_program(
 
 
 def needs_kernel(compiled: Compiled, *, fired: bool) -> bool:
-    """Whether a program means probes or symbols of a kernel.  fired: it is to run."""
+    """Return whether a program means probes or symbols of a kernel.
+
+    Args:
+        fired: whether it is to run.
+    """
     wanted = bool(symbols_in(compiled.program))
     return wanted or wants_kernel(compiled.patterns, load_all(), fired=fired)
 
@@ -119,11 +123,15 @@ def compile_request(
     say: Callable[[str], None] | None = None,
     dialect: Callable[[], Dialect] = host_dialect,
 ) -> Compiled:
-    """Parse and check everything that -n, -P, -m, -f, -i and -s gave.
+    """Parse and check the programs of -n, -P, -m, -f, -i and -s.
 
-    target_pid: $target.  types: of the kernel to be traced.  say: gets what the C preprocessor
-    tells.  dialect: the traced system's part of D.  Raises DError with its place, KinstError for
-    options.
+    Args:
+        target_pid: $target.
+        types: of the kernel to be traced.
+        say: gets the C preprocessor's messages.
+        dialect: the traced system's part of D.
+
+    Raises DError with its place, KinstError for options.
     """
     programs = parse_request(request, target_pid, types, say, dialect=dialect)
     if not (request.zero or _options(request, programs).zdefs):
@@ -132,7 +140,7 @@ def compile_request(
 
 
 def _options(request: Request, programs: tuple[tree.ProgramNode, ...]) -> Options:
-    """Return D's options: those of the programs, over which -x of the command line goes."""
+    """Return D's options: -x of the command line overrides those of the programs."""
     options = _with_settings(Options(), request.settings)
     written = tuple((o.name, o.value) for o in combine(programs).options)
     return _with_settings(_with_settings(options, written), request.settings)
@@ -146,9 +154,11 @@ def parse_request(
     before: tuple[tree.ProgramNode, ...] = (),
     dialect: Callable[[], Dialect] = host_dialect,
 ) -> tuple[tree.ProgramNode, ...]:
-    """The request's programs, in their order, parsed.
+    """Return the request's programs, parsed, in their order.
 
-    before: what they were when $target was another: only the texts that name it are parsed again.
+    Args:
+        before: the programs as parsed with another $target; only the texts that name $target are
+            parsed again.
     """
     options = _with_settings(Options(), request.settings)
     programs: list[tree.ProgramNode] = []
@@ -157,7 +167,7 @@ def parse_request(
     part = len(request.programs) > 1
 
     def knows(name: str) -> bool:
-        """Types of the kernel, and of the programs before."""
+        """Return whether the kernel, or a program before, has a type of this name."""
         own = any(t.name == name for p in programs for t in p.items
                   if isinstance(t, tree.TypeDeclarationNode))  # fmt: skip
         return own or known(name)
@@ -195,8 +205,10 @@ def _is_only_command(request: Request, programs: Sequence[tree.ProgramNode]) -> 
 def with_programs(
     request: Request, before: Compiled, programs: tuple[tree.ProgramNode, ...], isa: RegisterNames
 ) -> Compiled:
-    """The request with other trees for its programs, in their order, checked; what it was before
-    where they are the same.  Raises DError."""
+    """Return the request with other trees for its programs, in their order, checked.
+
+    If the trees are unchanged, that is the earlier result.  Raises DError.
+    """
     if all(map(operator.is_, programs, before.programs)):
         return before
     measures = {one.name: one.measure for one in before.program.aggregations}
@@ -204,8 +216,10 @@ def with_programs(
 
 
 def _check_destructive(program: typed.TypedProgram, options: Options) -> None:
-    """Raises KinstError unless the program is harmless or may do harm, and for destructive
-    actions that kinst does not do."""
+    """Check destructive actions of a program.
+
+    Raises KinstError if the program has some without -w, or has one that kinst does not do.
+    """
     for clause in program.clauses:
         names = list(destructive_calls(tuple(expressions(clause))))
         names += [destructive_name(action) for action in clause.actions if is_destructive(action)]
@@ -219,7 +233,7 @@ def _check_destructive(program: typed.TypedProgram, options: Options) -> None:
 
 def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType | None]:
     def type_of(pattern: ProbePattern, name: str) -> DType | None:
-        """The type of a variable in the function that a description names."""
+        """Return the type of a variable in the function that a description names."""
         module = "" if GLOB & set(pattern.module) else pattern.module
         plain = pattern.function.partition("@")[0]
         found = None if types is None else types.local(plain, name, module)
@@ -230,7 +244,7 @@ def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType
 
 def _local_names(types: TypeSource | None) -> Callable[[ProbePattern], Sequence[str]]:
     def names_of(pattern: ProbePattern) -> Sequence[str]:
-        """The variables of the function that a description names."""
+        """Return the variables of the function that a description names."""
         module = "" if GLOB & set(pattern.module) else pattern.module
         return () if types is None else types.locals(pattern.function.partition("@")[0], module)
 
@@ -245,8 +259,12 @@ def _checked(
     dialect: Callable[[], Dialect],
     measures: Mapping[str, typed.Measure] = {},
 ) -> Compiled:
-    """measures: what the aggregations of the program measure as it was written, if `programs` are
-    not that any more."""
+    """Return programs checked as one.
+
+    Args:
+        measures: what the aggregations of the original program measure, if `programs` differ from
+            it.
+    """
     options = _options(request, programs)
     environment = Environment(
         {r.d_name: r.index for r in isa.registers},

@@ -1,4 +1,4 @@
-"""-C: D scripts go through the host's C preprocessor first (dtrace(1), "-C").
+"""Option -C: the host's C preprocessor reads D scripts first (dtrace(1), "-C").
 
 Tested by tests/d/scripting.cases.
 """
@@ -12,9 +12,9 @@ from pathlib import Path
 from kinst.core.errors import KinstError
 
 CPP = "cpp"
-# What libdtrace defines (dt_preproc() in dt_cc.c): a D compiler, and its version 1.13.
+# Macros that libdtrace defines (dt_preproc() in dt_cc.c): a D compiler, and its version 1.13.
 PREDEFINED = ("-D__SUNW_D=1", "-D__SUNW_D_VERSION=0x010d0000")
-# D is not GNU's C: with these the headers of Linux and glibc keep to what C has.
+# D is not GNU C: with these, the headers of Linux and glibc use standard C only.
 PLAIN = (
     "-U__GNUC__",
     "-D__extension__=",
@@ -35,14 +35,17 @@ def preprocess(
     say: Callable[[str], None] | None = None,
     program: str = "",
 ) -> str:
-    """The script after the preprocessor, with its line markers.
+    """Return the script after the preprocessor, with its line markers.
 
-    arguments: -D, -U, -I and -H as given.  say: gets what the preprocessor tells (-H).
-    program: the preprocessor (option cpppath), cpp where it is "".
-    Raises KinstError where there is no preprocessor, or it finds errors.
+    Args:
+        arguments: -D, -U, -I and -H as given.
+        say: gets the preprocessor's messages (-H).
+        program: the preprocessor (option cpppath), cpp if it is "".
+
+    Raises KinstError if there is no preprocessor, or it finds errors.
     """
     if text.startswith("#!"):
-        text = "//" + text  # keeps the line's number; the preprocessor takes the comment out
+        text = "//" + text  # keeps the line's number; the preprocessor removes the comment
     folder = Path(file).parent if Path(file).is_file() else Path.cwd()
     program = program or CPP
     given = ("-iquote", str(folder), *arguments)

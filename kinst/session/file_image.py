@@ -1,7 +1,7 @@
-"""kinst -d -e with a file and no target: what a program means in the file as it is.
+"""Expansion in a file without a target (kinst -d -e): what a program means in the file as it is.
 
-Functions, instructions, inlined copies and source lines come from the ELF file's own symbols,
-bytes and DWARF, in the file's own instruction set; nothing is booted and nothing is refused.
+Functions, instructions, inlined copies and source lines come from the ELF file's own symbols, bytes
+and DWARF, in the file's own instruction set; nothing is booted and nothing is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kinst.systems import of_image
 
 
 class FileImage:
-    """A file in the place of a machine and its system (session.kernel's Data and KernelSystem)."""
+    """File that replaces a machine and its system (session.kernel's Data and KernelSystem)."""
 
     def __init__(self, elf: Elf) -> None:
         self._elf = elf
@@ -56,7 +56,7 @@ class FileImage:
         return self._rules.functions.at(address)
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
-        """Nothing is refused: what a kernel forbids is known when it runs."""
+        """Refuse nothing: a running kernel's refusals are not known."""
         return [""] * len(sites)
 
     def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
@@ -69,7 +69,7 @@ class FileImage:
         return self._rules.fixup(address)
 
     def system_calls(self) -> Sequence[SystemCall]:
-        """None: those of a kernel are known when it runs."""
+        """Return none: a kernel's system calls are known when it runs."""
         return ()
 
     def dead_ends(self) -> Sequence[str]:
@@ -77,7 +77,7 @@ class FileImage:
 
 
 def _debug_of(request: Request, file: ElfFile, report: Report) -> ElfFile:
-    """The file with the debug information: --debug beside --kernel, or the file's own."""
+    """Return the file with the debug information: --debug next to --kernel, or the file itself."""
     options = request.machine
     if options.kernel and options.debug:
         debug = open_file(options.debug)
@@ -96,7 +96,7 @@ def _debug_of(request: Request, file: ElfFile, report: Report) -> ElfFile:
 
 
 def expand_request_in_file(request: Request, report: Report) -> str:
-    """The request's program as it is in its file, as D.  Raises DError, KinstError."""
+    """Return the request's program as expanded in its file, as D.  Raises DError, KinstError."""
     path = request.machine.kernel or request.machine.debug
     isa = isa_of_file(path)
     files = DebugFiles(cache_folder(), partial(report.progress, "indexing debug information"))

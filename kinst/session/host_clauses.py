@@ -1,6 +1,6 @@
 """Clauses that kinst's own process runs: BEGIN, END, timers, and those at stop-planted probes.
 
-They have the same code as in the target, compiled for this process.  Their built-ins are in a
+They have the same code as in the target, compiled for this process.  They read built-ins from a
 context after the frame.
 
 Tested by tests/d, whose programs run there.
@@ -38,7 +38,9 @@ EXECNAME_SIZE = 32
 class FiringContext:
     """Built-in variables of one host-run firing; times in ns.
 
-    interrupt: Facts.builtins["interrupt"]."""
+    Attributes:
+        interrupt: the value of Facts.builtins["interrupt"].
+    """
 
     cpu: int = 0
     pid: int = 0
@@ -60,9 +62,11 @@ class FiringContext:
 def pack(
     isa: Isa, registers: Mapping[int, int], context: FiringContext, frames: int = 0
 ) -> NDArray[np.uint64]:
-    """The frame (registers by slot) and the context after it, as a clause reads them.
+    """Return the frame (registers by slot) and the context after it, as a clause reads them.
 
-    frames: the program's longest stack()."""
+    Args:
+        frames: the program's longest stack().
+    """
     frame = np.zeros(isa.frame_slots + layout.CONTEXT_SLOTS + 1 + frames, np.uint64)
     for slot, value in registers.items():
         frame[slot] = value & MASK
@@ -95,10 +99,10 @@ def pack(
 
 
 class HostClock:
-    """Time for host-run clauses: the guest's monotonic clock as the host can follow it.
+    """Clock of host-run clauses: the guest's monotonic clock as the host can follow it.
 
-    Without a target it is the host's own monotonic clock.  It is made while the guest stands.
-    A stopped guest's time stands still, so the difference is taken anew at each resume.
+    Without a target it is the host's own monotonic clock.  It is made while the guest is stopped.
+    A stopped guest's time stands still, so the difference is computed anew at each resume.
     """
 
     def __init__(self, clock: Clock | None) -> None:
@@ -116,7 +120,7 @@ class HostClock:
             self._stopped_at = None
 
     def now(self) -> int:
-        """ns, on the scale of D's timestamp."""
+        """Return ns, on the scale of D's timestamp."""
         return (self._stopped_at or time.monotonic_ns()) + self._ahead
 
 
@@ -144,7 +148,7 @@ def stopped_context(
     caller: int,
     wanted: Callable[[str], bool],
 ) -> FiringContext:
-    """What the thread that a stopped CPU runs would see; only the wanted built-ins are read."""
+    """Return the built-ins of the thread that a stopped CPU runs; only wanted ones are read."""
 
     def value(name: str) -> int:
         access = facts.builtins.get(name)
@@ -176,18 +180,18 @@ def stopped_context(
 
 
 def host_side(machine: StartedMachine) -> HostSide:
-    """Return what host-run clauses reach in a machine."""
+    """Return the memory that host-run clauses reach in a machine."""
     target, facts, stopped = machine.target, machine.facts, StoppedCpu()
 
     def read(address: int, size: int) -> bytes | None:
-        """None for what cannot be read."""
+        """Return bytes of the target; None if they cannot be read."""
         try:
             return target.read(address, size)
         except TargetError:
             return None
 
     def read_user(address: int, size: int) -> bytes | None:
-        """None for what cannot be read: no such address, or a kernel thread."""
+        """Return bytes of the process; None for an unreadable address, or in a kernel thread."""
         if stopped.number < 0:
             return None
         try:
@@ -206,7 +210,7 @@ def host_side(machine: StartedMachine) -> HostSide:
 
 
 def no_host_side() -> HostSide:
-    """Return what host-run clauses reach without a machine: nothing."""
+    """Return the memory that host-run clauses reach without a machine: none."""
 
     def read(_address: int, _size: int) -> bytes | None:
         return None
@@ -215,7 +219,7 @@ def no_host_side() -> HostSide:
 
 
 class HostRunner:
-    """Runs clauses of kinst's own probes: BEGIN, END and timers."""
+    """Runner of the clauses of kinst's own probes: BEGIN, END and timers."""
 
     def __init__(self, isa: Isa, plan: TracePlan, clock: HostClock) -> None:
         self.clock = clock
@@ -238,7 +242,7 @@ class HostRunner:
 
 
 class StoppedRunner(HostRunner):
-    """Runs clauses for the CPUs of a stopped machine, too."""
+    """Runner of clauses for the CPUs of a stopped machine, too."""
 
     def __init__(self, machine: StartedMachine, plan: TracePlan) -> None:
         system, program = machine.system, plan.compiled.program
@@ -261,8 +265,10 @@ class StoppedRunner(HostRunner):
         return found | self._isa.signature_bits if found >> 55 & 1 else found
 
     def sample(self, enabled: EnabledSite, cpu: int) -> None:
-        """Run profile-N's clauses for one CPU, if the kernel uses it: arg0 is its program counter
-        in the kernel, else arg1 is the one in user mode."""
+        """Run profile-N's clauses for one CPU, if the kernel uses it.
+
+        arg0 is its program counter in the kernel, or else arg1 is the one in user mode.
+        """
         number = kernel_cpu(self._target, self._facts, cpu)
         if number not in self._system.online_cpus():
             return
@@ -270,7 +276,7 @@ class StoppedRunner(HostRunner):
         self.hit(enabled, cpu, (pc, 0) if pc >> 63 else (0, pc))
 
     def hit(self, enabled: EnabledSite, cpu: int, arguments: tuple[int, ...] = ()) -> None:
-        """Run the clauses of a probe that a CPU stands at."""
+        """Run the clauses of a probe that a CPU is stopped at."""
         values = self._target.registers(cpu)
         registers = {
             r.slot: values[r.gdb_name] for r in self._isa.registers if r.gdb_name in values
@@ -295,7 +301,7 @@ class StoppedRunner(HostRunner):
 
 
 def uses(program: typed.TypedProgram, clauses: tuple[int, ...], name: str) -> bool:
-    """Whether one of these clauses reads a built-in, or what is made of it or found by it."""
+    """Return whether one of these clauses reads a built-in, or a value that depends on it."""
     by_thread = ("cwd", "d_path", "execargs", "progenyof", "root") if name == "curthread" else ()
     return any(
         (isinstance(e, typed.Builtin | typed.Subroutine) and e.name in (name, *by_thread))
@@ -307,16 +313,16 @@ def uses(program: typed.TypedProgram, clauses: tuple[int, ...], name: str) -> bo
 
 
 def _thread(target: Target, facts: Facts, cpu: int) -> int:
-    """Address of the thread that a stopped CPU runs, where a register has it."""
+    """Return the address of the thread that a stopped CPU runs, 0 if no register has it."""
     registers = target.registers(cpu)
     found = (registers.get(name, 0) for name in facts.thread_registers)
     return next((value for value in found if value), 0)
 
 
 def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int | bytes:
-    """The value of a built-in of the traced kernel on one CPU; the machine is stopped.
+    """Return the value of a built-in of the traced kernel on one CPU; the machine is stopped.
 
-    Raises TargetError where memory is not mapped.
+    Raises TargetError if memory is not mapped.
     """
     if access.thread:
         pointer = _thread(target, facts, cpu)
@@ -337,21 +343,25 @@ def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int |
 
 
 def kernel_cpu(target: Target, facts: Facts, cpu: int) -> int:
-    """What the kernel calls a stopped CPU of the machine: a kernel that finds the number by the
-    current thread may count from whichever CPU came up first."""
+    """Return the kernel's number of a stopped CPU of the machine.
+
+    A kernel that finds the number by the current thread may begin to count at any CPU.
+    """
     access = facts.builtins.get("cpu")
     if access is None or not access.thread:
         return cpu
     try:
         found = read_access(target, facts, cpu, access)
-    except TargetError:  # it is off, and its registers are of before it was on
+    except TargetError:  # the CPU is off, and its registers are older
         return cpu
     return found if isinstance(found, int) else cpu
 
 
 def thread_ns(target: Target, facts: Facts, cpu: int, now: int) -> int:
-    """vtimestamp of the thread on a stopped CPU, at `now` on timestamp's scale; 0 where the
-    kernel offers none."""
+    """Return vtimestamp of the thread on a stopped CPU, at `now` on timestamp's scale.
+
+    0 if the kernel offers none.
+    """
     terms = facts.thread_time
     if terms is None:
         return 0

@@ -1,4 +1,4 @@
-"""The files of the kernel that a request means: found, fetched and opened when first needed.
+"""Files of the kernel that a request means: found, fetched and opened when first needed.
 
 Tested by tests/session/test_build_folder.py.
 """
@@ -39,23 +39,29 @@ _LONG = 1.0  # seconds of silence before work is reported
 
 
 def _module(name: str) -> Any:
-    """A module of kinst that is loaded when a file of the kernel is first asked for: an error in a
-    program is told without it."""
+    """Import a module of kinst when a file of the kernel is first needed.
+
+    So an error in a program is told without loading it.
+    """
     return import_module(f"kinst.{name}")
 
 
-_THREAD_LOCAL = "self"  # how a system is asked for thread-local variables
+_THREAD_LOCAL = "self"  # name by which a system is asked for thread-local variables
 
 
 class KernelFiles:
-    """The files of one kernel.
+    """Files of one kernel.
 
     Attributes:
-        types: of the kernel and its modules; no file is looked for before one is asked for.
+        types: of the kernel and its modules; no file is opened before a type is needed.
     """
 
     def __init__(self, request: Request, isa: str, report: Report) -> None:
-        """isa: the name of its instruction set."""
+        """Begin without opening a file.
+
+        Args:
+            isa: the name of its instruction set.
+        """
         self._request = request
         self._isa = isa
         self._progress, self._confirm = report.progress, report.confirm
@@ -77,7 +83,7 @@ class KernelFiles:
 
     @cached_property
     def found(self) -> Files:
-        """What to boot, or to read symbols from.  Raises KinstError."""
+        """Files to boot, or to read symbols from.  Raises KinstError."""
         files: Files = _module("session.request_machine").find_files(
             self._request, self._progress, self._confirm
         )
@@ -85,17 +91,19 @@ class KernelFiles:
 
     @cached_property
     def image(self) -> DebugInfo:
-        """The kernel's file with symbols."""
+        """Kernel file with symbols."""
         return self.open(self.found.debug)
 
     @cached_property
     def system(self) -> SystemKind:
-        """The operating system that the kernel's file is of."""
+        """Operating system of the kernel's file."""
         return of_image(self.image.elf)
 
     def check_system(self, program: typed.TypedProgram) -> None:
-        """Raise DError at the first thing in a clause of the traced kernel that its system does not
-        have.  (BEGIN, END and tick-N run in kinst itself, and have its own.)"""
+        """Raise DError at the first item in a clause of the traced kernel that its system lacks.
+
+        BEGIN, END and tick-N run in kinst itself, on the host's system.
+        """
         providers = load_all()
         for clause in program.clauses:
             if not wants_kernel(clause.patterns, providers, fired=True):
@@ -107,16 +115,21 @@ class KernelFiles:
                     raise DError(reason, expr.span, "D_UNKNOWN")
 
     def dialect(self) -> Dialect:
-        """D's part of the traced system: of the kernel's file or, if kinst fetches that itself or
-        traces this very machine, of its own system."""
+        """Return the traced system's part of D.
+
+        The system is that of the kernel's file.  Without a named file it is the host's: kinst
+        fetches a kernel of that system, or traces this very machine.
+        """
         options = self._request.machine
         named = options.debug or options.kernel
         return (self.system if named else of_host()).dialect()
 
     @cached_property
     def folders(self) -> Sequence[Path]:
-        """Where debug files of modules are looked for: --debug DIR, and Debian's, fetched on first
-        use.  Raises KinstError if they cannot be fetched."""
+        """Folders with debug files of modules: --debug DIR, and Debian's, fetched on first use.
+
+        Raises KinstError if they cannot be fetched.
+        """
         files, folders = self.found, list(self.found.folders)
         if files.ready is not None and files.modules:
             module_debug = _module("kernels.fetch_modules").module_debug
@@ -126,7 +139,7 @@ class KernelFiles:
         return folders
 
     def _modules(self) -> Mapping[str, Path]:
-        """The files of --module, or their debug files, by name."""
+        """Files of --module, or their debug files, by module name."""
         found = {_module_name(path): path for path in self.found.modules}
         return {name: find_file(name, self.found.folders) or path for name, path in found.items()}
 
@@ -140,7 +153,7 @@ def _module_name(path: Path) -> str:
 
 
 def find_file(name: str, folders: Sequence[Path]) -> Path | None:
-    """The debug file of a module in any of these folders (searched below them)."""
+    """Return the debug file of a module in or below one of these folders."""
     for folder in folders:
         for suffix in ("*.ko.debug", "*.ko"):
             for file in sorted(folder.rglob(suffix)):
@@ -150,9 +163,11 @@ def find_file(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def with_build(request: Request) -> Request:
-    """A request whose kernel and debug file are those of --build, or its debug file alone for a
-    kernel that runs already.  Raises KinstError where they are not in that folder, or of another
-    ISA than --vm's."""
+    """Return a request with the kernel and debug file of --build.
+
+    For a kernel that runs already, only the debug file is taken.  Raises KinstError if the folder
+    lacks a file, or its ISA is not --vm's.
+    """
     options = request.machine
     if not options.build:
         return request
@@ -186,8 +201,11 @@ def with_build(request: Request) -> Request:
 
 
 def with_vmlinux(request: Request, report: Report) -> Request:
-    """Return a request whose vmlinux, if it attaches and no option names one, is found by the
-    build-id of the kernel that runs.  Raises KinstError if there is none, and TargetError."""
+    """Return a request with the vmlinux of the kernel that runs, found by its build-id.
+
+    Only requests that attach and name no vmlinux change.  Raises KinstError if there is none, and
+    TargetError.
+    """
     options = request.machine
     if not options.address or options.debug or options.kernel:
         return request
@@ -206,7 +224,7 @@ def with_vmlinux(request: Request, report: Report) -> Request:
 def _reported(
     memory: Iterable[bytes], progress: Callable[[str, float | None], None]
 ) -> Iterator[bytes]:
-    """Yield a machine's memory, and report progress once that takes long."""
+    """Yield a machine's memory, and report progress if that takes long."""
     started, work = time.monotonic(), "looking for the build-id of the kernel there"
     for piece in memory:
         if time.monotonic() - started > _LONG:
@@ -215,7 +233,7 @@ def _reported(
 
 
 def isa_of_file(path: str) -> Isa:
-    """The instruction set of an ELF file.  Raises KinstError for one that kinst does not know."""
+    """Return the instruction set of an ELF file.  Raises KinstError for one unknown to kinst."""
     machine = open_file(path).machine
     isa = of_machine(machine)
     if isa is None:
@@ -224,7 +242,7 @@ def isa_of_file(path: str) -> Isa:
 
 
 def _asked(expr: typed.Expr) -> str:
-    """The name under which a system is asked for what an expression reads, or ""."""
+    """Return the name by which a system is asked for an expression's value, or ""."""
     if isinstance(expr, typed.Builtin | typed.Subroutine):
         return expr.name
     if isinstance(expr, typed.RegisterRead):

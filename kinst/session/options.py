@@ -1,6 +1,6 @@
-"""The options of the command line: those of every machine, and each machine's own.
+"""Options of the command line: those of all machines, and each machine's own.
 
-The parser, --help, completion, the library's checks and the tests of the man page go by this table.
+The parser, --help, completion, the library's checks and the tests of the man page use this table.
 
 Tested by tests/session/test_options.py.
 """
@@ -159,7 +159,7 @@ def option_of(field: str) -> Option | None:
 
 
 def spelled(field: str, request: Request) -> str:
-    """Return how the command line has set a field of a request."""
+    """Return how the command line spells a field of a request."""
     if field == "machine":
         return request.kind.option.name
     option = option_of(field)
@@ -168,9 +168,10 @@ def spelled(field: str, request: Request) -> str:
 
 
 def disagreement(request: Request, name_of: NameOf = spelled) -> KinstError | None:
-    """Return what is wrong with the options of a request as a whole, None if they agree.
+    """Return the first conflict between the options of a request, None if they agree.
 
-    name_of: how the user has set a field, or would.
+    Args:
+        name_of: how the user has set a field, or would.
     """
     for message, hint in _disagreements(request, name_of):
         return KinstError(message, hint)
@@ -189,7 +190,7 @@ def _disagreements(request: Request, name_of: NameOf) -> Iterator[tuple[str, str
 
 
 def _not_taken(request: Request, name_of: NameOf) -> Iterator[tuple[str, str]]:
-    """Yield the options that other machines have and this one does not."""
+    """Yield the options that are set and belong to other machines only, each with a hint."""
     taken = {kind.option.name: _fields(kind) for kind in kinds()}
     asked, own = request.kind.option.name, _fields(request.kind)
     for field in sorted({field for fields in taken.values() for field in fields}):
@@ -210,7 +211,7 @@ def _given(request: Request, field: str) -> object:
 
 
 class _OptionNames(dict[str, str]):
-    """The names of options in a rule's message."""
+    """Names of options in a rule's message."""
 
     def __init__(self, request: Request, name_of: NameOf, fields: dict[str, str]) -> None:
         super().__init__()

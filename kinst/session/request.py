@@ -1,6 +1,6 @@
-"""What a user asks for, understood.
+"""Request of a user, parsed.
 
-A wrong command line and --help are answered with this alone, so it imports little.
+This module alone answers a wrong command line and --help, so it imports little.
 
 Tested by tests/session/test_cli_options.py.
 """
@@ -23,9 +23,9 @@ DEFAULT_ISA = "amd64"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A command line, understood: a machine, programs, and what to do with them."""
+    """Parsed command line: a machine, programs, and what to do with them."""
 
-    # Only used if a probe needs a kernel.
+    # Used only if a probe needs a kernel.
     machine: MachineOptions = NO_OPTIONS
     programs: tuple[ProgramText, ...] = ()
     # $1, $2, ...
@@ -41,12 +41,12 @@ class Request:
     show_program: bool = False
     # Print the value after this stage (session/options.py, DUMP_STAGES), and end.
     dump: str = ""
-    # For the guest's shell, or a shell of it on this terminal.
+    # A command for the guest's shell, or a shell of the guest on this terminal.
     command: str = ""
     shell: bool = False
     # Download a kernel without asking.
     yes: bool = False
-    # The file that gets the output.
+    # The file that output goes to.
     output: str = ""
     # The C preprocessor's options (-D, -U, -I, -H), and its path.
     preprocessor: tuple[str, ...] = ()
@@ -56,8 +56,11 @@ class Request:
 
     @property
     def of_file(self) -> bool:
-        """Whether it is about a file as it is, and needs no machine: -d with -e, and a file that is
-        neither to be booted nor compared with a running kernel."""
+        """Whether the request is about a file as it is, and needs no machine.
+
+        Such a request has -d with -e, and a file that is neither booted nor compared with a running
+        kernel.
+        """
         machine = self.machine.kind or self.command
         file = self.machine.kernel or self.machine.debug
         return self.show_program and self.compile_only and not machine and bool(file)
@@ -79,5 +82,5 @@ class Request:
 
     @property
     def cpus(self) -> int:
-        """How many CPUs the machine may have, as far as that is known before it starts."""
+        """Number of CPUs that the machine may have, as far as that is known before it starts."""
         return self.machine.cpus or self.kind.cpus(self.machine.qemu_args)

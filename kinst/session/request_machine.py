@@ -1,7 +1,7 @@
-"""The files and the machine that a request means.
+"""Files and machine that a request means.
 
-A guest takes a third of a second to go on from where another had booted, and so does loading the
-rest of kinst: with start_early() both happen at once.  So this module imports little.
+A guest takes a third of a second to continue from a saved state, and so does loading the rest of
+kinst.  start_early() makes both happen at once.  So this module imports little.
 
 Tested by tests/session/test_cli_options.py and tests/kernels/test_fetch.py.
 """
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What to boot, or to read symbols from."""
+    """Files to boot, or to read symbols from."""
 
     debug: Path
-    # None for a machine that runs.
+    # None for a machine that runs already.
     kernel: Path | None = None
     busybox: Path | None = None
-    # What kinst fetched, if that is booted.
+    # Set if a kernel is booted that kinst fetched.
     ready: Prepared | None = None
     # The user's kernel modules, in the order to load them.
     modules: tuple[Path, ...] = ()
@@ -50,17 +50,18 @@ class Files:
 
 
 def _wants_guest(request: Request) -> bool:
-    """Whether a guest is needed, or nearly certainly so."""
+    """Return whether a guest is needed, or nearly certainly needed."""
     if request.compile_only or request.dump or request.of_file:
         return False
     return request.runs_command or any(names_kernel_probe(one.text) for one in request.programs)
 
 
 def start_early(request: Request) -> EarlyStart | None:
-    """Start what can be started of the request's machine, before its program is compiled.
+    """Start as much as possible of the request's machine, before its program is compiled.
 
-    Return None if nothing can be started yet, or if no guest may be needed; errors in the request
-    are reported when the machine is opened."""
+    Return None if nothing can be started yet, or if no guest may be needed.  Errors in the request
+    are reported when the machine is opened.
+    """
     options = request.machine
     if not _wants_guest(request):
         return None
@@ -104,8 +105,10 @@ def machine_config(
 
 
 def guest_append(request: Request, boot: Boot | None) -> str:
-    """Return more of the kernel's command line: with an initial RAM disk of the user's and a
-    command, kinst's helper is started first."""
+    """Return additions to the kernel's command line.
+
+    If the user gave an initial RAM disk and a command, kinst's helper is started first.
+    """
     options = request.machine
     if boot is None or not (options.initrd and request.runs_command):
         return options.append
@@ -159,8 +162,10 @@ def find_files(
 
 
 def _modules(request: Request, folder: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Return the files of --module, and those that the guest needs for the host's folders; the
-    kernel has built in what has no file of the latter."""
+    """Return the files of --module, and those that the guest needs for the host's folders.
+
+    A module of the latter without a file is built into the kernel.
+    """
     options = request.machine
     wanted = DRIVERS if options.root or options.writable else ()
     return _resolve(folder, options.modules), _resolve(folder, wanted, absent=True)

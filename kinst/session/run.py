@@ -24,23 +24,23 @@ from kinst.session.timers import Timers
 from kinst.session.tracee import SHARE, Tracee
 from kinst.session.values import EnabledSite, TracePlan
 
-OUTPUT_PIECES = 64  # of what the guest's command writes, that wait for the client
+OUTPUT_PIECES = 64  # pieces of the command's output that wait for the client at most
 OUTPUT_SECONDS = 0.1  # how long the command's output waits at most
-MISSED_SECONDS = 1.0  # from one report of missed firings to the next
+MISSED_SECONDS = 1.0  # seconds between two reports of missed firings
 BATCH = "batch"  # reason of End if another batch follows
 OVERLOAD = "overload"  # reason of End if the probes left the kernel no time
 UNRESPONSIVE = "kinst: processing aborted: Abort due to systemic unresponsiveness"  # dtrace(1)'s
-TIMED_OUT = 124  # status of a trace that cut its command off, as of timeout(1)
+TIMED_OUT = 124  # status of a trace that cut its command off, as timeout(1) has it
 
 
 @dataclass(slots=True)
 class Ending:
-    """How a trace comes to its end.
+    """End of a trace.
 
     Attributes:
         stop: whether it was asked to end.
         deadline: when it ends, by time.monotonic().
-        reason: why it was over, "" until it is.
+        reason: why it is over, "" until it is.
         gone: the machine, if it has ended by itself.
         busy: the share of a CPU's time in probes, if that was too much.
     """
@@ -54,14 +54,14 @@ class Ending:
 
 @dataclass(slots=True)
 class Restoring:
-    """Restoring the kernel's text, once, by the client's thread or by the one that reads the rings.
+    """State of the kernel's text, which the client's thread or the rings' thread restores once.
 
     Attributes:
         turn: held while a step of events() runs.
         planted: whether there is something to restore.
         done: whether it has been tried.
         trouble: what went wrong.
-        told: whether the user knows of it.
+        told: whether the user has been told of it.
     """
 
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -72,7 +72,7 @@ class Restoring:
 
 
 class RunningTrace:
-    """One trace, from BEGIN to the last aggregation; events() is all of it."""
+    """Trace from BEGIN to the last aggregation; events() yields all of it."""
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class RunningTrace:
         before: RunningTrace | None = None,
         more: bool = False,
     ) -> None:
-        """Make a trace ready.  Its scratch is written, and the machine is stopped.
+        """Prepare a trace.  Its scratch is written, and the machine is stopped.
 
         Args:
-            output: gets what the guest's command writes while the tracee is waited for, and is
-                emptied here.
+            output: gets the guest's command's output while the tracee is waited for; it is emptied
+                here.
             before: the trace of the batch before, which has the same program.
             more: whether another batch comes next.
         """
@@ -105,26 +105,26 @@ class RunningTrace:
         self.schema = self._records.schema
         self._ticks = Timers()  # fired in kinst
         self._samplers = Timers()  # fired on each CPU, for which the machine is stopped
-        self._seen: deque[MachineEvent] = deque()  # by _attend(), for _wait()
+        self._seen: deque[MachineEvent] = deque()  # from _attend() to _wait()
         self._ending = Ending()
         self._restoring = Restoring()
         self._over = False
-        self._look_at = math.inf  # when a trace is looked at that shows nothing
+        self._look_at = math.inf  # when a trace without records is examined
 
     @property
     def reason(self) -> str:
-        """Why it was over, "" until it is."""
+        """Reason why the trace is over, "" until it is."""
         return self._ending.reason
 
     def stop(self) -> None:
-        """Ask the trace to end, as Ctrl-C does.  From any thread or signal handler."""
+        """Ask the trace to end, as Ctrl-C does.  Any thread or signal handler may call this."""
         self._ending.stop = True  # one store: no lock that a signal handler could wait for
 
     def _stopping(self) -> bool:
         return self._ending.stop
 
     def aggregations(self) -> tuple[Aggregation, ...]:
-        """All aggregations as they are now, merged from all CPUs; also after the end."""
+        """Return all aggregations as they are now, merged from all CPUs; also after the end."""
         if not self._over:
             self._records.store.snapshot()
         return self._records.interpreter.aggregations()
@@ -132,17 +132,16 @@ class RunningTrace:
     def events(
         self, command: str = "", timeout: float | None = None
     ) -> Generator[Event, None, None]:
-        """Trace until exit(), the end of the command, stop(), the guest's end or, with timeout,
-        for so many seconds.
+        """Trace until exit(), the end of the command, stop(), the guest's end or the timeout in
+        seconds.
 
-        The client has dealt with an event when it asks for the next one.  End is the last.  If the
-        guest ended by itself, patches remain or anything else failed, TargetError (KinstError) is
-        raised after it.  All is undone when the generator ends, is closed, or raises.
+        The client has dealt with an event when it asks for the next one.  End is the last event;
+        its status is that of exit(), else the command's, else 0.  If the guest ended by itself,
+        patches remain or anything else failed, TargetError (KinstError) is raised after it.  All is
+        undone when the generator ends, is closed, or raises.
 
-        However long the client is at an event, the kernel's text is restored when the trace has to
-        end: a thread sees to that.
-
-        The status of End is that of exit(), else the command's, else 0.
+        A thread restores the kernel's text when the trace has to end, however long the client takes
+        for an event.
         """
         steps = self._steps(command, timeout)
         try:
@@ -161,7 +160,7 @@ class RunningTrace:
         try:
             reason = yield from self._traced(command, timeout)
             trouble = self._restore()
-            yield from self._written()  # while the command's end was told
+            yield from self._written()  # output that came while the command's end was told
             ending.reason = reason
             if self._more and trouble is None and self._ends_batch(reason):
                 yield from self._batch_end(reason, command)
@@ -187,7 +186,7 @@ class RunningTrace:
             yield End("error", 1, str(error))
             raise
         finally:
-            # Whatever happened: the kernel's text first, then the error.
+            # Restore the kernel's text first, whatever happened, then raise the error.
             self._undo()
         if trouble is not None:
             if ending.gone is None:
@@ -199,11 +198,13 @@ class RunningTrace:
         yield End(reason, self._status(reason, command))
 
     def _ends_batch(self, reason: str) -> bool:
-        """Whether another batch follows: its time is over, or its command."""
+        """Return whether another batch follows: the batch's time is over, or its command has
+        ended.
+        """
         return reason in ("command", "timeout") and not self._stopping()
 
     def _batch_end(self, reason: str, command: str) -> Generator[Event, None, None]:
-        """Yield what is left of a batch that another one follows: END does not fire."""
+        """Yield the remaining events of a batch that another one follows: END does not fire."""
         self._records.activate(False)
         yield from self._records.rest()
         yield from self._missed()
@@ -231,7 +232,7 @@ class RunningTrace:
             return "interrupted"
         records.activate(True)
         if self._parts.begin is not None and self._is_first:
-            self._fire(self._parts.begin)  # with the machine still stopped
+            self._fire(self._parts.begin)  # the machine is still stopped
         records.drainer.start()
         if not records.active:
             return "exit"
@@ -253,7 +254,11 @@ class RunningTrace:
         self._look_at = time.monotonic() + SECONDS
 
     def _tell_silence(self, command: str, *, ends: bool) -> None:
-        """Say once why no record comes.  ends: whether the trace ends by itself."""
+        """Say once why no record comes.
+
+        Args:
+            ends: whether the trace ends by itself.
+        """
         records, tracee, options = self._records, self._tracee, self._records.interpreter.options
         if records.has_fired or tracee.has_fired or options.quiet:
             self._look_at = math.inf
@@ -292,7 +297,7 @@ class RunningTrace:
             if records.interpreter.full:
                 return "full"
             if time.monotonic() >= merge_at:
-                # Tables of many keys are emptied before they are full.
+                # Empty tables of many keys before they are full.
                 records.store.snapshot()
                 merge_at = time.monotonic() + records.interpreter.options.aggrate / 1e9
         return self._ended()
@@ -316,9 +321,9 @@ class RunningTrace:
     def _fire_due(self) -> None:
         """Fire the timers that are due, each once.
 
-        What becomes due meanwhile waits until the loop has looked at the deadline, at signals, at
-        the command and at records.  After it was stopped for samples the machine runs for as long
-        as it stood, or a command would never end.
+        Timers that become due meanwhile wait until the loop has looked at the deadline, at signals,
+        at the command and at records.  After a stop for samples the machine runs for as long as it
+        was stopped, or a command would never end.
         """
         for timers, stops in ((self._ticks, False), (self._samplers, True)):
             began = time.monotonic_ns()
@@ -331,7 +336,7 @@ class RunningTrace:
                 timers.fired(due, ended + (ended - began if stops else 0))
 
     def _missed(self) -> Iterator[Lost]:
-        """Yield the firings that timers have missed since this was last called."""
+        """Yield the firings that timers have missed since the last call."""
         for timers in (self._ticks, self._samplers):
             for probe, count in timers.take_missed():
                 yield missed_firings(probe, count)
@@ -342,7 +347,7 @@ class RunningTrace:
         self._tracee.fire(enabled, lambda: self._records.active)
 
     def _wait(self, seconds: float) -> Generator[Event, None, str]:
-        """Let time pass.  Returns why the trace is over, "" while it is not."""
+        """Wait.  Returns why the trace is over, "" while it is not."""
         deadline = time.monotonic() + seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
@@ -368,21 +373,24 @@ class RunningTrace:
                 return ""
 
     def _is_overloaded(self) -> bool:
-        """Whether the kernel makes no progress because of the probes.  As in dtrace(1), a program
-        that may be destructive goes on all the same."""
+        """Return whether the kernel makes no progress because of the probes.
+
+        A program that may be destructive goes on all the same, as in dtrace(1).
+        """
         if self._records.interpreter.options.destructive:
             return False
         self._ending.busy = self._tracee.share_in_probes()
         return self._ending.busy >= SHARE
 
     def _complaints(self) -> Iterator[Message]:
-        """Yield what the kernel has said of itself since last asked."""
+        """Yield the kernel's complaints about itself since the last call."""
         for one in self._tracee.complaints():
             yield Message(f"kinst: the traced kernel says: {one.text}", one.kind)
 
     def _written(self) -> Iterator[Output]:
-        """Yield what the guest's command has written so far: it may write faster than a client
-        reads."""
+        """Yield the output of the guest's command so far; it may write faster than a client
+        reads.
+        """
         for _ in range(len(self._output)):
             yield Output(self._output.popleft())
 
@@ -399,8 +407,10 @@ class RunningTrace:
         self._over = True
 
     def _attend(self) -> None:
-        """In the thread that reads the rings: when the trace has to end, restore the kernel's text,
-        though the client is still at its last event (a slow reader, a terminal on hold)."""
+        """Restore the kernel's text when the trace has to end, in the thread that reads the rings.
+
+        The client may still be at its last event (a slow reader, a terminal on hold).
+        """
         restoring = self._restoring
         if not restoring.planted or restoring.done or not restoring.turn.acquire(blocking=False):
             return
@@ -411,7 +421,7 @@ class RunningTrace:
             restoring.turn.release()
 
     def _is_due(self) -> bool:
-        """Whether the trace has to end.  What the machine reports meanwhile is kept for _wait()."""
+        """Return whether the trace has to end.  Events of the machine are kept for _wait()."""
         ending = self._ending
         if self._stopping() or not self._records.active or time.monotonic() >= ending.deadline:
             return True

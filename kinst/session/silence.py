@@ -1,4 +1,4 @@
-"""What is said if a trace shows nothing for a while: what is planted, and why nothing comes.
+"""Message about a trace that shows nothing for a while: what is planted, and why nothing comes.
 
 Tested by tests/session/test_silence.py and tests/vm/language/test_silence.py.
 """
@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SECONDS = 2.0  # without a record, until something is said
+SECONDS = 2.0  # seconds without a record until the message
 
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """A trace that has shown no record of the kernel yet.
+    """Trace that has shown no record of the kernel yet.
 
     Attributes:
-        planted: how many instructions are.
+        planted: how many instructions are planted.
         has_counted: whether an aggregation has a value.
         has_command: whether it ends with a command.
         is_guest: whether the machine is a guest that runs kinst's commands and nothing else.
-        waits_in: function of the kernel in which the command waits, "" if it does not, or if that
+        waits_in: function of the kernel in which the command waits; "" if it does not wait, or that
             is not known.
     """
 

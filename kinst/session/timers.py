@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from kinst.core.probe import Probe
 from kinst.session.values import EnabledSite
 
-DueTimer = tuple[int, EnabledSite]  # when it was due, the probe
+DueTimer = tuple[int, EnabledSite]  # (when it was due, the probe)
 
 
 class Timers:
     """Timer probes that one loop fires.
 
-    Times are ns of the caller's clock.  A period in which a timer could not be fired is counted,
+    Times are ns of the caller's clock.  A period in which a timer could not be fired is counted and
     not made up for: a loop that makes up for it may never end.
     """
 

@@ -1,4 +1,4 @@
-"""What a trace runs on: a planted machine, or kinst's own process alone.
+"""Tracee of a trace: a planted machine, or only kinst's own process.
 
 Tested by tests/failures and tests/fake.
 """
@@ -29,42 +29,47 @@ from kinst.session.report import Report
 from kinst.session.symbols import names_of
 from kinst.session.values import EnabledSite, StartedMachine, TracePlan
 
-LOOK_SECONDS = 0.005  # between two looks whether the command has ended
-SETTLE_SECONDS = 0.02  # for CPUs that were stopped in a clause to leave it
+LOOK_SECONDS = 0.005  # seconds between two checks whether the command has ended
+SETTLE_SECONDS = 0.02  # seconds for CPUs that were stopped in a clause to leave it
 
-# Samples of where CPUs are, and the seconds between two.
+# Number of samples of the CPUs' program counters, and the seconds between two.
 SAMPLES, APART = 40, 0.01
-# Of the samples of one CPU, those in probes that are too many.  Around each of them is what the
-# kernel does at a breakpoint, so far less than half is much.
+# Share of a CPU's samples in probes that is too large.  The kernel's own work at a breakpoint
+# surrounds each probe, so far less than half is much.
 SHARE = 0.1
 
 IsActive = Callable[[], bool]  # whether clauses run
 
 
 class Tracee(Protocol):
-    """What a trace runs on.
+    """Machine or process that a trace runs on.
 
     Attributes:
         names: names of recorded addresses.
         gather: brings counters up to date, if they are copies.
         command_status: exit status of the guest's command, known once restore() has returned.
+        is_guest: whether it is a guest that runs kinst's commands and nothing else.
+        has_fired: whether a stop-planted probe has fired.
     """
 
     names: Names
     command_status: int
-    is_guest: bool  # that runs kinst's commands and nothing else
-    has_fired: bool  # whether a stop-planted probe has
+    is_guest: bool
+    has_fired: bool
 
     @property
     def gather(self) -> Callable[[], None] | None: ...
 
     def plant(self, command: str) -> str:
-        """Write the patches, start the guest's command, and let the machine run.  Returns what
-        became of runs, see Planted.plant(); raises KinstError if nothing is planted."""
+        """Write the patches, start the guest's command, and let the machine run.
+
+        Returns what became of runs, as Planted.plant() does.  Raises KinstError if nothing is
+        planted.
+        """
         ...
 
     def fire(self, enabled: EnabledSite, is_active: IsActive) -> None:
-        """Run the clauses of a probe of kinst's own; of profile-N for each CPU."""
+        """Run the clauses of one of kinst's own probes; those of profile-N for each CPU."""
         ...
 
     def hit(self, event: Stopped, is_active: IsActive) -> None:
@@ -72,20 +77,21 @@ class Tracee(Protocol):
         ...
 
     def wait(self, seconds: float) -> MachineEvent | None:
-        """Let time pass, at most so many seconds, until the machine reports something."""
+        """Wait at most so many seconds until the machine reports something."""
         ...
 
     def last_words(self) -> MachineEvent | None:
-        """Return what a machine reports that turns clauses off by itself."""
+        """Return the report of a machine that turns clauses off by itself."""
         ...
 
     def take_missed(self) -> list[tuple[Probe, int]]:
-        """Return how many firings each probe of the machine's own timers has missed since the last
-        call."""
+        """Return the firings that each probe of the machine's own timers has missed since the last
+        call.
+        """
         ...
 
     def complaints(self) -> list[Complaint]:
-        """Return what the kernel has complained of since last asked."""
+        """Return the kernel's complaints since the last call."""
         ...
 
     def waits_in(self) -> str:
@@ -93,7 +99,7 @@ class Tracee(Protocol):
         ...
 
     def share_in_probes(self) -> float:
-        """Return how much of its time, 0 to 1, the CPU that is most in probes is there."""
+        """Return the share of its time, 0 to 1, that the busiest CPU spends in probes."""
         ...
 
     def restore(self, gone: Gone | None, report: Report) -> TargetError | None:
@@ -102,7 +108,7 @@ class Tracee(Protocol):
 
 
 class HostAlone:
-    """No machine: BEGIN, END and timers run in kinst's own process."""
+    """Process of kinst without a machine: it runs BEGIN, END and timers."""
 
     names = NO_NAMES
     gather = None
@@ -120,7 +126,7 @@ class HostAlone:
         self._runner.fire(enabled)
 
     def hit(self, event: Stopped, is_active: IsActive) -> None:
-        """Nothing stops."""
+        """Do nothing: without a machine nothing stops."""
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -145,7 +151,7 @@ class HostAlone:
 
 
 class PlantedMachine:
-    """A machine, its kernel, and the clauses that the host runs for it."""
+    """Machine, its kernel, and the clauses that the host runs for it."""
 
     def __init__(self, plan: TracePlan, machine: StartedMachine) -> None:
         """Write all but the patches.  The machine is stopped."""
@@ -160,10 +166,10 @@ class PlantedMachine:
         self.command_status = 0
         self.is_guest = machine.target.helpers is not None
         self.has_fired = False
-        self._own_processes = plan.compiled.only == "all"  # are traced too
+        self._own_processes = plan.compiled.only == "all"  # whether they are traced too
         self._life: CommandLife | None = None
-        self._exited = False  # the command, of whose end its parent has not been told
-        self._early: MachineEvent | None = None  # the end of what has not begun
+        self._exited = False  # whether the command has ended and its parent has not been told
+        self._early: MachineEvent | None = None  # an event that came instead of the command's start
 
     @property
     def gather(self) -> Callable[[], None] | None:
@@ -238,7 +244,7 @@ class PlantedMachine:
         planter = self._target.planter
         if planter is None or not self._sampled:
             return []
-        with suppress(TargetError):  # the machine is gone, which its next use tells
+        with suppress(TargetError):  # the machine is gone: its next use tells
             missed = planter.take_missed()
             return [(one, n) for one, n in zip(self._sampled, missed, strict=True) if n]
         return []
@@ -285,12 +291,14 @@ class PlantedMachine:
 
 
 def share_in_probes(target: Stopping, isa: Isa, low: int, high: int) -> float:
-    """Return how much of its time, 0 to 1, the CPU that is most in kinst's code at [low, high) is
-    there.  The machine runs, and is stopped for each sample.
+    """Return the share of its time, 0 to 1, that the busiest CPU spends in code at [low, high).
 
-    dtrace(1) has a timer for this, its deadman.  Here the kernel says that it makes no progress (a
-    stuck CPU, a stall of RCU, a task that hangs), and kinst looks where its CPUs are: a kernel
-    that is stuck in code of its own is not helped by unplanting."""
+    The machine runs, and is stopped for each sample.
+
+    dtrace(1) has a timer for this, its deadman.  Here the kernel reports that it makes no progress
+    (a stuck CPU, a stall of RCU, a task that hangs), and kinst then samples its CPUs: unplanting
+    does not help a kernel that is stuck in its own code.
+    """
     seen = [0] * target.cpus
     for _ in range(SAMPLES):
         target.stop()

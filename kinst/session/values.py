@@ -1,4 +1,4 @@
-"""The frozen values that the stages of the path hand on, in the path's order.
+"""Frozen values that the stages of the path pass on, in the path's order.
 
 Request -> Compiled -> EnabledProgram -> Placement -> PlacedProgram -> TracePlan
 
@@ -37,11 +37,11 @@ NAMES_SLACK = 64  # bytes: of ERROR's name, and the empty string
 
 @dataclass(frozen=True, slots=True)
 class StartedMachine:
-    """A machine whose kernel is up and known.
+    """Machine whose kernel is up and identified.
 
     Attributes:
         target: the kernel as it can be read, written, stopped and resumed.
-        system: what is known of its operating system.
+        system: knowledge of its operating system.
         kernel: its functions and decoded instructions.
         text: lowest and highest address of the kernel's text.
         images: debug information of the kernel and its modules.
@@ -66,20 +66,22 @@ class StartedMachine:
 
     @property
     def never_stands(self) -> bool:
-        """Whether it is planted while it runs, like the machine that kinst itself runs on."""
+        """Whether the machine is planted while it runs, like the machine that kinst itself runs
+        on.
+        """
         return self.target.planter is not None
 
 
 @dataclass(frozen=True, slots=True)
 class EnabledSite:
-    """A probe that clauses are attached to, at one of its sites, or at none (BEGIN, END, timers).
+    """Probe with clauses, at one of its sites, or at none (BEGIN, END, timers).
 
     Attributes:
         clauses: their indexes, in program order.  A clause comes once for each of its descriptions
             that the probe matches (libdtrace compiles a clause for each: dt_compile_clause()).
-        epid: of the first of them; the others follow.
-        arguments: see core.kernel.Found.
-        condition: see core.kernel.Found.
+        epid: of the first clause; the others follow.
+        arguments: as in core.kernel.Found.
+        condition: as in core.kernel.Found.
     """
 
     probe: Probe
@@ -91,18 +93,18 @@ class EnabledSite:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What no other EnabledSite has: a probe with several sites has one for each."""
+        """Key that no other EnabledSite has: a probe with several sites has one for each."""
         return self.probe.id, self.probe.site.address if self.probe.site else 0
 
     @property
     def work(self) -> tuple[tuple[int, ...], tuple[Argument, ...]]:
-        """What the code of a site depends on: its clauses and arguments."""
+        """Key of a site's code, which depends on its clauses and arguments."""
         return self.clauses, self.arguments
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSite:
-    """An enabled probe at one of its sites, and how that is planted."""
+    """Enabled probe at one of its sites, and how that is planted."""
 
     enabled: EnabledSite
     site: Site
@@ -111,13 +113,12 @@ class ChosenSite:
 
 @dataclass(frozen=True)
 class EnabledProgram:
-    """A program with its probes.
+    """Program with its probes.
 
     Attributes:
-        compiled: with a copy of each clause for each condition under which it runs, which
-            `enabled` refers to.
-        enabled: the probes, with those copies.
-        matched: the probes, with the clauses as they were written.
+        compiled: has a copy of each clause for each condition under which it runs.
+        enabled: the probes, which refer to those copies.
+        matched: the probes, with the clauses as written.
     """
 
     compiled: Compiled
@@ -161,22 +162,22 @@ class ScratchMemory:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The enabled probes, by what runs them.
+    """Enabled probes, by what runs them.
 
     Attributes:
         enabled: the program, with all of its probes.
         memory: the trace's scratch.
-        host: those that kinst's own process fires.
-        planted: those that a jump or a trap in the kernel fires.
-        stopped: those at which the machine stops.
-        refused: those that are left out, each with the reason.
+        host: probes that kinst's own process fires.
         error: dtrace:::ERROR, also if no clause is attached to it.
+        planted: probes that a jump or a trap in the kernel fires.
+        stopped: probes at which the machine stops.
+        refused: probes that are left out, each with the reason.
         runs: groups of planted instructions that one jump covers.
         unprobed: instructions in the runs that have no probe.
-        dead_registers: registers that a jump may spoil (Isa.dead_registers), by address.
+        dead_registers: registers that a jump may overwrite (Isa.dead_registers), by address.
         gates: instructions without a probe that get a jump each, since they lead to traps.
         gated: addresses of the traps whose known predecessors are all displaced.
-        sampled: those that a timer of the machine fires (profile-N in a machine that never stands).
+        sampled: probes that a timer of the machine fires (profile-N in a machine that never stops).
     """
 
     enabled: EnabledProgram
@@ -206,25 +207,25 @@ class Placement:
 
     @property
     def inside(self) -> tuple[EnabledSite, ...]:
-        """Every probe that the machine fires by itself; their descriptors have this order."""
+        """Probes that the machine fires by itself; their descriptors have this order."""
         return (*(s.enabled for s in self.planted), *self.sampled)
 
     @property
     def running(self) -> tuple[EnabledSite, ...]:
-        """Every probe that can fire: the host's, those of timers, and sites as they are planned."""
+        """Probes that can fire: the host's, those of timers, and sites as they are planned."""
         sites = (s.enabled for s in (*self.planted, *self.stopped))
         return (*self.host, *self.sampled, *sites)
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Where counter blocks lie: those of each CPU, or one that all CPUs share.
+    """Counter blocks of each CPU, or one that all CPUs share.
 
     Attributes:
         displacement: from a CPU's per-CPU base to its block, or the address of a shared block.
         offsets: of each CPU's block in scratch, in CPU order, or of the shared one.
-        size: bytes of a block.  Those after the bytes of the program's layout are for the counters
-            of blocks of instructions.
+        size: bytes of a block.  After the bytes of the program's layout come the counters of basic
+            blocks.
     """
 
     displacement: int
@@ -234,11 +235,11 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class PlacedProgram:
-    """A placement, and where everything that its clauses write lies.
+    """Placement with the places of everything that its clauses write.
 
     Attributes:
         scratch: the areas of the trace's scratch.
-        layout: where variables, records and aggregations lie in those areas.
+        layout: places of variables, records and aggregations in those areas.
         counters: None if the program has no counters, or they have no room.
     """
 
@@ -258,14 +259,14 @@ class PlacedProgram:
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Descriptors of probes: where they lie in scratch, and their bytes.
+    """Descriptors of probes: their places in scratch, and their bytes.
 
     Attributes:
         planted: offset of those of planted probes, in their order, followed by sampled ones.
         size: bytes of each.
         offsets: of each other probe's, by EnabledSite.key.
         error_target: offset of dtrace:::ERROR's, for clauses that run in the target.
-        error_host: the same for clauses that run on the host.
+        error_host: offset of dtrace:::ERROR's, for clauses that run on the host.
         data: (offset, bytes) of pieces of the sites area.
         strings: bytes of the strings area.
     """
@@ -281,21 +282,23 @@ class Descriptors:
 
 @dataclass(slots=True)
 class StoppedCpu:
-    """The CPU that stands at a probe, -1 outside of stop-planted probes.  What runs a clause sets
-    it; a clause's reads of user memory use it."""
+    """CPU that is stopped at a probe, -1 outside of stop-planted probes.
+
+    The code that runs a clause sets it; the clause's reads of user memory use it.
+    """
 
     number: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class HostSide:
-    """What host-run clauses reach.  The native functions live as long as this does.
+    """Memory that host-run clauses reach.  The native functions live as long as this object.
 
     Attributes:
         read: reads the target's memory.
         read_user: reads the memory of the process that the stopped CPU runs.
         stopped: that CPU.
-        user: what host code is told of read_user; None without a machine.
+        user: describes read_user for host code; None without a machine.
     """
 
     read: native.NativeRead
@@ -306,20 +309,20 @@ class HostSide:
 
 @dataclass(frozen=True, slots=True)
 class TracePlan:
-    """All that a trace writes into the machine.
+    """Everything that a trace writes into the machine.
 
     Attributes:
-        placed: the probes, and where everything lies.
+        placed: the probes, and the places of everything.
         descriptors: of all probes.
         host: code that kinst's own process runs.
-        host_side: what that code reaches.
-        code: for planted probes, code that the target runs; None without any.
+        host_side: memory that this code reaches.
+        code: for planted probes, code that the target runs; None without planted probes.
         hooks: patches of the kernel's own functions, and their trampolines.
         sites: patches of the probes' sites, and their trampolines.
         traps: the trap table.
         rules: how the caller is found, by EnabledSite.key.
         samplers: of sampled probes, (period in ns, address of its code).
-        ended: code of earlier traces, in which threads may still be.
+        ended: code of earlier traces that threads may still be in.
     """
 
     placed: PlacedProgram
@@ -344,12 +347,14 @@ class TracePlan:
 
     @property
     def matched(self) -> tuple[EnabledSite, ...]:
-        """See EnabledProgram."""
+        """Probes, as in EnabledProgram."""
         return self.placement.enabled.matched
 
     @property
     def traced_sites(self) -> list[TracedSite]:
-        """The instructions that its probes are at, by address: each once, planted or refused."""
+        """Return the instructions that its probes are at, by address: each once, planted or
+        refused.
+        """
         parts = self.placement
         planted = ((s.site, "") for s in (*parts.planted, *parts.stopped))
         refused = ((s.site, s.choice.reason) for s in parts.refused)
@@ -361,27 +366,33 @@ class TracePlan:
 
     @property
     def left_out(self) -> dict[int, str]:
-        """The instructions that are not planted: address to the reason."""
+        """Return the reasons of instructions that are not planted, by address."""
         return {site.address: site.reason for site in self.traced_sites if site.reason}
 
     @property
     def code_end(self) -> int:
-        """First address after its code in the machine, 0 without any."""
+        """First address after its code in the machine, 0 without code."""
         code = self.code
         return 0 if code is None else max(code.end, self.hooks.end, self.sites.end)
 
 
 @dataclass(frozen=True, slots=True)
 class ListedProbe:
-    """A probe as a list shows it; one with several sites comes once for each.
+    """Row of a list: a probe at one of its sites.
 
-    address, code, text: of its instruction, 0 and empty where it has none.  kind: where control
-    goes from there, as in core.instruction.Flow (next, branch, jump, call, return, indirect, trap).
-    way: how the instruction would be planted (jump, run, gate, trap, stop), "refused", or "" where
-    it was not asked or there is none.  reason: why it is refused, or planted in no better way.
-    source: file:line, "" where it is not known.  chained: of the instructions from whose
-    trampolines control comes straight to this one's, the nearest (+OFFSET), or "".  gaps: what of
-    its function is not decoded, between this instruction and the next one that is listed.
+    Attributes:
+        address: of its instruction, 0 if it has none.
+        code: bytes of its instruction.
+        text: of its instruction, disassembled.
+        kind: where control goes from there, as in core.instruction.Flow (next, branch, jump, call,
+            return, indirect, trap).
+        way: how the instruction would be planted (jump, run, gate, trap, stop), or "refused"; "" if
+            that was not asked, or there is no instruction.
+        reason: why it is refused, or planted in no better way.
+        source: file:line, "" if it is not known.
+        chained: the nearest instruction (+OFFSET) from whose trampoline control comes straight to
+            this one's, or "".
+        gaps: gaps of its function between this instruction and the next one that is listed.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""Predicates that leave processes out: -x only=command, and the process that passes output on.
+"""Predicates that exclude processes: -x only=command, and the process that passes output on.
 
 Tested by tests/session/test_whose.py and tests/vm/language/test_command_alone.py.
 """
@@ -14,7 +14,7 @@ from kinst.session.descriptions import wants_kernel
 
 
 def in_command(program: tree.ProgramNode, pid: int) -> tree.ProgramNode:
-    """Return the program with clauses that fire in a process and its descendants alone."""
+    """Return the program with clauses that fire only in a process and its descendants."""
     return _where(program, f"progenyof({pid})")
 
 
@@ -24,8 +24,10 @@ def not_in_process(program: tree.ProgramNode, pid: int) -> tree.ProgramNode:
 
 
 def _where(program: tree.ProgramNode, condition: str) -> tree.ProgramNode:
-    """Put a condition before the predicates of all clauses at probes of a kernel: BEGIN, END, ERROR
-    and tick are kinst's own."""
+    """Put a condition before the predicates of all clauses at probes of a kernel.
+
+    BEGIN, END, ERROR and tick are kinst's own probes.
+    """
     (example,) = parse_option("n", f"BEGIN /{condition}/ {{ }}").clauses
     test, providers = example.predicate, load_all()
     assert test is not None

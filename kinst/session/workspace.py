@@ -1,4 +1,4 @@
-"""What a machine keeps from one trace to the next: scratch, counters, ended code, decoded text.
+"""State that a machine keeps between traces: scratch, counters, ended code, decoded text.
 
 Tested by tests/fake, through the whole path.
 """
@@ -27,18 +27,18 @@ from kinst.session.values import (
     TracePlan,
 )
 
-# Bytes of scratch of a machine that is opened for any programs: for their data, and their code.
+# Bytes of scratch for data and for code, in a machine that is opened for any programs.
 ROOM_FOR_DATA, ROOM_FOR_CODE = 64 << 20, 32 << 20
-ROOM_FOR_BATCHES = 96 << 20  # of code, and for counters: in reach of all ISAs' jumps
+ROOM_FOR_BATCHES = 96 << 20  # bytes for code and counters: in reach of all ISAs' jumps
 LEAST_FOR_BATCHES = 24 << 20  # two of them fit
 COUNTER = 8  # bytes
 
 
 class Workspace:
-    """A started machine, and what its traces leave to later ones.
+    """Started machine, and the state that its traces leave to later ones.
 
     Attributes:
-        machine: with the functions and instructions as stand() found them last.
+        machine: with the functions and instructions that stand() read last.
         ended: code of all traces so far that a thread may still be in.
     """
 
@@ -53,7 +53,7 @@ class Workspace:
         self.ended: tuple[EndedCode, ...] = ()
         self._set_aside = set_aside
         self._for_any = for_any
-        self._system = machine.system  # that plants call sites of the kernel's own tracer too
+        self._system = machine.system  # it plants call sites of the kernel's own tracer too
         self._counters = CounterBlocks(machine)
         self._pool: ScratchPool | None = None
         self._leaders: Leaders | None = None
@@ -64,19 +64,21 @@ class Workspace:
     # Decoded text.
 
     def stand(self, among: Collection[int] | None = None, *, call_sites: bool = True) -> None:
-        """Stop the machine for what is read and written next, and forget decoded instructions if
-        its text has changed since (the kernel changes jump labels).
+        """Stop the machine, and forget decoded instructions if its text has changed.
+
+        The kernel changes jump labels.  The machine stays stopped for the next reads and writes.
 
         Args:
-            among: addresses of the functions that find() finds, None for all.
-            call_sites: see PlantRules.
+            among: addresses of the functions that find() returns, None for all.
+            call_sites: as in PlantRules.
         """
         machine, system = self.machine, self._system
         target = machine.target
         if not target.abilities.reads_running:
             target.stop()
         low, high = machine.text
-        # Through a bare stub it would take seconds: there little is decoded, and again each time.
+        # Reading all text through a bare stub would take seconds; there little is decoded, and each
+        # time anew.
         text = target.read(low, high - low) if self._pool and self._pool.in_target else b""
         changed = not text or text != self._text or call_sites is not self._call_sites
         if changed or among is not self._among:
@@ -90,13 +92,15 @@ class Workspace:
 
     @property
     def in_batches(self) -> bool:
-        """Whether only some of the functions are looked at."""
+        """Whether only some of the functions are traced at a time."""
         return self._among is not None
 
     @property
     def leaders(self) -> Leaders | None:
-        """Leaders of the kernel's code; None if no runs can be planted: the ISA needs none, or the
-        machine stops to be planted, and its memory cannot be searched."""
+        """Leaders of the kernel's code; None if no runs can be planted.
+
+        The ISA needs none, or the machine stops to be planted and its memory cannot be searched.
+        """
         machine = self.machine
         if not machine.isa.RUN_SIZE:
             return None
@@ -109,9 +113,10 @@ class Workspace:
     # Scratch.
 
     def take(self, program: EnabledProgram) -> ScratchMemory:
-        """Return scratch for a program and its probes, which is its own once keep() is called.
+        """Return scratch for a program and its probes; keep() makes it the program's own.
 
-        Raises KinstError if there is not enough left."""
+        Raises KinstError if there is not enough left.
+        """
         if self._pool is None:
             self._pool = self._new_pool(program)
         self._release_ended(self._pool, program)
@@ -150,8 +155,13 @@ class Workspace:
         return ScratchPool(machine, max(size, self._set_aside), data, data)
 
     def _pool_of_batches(self, data: int, most: int) -> ScratchPool:
-        """Return scratch for batches, as much as is free near the kernel: with less, code of ended
-        batches is freed more often.  most: bytes of the machine's scratch, 0 for any number."""
+        """Return scratch for batches, as much as is free near the kernel.
+
+        With less scratch, code of ended batches is freed more often.
+
+        Args:
+            most: bytes of the machine's scratch, 0 for any number.
+        """
         room = ROOM_FOR_BATCHES
         while True:
             size = data + room + LEAF - 1 & -LEAF
@@ -163,11 +173,13 @@ class Workspace:
                 room //= 2
 
     def _release_ended(self, pool: ScratchPool, program: EnabledProgram) -> None:
-        """Free code of ended traces that no thread is in, if that code or its counters leave little
-        room for this program."""
+        """Free code of ended traces that no thread is in.
+
+        Nothing is freed while that code and its counters leave enough room for this program.
+        """
         machine = self.machine
         target = machine.target
-        # What the program counts at each site, and the counter of its block.
+        # The counters of a site: the program's, and its basic block's.
         each = COUNTER * (2 if program.compiled.plant.blocks else 1)
         short = partial(pool.is_short, program)
         if not short() and self._counters.has_room(each * len(program.enabled)):
@@ -180,10 +192,10 @@ class Workspace:
                 self.ended = ()
             return
         if machine.isa.signature_bits and pool.in_clause:
-            return  # a function that it calls may have signed the address to which it returns
+            return  # a function that it calls may have signed its return address
         self._release(pool, unused(target, self.ended))
         if short():
-            # Words are left over from interrupts in all of it, as on many CPUs.
+            # Interrupts leave such words in all memory if there are many CPUs: search stacks only.
             allocator = machine.system.allocator
             if allocator is not None:
                 free = unused_by_stacks(target, machine.isa, allocator.threads, self.ended)
@@ -194,7 +206,7 @@ class Workspace:
     def _release(self, pool: ScratchPool, free: Sequence[EndedCode]) -> None:
         """Free code of ended traces, and its counters."""
         trap = self.machine.isa.breakpoint
-        # Through QEMU, which forgets its translations of it.
+        # Write through QEMU, which then drops its translations of the code.
         pieces = [(one.range[0], one.range[1] - one.range[0]) for one in free]
         self.machine.target.write_text([(low, trap * (size // len(trap))) for low, size in pieces])
         for one in free:
