@@ -42,7 +42,7 @@ STAND_IN = """
 TESTS = """
     def test_it_runs(vm):
         assert vm.running
-        assert (vm.request.release, vm.request.cpu_count) == ("6.12", 3)
+        assert (vm.request.machine.release, vm.request.machine.cpus) == ("6.12", 3)
         assert vm.request.settings == (("bufsize", "1m"),)
 
     def test_it_is_the_same(vm):

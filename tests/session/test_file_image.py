@@ -225,7 +225,7 @@ def test_source_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     """sink() has one statement, so all its instructions but the return are of its line."""
     path = compiled(tmp_path, "gcc", "-O2", "-g")
     line = 1 + COPIES.read_text().splitlines().index("\tdata[x & 63] += x;")
-    found = places(shown(capsys, path, f"kinst::sink:@{line} {{}}"))
+    found = places(shown(capsys, path, f"kinst::sink:@{line}* {{}}"))
     dump = disassembly(path, "--disassemble=sink")
     start = symbols(path)["sink"][0]
     listed = re.findall(r"^ +([0-9a-f]+):\t(\S+)", dump, re.M)
