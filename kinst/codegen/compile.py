@@ -169,7 +169,7 @@ def _sampler(number: int) -> str:
 
 
 def _check_sizes(machine: CodeMachine, layout: ProgramLayout) -> None:
-    """Raise KinstError if what the clauses write does not fit its area of scratch."""
+    """Raise KinstError if data of the clauses do not fit their areas of scratch."""
     scratch = machine.scratch
     biggest = max((c.size for c in layout.clauses), default=0)
     if biggest > scratch.ring_size:

@@ -99,7 +99,7 @@ class Entry:
 
 @dataclass(slots=True)
 class KeyedTable:
-    """One aggregation.
+    """Aggregation of a program, with its merged data.
 
     Attributes:
         aggregation: of the program.
@@ -188,12 +188,12 @@ class AggregationStore:
             scratch: its layout.
             program: the program.
             layout: of its data.
-            counters: the counter block of each target CPU (monotonic u64 elements), which hold
-                some counts.
+            counters: the counter block of each target CPU (monotonic u64 elements), which hold some
+                counts.
             names: decide which recorded addresses are one key.
-            sums: what counters add to others.
-            before: the store of the same program with other probes, whose tables this one goes on
-                with.
+            sums: which counters are added to others.
+            before: the store of the same program with other probes, whose tables this store
+                continues.
             gather: updates the counters, if they are copies.
         """
         self._gather = gather
@@ -368,7 +368,7 @@ class AggregationStore:
 
 
 def key_rank(table: KeyedTable, key: Key, position: int = 0) -> tuple[KeyValue, ...]:
-    """Return what keys sort by: integers as unsigned, starting from the key at `position`."""
+    """Return the sort key of an aggregation's key: integers as unsigned, from `position` on."""
     plain = tuple(
         v if isinstance(v, bytes) else v & ((1 << 8 * f.size) - 1)
         for v, f in zip(key, table.keys, strict=True)
@@ -379,8 +379,9 @@ def key_rank(table: KeyedTable, key: Key, position: int = 0) -> tuple[KeyValue, 
 
 
 def rank(function: AggFunction, data: Data) -> tuple[int, int]:
-    """Return what values sort by: the number, or the weighted sum of the buckets and then the
-    weight at zero."""
+    """Return the sort key of a value: the number, or the weighted sum of the buckets and then the
+    weight at zero.
+    """
     if function.name not in ("quantize", "lquantize", "llquantize"):
         return scalar(function, data), 0
     counts = data.tolist()

@@ -93,7 +93,9 @@ class Spec:
         return "".join(dict.fromkeys(c for c in self.flags if c in allowed))
 
     def compile(self, symbolise: Symbolise) -> tuple[str, Callable[[Value], object] | None]:
-        """Return a Python %-directive, and what prepares a value for it (None: nothing)."""
+        """Return a Python %-directive, and a function that prepares a value for it (None: none
+        needed).
+        """
         c = self.conversion
         if c in SIGNED and self.signed:
             return self._integer("d", self._kept("-+ 0"))

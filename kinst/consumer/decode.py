@@ -79,12 +79,12 @@ def rows_at(data: Bytes, where: Offsets, size: int) -> Bytes:
 def in_order(
     batch: Batch, sizes: Mapping[int, int], make: Callable[[int, Bytes], Sequence[Made]]
 ) -> list[Made]:
-    """Make something of each record of a batch; return it in their order.
+    """Make a value of each record of a batch; return the values in the records' order.
 
     Args:
         batch: the records.
         sizes: bytes of a record, by clause.
-        make: make(clause, rows) makes it of all records of one clause.
+        make: make(clause, rows) makes the values of all records of one clause.
     """
     present = np.unique(batch.clauses).tolist()
     if len(present) == 1:

@@ -140,9 +140,12 @@ class Interpreter:
         yield from self._interpreted(chunks)
 
     def finish(self) -> Iterator[Event]:
-        """Yield, after the last batch and once no producer runs, the records that bufpolicy kept,
-        the faults after them, and every aggregation that no printa() has printed, as dtrace(1) does
-        when it ends."""
+        """Yield the records that bufpolicy kept, the faults after them, and all unprinted
+        aggregations.
+
+        Call it after the last batch, once no producer runs.  Aggregations that a printa() has
+        printed are left out, as in dtrace(1).
+        """
         if self._kept is not None:
             chunks, self._kept = self._kept.all(), None
             yield from self._interpreted(chunks)
@@ -157,8 +160,11 @@ class Interpreter:
                 yield self._printed((table.aggregation.index,))
 
     def pause(self) -> Iterator[Event]:
-        """Yield as finish() does if tracing goes on with other probes: aggregations are not printed
-        yet."""
+        """Yield the records that bufpolicy kept and the faults after them, before other probes go
+        on.
+
+        Aggregations are not printed yet.
+        """
         if self._kept is not None:
             chunks, self._kept = self._kept.all(), None
             yield from self._interpreted(chunks)
@@ -246,7 +252,7 @@ class Interpreter:
     def _stepwise(
         self, clause: int, data: Bytes, following: npt.NDArray[np.int64] | None
     ) -> Iterator[Event]:
-        """Yield what one record shows and does, in the order of its clause."""
+        """Yield the events of one record, in the order of its clause's actions."""
         silent = clause in self._silent
         if not silent:
             yield self._single(clause, data, 0, following)

@@ -37,7 +37,7 @@ def _description(program: str) -> str:
 
 
 def described(letter: str, text: str, file: str) -> str:
-    """Return what the report of stability calls one -n, -s, ..., from a ProgramText."""
+    """Return the name of one -n, -s, ... in the stability report, from a ProgramText."""
     return f"script {file}" if letter == "s" else f"description {_description(text)}"
 
 

@@ -56,7 +56,7 @@ class TemplateBuilder:
         self._columns.append(column)
 
     def built(self) -> RowTemplate | None:
-        """Return what was collected since the last call; None if that is nothing."""
+        """Return the template collected since the last call; None if there is none."""
         if not self._parts:
             return None
         template = RowTemplate("".join(self._parts), tuple(self._columns))

@@ -73,8 +73,8 @@ class SlotLosses:
         speculative: records without room in their speculation.
         unavailable: calls of speculation() that found none free.
         dynamic: assignments without room for a dynamic variable.
-        dirty: those of them for which freed entries were not rinsed yet.
-        rinsing: those of them for which freed entries were still rinsing.
+        dirty: those of `dynamic` while freed entries were not rinsed yet.
+        rinsing: those of `dynamic` while freed entries were still rinsing.
         double: faults in dtrace:::ERROR.
     """
 
@@ -239,7 +239,7 @@ class Drainer:
         self._queue: deque[list[Chunk]] = deque()  # one list for each sweep
         self._pending = 0
         self._given = 0  # bytes of the client's last batch
-        self.behind = False  # whether the last batch was only a part of what waited
+        self.behind = False  # whether the last batch was only a part of the waiting records
         self._lock = threading.Lock()
         self._ready = threading.Event()
         self._stop = threading.Event()
@@ -278,8 +278,10 @@ class Drainer:
             self._ready.set()
 
     def batch(self, timeout: float = 0.0) -> list[Chunk]:
-        """Return the oldest chunks that wait, whole sweeps of BATCH_BYTES and a little more, after
-        at most `timeout` seconds.  The client has no more use for the batch before.
+        """Return the oldest waiting chunks, after at most `timeout` seconds.
+
+        They are whole sweeps of BATCH_BYTES or a little more.  The client has no more use for the
+        batch before.
 
         Raises the error that stopped the thread, if any.
         """

@@ -153,7 +153,7 @@ class FrameFinder:
         self._user: dict[tuple[Process, int], Frame] = {}
 
     def stack(self, value: bytes, type_: StackType) -> Stack:
-        """Return what stack() or ustack() recorded."""
+        """Return the stack that stack() or ustack() recorded."""
         addresses = stack_addresses(value, type_)
         if type_.user:
             process = process_of(value)

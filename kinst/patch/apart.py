@@ -22,7 +22,7 @@ _SHARE = 4  # a quarter of the table's entries may be used
 
 
 class Apart:
-    """Choose places, each with an entry of its own."""
+    """Allocator of places, each with a table entry of its own."""
 
     def __init__(self, table: CodeTable, taken: U64, align: int) -> None:
         """Begin with the entries of `taken` in use.

@@ -28,7 +28,7 @@ class Chains:
     """Links between the trampolines of sites, which are in the order of their addresses.
 
     Attributes:
-        falls_into: whether the next one's trampoline lies directly after its own.
+        falls_into: whether the next site's trampoline lies directly after this one's.
         straight: whether control goes on there and nowhere else, faults aside.
         target: index of the site that its direct branch or call leads to, or -1.
         head: whether a link leads back to it.

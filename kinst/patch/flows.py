@@ -15,14 +15,16 @@ JUMP, BRANCH, CALL, RETURN, INDIRECT, TRAP = map(FLOW_KINDS.index, FLOW_KINDS[2:
 
 
 def flows_of(columns: Columns, isa: Isa) -> Flows:
-    """Return where control goes from each, as far as the ISA alone knows.  Marked instructions are
-    answered all at once, others once for each encoding."""
+    """Return where control goes from each instruction, as far as the ISA alone knows.
+
+    Marked instructions are decoded all at once, others once for each encoding.
+    """
     leads = isa.leads(columns)
     kind, target = leads.kind.copy(), leads.target.copy()
     falls = leads.falls | (kind == CALL)
     rows = np.flatnonzero(columns.marks == 0)
     first, alike = _alike(columns, rows)
-    # A direct branch leads to the same distance from wherever it is.
+    # The distance to a direct branch's target is the same at any address.
     for k, which in zip(first.tolist(), alike, strict=True):
         code, address = columns.code[k, : columns.size[k]].tobytes(), int(columns.address[k])
         flow = isa.flow(code, address)
@@ -33,7 +35,7 @@ def flows_of(columns: Columns, isa: Isa) -> Flows:
 
 
 def _alike(columns: Columns, rows: I64) -> tuple[I64, list[I64]]:
-    """Return a row of each different encoding, and for each of them all rows that have it."""
+    """Return one row of each encoding, and for each encoding the rows that have it."""
     if not len(rows):
         return rows, []
     whole = columns.code[rows].view(np.uint64)

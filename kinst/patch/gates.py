@@ -32,7 +32,7 @@ class Predecessors:
     known: Bools
 
     def covered(self, displaced: Bools) -> Bools:
-        """Rows whose predecessors are all known and displaced."""
+        """Return the rows whose predecessors are all known and displaced."""
         result = self.known.copy()
         result[self.site[~displaced[self.row]]] = False
         return result

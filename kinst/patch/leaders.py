@@ -110,7 +110,7 @@ class _FunctionRows:
 
     @property
     def start(self) -> U64:
-        """The address of each function."""
+        """Address of each function."""
         return np.array([f.address for f in self.functions], np.uint64)
 
     @property
@@ -126,8 +126,11 @@ class _FunctionRows:
         )
 
     def within(self, addresses: U64) -> tuple[I64, I64]:
-        """Return the indexes of those of ascending addresses that have places, and the places.  An
-        address in several functions, or after one and in another, has several."""
+        """Return the addresses that have places, as indexes, and their places.
+
+        The addresses are ascending.  An address has several places if it is in several functions,
+        or after one function and in another.
+        """
         start = self.start
         size = np.diff(self.base)
         low = np.searchsorted(addresses, start)
@@ -182,7 +185,7 @@ class Leaders:
         self._beyond = isa.RUN_SIZE + LONGEST  # places after each function
 
     def seen_by(self, kernel: PlantableKernel) -> Leaders:
-        """Return these leaders, which read the kernel through another view from now on."""
+        """Read the kernel through another view from now on; return these leaders."""
         self._kernel = kernel
         return self
 
@@ -410,7 +413,9 @@ class Leaders:
         )  # fmt: skip
 
     def _fills(self, code: _FunctionRows, unreached: Bools) -> Bools:
-        """Return which of these rows, and of those directly after padding, are padding."""
+        """Return the rows that are padding, among unreached rows and those directly after
+        padding.
+        """
         fills = np.zeros(len(unreached), np.bool_)
         columns, is_padding = code.columns, dict[bytes, bool]()
         rows = np.flatnonzero(unreached)
@@ -427,8 +432,11 @@ class Leaders:
         return fills
 
     def _add_computed(self, code: _FunctionRows, elsewhere: Bools, blind: Bools) -> None:
-        """Mark the targets in tables of computed jumps, and what may be the addresses of tables, in
-        `elsewhere`, and functions with a computed jump of unknown targets in `blind`."""
+        """Mark the effects of computed jumps.
+
+        Targets in their tables, and addresses that may be those of tables, are marked in
+        `elsewhere`; functions with a computed jump of unknown targets in `blind`.
+        """
         kernel, isa, columns = self._kernel, self._isa, code.columns
         computing = np.zeros(len(code.functions), np.bool_)
         computing[code.of[code.flows.kind == INDIRECT]] = True
@@ -454,7 +462,7 @@ class Leaders:
             elsewhere[int(code.base[k]) + np.array(inside, np.int64)] = True
 
     def _is_alone(self, function: Function) -> bool:
-        """Return whether all of a function is in one place (Kernel.parts)."""
+        """Return whether a function has only one part (Kernel.parts)."""
         return COLD not in function.name and function.name.split("@")[0] not in self._parted
 
     @cached_property
@@ -484,8 +492,11 @@ class Leaders:
         return dead
 
     def _unfit(self, code: _FunctionRows, some: Bools, asked: Bools) -> Bools:
-        """Return which of some rows cannot be in a run.  Rows without a probe are checked for
-        whether they can be displaced, as `asked` ones have been already."""
+        """Return which of some rows cannot be in a run.
+
+        Rows without a probe are also checked for whether they can be displaced; `asked` rows have
+        been.
+        """
         unfit = np.zeros(len(some), np.bool_)
         rows = np.flatnonzero(some)
         if len(rows):

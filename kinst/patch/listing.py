@@ -61,7 +61,9 @@ def _falls_through(last: Instruction, isa: Isa) -> bool:
 
 
 def _note(instruction: Instruction, isa: Isa, places: Mapping[int, int], name_of: NameOf) -> str:
-    """Name what a direct jump or call out of the trampoline leads to, or return ""."""
+    """Return the name of the address that a direct jump or call out of the trampoline leads to, or
+    "".
+    """
     flow = isa.flow(instruction.code, instruction.address)
     if flow.target is None:
         return ""

@@ -58,12 +58,12 @@ TOGETHER = 1 << 15  # trampolines that are made at once; bounds the memory that 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One jump over several instructions.
+    """Jump over several instructions.
 
     Attributes:
         patch: the jump.
-        insides: addresses of the instructions after the first.  If one of them may be a live
-            return address or a program counter, `instead` is written in place of the jump.
+        insides: addresses of the instructions after the first.  If one of them may be a live return
+            address or a program counter, `instead` is written in place of the jump.
         instead: patches of the planted instructions one by one.
     """
 
@@ -147,22 +147,22 @@ def _no_addresses() -> U64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """All that planting writes.
+    """Everything that planting writes.
 
     Attributes:
         patches: of kernel text, except those of runs.
         text: the trampolines.
-        traps: (site, trampoline) pairs, with those that runs have instead.
+        traps: (site, trampoline) pairs, those of the runs' fallback patches included.
         copies: (address of a copied instruction that may fault, address of the original).
         refused: sites that turned out impossible, with reasons.
         end: first free address after the trampolines and stubs.
         exits: patches of trampolines at the heads of loops.  They are written after the other
             patches have been undone, so that a thread leaves its chain within one turn of a loop.
-        chained: sites that another one's trampoline leads to, ascending.
+        chained: sites that another site's trampoline leads to, ascending.
         runs: jumps over several instructions; planting decides between each and its `instead`.
         sites: the site of each trampoline; its way is "run" inside a run, "" without a probe.
         stubs: code that the patches of sites within blocks lead to.
-        sums: what the counters of blocks mean.
+        sums: the meaning of the counters of blocks.
         branches: originals that branches of trampolines lead to, or will once exits are written.
     """
 
@@ -260,12 +260,12 @@ def plan_sites(
         if not layout.refused:
             break
         dropped = {wanted[k].site.address for k in layout.refused}
-        # The original of one that is refused may lead into the middle of a run.
+        # The original instruction of a refused site may lead into the middle of a run.
         aimed = chains.target[list(layout.refused)]
         entered = sites.address[aimed[aimed >= 0]].tolist()
         probed = [(k, reason) for k, reason in layout.refused.items() if wanted[k].way in _PROBED]
         refused += [(wanted[k].site, reason) for k, reason in sorted(probed)]
-        # A run is left out with any of its members, and so are its members without a probe.
+        # If one member is left out, so are its run and the run's members without a probe.
         runs = runs.without(np.array(sorted({*dropped, *entered}), np.uint64))
         dropped |= {work.site.address for work in wanted if not work.way}
         dropped -= set(runs.member.tolist())
@@ -304,8 +304,10 @@ def plan_sites(
 def _apart(
     sites: Columns, isa: Isa, table: CodeTable | None, near: Sequence[int]
 ) -> Callable[[], Apart] | None:
-    """Return a function that begins a choice of places, for one layout; None if trampolines may lie
-    as close together as they can."""
+    """Return a function that begins a choice of places, for one layout.
+
+    Return None if trampolines may lie as close together as they can.
+    """
     if table is None or not fits(table, len(sites), 2 * len(sites) + len(near)):
         return None
     target = leads_of(sites, isa).target
@@ -385,9 +387,11 @@ def _columns(wanted: Sequence[WantedSite]) -> Columns:
 
 
 def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
-    """Return the counters that each site's work adds to.  None if it does more than count, if more
-    than the one instruction runs again, or if a byte cannot count the counters
-    (TrampolineBatch.count)."""
+    """Return the counters that each site's work adds to.
+
+    None if it does more than count, if instructions before the site run again, or if a byte cannot
+    count the counters (TrampolineBatch.count).
+    """
     counters_of: dict[int, tuple[int, ...] | None] = {}
     for work in wanted:
         key = id(work.bodies)
@@ -426,7 +430,7 @@ class _TrampolineLayout:
         self._batch, self._which = self._batched()
         self._size: I32 = np.full(len(wanted), -1, np.int32)
         self._size[self._which] = isa.trampoline_sizes(self._batch)
-        # Those made one by one: address, links, and the trampoline.
+        # Trampolines that were made one by one: address, links, and the trampoline.
         self._made: dict[int, tuple[int, dict[int, int], Relocated]] = {}
 
     def _batched(self) -> tuple[TrampolineBatch, I64]:

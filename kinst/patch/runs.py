@@ -1,10 +1,10 @@
-"""Runs: one jump over several short instructions, where nothing enters its middle (docs/chains.md).
+"""Runs: one jump over several short instructions, if nothing enters its middle (docs/chains.md).
 
 Most instructions are shorter than a jump.  Several in a row have room for one, which leads to a
-trampoline that holds them all.  Control that came to an instruction inside a run other than from
-the one before it would enter the middle of the jump, so whatever describes functions here
-(CodeLines) must know all such instructions.  This module chooses runs so that as few planted
-instructions as possible are left to traps.
+trampoline that holds them all.  Control that comes to an instruction inside a run from elsewhere
+than the instruction before it would enter the middle of the jump.  So CodeLines must mark all such
+instructions.  This module chooses runs so that as few planted instructions as possible are left to
+traps.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from kinst.core.columns import I64, U8, U64, Bools, Flows, ragged
 from kinst.patch.flows import BRANCH, INDIRECT, JUMP, RETURN, TRAP
 from kinst.patch.patches import ColumnSequence
 
-# Worth of a choice: a planted instruction that needs no trap, and one whose trap control is not
-# known to reach; then the cost of displacing an instruction without a probe, and of a patch.
+# Worth of a planted instruction that needs no trap, and of one whose trap is not known to be
+# reached; cost of displacing an instruction without a probe, and of a patch.
 _SERVED, _UNREACHED, _UNPROBED, _PATCH = 10000, 100, 2, 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodeLines:
-    """The instructions of functions, one function after another, in the order of their addresses.
+    """Instructions of functions, one function after another, in the order of their addresses.
 
     Attributes:
-        place: number of each one's first byte.  Functions are further apart than a jump is long,
-            so that no run is of two.
+        place: number of each instruction's first byte.  Functions are further apart than a jump is
+            long, so that no run spans two.
         size: in bytes.
         room: bytes after each that a patch may cover as well, since control never reaches them
             (padding after a return).
@@ -255,11 +255,11 @@ def find_runs(
     Args:
         lines: the instructions.
         planted: those that are planted.
-        own: those of the planted that have room for a jump of their own.
+        own: planted instructions that have room for a jump of their own.
         jump: bytes of a jump.
-        reached: those of the planted whose traps control would not reach, as far as is known,
-            because all their predecessors are displaced.  They count only between choices that
-            serve the others equally well.
+        reached: planted instructions whose traps control is not known to reach, since all their
+            predecessors are displaced.  They only decide between choices that serve the others
+            equally well.
     """
     around = near(lines.place, planted & ~own, jump)
     row = np.flatnonzero(around)

@@ -46,7 +46,9 @@ UNROLLED = 4  # words of a key that are hashed and compared without a loop
 
 @dataclass(slots=True)
 class DynamicTable:
-    """One table, in a function under construction whose first parameter is the key."""
+    """Table of a dynamic variable, in a function under construction whose first parameter is the
+    key.
+    """
 
     unit: Unit
     layout: DynamicLayout

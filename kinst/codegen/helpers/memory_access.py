@@ -65,8 +65,10 @@ def here_of(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:
 def _leave_with_scratch(
     unit: Unit, code: IrFunction, dst: IrValue, src: IrValue, size: IrValue
 ) -> None:
-    """Write: if src is in scratch, copy from there and return 0.  The host has no other way to read
-    it."""
+    """Write code that copies from src and returns 0 if src is in scratch.
+
+    The host has no other way to read scratch.
+    """
     if not unit.pointers:
         return
     src = here_of(unit, code, src)
@@ -120,7 +122,7 @@ def user_of(unit: Unit) -> UserMemory:
 
 
 def _leave_without_user(unit: Unit, code: IrFunction) -> None:
-    """Write: return an error in a kernel thread, which has no user memory."""
+    """Write code that returns an error in a kernel thread, which has no user memory."""
     access = user_of(unit).mm
     if access is not None and not unit.machine.host:
         mm = read_access(code, unit.machine, access)
@@ -139,7 +141,7 @@ def _copy_between(code: IrFunction, to: IrValue, source: IrValue, size: IrValue)
 def _call_kernel(
     code: IrFunction, function: int, to: IrValue, source: IrValue, size: IrValue
 ) -> None:
-    """Write: call one of the kernel's copy functions; return 1 if it fails."""
+    """Write a call of one of the kernel's copy functions; the helper returns 1 if it fails."""
     failed = code.call_c(function, (to, source, size))
     leave(code, code.icmp("ne", failed, 0), const(1))
 

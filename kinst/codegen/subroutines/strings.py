@@ -236,7 +236,7 @@ def _write_strtok(unit: Unit, name: str) -> IrFunction:
     loop(code, lambda: code.icmp("ne", code.get(byte), 0), mark)
 
     def is_delimiter() -> IrValue:
-        """Return whether the byte at `at` is one, as the NUL is."""
+        """Return whether the byte at `at` is a delimiter; the NUL is one."""
         code.set(byte, byte_in(code, string, code.get(at), bound))
         _, old, bit = bit_of(code.get(byte))
         return code.icmp("ne", code.op("and", old, bit), 0)

@@ -172,7 +172,8 @@ def timestamp(firing: Firing) -> IrValue:
     code.block(read)
     cycles = code.asm(machine.timestamp_asm, machine.timestamp_constraints)
     elapsed = code.op("sub", cycles, machine.clock.base_cycles)
-    # Signed: another CPU's counter may be a little behind the one that base_cycles was read from.
+    # Signed: another CPU's counter may be a little lower than the one that base_cycles was read
+    # from.
     product = code.op("mul", code.convert(elapsed, 128, signed=True), machine.clock.mult)
     scaled = code.convert(code.op("ashr", product, machine.clock.shift), 64, signed=False)
     now = code.add(scaled, machine.clock.base_ns)
@@ -285,7 +286,7 @@ def _argument(firing: Firing, number: int) -> IrValue:
     if machine.host:
         others = when(ARGUMENT_HOST)
         done(code.load(64, context_word(firing, CONTEXT_ARGS + number)), others)
-    # By any other kind there is no such argument.
+    # Any other kind means that there is no such argument.
     firing.faults.add(code, code.icmp("ult", kind, 1 << 31), FAULT_ILLOP, const(0))
     done(const(0), end)
     return code.phi(64, sources)

@@ -86,7 +86,7 @@ def _base(firing: Firing, expr: Store, lower: Lower) -> IrValue | None:
 def _store_bytes(
     firing: Firing, expr: Store, address: IrValue, base: IrValue | None, lower: Lower
 ) -> Lowered:
-    """Store a string, or what codegen handles by its address."""
+    """Store a string, or another value that codegen handles by its address."""
     size = size_of(expr.type, firing.unit.layout.strsize)
     address = _check(firing, expr, address, base, size)
     value = lower(firing, expr.value)

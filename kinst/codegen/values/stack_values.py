@@ -154,7 +154,7 @@ def user_caller(firing: Firing) -> IrValue:
 
 
 def user_register(firing: Firing, index: int) -> IrValue:
-    """uregs[index]; an illegal operation in a thread without user mode."""
+    """Return uregs[index]; reading it in a thread without user mode is an illegal operation."""
     code, unit = firing.code, firing.unit
     slots = {r.slot for r in unit.machine.registers if r.index == index}
     names = {r.d_name for r in unit.machine.registers if r.slot in slots}
