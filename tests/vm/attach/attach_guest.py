@@ -1,4 +1,5 @@
-"""A guest that somebody else runs: a plain QEMU line, a shell on the console, a GDB stub."""
+"""A guest that kinst did not start: a plain QEMU command line, a shell on the console, a GDB
+stub."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ stty -F /dev/CONSOLE -echo
 while true; do setsid sh </dev/CONSOLE >/dev/CONSOLE 2>&1; sleep 1; done
 """
 
-# Of a guest with a disk: what distributions' own initramfs does.
+# For a guest with a disk: the same steps as the initramfs of distributions.
 DISK_INIT = """#!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox mount -t proc proc /proc
@@ -40,7 +41,7 @@ DISK_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
 
 @dataclass(frozen=True)
 class Line:
-    """QEMU and its machine, and what the guest calls the first serial port."""
+    """A machine type of QEMU, and the guest's name of the first serial port."""
 
     command: str
     console: str
@@ -55,7 +56,12 @@ LINES = {
 
 
 class AttachGuest:
-    """pid: of QEMU.  debug: the vmlinux of what it runs."""
+    """A running guest.
+
+    Attributes:
+        pid: of QEMU.
+        debug: the vmlinux of its kernel.
+    """
 
     def __init__(self, pid: int, folder: Path, debug: Path) -> None:
         self.pid = pid
@@ -66,10 +72,10 @@ class AttachGuest:
         self._shell.connect(str(folder / "console"))
         self._marks = 0
         self._shell.sendall(b"stty -echo; exec env PS1= PS2= sh\n")
-        self.run("true")  # QEMU has taken the connection, which is a descriptor of its own
+        self.run("true")  # QEMU has taken the connection, which is a separate descriptor
 
     def run(self, command: str, seconds: float = 120.0) -> str:
-        """What a command of the guest's shell prints."""
+        """Return the output of a command in the guest's shell."""
         self._marks += 1
         mark = f"mark{self._marks}."
         self._shell.settimeout(seconds)
@@ -82,7 +88,7 @@ class AttachGuest:
         return "\n".join(line for line in lines if "ma''rk" not in line).strip()
 
     def free(self) -> int:
-        """Kilobytes that the kernel says are free."""
+        """Return the kilobytes that the kernel reports as free."""
         fields = dict(line.split(":") for line in self.run("cat /proc/meminfo").splitlines())
         return int(fields["MemFree"].split()[0])
 
@@ -99,9 +105,14 @@ def attach_guest(
     more: Sequence[str] = (),
     disk: Path | None = None,
 ) -> Iterator[AttachGuest]:
-    """A guest of a kind (LINES) that runs for as long as the context.  programs: for its /bin.
-    more: arguments of QEMU's; without a stub or a monitor among them there is a stub on a unix
-    socket.  disk: an image with its root file system (debian_root.py), which is not changed."""
+    """Run a guest of a kind (LINES) while the context lasts.
+
+    Args:
+        programs: for its /bin.
+        more: arguments of QEMU; if they have neither a stub nor a monitor, a stub on a unix socket
+            is added.
+        disk: an image with its root file system (debian_root.py), which is not changed.
+    """
     line = LINES[kind]
     files = [programs] if isinstance(programs, Path) else programs
     init = folder / "init"
@@ -150,7 +161,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def guardians(mark: str) -> list[int]:
-    """Processes of a run of kinst's (command.Running) that are left: its guardian outlives it."""
+    """Return the remaining processes of a run of kinst (command.Running): its guardian outlives
+    it."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal() and int(folder.name) != os.getpid():
@@ -164,7 +176,7 @@ def guardians(mark: str) -> list[int]:
 
 
 def wait_undone(mark: str, seconds: float = 60.0) -> None:
-    """Until the guardian of a run has ended."""
+    """Wait until the guardian of a run has ended."""
     end = time.monotonic() + seconds
     while guardians(mark):
         assert time.monotonic() < end, f"a guardian is left: {guardians(mark)}"

@@ -1,7 +1,7 @@
-"""What the kernel of a guest is, read from QEMU's memory without kinst: its text, and its page
-tables but for their last level, which the kernel itself changes all the time.
+"""A picture of a guest's kernel, read from QEMU's memory without kinst.
 
-Where things are comes from the guest's /proc/iomem and from nm(1).
+It has the kernel's text and its page tables except their last level, which the kernel itself
+changes all the time.  Addresses come from the guest's /proc/iomem and from nm(1).
 """
 
 from __future__ import annotations
@@ -21,10 +21,16 @@ _PAGE = 4096
 
 @dataclass(frozen=True)
 class Layout:
-    """ram: where RAM begins.  code, root: symbols at the start of what /proc/iomem calls "Kernel
-    code", and of the kernel's page tables.  first: the first entry of the root that is the
-    kernel's.  changing: bits that the CPU sets in entries (accessed, dirty).  below: the table that
-    an entry leads to."""
+    """Layout of an ISA's kernel in physical memory.
+
+    Attributes:
+        ram: where RAM begins.
+        code, root: symbols at the start of /proc/iomem's "Kernel code", and of the kernel's page
+            tables.
+        first: index of the first root entry that is the kernel's.
+        changing: bits that the CPU sets in entries (accessed, dirty).
+        below: returns the table that an entry leads to.
+    """
 
     ram: int
     code: str
@@ -55,13 +61,17 @@ LAYOUTS = {
 
 @dataclass(frozen=True)
 class Picture:
-    """tables: (path of indexes from the root) to entry."""
+    """Text and page tables.
+
+    Attributes:
+        tables: entries by (path of indexes from the root).
+    """
 
     text: bytes
     tables: dict[tuple[int, ...], int]
 
     def differences(self, later: Picture) -> tuple[list[int], list[str]]:
-        """Offsets in the text, and entries of tables, that are not the same."""
+        """Return offsets in the text, and entries of tables, that differ."""
         text = [at for at, (a, b) in enumerate(zip(self.text, later.text, strict=True)) if a != b]
         paths = sorted(self.tables.keys() | later.tables.keys())
         tables = [
@@ -73,11 +83,12 @@ class Picture:
 
 
 class Photographer:
-    """Made before the first attach, while the guest's RAM is one mapping of QEMU's."""
+    """Takes pictures; made before the first attach, while the guest's RAM is one mapping of
+    QEMU's."""
 
     def __init__(self, vm: AttachGuest, isa: str, megabytes: int) -> None:
         self._pid = vm.pid
-        mmu = re.search(r"sv(\d\d)", vm.run("cat /proc/cpuinfo"))  # riscv64 says which it has
+        mmu = re.search(r"sv(\d\d)", vm.run("cat /proc/cpuinfo"))  # riscv64 tells its paging mode
         self._levels = (int(mmu[1]) - 12) // 9 if mmu else 4
         self._layout = layout = LAYOUTS[isa]
         span = re.search(r"([0-9a-f]+)-([0-9a-f]+) : Kernel code", vm.run("cat /proc/iomem"))

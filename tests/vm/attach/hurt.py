@@ -1,11 +1,12 @@
-"""Runs of kinst that are hurt: at one of the calls that they make to the machine they trace, to the
-guardian, to files and to processes, an error is raised or a signal arrives.
+"""Runs of kinst in which one call raises an error or is interrupted by a signal.
+
+The call is one of those to the traced machine, to the guardian, to files or to processes.
 
     python -m tests.vm.attach.hurt
 
-serves runs, each a line of JSON on its standard input (Run), and answers with a line (Outcome) when
-kinst and its guardian have both ended.  Each run is a fork of this process, which has all of kinst
-loaded, so that a run takes no longer than the trace itself.
+serves runs: it reads each as a line of JSON (Run) from standard input, and answers with a line
+(Outcome) when kinst and its guardian have both ended.  Each run is a fork of this process, which
+has loaded all of kinst, so that a run takes no longer than the trace itself.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from kinst.wire.ptrace import InjectedCalls
 from kinst.wire.rsp import Rsp
 from tests import ROOT
 
-# What is hurt: of a class these methods.
+# Methods that can be hurt, by class.
 CALLS: dict[type, tuple[str, ...]] = {
     Rsp: (
         "_receive", "_send_all", "ask", "interrupt", "read_memory", "resume", "select_request",
@@ -57,7 +58,7 @@ WHO = ("kinst", "guardian")
 
 
 class TornError(Exception):
-    """What no code of kinst's expects."""
+    """An exception that no code of kinst expects."""
 
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -75,8 +76,13 @@ MOST_SECONDS = 300.0  # of a run
 
 @dataclass(frozen=True)
 class Hurt:
-    """At the number'th call (from 1) of this name by this process.  after: when it has been made,
-    instead of making it.  late: a signal arrives so many seconds after the call was begun."""
+    """The call of a run that is hurt.
+
+    Attributes:
+        number: the number'th call (from 1) of this name by this process.
+        after: hurt it after the call has been made, instead of making it.
+        late: a signal arrives so many seconds after the call was begun.
+    """
 
     who: str
     name: str
@@ -88,8 +94,13 @@ class Hurt:
 
 @dataclass(frozen=True)
 class Run:
-    """words: of kinst's command line.  err: file for its messages.  signal, seconds: arrives so
-    long after the start; "" for none."""
+    """One run of kinst.
+
+    Attributes:
+        words: of kinst's command line.
+        err: file for its messages.
+        signal: sent `seconds` after the start; "" for none.
+    """
 
     words: Sequence[str]
     out: str
@@ -101,8 +112,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """status: below 0 the signal that ended it.  seconds: until kinst had ended.  calls: how many
-    of each name, by process.  happened: the run was hurt.  hangs: who had to be killed."""
+    """Outcome of a run.
+
+    Attributes:
+        status: exit status; below 0 the signal that ended kinst.
+        seconds: until kinst had ended.
+        calls: how many calls of each name were made, by process.
+        happened: the run was hurt.
+        hangs: the processes that had to be killed.
+    """
 
     status: int
     seconds: float
@@ -112,7 +130,7 @@ class Outcome:
 
 
 class Runs:
-    """The serving process, as a test sees it."""
+    """The serving process, as a test uses it."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -135,8 +153,7 @@ class Runs:
 
 
 class Board:
-    """What the processes of one run tell each other, in memory that they share: counts of calls,
-    and which processes they are."""
+    """Memory shared by the processes of one run: counts of calls, and process ids."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 8 * (2 * len(NAMES) + 3))
@@ -166,7 +183,7 @@ class Board:
 
 
 def patch(board: Board, hurt: Hurt | None) -> None:
-    """Have the calls counted, and one of them fail, in this process and its guardian."""
+    """Count the calls, and have one of them fail, in this process and its guardian."""
     number = 0
     for kind, names in CALLS.items():
         for name in names:
@@ -196,7 +213,7 @@ def _patched(
             return call(*arguments, **named)
         value = call(*arguments, **named) if hurt.after else None
         _happen(hurt.what, board)
-        return value if hurt.after else call(*arguments, **named)  # behind a signal
+        return value if hurt.after else call(*arguments, **named)  # after a signal
 
     return patched
 
@@ -214,7 +231,7 @@ def _happen(what: str, board: Board) -> None:
 
 
 def _child(run: Run, board: Board) -> None:
-    """The fork that is kinst; does not return."""
+    """Run kinst in the fork; do not return."""
     status = 1
     try:
         for number, path in ((0, os.devnull), (1, run.out), (2, run.err)):
@@ -231,7 +248,7 @@ def _child(run: Run, board: Board) -> None:
 
 
 def serve(run: Run) -> Outcome:
-    """One run, until nothing of it is left."""
+    """Serve one run, until no process of it is left."""
     board = Board()
     began = time.monotonic()
     if not (pid := os.fork()):
@@ -266,7 +283,7 @@ def serve(run: Run) -> Outcome:
 def main() -> None:
     import_module("kinst.cli.guard")
     import_module("kinst.cli.tracing")  # all of kinst
-    # A guardian whose kinst has ended becomes a child of this process.
+    # A guardian becomes a child of this process when its kinst has ended.
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     for line in sys.stdin:
         asked = json.loads(line)

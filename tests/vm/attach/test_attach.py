@@ -1,4 +1,4 @@
-"""kinst on a virtual machine that somebody else has started: exact counts, and nothing left."""
+"""kinst on a virtual machine that it did not start: exact counts, and nothing left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.vm.command import Running, counts, kinst, listed
 
 pytestmark = pytest.mark.vm
 READS = 'kinst::vfs_read:0 /execname == "reads"/ { @[execname] = count(); }'
-BEGUN = 'tick-100ms { printf("begun\\n"); }'  # the first is behind planting
+BEGUN = 'tick-100ms { printf("begun\\n"); }'  # the first is after planting
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +34,13 @@ def options(vm: AttachGuest, *more: str) -> list[str]:
 
 
 def begun(vm: AttachGuest, way: str, program: str = READS) -> Running:
-    """A trace that has been started.  It prints a line once its probes are planted."""
+    """Start a trace that prints a line once its probes are planted."""
     forced = () if way == "auto" else ("-x", f"plant={way}")
     return Running(*options(vm, *forced, "-n", program, "-n", BEGUN), boots=False)
 
 
 def traced(vm: AttachGuest, way: str, program: str = READS) -> Running:
-    """A trace whose probes are planted."""
+    """Start a trace and wait until its probes are planted."""
     run = begun(vm, way, program)
     run.until(lambda r: "begun" in r.out)
     return run
@@ -92,7 +92,8 @@ def test_the_vmlinux_is_found_by_the_build_id_in_memory(vm: AttachGuest) -> None
 
 @SLOW
 def test_the_guest_has_its_memory_back(vm: AttachGuest) -> None:
-    """Several attaches cost as much as one, which warms caches: neither guest nor QEMU leaks."""
+    """Several attaches use no more memory than the first, which fills caches: guest and QEMU do
+    not leak."""
     first = traced(vm, "jump")
     first.stop()
     first.result().good()
@@ -126,7 +127,7 @@ def test_killed_without_a_word(vm: AttachGuest, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["jump", pytest.param("trap", marks=SLOW)])
 def test_killed_together_with_its_guardian(vm: AttachGuest, way: str) -> None:
-    """The next start undoes it: by what is listed without a probe, and by the guest's memory."""
+    """The next start restores the guest, as a listing and the guest's free memory show."""
     listing = options(vm, "-l", "-v", "-n", "kinst::vfs_read:0")
     before, free = listed(kinst(*listing, boots=False).good().out), vm.free()
     kill_with_its_guardian(traced(vm, way))
@@ -172,8 +173,8 @@ def test_what_is_no_machine(vm: AttachGuest) -> None:
 def test_a_monitor_is_enough(
     prepared: Prepared, reads: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A stub is added over QMP, and is gone in the end, after kill -9 too; a paused guest is left
-    alone."""
+    """kinst adds a stub over QMP and removes it in the end, even after kill -9; a paused guest is
+    left alone."""
     folder = tmp_path_factory.mktemp("monitor")
     line = ["-qmp", f"unix:{folder}/qmp,server=on,wait=off"]
     with attach_guest("q35", prepared, reads, folder, line) as vm:

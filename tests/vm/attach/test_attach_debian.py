@@ -1,5 +1,7 @@
-"""kinst on a Debian with systemd that a plain QEMU line has started: exact counts, and neither its
-memory nor its text nor its page tables are other than before."""
+"""kinst on a Debian with systemd, started by a plain QEMU command line.
+
+Counts are exact, and memory, text and page tables are as before.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,13 @@ pytestmark = [pytest.mark.vm, pytest.mark.slow]
 KINDS = {"pc": "amd64", "q35": "amd64", "arm64": "arm64", "riscv64": "riscv64"}
 READS = 1_000_000
 BUSY = "rounds 100 20; sleep 0.01"
-# As many as shall be: the bar is 50, on a machine that has time.
+# Number of attaches: the bar is 50, on an idle machine.
 ATTACHES = int(os.environ.get("KINST_TEST_ATTACHES", "10"))
 KILLS = int(os.environ.get("KINST_TEST_KILLS", "30"))
 MOMENTS = ("attaching", "tracing", "unplanting")
 EVERY = "kinst::vfs_read: { @ = count(); }"
-KILLED = os.environ.get("KINST_TEST_KILLED", "auto trap stop").split()  # how it is planted then
-LEFT = 1 << 10  # kB by which a guest's memory may differ: systemd does something now and then
+KILLED = os.environ.get("KINST_TEST_KILLED", "auto trap stop").split()  # ways of planting
+LEFT = 1 << 10  # kB by which a guest's memory may differ, because systemd works now and then
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -66,11 +68,11 @@ def photographer(vm: AttachGuest, kind: str) -> Photographer:
 
 
 def used(vm: AttachGuest) -> int:
-    """Kilobytes in use, but for caches, as the guest's kernel says."""
+    """Return the kilobytes in use, without caches, as the guest's kernel reports them."""
     vm.run("sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; echo 3 >/proc/sys/vm/drop_caches")
     lines = vm.run("cat /proc/meminfo").splitlines()
     fields = {name: int(rest.split()[0]) for name, rest in (line.split(":") for line in lines)}
-    # Pages that were given back wait in lists of each CPU: the kernel counts those as used.
+    # Freed pages wait in lists of each CPU, and the kernel counts those as used.
     listed = re.findall(r"^ +count: +(\d+)", vm.run("cat /proc/zoneinfo"), re.M)
     free = fields["MemFree"] + 4 * sum(map(int, listed))
     return fields["MemTotal"] - free - fields["Cached"] - fields["Buffers"]
@@ -88,7 +90,7 @@ def test_a_million_reads_by_jump_and_by_trap(vm: AttachGuest, photographer: Phot
 
 def test_many_attaches_leave_nothing(vm: AttachGuest, photographer: Photographer) -> None:
     ways = ("auto", "trap")
-    for way in ways:  # the first fill caches of the kernel's
+    for way in ways:  # the first traces fill caches of the kernel
         run = traced(vm, way)
         run.stop()
         run.result().good()
@@ -110,8 +112,10 @@ def test_many_attaches_leave_nothing(vm: AttachGuest, photographer: Photographer
 def test_killed_at_any_moment(
     vm: AttachGuest, photographer: Photographer, kind: str, moment: str
 ) -> None:
-    """The guest goes on within a second, its text is as before, and the next attach works.  Two
-    programs come by the probes all the time."""
+    """The guest continues within a second, its text is as before, and the next attach works.
+
+    Two programs hit the probes all the time.
+    """
     chance = random.Random(kind + moment)
     lasting = {way: _seconds_of_a_trace(vm, way) for way in KILLED}
     before = photographer.text()
@@ -148,7 +152,8 @@ def test_killed_at_any_moment(
 
 
 def _seconds_of_a_trace(vm: AttachGuest, way: str) -> tuple[float, float]:
-    """From the start of the command until all is planted, and from its end until all is undone."""
+    """Return the seconds from the start of the command until all is planted, and from its end
+    until all is unplanted."""
     for _ in range(2):  # the first fills caches
         started = time.monotonic()
         run = traced(vm, way, EVERY)

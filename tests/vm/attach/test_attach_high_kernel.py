@@ -1,4 +1,4 @@
-"""A kernel that KASLR has put so high that kinst's trampolines only fit below its text."""
+"""A kernel that KASLR has put so high that kinst's trampolines fit only below its text."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.vm.attach.test_attach import kill_with_its_guardian, options, traced
 from tests.vm.command import kinst, listed
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
-HIGH = 0xFFFF_FFFF_BB80_0000  # less than what kinst maps, and the kernel, is behind this
-BOOTS = 300  # of which some 2 % come to lie there
+HIGH = 0xFFFF_FFFF_BB80_0000  # above this address kinst's scratch does not fit after the kernel
+BOOTS = 300  # about 2 % of the boots put the kernel there
 
 
 def text_of(vm: AttachGuest) -> int:

@@ -1,4 +1,4 @@
-"""What kinst --attach refuses: a line that says why, nothing planted, and the guest goes on."""
+"""Refusals of kinst --attach: one line gives the reason, nothing is planted, the guest runs on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def photographer(vm: AttachGuest) -> Photographer:
 
 @pytest.fixture(autouse=True)
 def unharmed(vm: AttachGuest, photographer: Photographer) -> Iterator[None]:
-    """After each test the guest runs, and its text is as it was."""
+    """Check after each test that the guest runs and its text is as before."""
     before = photographer.text()
     yield
     assert "reads 10 " in vm.run("reads 10")
@@ -102,7 +102,7 @@ def test_a_machine_that_is_migrating(vm: AttachGuest) -> None:
 
 
 def test_no_permission_to_trace(vm: AttachGuest) -> None:
-    """QEMU has a capability that kinst has not: then ptrace(2) is refused."""
+    """QEMU has a capability that kinst lacks, so ptrace(2) is refused."""
     if os.geteuid() or not shutil.which("setpriv"):
         pytest.skip("only root has capabilities to give up")
     without = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
@@ -112,7 +112,7 @@ def test_no_permission_to_trace(vm: AttachGuest) -> None:
 
 
 def test_another_users_machine(vm: AttachGuest) -> None:
-    """kinst as nobody, who may read kinst's files all the same."""
+    """Run kinst as the user nobody, with permission to read kinst's files."""
     if os.geteuid() or not shutil.which("setpriv"):
         pytest.skip("only root can be somebody else")
     reads = "+dac_override,+dac_read_search"
@@ -125,7 +125,7 @@ def test_another_users_machine(vm: AttachGuest) -> None:
 
 
 def test_a_machine_that_kvm_runs(vm: AttachGuest, tmp_path: Path) -> None:
-    """It need not have run yet: some hosts have a KVM that does not."""
+    """The guest need not have run: some hosts have a KVM that does not work."""
     stub = f"unix:{tmp_path}/gdb,server=on,wait=off"
     argv = f"qemu-system-x86_64 -accel kvm -S -display none -m 128 -nodefaults -gdb {stub}".split()
     with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as machine:

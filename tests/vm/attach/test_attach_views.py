@@ -1,5 +1,7 @@
-"""The views of a trace on a virtual machine that somebody else has started: each says how often a
-program has read, to the call, and leaves the kernel's text as it was."""
+"""Views of a trace on a virtual machine that kinst did not start.
+
+Each shows exactly how often a program has read, and leaves the kernel's text as it was.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ NAMES = f"fbt::vfs_read:entry /{OF_READS}/ {{ @[execname] = count(); }}"
 
 @dataclass(frozen=True)
 class Traced:
-    """A guest, and its kernel's text before anything was traced."""
+    """A guest, and its kernel's text before any trace."""
 
     vm: AttachGuest
     text: Callable[[], bytes]
@@ -40,7 +42,7 @@ class Traced:
         return ["--attach", str(self.vm.pid), "--kernel", str(self.vm.debug), "-q"]
 
     def reads(self) -> None:
-        """A program reads once the probes are planted."""
+        """Run a program that reads, once the probes are planted."""
         end = time.monotonic() + SECONDS
         while self.text() == self.before:
             assert time.monotonic() < end, "nothing is planted"
@@ -48,7 +50,7 @@ class Traced:
         self.vm.run(f"reads {READS}")
 
     def said(self, *words: str | Path) -> str:
-        """What a view prints of that, ended by Ctrl-C."""
+        """Return the output of a view of these reads, ended by Ctrl-C."""
         command = [KINST, *words, *self.options]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
             self.reads()

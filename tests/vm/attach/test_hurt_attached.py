@@ -1,8 +1,10 @@
-"""Errors and signals at random calls and random moments of traces of a running guest that is
-somebody else's: kinst, its guardian or its next start puts the kernel's text back, the guest goes
-on, and nothing of it is lost.
+"""Errors and signals at random calls and random moments, in traces of a guest that kinst did not
+start.
 
-    KINST_MOMENTS=500 KINST_SEED=1    how many, and which
+kinst, its guardian or the next start of kinst restores the kernel's text, the guest runs on, and
+none of its memory is lost.
+
+    KINST_MOMENTS=500 KINST_SEED=1    how many moments, and the seed that draws them
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ WAYS = ("auto", "auto", "jump", "trap", "stop")
 LASTS = "tick-200ms { exit(0); }"
 LOAD = "(while true; do reads 2000 >/dev/null; sleep 0.1; done) & echo $!"
 MOST_LOST = 8 * 1024  # kB of the guest's, in all
-PIECE = 4 * 1024  # kB that stay with kinst where its guardian is killed while it gives them back
+PIECE = 4 * 1024  # kB that stay allocated if the guardian is killed while it frees them
 
 
 class Rig:
@@ -70,8 +72,11 @@ class Rig:
         return outcome
 
     def differences(self) -> int:
-        """Bytes of the kernel's text that are not what they were.  A static key that the kernel has
-        flipped itself, as it does when it finds its clock unstable on a busy host, is none."""
+        """Return the bytes of the kernel's text that differ from before.
+
+        Static keys that the kernel itself has flipped are left out: it flips one when it finds its
+        clock unstable on a busy host.
+        """
         now = self.photographer.text()
         if now == self.text:
             return 0
@@ -85,7 +90,7 @@ class Rig:
 
     @cached_property
     def keys(self) -> frozenset[int]:
-        """Offsets of bytes of text that are of static keys."""
+        """Return the offsets of text bytes that belong to static keys."""
         elf = open_elf(Path(self.vm.debug))
         labels, begin = KernelTables(elf).jump_labels, elf.address("_text")
         assert begin is not None
@@ -95,15 +100,19 @@ class Rig:
         )
 
     def is_restored_by(self, both: bool) -> str:
-        """Who has put the text back: these processes, or the next start; "" for nobody.  both: none
-        of these processes was left, and the guest may stand."""
+        """Return what has restored the text: these processes, the next start of kinst, or "" for
+        neither.
+
+        Args:
+            both: none of these processes is left, and the guest may be stopped.
+        """
         if not self.differences() and not both:
             return "itself"
         self.run(PROGRAMS[0], "auto")
         return "" if self.differences() else "the next start"
 
     def where(self) -> str:
-        """What the CPUs of a guest that stands are at, as gdb has it."""
+        """Return where the CPUs of a stopped guest are, by gdb."""
         (linked,) = re.findall(
             r"^([0-9a-f]+) T _text$",
             subprocess.check_output(["nm", self.vm.debug], text=True),
@@ -131,7 +140,7 @@ def rig(prepared: Prepared, reads: Path, tmp_path: Path) -> Iterator[Rig]:
 
 
 def drawn(draw: random.Random, calls: dict[str, dict[str, int]]) -> Hurt:
-    """One of the calls that such a run makes: each name is as likely as each other."""
+    """Return a random call of such a run; each name is equally likely."""
     names = [(who, name) for who in calls for name, count in calls[who].items() if count]
     who, name = draw.choice(names)
     number = draw.randint(1, calls[who][name])
@@ -141,7 +150,7 @@ def drawn(draw: random.Random, calls: dict[str, dict[str, int]]) -> Hurt:
 
 def test_the_text_is_put_back(rig: Rig) -> None:
     draw = random.Random(SEED)
-    # Once for caches, and once to know what a run does.
+    # One run fills caches, and one shows which calls a run makes.
     known: dict[tuple[str, str], tuple[dict[str, dict[str, int]], float]] = {}
     wrong: list[str] = []
     how: Counter[str] = Counter()
@@ -149,7 +158,7 @@ def test_the_text_is_put_back(rig: Rig) -> None:
     for turn in range(MOMENTS):
         program, way = draw.choice(PROGRAMS), draw.choice(WAYS)
         if way == "stop":
-            program = PROGRAMS[3]  # the others would bring the guest to a halt
+            program = PROGRAMS[3]  # the others would halt the guest
         if (program, way) not in known:
             if not known:
                 rig.run(program, way)
@@ -191,7 +200,7 @@ def test_the_text_is_put_back(rig: Rig) -> None:
     for kind, count in sorted(how.items()):
         print(f"{count:5} {kind}")
     assert not wrong, f"seed {SEED}, {len(wrong)} of {MOMENTS}:\n" + "\n".join(wrong)
-    whole = rig.run(PROGRAMS[0], "auto")  # what both were killed with is given back by now
+    whole = rig.run(PROGRAMS[0], "auto")  # frees what killed pairs left
     assert whole.status == 0 and not rig.differences()
     kills = sum(count for kind, count in how.items() if kind.startswith("guardian: SIGKILL"))
     assert rig.vm.free() > free - MOST_LOST - PIECE * kills, (free, rig.vm.free(), kills)
@@ -199,8 +208,11 @@ def test_the_text_is_put_back(rig: Rig) -> None:
 
 @pytest.mark.parametrize("what", ["SIGKILL", BOTH])
 def test_killed_while_a_thread_of_the_guest_lends(rig: Rig, what: str) -> None:
-    """The guardian, or with it kinst, at each entry of the journal that is made while memory is
-    given back: a system call of that thread fails, and nothing else."""
+    """Kill the guardian, or kinst with it, at each journal entry that is made while memory is
+    freed.
+
+    A system call of the guest's thread fails, and nothing else.
+    """
     whole = rig.run(PROGRAMS[0], "auto")
     assert whole.status == 0, rig.err
     entries = whole.calls["guardian"]["Journal._note"]
@@ -218,7 +230,7 @@ def test_killed_while_a_thread_of_the_guest_lends(rig: Rig, what: str) -> None:
 
 @pytest.mark.parametrize("what", ["SIGKILL", BOTH, "ENOMEM"])
 def test_hurt_while_qemu_makes_calls(rig: Rig, what: str) -> None:
-    """QEMU's thread finds back by itself, and its memory is taken for kinst's again."""
+    """QEMU's thread returns by itself, and kinst later reuses its memory."""
     whole = rig.run(PROGRAMS[0], "auto")
     assert whole.status == 0, rig.err
     for name in ("stand", "call", "make_memory", "close_file", "let_go"):
@@ -239,7 +251,8 @@ def test_hurt_while_qemu_makes_calls(rig: Rig, what: str) -> None:
 @pytest.mark.parametrize("way", ["auto", "trap"])
 @pytest.mark.parametrize("what", ["MemoryError", "TargetError"])
 def test_any_write_of_text_fails(rig: Rig, what: str, way: str) -> None:
-    """Also one that takes a patch out: what it was to be is not taken for what is there."""
+    """Any write of text fails, also one that removes a patch: kinst does not assume that failed
+    writes were made."""
     for program in (PROGRAMS[0], PROGRAMS[3]):
         whole = rig.run(program, way)
         assert whole.status == 0, rig.err
@@ -256,7 +269,7 @@ def test_any_write_of_text_fails(rig: Rig, what: str, way: str) -> None:
 
 @pytest.mark.parametrize("what", ["ENOMEM", "MemoryError"])
 def test_a_message_is_not_sent(rig: Rig, what: str) -> None:
-    """Nobody waits for it."""
+    """Neither process waits for the lost message."""
     whole = rig.run(PROGRAMS[3], "auto")
     assert whole.status == 0, rig.err
     for who in ("guardian", "kinst"):
@@ -271,8 +284,10 @@ def test_a_message_is_not_sent(rig: Rig, what: str) -> None:
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("what", ["ENOMEM", "TornError", "SIGTERM", "SIGKILL", BOTH])
 def test_hurt_when_the_stub_has_let_go(rig: Rig, what: str, after: bool) -> None:
-    """By the connection on which QEMU's stub was asked to let its machine go, it answers nothing
-    more: the guardian begins with another one."""
+    """The guardian opens a new connection, because the old one does not answer any more.
+
+    QEMU's stub was asked on that connection to detach from the machine.
+    """
     for program, way in ((PROGRAMS[0], "auto"), (PROGRAMS[3], "stop")):
         whole = rig.run(program, way)
         assert whole.status == 0, rig.err
@@ -285,7 +300,7 @@ def test_hurt_when_the_stub_has_let_go(rig: Rig, what: str, after: bool) -> None
 
 @pytest.mark.parametrize("late", [0.0, 0.01, 0.05])
 def test_interrupted_while_it_waits_for_its_guardian(rig: Rig, late: float) -> None:
-    """The guardian uses the stub then: kinst does not any more."""
+    """The guardian uses the stub meanwhile, so kinst must not."""
     whole = rig.run(PROGRAMS[0], "auto")
     assert whole.status == 0, rig.err
     waits = whole.calls["kinst"]["Channel.receive"]

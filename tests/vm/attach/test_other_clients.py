@@ -1,4 +1,4 @@
-"""A guest at whose stub another client has been: kinst traces it, and leaves it running."""
+"""A guest whose stub has had another client: kinst traces the guest, and leaves it running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guest whose kernel has panicked is told to be just that, whenever in its boot that was."""
+"""A guest whose kernel has panicked is reported as such, at any stage of its boot."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.vm
 SECONDS = 240.0
 PANIC = "end Kernel panic"
 
-# Before the kernel has areas of its CPUs; and when its text is not yet protected, which it is after
-# the root file system is mounted.
+# One panic is before the kernel has per-CPU areas, one before its text is protected, which happens
+# after the root file system is mounted.
 EARLY, LATE = "memmap=exactmap memmap=20M@1M", ""
 
 

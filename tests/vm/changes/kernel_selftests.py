@@ -1,4 +1,4 @@
-"""The kernel's own self tests, from the package of the source of one of Debian's kernels."""
+"""The kernel's own self tests, from the source package of a Debian kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kinst.kernels.source_text import package_of
 from tools.unpacked_packages import unpacked
 
 _TESTS = "tools/testing/selftests"
-# Of those that are programs in C: what a C compiler alone can build, and ends in a minute.
+# Self tests in C that need nothing but a compiler and end within a minute.
 BUILT = (
     "breakpoints", "futex/functional", "kcmp", "membarrier", "mincore", "openat2", "pidfd", "proc",
     "ptrace", "sigaltstack", "splice", "syscall_user_dispatch", "tmpfs",
@@ -19,15 +19,18 @@ BUILT = (
 
 
 def selftests_of(isa: str, release: str) -> Path:
-    """The folder of the self tests, with some of them built.  Raises KinstError where there are
-    none to be had."""
+    """Return the folder of the self tests, with some of them built.
+
+    Raises:
+        KinstError: the package cannot be fetched.
+    """
     package = package_of(release)
     folder = f"selftests-{package}"
     return unpacked(folder, isa, release, [package], partial(_build, package)) / _TESTS
 
 
 def _build(package: str, folder: Path) -> None:
-    """Unpack the self tests of a package's archive, and build some; no more is left of it."""
+    """Unpack the self tests from a package's archive, build some, and delete everything else."""
     archive = folder / "usr" / "src" / f"{package}.tar.xz"
     unpack = ["tar", "-xf", archive, "-C", folder, "--strip-components=1"]
     subprocess.run([*unpack, f"{package}/{_TESTS}"], check=True)

@@ -1,5 +1,5 @@
-"""-x plant=no-callsite: the kernel's own tracer comes and goes at functions that are planted, and
-both see every call."""
+"""With -x plant=no-callsite the kernel's own tracer attaches to and detaches from planted
+functions, and both see every call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.vm, pytest.mark.slow]
 READS = 700
 WAYS = ("no-callsite", "trap,no-callsite")
 LEAVE = ("-x", "plant=no-callsite")
-# What the tracers saw of one program, then that program once more without them.
+# Prints the tracers' counts for one program, then runs the program again without the tracers.
 SCRIPT = f"""
 mount -t tracefs none /sys/kernel/tracing 2>/dev/null
 dmesg -c > /dev/null
@@ -53,8 +53,8 @@ def test_tracers_of_the_kernel_beside(
     left = {str(row.offset) for row in rows if "left to it" in row.way}
     assert left and left.isdisjoint(found)
     assert f"calls {READS}" in done.guest, done.guest
-    # arm64's kernel puts no kprobe on a breakpoint, which is where the function begins; of a kprobe
-    # of riscv64's the buffer takes nothing (kprobe_events.py).
+    # arm64's kernel sets no kprobe on a breakpoint, which is at the function's start; on riscv64
+    # the buffer takes nothing from a kprobe (kprobe_events.py).
     if isa == "amd64" or (isa, way) == ("arm64", "no-callsite"):
         assert f"hits {READS}" in done.guest, done.guest
     assert "kernel text is as before" in done.err, done.err
@@ -72,7 +72,7 @@ def test_call_sites_are_refused_and_entries_are_behind_them(isa: str) -> None:
     assert not [row for row in before if "left to it" in row.way]
     said = kinst(f"--vm={isa}", *LEAVE, "-lvn", entry).good().out
     (code,) = re.findall(r" entry\n\t([0-9a-f ]+?)  .*(?:jump|run|gate|trap)", said)
-    # On arm64 there is a final instruction before the call site, where functions begin.
+    # On arm64 one instruction is before the call site, at the function's start.
     open_ = [row for row in rows if not row.way.startswith("refused")]
     first = next(row for row in open_ if isa == "arm64" or row.offset > left[-1].offset)
     assert bytes.fromhex(code) == first.code

@@ -1,6 +1,7 @@
-"""CPUs that are turned off and on: before the trace, while it runs, under what is counted.
+"""CPUs that are turned off and on before the trace, while it runs, and while processes are
+counted.
 
-Expected numbers are those of the programs themselves, which say how many reads they have made.
+Expected numbers come from the programs themselves, which print how many reads they have made.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def turn(cpu: int, on: bool) -> str:
 def opened(
     request: pytest.FixtureRequest, program_for: Callable[[str, str], Path]
 ) -> tuple[kinst.Machine, dict[str, str]]:
-    """A guest of four CPUs, and the options of its traces."""
+    """Open a guest of four CPUs with the options of its traces."""
     isa, way = request.param
     copies = [program_for(name, isa) for name in ("hops", "reads")]
     machine = kinst.boot(isa, copies=copies, cpus=4, memory="512m")
@@ -42,7 +43,7 @@ def opened(
 
 
 def test_before_the_trace_and_during_it(opened: tuple[kinst.Machine, dict[str, str]]) -> None:
-    """What is kept for each CPU is kept for those that were off when it was made."""
+    """Per-CPU data also exists for CPUs that were off when it was allocated."""
     machine, options = opened
     off = machine.execute(f"{turn(2, False)}; {turn(3, False)}; nproc")
     assert off.output.split() == [b"2"]
@@ -58,8 +59,11 @@ def test_before_the_trace_and_during_it(opened: tuple[kinst.Machine, dict[str, s
 
 
 def test_under_what_is_counted(opened: tuple[kinst.Machine, dict[str, str]]) -> None:
-    """Four processes at a time read, one generation after the other, as long as each CPU but the
-    first is turned off and on again: theirs go on elsewhere, with what is theirs."""
+    """Four processes at a time read, again and again, while each CPU but the first is turned off
+    and on.
+
+    Processes of a CPU that is turned off continue on another one, with their data.
+    """
     machine, options = opened
     reader = f"while ! [ -e /tmp/over ]; do reads {READS}; done &"
     rounds = "; ".join(f"{turn(cpu, False)}; {turn(cpu, True)}" for cpu in (1, 2, 3, 2, 1))

@@ -1,5 +1,8 @@
-"""A guest that is sent to sleep while it is traced: it stops its processes, turns CPUs off, copies
-all of its memory with what is planted in it, and comes back, as it has no swap to write to."""
+"""A guest that hibernates while it is traced.
+
+It stops its processes, turns CPUs off, copies all of its memory with the patches in it, and
+resumes, because it has no swap to write to.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ reads {READS}
 nproc
 dmesg -r
 """
-# What runs with one CPU, with interrupts off and with all threads stopped, beside what is read.
+# Functions that run with one CPU, interrupts off and all threads stopped; besides the read path.
 PATH = (
     "vfs_read, hibernate, freeze_processes, create_image, freeze_secondary_cpus, dpm_suspend_start"
 )

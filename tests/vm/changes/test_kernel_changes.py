@@ -1,6 +1,8 @@
-"""What the guest itself does to its text while it is traced: tracepoints, static keys, ftrace,
-kprobes and modules come and go beside what is planted.  Counts stay exact, and the text is as it
-was."""
+"""Changes that the guest itself makes to its text while it is traced.
+
+Tracepoints, static keys, ftrace, kprobes and modules come and go beside the patches.  Counts stay
+exact, and the text is restored.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def test_the_guest_changes_its_text(
     everywhere = dict(re.findall(r"all (\S+) (\d+)", done.out))
     assert {"__schedule", "try_to_wake_up", "vfs_read"} <= set(everywhere)
     assert "kernel text is as before" in done.err, done.err
-    # The scheduler's statistics say that they are off at first.
+    # The scheduler's statistics are off at first.
     said = [line for line in warnings(done.guest) if "schedstats" not in line]
     assert not said, said
     assert "drop" not in done.err

@@ -1,6 +1,7 @@
-"""The kernel's own self tests have the same results while whole subsystems are planted, all but
-the call sites of the kernel's own tracer, as they have untraced: ftrace's and kprobes' scripts, and
-programs that call the kernel.
+"""The kernel's own self tests have the same results with whole subsystems planted as untraced.
+
+All sites but the call sites of the kernel's own tracer are planted.  The tests are the scripts for
+ftrace and kprobes, and programs that call the kernel.
 
     KINST_SELFTESTS=kprobe,programs    which (kprobe, dynevent, ftrace, trigger, ..., programs)
 """
@@ -41,7 +42,7 @@ def command(which: str, folder: Path) -> str:
 
 
 def results(which: str, folder: Path, *probes: str) -> tuple[dict[str, str], str]:
-    """The results by the names of tests, and what kinst and the kernel's log say."""
+    """Return the results by test, and the messages of kinst and of the kernel's log."""
     words = ["--root", "/", "-qv", "-x", "plant=no-callsite"]
     words += [word for one in ("BEGIN { }", *probes) for word in ("-n", one)]
     script = f"dmesg -c >/dev/null; {command(which, folder)}; echo log; dmesg -r"

@@ -1,4 +1,5 @@
-"""Livepatches of the guest's on functions that kinst plants in: before, while and after it does."""
+"""The guest livepatches functions in which kinst plants: before, while and after it traces
+them."""
 
 from __future__ import annotations
 
@@ -35,12 +36,12 @@ def vm(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module")
 def text(vm: AttachGuest) -> Callable[[], bytes]:
-    """Made before anything is planted."""
+    """Return the kernel's text, before anything is planted."""
     return Photographer(vm, "amd64", 512).text
 
 
 def shown(vm: AttachGuest) -> str:
-    """What the function shows, called so often."""
+    """Return the output of the function, called so many times."""
     return vm.run(f"for n in $(seq {READS}); do cat /proc/cmdline; done").splitlines()[-1]
 
 
@@ -49,7 +50,7 @@ def differences(now: bytes, before: bytes) -> set[int]:
 
 
 def called(vm: AttachGuest) -> set[int]:
-    """Where ftrace keeps whom it calls, which stays as it was last."""
+    """Return the offsets of ftrace's own calls, which keep the function that was called last."""
     at = symbols(vm.debug, {"_text", "ftrace_call", "ftrace_regs_call"})
     begin = at.pop("_text")
     return {address - begin + k for address in at.values() for k in range(5)}
@@ -73,8 +74,10 @@ def over(run: Running) -> tuple[dict[tuple[str, ...], int], str]:
 
 
 def test_call_sites_are_left_to_it(vm: AttachGuest, text: Callable[[], bytes]) -> None:
-    """It has effect while the rest of the function is planted.  Before the other test, which has
-    ftrace leave this function alone for good."""
+    """The livepatch works while the rest of the function is planted.
+
+    This test is first, because the other one makes ftrace disable this function for good.
+    """
     plain, original = shown(vm), text()
     assert NEW not in plain
     run = planting(vm, "-x", "plant=no-callsite")
@@ -93,7 +96,7 @@ def test_before_and_while_planted(vm: AttachGuest, text: Callable[[], bytes]) ->
     plain, original = shown(vm), text()
     own = called(vm)
     assert NEW not in plain
-    # Before: its call site is the livepatch's, and the rest is planted; nobody comes there.
+    # Livepatch first: it has the call site, kinst plants the rest, and no CPU comes there.
     vm.run(f"insmod /bin/patched.ko; {SETTLED}")
     assert shown(vm) == NEW
     with_livepatch = text()
@@ -103,14 +106,15 @@ def test_before_and_while_planted(vm: AttachGuest, text: Callable[[], bytes]) ->
     assert all(row.way != "refused" for row in rows[1:])
     run = planting(vm)
     assert shown(vm) == NEW
-    # Taken off while the rest is planted: the function is the kernel's again, and counted.
+    # Removed while the rest is planted: the kernel's own function runs again, and is counted.
     vm.run(f"echo 0 > {STATE}/enabled; {SETTLED}; sleep 1; rmmod patched")
     assert shown(vm) == plain
     found, said = over(run)
     assert set(found.values()) == {READS} and len(found) == len(rows) - 1, found
     assert "ftrace" not in said
     assert text() == original != with_livepatch
-    # While all of it is planted: the kernel takes it, leaves the function alone, and kinst says so.
+    # Applied while all of it is planted: the kernel accepts it but ftrace disables the function,
+    # and kinst says so.
     run = planting(vm)
     assert vm.run(f"insmod /bin/patched.ko && {SETTLED} && echo taken") == "taken"
     assert shown(vm) == plain
@@ -120,7 +124,7 @@ def test_before_and_while_planted(vm: AttachGuest, text: Callable[[], bytes]) ->
     assert shown(vm) == plain
     vm.run(f"echo 0 > {STATE}/enabled; {SETTLED}; sleep 1; rmmod patched")
     assert differences(text(), original) <= own and not troubles(vm)
-    # And it is traced as ever.
+    # Afterwards the function can be traced as usual.
     run = planting(vm)
     assert shown(vm) == plain
     found, _ = over(run)

@@ -1,4 +1,4 @@
-"""Loaded modules: traced by function and instruction, with the kernel's own description of them."""
+"""Loaded modules, traced by function and by instruction, with their debug information."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.vm.command import kinst
 
 pytestmark = pytest.mark.vm
 
-# Whatever is sent through dummy0 is counted by the driver and dropped.
+# The dummy0 driver counts every packet sent through it and drops it.
 TRAFFIC = (
     "ifconfig dummy0 10.7.0.1 up; ping -c 5 -i 1 -W 1 10.7.0.9 >/dev/null;"
     " cat /sys/class/net/dummy0/statistics/tx_packets"
@@ -35,7 +35,7 @@ def test_a_module_by_function_and_by_instruction() -> None:
     sent = int(done.guest)
     assert sent > 0
     (entry,) = re.findall(r"entry (\d+)", done.out)
-    # A packet may leave between the two counters being read and the end of the trace.
+    # A packet may leave after the two counters are read and before the trace ends.
     assert sent <= int(entry) <= sent + 5
     everything = {name: int(n) for name, n in re.findall(r"all (\S+) (\d+)", done.out)}
     assert everything["dummy_xmit"] > int(entry) and len(everything) > 1
@@ -44,7 +44,7 @@ def test_a_module_by_function_and_by_instruction() -> None:
 
 
 def test_a_module_that_is_unloaded_while_it_is_traced() -> None:
-    """Its memory is not kinst's to write any more; all else goes on."""
+    """kinst must not write the memory of the unloaded module; everything else continues."""
     done = kinst(
         "-v", "--module", "dummy",
         "-n", "kinst:dummy:*: { @ = count(); }",
@@ -68,7 +68,7 @@ INLINE = "dev_lstats_add"  # inlined into dummy_xmit, which counts every packet 
 
 
 def test_an_inline_function_in_a_module() -> None:
-    """Its one copy is entered and left once for each packet."""
+    """The single copy is entered and left once for each packet."""
     done = kinst(
         "-v", "--module", "dummy",
         "-n", f"kinst:dummy:{INLINE}:entry {{ @in[probefunc] = count(); }}",
@@ -84,7 +84,7 @@ def test_an_inline_function_in_a_module() -> None:
 
 
 def test_a_debug_file_of_another_build(prepared: Prepared, tmp_path: Path) -> None:
-    """It is warned about and skipped; what needs no debug file works."""
+    """The file is skipped with a warning; probes that need no debug file work."""
     other = prepared.modules / "kernel/drivers/net/veth.ko"
     shutil.copy(other, tmp_path / "dummy.ko")
     done = kinst(
@@ -98,7 +98,7 @@ def test_a_debug_file_of_another_build(prepared: Prepared, tmp_path: Path) -> No
 
 
 def test_source_lines_of_a_module(prepared: Prepared) -> None:
-    """file:line of every instruction, as addr2line(1) has it; and a line as a probe."""
+    """Source lines of all instructions are those of addr2line(1), and a line works as a probe."""
     done = kinst(
         "-l", "-v", "--module", "dummy",
         "-n", "kinst:dummy:dummy_xmit:", "-n", "kinst:dummy:dummy_setup:",

@@ -1,11 +1,10 @@
-"""Counts of many instructions under a workload that does the same in each of its rounds
-(tests/programs/busy.c), planted in several ways: what differs, and goes on to.
+"""Compare counts of many instructions, planted in several ways, under a workload of equal rounds.
 
-An instruction that runs a whole number of times a round does so whatever is planted, but for
-what the kernel does by itself: memory is given and taken back by slow ways and quick ones, and a
-timer's tick in the right moment takes another branch behind `dec preempt_count`.  So where counts
-differ they are taken again, and a difference is one where no count of the one way has ever been
-one of the other.
+tests/programs/busy.c is the workload.  An instruction that runs a whole number of times in each
+round does so however sites are planted, except for what the kernel does by itself: memory is
+allocated and freed on slow and fast paths, and a timer's tick at the right moment takes another
+branch after `dec preempt_count`.  So counts that differ are taken again; they count as different
+only if no count of the one way ever equals one of the other.
 """
 
 from __future__ import annotations
@@ -28,8 +27,15 @@ Counts = dict[Site, int]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """regular: the counts of instructions that were compared.  hit: how many ran at all.  runs: of
-    the workload.  wrong: (rule, function, offset) to the counts by that rule, and alone."""
+    """Outcome of a comparison.
+
+    Attributes:
+        regular: counts of the instructions that were compared.
+        hit: how many instructions ran at all.
+        runs: number of runs of the workload.
+        wrong: counts by a rule and by single sites, for each (rule, function, offset) that
+            differs.
+    """
 
     regular: Counts
     hit: int
@@ -50,7 +56,8 @@ class Compared:
 def counted(
     guest: Guest, sites: str, keys: str, command: str, plant: str = "", where: str = AT_WORK
 ) -> Counts:
-    """The counts of a program's sites while a command runs that prints itself when all is well."""
+    """Return the counts of a program's sites while a command runs, which reports its own
+    success."""
     options: dict[str, str | int] = {**ROOM, **({"plant": plant} if plant else {})}
     program = guest.machine.compile(f"{sites} {where} {{ @[{keys}] = count(); }}", options)
     ran = guest.trace(program, command)
@@ -60,7 +67,7 @@ def counted(
 
 
 def present(guest: Guest, names: Sequence[str]) -> list[str]:
-    """Those functions that this kernel has, once each; globs are taken."""
+    """Return the functions that this kernel has, once each; globs are allowed."""
     found = list[str]()
     for name in names:
         try:
@@ -78,7 +85,7 @@ def compare(
     rules: Sequence[str],
     where: str = AT_WORK,
 ) -> Compared:
-    """Every instruction of some functions, planted by each of the rules and alone."""
+    """Compare every instruction of some functions, planted by each of the rules and by itself."""
     sites, runs = ", ".join(f"kinst::{name}:" for name in functions), 0
     seen: dict[str, dict[Site, list[int]]] = defaultdict(lambda: defaultdict(list))
 

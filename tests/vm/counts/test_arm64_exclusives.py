@@ -1,8 +1,8 @@
-"""arm64: every instruction of exclusive sequences that a workload runs through, counted beside the
-kernel's own kprobe events.  kinst's machine has a processor without Armv8.1's atomics, so that
-these sequences are what runs.
+"""Every instruction of the exclusive sequences that a workload executes on arm64, counted beside
+the kernel's own kprobe events.
 
-Linux sets no kprobe inside a sequence: it is on the instruction before, which only falls through to
+kinst's machine has a processor without Armv8.1's atomics, so that these sequences run.  Linux sets
+no kprobe inside a sequence: the kprobe is on the instruction before, which only falls through to
 the load-exclusive.
 """
 
@@ -24,7 +24,7 @@ from tests.vm.kprobe_events import script, seen
 pytestmark = [pytest.mark.vm, pytest.mark.parametrize("guest", ["arm64"], indirect=True)]
 
 ROUNDS = 300
-# What opening, duplicating and closing files runs through.
+# Functions that opening, duplicating and closing files executes.
 PATH = (
     "fput", "__fput", "fget", "__fget_light", "dput", "alloc_fd", "close_fd", "fd_install",
     "__alloc_file", "do_dentry_open", "inode_permission", "generic_permission", "path_init",
@@ -35,7 +35,8 @@ PATH = (
 )  # fmt: skip
 LOAD, STORE = re.compile(r"lda?x(r[bh]?|p)"), re.compile(r"stl?x(r[bh]?|p)")
 BRANCH = re.compile(r"cbn?z|tbn?z|b\..*")
-# The shell itself opens, duplicates and closes: one process, which the kprobe events tell by pid.
+# The shell itself opens, duplicates and closes files: one process, which kprobe events tell by
+# pid.
 WORK = f"""
 i=0; while [ $i -lt {ROUNDS} ]; do i=$((i + 1)); : < /dev/null 3>&1; [ -e /bin/busybox ]; done
 """
@@ -43,8 +44,13 @@ i=0; while [ $i -lt {ROUNDS} ]; do i=$((i + 1)); : < /dev/null 3>&1; [ -e /bin/b
 
 @dataclass(frozen=True)
 class Run:
-    """before: what leads into the load-exclusive.  straight: from that to the last instruction
-    that every pass comes to.  end: the first behind the loop, or None where a pass can leave."""
+    """An exclusive sequence.
+
+    Attributes:
+        before: the instruction that leads into the load-exclusive.
+        straight: from the load-exclusive to the last instruction that every pass executes.
+        end: the first instruction after the loop, or None if a pass can leave.
+    """
 
     before: Row
     straight: tuple[Row, ...]
@@ -57,7 +63,7 @@ class Run:
 
 
 def runs_of(rows: list[Row]) -> list[Run]:
-    """The sequences of a function that one instruction leads to and a cbnz ends."""
+    """Return the sequences of a function that one instruction leads to and a cbnz ends."""
     goals = targets("arm64", rows)
     names = [decoded("arm64", row)[0] for row in rows]
     found = []
@@ -82,8 +88,10 @@ def runs_of(rows: list[Row]) -> list[Run]:
 
 @pytest.mark.parametrize("way", ["jump", pytest.param("trap", marks=pytest.mark.slow)])
 def test_every_instruction_of_sequences(guest: Guest, way: str, tmp_path: Path) -> None:
-    """All that the functions have of sequences is planted, and only the instruction before each
-    is left to the kprobe."""
+    """All instructions of the functions' sequences are planted.
+
+    Only the instruction before each sequence is left to the kprobe.
+    """
     options = ("-x", f"plant={way}")
     functions = guest.rows(guest.functions(PATH), *options)
     runs = [run for each in functions.values() for run in runs_of(each)]

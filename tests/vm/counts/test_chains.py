@@ -1,4 +1,4 @@
-"""Chains in running kernels: they change what a hit costs, never what is counted."""
+"""Chains in running kernels change what a hit costs, never what is counted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.vm.isa_guest import Guest
 pytestmark = pytest.mark.vm
 
 READS = 3_000
-# What a read(2) of one byte goes through on every ISA; those with loops and calls among them.
+# Functions that a read(2) of one byte executes on every ISA; some have loops and calls.
 FUNCTIONS = ("ksys_read", "vfs_read", "rw_verify_area", "__fdget_pos", "__fget_light")
 
 
@@ -27,7 +27,8 @@ def counted(guest: Guest, work: str, *options: str) -> dict[tuple[str, ...], int
 
 
 def counted_alone(guest: Guest, *options: str) -> dict[tuple[str, ...], int]:
-    """Of functions that nobody else in the guest runs, so that no predicate is needed."""
+    """Return counts of functions that nothing else in the guest executes, so that no predicate is
+    needed."""
     program = (
         "kinst::read_zero:, kinst::read_iter_zero:, kinst::*sys_getppid:"
         " { @[probefunc, probename] = count(); }"
@@ -40,7 +41,7 @@ def counted_alone(guest: Guest, *options: str) -> dict[tuple[str, ...], int]:
 
 
 def test_counts_of_blocks_are_those_of_instructions(guest: Guest) -> None:
-    """One counter for a straight line, and one for each of its instructions."""
+    """One counter for a straight line counts the same as one for each of its instructions."""
     blocks = counted_alone(guest)
     single = counted_alone(guest, "-x", "plant=no-block")
     assert len([n for n in blocks.values() if n == READS]) > 20
@@ -49,7 +50,8 @@ def test_counts_of_blocks_are_those_of_instructions(guest: Guest) -> None:
 
 @pytest.mark.parametrize("work", ["count()", pytest.param("sum(1)", marks=pytest.mark.slow)])
 def test_counts_are_those_of_single_sites(guest: Guest, work: str) -> None:
-    """What one program's reads run, instruction by instruction, is the same with and without."""
+    """The reads of one program execute the same number of each instruction with and without
+    chains."""
     chained = counted(guest, work)
     single = counted(guest, work, "-x", "plant=no-chain")
     assert READS in chained.values()

@@ -1,5 +1,8 @@
-"""Guests of 1, 2, 4 and 8 CPUs: exact counts of threads that stay and of one that moves, by the
-program's own count of its reads; what is kept for each CPU and thread; a CPU that is turned off."""
+"""Guests of 1, 2, 4 and 8 CPUs.
+
+Counts of threads that stay on a CPU, and of one that moves, equal the program's own count of its
+reads.  Data of each CPU and thread, and a CPU that is turned off, are tested too.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ import pytest
 from tests.vm.command import counts, kinst
 
 HOPS = 500
-# One of them is what read(2) of /dev/zero calls, as the kernel is.
+# read(2) of /dev/zero calls one of them, depending on the kernel.
 SITE = "kinst::read_zero:0, kinst::read_iter_zero:0"
-# Of the thread that moves, each read is in self->, and every hundredth is speculated upon.
+# Each read of the moving thread is in self->, and every hundredth is in a speculation.
 PROGRAM = """
     {site} /execname == "hops"/ {{ @on[cpu] = count(); @all = count(); self->n++; }}
     {site} /execname == "hops" && pid == tid/ {{ @most = max(self->n); }}
@@ -44,7 +47,7 @@ EVERY = [
 
 
 def parts(out: str) -> dict[str, str]:
-    """What was printed below each of PARTS, and before the first of them as ""."""
+    """Return the output below each of PARTS, and, as "", before the first of them."""
     found, name = {"": ""}, ""
     for line in out.splitlines():
         if line in PARTS:
@@ -78,7 +81,7 @@ def test_every_cpu_is_counted(
 def test_a_cpu_that_is_off_is_not_sampled_and_one_that_comes_is(
     program_for: Callable[[str, str], Path],
 ) -> None:
-    """It is turned off before the trace, and comes back while it runs."""
+    """The CPU is turned off before the trace, and comes back while it runs."""
     switch = "/sys/devices/system/cpu/cpu2/online"
     program = f"""
         {SITE} /execname == "hops"/ {{ @on[cpu] = count(); }}

@@ -1,7 +1,7 @@
-"""Every instruction of 200 functions on the read, open, stat, mmap, fork and exec paths planted
-at once, under a workload that uses those calls from several processes.
+"""Every instruction of 200 functions, planted at once, under a workload of several processes.
 
-The workload checks every result it gets, so that a kernel which only seems to work is noticed.
+The functions are on the read, open, stat, mmap, fork and exec paths.  The workload uses those
+calls and checks every result, so that a kernel that only seems to work is noticed.
 KINST_E2E_SECONDS sets how long it runs in the short test; the slow one runs the full 30 s.
 """
 
@@ -30,14 +30,14 @@ MATCHED = re.compile(r"matched (\d+) probes$", re.M)
 
 @pytest.fixture(scope="module")
 def functions(prepared: Prepared) -> list[str]:
-    """Those of our list that are functions of this kernel, as nm(1) sees it, and only once."""
+    """Return the functions of the list that nm(1) finds in this kernel exactly once."""
     shown = subprocess.run(["nm", str(prepared.debug)], capture_output=True, text=True, check=True)
     seen = Counter(w[2] for w in map(str.split, shown.stdout.splitlines()) if w[1] in "tT")
     return [name for name in NAMES.read_text().split() if seen[name] == 1]
 
 
 def every_instruction(functions: list[str]) -> str:
-    """Probe descriptions of them."""
+    """Return probe descriptions of them."""
     assert len(functions) >= 200
     return ", ".join(f"kinst::{name}:" for name in functions)
 
@@ -45,7 +45,11 @@ def every_instruction(functions: list[str]) -> str:
 def work_under_trace(
     description: str, least: int, program: Path, folder: Path, seconds: float, actions: str
 ) -> dict[tuple[str, ...], int]:
-    """The whole of it, with every check; what was counted.  least: probes."""
+    """Run the workload under a trace with every check, and return the counts.
+
+    Args:
+        least: number of probes that must be planted.
+    """
     script = guest_script(
         folder,
         "all.sh",
@@ -60,10 +64,10 @@ def work_under_trace(
     before, _, rest = done.guest.partition("==work\n")
     work, _, after = rest.partition("==after\n")
     assert work.rstrip().endswith("workload done"), work
-    # The buffer of the log keeps what was there before: only what is new counts.
+    # The log's buffer keeps older messages: only new ones count.
     assert warnings(after) == warnings(before), after
     (compared,) = AS_BEFORE.findall(done.err)
-    # All text, not only the sites: a kernel of today has more than 10 MB of it.
+    # All text, not only the sites: a recent kernel has more than 10 MB of it.
     assert int(compared) > 10_000_000
     assert "drop" not in done.err, done.err
     done_calls = dict(re.findall(r"^workload (\w+) (\d+)$", work, re.M))
@@ -76,9 +80,11 @@ def test_every_instruction_counted(
     guest_program: Callable[[str], Path],
     tmp_path: Path,
 ) -> None:
-    """Counted by function and instruction, so that two things can be told beside that nothing
-    broke: the entries of a function are at least the calls that the workload made, and straight
-    lines of code are run through evenly."""
+    """Count by function and instruction, which allows two more checks.
+
+    The entries of a function are at least the calls that the workload made, and all instructions
+    of a straight line run equally often.
+    """
     found = work_under_trace(
         every_instruction(functions),
         20_000,
@@ -95,7 +101,7 @@ def test_every_instruction_counted(
 def test_every_function_of_the_kernel(
     prepared: Prepared, guest_program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """fbt:::entry, with dtrace(1)'s own meaning of an empty function."""
+    """fbt:::entry: an empty function means all, as in dtrace(1)."""
     shown = subprocess.run(["nm", str(prepared.debug)], capture_output=True, text=True, check=True)
     names = [w[2] for w in map(str.split, shown.stdout.splitlines()) if w[1] in "tT"]
     found = work_under_trace(
@@ -117,7 +123,7 @@ def test_every_instruction_for_thirty_seconds(
     guest_program: Callable[[str], Path],
     tmp_path: Path,
 ) -> None:
-    """With clauses that are called, not counters."""
+    """The clauses are called, instead of only counting."""
     found = work_under_trace(
         every_instruction(functions),
         20_000,

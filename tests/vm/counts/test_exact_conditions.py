@@ -1,6 +1,8 @@
-"""What makes chains hard: kernel threads that may be preempted anywhere, a kernel at other
-addresses than the last, instructions that fault on purpose, signals, and code of modules.  Counts
-with all there is, and without runs, gates and blocks, are those of instructions planted one by one.
+"""Conditions that make chains hard to get right.
+
+Kernel threads that may be preempted anywhere, another kernel address, instructions that fault on
+purpose, signals, and code of modules.  Counts with all features, and without runs, gates and
+blocks, equal those of sites planted one by one.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ pytestmark = [pytest.mark.vm, pytest.mark.slow]
 
 ROUNDS = 53
 RULES = ("", "no-run", "no-gate", "no-block")
-# What busy.c's reads and writes of bad addresses fault in: each ISA has some of them.
+# Functions in which busy.c's reads and writes of bad addresses fault: each ISA has some of them.
 COPIES = (
     "copy_user_enhanced_fast_string", "copy_user_generic_unrolled", "rep_movs_alternative",
     "_copy_from_iter", "_copy_to_iter", "copy_page_from_iter", "copy_page_to_iter", "_copy_to_user",
@@ -26,7 +28,7 @@ COPIES = (
     "__asm_copy_to_user", "__asm_copy_from_user", "__clear_user", "fallback_scalar_usercopy*",
     "clear_user_erms", "clear_user_rep_good", "read_zero", "pipe_write", "pipe_read",
 )  # fmt: skip
-# A signal to oneself: sent, taken, its frame made, and returned from.
+# A signal to the process itself: sent, taken, its frame made, and returned from.
 SIGNALS = (
     "do_tkill", "do_send_specific", "do_send_sig_info", "__send_signal_locked", "complete_signal",
     "get_signal", "dequeue_signal", "__dequeue_signal", "signal_setup_done", "recalc_sigpending",

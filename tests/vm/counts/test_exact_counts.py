@@ -1,5 +1,5 @@
-"""read(2) is called exactly so many times, and that is what is counted: for every way of
-planting, whether a clause only counts or does more."""
+"""read(2) is called exactly so many times and counted as often, for every way of planting, whether
+a clause only counts or does more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MILLION = 1_000_000
 
 @pytest.fixture(scope="module")
 def once(read_function: str, read_path: dict[str, list[Row]]) -> list[Row]:
-    """The instructions that run exactly once in each read."""
+    """Return the instructions that run exactly once in each read."""
     return entry_line(read_path[read_function])
 
 
@@ -31,8 +31,7 @@ def expected(sites: list[Row], count: int) -> dict[tuple[str, ...], int]:
 
 @pytest.mark.parametrize("plant", ["auto", "no-chain"])
 def test_a_million_reads_at_jumps_and_traps(once: list[Row], reads: Path, plant: str) -> None:
-    """With the way that kinst chooses, and each site by itself; offset 0 is the place that ftrace
-    keeps for itself."""
+    """kinst chooses the way, or plants each site by itself; offset 0 is reserved by ftrace."""
     assert once[0].offset == 0
     assert {row.way for row in once} >= {"jump", "trap"}
     arguments = program(once, "@[probename] = count();")
@@ -43,7 +42,7 @@ def test_a_million_reads_at_jumps_and_traps(once: list[Row], reads: Path, plant:
 
 @pytest.mark.parametrize("way, count", [("jump", MILLION), ("trap", MILLION), ("stop", 1000)])
 def test_one_site_in_each_way(once: list[Row], reads: Path, way: str, count: int) -> None:
-    """The issue's own example: @ = count() at one instruction, and nothing else."""
+    """@ = count() at one instruction, and nothing else."""
     site = next(row for row in once if row.offset > 0 and (row.way == "jump" or way != "jump"))
     done = kinst(
         "-x", f"plant={way}", *program([site], "@ = count();"), "-c", f"reads {count}", copy=[reads]
@@ -58,7 +57,8 @@ def test_one_site_in_each_way(once: list[Row], reads: Path, way: str, count: int
 def test_clauses_that_do_more_than_count(
     once: list[Row], reads: Path, way: str, count: int
 ) -> None:
-    """Counting alone needs no call of a clause; these do.  read(2) asks for 1 byte: rdx is 1."""
+    """Counting alone needs no call of a clause; these clauses do.  read(2) asks for 1 byte: rdx is
+    1."""
     actions = "@n[probename, execname] = count(); @sum[probename] = sum(regs[R_RDX] + 2); hits++;"
     sites = once[:3]
     done = kinst(
@@ -75,7 +75,7 @@ def test_clauses_that_do_more_than_count(
 
 @pytest.mark.parametrize("way", ["jump", "trap"])
 def test_two_processes_at_once(once: list[Row], reads: Path, way: str) -> None:
-    """On both CPUs: a counter, a table of keys and a distribution, none lost or doubled."""
+    """A counter, a table of keys and a distribution on both CPUs: none lost or doubled."""
     site = next(row for row in once if row.offset > 0 and (row.way == "jump" or way != "jump"))
     done = kinst(
         "-x", f"plant={way}", *program([once[0]], "@[probename] = count();"),

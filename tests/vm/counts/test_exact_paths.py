@@ -1,6 +1,7 @@
-"""Two hundred functions of the busiest paths, every instruction of each planted: the counts are
-those of instructions that are planted one by one (site_counts.py).  `python -m pytest -s` prints
-how many were compared.
+"""Two hundred functions of the busiest paths, every instruction of each planted.
+
+The counts equal those of instructions that are planted one by one (site_counts.py). `python -m
+pytest -s` prints how many were compared.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from tests.vm.counts.site_counts import ROOM, compare, counted
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 
-# Primes: what happens by chance is seldom a multiple.  By a trap a hit of riscv64's takes longest.
+# Primes, so that chance counts are seldom a multiple.  riscv64 has fewer, because its trapped hits
+# take longest.
 ROUNDS = {"amd64": 97, "arm64": 97, "riscv64": 41}
 FUNCTIONS = 200
 RULES = ("", "no-run", "no-gate")
@@ -41,8 +43,8 @@ def rounds(guest: Guest) -> int:
 
 @pytest.fixture(scope="module")
 def busiest(guest: Guest, rounds: int) -> list[str]:
-    """The functions that run most often in a round, and always as often."""
-    # Entries come by their patches alone, so runs would only take time to be found.
+    """Return the functions that run most often in a round, and equally often in each."""
+    # Patches of entries need no runs, which would only take time to find.
     entries = counted(guest, "fbt:::entry", "probefunc", f"busy {rounds} ticks", "no-run,no-gate")
     regular = {name: n for (name,), n in entries.items() if n and n % rounds == 0}
     assert len(regular) >= FUNCTIONS, f"only {len(regular)} of {len(entries)}"

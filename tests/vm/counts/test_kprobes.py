@@ -1,12 +1,12 @@
 """kinst beside the kernel's own kprobe events, in the same run, at the same instructions.
 
-The guest's command is a script that sets kprobe events up after kinst has planted, runs the
-workload, and prints what the kernel saw.  On top of kinst's jump a kprobe can be set at the very
-same instruction: to the kernel it is a jump that was there before.  On kinst's int3 it cannot (it
-would be two breakpoints at one address), so at such a site the kprobe goes to the instruction
-before it, which runs exactly as often: it falls through to the site, and nothing else goes there.
-Jump optimisation of kprobes is turned off, because it would put a five-byte jump of the kernel's
-over instructions that kinst has planted on.
+The guest's command is a script that sets kprobe events after kinst has planted, runs the workload,
+and prints the kernel's counts.  A kprobe can be set at an instruction with kinst's jump: to the
+kernel this jump is part of its text.  It cannot be set on kinst's int3, because that would be two
+breakpoints at one address.  At such a site the kprobe is on the instruction before, which runs
+exactly as often: it falls through to the site, and nothing else leads there.  Jump optimisation of
+kprobes is turned off, because the kernel would write its five-byte jump over instructions that
+kinst has planted.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ cd /sys/kernel/tracing || exit 1
 
 
 def choose(rows: list[Row], wanted: int) -> list[tuple[Row, Row]]:
-    """(site for kinst, instruction for the kprobe), jumps and traps in turn, in one function.
+    """Return (site for kinst, instruction for the kprobe), jumps and traps in turn, in one
+    function.
 
-    Not at offset 0: a kprobe there is turned into an ftrace one, which finds the nop gone.
+    Offset 0 is left out: a kprobe there becomes an ftrace probe, which finds the nop overwritten.
     """
     jumps = [(row, row) for row in rows if row.offset > 0 and row.way == "jump"]
     traps = [(b, a) for a, b in pairs(rows) if a.offset > 0 and b.way == "trap"]
-    # Where a kprobe stands kinst's int3 must not, and the other way round.
+    # kinst's int3 must not be on a kprobe, nor a kprobe on kinst's int3.
     chosen: list[tuple[Row, Row]] = []
     order = [one for both in zip(jumps, traps, strict=False) for one in both] + jumps + traps
     for site, probe in order:
@@ -53,8 +54,11 @@ def choose(rows: list[Row], wanted: int) -> list[tuple[Row, Row]]:
 def test_counts_of_twenty_instructions_of_five_functions(
     read_path: dict[str, list[Row]], reads: Path, tmp_path: Path
 ) -> None:
-    """Counted for each process: kinst counts from before the script runs, the kprobes from
-    when they are set, but both see the whole life of the process that reads."""
+    """Compare counts of each process.
+
+    kinst counts from before the script runs, the kprobes from when they are set, but both see the
+    whole life of the process that reads.
+    """
     chosen = [pair for rows in read_path.values() for pair in choose(rows, 4)]
     assert len(chosen) >= 20 and len({s.function for s, _ in chosen}) >= 5
     ways = [site.way for site, _ in chosen]
@@ -71,7 +75,7 @@ def test_counts_of_twenty_instructions_of_five_functions(
     script = guest_script(tmp_path, "kprobes.sh", "\n".join(lines))
     program = ", ".join(site.name for site, _ in chosen)
     done = kinst(
-        # In a chain nobody would come to the instruction itself, where the kernel's probe may be.
+        # In a chain control would skip the instruction itself, where the kernel's probe may be.
         "-x", "plant=no-chain",
         "-q", "-n", program + " { @[pid, probefunc, probename] = count(); }",
         "-c", "kprobes.sh", copy=[reads, script],
@@ -88,14 +92,14 @@ def test_counts_of_twenty_instructions_of_five_functions(
     for name, text in zip(events[::2], events[1::2], strict=True):
         site, probe = chosen[int(name[1:])]
         per_pid = dict(re.findall(r"common_pid: +(\d+) } hitcount: +(\d+)", text))
-        # The profile counts hits of all processes; that of its misses says none got lost.
+        # The profile counts hits of all processes; its count of misses shows that none was lost.
         hits, misses = profile[name]
         assert misses == 0 and hits >= int(per_pid.get(pid, 0)), (name, text)
-        # kinst prints keys only of what was counted; so does the histogram.
+        # kinst, like the histogram, prints only keys that were counted.
         ours = found.get((pid, site.function, str(site.offset)), 0)
         assert ours == int(per_pid.get(pid, 0)), (site, probe, text, done.out)
         total += ours > 0
-    # The comparison means something only where something ran: the entry code at least.
+    # At least the entry code must have run, or the comparison means nothing.
     assert total >= 10, found
 
 
@@ -106,14 +110,17 @@ REGISTERS = (
 
 
 def fetch(register: str) -> str:
-    """A kprobe event's name of it."""
+    """Return a kprobe event's argument for the register."""
     name = register if register[1].isdigit() else register[1:]
     return f"{register}=%{name}:x64"
 
 
 def sites_to_compare(rows: list[Row]) -> dict[str, tuple[Row, Row]]:
-    """A jump site with the kprobe on it; a trap site with the kprobe on a comparison before it,
-    which leaves every register but the flags as the site finds them."""
+    """Return a jump site with the kprobe on it, and a trap site with the kprobe on a comparison
+    before it.
+
+    A comparison leaves every register but the flags as the site finds them.
+    """
     jump = next((r, r) for r in rows if r.offset > 0 and r.way == "jump")
     trap = next(
         (b, a)
@@ -129,8 +136,8 @@ def test_registers_of_a_thousand_hits(
 ) -> None:
     """regs[] as kinst prints them equal the kprobe's arguments, hit by hit, in order.
 
-    For each hit the line says which site it was.  kinst's lines are sorted by their time stamp,
-    since the process may have changed its CPU, and each CPU's lines come on their own.
+    Each line names its site.  kinst's lines are sorted by time stamp, because the process may have
+    changed its CPU, and each CPU has its own lines.
     """
     sites = sites_to_compare(read_path[read_function])
     arguments = " ".join(fetch(r) for r in REGISTERS)
@@ -163,5 +170,5 @@ def test_registers_of_a_thousand_hits(
     assert len(theirs) == 2000
     assert {one[0] for one in theirs} == {"jump", "trap"}
     assert got == theirs
-    # read(2) was called with one byte: where the argument is still in rdx, it is 1.
+    # read(2) was called with one byte: while the argument is still in rdx, it is 1.
     assert {one[1 + REGISTERS.index("rdx")] for one in got if one[0] == "jump"} == {1}

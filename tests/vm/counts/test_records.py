@@ -1,4 +1,4 @@
-"""A million hits, a line each: what arrives and what is reported as dropped is all there was."""
+"""A million hits, a line each: printed lines and reported drops add up to all hits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def dropped(done: Result) -> int:
 
 
 def check(done: Result, hits: int) -> None:
-    """Every line is whole, and time goes on from one to the next on its CPU."""
+    """Check that every line is whole, and that time increases from line to line of a CPU."""
     lines = [line for line in done.out.splitlines() if line]
     assert len(lines) + dropped(done) == hits, (len(lines), done.err)
     rows = [line.split() for line in lines]
@@ -39,12 +39,12 @@ def test_a_million_records_with_default_buffers(read_function: str, reads: Path)
     program = f'kinst::{read_function}:0 /execname == "reads"/ {{ printf({LINE}); }}'
     done = kinst("-q", "-n", program, "-c", "reads 1000000", copy=[reads]).good()
     check(done, 1_000_000)
-    # The guest has run at its speed, and kinst keeps up with the most of it at least.
+    # The guest ran at its full speed, and kinst keeps up with most of it at least.
     assert len(done.out.splitlines()) > 100_000
 
 
 def test_drops_are_counted_to_the_last_one(read_function: str, reads: Path) -> None:
-    """With buffers that cannot hold what comes between two looks at them."""
+    """The buffers cannot hold the records between two reads of them."""
     program = f'kinst::{read_function}:0 /execname == "reads"/ {{ printf({LINE}); }}'
     done = kinst(
         "-q", "-x", "bufsize=16k", "-x", "switchrate=1s",
@@ -54,7 +54,7 @@ def test_drops_are_counted_to_the_last_one(read_function: str, reads: Path) -> N
     assert dropped(done) > 0
 
 
-# The bad address is the time itself, so that a fault's message says when it was.
+# The bad address is the time itself, so that a fault's message tells when it was.
 TIME = re.compile(r"(?:^\d+ at (\d+)$|invalid address \(0x([0-9a-f]+)\))", re.M)
 IN_TURN = """
 fbt::ksys_read:entry /execname == "dd"/ { printf("%d at %d\\n", cpu, timestamp); }
@@ -64,8 +64,11 @@ fbt::ksys_read:return /execname == "dd"/ { printf("%d at %d\\n", cpu, timestamp)
 
 
 def test_messages_of_faults_stand_among_the_records_by_time(tmp_path: Path) -> None:
-    """Of all CPUs, where each clause failed: bufpolicy=fill prints everything at the end, as one
-    batch, so that the order is exact."""
+    """Messages of faults are printed in order of time, on all CPUs, at the point where each clause
+    failed.
+
+    bufpolicy=fill prints everything at the end, as one batch, so that the order is exact.
+    """
     script = tmp_path / "turns.d"
     script.write_text(IN_TURN)
     dd = "dd if=/dev/zero of=/dev/null bs=1 count=300 2>/dev/null"

@@ -1,7 +1,7 @@
-"""Records written without a call, while ticks interrupt their writing and threads are preempted.
+"""Records written without a call, while ticks interrupt the writing and threads are preempted.
 
-Each function's second instruction records, its first one counts: both are run the same number of
-times.  The tick's own function records as well, sometimes in the midst of another record.
+In each function the second instruction records and the first one counts: both run equally often.
+The tick's own function records as well, sometimes in the middle of another record.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def test_each_hit_has_its_record_and_each_is_whole(append: str, tmp_path: Path) 
     assert {len(row) for row in rows} == {6}
     recorded = Counter(int(row[0]) for row in rows)
     assert recorded == {int(k): int(n) for k, n in re.findall(r"^ +(\d) +(\d+)$", counts, re.M)}
-    # Ticks come by the clock: the faster the machine, the fewer of them beside the reads.
+    # Ticks come by the clock: the faster the machine, the fewer ticks for each read.
     assert recorded[0] > READS and recorded[1] > READS and recorded[2] > 20
-    # A stack pointer twice, and what reads ask for, nearly always one byte.
+    # A stack pointer twice, and the size of reads, nearly always one byte.
     assert all(row[4] == row[5] and row[4].startswith("ffff") for row in rows)
     assert Counter(row[3] for row in rows if row[0] != "2")["1"] >= 2 * READS
     for cpu in {row[1] for row in rows}:

@@ -1,4 +1,4 @@
-"""Runs and gates in running kernels: what they count is what single sites count."""
+"""Runs and gates in running kernels count the same as single sites."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ def booted(
 
 @pytest.fixture
 def untouched(booted: tuple[str, Guest], tmp_path: Path) -> Iterator[Guest]:
-    """Another guest, in which nothing was planted yet.  Where a timer came within the code of a
-    trace, a word of memory tells of it for long, and what that code leads back to is in no run
-    meanwhile: after a trace of whole functions no site of theirs may be."""
+    """Start another guest, in which nothing was planted yet.
+
+    After a timer interrupts the code of a trace, a word of memory can hold an address in it for
+    long, and meanwhile no run includes the instructions that this code leads back to.  After a
+    trace of whole functions that may be all of their sites.
+    """
     yield from (guest for _, guest in fresh(booted[0], tmp_path))
 
 
@@ -45,7 +48,7 @@ def fresh(isa: str, folder: Path) -> Iterator[tuple[str, Guest]]:
 
 
 def counted(guest: Guest, sites: str, plant: str = "") -> dict[str, int]:
-    """By function and offset, of one program's reads."""
+    """Return the counts of one program's reads, by function and offset."""
     key = '@[strjoin(probefunc, strjoin("+", probename))]'
     program = guest.compile(f"{sites} {MINE} {{ {key} = count(); }}", plant)
     return counts_of(guest.trace(program, f"reads {READS}"))
@@ -73,7 +76,7 @@ def test_whole_functions(booted: tuple[str, Guest]) -> None:
 
 
 def test_sites_alone(booted: tuple[str, Guest], untouched: Guest) -> None:
-    """Each by itself, so that what is around it is displaced unasked."""
+    """Each site is planted by itself, which may displace instructions around it."""
     isa, guest = booted
     whole = counted(guest, ", ".join(f"kinst::{name}:" for name in present(guest)), "no-chain")
     short = [

@@ -1,4 +1,4 @@
-"""How much of the kernel can be planted: every instruction of every function, asked one by one."""
+"""Share of the kernel that can be planted: every instruction of every function, one by one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NONE = (0, 0)
 def test_share_of_instructions_that_can_be_planted(
     guest: Guest, record_property: pytest.RecordProperty
 ) -> None:
-    """Of the functions that the kernel lets be probed at all."""
+    """Only functions that the kernel allows to be probed count."""
     isa = load(guest.isa)
     booted = boot(guest.kernel, isa=isa)
     try:

@@ -1,10 +1,10 @@
-"""Threads that sleep inside of functions while these are planted and unplanted, over and over.
+"""Threads that sleep inside functions while these are planted and unplanted, over and over.
 
 Processes block in pipes, sockets, timers, and for signals and children, all the time and on all
-CPUs; each checks what it gets (tests/programs/sleepers.c).  Meanwhile all instructions of the
+CPUs; each checks its results (tests/programs/sleepers.c).  Meanwhile all instructions of the
 functions in which they sleep are planted, with chains, runs, gates and blocks, and unplanted.
 
-KINST_ROUNDS=500 python -m pytest -s tests/vm/counts/test_sleepers.py    the usual number is smaller
+    KINST_ROUNDS=500 python -m pytest -s tests/vm/counts/test_sleepers.py    more rounds than usual
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kinst.events import Output
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 
 ROUNDS = int(os.environ.get("KINST_ROUNDS", "12"))
-# Where they sleep, what they are woken by, and what they fault in.
+# Functions in which they sleep, that wake them, and in which they fault.
 SLEPT_IN = (
     "pipe_read", "pipe_write", "vfs_read", "vfs_write", "ksys_read", "ksys_write", "do_poll*",
     "do_sys_poll", "do_select", "core_sys_select", "do_epoll_wait", "do_nanosleep",
@@ -57,8 +57,8 @@ def text_of(machine: kinst.Machine) -> bytes:
         traced.target.resume()
 
 
-# What a static key is in text, which the kernel may change at any time: a no-operation, or a jump,
-# which has these bits in its first or last byte.  Linux, include/linux/jump_label.h.
+# Code of a static key, which the kernel may change at any time: a no-operation, or a jump, which
+# has these bits in its first or last byte.  Linux, include/linux/jump_label.h.
 STATIC_KEYS = {
     "amd64": ((b"\x66\x90", 0, 0xFF, 0xEB), (b"\x0f\x1f\x44\x00\x00", 0, 0xFF, 0xE9)),
     "arm64": ((b"\x1f\x20\x03\xd5", 3, 0xFC, 0x14),),
@@ -67,7 +67,8 @@ STATIC_KEYS = {
 
 
 def changed(isa: str, old: bytes, new: bytes) -> list[str]:
-    """Where two copies of the kernel's text differ, but for static keys that were switched."""
+    """Return the places at which two copies of the kernel's text differ, without switched static
+    keys."""
     differing = np.flatnonzero(np.frombuffer(old, np.uint8) != np.frombuffer(new, np.uint8))
     found, end = list[str](), 0
     for at in differing.tolist():
@@ -96,7 +97,7 @@ def test_what_is_a_change() -> None:
 
 
 def sites_of(machine: kinst.Machine) -> str:
-    """All instructions of those functions that this kernel has."""
+    """Return all instructions of the functions that this kernel has."""
     found = []
     for name in SLEPT_IN:
         with suppress(kinst.KinstError):

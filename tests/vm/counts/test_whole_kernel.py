@@ -1,8 +1,7 @@
-"""Every instruction of the kernel that can be planted, in batches, each under a mixed workload:
-files, pipes, sockets on loopback, fork and exec, memory, signals, timers, a module loaded and
-unloaded.
+"""Every instruction of the kernel that can be planted, in batches, each under a mixed workload.
 
-The default is shorter than
+The workload uses files, pipes, sockets on loopback, fork and exec, memory, signals, timers, and
+loads and unloads a module.  The default is shorter than
 
     KINST_BATCH_SECONDS=20 python -m pytest -s tests/vm/counts/test_whole_kernel.py
 """
@@ -22,7 +21,7 @@ from tests.vm.command import guest_script, kinst
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 
 SECONDS = float(os.environ.get("KINST_BATCH_SECONDS", "5"))
-# Of each kernel's text, at least: a guest has one of Debian's kernels for clouds.
+# Least share of each kernel's text: one guest has Debian's kernel for clouds.
 LEAST = {"amd64": 2_400_000, "arm64": 2_800_000, "riscv64": 3_400_000}
 CALLS = 1000  # of getppid(), in each batch
 TOLD = re.compile(r"kinst: (\d+) instructions were planted, in (\d+) batches; (\d+) cannot")
@@ -57,5 +56,5 @@ def test_the_kernel_does_not_notice(isa: str, tmp_path: Path) -> None:
     planted, batches, refused = map(int, told)
     print(f"\n{isa}: {planted} instructions in {batches} batches, {refused} refused")
     assert planted > LEAST[isa] and done.guest.count("==batch") == batches
-    # What the program did while its function was planted: once in all batches.
+    # The program's calls while its function was planted: in one batch of all.
     assert 3 * CALLS in map(int, re.findall(r"^\s*(\d+)$", done.out, re.M))

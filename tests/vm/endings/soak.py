@@ -1,13 +1,13 @@
-"""Plants and unplants at random for as long as it is told, in a guest under load.
+"""Plants and unplants at random for a given time, in a guest under load.
 
     python -m tests.vm.endings.soak MINUTES [--isa ISA] [--cpus 4] [--seed N] [--functions N]
         [--longest SECONDS] [--rounds N]
 
-The guest runs tests/programs/workload.c all the time, which ends with an error when the kernel does
-not do what it must.  A round is a program of random functions (all their instructions, or their
-entries), counting or recording, traced for a moment and taken out again.  After each round the
-kernel's text is compared with what it was, and drops are taken from what the trace tells; at the
-end there must be no growth: of kinst's memory, and of what the guest has free.
+The guest runs tests/programs/workload.c all the time, which ends with an error if the kernel does
+not behave as it must.  In each round a program of random functions (all instructions, or entries),
+counting or recording, is traced for a moment.  After each round the kernel's text is compared with
+the original, and the trace's drops are added up.  At the end neither kinst's memory may have grown
+nor the guest's free memory shrunk.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ CLAUSES = (
 )
 SAME = re.compile(r"kernel text is as before")
 MOST_GROWTH = 32  # MB, from one half of the rounds to the other
-LEAST_ROUNDS = 20  # before memory is first looked at: what is cached has been by then
+LEAST_ROUNDS = 20  # before memory is first measured: by then caches are full
 
 
 def resident() -> int:
-    """Bytes of memory of this process, without the guest's, which is mapped: what the code of ended
-    traces has there is used again when scratch is full (docs/scale.md)."""
+    """Return the bytes of memory of this process, without the guest's memory that is mapped in it.
+
+    The code of ended traces in that memory is reused when scratch is full (docs/scale.md).
+    """
     pages = [int(word) for word in Path("/proc/self/statm").read_text().split()]
     guest = re.search(r"^RssShmem:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
     assert guest is not None
@@ -51,7 +53,7 @@ def resident() -> int:
 
 
 class Soak:
-    """A guest under load, and what was seen so far."""
+    """A guest under load, and the totals so far."""
 
     def __init__(
         self, isa: str, cpus: int, functions: int, seed: int, longest: float, folder: Path
@@ -72,7 +74,7 @@ class Soak:
         self.cpus = cpus
 
     def begin(self) -> None:
-        """The load, which goes on beside all rounds."""
+        """Start the load, which goes on during all rounds."""
         command = f"(workload 1000000 {self.cpus} >/tmp/load 2>&1; echo ended >>/tmp/load) &"
         self.machine.run("BEGIN { }", command=command)
 
@@ -80,10 +82,15 @@ class Soak:
         return self.machine.run("BEGIN { }", command=command).output.decode()
 
     def round(self) -> None:
-        """Plant, wait, unplant.  Raises AssertionError where the text is another."""
+        """Plant, wait, unplant.
+
+        Raises:
+            AssertionError: the text differs.
+        """
         chosen = self.numbers.sample(self.functions, self.numbers.randrange(1, 30))
         form = self.numbers.choice(("kinst:{0}:{1}:", "fbt:{0}:{1}:entry", "fbt:{0}:{1}:return"))
-        # One that is always there: a function may have no return, and kinst then plants nothing.
+        # One probe that always exists: a function may have no return, and kinst would plant
+        # nothing.
         probes = ", ".join(["kinst::vfs_read:0", *(form.format(*name) for name in chosen)])
         program = f"{probes} {self.numbers.choice(CLAUSES)}"
         options = {"bufsize": self.numbers.choice(("64k", "1m")), "zdefs": True}
@@ -107,7 +114,7 @@ class Soak:
             self.counts["keys"] += len(rows)
 
     def look(self) -> None:
-        """Memory, and whether the load still runs."""
+        """Measure memory, and check that the load still runs."""
         text = self.ask(
             "cat /tmp/load; grep MemAvailable /proc/meminfo; dmesg -l 0,1,2,3,4 | tail -3"
         )

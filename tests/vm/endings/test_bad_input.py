@@ -1,8 +1,9 @@
-"""Bad input: one line that says what and where (and for D the line with a caret), an exit status,
-nothing planted, no traceback.
+"""Bad input: one line that says what is wrong and where, an exit status, nothing planted, no
+traceback.
 
-What is wrong before a guest is needed must be found before one is started: those commands run
-with an empty PATH, so that a kinst which tries to start QEMU says something else.
+For D the message has the line with a caret.  An error that can be found without a guest must be
+found before a guest is started: those commands run with an empty PATH, so that a kinst that tries
+to start QEMU prints another message.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ NO_PATH = {**os.environ, "PATH": "/nonexistent"}
 PROBE = "kinst::vfs_read:0 { @ = count(); }"
 CARET = re.compile(r"^ *\^+$")
 
-# command line, status, what the first line of stderr must be
+# command line, status, first line of stderr
 SIMPLE = [
-    # command lines: status 2 and how it goes
+    # command lines: status 2 and their usage
     ([], 2, r"no probes specified \(-n or -s .*\)"),
     (["-y"], 2, r"option -y not recognized"),
     (["--bogus"], 2, r"option --bogus not recognized"),
@@ -99,7 +100,7 @@ D_ERRORS = [
 
 
 def check_caret(done: Result, line: str, column: int, length: int) -> None:
-    """The three lines of a D error."""
+    """Check the three lines of a D error."""
     assert done.status == 1, done
     _, shown, caret = done.err.splitlines()
     assert shown == line and CARET.match(caret), done.err
@@ -129,7 +130,7 @@ def test_d_errors_in_a_script(
 
 
 def name_of_two(prepared: Prepared) -> str:
-    """A name that two functions of this kernel have."""
+    """Return a name that two functions of this kernel have."""
     shown = subprocess.run(["nm", str(prepared.debug)], capture_output=True, text=True, check=True)
     code = Counter(w[2] for w in map(str.split, shown.stdout.splitlines()) if w[1] in "tT")
     return min(name for name, k in code.items() if k == 2 and re.fullmatch("[a-z_]+", name))
@@ -166,7 +167,7 @@ def test_functions_and_offsets_that_are_not_there(prepared: Prepared) -> None:
 
 
 def test_one_of_two_functions_of_a_name_can_be_chosen(prepared: Prepared) -> None:
-    """By the names that the message gives."""
+    """Choose it by a name that the message gives."""
     twice = name_of_two(prepared)
     message = kinst("-l", "-n", f"kinst::{twice}:").err
     names = re.findall(rf"\bvmlinux:({twice}\S*) at 0x", message)
@@ -184,8 +185,8 @@ def test_a_kernel_that_is_no_kernel(prepared: Prepared, tmp_path: Path) -> None:
 
 
 def test_a_debug_file_of_another_kernel(prepared: Prepared, tmp_path: Path) -> None:
-    """A program that is no kernel; and the right kernel, but another build of it: both
-    build-ids are told."""
+    """The file is a program that is no kernel, or another build of the same kernel; messages have
+    both build-ids."""
     source, program = tmp_path / "other.c", tmp_path / "other"
     source.write_text("int main(void) { return 0; }\n")
     subprocess.run(["gcc", "-g", "-Wl,--build-id", "-o", program, source], check=True)
@@ -206,7 +207,7 @@ def test_a_debug_file_of_another_kernel(prepared: Prepared, tmp_path: Path) -> N
 
 
 def test_a_kernel_that_does_not_come_up() -> None:
-    """QEMU's own complaint, or the console's last lines, within seconds."""
+    """kinst prints QEMU's own message, or the console's last lines, within seconds."""
     done = kinst("--qemu-arg", "-nonsense", "-n", PROBE)
     one_line(done, 1, r"QEMU ended with status 1: .*-nonsense: invalid option")
     done = kinst("-n", PROBE, append="rdinit=/none")
@@ -215,7 +216,7 @@ def test_a_kernel_that_does_not_come_up() -> None:
 
 
 def test_a_command_is_not_forgotten() -> None:
-    """With -c the command runs, whatever the probes; or kinst says that it will not."""
+    """With -c the command runs, whatever the probes, or kinst says that it will not."""
     done = kinst("-q", "-n", 'END { printf("over"); }', "-c", "echo ran")
     assert "ran" in done.guest or (done.status != 0 and len(done.err.splitlines()) == 1), done
 
@@ -226,5 +227,5 @@ def test_programs_that_need_no_guest_start_at_once() -> None:
         boots=False, env=NO_PATH,
     )  # fmt: skip
     assert done.status == 6, done
-    # Periods that a busy machine missed are not made up for.
+    # Periods that a busy machine missed are not caught up.
     assert 1 <= int(done.out) <= 10

@@ -1,8 +1,8 @@
-"""What a CI job tells apart by the exit status: a guest whose command fails, that oopses, warns,
-hangs, panics, and a trace that drops records (docs/kinst.1, EXIT STATUS).
+"""Exit statuses by which a CI job tells outcomes apart (docs/kinst.1, EXIT STATUS).
 
-Nothing that a kernel of Debian's offers makes it oops or hang on demand, so getppid(2) of the
-booted guest is overwritten before the trace begins, by kinst's own way of writing code.
+The guest's command fails, the guest oopses, warns, hangs or panics, or a trace drops records.
+Nothing in Debian's kernels makes them oops or hang on demand, so getppid(2) of the booted guest is
+overwritten before the trace begins, with kinst's own way of writing code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COUNT = "kinst::ksys_read:0 { @ = count(); }"
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Have these bytes at the start of getppid(2) in the guests of this process."""
+    """Write these bytes over the start of getppid(2) in the guests of this process."""
 
     def breaks(code: bytes, name: str = FUNCTION) -> None:
         trace = Machine.trace
@@ -58,7 +58,7 @@ def test_a_command_that_fails() -> None:
 def test_a_guest_that_oopses(
     broken: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The shell of -c calls getppid(2) as it starts, and is killed; the guest lives on."""
+    """The shell of -c calls getppid(2) when it starts, and is killed; the guest runs on."""
     broken(LOAD_FROM_8)
     assert command.main(["-q", "-x", "fail=all", "-n", COUNT, "-c", ":"]) == 112
     said = capfd.readouterr().err
@@ -93,7 +93,7 @@ def test_a_guest_that_hangs(broken: Callable[..., None], capfd: pytest.CaptureFi
 def test_a_guest_that_makes_no_progress(
     broken: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Interrupts come, and the kernel's own watchdog complains."""
+    """Interrupts are taken, and the kernel's own watchdog complains."""
     broken(LOOP_WITH_INTERRUPTS)
     words = ["-q", "--cpus", "1", "--append", "watchdog_thresh=2", "-x", "fail=hang", "-n", COUNT]
     assert command.main([*words, "-c", "sh -c :"]) == 111
@@ -118,21 +118,21 @@ def test_five_outcomes_of_other_isas(
                  copy=[program_for("reads", isa)])  # fmt: skip
     assert done.status == 115, done
     for code, status in ((load, 112), (loop, 111)):
-        broken(bytes.fromhex(code), function)  # over what was written there before
+        broken(bytes.fromhex(code), function)  # over the bytes written there before
         words = [*fail, guest, "--cpus", "1", "-n", COUNT, "-c", "sh -c :"]
         assert command.main(words) == status, capfd.readouterr().err
 
 
 @pytest.mark.slow
 def test_a_guest_that_panics_as_it_boots() -> None:
-    """tests/vm/endings/test_endings.py has one that panics later."""
+    """tests/vm/endings/test_endings.py has a guest that panics later."""
     done = kinst("-q", "-n", COUNT, "-c", "true", append="init=/nosuch rdinit=/nosuch")
     assert done.status == 110, done
     assert "Kernel panic - not syncing: " in done.err
 
 
 def test_a_trace_that_drops(guest_program: Callable[[str], Path]) -> None:
-    """A buffer of one page, and a hundred times as many records."""
+    """The buffer is one page, and there are a hundred times as many records."""
     words = ("-q", "-b", "4k", "-x", "bufpolicy=switch", "-x", "switchrate=1s")
     program = 'kinst::ksys_read:0 /execname == "reads"/ { trace(timestamp); }'
     done = kinst(*words, "-x", "fail=drops", "-n", program, "-c", "reads 20000; exit 3",

@@ -1,5 +1,8 @@
-"""How a trace ends: signals, exit(), the end of -c, a guest that panics.  Whatever it is, what
-was counted is printed, the text of the kernel is restored, and QEMU is gone (Running.result())."""
+"""Endings of a trace: signals, exit(), the end of -c, a guest that panics.
+
+After each, the counts are printed, the kernel's text is restored, and QEMU is gone
+(Running.result()).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def test_a_signal_ends_the_trace_in_order(read_function: str, reads: Path, numbe
 
 
 def test_a_signal_while_the_guest_boots() -> None:
-    """Before anything is planted there is nothing to print: it ends by the signal."""
+    """Before anything is planted there is nothing to print: kinst ends by the signal."""
     run = Running("-n", "kinst::vfs_read:0 { @ = count(); }")
     run.until(lambda _: marked(run.mark))
     run.stop()
@@ -45,7 +48,7 @@ def test_a_signal_while_the_guest_boots() -> None:
 
 
 def test_exit_in_a_planted_clause(read_function: str, reads: Path) -> None:
-    """The status is exit()'s; clauses that run later see that it is over."""
+    """The status is exit()'s; clauses that run later see that the trace is over."""
     done = kinst(
         "-v", "-n",
         f'kinst::{read_function}:0 /++n == 1000/ {{ exit(3); }} '
@@ -68,8 +71,7 @@ def test_exit_in_begin_plants_nothing(read_function: str, reads: Path) -> None:
 
 
 def test_the_trace_ends_with_the_command(reads: Path, tmp_path: Path) -> None:
-    """All that the command printed arrives, all that happened is there, and the command's exit
-    status is kinst's own."""
+    """All output and all events arrive, and the command's exit status is kinst's."""
     script = guest_script(tmp_path, "talk.sh", "reads 1000; seq 20000; echo last; exit 7")
     done = kinst(
         "-n", 'BEGIN { printf("first"); } END { printf("last"); }',
@@ -84,7 +86,7 @@ def test_the_trace_ends_with_the_command(reads: Path, tmp_path: Path) -> None:
 
 
 def test_exit_counts_more_than_the_commands_status(read_function: str, reads: Path) -> None:
-    """Also in END, which fires when the command has ended."""
+    """The same in END, which fires when the command has ended."""
     done = kinst(
         "-n", f"kinst::{read_function}:0 {{ @ = count(); }} END {{ exit(0); }}",
         "-c", "reads 10; exit 7", copy=[reads],
@@ -94,7 +96,8 @@ def test_exit_counts_more_than_the_commands_status(read_function: str, reads: Pa
 
 
 def test_a_timeout_cuts_the_command_off(read_function: str, reads: Path) -> None:
-    """The trace ends as it does with Ctrl-C; a script can tell it by the status of timeout(1)."""
+    """The trace ends as with Ctrl-C; the status is that of timeout(1), so that scripts can
+    tell."""
     done = kinst(
         "--timeout", "1.5",
         "-n", f"kinst::{read_function}:0 {{ @ = count(); }} END {{ printf(\"the end\"); }}",
@@ -105,7 +108,7 @@ def test_a_timeout_cuts_the_command_off(read_function: str, reads: Path) -> None
 
 
 def test_a_panic_is_reported_with_the_console(tmp_path: Path) -> None:
-    """With the reason and the kernel's last words, and what was counted so far."""
+    """The report has the reason, the kernel's last messages, and the counts so far."""
     script = guest_script(
         tmp_path, "panic.sh", "echo going; echo c > /proc/sysrq-trigger; sleep 1000"
     )
@@ -116,7 +119,7 @@ def test_a_panic_is_reported_with_the_console(tmp_path: Path) -> None:
     assert done.status == 110, done
     lines = done.err.splitlines()
     assert "Kernel panic - not syncing: sysrq triggered crash" in lines[0]
-    # The console's end: the stack down to the system call, and the panic's last words.
+    # The console's end: the stack down to the system call, and the last messages of the panic.
     assert len(lines) > 10 and all(re.match(r"\[ *\d+\.\d+\] ", line) for line in lines[1:])
     assert any("entry_SYSCALL_64" in line for line in lines), done.err
     assert "Traceback" not in done.err

@@ -1,7 +1,7 @@
-"""kill -9 of kinst at random moments: nothing stays behind, and the next run works.
+"""kill -9 of kinst at random moments: no process or file remains, and the next run works.
 
-kinst is started with /tmp and /dev/shm of its own, empty ones, in a mount namespace (unshare(1)):
-what is in them after it was killed is what it left, whatever else goes on in this machine.
+kinst is started with its own empty /tmp and /dev/shm, in a mount namespace (unshare(1)): files in
+them after it was killed are files that it left, whatever else runs on this machine.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ FOLDERS = ("/tmp", "/dev/shm")
 NEW_MOUNTS = " && ".join(f"mount -t tmpfs e2e {folder}" for folder in FOLDERS)
 HIDDEN = ROOT.is_relative_to("/tmp")
 if HIDDEN:
-    # A checkout below /tmp is mounted back where it was.
+    # A checkout below /tmp is mounted back at its place.
     place = shlex.quote(str(ROOT))
     NEW_MOUNTS = (
         f"mount --bind {place} /mnt && {NEW_MOUNTS} && mkdir -p {place} &&"
         f" mount --bind /mnt {place}"
     )
 KNOWN = {ROOT.relative_to("/tmp").parts[0]} if HIDDEN else set()
-# Not root: a user namespace, in which mounting is allowed.
+# Without root: a user namespace, in which mounting is allowed.
 UNSHARE = ["unshare", "-m"] if os.getuid() == 0 else ["unshare", "-r", "-m"]
-DYING = 120.0  # seconds that a busy machine may take to end what was killed
+DYING = 120.0  # seconds that a busy machine may take to end killed processes
 
 
 def children(pid: int) -> list[int]:
-    """Direct children of every thread of a process; none when it is gone."""
+    """Return direct children of every thread of a process; none when it is gone."""
     found = []
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -52,14 +52,19 @@ def children(pid: int) -> list[int]:
 
 
 def runs(pid: int, began: str) -> bool:
-    """Whether it is still the process that began then, and not one that waits to be reaped."""
+    """Return whether the process with this start time still runs; one that waits to be reaped does
+    not."""
     found = fields(pid)
     return bool(found) and found[0] not in "ZX" and found[19] == began
 
 
 @dataclass
 class Isolated:
-    """A running kinst with folders of its own.  mark: in its QEMU's command line."""
+    """A running kinst with its own folders.
+
+    Attributes:
+        mark: in its QEMU's command line.
+    """
 
     process: subprocess.Popen[bytes]
     mark: str
@@ -85,14 +90,16 @@ def start(arguments: list[str]) -> Isolated:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"mounted\n"
-    # Held open, the mounts outlive the process.
+    # These open descriptors keep the mounts after the process has ended.
     folders = [os.open(f"/proc/{process.pid}/root{f}", os.O_RDONLY) for f in FOLDERS]
     return Isolated(process, mark, folders)
 
 
 def hold(one: Isolated) -> None:
-    """Stop it, so that it neither starts nor ends a QEMU while its children are looked at; it may
-    have ended before."""
+    """Stop it, so that it neither starts nor ends a QEMU while its children are listed.
+
+    It may have ended before.
+    """
     one.process.send_signal(signal.SIGSTOP)
     end = time.monotonic() + DYING
     while (state := fields(one.process.pid)) and state[0] not in "TZX":
@@ -118,7 +125,7 @@ def wait_for_guest(one: Isolated) -> None:
 
 @pytest.mark.parametrize("times", [6, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_at_random_moments(read_function: str, reads: Path, times: int) -> None:
-    """Half of them at any moment of a run, half when there is a guest, whose command would run
+    """Kill half of the runs at any moment, and half when there is a guest, whose command would run
     for hours."""
     program = f"kinst::{read_function}:, kinst::vfs_read: {{ @[probename] = count(); }}"
     arguments = ["-q", "-n", program, "--copy", str(reads), "-c"]
@@ -138,7 +145,7 @@ def test_kills_at_random_moments(read_function: str, reads: Path, times: int) ->
         one = start([*arguments, "reads 100000000000" if booted else "reads 10000"])
         if booted:
             wait_for_guest(one)
-        # A moment in each part of the run, so that the whole of it is covered.
+        # One moment in each part of the run, so that the moments cover all of it.
         moment = span * (turn + chance.random()) / times
         time.sleep(moment)
         hold(one)

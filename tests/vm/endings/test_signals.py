@@ -1,5 +1,7 @@
-"""SIGINT, SIGTERM and SIGKILL at random moments of the real command: at most one line of kinst's,
-no QEMU that stays, and the next run is right."""
+"""SIGINT, SIGTERM and SIGKILL at random moments of the real command.
+
+kinst prints at most one line, no QEMU remains, and the next run is right.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ LINE = re.compile(r"(?:kinst|inlinecall): (?!a defect).*\n")
 
 
 def run(words: Sequence[str], wait: float, number: int) -> tuple[int, str, float]:
-    """(exit status, stderr, seconds) of a command that gets a signal after so many seconds."""
+    """Return (exit status, stderr, seconds) of a command that gets a signal after so many
+    seconds."""
     mark = uuid.uuid4().hex
     env = {**os.environ, MARK: mark}
     began = time.monotonic()
@@ -48,12 +51,12 @@ def run(words: Sequence[str], wait: float, number: int) -> tuple[int, str, float
 
 
 def wrong(status: int, err: str, number: int) -> str:
-    """What is wrong with such an end; "" for nothing."""
+    """Return what is wrong with such an end; "" for nothing."""
     err = NOTE.sub("", err)
     if status in (0, -number) and (not err or LINE.fullmatch(err)):
         return ""
     if err.endswith("KeyboardInterrupt\n") and BEFORE in err:
-        return ""  # no line of kinst's has run yet: Python's own beginning
+        return ""  # no line of kinst has run yet: Python was starting
     return f"signal {number}: status {status}, said {err!r}"
 
 

@@ -1,6 +1,8 @@
-"""A reader that takes 2 KB of kinst's output every 0.3 s, while records come at full speed: the
-kernel's text is restored at once when tracing ends, kinst's memory is bounded, and all drops are
-told."""
+"""A reader that takes 2 KB of kinst's output every 0.3 s, while records come at full speed.
+
+The kernel's text is restored immediately when tracing ends, kinst's memory is bounded, and all
+drops are reported.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from tests.vm.command import KINST, MARK, marked
 
 pytestmark = pytest.mark.vm
 
-PROGRAM = (  # two clauses: what is dropped of one is all that it does
+PROGRAM = (  # two clauses, because a drop loses all actions of its clause
     "kinst::vfs_read:0 { @ = count(); }"
     'kinst::vfs_read:0 { printf("%d %s %d\\n", timestamp, execname, pid); }'
 )
@@ -33,14 +35,15 @@ SECONDS = 60.0
 
 
 def own_memory(pid: int) -> int:
-    """Bytes that a process has to itself: not the guest's RAM, which is shared, nor files."""
+    """Return the private bytes of a process: neither the guest's RAM, which is shared, nor
+    files."""
     status = Path(f"/proc/{pid}/status").read_text()
     (kilobytes,) = re.findall(r"^RssAnon:\s+(\d+) kB", status, re.M)
     return int(kilobytes) << 10
 
 
 class SlowReader(threading.Thread):
-    """Takes a piece of a pipe at a time, until it is told that there is no more need to."""
+    """Read pieces of a pipe slowly, until told to read the rest."""
 
     def __init__(self, pipe: int) -> None:
         super().__init__(daemon=True)
@@ -69,7 +72,8 @@ def test_a_reader_that_takes_its_time(tmp_path: Path) -> None:
     most = 0
 
     def watch(seconds: float, until: str = "") -> float:
-        """Look at kinst's memory for so long, or until it says something; the seconds."""
+        """Watch kinst's memory for so long, or until kinst prints something; return the
+        seconds."""
         nonlocal most
         began = time.monotonic()
         while time.monotonic() < began + seconds and not (until and until in said.read_text()):
@@ -82,7 +86,7 @@ def test_a_reader_that_takes_its_time(tmp_path: Path) -> None:
         watch(SECONDS, "drops on CPU")
         watch(TRACED)
         process.send_signal(signal.SIGINT)
-        # Nobody has taken what waits by then: it is some megabytes.
+        # The reader has not read the waiting output yet: it is some megabytes.
         took = watch(SECONDS, RESTORED)
         assert RESTORED in said.read_text()
         watch(SLOW_STILL)

@@ -1,5 +1,7 @@
-"""kinst without enough memory, file descriptors, processes or room on its disk: one line says so,
-nothing stays behind, and the next run works."""
+"""kinst without enough memory, file descriptors, processes or disk space.
+
+One line reports it, no process or file remains, and the next run works.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,22 @@ from tests.vm.command import KINST, MARK, marked
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 SIZES = 50
 SECONDS = 180.0
-USER = 54321  # who has no other processes
+USER = 54321  # a user who has no other processes
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kinst"
 TRACE = ("-qn", "kinst::vfs_read: { @ = count(); }", "-c", "ls")
-# What says that something is short, or what came of that: each is one line.
+# Messages about a shortage, or about its consequences: each is one line.
 NOTE = re.compile(r"kinst: the saved state of the guest is replaced: .*\n")
 LINE = re.compile(r"kinst: (?!a defect).*\n|bash: .*\n")
 
 
 @dataclass(frozen=True)
 class Starved:
-    """status: exit status.  out, err: what it has written."""
+    """Outcome of a run.
+
+    Attributes:
+        status: exit status.
+        out, err: its output.
+    """
 
     status: int
     out: str
@@ -38,7 +45,7 @@ class Starved:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with how it ended; "" for nothing."""
+        """Return what is wrong with how it ended; "" for nothing."""
         err = NOTE.sub("", self.err)
         if self.status == 0:
             return "" if self.out.strip()[-1:].isdigit() and not err else f"wrong: {self}"
@@ -46,7 +53,7 @@ class Starved:
 
 
 def run(prefix: Sequence[str], words: Sequence[str] = TRACE) -> Starved:
-    """kinst behind a command that takes something away from it."""
+    """Run kinst under a command that limits a resource."""
     mark = uuid.uuid4().hex
     done = subprocess.run(
         [*prefix, str(KINST), *words],
@@ -65,7 +72,7 @@ def run(prefix: Sequence[str], words: Sequence[str] = TRACE) -> Starved:
 
 
 def spread(low: float, high: float) -> list[int]:
-    """SIZES of them, each larger than the one before by the same part."""
+    """Return SIZES limits, each larger than the one before by the same factor."""
     return [round(low * (high / low) ** (k / (SIZES - 1))) for k in range(SIZES)]
 
 
@@ -90,7 +97,7 @@ def test_file_descriptors() -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="limits of another user are for root to set")
 def test_processes() -> None:
-    # With the right to read root's files, and without the one to have more processes.
+    # A user that may read root's files, but not exceed the limit of processes.
     may = "+dac_override,+dac_read_search"
     who = ("setpriv", f"--reuid={USER}", f"--inh-caps={may}", f"--ambient-caps={may}")
     check([("prlimit", f"--nproc={size}", *who) for size in range(1, 1 + SIZES)])
@@ -98,8 +105,8 @@ def test_processes() -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="root mounts")
 def test_disk(tmp_path: Path) -> None:
-    """The cache, and the folder for temporary files, on a disk of so many kB: kinst does without
-    what has no room there."""
+    """The cache and the folder for temporary files are on a disk of so many kB: kinst works
+    without what has no room there."""
     disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()
     sizes = spread(8, 300_000)
@@ -113,7 +120,7 @@ def test_disk(tmp_path: Path) -> None:
         """
         done = run(("unshare", "-m", "bash", "-c", script, "-"))
         assert not done.trouble, (size, done)
-    # Guests were kept where there was room, and not where there was none.
+    # States of guests were saved if there was room, and not otherwise.
     guests = list(map(int, kept.read_text().split()))
     assert len(guests) == len(sizes) and guests == sorted(guests) and {*guests} == {0, 1}
 
