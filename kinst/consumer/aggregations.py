@@ -361,8 +361,10 @@ class AggregationStore:
         return rank(table.aggregation.function, entry.data), key_rank(table, key)
 
     def normalize(self, index: int, divisor: int | None) -> None:
-        """Do normalize(), or denormalize() if the divisor is None.  A divisor of 0 changes
-        nothing."""
+        """Do normalize(), or denormalize() if the divisor is None.
+
+        A divisor of 0 changes nothing.
+        """
         if divisor != 0:
             self.tables[index].normal = 1 if divisor is None else divisor
 
@@ -417,8 +419,10 @@ def lquantize_step(function: AggFunction) -> int:
 
 
 def llquantize_bounds(function: AggFunction) -> list[int]:
-    """Return the lower bounds of llquantize()'s buckets from the second on; the last is that of
-    "above"."""
+    """Return the lower bounds of llquantize()'s buckets, from the second bucket on.
+
+    The last bound is that of "above".
+    """
     factor, low, high, steps = function.params
     value = factor**low
     following = value * factor
@@ -470,8 +474,7 @@ def _joined_rank(
 
 
 def sorted_rows(tables: Sequence[KeyedTable], options: SortOptions) -> list[tuple[Key, list[Data]]]:
-    """Return the rows of one table, or of several joined by key, in the order in which they are
-    shown."""
+    """Return the rows of one table, or of several joined by key, in the order of display."""
     rows = [
         (key, [d if d is not None else t.zero() for d, t in zip(data, tables, strict=True)])
         for key, data in entries_of(tables).items()

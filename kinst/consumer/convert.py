@@ -57,8 +57,10 @@ def escape(value: bytes) -> str:
 
 
 def wide_text(value: bytes) -> str:
-    """Convert as %wc or %ws: wide characters (UTF-32) up to the first 0; invalid ones become
-    U+FFFD."""
+    """Convert as %wc or %ws: wide characters (UTF-32) up to the first 0.
+
+    Invalid characters become U+FFFD.
+    """
     numbers = (int.from_bytes(value[at : at + 4], "little") for at in range(0, len(value) - 3, 4))
     shown = itertools.takewhile(bool, numbers)
     return "".join(chr(n) if n < 0xD800 or 0xE000 <= n < 0x110000 else "\ufffd" for n in shown)
@@ -93,9 +95,7 @@ class Spec:
         return "".join(dict.fromkeys(c for c in self.flags if c in allowed))
 
     def compile(self, symbolise: Symbolise) -> tuple[str, Callable[[Value], object] | None]:
-        """Return a Python %-directive, and a function that prepares a value for it (None: none
-        needed).
-        """
+        """Return a Python %-directive, and a function that prepares a value for it, or None."""
         c = self.conversion
         if c in SIGNED and self.signed:
             return self._integer("d", self._kept("-+ 0"))
@@ -160,8 +160,10 @@ def _text_of(conversion: str, symbolise: Symbolise) -> Callable[[Value], object]
 
 
 def fixed(wanted: int | str | None, flags: str) -> int | None:
-    """Return a width or precision of FormatPart as a number; None for "*"; %? is a pointer's
-    width."""
+    """Return a width or precision of FormatPart as a number; None for "*".
+
+    %? is a pointer's width.
+    """
     if wanted == "?" or (wanted is None and "?" in flags):
         return POINTER_WIDTH
     return wanted if isinstance(wanted, int) else None

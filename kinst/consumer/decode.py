@@ -141,8 +141,10 @@ def find_records(data: Bytes) -> Offsets:
 
 
 def _walk(header: npt.NDArray[np.uint64], at: int) -> tuple[int, Offsets]:
-    """Follow sizes one by one for a while; return the word where it stopped, and the starts of
-    records."""
+    """Follow sizes one by one for a while.
+
+    Return the word at which that stopped, and the starts of records.
+    """
     end = min(len(header), at + WALK)
     local = header[at:end].tolist()
     starts = []

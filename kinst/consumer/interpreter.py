@@ -140,8 +140,7 @@ class Interpreter:
         yield from self._interpreted(chunks)
 
     def finish(self) -> Iterator[Event]:
-        """Yield the records that bufpolicy kept, the faults after them, and all unprinted
-        aggregations.
+        """Yield the records that bufpolicy kept, the faults after them, and aggregations.
 
         Call it after the last batch, once no producer runs.  Aggregations that a printa() has
         printed are left out, as in dtrace(1).
@@ -160,10 +159,9 @@ class Interpreter:
                 yield self._printed((table.aggregation.index,))
 
     def pause(self) -> Iterator[Event]:
-        """Yield the records that bufpolicy kept and the faults after them, before other probes go
-        on.
+        """Yield the records that bufpolicy kept and the faults after them.
 
-        Aggregations are not printed yet.
+        Call it if tracing goes on with other probes: no aggregation is printed yet.
         """
         if self._kept is not None:
             chunks, self._kept = self._kept.all(), None
@@ -344,8 +342,10 @@ class Interpreter:
 
 
 def following_of(records: DecodedRecords) -> npt.NDArray[np.int64]:
-    """Return probe id and clause of the next record of each record's CPU, (n, 2); -1 if none
-    follows."""
+    """Return probe id and clause of the next record of each record's CPU, (n, 2).
+
+    Both are -1 if no record follows.
+    """
     following = np.full((len(records), 2), -1, np.int64)
     headers = records.data.view("<u4")[(records.offsets[:, None] >> 2) + np.array([2, 1])]
     cpus = records.data.view("<u4")[(records.offsets >> 2) + 3]

@@ -170,8 +170,10 @@ class Rings:
         return out
 
     def lost(self) -> list[SlotLosses]:
-        """Return the losses of each CPU slot since the last call; slots without losses are left
-        out."""
+        """Return the losses of each CPU slot since the last call.
+
+        Slots without losses are left out.
+        """
         result = []
         fields = (
             STATE_DROPS, STATE_AGG_DROPS, STATE_NESTED, STATE_ERRORS,

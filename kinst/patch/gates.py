@@ -1,5 +1,4 @@
-"""Gates: jumps at the instructions that lead to a site, if the site itself has room for none
-(docs/chains.md).
+"""Gates: jumps at the instructions that lead to a site without room for a jump (docs/chains.md).
 
 A branch target cannot be inside a run, and there may be no room for a jump between it and the next
 leader.  But control reaches it mostly from a few known instructions: the one before it, and the

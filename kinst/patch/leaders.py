@@ -361,8 +361,7 @@ class Leaders:
         return targets
 
     def _own_targets(self, code: _FunctionRows) -> tuple[I64, I64]:
-        """Return the rows of direct branches within their functions, and the places of their
-        targets."""
+        """Return the rows of direct branches within their functions, and the targets' places."""
         which = np.flatnonzero(code.flows.direct)
         of = code.of[which]
         offset = (code.flows.target[which] - code.start[of]).view(np.int64)
@@ -413,9 +412,7 @@ class Leaders:
         )  # fmt: skip
 
     def _fills(self, code: _FunctionRows, unreached: Bools) -> Bools:
-        """Return the rows that are padding, among unreached rows and those directly after
-        padding.
-        """
+        """Return the rows that are padding: unreached ones, and those directly after padding."""
         fills = np.zeros(len(unreached), np.bool_)
         columns, is_padding = code.columns, dict[bytes, bool]()
         rows = np.flatnonzero(unreached)

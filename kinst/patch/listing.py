@@ -1,5 +1,4 @@
-"""A plan as annotated assembly (--dump plan): each site's patch and trampoline, and where that
-leads.
+"""Plan as annotated assembly (--dump plan): each site's patch and trampoline, and their targets.
 
 Tested by tests/patch/test_chains.py.
 """
@@ -61,9 +60,7 @@ def _falls_through(last: Instruction, isa: Isa) -> bool:
 
 
 def _note(instruction: Instruction, isa: Isa, places: Mapping[int, int], name_of: NameOf) -> str:
-    """Return the name of the address that a direct jump or call out of the trampoline leads to, or
-    "".
-    """
+    """Return the name of the target of a direct jump or call out of the trampoline, or ""."""
     flow = isa.flow(instruction.code, instruction.address)
     if flow.target is None:
         return ""

@@ -280,8 +280,7 @@ def find_runs(
 
 
 def shortest_runs(lines: CodeLines, row: I64, jump: int) -> ChosenRuns:
-    """Return the shortest run that begins with each of these rows; its end is 0 if there is
-    none."""
+    """Return the shortest run that begins with each of these rows; its end is 0 if none does."""
     run_end, size = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
     start, last = lines.place[row], row.copy()
     active = np.flatnonzero(lines.begins[row])

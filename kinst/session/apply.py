@@ -349,8 +349,7 @@ class PlantedStopped:
         return compared(self._before, _read_text(self._machine)) + self._unloaded
 
     def _restore_sites(self) -> str:
-        """Write the sites' original bytes back, and report the patches that were not there any
-        more.
+        """Write the sites' original bytes back, and report patches that were not there any more.
 
         Afterwards no CPU is on its way to a hook.
         """

@@ -71,11 +71,10 @@ class CommandLife:
         return None
 
     def has_ended(self) -> bool:
-        """Return whether the command has exited; its parent does not know yet.  The machine may
-        run.
+        """Return whether the command has exited; its parent does not know yet.
 
-        If the command cannot be followed any more, let the helpers go on: the machine then reports
-        its end.
+        The machine may run.  If the command cannot be followed any more, let the helpers go on: the
+        machine then reports its end.
         """
         span, thread = self._span, self._thread
         if not self._held:

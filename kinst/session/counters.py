@@ -49,8 +49,9 @@ def _places(lowest: int, highest: int) -> Iterator[int]:
 
 
 def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
-    """Return the bytes of whole leafs for these CPUs' blocks; the first block starts inside a
-    leaf.
+    """Return the bytes of whole leafs for these CPUs' blocks.
+
+    The first block may start anywhere in its leaf.
     """
     span = max(bases) - min(bases) + block_size + LEAF
     return (span + LEAF - 1) & -LEAF
@@ -59,8 +60,7 @@ def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
 def map_counters(
     target: Planting, bases: tuple[int, ...], scratch_size: int, block_size: int
 ) -> Counters | None:
-    """Map the end of scratch so that each CPU finds its own block at one displacement from its
-    base.
+    """Map the end of scratch: each CPU finds its block at the same displacement from its base.
 
     The machine is stopped.  Return None if the bases are too close together or too far apart, or
     the page tables have no room near them.
@@ -105,8 +105,9 @@ class CounterBlocks:
         self._limit = 0
 
     def place(self, memory: ScratchMemory, block_size: int, more: int = 0) -> Counters | None:
-        """Return blocks of block_size bytes, and `more` if there is room; None if there can be
-        none.
+        """Return blocks of block_size bytes, and `more` if there is room.
+
+        None if there can be no blocks.
         """
         if more and block_size:
             larger = self.place(memory, block_size + more)

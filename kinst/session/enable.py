@@ -270,8 +270,9 @@ def on_one_cpu(enabled: Sequence[EnabledSite], cpu: int) -> tuple[EnabledSite, .
 
 
 def _on_a_cpu(enabled: EnabledSite) -> bool:
-    """Return whether a probe fires on CPUs of the traced kernel: at an instruction, or
-    profile-N.
+    """Return whether a probe fires on CPUs of the traced kernel.
+
+    These are probes at instructions, and profile-N.
     """
     return enabled.probe.site is not None or (enabled.timer is not None and enabled.timer.each_cpu)
 

@@ -56,10 +56,10 @@ def expand(
     report: Report,
     target_pid: int = 0,
 ) -> Compiled:
-    """Replace $target by a process id, and inline functions, source lines and local variables by
-    plain clauses.
+    """Expand the parts of a program that need debug information.
 
-    The changed program is checked once more.  Raises DError.
+    $target becomes a process id; inline functions, source lines and local variables become plain
+    clauses.  The changed program is checked once more.  Raises DError.
     """
     system, images, programs = machine.system, machine.images, compiled.programs
     if target_pid:
@@ -252,8 +252,9 @@ class SourceLines:
         return list(patterns)
 
     def find(self, line: SourceLine) -> Sequence[ProbePattern]:
-        """Return descriptions of the instructions of a line.  Raises KinstError if there are
-        none.
+        """Return descriptions of the instructions of a line.
+
+        Raises KinstError if there are none.
         """
         functions = self._kernel.find(line.module, line.function)
         if not functions:
@@ -411,9 +412,7 @@ class ImageLocals:
         return found, InspectedFrame(linked, first, cfa, place), function.name
 
     def _linked(self, module: str, address: int) -> tuple[DebugInfo, int, Move]:
-        """Return an image, an address as its debug information has it, and the way back to running
-        addresses.
-        """
+        """Return an image, an address in its file, and the move from there to running addresses."""
         image = self._images.of(module)
         if image is None:
             raise KinstError(

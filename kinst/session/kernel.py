@@ -268,8 +268,10 @@ class RunningKernel:
         return function is not None and COLD in function.name
 
     def marks(self, sites: Sequence[Site]) -> U16:
-        """Return the marks of sites: from columns() if their function was scanned, else decoded
-        alone.
+        """Return the marks of sites.
+
+        They are those of columns() if the site's function was scanned; other sites are decoded one
+        by one.
         """
         addresses = np.array([s.address for s in sites], np.uint64)
         marks = np.zeros(len(sites), np.uint16)

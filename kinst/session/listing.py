@@ -121,8 +121,9 @@ def _ways(placement: Placement, *, can_run: bool) -> dict[tuple[int, int], tuple
 
 
 def _links(placement: Placement, kernel: PlantableKernel) -> dict[int, int]:
-    """Map each chained site to a predecessor in its chain, preferably the instruction directly
-    before it.
+    """Map each chained site to a predecessor in its chain.
+
+    The instruction directly before it is preferred.
     """
     every = (*(s.site for s in placement.planted), *placement.unprobed, *placement.gates)
     sites = list({site.address: site for site in every}.values())

@@ -72,8 +72,10 @@ def place_on_host(program: EnabledProgram) -> PlacedProgram:
 
 
 def choose_ways(program: EnabledProgram, workspace: Workspace) -> Placement:
-    """Take scratch for a program, and choose how each of its sites is planted.  The machine is
-    stopped."""
+    """Take scratch for a program, and choose how each of its sites is planted.
+
+    The machine is stopped.
+    """
     memory, machine = workspace.take(program), workspace.machine
     plant = program.compiled.plant
     placement = _split(program, memory, machine, _ability(machine, memory, plant.forced))

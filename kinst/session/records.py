@@ -171,9 +171,7 @@ class TraceRecords:
                 yield from lost_events(self._rings.lost(), cpus)
 
     def _noted(self, events: Iterable[Event]) -> Iterator[Event]:
-        """Yield events, and report the time of the first records after the client has dealt with
-        them.
-        """
+        """Yield events, and report when the client has dealt with the first records."""
         arrived = False
         for event in events:
             if isinstance(event, Closing) and self.first:
@@ -190,9 +188,7 @@ class TraceRecords:
         self._report.tell_stages()
 
     def _faults(self, slot: int) -> list[PlacedFault]:
-        """Return a CPU's faults since the last call; faults that were overwritten are counted as
-        lost.
-        """
+        """Return a CPU's faults since the last call; count overwritten faults as lost."""
         entries, more = self._rings.faults(slot)
         cpus, faults = self._scratch.cpus, []
         for one in entries:

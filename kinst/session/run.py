@@ -132,8 +132,7 @@ class RunningTrace:
     def events(
         self, command: str = "", timeout: float | None = None
     ) -> Generator[Event, None, None]:
-        """Trace until exit(), the end of the command, stop(), the guest's end or the timeout in
-        seconds.
+        """Trace until exit(), the end of the command, stop(), the guest's end or the timeout.
 
         The client has dealt with an event when it asks for the next one.  End is the last event;
         its status is that of exit(), else the command's, else 0.  If the guest ended by itself,
@@ -142,6 +141,9 @@ class RunningTrace:
 
         A thread restores the kernel's text when the trace has to end, however long the client takes
         for an event.
+
+        Args:
+            timeout: seconds.
         """
         steps = self._steps(command, timeout)
         try:
@@ -198,9 +200,7 @@ class RunningTrace:
         yield End(reason, self._status(reason, command))
 
     def _ends_batch(self, reason: str) -> bool:
-        """Return whether another batch follows: the batch's time is over, or its command has
-        ended.
-        """
+        """Return whether another batch follows, after this batch's time or command is over."""
         return reason in ("command", "timeout") and not self._stopping()
 
     def _batch_end(self, reason: str, command: str) -> Generator[Event, None, None]:
@@ -388,8 +388,9 @@ class RunningTrace:
             yield Message(f"kinst: the traced kernel says: {one.text}", one.kind)
 
     def _written(self) -> Iterator[Output]:
-        """Yield the output of the guest's command so far; it may write faster than a client
-        reads.
+        """Yield the output of the guest's command so far.
+
+        The command may write faster than a client reads.
         """
         for _ in range(len(self._output)):
             yield Output(self._output.popleft())

@@ -206,9 +206,7 @@ def most_probes(compiled: Compiled, cpus: int, room: int) -> int:
 
 
 def _described(program: EnabledProgram) -> int:
-    """Return the most bytes that strings, descriptors and trap tables of a program's probes
-    take.
-    """
+    """Return the bytes of strings, descriptors and trap tables of a program's probes, at most."""
     count = len(program.enabled)
     descriptors = (count + 2) * descriptor_size(len(program.compiled.program.aggregations))
     return program.strings_size + descriptors + TABLE_ROOM * count + 8 * PAGE

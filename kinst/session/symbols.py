@@ -36,10 +36,9 @@ def names_of(machine: StartedMachine) -> Names:
         return replace(found, base=modules.setdefault(found.module, found.start))
 
     def copies(address: int) -> list[str]:
-        """Return the inlined copies at an address of the kernel proper, if its index is in the
-        cache.
+        """Return the inlined copies at an address of the kernel proper.
 
-        No index is made for this.
+        None are returned if its index is not in the cache: no index is made for this.
         """
         index = images.kernel.debug.made_index
         linked = images.kernel.back(address)

@@ -85,8 +85,9 @@ class Tracee(Protocol):
         ...
 
     def take_missed(self) -> list[tuple[Probe, int]]:
-        """Return the firings that each probe of the machine's own timers has missed since the last
-        call.
+        """Return the firings that each probe of the machine's own timers has missed.
+
+        Firings are counted since the last call.
         """
         ...
 

@@ -66,9 +66,7 @@ class StartedMachine:
 
     @property
     def never_stands(self) -> bool:
-        """Whether the machine is planted while it runs, like the machine that kinst itself runs
-        on.
-        """
+        """Whether the machine is planted while it runs, as this host is."""
         return self.target.planter is not None
 
 
@@ -352,9 +350,7 @@ class TracePlan:
 
     @property
     def traced_sites(self) -> list[TracedSite]:
-        """Return the instructions that its probes are at, by address: each once, planted or
-        refused.
-        """
+        """Return the planted and refused instructions of its probes, each once, by address."""
         parts = self.placement
         planted = ((s.site, "") for s in (*parts.planted, *parts.stopped))
         refused = ((s.site, s.choice.reason) for s in parts.refused)

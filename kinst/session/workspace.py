@@ -123,8 +123,10 @@ class Workspace:
         return self._pool.take(program)
 
     def place_counters(self, memory: ScratchMemory, size: int, more: int) -> Counters | None:
-        """Return counter blocks of `size` bytes, and `more` if there is room; None if there can be
-        none."""
+        """Return counter blocks of `size` bytes, and `more` if there is room.
+
+        None if there can be no blocks.
+        """
         return self._counters.place(memory, size, more)
 
     def keep(self, plan: TracePlan) -> None:

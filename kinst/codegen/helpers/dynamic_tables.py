@@ -46,9 +46,7 @@ UNROLLED = 4  # words of a key that are hashed and compared without a loop
 
 @dataclass(slots=True)
 class DynamicTable:
-    """Table of a dynamic variable, in a function under construction whose first parameter is the
-    key.
-    """
+    """Table of a dynamic variable, in a function whose first parameter is the key."""
 
     unit: Unit
     layout: DynamicLayout
@@ -174,8 +172,10 @@ class DynamicTable:
     def _tags(
         self, line: IrValue, each: Callable[[IrValue, IrValue | int, IrValue, str], None]
     ) -> None:
-        """Loop over the tags of one bucket: with long keys, the code is too large to repeat for
-        each tag."""
+        """Loop over the tags of one bucket.
+
+        With long keys, the code is too large to repeat for each tag.
+        """
         code = self.code
         at = code.local(64)
         tag_label, next_label, end = (code.fresh(n) for n in ("tag", "next", "after"))
@@ -196,8 +196,7 @@ class DynamicTable:
         return code.add(line, at) if isinstance(at, int) else code.op("add", line, at)
 
     def search(self, tag: IrValue, first: IrValue, missing: str) -> tuple[IrValue, IrValue]:
-        """Return the addresses of the key's tag and entry; control goes to `missing` if there is
-        none."""
+        """Return the addresses of the key's tag and entry; go to `missing` if there is none."""
         code = self.code
         found = code.fresh("found")
         places, entries = code.local(64), code.local(64)

@@ -45,8 +45,7 @@ def shared(firing: Firing, address: IrValue) -> IrValue:
 
 
 def _apart(machine: CodeMachine) -> int:
-    """Return the distance from an address of scratch here to the same byte's address in the traced
-    kernel."""
+    """Return the distance from an address of scratch here to its address in the traced kernel."""
     start = machine.scratch.address
     return start - machine.base & (1 << 64) - 1 if machine.host and start else 0
 
@@ -201,8 +200,10 @@ def read_user(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> Ir
 
 
 def _writer(unit: Unit) -> int:
-    """Return the kernel's function that writes to a process.  Raises KinstError if there is
-    none."""
+    """Return the kernel's function that writes to a process.
+
+    Raises KinstError if there is none.
+    """
     write = user_of(unit).write
     if not write:
         raise KinstError(

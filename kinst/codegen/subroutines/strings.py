@@ -356,8 +356,10 @@ def toupper(firing: Firing, args: Args) -> Lowered:
 
 @subroutine("string strtok(const char *?, const char *)")
 def strtok(firing: Firing, args: Args) -> Lowered:
-    """Return the next token.  The string and the position in it last until the probe's clauses are
-    over."""
+    """Return the next token.
+
+    The string and the position in it last until the probe's clauses are over.
+    """
     code, unit = firing.code, firing.unit
     strsize = const(unit.layout.strsize)
     keep, position = firing.kept_text(), firing.local("strtok")  # 0: there is no string
