@@ -1,5 +1,5 @@
-"""The host's files in the guest: programs of the host run there, and change nothing here but in the
-folders that they were given."""
+"""The host's files in the guest: programs of the host run there, and change nothing here except in
+shared folders."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # another one for each boot o
 def test_programs_of_the_host_run_in_the_guest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: Callable[[str], Path]
 ) -> None:
-    """Python and a dynamic jq, with this folder, this environment and their exit status.  What is
-    written is there for them, and not here; but in the folder that is shared for that it is."""
+    """Python and a dynamic jq run with this folder, this environment and their exit status.
+
+    Files that they write exist in the guest but not here, except in the shared folder.
+    """
     given = tmp_path / "given"
     given.mkdir()
     (tmp_path / "here").write_text("from the host\n")
@@ -51,7 +53,7 @@ def test_programs_of_the_host_run_in_the_guest(
 
 @pytest.mark.slow
 def test_a_test_suite_runs_in_the_guest(tmp_path: Path) -> None:
-    """pytest, with the packages of this environment; its temporary folders are the guest's."""
+    """pytest runs with the packages of this environment; its temporary folders are the guest's."""
     here = BOOT_ID.read_text()
     suite = tmp_path / "test_in_the_guest.py"
     suite.write_text(
@@ -67,7 +69,7 @@ def test_a_test_suite_runs_in_the_guest(tmp_path: Path) -> None:
 
 @pytest.fixture
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A program with a write of its name, linked dynamically."""
+    """Return a function that compiles a program that writes its name, linked dynamically."""
 
     def make(name: str) -> Path:
         path = tmp_path_factory.mktemp("bin") / name
@@ -90,14 +92,17 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
                 ("--vm=arm64",),
                 ("--vm=arm64", "--cold"),
                 ("--vm=riscv64",),
-                # The guest takes no notice of devices that are put in, until it is made to look.
+                # The guest detects devices that are plugged in only when told to rescan.
                 ("--append", "acpiphp.disable=1"),
             )
         ),
     ],
 )
 def test_a_folder_of_busyboxs_guest(more: tuple[str, ...], tmp_path: Path) -> None:
-    """Without a root of the host's, at the same path; booted or gone on (the second)."""
+    """Share a folder with busybox's guest, which has no root of the host's.
+
+    The folder has the same path; the first guest boots, the second continues from its state.
+    """
     (tmp_path / "in").write_text("given\n")
     for number in range(1, 3):
         done = kinst(

@@ -1,6 +1,7 @@
-"""Kernels other than the usual ones; docs/kernels.md has which of these tests each has passed.
+"""Kernels other than the usual ones; docs/kernels.md lists which of these tests each has passed.
 
-They are fetched on first use by their package names, 0.3 to 1.3 GB each, which is said."""
+They are fetched on first use by their package names, 0.3 to 1.3 GB each, with a message.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ SEED = 20261122
 READS = 100_000
 PAIRS = 50  # of an instruction and a local variable
 NAMES = ROOT / "tests/vm/functions.txt"
-QUICK = ("amd64", "6.12")  # which make test has time for
+QUICK = ("amd64", "6.12")  # those for which make test has time
 KERNELS = (
     ("amd64", "5.10"), ("amd64", "6.1-generic"), QUICK, ("amd64", "6.12-generic"),
     ("amd64", "7.2"), ("amd64", "7.3"),
@@ -58,7 +59,7 @@ def guest(
     program_for: Callable[[str, str], Path],
     pytestconfig: pytest.Config,
 ) -> Guest:
-    """A guest of each kernel, fetched if need be."""
+    """Return a guest of each kernel, fetched if need be."""
     isa, asked = request.param
     found = prepared(isa, asked)
     if found is None:
@@ -78,8 +79,10 @@ def guest(
 
 @pytest.mark.parametrize("way", ["auto", "trap"])
 def test_reads_are_counted_exactly(guest: Guest, way: str, tmp_path: Path) -> None:
-    """At the entry of two functions that each read(2) goes through once, by its own process, and
-    with its third argument, which is 1; with a clock that goes on, the CPU, and the caller."""
+    """Count the entries of two functions that each read(2) calls once, made by its own process.
+
+    Also checked are its third argument, which is 1, an increasing clock, the CPU, and the caller.
+    """
     program = tmp_path / "reads.d"
     program.write_text(PROGRAM)
     done = guest.trace(
@@ -97,8 +100,10 @@ def test_reads_are_counted_exactly(guest: Guest, way: str, tmp_path: Path) -> No
 
 
 def _functions(debug: Path) -> set[str]:
-    """The addresses of a kernel's functions, as readelf has them; second parts are none, nor is the
-    room before a function, which has a symbol of its own."""
+    """Return the addresses of a kernel's functions, by readelf.
+
+    Left out are second parts, and the room before a function, which has its own symbol.
+    """
     shown = subprocess.run(
         ["readelf", "-sW", str(debug)], capture_output=True, text=True, check=True
     )
@@ -116,8 +121,8 @@ def _functions(debug: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_every_function_under_a_workload(guest: Guest, tmp_path: Path) -> None:
-    """fbt:::entry, while a program checks what each of its system calls returns; the kernel's log
-    has no new warning, and all text is put back."""
+    """fbt:::entry while a program checks the results of its system calls: no new warning in the
+    kernel's log, and all text is restored."""
     count = len(_functions(guest.kernel.debug))
     script = guest_script(
         tmp_path,
@@ -129,7 +134,7 @@ def test_every_function_under_a_workload(guest: Guest, tmp_path: Path) -> None:
         copy=[guest.program("workload", guest.isa), script],
     )  # fmt: skip
     (matched,) = re.findall(r"matched (\d+) probes$", done.err, re.M)
-    # The others are refused, or were for the boot alone.
+    # The others are refused, or were needed during boot only.
     assert int(matched) >= count * 8 // 10
     before, _, rest = done.guest.partition("==work\n")
     work, _, after = rest.partition("==after\n")
@@ -144,7 +149,7 @@ def test_every_function_under_a_workload(guest: Guest, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_inline_entries_equal_returns(guest: Guest, tmp_path: Path) -> None:
-    """Of inline functions drawn from those of the path of find(1)."""
+    """Inline functions are drawn from those of find(1)'s path."""
     names = drawn(guest)
     program = tmp_path / "inline.d"
     program.write_text(
@@ -160,7 +165,7 @@ def test_inline_entries_equal_returns(guest: Guest, tmp_path: Path) -> None:
     found = tables(done.out)
     entered = [name for name in names if ("E", name) in found]
     assert len(entered) >= 25 and sum(found["E", name] for name in entered) > 1000
-    # What was between entry and return at the start or the end.
+    # Calls that were between entry and return at the start or the end.
     apart = {name: in_flight(name, found) for name in entered if in_flight(name, found)}
     assert not {name for name, n in apart.items() if abs(n) > 2}, apart
     assert len(apart) <= len(entered) // 10, apart
@@ -168,8 +173,11 @@ def test_inline_entries_equal_returns(guest: Guest, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_module(guest: Guest) -> None:
-    """Its functions and sections are read from the kernel: dummy_xmit runs once for each packet
-    that the device says it sent, and is called from where the debug files say."""
+    """Functions and sections of a module are read from the kernel.
+
+    dummy_xmit runs once for each packet that the device reports as sent, and its caller is as in
+    the debug files.
+    """
     done = guest.trace(
         "-v", "--module", "dummy",
         "-n", "fbt:dummy:dummy_xmit:entry { @[func(caller)] = count(); }",
@@ -178,7 +186,7 @@ def test_a_module(guest: Guest) -> None:
     )  # fmt: skip
     sent, found = int(done.guest), counts(done.out)
     ((caller, entered),) = ((key[0], n) for key, n in found.items() if "`" in key[0])
-    # A packet may leave between the two counters being read and the end of the trace.
+    # A packet may leave after the two counters are read and before the trace ends.
     assert 0 < sent <= entered <= sent + 5
     assert caller.startswith("vmlinux`dev_hard_start_xmit")
     assert found["dummy_xmit",] > 5 * entered

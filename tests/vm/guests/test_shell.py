@@ -1,4 +1,4 @@
-"""--shell, as somebody at a terminal uses it."""
+"""--shell, as a user at a terminal uses it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS = 100  # of resizing and typing
 
 
 class Person:
-    """Somebody who starts kinst on a terminal, types, and reads."""
+    """A user that starts kinst on a terminal, types, and reads."""
 
     def __init__(self, *arguments: str) -> None:
         self.pid, self.terminal = pty.fork()
@@ -33,7 +33,7 @@ class Person:
         self.shown = ""
 
     def reads(self, pattern: str) -> str:
-        """What is shown up to there."""
+        """Return the output up to this text."""
         end = time.monotonic() + SECONDS
         while not (found := re.search(pattern, self.shown)):
             assert time.monotonic() < end, f"no {pattern} in {self.shown!r}"
@@ -54,7 +54,7 @@ class Person:
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def end(self) -> int:
-        """All that is shown until the end is in shown; the exit status."""
+        """Read all output until the end (in `shown`); return the exit status."""
         while True:
             try:
                 self.shown += self._take()
@@ -65,8 +65,11 @@ class Person:
 
 
 def test_a_shell_while_the_trace_runs() -> None:
-    """With job control: Ctrl-C ends what runs in it and nothing else.  Its last command's status
-    is kinst's; what was traced is shown on the same terminal."""
+    """Job control works: Ctrl-C ends the program that runs in the shell, and nothing else.
+
+    The exit status of the shell's last command is kinst's; the trace's output is on the same
+    terminal.
+    """
     person = Person("--shell", "-qn", 'kinst::ksys_read:0 /execname == "wc"/ { @ = count(); }')
     person.reads("ends the trace")
     person.reads("# ")
@@ -80,7 +83,7 @@ def test_a_shell_while_the_trace_runs() -> None:
     person.reads("# ")
     person.types("exit 5\r")
     assert person.end() == 5
-    # wc reads the two lines, and the end.
+    # wc reads the two lines, and the end of file.
     assert re.search(r"^ +2\r$", person.shown, re.M), person.shown
 
 
@@ -94,8 +97,11 @@ def test_the_key_that_ends_the_trace() -> None:
 
 @pytest.mark.slow
 def test_on_the_hosts_files_while_the_terminal_is_resized(tmp_path: Path) -> None:
-    """All that is typed arrives, and the last size too, while every instruction of what reads it is
-    traced and the window is dragged about."""
+    """All typed text arrives, and the last window size too, while the terminal is resized all the
+    time.
+
+    Every instruction of the functions that read the text is traced.
+    """
     chosen = random.Random(1)
     trace = ["-qo", str(tmp_path / "out"), "-n", "kinst::vfs_read: { @[probename] = count(); }"]
     person = Person("--shell", "--root", "/", *trace)

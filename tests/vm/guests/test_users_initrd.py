@@ -1,5 +1,5 @@
-"""-c in a guest with an initrd of the user's, whose init switches to another root: the command runs
-there, when that is up."""
+"""-c in a guest with a user's initrd, whose init switches to another root: the command runs there,
+once that is up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ while :; do sleep 1; done
 
 @pytest.fixture
 def initrd(prepared: Prepared, tmp_path: Path) -> Path:
-    """Packed, and of a length that is no multiple of 4."""
+    """Return a packed initrd whose length is no multiple of 4."""
     tree = tmp_path / "tree"
     (tree / "bin").mkdir(parents=True)
     (tree / "new").mkdir()

@@ -1,10 +1,10 @@
-"""Warm starts print what cold ones do: fifty of examples/, each in a guest that boots (--cold) and
-in one that goes on from where another had booted.
+"""Warm starts print the same as cold starts.
 
-Times, addresses, process ids and counts that vary are masked; what is left of each line is
-compared, without regard to order and repetition.  A kernel does not do the same twice, so where two
-runs differ both are repeated: what every cold run said some warm run must have said, and the other
-way round.  Counts that a script cannot but find are in examples.cases, and hold in each run.
+Fifty of examples/ run in a guest that boots (--cold) and in one that continues from a saved state.
+Times, addresses, process ids and counts that vary are masked; the masked lines are compared,
+ignoring order and repetition.  A kernel does not behave the same twice, so if two runs differ,
+both are repeated: whatever all cold runs printed, some warm run must have printed, and vice versa.
+Counts that a script must find are in examples.cases, and hold in each run.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _MASKS = (
 
 
 def masked(text: str) -> set[str]:
-    """What is said, line by line."""
+    """Return the output with varying parts masked, line by line."""
     for pattern, stand_in in _MASKS:
         text = "\n".join(re.sub(pattern, stand_in, line).strip() for line in text.splitlines())
     return {line for line in text.splitlines() if line}
 
 
 def differences(cold: list[set[str]], warm: list[set[str]]) -> set[str]:
-    """What is said by all of one kind and by none of the other."""
+    """Return lines that all runs of one kind print and no run of the other kind does."""
     return (set.intersection(*cold) - set.union(*warm)) | (
         set.intersection(*warm) - set.union(*cold)
     )

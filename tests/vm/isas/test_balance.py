@@ -1,10 +1,10 @@
-"""The contract of an instruction set, continued: inline functions return as often as they are
-entered.
+"""Contract of an instruction set: inline functions return as often as they are entered.
 
 Two programs that use much of the kernel run while some hundreds of inline functions are counted at
-entry and return, by CPU; the paper's rule (the last instruction of each range) is measured beside
-kinst's in the same run.  Copies come from the debug information alone.  Slow: a minute each; what
-is always run of it is in test_inline.py."""
+entry and return, by CPU.  The paper's rule (the last instruction of each range) is measured beside
+kinst's in the same run.  Copies come from the debug information alone.  These tests are slow, a
+minute each; test_inline.py has the part that always runs.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def callers_text(index: Index) -> tuple[int, int]:
 
 
 def traceable(index: Index, name: str, low: int, high: int) -> bool:
-    """Whether it has a copy with code outside of the sections that are freed after boot."""
+    """Return whether a function has a copy with code outside the sections that are freed after
+    boot."""
     return any(
         c.entry is not None and low <= c.entry < high and any(a < b for a, b in c.ranges)
         for c in index.copies(name)
@@ -46,7 +47,10 @@ def traceable(index: Index, name: str, low: int, high: int) -> bool:
 
 
 def balance_program(names: Sequence[str], paper: Sites) -> str:
-    """E and R: entries and returns by name; CE and CR: by name and CPU; P: by the paper's rule."""
+    """Return a program with aggregations of entries and returns.
+
+    E and R count them by name, CE and CR by name and CPU; P counts returns by the paper's rule.
+    """
     clauses = [
         f'kinst::{n}:{p} {{ @{p[0]}["{n}"] = count(); @c{p[0]}["{n}", cpu] = count(); }}'
         for n in names
@@ -65,7 +69,7 @@ def balance_program(names: Sequence[str], paper: Sites) -> str:
 
 @dataclass(frozen=True)
 class Busy:
-    """What runs in the guest while inline functions are counted, and the files it needs."""
+    """Work of the guest while inline functions are counted, and the files it needs."""
 
     isa: str
     command: str
@@ -80,7 +84,7 @@ class Busy:
 
 
 def busy(guest: Guest, folder: Path) -> Busy:
-    """Two of tests/programs/variety.c at once, one on each CPU, and a shell's work beside."""
+    """Run two of tests/programs/variety.c at once, one on each CPU, besides a shell's work."""
     work = guest_script(
         folder, "busy.sh", f"taskset 1 variety 6 & taskset 2 variety 6 & ({WORK}) & wait; sleep 0.2"
     )
@@ -88,7 +92,7 @@ def busy(guest: Guest, folder: Path) -> Busy:
 
 
 def running(index: Index, work: Busy, folder: Path) -> list[str]:
-    """Inline functions that this work enters, of those drawn at random."""
+    """Return the randomly drawn inline functions that this work enters."""
     low, high = callers_text(index)
     names = [n for n in index.inline_names() if len(index.copies(n)) <= 60]
     names = [n for n in names if traceable(index, n, low, high)]
@@ -103,8 +107,11 @@ def running(index: Index, work: Busy, folder: Path) -> list[str]:
 def test_returns_are_as_many_as_entries(
     guest: Guest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Over 300 inline functions that run; and, in the same run, by the paper's rule (the last
-    instruction of each range) for those whose copies are all in few callers."""
+    """Count over 300 inline functions that run.
+
+    The same run counts by the paper's rule (the last instruction of each range), for functions
+    whose copies are all in few callers.
+    """
     index = open_index(guest.kernel.debug, cache_folder())
     work = busy(guest, tmp_path)
     names = running(index, work, tmp_path)
@@ -129,17 +136,19 @@ def test_returns_are_as_many_as_entries(
             f" the paper's rule is unequal for {len(wrong)} of {len(measured)}, such as {some}"
         )
     assert len(ran) > 300
-    # What was between entry and return when kinst planted or unplanted: a few at most.
+    # Calls that were between entry and return when kinst planted or unplanted: a few at most.
     assert not {n: ours.get(("E", n), 0) for n in ran if abs(in_flight(n, ours)) > 2}
     exact = [n for n in ran if not in_flight(n, ours)]
     assert len(exact) >= 0.9 * len(ran)
-    # Threads that slept in a copy may have left it on the other CPU; the sum is right then.
+    # A thread that slept in a copy may leave it on the other CPU; then the sum is right.
     assert len(apart) <= len(cpus) // 20, apart
 
 
 def paper_rule(guest: Guest, index: Index, names: Sequence[str]) -> Sites:
-    """The last instruction of each range of each copy, for functions whose copies are all in
-    functions with one symbol; found among the instructions that kinst lists."""
+    """Return the last instruction of each range of each copy, among those that kinst lists.
+
+    Only functions whose copies are all in functions with one symbol have them.
+    """
     elf = open_elf(index.where)
     functions = np.flatnonzero(elf.symbols.kind == STT_FUNC)
     times = Counter(elf.symbols.names_of(functions))

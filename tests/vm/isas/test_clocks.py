@@ -1,5 +1,7 @@
-"""Clocks on every instruction set, as test_builtins.py has them for amd64: timestamp goes
-as the guest's monotonic clock, vtimestamp only while the process runs."""
+"""Clocks on every instruction set, as test_builtins.py tests them for amd64.
+
+timestamp follows the guest's monotonic clock, vtimestamp runs only while the process does.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ pytestmark = pytest.mark.vm
 
 @pytest.mark.parametrize("isa", [pytest.param("arm64", marks=pytest.mark.slow), "riscv64"])
 def test_clocks(isa: str, program_for: Callable[[str, str], Path]) -> None:
-    """moments sleeps between its 20 reads and tells the time of each; reads does nothing but
-    read.  A busy host is late now and then: most of the moments must agree well."""
+    """moments sleeps between its 20 reads and prints the time of each; reads only reads.
+
+    A busy host is late now and then: most of the moments must agree well.
+    """
     done = kinst(
         f"--vm={isa}", "-q", "-x", "bufsize=8m",
         "-n", 'fbt::vfs_read:entry /execname == "moments"/'

@@ -1,8 +1,9 @@
-"""The contract of an instruction set, the same for each of them: kinst's own machine for it
-boots, and what is counted, read and put back there is right.  More of it is in
-test_kprobes.py, test_inline.py, test_endings.py and test_stub.py.
+"""Contract of every instruction set: kinst's machine for it boots, and counts, values and restored
+text are right.
 
-Programs for the guest are cross-compiled."""
+test_kprobes.py, test_inline.py, test_endings.py and test_stub.py test more of the contract.
+Programs for the guest are cross-compiled.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ pytestmark = pytest.mark.vm
 READS = 100_000
 MANY = 1_000_000
 NAMES = ROOT / "tests/vm/functions.txt"
-# What every timer tick, wake-up and lock runs through.  Where each instruction is a trap (riscv64)
-# and the host is busy, a guest with a probe at all of them may have time for little else: they are
-# left to the slow tests.
+# Functions that every timer tick, wake-up and lock executes.  If each instruction is a trap
+# (riscv64) and the host is busy, a guest with probes at all of them may have little time for
+# anything else, so they are left to the slow tests.
 EVERYWHERE = re.compile(
     r"_raw_spin_lock|update_(curr|load_avg)|task_tick_fair|__schedule|schedule|try_to_wake_up"
     r"|ttwu_do_activate|(pick_next|put_prev|enqueue|dequeue)_task_fair|select_task_rq_fair"
@@ -40,8 +41,10 @@ EVERYWHERE = re.compile(
     ],
 )  # fmt: skip
 def test_reads_are_counted_exactly(guest: Guest, way: str, count: int) -> None:
-    """At the entry of two functions that each read(2) goes through once, by its own process; the
-    clause also adds up the third argument, which is 1."""
+    """Count the entries of two functions that each read(2) calls once, made by its own process.
+
+    The clause also adds up the third argument, which is 1.
+    """
     done = guest.trace(
         "-v", "-x", f"plant={way}", "-n",
         "fbt::vfs_read:entry, kinst::ksys_read:0 { @[execname, probefunc] = count(); }"
@@ -57,7 +60,7 @@ def test_reads_are_counted_exactly(guest: Guest, way: str, count: int) -> None:
 
 
 def test_the_caller_of_every_instruction(guest: Guest) -> None:
-    """vfs_read is called by ksys_read for read(2), whichever instruction of it runs."""
+    """ksys_read calls vfs_read for read(2), so it is the caller at every instruction."""
     done = guest.trace(
         "-q", "-n",
         'kinst::vfs_read: /execname == "reads"/ { @[probename, func(caller)] = count(); }',
@@ -75,8 +78,10 @@ def test_the_caller_of_every_instruction(guest: Guest) -> None:
     indirect=True,
 )
 def test_every_instruction_of_many_functions(guest: Guest, tmp_path: Path) -> None:
-    """Planted at once under a workload that checks its results: nothing breaks, the kernel's log
-    has no new warning, and all text is put back."""
+    """All are planted at once under a workload that checks its results.
+
+    Nothing breaks, the kernel's log has no new warning, and all text is restored.
+    """
     names = [name for name in NAMES.read_text().split() if not EVERYWHERE.fullmatch(name)]
     functions = guest.functions(names)
     assert len(functions) > 150

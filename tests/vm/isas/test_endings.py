@@ -1,4 +1,4 @@
-"""The contract of an instruction set, continued: records, drops, and how a trace ends."""
+"""Contract of an instruction set: records, drops, and how a trace ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = ("-x", "bufsize=1k", "-x", "switchrate=1s")
 
 @pytest.mark.parametrize("buffers", [(), SMALL])
 def test_a_line_for_each_hit_or_a_drop_that_is_told(guest: Guest, buffers: tuple[str, ...]) -> None:
-    """With buffers that cannot hold what comes between two looks at them, there must be drops."""
+    """The buffers cannot hold the records between two reads of them, so there must be drops."""
     lines, dropped = lines_and_drops(guest, RECORDS, *buffers)
     assert lines + dropped == RECORDS
     assert dropped or not buffers
@@ -30,21 +30,22 @@ def test_a_line_for_each_hit_or_a_drop_that_is_told(guest: Guest, buffers: tuple
 
 @pytest.mark.slow
 def test_a_million_lines(guest: Guest) -> None:
-    """With the default buffers and the guest at its full speed."""
+    """The default buffers, with the guest at its full speed."""
     lines, dropped = lines_and_drops(guest, 1_000_000)
     assert lines + dropped == 1_000_000
-    assert lines > 100_000  # kinst keeps up with the most of it at least
+    assert lines > 100_000  # kinst keeps up with most of them at least
 
 
 @pytest.mark.parametrize("guest", ["arm64"], indirect=True)
 def test_buffers_larger_than_a_branch_reaches(guest: Guest) -> None:
-    """256 MB of scratch beside an image that lies anywhere: its code alone must be near."""
+    """256 MB of scratch beside an image that lies anywhere: only its code must be near."""
     lines, dropped = lines_and_drops(guest, 1000, "-x", "bufsize=64m", "-x", "plant=jump")
     assert (lines, dropped) == (1000, 0)
 
 
 def lines_and_drops(guest: Guest, hits: int, *options: str) -> tuple[int, int]:
-    """How many lines arrived whole and in order of time, and how many drops were told."""
+    """Return how many lines arrived, whole and in order of time, and how many drops were
+    reported."""
     done = guest.trace(
         "-q", *options, "-n",
         'fbt::vfs_read:entry /execname == "reads" && arg2 == 1/'
@@ -53,7 +54,7 @@ def lines_and_drops(guest: Guest, hits: int, *options: str) -> tuple[int, int]:
     )  # fmt: skip
     rows = [line.split() for line in done.out.splitlines() if line]
     assert {len(row) for row in rows} == {4}
-    # One process reads one file, a kernel address, into one buffer of its own.
+    # One process reads one file, a kernel address, into a buffer of its own.
     assert len({(row[2], row[3]) for row in rows}) == 1
     assert int(rows[0][2], 16) >> 63 == 1 and 0 < int(rows[0][3], 16) < 1 << 48
     for cpu in {row[0] for row in rows}:
@@ -63,7 +64,7 @@ def lines_and_drops(guest: Guest, hits: int, *options: str) -> tuple[int, int]:
 
 
 def forever(guest: Guest) -> Running:
-    """A trace of a command that would run for hours, once it has begun to count."""
+    """Start a trace of a command that would run for hours; return once it counts."""
     run = Running(
         f"--vm={guest.isa}", "-v", "-n", "kinst::vfs_read:, kinst::ksys_read: { @ = count(); }",
         "-n", "fbt::vfs_read:entry { n++; }",

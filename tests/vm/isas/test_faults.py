@@ -1,8 +1,9 @@
-"""Instructions that fault on purpose, on every instruction set: what copies to and from a process
-is planted whole, and the kernel still gives EFAULT for bad addresses; its log stays as it is.
+"""Instructions that fault on purpose, on every instruction set.
 
-And, slow: 30,000 instructions at once for half a minute on the instruction sets that
-test_everything.py does not have."""
+Functions that copy to and from a process are planted whole; the kernel still returns EFAULT for
+bad addresses, and its log has nothing new.  A slow test plants 30,000 instructions at once for
+half a minute, on the instruction sets that test_everything.py does not test.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tests.vm.command import counts, guest_script, kinst, warnings
 pytestmark = pytest.mark.vm
 
 NAMES = ROOT / "tests/vm/functions.txt"
-# What moves bytes between the kernel and a process in these kernels, by nm(1).
+# Functions that move bytes between the kernel and a process in these kernels, by nm(1).
 COPIES = re.compile(
     r"_*(?:arch_|asm_)*(?:fallback_scalar_usercopy|clear_user\w*|copy_(?:to|from)_user\w*"
     r"|copy_user_\w+|read_zero|read_iter_zero|pipe_write)"
@@ -30,7 +31,7 @@ REFUSED = ("nofault", "nmi", "highpage", "page_mc", "notrace", "nocache", "inato
 
 
 def symbols(isa: str) -> list[str]:
-    """Functions that the kernel has once."""
+    """Return the functions that the kernel has once."""
     kernel = prepared_kernel(isa)
     assert kernel is not None, "run `make setup-all`"
     shown = subprocess.run(
@@ -61,7 +62,7 @@ def test_faults_on_purpose(
     assert work == "faults 300 ok\n"
     assert warnings(after) == warnings(before), after
     assert "kernel text is as before" in done.err
-    # Two of those that fault, one for each direction, by every one of the 300 calls.
+    # Two functions fault, one for each direction, in each of the 300 calls.
     found = {key[0]: count for key, count in counts(done.out).items()}
     faulted = [n for n in found if "user" in n and not n.startswith("_copy") and found[n] >= 300]
     assert len(faulted) >= 2, done.out
@@ -75,9 +76,11 @@ def test_faults_on_purpose(
 def test_thirty_thousand_instructions(
     isa: str, actions: str, program_for: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
-    """Under a workload that checks its results.  On arm64 with clauses that are called; on
-    riscv64, where every site is a trap, with counters: with called clauses at each instruction
-    of the scheduler as well the workload did not end in 8 minutes on a busy host.
+    """The workload checks its results.
+
+    arm64 has clauses that are called.  riscv64, where every site is a trap, has counters: with
+    called clauses at each instruction of the scheduler as well, the workload did not end in 8
+    minutes on a busy host.
     """
     there = set(symbols(isa))
     names = [name for name in NAMES.read_text().split() if name in there]

@@ -1,7 +1,8 @@
-"""The contract of an instruction set, continued: inline functions and fbt.
+"""Contract of an instruction set: inline functions and fbt.
 
-Where copies are is taken from the debug information alone, and how often their entries run from
-the kernel's own kprobe events; test_inline.py does more of it on amd64."""
+The places of copies come from the debug information alone, and the counts of their entries from
+the kernel's own kprobe events; tests/vm/language/test_inline.py tests more on amd64.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +23,9 @@ pytestmark = pytest.mark.vm
 
 SEED = 20261121
 NAMES = 110  # inline functions, drawn from those of find(1)'s path
-# Of those that run, how many can have kprobes beside kinst's patches at least: where only some
-# are jumps, few.
+# At least so many of those that run can have kprobes beside kinst's patches: few if few are jumps.
 WITH_KPROBES = {"amd64": 5, "arm64": 10, "riscv64": 10}
-COPIES = 4  # of the functions whose entries are traps, so that there are few callers to look at
+COPIES = 4  # of the functions whose entries are traps, to have few callers to look at
 Site = tuple[str, int]
 
 
@@ -42,8 +42,8 @@ def drawn(guest: Guest) -> list[str]:
 
 
 def on_jumps(first_sites: dict[str, list[Site]], shown: list[Row]) -> dict[Site, Site]:
-    """Where a kprobe can stand that counts a site of kinst's: on its jump, but for where ftrace
-    keeps it away."""
+    """Return where a kprobe can count a site of kinst's: on its jump, unless ftrace keeps it
+    away."""
     jumps = {(r.function, r.offset) for r in shown if r.way == "jump" and r.offset >= 16}
     return {site: site for sites in first_sites.values() for site in sites if site in jumps}
 
@@ -51,7 +51,7 @@ def on_jumps(first_sites: dict[str, list[Site]], shown: list[Row]) -> dict[Site,
 def beside_traps(
     guest: Guest, first_sites: dict[str, list[Site]], shown: list[Row]
 ) -> dict[Site, Site]:
-    """The same for traps: at another instruction of the site's straight line."""
+    """Return where kprobes can count traps: at another instruction of the site's straight line."""
     planted = {(row.function, row.offset) for row in shown}
     few = {s for sites in first_sites.values() if len(sites) <= COPIES for s in sites}
     rows = guest.rows(sorted({function for function, _ in few}))
@@ -92,7 +92,7 @@ def test_entries_equal_kprobes_and_returns(guest: Guest, tmp_path: Path) -> None
         ' printa("P %s %d %@d\\n", @p); }\n'
     )
     done = guest.trace(
-        # In a chain nobody would come to the instructions that the kernel's probes are on.
+        # In a chain control would skip the instructions that have the kernel's probes.
         "-x", "plant=no-chain",
         "-q", "-Z", "-s", str(program), "-c", "entries.sh",
         copy=[
@@ -110,7 +110,7 @@ def test_entries_equal_kprobes_and_returns(guest: Guest, tmp_path: Path) -> None
         assert ours.get(("P", name, theirs.pid), 0) == hits, (name, places)
         ran += hits > 0
     assert ran >= WITH_KPROBES[guest.isa], (len(fitting), len(sites), len(counted))
-    # Returns, of all that ran; what was between entry and return at the start or the end is few.
+    # Returns of all that ran; few calls were between entry and return at the start or the end.
     entered = [n for n in names if ("E", n) in ours]
     assert len(entered) >= 30, len(entered)
     apart = {n: ours["E", n] for n in entered if in_flight(n, ours)}

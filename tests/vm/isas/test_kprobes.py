@@ -1,9 +1,9 @@
-"""The contract of an instruction set, continued: kinst beside the kernel's own kprobe events, in
-one run, at the same instructions; how often they run, and with what in the registers.
+"""Contract of an instruction set: kinst beside the kernel's own kprobe events.
 
-A kprobe can be set on kinst's jump: to the kernel it is a branch that was there before.  It cannot
-on kinst's breakpoint; there it goes to the instruction before, which only falls through to the
-site, is its only way in, and changes no register.  (test_kprobes.py looks closer at amd64.)
+Both probe the same instructions in one run, and agree on counts and registers.  A kprobe can be
+set on kinst's jump: to the kernel it is a branch of its text.  It cannot be set on kinst's
+breakpoint; then it is on the instruction before, which only falls through to the site, is the only
+way to it, and changes no register.  tests/vm/counts/test_kprobes.py has more detail for amd64.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.vm
 
 READS = 1000
 SITES = 20
-SPARE = 4  # for those that the kernel sets no kprobe at
-# What read(2) runs through in one kernel or another.
+SPARE = 4  # for those at which the kernel sets no kprobe
+# Functions that read(2) executes in one kernel or another.
 PATH = (
     "ksys_read", "vfs_read", "rw_verify_area", "__fdget_pos", "__fget_light", "fdget_pos",
     "read_zero", "read_iter_zero", "security_file_permission", "new_sync_read",
@@ -49,12 +49,12 @@ LEAVING = {
     "arm64": r"b|b\..*|bl|blr|br|cbn?z|tbn?z|ret.*|brk",
     "riscv64": r"(c\.)?(j|jal|jalr|jr|beqz?|bnez?|bltz?|bgez?|blez|bgtz|bltu|bgeu|ebreak|ret)",
 }
-RELATIVE = ("riscv64",)  # capstone's operands of branches: from the instruction itself
+RELATIVE = ("riscv64",)  # capstone's operands of branches: relative to the instruction
 RISCV_NAMES = (
     "ra", "sp", "gp", "tp", *(f"t{i}" for i in range(7)), *(f"s{i}" for i in range(12)),
     *(f"a{i}" for i in range(8)),
 )  # fmt: skip
-# regs[]' names and kprobe events' names.
+# Names of kprobe events for the names of regs[].
 REGISTERS = {
     "amd64": {f"R_R{n}": f"r{n}" for n in range(8, 16)}
     | {f"R_R{n.upper()}": n for n in ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")},
@@ -64,8 +64,10 @@ REGISTERS = {
 
 
 def decoded(isa: str, row: Row) -> tuple[str, str]:
-    """(mnemonic, operands) of one instruction, its address being its offset in the function; of
-    arithmetic that this capstone does not know (Zbb), empty ones."""
+    """Return (mnemonic, operands) of one instruction, whose address is its offset in the function.
+
+    Both are empty for arithmetic that this capstone does not know (Zbb).
+    """
     for _, _, mnemonic, operands in DECODERS[isa].disasm_lite(row.code, row.offset, 1):
         return mnemonic, operands
     assert row.text.startswith(".insn"), row
@@ -77,7 +79,7 @@ def leaves(isa: str, row: Row) -> bool:
 
 
 def targets(isa: str, rows: list[Row]) -> set[int]:
-    """Offsets that direct branches go to."""
+    """Return the offsets that direct branches go to."""
     found = set()
     for row in rows:
         operands = decoded(isa, row)[1]
@@ -87,17 +89,18 @@ def targets(isa: str, rows: list[Row]) -> set[int]:
 
 
 def quiet(isa: str, row: Row) -> bool:
-    """It changes no register."""
+    """Return whether an instruction changes no register."""
     mnemonic, operands = decoded(isa, row)
-    if re.search(r"!|\], ", operands):  # the base moves
+    if re.search(r"!|\], ", operands):  # the base register changes
         return False
     return re.fullmatch(QUIET[isa], mnemonic) is not None
 
 
 def pairs(isa: str, rows: list[Row], way: str) -> list[tuple[Row, Row]]:
-    """(site for kinst, instruction for the kprobe), none of them in another pair.
+    """Return (site for kinst, instruction for the kprobe); no two pairs share an instruction.
 
-    Not at the start, where the kernel's ftrace lets no kprobe be."""
+    The start is left out, because the kernel's ftrace allows no kprobe there.
+    """
     rows = [row for row in rows if row.offset >= 16]
     if way == "jump":
         return [(row, row) for row in rows if row.way == "jump"]
@@ -116,8 +119,11 @@ def pairs(isa: str, rows: list[Row], way: str) -> list[tuple[Row, Row]]:
 
 
 def runs_with(isa: str, rows: list[Row], offset: int) -> list[Row]:
-    """Instructions beside the one at offset that run exactly as often: of its straight line, which
-    is entered at its start only, and left at its end.  None where jumps are computed."""
+    """Return other instructions that run exactly as often as the one at `offset`.
+
+    They are in its straight line, which is entered at its start only, and left at its end.  If the
+    function has computed jumps there are none.
+    """
     at = next(k for k, row in enumerate(rows) if row.offset == offset)
     goals = targets(isa, rows)
     if any(computed(isa, row) for row in rows):
@@ -131,21 +137,21 @@ def runs_with(isa: str, rows: list[Row], offset: int) -> list[Row]:
 
 
 def computed(isa: str, row: Row) -> bool:
-    """A jump to where it does not say; returns are none."""
+    """Return whether an instruction is a jump whose target it does not name; a return is not."""
     mnemonic, operands = decoded(isa, row)
     known = re.fullmatch(r"ra|-?(0x[0-9a-f]+|\d+)", operands)
     return not known and re.fullmatch(r"(c\.)?jr|br|jmp", mnemonic) is not None
 
 
 def joined(isa: str, one: Row, two: Row, goals: set[int]) -> bool:
-    """Control goes from one to two, and to two from nowhere else."""
+    """Return whether control goes from one to two, and to two from nowhere else."""
     return one.after == two.offset and two.offset not in goals and not leaves(isa, one)
 
 
 def chosen_sites(guest: Guest, way: str) -> list[tuple[Row, Row]]:
-    """Some of each function that is there."""
+    """Return some sites of each function that exists."""
     path = guest.functions(PATH)
-    # In a chain nobody would come to the instruction itself, where the kernel's probe may be.
+    # In a chain control would skip the instruction itself, where the kernel's probe may be.
     options = ("-x", "plant=trap" if way == "trap" else "plant=no-chain")
     each = {f: pairs(guest.isa, rows, way) for f, rows in guest.rows(path, *options).items()}
     turns = itertools.zip_longest(*each.values())
@@ -155,7 +161,7 @@ def chosen_sites(guest: Guest, way: str) -> list[tuple[Row, Row]]:
 
 
 def places(isa: str, chosen: list[tuple[Row, Row]], fetched: Row) -> dict[str, str]:
-    """A kprobe event for each pair, and one that also fetches the registers."""
+    """Return a kprobe event for each pair, and one that also fetches the registers."""
     arguments = " ".join(f"{name}=%{name}:x64" for name in REGISTERS[isa].values())
     each = {f"k{k}": f"{probe.function}+{probe.offset}" for k, (_, probe) in enumerate(chosen)}
     return each | {"regs": f"{fetched.function}+{fetched.offset} {arguments}"}
@@ -180,7 +186,7 @@ def test_counts_and_registers(guest: Guest, way: str, tmp_path: Path) -> None:
     form = " ".join(["%x"] * len(names))
     values = ", ".join(f"regs[{name}]" for name in names)
     program = ", ".join(site.name for site, _ in chosen)
-    # In a chain nobody would come to the instruction itself, where the kernel's probe may be.
+    # In a chain control would skip the instruction itself, where the kernel's probe may be.
     options = ("-x", "plant=trap" if way == "trap" else "plant=no-chain")
     done = guest.trace(
         "-q", *options,

@@ -1,5 +1,7 @@
-"""Modules on every instruction set: traced by function, by instruction and inline, as
-test_modules.py has it for amd64 in more detail."""
+"""Modules on every instruction set, traced by function, by instruction and inline.
+
+tests/vm/changes/test_modules.py has more detail for amd64.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from tests.vm.command import kinst, listed
 
 pytestmark = pytest.mark.vm
 
-# Whatever is sent through dummy0 is counted by the driver and dropped.
+# The dummy0 driver counts every packet sent through it and drops it.
 TRAFFIC = (
     "ifconfig dummy0 10.7.0.1 up; ping -c 5 -i 1 -W 1 10.7.0.9 >/dev/null;"
     " cat /sys/class/net/dummy0/statistics/tx_packets"
@@ -21,8 +23,10 @@ INLINE = "dev_lstats_add"  # inlined into dummy_xmit, which counts every packet 
 
 @pytest.mark.parametrize("isa", ["arm64", pytest.param("riscv64", marks=pytest.mark.slow)])
 def test_a_module(isa: str) -> None:
-    """dummy_xmit runs once for each packet that the device says it sent; dev_hard_start_xmit
-    calls it through netdev_start_xmit, which is inline."""
+    """dummy_xmit runs once for each packet that the device reports as sent.
+
+    dev_hard_start_xmit calls it through netdev_start_xmit, which is inline.
+    """
     done = kinst(
         f"--vm={isa}", "-v", "--module", "dummy",
         "-n", "kinst:dummy:dummy_xmit:0 { @entry = count(); @where[caller] = count(); }",
@@ -38,7 +42,7 @@ def test_a_module(isa: str) -> None:
     sent = int(done.guest)
     assert sent > 0
     (entry,) = map(int, re.findall(r"entry (\d+)", done.out))
-    # A packet may leave between the two counters being read and the end of the trace.
+    # A packet may leave after the two counters are read and before the trace ends.
     assert sent <= entry <= sent + 5
     everything = {name: int(n) for name, n in re.findall(r"all (\S+) (\d+)", done.out)}
     assert everything["dummy_xmit"] > 5 * entry

@@ -1,5 +1,7 @@
-"""Guests whose CPU has what Debian 12's QEMU does not know, in Debian 13's: instructions of spin
-locks with operands where others of their opcode have none."""
+"""Guests with a CPU that Debian 12's QEMU does not know, in Debian 13's QEMU.
+
+Spin locks have instructions with operands that other instructions of the same opcode lack.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,18 @@ FUNCTION = "do_raw_spin_lock"
 # Fixed bits of amocas.w (Zacas), which compares with rd.
 AMOCAS_MASK, AMOCAS = 0xF800707F, 0x2800202F
 COMMAND = "ls -lR /proc/1 >/dev/null; cat /proc/*/status >/dev/null"
-MANY = 10_000  # spin locks are taken
+MANY = 10_000  # functions that take spin locks
 
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 
 
 def test_spin_locks_of_a_cpu_with_zacas_are_counted_and_still_lock(newer_qemu: Path) -> None:
-    """Count before each amocas and at the function's entry: one try for each lock.  With the
-    register that amocas compares with taken for dead, locks are entered that are held, and the
-    guest ends in a panic."""
+    """Count before each amocas and at the function's entry: one try for each lock.
+
+    If the register that amocas compares with were taken for dead, code would take locks that are
+    held, and the guest would panic.
+    """
     assert (newer_qemu / "qemu-system-riscv64").exists()
     shown = kinst(*MACHINE, "-l", "-v", "-n", f"kinst::{FUNCTION}:").good()
     rows = listed(shown.out)

@@ -1,5 +1,7 @@
-"""The contract of an instruction set, continued: a machine behind a GDB stub, whose instruction
-set kinst takes from the kernel's file.  The machine is one that kinst did not start."""
+"""Contract of an instruction set: a machine behind a GDB stub.
+
+kinst takes the instruction set from the kernel's file.  kinst did not start the machine.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +37,6 @@ def test_a_stub_of_any_instruction_set(guest: Guest, tmp_path: Path) -> None:
         assert stub.goes_on()
         listing = kinst(*to, "-l", "-v", "-n", "kinst::vfs_read:", boots=False).good()
         assert len(re.findall(r" {2,}stop(?: {2,}|$)", listing.out, re.M)) > 20
-        # Source lines are found, whatever stands in front of the code for ftrace.
+        # Source lines are found, whatever code ftrace has before the function.
         assert re.search(r" {2,}stop {2,}fs/read_write.c:\d+$", listing.out, re.M)
         assert stub.goes_on()

@@ -1,5 +1,7 @@
-"""The kernel's types in a running kernel: members, symbols, args[], print(); a boot of each ISA
-(char is unsigned but on amd64)."""
+"""The kernel's types in a running kernel: members, symbols, args[], print().
+
+Each ISA boots once (char is unsigned except on amd64).
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,9 @@ fbt::vfs_read:entry /execname == "wc" && !chained++/
 { trace(((struct task_struct *)0)->real_parent->mm->pgd); }
 dtrace:::ERROR { printf("error %d %x\n", arg4, arg5); }
 """
-# The function's name and its arguments are private to the kernel and its ISA, as is all that an
-# instruction is; names of the kernel's variables are private, too, of no class that is known
-# (Guide, "Stability" and "fbt Provider").
+# The function's name and arguments are private to the kernel and its ISA, like everything about an
+# instruction; names of the kernel's variables are private too, with an unknown class (Guide,
+# "Stability" and "fbt Provider").
 STABILITY = """
 	Minimum Probe Description Attributes
 		Identifier Names: Private

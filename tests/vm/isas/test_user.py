@@ -1,4 +1,5 @@
-"""The memory of the traced program on every instruction set: what it writes, and its arguments."""
+"""Memory of the traced program on every instruction set: data that it writes, and its
+arguments."""
 
 from __future__ import annotations
 
@@ -20,8 +21,11 @@ END { printa("open %s of %s %@d\\n", @opened); printa("read %d %@d\\n", @read); 
 
 
 def test_what_is_written_is_copied_in(guest: Guest) -> None:
-    """In writes of up to a page, through a pipe; the kernel checks each copy (Debian's kernels
-    have CONFIG_HARDENED_USERCOPY) and panics where it is not allowed."""
+    """Writes of up to a page go through a pipe.
+
+    The kernel checks each copy (Debian's kernels have CONFIG_HARDENED_USERCOPY) and panics if it
+    is not allowed.
+    """
     command = f"seq {LINES} | cat >/tmp/lines; cat /tmp/lines >/dev/null; sleep 0.1"
     done = guest.trace("-q", "-x", "strsize=8k", "-n", PROGRAM, "-c", command, copy=[])
     text, _, table = done.out.partition("open ")

@@ -1,7 +1,9 @@
-"""The kernel's own breakpoints: a WARN is an instruction that traps (ud2, brk, ebreak), and where
-probes are traps as well kinst sits in the same handler.  On every instruction set it still warns,
-of the same line, with probes elsewhere and with one on the trapping instruction itself, and the
-kernel goes on behind it."""
+"""The kernel's own breakpoints: a WARN is an instruction that traps (ud2, brk, ebreak).
+
+If probes are traps as well, kinst is in the same handler.  On every instruction set the kernel
+still warns, of the same line, with probes elsewhere and with a probe on the trapping instruction
+itself, and continues after it.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,15 @@ from tests.vm.isa_guest import Guest
 
 pytestmark = pytest.mark.vm
 
-# In which WARN_ON_ONCE is, for the amount that tests/programs/warn.c asks for.
+# This function has a WARN_ON_ONCE for the amount that tests/programs/warn.c asks for.
 ALLOCATORS = ("__alloc_pages", "__alloc_pages_noprof")
 TRAPPING = re.compile(r"ud2|brk #0x800|(c\.)?ebreak")
 WARNING = re.compile(r"WARNING: CPU: \d+ PID: \d+ at mm/page_alloc\.c:\d+ (\S+)$", re.M)
 
 
 def warn(guest: Guest, folder: Path, probes: str) -> tuple[str, dict[tuple[str, ...], int]]:
-    """(where the kernel says that it warned, what was counted), with everything else checked."""
-    # The log is emptied first, and another command runs behind the one that makes it warn.
+    """Return (where the kernel reports the warning, counts), after checking everything else."""
+    # The log is cleared first, and another command runs after the one that triggers the warning.
     script = guest_script(
         folder, "warns.sh",
         "dmesg -c > /dev/null; warn; echo ==; dmesg -r; echo ==; reads 1000",
@@ -43,7 +45,7 @@ def warn(guest: Guest, folder: Path, probes: str) -> tuple[str, dict[tuple[str, 
 
 
 def trapping(guest: Guest) -> tuple[str, set[str]]:
-    """(function, offsets of its instructions that trap)."""
+    """Return (function, offsets of its instructions that trap)."""
     (function,) = guest.functions(ALLOCATORS)
     rows = guest.rows([function], "-x", "plant=trap")[function]
     return function, {str(row.offset) for row in rows if TRAPPING.fullmatch(row.text)}

@@ -1,11 +1,11 @@
-"""D programs made at random, each with what it must print by an evaluator in Python.
+"""D programs made at random, each with the output that an evaluator in Python computes.
 
 The evaluator is written from the language's definition, not from kinst (d_model.py, d_strings.py
-and d_structs.py say from which parts).  Where a clause faults, dtrace:::ERROR tells the kind, what
-the clause has recorded is gone, and what it has done to variables stays; the next clause runs.  A
-clause with if and else is several, as libdtrace makes it (docs/d.md, "if and else"): what one of
-them has recorded stays when a later one faults, and that one ends them all.  A condition belongs to
-the one before its branches.
+and d_structs.py say from which parts).  If a clause faults, dtrace:::ERROR tells the kind, the
+clause's records are lost, and its changes to variables stay; the next clause runs.  A clause with
+if and else is several, as libdtrace makes it (docs/d.md, "if and else"): records of one of them
+stay when a later one faults, and the fault ends them all.  A condition belongs to the one before
+its branches.
 """
 
 from __future__ import annotations
@@ -46,14 +46,18 @@ class Clause:
 
 @dataclass(frozen=True)
 class Program:
-    """Clauses and, by name, what printa() of their aggregations needs: format and value."""
+    """Clauses, and the format and value that printa() needs for each aggregation, by name."""
 
     number: int
     clauses: tuple[Clause, ...]
     aggregations: tuple[tuple[str, str, Callable[[list[int]], int]], ...]
 
     def text(self, probe: str, guard: str = "") -> str:
-        """guard: a condition for every clause."""
+        """Return the program.
+
+        Args:
+            guard: a condition for every clause.
+        """
         parts = []
         for clause in (Clause(None, (_names(self.number),)), *self.clauses):
             wanted = [guard] if guard else []
@@ -76,7 +80,7 @@ class Program:
             world.commit()
 
     def totals(self, world: World) -> list[str]:
-        """What printa() prints, in any order."""
+        """Return the lines that printa() prints, in any order."""
         lines = []
         for name, _, shown in self.aggregations:
             for key, data in world.aggregations.get(name, {}).items():
@@ -101,8 +105,8 @@ def _run(items: Sequence[Statement | If], world: World) -> None:
 
 
 def _deviation(data: list[int]) -> int:
-    """As dtrace(1)'s stddev(): the root of the average of the squares less the average's square,
-    in integers."""
+    """Compute dtrace(1)'s stddev() in integers: the root of (average of squares - square of
+    average)."""
     mean = sum(data) // len(data)
     return math.isqrt(sum(x * x for x in data) // len(data) - mean * mean)
 
@@ -115,7 +119,7 @@ _AGGREGATING: dict[str, Callable[[list[int]], int]] = {
 
 @dataclass
 class Maker(Statements):
-    """Makes programs; seed: of everything random in them."""
+    """Makes programs; `seed` determines everything random in them."""
 
     seed: int
     totals: list[tuple[str, str, Callable[[list[int]], int]]] = field(default_factory=list)
@@ -126,7 +130,7 @@ class Maker(Statements):
         self.declarations = []
 
     def aggregate(self) -> list[Statement]:
-        """One to three values into an aggregation with keys."""
+        """Aggregate one to three values with keys."""
         name = self.name("@g")
         strings = [self.chance(0.4) for _ in range(self.random.randrange(0, 4))]
         kinds = [self.random.choice(TYPES) for _ in strings]
@@ -135,7 +139,7 @@ class Maker(Statements):
         for _ in range(self.random.randrange(1, 4)):
             text, keys = self.keys(strings, kinds)
             value = self.number(1)
-            if function in ("avg", "stddev"):  # of what is not negative
+            if function in ("avg", "stddev"):  # of a value that is not negative
                 value = Number(f"({value.text} & 65535)", LONG,
                                lambda w, v=value: v.value(w) & 65535)  # fmt: skip
             argument = "" if function == "count" else f"(int64_t){value.text}"
@@ -157,7 +161,7 @@ class Maker(Statements):
         return do
 
     def several(self, depth: int) -> list[Statement | If]:
-        """A few statements; depth: of what may be nested."""
+        """Make a few statements; `depth` limits nesting."""
         made: list[Statement | If] = []
         for _ in range(self.random.randrange(1, 4)):
             kind = self.random.random()
@@ -212,7 +216,8 @@ class Maker(Statements):
 
 @dataclass(frozen=True)
 class Script:
-    """Programs, what they declare, and what each prints: in order, then by printa() in any."""
+    """Programs, their declarations, and their output: first in order, then by printa() in any
+    order."""
 
     declared: str
     programs: tuple[Program, ...]
@@ -224,7 +229,7 @@ class Script:
 
 
 def script(seed: int, count: int, firings: int) -> Script:
-    """`count` programs; firings: how often the probe fires."""
+    """Make `count` programs; `firings` is how often the probe fires."""
     maker, world = Maker(seed), World()
     made = tuple(maker.program(number) for number in range(count))
     lines: list[list[str]] = [[] for _ in made]
@@ -241,7 +246,7 @@ def script(seed: int, count: int, firings: int) -> Script:
 
 
 def of_programs(out: Sequence[str], count: int) -> tuple[list[str], ...]:
-    """Printed lines by the program whose they are: as Script.lines has them."""
+    """Return printed lines by the program that printed them, as in Script.lines."""
     found: list[list[str]] = [[] for _ in range(count)]
     totals: list[list[str]] = [[] for _ in range(count)]
     for line in out:

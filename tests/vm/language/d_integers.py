@@ -45,8 +45,11 @@ _NUMERALS = ("0", "12", "-7", "007", "0x1f", "  99", "12ab", "zz9", "-", "", "7f
 
 
 def made(text: str, type_: Type, exact: Callable[[World], int], *of: Number) -> Number:
-    """What an operator makes of numbers.  Of constants it is one, of LONG where INT cannot hold it
-    (docs/d.md), as a literal of that value is."""
+    """Return the result of an operator.
+
+    For constant operands the result is a constant, of type LONG if INT cannot hold it (docs/d.md),
+    like a literal of that value.
+    """
     constant = all(one.constant for one in of)
     int_ = (type_.size, type_.signed) == (INT.size, INT.signed)
     if constant and int_ and INT.fit(exact(NOWHERE)) != exact(NOWHERE):
@@ -55,7 +58,7 @@ def made(text: str, type_: Type, exact: Callable[[World], int], *of: Number) -> 
 
 
 def combined(a: Number, op: str, b: Number) -> Number:
-    """Two numbers under a binary operator of PLAIN or DIVIDE, in the type that both become."""
+    """Return two numbers combined by an operator of PLAIN or DIVIDE, in their common type."""
     type_ = common(a.type, b.type)
     work = PLAIN[op] if op in PLAIN else DIVIDE[op]
     return made(
@@ -66,8 +69,12 @@ def combined(a: Number, op: str, b: Number) -> Number:
 
 @dataclass
 class Scope:
-    """What a program may name.  numbers: variables and their types; cells: elements of arrays and
-    members in memory, that can be assigned too."""
+    """Names that a program may use.
+
+    Attributes:
+        numbers: variables and their types.
+        cells: elements of arrays and members in memory, which can also be assigned.
+    """
 
     numbers: dict[str, Type] = field(default_factory=dict)
     strings: list[str] = field(default_factory=list)
@@ -76,7 +83,8 @@ class Scope:
 
 
 def literal(value: int, chance: random.Random) -> Number:
-    """An integer constant in one of its notations, of the type that C99 6.4.4.1 gives it."""
+    """Return an integer constant in one of its notations, of the type that C99 6.4.4.1 gives
+    it."""
     form = chance.randrange(6)
     if form == 0:
         types = [t for t in (INT, UINT, LONG, ULONG) if t.fit(value) == value]
@@ -91,7 +99,12 @@ def literal(value: int, chance: random.Random) -> Number:
 
 
 class Integers:
-    """seed: of everything random.  structs: what the script declares."""
+    """Makes integer expressions.
+
+    Args:
+        seed: of everything random.
+        structs: declarations of the script.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -130,7 +143,7 @@ class Integers:
         return Number(name, type_, lambda w: w.values.get(name) or 0)  # type: ignore[arg-type]
 
     def number(self, depth: int) -> Number:
-        """Any integer expression, with the type it has where it is used."""
+        """Return any integer expression, with its type as an operand."""
         return self.leaf(depth).plain
 
     def leaf(self, depth: int) -> Number:
@@ -150,14 +163,14 @@ class Integers:
         return combined(a, self.random.choice(list(PLAIN)), b)
 
     def divided(self, depth: int) -> Number:
-        """ "| 1": never zero."""
+        """Return a division whose divisor has "| 1", so is never zero."""
         b = self.number(depth)
         under = promoted(b.type)
         odd = made(f"({b.text} | 1)", under, lambda w: under.fit(b.value(w)) | 1, b)
         return self.quotient(self.number(depth), odd)
 
     def divided_by_any(self, depth: int) -> Number:
-        """Zero now and then, which is not seen when compiling."""
+        """Return a division by zero now and then, which the compiler cannot see."""
         b = self.read()
         if b.text not in {*self.scope.numbers, *(cell.text for cell in self.scope.cells)}:
             return self.divided(depth)
@@ -169,7 +182,7 @@ class Integers:
         return combined(a, self.random.choice("/%"), b)
 
     def wild(self, depth: int) -> Number:
-        """What is never mapped: a page from 0 on."""
+        """Return an address in the first page, which is never mapped."""
         type_ = self.random.choice(TYPES)
 
         def value(_: World) -> int:
@@ -179,7 +192,8 @@ class Integers:
         return Number(f"(*({type_.name} *){address})", type_, value)
 
     def shifted(self, depth: int) -> Number:
-        """In 64 bits with the count modulo 64, then cut to the promoted left type (docs/d.md)."""
+        """Return a shift: in 64 bits with the count modulo 64, then cut to the promoted left type
+        (docs/d.md)."""
         a, count = self.number(depth), self.random.randrange(64)
         b = Number(str(count), INT, lambda _: count, constant=True)
         if self.chance(0.4):
@@ -234,7 +248,8 @@ class Integers:
 
     def chosen(self, depth: int) -> Number:
         c, a, b = self.number(depth), self.number(depth), self.number(depth)
-        # Two of one type are not promoted, unlike in C (libdtrace, dt_parser.c: dt_cook_op3).
+        # Two operands of one type are not promoted, unlike in C (libdtrace, dt_parser.c:
+        # dt_cook_op3).
         alike = (a.type.size, a.type.signed) == (b.type.size, b.type.signed)
         type_ = a.type if alike else common(a.type, b.type)
         taken = c.constant and (a if c.value(NOWHERE) else b).constant
@@ -244,14 +259,14 @@ class Integers:
         )  # fmt: skip
 
     def of_size(self, depth: int) -> Number:
-        """sizeof of an expression is of its type, and does not evaluate it."""
+        """Return sizeof of an expression: the size of its type, without evaluation."""
         a = self.leaf(depth)
         if a.width:  # sizeof of a bit-field is an error
             return a
         return Number(f"sizeof ({a.text})", ULONG, lambda _: a.type.size, constant=True)
 
     def swapped(self, depth: int) -> Number:
-        """htonl() and its like, on machines whose low byte is first."""
+        """Return a call of htonl() or the like, for machines whose low byte is first."""
         a = self.number(depth)
         name, type_ = self.random.choice(list(_ORDERS.items()))
 
@@ -262,7 +277,7 @@ class Integers:
         return Number(f"{name}({a.text})", type_, value)
 
     def of_text(self, depth: int) -> Number:
-        """An integer made of strings."""
+        """Return an integer computed from strings."""
         a, b = self.string(min(depth, 1)), self.string(0)
         kind = self.random.randrange(6)
         if kind == 0:

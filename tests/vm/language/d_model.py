@@ -1,10 +1,10 @@
-"""What a D program has while the evaluator runs it: types, variables, faults, and printf.
+"""State of a D program while the evaluator runs it: types, variables, faults, and printf.
 
 Written from the language's definition, not from kinst: integer promotions and the usual arithmetic
 conversions are C99's (6.3.1), layouts of structures those of the x86-64 ABI (3.1.2, the same on
-arm64 and riscv64), conversions of printf those of C99 7.19.6.1 with the argument's own size, as the
-Dynamic Tracing Guide's "Output Formatting" tells; as in libdtrace a precision of 0 is none, and of
-the flags 0 and - the later one counts.
+arm64 and riscv64), conversions of printf those of C99 7.19.6.1 with the argument's own size, as
+the Dynamic Tracing Guide's "Output Formatting" says.  As in libdtrace, a precision of 0 is none,
+and of the flags 0 and - the later one counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ BADADDR, ILLOP, DIVZERO, NOSCRATCH = 1, 3, 4, 5  # DTRACEFLT_...: the Guide's "E
 
 
 class FaultError(Exception):
-    """What fires dtrace:::ERROR and ends the clause; kind: DTRACEFLT_..."""
+    """A fault, which fires dtrace:::ERROR and ends the clause; `kind` is a DTRACEFLT_...
+    constant."""
 
     def __init__(self, kind: int) -> None:
         super().__init__(kind)
@@ -55,7 +56,7 @@ def promoted(type_: Type) -> Type:
 
 
 def common(a: Type, b: Type) -> Type:
-    """The usual arithmetic conversions."""
+    """Return the common type of the usual arithmetic conversions."""
     a, b = promoted(a), promoted(b)
     if a.size != b.size:
         return a if a.size > b.size else b
@@ -67,14 +68,14 @@ Value = int | bytes | None  # None: a string that is NULL
 
 @dataclass
 class World:
-    """What there is while programs run: all of a script's, in their order."""
+    """State while the programs of a script run, in their order."""
 
     values: dict[str, Value] = field(default_factory=dict)
     arrays: dict[str, dict[tuple[Value, ...], Value]] = field(default_factory=dict)
     memory: dict[str, bytearray] = field(default_factory=dict)  # of one clause, by pointer
     aggregations: dict[str, dict[tuple[Value, ...], list[int]]] = field(default_factory=dict)
-    tokens: tuple[bytes, int] | None = None  # strtok()'s string and place
-    pending: list[str] = field(default_factory=list)  # recorded, and lost if the clause faults
+    tokens: tuple[bytes, int] | None = None  # strtok()'s string and position
+    pending: list[str] = field(default_factory=list)  # records, which are lost if the clause faults
     lines: list[str] = field(default_factory=list)
 
     def commit(self) -> None:
@@ -82,7 +83,7 @@ class World:
         self.pending.clear()
 
     def fire(self) -> None:
-        """Another firing of the probe: this-> is as new."""
+        """Begin another firing of the probe, with a new this->."""
         for name in [name for name in self.values if name.startswith("this->")]:
             del self.values[name]
         self.tokens = None
@@ -90,18 +91,18 @@ class World:
 
 @dataclass(frozen=True)
 class Number:
-    """An integer expression: as D, its type, its value."""
+    """An integer expression: its D text, its type, its value."""
 
     text: str
     type: Type
     value: Callable[[World], int]
-    # The bits that promotion looks at: of a bit-field fewer than its type's.
+    # The bits that promotion looks at: a bit-field has fewer than its type.
     width: int = 0
     constant: bool = False
 
     @property
     def plain(self) -> Number:
-        """With the type that C gives it in an expression (6.3.1.1)."""
+        """Return the number with the type that C gives it in an expression (6.3.1.1)."""
         if not self.width:
             return self
         fits = self.width < 32 or (self.width == 32 and self.type.signed)
@@ -110,14 +111,14 @@ class Number:
 
 @dataclass(frozen=True)
 class Text:
-    """A string expression; its value is None where it is NULL."""
+    """A string expression; its value is None for NULL."""
 
     text: str
     value: Callable[[World], bytes | None]
 
 
 def there(value: Value) -> bytes:
-    """A string that is read: NULL cannot be."""
+    """Return the string for reading; NULL faults."""
     if value is None:
         raise FaultError(BADADDR)
     assert isinstance(value, bytes)
@@ -152,7 +153,7 @@ class Conversion:
 
     @property
     def _pads(self) -> str:
-        """- or 0: the later one."""
+        """Return the flag that counts, - or 0: the later one."""
         found = [f for f in self.flags if f in "-0"]
         return found[-1] if found else ""
 
@@ -162,8 +163,11 @@ class Conversion:
         return value.ljust(self.width) if self._pads == "-" else value.rjust(self.width)
 
     def of_number(self, type_: Type, value: int) -> str:
-        """%d of what is unsigned is %u, as libdtrace does it; the others print the bits that the
-        argument's type has."""
+        """Return an integer as printf shows it.
+
+        %d of an unsigned value is %u, as in libdtrace; other conversions print the bits of the
+        argument's type.
+        """
         signed = self.letter in "di" and type_.signed
         if self.letter == "c":
             return self.of_text(chr(value & 0xFF))
@@ -187,7 +191,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Leaf:
-    """An integer somewhere in a structure: `.a[1].b`, where its bits begin, how many they are."""
+    """An integer somewhere in a structure: its path (`.a[1].b`), first bit, and number of bits."""
 
     path: str
     type: Type
@@ -200,7 +204,7 @@ class Leaf:
         return cut(whole, self.bits, self.type.signed)
 
     def write(self, memory: bytearray, at: int, value: int) -> int:
-        """What is in it then."""
+        """Store a value, and return what the member holds then."""
         place, mask = 8 * at + self.bit, (1 << self.bits) - 1
         whole = int.from_bytes(memory, "little")
         whole = whole & ~(mask << place) | (value & mask) << place
@@ -210,7 +214,11 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Struct:
-    """A structure or union of the program.  tops: member and the byte it begins at."""
+    """A structure or union of the program.
+
+    Attributes:
+        tops: each member and the byte at which it begins.
+    """
 
     name: str
     text: str

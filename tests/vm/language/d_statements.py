@@ -1,4 +1,4 @@
-"""Statements of D made at random: what they are as text, and what they do to a World."""
+"""Statements of D made at random: their text, and their effect on a World."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ class Statement:
 
 
 class Statements(Texts):
-    """Programs' parts.  at: the program's number, which its variables' names have."""
+    """Makes parts of programs.
+
+    Attributes:
+        at: the program's number, which is in the names of its variables.
+    """
 
     at = 0
     serial = 0
@@ -53,7 +57,7 @@ class Statements(Texts):
     # Assignments
 
     def assign(self) -> Statement:
-        """A first assignment, or another one; without a cast the first gives the type."""
+        """Make a first assignment, or another one; without a cast the first sets the type."""
         value = self.number(2)
         names = self.scope.numbers
         if names and self.chance(0.3):
@@ -86,7 +90,8 @@ class Statements(Texts):
         return Statement(f"{name} = {value.text};", do)
 
     def lvalue(self) -> tuple[str, Type, int, Callable[[World], int], Callable[[World, int], int]]:
-        """text, type, bits (0: all), read, write (gives what is in it then)."""
+        """Return text, type, bits (0: all), read, and write, which returns the value that is
+        stored."""
         if self.scope.cells and (not self.scope.numbers or self.chance(0.5)):
             cell = self.random.choice(self.scope.cells)
             return cell.text, cell.type, cell.width, cell.value, self.scope.stores[cell.text]
@@ -129,7 +134,7 @@ class Statements(Texts):
         self, text: str, type_: Type, width: int, read: Callable[[World], int],
         write: Callable[[World, int], int],
     ) -> Statement:  # fmt: skip
-        """++ and --, before and behind, alone or as a value."""
+        """Make ++ and --, before and after a variable, as a statement or as a value."""
         by, before = self.random.choice((1, -1)), self.chance(0.5)
         sign = "++" if by > 0 else "--"
         step = f"{sign}{text}" if before else f"{text}{sign}"
@@ -148,7 +153,8 @@ class Statements(Texts):
     # Associative arrays
 
     def array(self) -> list[Statement]:
-        """An array with a tuple of keys: some elements stored, one of them read as a cell."""
+        """Make an array with a tuple of keys: some elements are stored, one of them is read as a
+        cell."""
         name = self.name(self.random.choice(("a", "self->a")))
         strings = [self.chance(0.4) for _ in range(self.random.randrange(1, 4))]
         kinds = [self.random.choice(TYPES) for _ in strings]
@@ -193,7 +199,7 @@ class Statements(Texts):
     def remember(
         self, cell: str, name: str, keys: Callable[[World], tuple[Value, ...]], type_: Type
     ) -> None:
-        """An element that expressions may read and assign from here on."""
+        """Remember an element that later expressions may read and assign."""
 
         def read(w: World) -> int:
             return w.arrays.get(name, {}).get(keys(w)) or 0  # type: ignore[return-value]
@@ -207,7 +213,7 @@ class Statements(Texts):
         self.scope.stores[cell] = write
 
     def declared_array(self) -> list[Statement]:
-        """An array of a fixed size, declared before the programs; nothing stored yet is 0."""
+        """Declare an array of a fixed size before the programs; elements not yet stored are 0."""
         name, type_ = self.name("c"), self.random.choice(TYPES)
         count = self.random.choice((1, 2, 4, 8, 32))
         self.declarations.append(f"{type_.name} {name}[{count}];")
@@ -226,7 +232,7 @@ class Statements(Texts):
         return made
 
     def place(self, count: int) -> Number:
-        """An index into an array of so many elements, a power of two."""
+        """Return an index into an array whose length is a power of two."""
         if self.chance(0.5):
             n = self.random.randrange(count)
             return Number(str(n), INT, lambda _: n)
@@ -236,7 +242,7 @@ class Statements(Texts):
     # Memory
 
     def memory(self) -> list[Statement]:
-        """A clause's own memory as an array of structures, every byte of it filled."""
+        """Make the clause's own memory into an array of structures, and fill every byte of it."""
         struct = self.random.choice(self.structs)
         pointer, count = self.name("this->p"), self.random.randrange(1, 3)
         words = -(-count * struct.size // 8)
@@ -272,7 +278,7 @@ class Statements(Texts):
         self.scope.stores[cell.text] = lambda w, v: leaf.write(w.memory[pointer], at, v)
 
     def copied(self, pointer: str, size: int, count: int, name: str) -> Statement:
-        """Bytes of the memory to more memory, or one structure over another."""
+        """Copy bytes of the memory to more memory, or one structure over another."""
         if count > 1 and self.chance(0.5):
 
             def over(w: World) -> None:
@@ -298,10 +304,10 @@ class Statements(Texts):
 
         return Statement(f"((char *){pointer})[{self.random.choice((20000, 1 << 30))}] = 1;", do)
 
-    # What is shown
+    # Output
 
     def show(self) -> Statement:
-        """A printf of one to three values by conversions of every kind."""
+        """Make a printf of one to three values by conversions of every kind."""
         words: list[str] = []
         makers: list[Callable[[World], str]] = []
         formats: list[str] = []
@@ -347,7 +353,7 @@ class Statements(Texts):
         )  # fmt: skip
 
     def token(self) -> list[Statement]:
-        """strtok() of a string, and on in it."""
+        """Make strtok() calls for a string: the first, and later ones that continue in it."""
         text, delimiters = self.string(1), self.random.choice(("/", ".", "b ", "/.", "x"))
         made = []
         for k in range(self.random.randrange(1, 4)):
@@ -382,13 +388,16 @@ class Statements(Texts):
         return do
 
     def address(self) -> list[Statement]:
-        """An address of IPv4 or IPv6 as text."""
+        """Make an address of IPv4 or IPv6 as text."""
         return self.address6() if self.chance(0.5) else self.address4()
 
     def address6(self) -> list[Statement]:
-        """inet_ntoa6() of an address in the clause's own memory: RFC 1884, 2.2: in the second form,
-        with the first of the longest rows of zeros left out, or, where an IPv4 address is in it,
-        in the third."""
+        """Make inet_ntoa6() of an address in the clause's own memory, with its text by RFC 1884,
+        2.2.
+
+        The text is in the second form, without the first of the longest rows of zeros, or, if an
+        IPv4 address is in it, in the third form.
+        """
         name, at = self.name("this->i"), self.at
         if self.chance(0.2):
             raw = bytes(10) + b"\xff\xff" + self.random.randbytes(4)
@@ -396,7 +405,7 @@ class Statements(Texts):
         else:
             groups = [self.random.choice((0x1, 0xAB, 0xC00, 0xFFFF)) for _ in range(8)]
             for first in self.random.sample(range(1, 6), self.random.randrange(3)):
-                groups[first : first + 2] = [0, 0]  # never one zero alone
+                groups[first : first + 2] = [0, 0]  # never a single zero
             raw = b"".join(group.to_bytes(2, "big") for group in groups)
             shown = ipaddress.IPv6Address(raw).compressed
         words = [int.from_bytes(raw[at : at + 8], "little") for at in (0, 8)]
@@ -410,7 +419,8 @@ class Statements(Texts):
                           f'printf("{at} %s\\n", {call});', do)]  # fmt: skip
 
     def address4(self) -> list[Statement]:
-        """inet_ntoa() of an address in the clause's own memory; low byte first, as it is there."""
+        """Make inet_ntoa() of an address in the clause's own memory; low byte first, as in
+        memory."""
         n, name, at = self.random.getrandbits(32), self.name("this->i"), self.at
         dots = ".".join(str(byte) for byte in n.to_bytes(4, "little"))
         call = self.random.choice((f"inet_ntoa({name})", f"inet_ntop(AF_INET, {name})"))

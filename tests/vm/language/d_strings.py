@@ -1,5 +1,7 @@
-"""The string subroutines of D in Python, as the Dynamic Tracing Guide's "Actions and Subroutines"
-tells them; where it refers to Perl or to C's library, as those do."""
+"""The string subroutines of D in Python, by the Dynamic Tracing Guide's "Actions and Subroutines".
+
+Where the Guide refers to Perl or to C's library, these functions do the same as those.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,13 @@ def join(a: bytes, b: bytes) -> bytes:
 
 
 def substr(s: bytes, index: int, length: int | None) -> bytes:
-    """A negative index counts from the end, a negative length leaves so many characters at the
-    end; what lies before the string is cut off.  From before the string with a length that does
-    not reach into it, as no negative one does, there is nothing (illumos, dtrace.c: the
-    subroutine substr)."""
+    """Return a substring.
+
+    A negative index counts from the end, and a negative length leaves so many characters at the
+    end. Characters before the string are cut off.  If the index is before the string and the
+    length does not reach into it, as no negative length does, the result is empty (illumos,
+    dtrace.c: the subroutine substr).
+    """
     size = len(s)
     if index < 0:
         index += size
@@ -40,7 +45,7 @@ def index_of(s: bytes, t: bytes, start: int | None) -> int:
 
 
 def rindex_of(s: bytes, t: bytes, start: int | None) -> int:
-    """start: the last place where it may begin."""
+    """Return the last index of a part; `start` is the last position at which it may begin."""
     if start is None:
         return s.rfind(t)
     if start < 0:
@@ -49,13 +54,16 @@ def rindex_of(s: bytes, t: bytes, start: int | None) -> int:
 
 
 def rest(s: bytes, at: int) -> bytes | None:
-    """What strchr(), strrchr() and strstr() give: NULL where nothing was found."""
+    """Return the result of strchr(), strrchr() and strstr(): NULL if nothing was found."""
     return None if at < 0 else s[at:]
 
 
 def strtok(world: World, s: bytes | None, delimiters: bytes) -> bytes | None:
-    """s: NULL, as a constant or not, goes on in the string of the last call; without one in this
-    firing the address 0 is read."""
+    """Return the next token.
+
+    If `s` is NULL, constant or not, continue in the string of the last call; without such a call
+    in this firing, address 0 is read.
+    """
     if s is not None:
         world.tokens = (s, 0)
     if world.tokens is None:
@@ -74,7 +82,8 @@ def strtok(world: World, s: bytes | None, delimiters: bytes) -> bytes | None:
 
 
 def lltostr(value: int, base: int) -> bytes:
-    """Base 10 has a sign, the others are of the 64 bits; 8 and 16 have C's prefix (0: 0, 0x0)."""
+    """Return a number as text: base 10 is signed, others use the 64 bits; 8 and 16 have C's prefix
+    (0: 0, 0x0)."""
     value = LONG.fit(value)
     rest_ = abs(value) if base == 10 else value & (1 << 64) - 1
     found = ""
@@ -87,7 +96,7 @@ def lltostr(value: int, base: int) -> bytes:
 
 
 def strtoll(s: bytes, base: int) -> int:
-    """C's strtoll() of digits that fit."""
+    """Compute C's strtoll() of digits that fit."""
     text = s.decode().lstrip(" \t\n")
     sign = -1 if text.startswith("-") else 1
     text = text.lstrip("+-") if text[:1] in ("+", "-") and text[1:2] not in ("+", "-") else text
@@ -103,14 +112,14 @@ def strtoll(s: bytes, base: int) -> int:
 
 
 def basename(s: bytes) -> bytes:
-    """POSIX basename(1)."""
+    """Compute POSIX basename(1)."""
     if not s:
         return b"."
     return s.rstrip(b"/").rpartition(b"/")[2] or b"/"
 
 
 def dirname(s: bytes) -> bytes:
-    """POSIX dirname(1)."""
+    """Compute POSIX dirname(1)."""
     if s and not s.strip(b"/"):
         return b"/"
     head, slash, _ = s.rstrip(b"/").rpartition(b"/")
@@ -120,7 +129,7 @@ def dirname(s: bytes) -> bytes:
 
 
 def cleanpath(s: bytes) -> bytes:
-    """Of a path from the root whose last part is a name."""
+    """Clean an absolute path whose last part is a name."""
     parts: list[bytes] = []
     for part in s.split(b"/"):
         if part == b"..":

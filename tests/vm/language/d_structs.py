@@ -1,6 +1,8 @@
-"""Structures and unions declared at random, laid out by the rules of the System V ABI (x86-64
-psABI 3.1.2): a member at the next multiple of its alignment; a bit-field in the next bits, unless
-it would then lie across a boundary of its type; the whole as aligned as its strictest member."""
+"""Structures and unions declared at random, laid out by the System V ABI (x86-64 psABI 3.1.2).
+
+A member is at the next multiple of its alignment.  A bit-field is in the next bits, unless it
+would cross a boundary of its type.  The whole is as aligned as its strictest member.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class _Layout:
         self.lines: list[str] = []
 
     def place(self, bits: int, align: int) -> int:
-        """The first bit of a member that begins at a multiple of `align` bytes."""
+        """Return the first bit of a member that begins at a multiple of `align` bytes."""
         at = 0 if self.union else _up(self.bit, 8 * align)
         return self._take(at, bits, align)
 
@@ -69,7 +71,7 @@ class _Layout:
             self.leaves.append(replace(leaf, path=f".{name}{leaf.path}", bit=at + leaf.bit))
 
     def anonymous(self, other: _Layout) -> None:
-        """Its members are this one's (C11 6.7.2.1)."""
+        """Add an anonymous structure, whose members are this one's (C11 6.7.2.1)."""
         size = _up(other.bits, 8 * other.align)
         at = self.place(size, other.align)
         kind = "union" if other.union else "struct"
@@ -97,7 +99,7 @@ def _fill(chance: random.Random, layout: _Layout, prefix: str, before: list[Stru
 
 
 def structs(chance: random.Random, count: int) -> list[Struct]:
-    """Later ones may hold earlier ones."""
+    """Return structures, of which later ones may contain earlier ones."""
     found: list[Struct] = []
     for number in range(count):
         layout = _Layout(False)

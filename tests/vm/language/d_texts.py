@@ -15,7 +15,7 @@ _OF_ONE: dict[str, Callable[[bytes], bytes]] = {
 
 
 class Texts(Integers):
-    """Adds string() to integer expressions."""
+    """String expressions, in addition to integer expressions."""
 
     def quoted(self, least: int = 1, letters: str = LETTERS) -> Text:
         text = "".join(self.random.choices(letters, k=self.random.randrange(least, 9)))
@@ -79,7 +79,7 @@ class Texts(Integers):
         return Text(f'cleanpath("{path}")', lambda _: cleanpath(path.encode()))
 
     def found(self, depth: int) -> Text:
-        """What is NULL where nothing is found."""
+        """Return a search, which is NULL if nothing is found."""
         a = self.string(depth)
         if self.chance(0.4):
             b = self.quoted(0, "abc/")

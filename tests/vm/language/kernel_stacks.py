@@ -1,9 +1,9 @@
 """The kernel's own stacks at kprobes, beside kinst's at the same hits.
 
-The guest's script sets kprobe events up after kinst has planted.  Their stacktrace triggers record
-the first hits of the traced program; the events themselves stay off, so that the trace holds
-nothing but stacks.  Which kprobe a stack is of shows in its first frame behind the breakpoint's
-handler: the address that was interrupted, one byte behind the kprobe.
+The guest's script sets kprobe events after kinst has planted.  Their stacktrace triggers record
+the first hits of the traced program; the events themselves stay off, so that the trace holds only
+stacks.  The first frame after the breakpoint's handler tells which kprobe a stack belongs to: it
+is the interrupted address, one byte after the kprobe.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from pathlib import Path
 from tests.vm.command import ALONE, Result, Row, guest_script, kinst
 from tests.vm.language.machine_code import pairs, reaches
 
-HITS = 3  # that the kernel records of each site
+HITS = 3  # stacks that the kernel records at each site
 FRAMES = 60
 Stack = tuple[int, ...]
-# By kinst's names, of which several functions may have the same: where each frame may be.
+# Addresses of each frame, by kinst's names: several functions may have the same name.
 Named = tuple[frozenset[int], ...]
 Pair = tuple[Row, Row]  # kinst's site, and the kprobe's
 
 
 def choose_pairs(rows: Sequence[Row], sites: Sequence[Row]) -> list[Pair]:
-    """Of these sites of one function, in this order, those for which there is a place for a
-    kprobe: a jump's own instruction; for a trap one before it in the same straight line, which
-    runs exactly as often.
+    """Return those of these sites of one function, in this order, that have a place for a kprobe.
 
-    Not at offset 0: a kprobe there is turned into an ftrace one, which finds the nop gone.  Not
-    on one byte: the kernel unwinds from one byte behind the kprobe, and if that is the next
-    instruction, behind a push, it looks for the frames in the wrong place.
+    The place is the instruction of a jump; for a trap it is an instruction before it in the same
+    straight line, which runs exactly as often.
+
+    Offset 0 is left out: a kprobe there becomes an ftrace probe, which finds the nop overwritten.
+    So are instructions of one byte: the kernel unwinds from one byte after the kprobe, and if that
+    is the next instruction, after a push, it looks for the frames in the wrong place.
     """
     before = {b.offset: a for a, b in pairs(rows)}
     chosen: list[Pair] = []
@@ -56,7 +57,7 @@ def choose_pairs(rows: Sequence[Row], sites: Sequence[Row]) -> list[Pair]:
 def draw(
     functions: Mapping[str, Sequence[Row]], hit: set[tuple[str, int]], wanted: int, seed: int
 ) -> list[Pair]:
-    """That many pairs, at sites that the program reaches, from all functions at random."""
+    """Return random pairs from all functions, at sites that the program reaches."""
     chance = random.Random(seed)
     found: list[Pair] = []
     for rows in functions.values():
@@ -68,7 +69,7 @@ def draw(
 
 
 def kallsyms(text: str) -> dict[str, set[int]]:
-    """Addresses by name, from /proc/kallsyms."""
+    """Return addresses by name, from /proc/kallsyms."""
     found: dict[str, set[int]] = defaultdict(set)
     for address, name in re.findall(r"^([0-9a-f]{16}) \w (\S+)$", text, re.M):
         found[name].add(int(address, 16))
@@ -76,7 +77,7 @@ def kallsyms(text: str) -> dict[str, set[int]]:
 
 
 def stacks_of_kernel(trace: str) -> dict[tuple[int, int], list[Stack]]:
-    """Stacks in order, by interrupted address and thread (options sym-addr)."""
+    """Return stacks in order, by interrupted address and thread (options sym-addr)."""
     found: dict[tuple[int, int], list[Stack]] = defaultdict(list)
     thread, frames, trapped = 0, [], False
     for line in [*trace.splitlines(), "end"]:
@@ -94,7 +95,7 @@ def stacks_of_kernel(trace: str) -> dict[tuple[int, int], list[Stack]]:
 
 
 def stacks_of_kinst(out: str, symbols: dict[str, set[int]]) -> dict[tuple[str, int], list[Named]]:
-    """Stacks in order, by the probe's function+offset and thread."""
+    """Return stacks in order, by the probe's function+offset and thread."""
     found: dict[tuple[str, int], list[tuple[int, Named]]] = defaultdict(list)
     pattern = r"^at (\S+) (\d+) (\d+)\n((?: +.*\n)*)"
     for name, thread, time, text in re.findall(pattern, out, re.M):
@@ -106,7 +107,7 @@ def stacks_of_kinst(out: str, symbols: dict[str, set[int]]) -> dict[tuple[str, i
             inside = int(offset or "0", 16)
             frames.append(frozenset(start + inside for start in symbols.get(function, ())))
         found[name, int(thread)].append((int(time), tuple(frames)))
-    # A thread may have changed its CPU, and each CPU's records come on their own.
+    # A thread may have changed its CPU, and each CPU's records are separate.
     return {
         key: [stack for _, stack in sorted(rows, key=lambda row: row[0])]
         for key, rows in found.items()
@@ -119,10 +120,16 @@ def same(named: Named, stack: Stack) -> bool:
 
 @dataclass(frozen=True)
 class Compared:
-    """sites: at which stacks were compared.  ways: how those are planted.  refused: at which
-    the kernel took no kprobe.  missed: at which it says that it missed hits (a kprobe within
-    another one's handler), and so has others than the first ones; not compared.
-    differences: (site, thread, number of the hit, ours, theirs)."""
+    """Outcome of a comparison.
+
+    Attributes:
+        sites: sites at which stacks were compared.
+        ways: how these sites are planted.
+        refused: sites at which the kernel accepted no kprobe.
+        missed: sites at which the kernel reports missed hits (a kprobe within another one's
+            handler). There it has other hits than the first ones, and they are not compared.
+        differences: (site, thread, number of the hit, ours, theirs).
+    """
 
     sites: int
     stacks: int

@@ -1,4 +1,4 @@
-"""A guest that gdb stops, with kinst's view of local variables beside gdb's."""
+"""A guest that gdb stops, with kinst's values of local variables beside gdb's."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ MARKER = "begin_new_exec"  # each round of the workload starts programs
 ROUNDS = 12
 BATCH = 250
 GUESTS = 3
-# gdb talks to a program's standard streams; these two carry them to QEMU's socket.
+# gdb talks to a program's standard streams; these two connect them to QEMU's socket.
 _BRIDGE = "cat <&{0} & exec cat >&{0}"
-# As gdb names them.
+# Names as in gdb.
 _ARCHITECTURES = {"amd64": "i386:x86-64", "arm64": "aarch64", "riscv64": "riscv:rv64"}
 
 
 class GuestLostError(Exception):
-    """The kernel died under gdb, and QEMU ended.  Seen twice in some 300 guests (a panic in an
-    interrupt); nothing of kinst's is in those, so that others take their place."""
+    """The kernel died under gdb, and QEMU ended.
+
+    Seen twice in some 300 guests (a panic in an interrupt).  Nothing of kinst is in those guests,
+    so others replace them.
+    """
 
 
 @contextmanager
@@ -73,7 +76,7 @@ def gdb_in_guest(kernel: Prepared, workload: Path, seconds: int, isa: str) -> It
 
 
 class KinstLocals:
-    """kinst's own answers about the kernel as linked (nokaslr: as running)."""
+    """kinst's answers about the kernel as linked (nokaslr: as running)."""
 
     def __init__(self, kernel: Prepared, name: str = "amd64") -> None:
         self.elf = open_elf(kernel.debug)
@@ -87,7 +90,8 @@ class KinstLocals:
         self._cfa = cache(self._cfa_at)
 
     def _cfa_at(self, address: int) -> str | None:
-        """As the kernel unwinds: by ORC where it has that, else by its call frame information."""
+        """Return the canonical frame address as the kernel unwinds: by ORC if it has it, else by
+        its call frame information."""
         orc = self._orc.rule(address) if self._orc else None
         if orc is not None:
             return f"(regs[{orc.register}] + {orc.offset})"
@@ -110,7 +114,7 @@ def compare(
     say: Callable[[str], None],
     isa: str = "amd64",
 ) -> list[Pair]:
-    """`count` pairs that the workload reached, drawn at random from those functions."""
+    """Compare `count` randomly drawn pairs of those functions that the workload reached."""
     chance = random.Random(seed)
     kinst = KinstLocals(kernel, isa)
     done: list[Pair] = []
@@ -119,7 +123,7 @@ def compare(
         try:
             with gdb_in_guest(kernel, workload, 100_000, isa) as gdb:
                 if not pairs:
-                    # A CPU of riscv64 that runs the program shows gdb nothing of the kernel.
+                    # If a CPU of riscv64 is executing the program, gdb sees nothing of the kernel.
                     gdb("gdb", f"thbreak *{kinst.elf.address(MARKER):#x}")
                     gdb("gdb", "continue")
                     pairs = _drawn(gdb, kinst, functions, count, chance)
@@ -134,7 +138,7 @@ def compare(
 def _drawn(
     gdb: Gdb, kinst: KinstLocals, functions: Sequence[str], count: int, chance: random.Random
 ) -> list[Pair]:
-    """All the pairs of functions drawn at random, in an order drawn at random."""
+    """Return all pairs of randomly drawn functions, in random order."""
     chosen = sorted(chance.sample(list(functions), min(len(functions), max(40, count // 5))))
     pairs = [pair for function in chosen for pair in _pairs_of(gdb, kinst, function)]
     chance.shuffle(pairs)
@@ -152,9 +156,12 @@ def _take(gdb: Gdb, kinst: KinstLocals, pairs: list[Pair], done: list[Pair], cou
 
 
 def _pairs_of(gdb: Gdb, kinst: KinstLocals, function: str) -> list[Pair]:
-    """Those at instructions that the file has too.  What Linux patches in at boot (pushf; pop in
-    place of a call) moves the stack pointer unknown to gdb, whose call frame information is of
-    the file's code: at such a pop it is wrong by a word; kinst's ORC has those."""
+    """Return the pairs at instructions that are also in the file.
+
+    Instructions that Linux patches in at boot (pushf; pop in place of a call) move the stack
+    pointer, but gdb's call frame information is for the file's code: at such a pop gdb is wrong by
+    a word. kinst's ORC knows these instructions.
+    """
     symbols = kinst.elf.symbols
     (at,) = symbols.indexes(function)
     low, size = int(symbols.address[at]), int(symbols.size[at])

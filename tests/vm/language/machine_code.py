@@ -1,4 +1,4 @@
-"""What the tests must know of machine code, taken from the bytes by capstone, not from kinst."""
+"""Facts about machine code that tests need, decoded by capstone, not by kinst."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ _LEAVING = (
 
 
 def _decoded(row: Row) -> capstone.CsInsn:
-    """One instruction, its address being its offset in the function."""
+    """Return one instruction, whose address is its offset in the function."""
     (found,) = _DECODER.disasm(row.code, row.offset, 1)
     return found
 
 
 def leaves(row: Row) -> bool:
-    """Whether control may go elsewhere than to the next instruction."""
+    """Return whether control may go elsewhere than to the next instruction."""
     return any(_decoded(row).group(group) for group in _LEAVING)
 
 
 def branch_targets(rows: Sequence[Row]) -> set[int]:
-    """Offsets in a function that its own branches go to.  This kernel is built with retpolines
-    and so without jump tables: there are no others."""
+    """Return the offsets in a function that its own branches go to.
+
+    This kernel is built with retpolines and so without jump tables: there are no others.
+    """
     found = set()
     for row in rows:
         one = _decoded(row)
@@ -41,13 +43,16 @@ def branch_targets(rows: Sequence[Row]) -> set[int]:
 
 
 def only_compares(row: Row) -> bool:
-    """It changes no register but the flags."""
+    """Return whether an instruction changes no register but the flags."""
     return _decoded(row).mnemonic in ("test", "cmp")
 
 
 def entry_line(rows: Sequence[Row]) -> list[Row]:
-    """The instructions that run exactly once for each call, whatever it does: from the entry
-    up to and with the first that may go elsewhere, as long as no loop comes back to them."""
+    """Return the instructions that run exactly once for each call, in any case.
+
+    They are those from the entry to the first that may go elsewhere, unless a loop comes back to
+    them.
+    """
     targets = branch_targets(rows)
     line: list[Row] = []
     for row in rows:
@@ -60,8 +65,10 @@ def entry_line(rows: Sequence[Row]) -> list[Row]:
 
 
 def pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """(before, after): neighbours of which one runs exactly as often as the other: `before`
-    only falls through, and nothing jumps to `after`."""
+    """Return neighbours (before, after) of which one runs exactly as often as the other.
+
+    `before` only falls through, and nothing jumps to `after`.
+    """
     targets = branch_targets(rows)
     return [
         (a, b)
@@ -71,16 +78,17 @@ def pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 
 def reaches(rows: Iterable[Row], planted: Iterable[Row], offset: int) -> bool:
-    """Whether the kernel, which decodes a function from its start before it takes a kprobe,
-    finds an instruction boundary at `offset` when kinst has planted some sites below it.
+    """Return whether the kernel finds an instruction boundary at `offset` while sites below are
+    planted.
 
-    It takes kinst's int3 for an instruction of one byte, and then the rest of what was there
-    before for the next ones; a jump is followed by int3s and causes no confusion.
+    Before it accepts a kprobe, the kernel decodes the function from its start.  It takes kinst's
+    int3 for an instruction of one byte, and then decodes the rest of the original instruction as
+    the next ones; a jump is followed by int3s and causes no confusion.
     """
     patched = {p.offset: p for p in planted}
     code = bytearray()
     for row in rows:
-        # Between instructions there are only the int3s that the kernel puts behind a ret.
+        # Between instructions there are only the int3s that the kernel has after a ret.
         code += b"\xcc" * (row.offset - len(code))
         assert row.offset == len(code)
         site = patched.get(row.offset)

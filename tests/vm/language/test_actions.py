@@ -15,8 +15,10 @@ READS = 20
 
 
 def test_probes_inside_the_unwinder(reads: Path) -> None:
-    """A trap at every instruction of functions that the unwinder goes through: nested firings
-    are dropped and counted, and the stack is what it is without them."""
+    """Plant a trap at every instruction of functions that the unwinder executes.
+
+    Nested firings are dropped and counted, and the stack is the same as without the traps.
+    """
     program = """
         kinst::stack_trace_save_regs:, kinst::unwind_next_frame:, kinst::__unwind_start:
         { trace(1); }
@@ -37,8 +39,10 @@ def test_probes_inside_the_unwinder(reads: Path) -> None:
 
 @pytest.mark.slow
 def test_stop_planted_stacks_are_the_same(read_path: dict[str, list[Row]], reads: Path) -> None:
-    """What kinst unwinds with the kernel's tables is what the kernel's unwinder finds; and
-    speculation, tracemem and the dynamic number of its bytes are the same in all ways."""
+    """kinst, with the kernel's tables, finds the same stack as the kernel's unwinder.
+
+    Speculation, tracemem and its dynamic number of bytes are the same in all ways of planting.
+    """
     program = """
         kinst::vfs_read:19, kinst::read_zero:8 /execname == "reads"/
         { stack(); trace(stackdepth); }

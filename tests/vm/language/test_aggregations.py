@@ -1,4 +1,5 @@
-"""Aggregations of what a program of known calls asks for, against Python's own arithmetic."""
+"""Aggregations of the sizes that a program asks for in known calls, against Python's own
+arithmetic."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ NAMES = ("quantize", "lquantize", "llquantize")
 
 
 def rows(text: str) -> dict[str, int]:
-    """The rows of a distribution that something is in: label without spaces, count."""
+    """Return the rows of a distribution that are not empty: label without spaces, count."""
     return {label.replace(" ", ""): int(count) for label, count in ROW.findall(text) if int(count)}
 
 
@@ -30,14 +31,15 @@ def spread(bucket: Callable[[int], str], values: Iterable[int]) -> dict[str, int
 
 
 def linear(value: int) -> str:
-    """lquantize(x, 1000, 4000, 500)"""
+    """Return the rows of lquantize(x, 1000, 4000, 500)."""
     if value < 1000:
         return "<1000"
     return ">=4000" if value >= 4000 else str(1000 + (value - 1000) // 500 * 500)
 
 
 def log_linear(value: int) -> str:
-    """llquantize(x, 10, 1, 2, 10): from 10 to 999, in steps of 10 and then of 100."""
+    """Return the rows of llquantize(x, 10, 1, 2, 10): from 10 to 999, in steps of 10 and then of
+    100."""
     if value < 10:
         return "<10"
     if value >= 1000:
@@ -50,7 +52,7 @@ def log_linear(value: int) -> str:
 def test_every_function_on_known_sizes(
     read_function: str, guest_program: Callable[[str], Path], way: str
 ) -> None:
-    """Two runs of the program, the second of which must not be seen: /pid == $target/."""
+    """The program runs twice; /pid == $target/ must exclude the second run."""
     program = f"""
         kinst::{read_function}:0 /pid == $target/
         {{

@@ -1,6 +1,8 @@
-"""The same D gives the same result wherever it runs: by the host in BEGIN and in a timer, at a
-stop-planted, a jump-planted and a trap-planted instruction of a running kernel, and in an evaluator
-in Python."""
+"""The same D gives the same result wherever it runs.
+
+It runs on the host in BEGIN and in a timer, at a stop-planted, a jump-planted and a trap-planted
+instruction of a running kernel, and in an evaluator in Python.
+"""
 
 from __future__ import annotations
 
@@ -17,33 +19,34 @@ from tests.vm.language.d_evaluator import Script, of_programs, script
 pytestmark = pytest.mark.vm
 
 OPTIONS = ("-q", "-x", "bufsize=8m", "-x", "dynvarsize=16m")
-# Each script fires twice: what it leaves in variables is there the second time.
+# Each script fires twice: values left in variables are there the second time.
 HOST = """
 BEGIN, tick-20ms { rounds++; }
 tick-20ms /rounds == 2/ { exit(0); }
 """
-# What is said of faults: the first ones, and how many more there were.
+# Messages about faults: the first ones, and how many more there were.
 FAULTS = re.compile(r"error on enabled probe|^kinst: \d+ more errors?\b")
 GUARD = 'execname == "reads"'
 
 
-FIXED = 4243  # of what `make test` runs: the same programs each time
+FIXED = 4243  # of those that `make test` runs: the same programs each time
 
 
 def seed_of_today(scripts: int) -> int:
-    """KINST_SEED repeats a run."""
+    """Return the seed; KINST_SEED repeats a run."""
     drawn = random.SystemRandom().randrange(1 << 32) if scripts > 1 else FIXED
     return int(os.environ.get("KINST_SEED") or drawn)
 
 
 def site(read_path: dict[str, list[Row]], way: str) -> Row:
-    """An instruction that every read(2) comes by: the first of its function that is planted so."""
+    """Return an instruction that every read(2) executes: the first of its function that is planted
+    this way."""
     rows = next(rows for name, rows in read_path.items() if name == "ksys_read")
     return next(row for row in rows if row.way == way)
 
 
 def differences(got: str, wanted: Script) -> list[str]:
-    """The programs that print something else than they must."""
+    """Return the programs whose output is not as expected."""
     found = of_programs(got.splitlines(), len(wanted.programs))
     return [
         f"{program.text('BEGIN')}\n  must print {lines}\n  prints     {own}"
@@ -53,12 +56,12 @@ def differences(got: str, wanted: Script) -> list[str]:
 
 
 def check(seed: int, count: int, reads: Path, sites: str, folder: Path) -> None:
-    """One script of so many programs, on the host and in two guests."""
+    """Check one script of so many programs, on the host and in two guests."""
     wanted = script(seed, count, firings=2)
     host, planted = folder / "host.d", folder / "planted.d"
     host.write_text("int rounds;\n" + wanted.text("BEGIN, tick-20ms", "rounds < 2") + HOST)
     planted.write_text(wanted.text(sites, GUARD))
-    # Beside each other: most of the time is spent compiling.
+    # In parallel: most of the time is spent compiling.
     started = {"host": Running(*OPTIONS, "-s", str(host), boots=False)}
     for name, words in (("jump and trap", ()), ("stop", ("-x", "plant=stop"))):
         started[name] = Running(

@@ -1,4 +1,4 @@
-"""Built-in variables in a running kernel, against what the guest itself says."""
+"""Built-in variables in a running kernel, against values that the guest itself prints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAYS = ["jump", "trap", pytest.param("stop", marks=pytest.mark.slow)]
 def test_who_runs(
     read_function: str, guest_program: Callable[[str], Path], way: str, tmp_path: Path
 ) -> None:
-    """Threads on both CPUs, of a user that is not root."""
+    """Threads run on both CPUs, as a user that is not root."""
     threads = guest_program("threads")
     script = guest_script(tmp_path, "who.sh", "threads 6 12345; echo script $$")
     program = f"""
@@ -84,8 +84,11 @@ def linked(prepared: Prepared, name: str) -> int:
 def test_addresses_and_callers_with_and_without_kaslr(
     prepared: Prepared, read_path: dict[str, list[Row]], reads: Path, tmp_path: Path, append: str
 ) -> None:
-    """rip at each of a function's instructions is its address as the kernel lists it; whoever
-    called it is in ksys_read, at every instruction, whatever the stack looks like there."""
+    """rip at each of a function's instructions is the instruction's address as the kernel lists
+    it.
+
+    The caller is in ksys_read, at every instruction, whatever the stack looks like there.
+    """
     rows = [row for row in read_path["vfs_read"] if not row.way.startswith("refused")]
     script = guest_script(
         tmp_path,
@@ -136,9 +139,11 @@ def test_addresses_and_callers_with_and_without_kaslr(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_clocks(read_function: str, guest_program: Callable[[str], Path], way: str) -> None:
-    """timestamp goes as the guest's monotonic clock goes, walltimestamp is its time of day,
-    vtimestamp stands still while the process sleeps.  A busy host is late now and then: most
-    of the moments must agree well, and all of them must be in order."""
+    """timestamp follows the guest's monotonic clock, walltimestamp is its time of day.
+
+    vtimestamp does not advance while the process sleeps.  A busy host is late now and then: most
+    of the moments must agree well, and all of them must be in order.
+    """
     moments = guest_program("moments")
     program = f"""
         kinst::{read_function}:0 /execname == "moments"/
@@ -154,13 +159,13 @@ def test_clocks(read_function: str, guest_program: Callable[[str], Path], way: s
     ours = [tuple(map(int, line.split())) for line in done.out.split("\n") if line.strip()]
     assert len(ours) == len(guest) == 20
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(ours))
-    # Where the machine is stopped, vtimestamp is what kinst thinks the time to be less what the
-    # guest knows: as exact as a busy host lets it be, and no more.
+    # If the machine is stopped at hits, vtimestamp is kinst's time less the guest's: only as exact
+    # as a busy host allows.
     assert way == "stop" or all(a[2] <= b[2] for a, b in pairwise(ours))
     apart = [o[0] - g[0] for o, g in zip(ours, guest, strict=True)]
     spans = [a - sorted(apart)[10] for a in apart]
-    # A stopped machine's clocks stand still for kinst only to within a stop, of some ms and on a
-    # busy host more: there each step from one moment to the next is looked at by itself.
+    # To kinst a stopped machine's clocks stop only to within a stop, some ms and on a busy host
+    # more: there each step from one moment to the next is checked by itself.
     if way == "stop":
         spans = [b - a for a, b in pairwise(apart)]
     near = 20_000_000 if way != "stop" else 400_000_000
@@ -181,8 +186,8 @@ def test_wild_pointers(
 ) -> None:
     """Each fires dtrace:::ERROR with the address, and the kernel does not notice.
 
-    Addresses: the first page, one that is not canonical, the user's half, and a kernel address
-    that nothing is mapped at (the last page of the address space's guard hole).
+    Addresses: the first page, one that is not canonical, one in the user's half, and an unmapped
+    kernel address (the last page of the address space's guard hole).
     """
     addresses = (0x123, 0x8000000000000000, 0xFFFF7FFFFFFFF000, 0xFFFFFFFFFFFFF000)
     clauses = "\n".join(
@@ -215,7 +220,7 @@ def test_wild_pointers(
         )
     }
     badaddr, divzero = 1, 4  # DTRACEFLT_*: Dynamic Tracing Guide, "ERROR Probe"
-    # The second action of each clause; 0 stands for a predicate.
+    # The second action of each clause; 0 is the predicate.
     expected = {(badaddr, 2, address): 100 for address in addresses}
     expected[badaddr, 0, 0x10] = 100
     divided = [e for e in errors if e[0] == divzero]
@@ -230,8 +235,10 @@ def test_wild_pointers(
 def test_kernel_data_through_pointers(
     prepared: Prepared, read_function: str, reads: Path, way: str
 ) -> None:
-    """linux_banner, at the address where it is linked (no KASLR), is what /proc/version says;
-    and the byte that read(2) has not written yet is what the program's memory had."""
+    """linux_banner, at the address where it is linked (no KASLR), is the text of /proc/version.
+
+    The byte that read(2) has not written yet has its previous value in the program's memory.
+    """
     at = linked(prepared, "linux_banner")
     words = ", ".join(f"*(uint64_t *){at + 8 * k:#x}" for k in range(4))
     odd = f"*(uint32_t *){at + 1:#x}, *(char *){at + 6:#x}, *(uint16_t *){at + 7:#x}"
@@ -255,8 +262,11 @@ def test_kernel_data_through_pointers(
 
 
 def test_errno_where_functions_return(tmp_path: Path) -> None:
-    """Of a system call (a long) and of a function that returns int, against what the guest's
-    programs were told; and never where the function is entered."""
+    """errno of a system call (a long) and of a function that returns int equal the programs'
+    errors.
+
+    At the entry of a function errno is never set.
+    """
     script = guest_script(
         tmp_path, "opens.sh", "cat /no/such; cat /etc/passwd; echo x > /proc/version; cat /dev"
     )

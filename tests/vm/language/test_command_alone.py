@@ -1,5 +1,7 @@
-"""-c traces the command and the kernel, not kinst's own processes in the guest: what a program
-does is counted, from its execve to its exit, and nothing else of a process of kinst's."""
+"""-c traces the command and the kernel, not kinst's own processes in the guest.
+
+A program is counted from its execve to its exit, and no process of kinst is counted.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def test_kinst_s_own_processes_are_there_on_request(reads: Path) -> None:
 
 
 def test_without_a_predicate_every_instruction_counts_the_command_alone(reads: Path) -> None:
-    """A count for each instruction of a function is one counter for each block of them."""
+    """One counter for each block counts each of a function's instructions."""
     program = "kinst::ksys_read: { @[probename] = count(); }"
     done = kinst("-qn", program, "-c", f"reads {READS}; reads {READS}", copy=[reads]).good()
     found = counts(done.out)
@@ -44,7 +46,7 @@ def test_without_a_predicate_every_instruction_counts_the_command_alone(reads: P
         # The held process becomes the command's shell, which makes a process for the program.
         ("__x64_sys_execve", {("sh",): 2}),
         ("do_exit", {("reads",): 1, ("sh",): 1}),
-        # The last function that a process runs.
+        # The last function that a process executes.
         ("do_task_dead", {("reads",): 1, ("sh",): 1}),
     ],
 )
@@ -72,7 +74,7 @@ def test_a_process_that_goes_on_without_its_first_thread(
 
 
 def test_only_the_command_and_its_descendants(reads: Path) -> None:
-    """The kernel's threads run meanwhile, which are seen without only=command."""
+    """The kernel's threads run meanwhile, and are counted without only=command."""
     program = "fbt::finish_task_switch*:return { @[execname] = count(); }"
     command = f"sleep 1; reads {READS} & wait"
     all_of_them = kinst("-qn", program, "-c", command, copy=[reads]).good()
@@ -91,7 +93,7 @@ def test_only_the_command_needs_one() -> None:
 
 
 def test_the_process_that_passes_output_on() -> None:
-    """Programs of the host write into a pipe, which a process of kinst's empties meanwhile."""
+    """Programs of the host write into a pipe, which a process of kinst empties meanwhile."""
     arguments = ("--root", "/", "-qn", BY_NAME, "-c", "echo 1; sleep 0.2; echo 2")
     done = kinst(*arguments).good()
     assert done.guest == "1\n2\n"

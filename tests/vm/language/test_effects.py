@@ -1,5 +1,8 @@
-"""What a D program loses and does, on a running kernel, all in one: speculations without room,
-keys without room, chill(), ftruncate(), and translations and structures of threads."""
+"""Losses and effects of a D program on a running kernel, all in one.
+
+Speculations without room, keys without room, chill(), ftruncate(), and translations and structures
+of threads.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ def test_losses_and_effects(reads: Path, tmp_path: Path) -> None:
     script.write_text(PROGRAM)
     done = kinst(
         "-q", "-w", "-x", "nspec=1", "-x", f"specsize={SPECSIZE}", "-x", "aggsize=16k",
-        # On one CPU: a speculation has its room, and its order, on each CPU.
+        # On one CPU, because a speculation has its room, and its order, on each CPU.
         "-s", str(script), "-c", f"taskset 1 reads {READS}", copy=[reads],
     ).good()  # fmt: skip
 
@@ -105,7 +108,7 @@ def test_losses_and_effects(reads: Path, tmp_path: Path) -> None:
     hits = number("hits")
     assert hits >= READS
     assert "emptied" not in done.out
-    # The only speculation there is was taken by the first call.
+    # The only speculation was taken by the first call.
     assert number("unavailable") == hits == lost("failed speculations?")
     said = [int(n) for n in re.findall(r"^said (\d+)$", done.out, re.M)]
     assert said == list(range(1, len(said) + 1)) and len(said) < SPECSIZE / 24

@@ -1,10 +1,11 @@
-"""The scripts in examples/, unchanged, each through the command on a kernel with a workload whose
-calls are counted (tests/programs/deeds.c): no errors, no drops, and what examples.cases beside
-expects, which was worked out from the workload's text.  And the command in each script's first
-lines, as a reader types it.
+"""The scripts in examples/, unchanged, each run by the command on a kernel with a known workload.
 
-`make test` runs those in COVERING; all of them are slow (about 8 seconds each), and so
-are those in PORTABLE on the other instruction sets.
+The workload's calls are counted (tests/programs/deeds.c).  A script prints no errors and no drops,
+and what examples.cases in this folder expects, which was worked out from the workload's text.  The
+command in each script's first lines is run too, as a reader types it.
+
+`make test` runs those in COVERING; all of them are slow (about 8 seconds each), as are those in
+PORTABLE on the other instruction sets.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ COVERING = {
     "stacks_of_writes", "table_with_header", "files_read", "syscall_arguments", "open_to_close",
     "preprocessed", "task_translator",
 }  # fmt: skip
-# That name no register, system call or function that only amd64's kernel has.
+# Scripts without registers, system calls or functions that only amd64's kernel has.
 PORTABLE = {
     "read_sizes", "failing_opens_in_detail", "path_of_an_unlink", "heat_map", "table_with_header",
     "files_read", "preprocessed", "task_translator", "written_text", "opensnoop",
@@ -38,7 +39,13 @@ PORTABLE = {
 
 @dataclass(frozen=True)
 class Example:
-    """options: before -s.  arguments: $1, $2, ...  found, not_found: expressions."""
+    """Expectations of a script.
+
+    Attributes:
+        options: before -s.
+        arguments: $1, $2, ...
+        found, not_found: expressions.
+    """
 
     name: str
     options: tuple[str, ...]
@@ -73,7 +80,7 @@ def run(example: Example, deeds: Path, *options: str) -> Result:
 
 
 def complaints(example: Example, done: Result) -> list[str]:
-    """What is wrong with a run of it."""
+    """Return what is wrong with a run of it."""
     wrong = [] if done.status == 0 else [f"status {done.status}"]
     wrong += [
         f"on stderr: {line}"
@@ -108,7 +115,7 @@ def test_other_instruction_sets(
     assert not wrong, "\n".join(wrong)
 
 
-# Commands of first lines that fail, which is what the scripts are about, and their status.
+# Commands of first lines that fail, because the scripts are about failures, and their status.
 FAILING = {
     "calls_and_their_results": 1,
     "exits": 7,
@@ -124,8 +131,10 @@ _HEADERS = re.compile(r"\s*$|CPU +ID|PROGRAM +READS| +PID +COMM|reads so far:$|f
 
 
 def tells(line: str) -> bool:
-    """Whether a line of an example's output says that something was traced: it is no header,
-    and if it has numbers, not all of them are 0."""
+    """Return whether a line of an example's output shows that something was traced.
+
+    Such a line is no header, and if it has numbers, not all of them are 0.
+    """
     numbers = re.findall(r"(?<![\w.])\d+", line)
     return not _HEADERS.match(line) and (not numbers or any(int(n) for n in numbers))
 

@@ -1,7 +1,7 @@
 """Inline functions and fbt in a running kernel.
 
-What is expected of inline functions comes from the index of debug information alone (where
-copies are) and from the kernel's own kprobe events (how often their entries run).
+Expectations for inline functions come from the index of debug information alone (the places of
+copies) and from the kernel's own kprobe events (how often their entries run).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def index(prepared: Prepared) -> Index:
 
 
 def tables(out: str) -> dict[tuple[str, ...], int]:
-    """Rows of printa("%s ... %@d\\n"): keys to counts."""
+    """Return rows of printa() with a format "%s ... %@d": counts by keys."""
     found: dict[tuple[str, ...], int] = {}
     for line in filter(None, out.splitlines()):
         *keys, count = line.split()
@@ -73,8 +73,10 @@ LOOKUP = """
 
 
 def expansions(done: Result, names: Sequence[str]) -> Iterator[tuple[str, list[tuple[str, int]]]]:
-    """What -d printed for `-n kinst::NAME:entry` of each name, in order: (caller, offset)s; only
-    of names that have no code of their own."""
+    """Return the expansions that -d printed for `-n kinst::NAME:entry` of each name, in order.
+
+    Each is a list of (caller, offset); names that have code of their own are left out.
+    """
     blocks = done.out.split("   ID ")[0].split("{\n}\n")
     assert len(blocks) == len(names) + 1
     for name, block in zip(names, blocks, strict=False):
@@ -85,8 +87,10 @@ def expansions(done: Result, names: Sequence[str]) -> Iterator[tuple[str, list[t
 def test_entries_are_as_many_as_kprobes_at_the_same_instructions_count(
     index: Index, tmp_path: Path
 ) -> None:
-    """Of functions inlined into the paths of find(1), those all of whose entries are planted by
-    a jump: there a kprobe can be set at the very same instruction (see test_kprobes.py)."""
+    """Inline functions on the paths of find(1) whose entries are all planted by jumps.
+
+    There a kprobe can be set at the same instruction (see tests/vm/counts/test_kprobes.py).
+    """
     callers = set(LOOKUP.split())
     names = sorted(
         name
@@ -122,7 +126,7 @@ def test_entries_are_as_many_as_kprobes_at_the_same_instructions_count(
     options = ("-x", "plant=no-chain")  # see test_inline.py
     done = kinst(*options, "-q", "-s", str(program), "-c", "entries.sh", copy=[script]).good()
     (pid,) = re.findall(r"^pid (\d+)$", done.guest, re.M)
-    # The kernel sets none where its own list forbids it, or behind an int3 of another function.
+    # The kernel sets none where its own list forbids it, or after an int3 of another function.
     without = {sites[int(k)] for k in re.findall(r"^no k(\d+)$", done.guest, re.M)}
     chosen = {name: found for name, found in chosen.items() if without.isdisjoint(found)}
     assert len(chosen) >= 10, without
@@ -143,7 +147,7 @@ def test_entries_are_as_many_as_kprobes_at_the_same_instructions_count(
 
 
 def in_flight(name: str, ours: dict[tuple[str, ...], int]) -> int:
-    """Entries without a return."""
+    """Return the entries without a return."""
     return ours.get(("E", name), 0) - ours.get(("R", name), 0)
 
 
@@ -157,7 +161,7 @@ def test_fbt_on_the_read_path(reads: Path) -> None:
     )
     done = kinst("-q", "-n", program, "-c", f"reads {READS}", copy=[reads]).good()
     found = tables(done.out)
-    # read(fd, buffer, 1), and the position is given.  libc's start reads nothing of one byte.
+    # read(fd, buffer, 1), and the position is given.  The start of libc reads nothing of one byte.
     entered = sum(n for key, n in found.items() if key[:2] == ("E", "1"))
     assert entered == found["L", "1"] >= READS
     assert sum(n for k, n in found.items() if k[0] == "E") == sum(
@@ -168,7 +172,7 @@ def test_fbt_on_the_read_path(reads: Path) -> None:
 
 
 def test_fbt_return_of_a_function_that_ends_in_a_tail_call(reads: Path) -> None:
-    """arg1 is not known there: reading it is an error, and no wrong value is ever counted."""
+    """arg1 is unknown there: reading it is an error, and no wrong value is ever counted."""
     rows = list_functions("__x64_sys_read")["__x64_sys_read"]
     assert rows[-1].text.startswith("jmp") and not any(r.text.startswith("ret") for r in rows)
     program = (
@@ -189,7 +193,7 @@ def test_fbt_return_of_a_function_that_ends_in_a_tail_call(reads: Path) -> None:
 
 
 def conditional_tail_calls(listing: str) -> list[str]:
-    """The functions of fbt return probes of which a site is a conditional jump."""
+    """Return the functions whose fbt return probes have a conditional jump as a site."""
     found: list[str] = []
     function = ""
     for line in filter(None, listing.splitlines()):
@@ -201,7 +205,7 @@ def conditional_tail_calls(listing: str) -> list[str]:
 
 
 def test_conditional_tail_calls_count_when_they_are_taken(tmp_path: Path) -> None:
-    """Functions that a conditional jump leaves: they return as often as they are entered."""
+    """Functions that a conditional jump leaves return as often as they are entered."""
     globs = ("__put_user_*", "__get_user_*")  # in assembly: this gcc makes none
     words = [w for g in globs for w in ("-n", f"fbt::{g}:return {{}}")]
     functions = conditional_tail_calls(kinst("-l", "-v", *words).good().out)

@@ -1,4 +1,4 @@
-"""Source lines: in -l -v, and as kinst::F:@LINE; compared with addr2line(1)."""
+"""Source lines in -l -v, and as kinst::F:@LINE, compared with addr2line(1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROW = re.compile(r"^ *\d+ +kinst +vmlinux +(\w+) (\d+)\n\t.*?(?: (\S+):(\d+))?$"
 
 
 def addr2line(debug: Path, addresses: list[int]) -> list[tuple[str, str]]:
-    """(file name, line) of linked addresses."""
+    """Return (file name, line) of linked addresses."""
     shown = subprocess.run(
         ["addr2line", "-e", str(debug), *(f"{a:#x}" for a in addresses)],
         capture_output=True, text=True, check=True,
@@ -49,7 +49,7 @@ def test_lines_of_instructions(prepared: Prepared) -> None:
     offsets = re.findall(r"vfs_read (\d+)$", listed.out, re.M)
     wanted = [at for name, at, file, n in rows if (name, n) == ("vfs_read", line)]
     assert offsets == wanted and len(offsets) == count
-    # A line of the file that something was inlined from.
+    # A line of the file that code was inlined from.
     other = next((f, n) for name, _, f, n in rows if name == "vfs_read" and "read_write" not in f)
     inlined = kinst("-l", "-n", f"kinst::vfs_read:@{other[0].rpartition('/')[2]}@{other[1]}").good()
     assert re.findall(r"vfs_read (\d+)$", inlined.out, re.M)

@@ -1,4 +1,4 @@
-"""locals->NAME in a running kernel: against values that a guest's program makes, and against gdb
+"""locals->NAME in a running kernel, against values that a guest's program makes, and against gdb
 at the same stops."""
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def check_entry(out: str) -> None:
 
 
 def test_known_values(prepared: Prepared, tmp_path: Path, data: Path) -> None:
-    """Jump-planted: parameters, members and pointers following, an inline copy's own variable,
-    a whole function."""
+    """Jump-planted: parameters, members and pointers to follow, an inlined copy's own variable, a
+    whole function."""
     done = kinst("-q", "-s", script(tmp_path, ENTRY + MORE), "-c", COMMAND, copy=[data]).good()
     check_entry(done.out)
     assert re.search(r"^struct file \{$", done.out, re.M)
@@ -111,8 +111,8 @@ def test_what_cannot_be_read(prepared: Prepared) -> None:
 
 
 def test_a_module(prepared: Prepared) -> None:
-    """Its functions' variables, and those of what is inlined in them: the packets of ping are
-    98 bytes long."""
+    """Variables of a module's functions and of functions inlined in them: ping's packets are 98
+    bytes long."""
     done = kinst(
         "-q", "--module", "dummy",
         "-n", "kinst:dummy:dummy_xmit:0 { @skb[locals->skb->len, locals->dev->mtu] = count(); }",
@@ -123,7 +123,7 @@ def test_a_module(prepared: Prepared) -> None:
     assert found["98", "1500"] == found["98",] == 3
 
 
-# Parameters that their functions lose, and which argument they are; not every kernel has all.
+# Parameters that their functions lose, with the argument's number; not every kernel has all.
 LOST = (
     ("__handle_mm_fault", "address", 1),
     ("vfs_read", "buf", 1),
@@ -140,8 +140,10 @@ LOST = (
     ["amd64", *(pytest.param(name, marks=pytest.mark.slow) for name in ("arm64", "riscv64"))],
 )
 def test_values_at_entry(isa: str, tmp_path: Path, data: Path) -> None:
-    """What kinst computes from the callers is what the register was when the function was
-    entered, at instructions where nothing else has the value any more."""
+    """kinst computes from the callers what a register held when the function was entered.
+
+    The instructions are ones at which nothing else has the value any more.
+    """
     kernel = prepared_kernel(isa)
     assert kernel is not None, f"no {isa} kernel is there: run `make setup-all`"
     known, wanted = KinstLocals(kernel, isa), 0
@@ -190,8 +192,10 @@ def test_other_instruction_sets(isa: str, tmp_path: Path, data: Path) -> None:
 
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_as_gdb_says(count: int, prepared: Prepared, guest_program: Callable[[str], Path]) -> None:
-    """Pairs of an instruction and a variable, drawn at random in functions that run: where gdb
-    has a value kinst's is the same, and where kinst refuses that is told."""
+    """Pairs of an instruction and a variable, drawn at random in functions that run.
+
+    If gdb has a value, kinst's is the same, and refusals of kinst are reported.
+    """
     symbols = open_elf(prepared.debug).symbols
     names = [n for n in NAMES.read_text().split() if len(symbols.indexes(n)) == 1]
     seed = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 32))

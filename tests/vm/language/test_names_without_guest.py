@@ -1,4 +1,4 @@
-"""kinst -l needs no guest where one like it had booted: the names are those that a guest has."""
+"""kinst -l needs no guest if one like it had booted: the names are the same as in a guest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DESCRIPTIONS = "kinst::vfs_read:, fbt::ksys_*:, kinst::fdget_pos:entry, kinst::v
 
 
 def names(text: str) -> list[str]:
-    """Provider, module, function and name of each probe."""
+    """Return provider, module, function and name of each probe."""
     rows = (re.fullmatch(r" *\d+ +(\w+) +(\w+) +(\S+) (\S+)\s*", line) for line in text.split("\n"))
     return [":".join(row.groups()) for row in rows if row]
 

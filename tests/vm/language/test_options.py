@@ -1,5 +1,8 @@
-"""Options that only a traced kernel shows, in one boot: cpu=N, bufpolicy=ring under a flood, and
-structures of the kernel as keys; and strings by their characters in the traced kernel."""
+"""Options that only a traced kernel shows, in one boot.
+
+cpu=N, bufpolicy=ring under a flood, and structures of the kernel as keys; and strings by their
+characters in the traced kernel.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ END
 	printa(@paths);
 }
 """
-# The same reads on both CPUs; only those of CPU 1 are to be seen.
+# The same reads on both CPUs; only those of CPU 1 may be counted.
 READS = "for mask in 1 2; do taskset $mask dd if=/dev/zero of=/dev/null bs=1 count=3000; done"
 RECORDS = 1024
 
@@ -46,13 +49,13 @@ def test_one_cpu_and_the_last_records() -> None:
     rows = [tuple(map(int, m)) for m in re.findall(r"^read (\d+) (\d+) (\d+)$", done.out, re.M)]
     (hits,) = (int(n) for n in re.findall(r"^hits (\d+)$", done.out, re.M))
     assert 3000 <= hits < 3100
-    # The last ones, without a gap: some records of some tens of bytes fill the ring.
+    # The last ones, without a gap: records of some tens of bytes fill the ring.
     assert 8 <= len(rows) <= RECORDS // 24
     assert [n for _, n, _ in rows] == list(range(hits - len(rows) + 1, hits + 1))
     assert {cpu for cpu, _, _ in rows} == {1}
     assert re.findall(r"^cpu (\d+) (\d+)$", done.out, re.M) == [("1", str(hits))]
     assert re.findall(r"^own (\d+) (\d+)$", done.out, re.M) == [("0", "1")]
-    # 16 bytes of a struct path in a dump, then its count: /dev/zero's is there 3,000 times.
+    # 16 bytes of a struct path in a dump, then its count: that of /dev/zero is there 3,000 times.
     counts = [int(n) for n in re.findall(r"^ {8,}(\d+)$", done.out, re.M)]
     assert max(counts) >= 3000 and sum(counts) == hits
     assert rows[-1][2] == max(counts)

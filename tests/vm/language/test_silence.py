@@ -1,4 +1,4 @@
-"""A trace that shows nothing says why, once: the guest is idle, or the command waits."""
+"""A trace without output says why, once: the guest is idle, or the command waits."""
 
 from __future__ import annotations
 

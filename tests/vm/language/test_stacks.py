@@ -23,15 +23,17 @@ NAMES = ROOT / "tests/vm/functions.txt"
 
 
 def seed_of_today() -> int:
-    """KINST_SEED repeats a run."""
+    """Return the seed; KINST_SEED repeats a run."""
     return int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 32))
 
 
 def test_stacks_are_the_kernels(
     read_path: dict[str, list[Row]], reads: Path, tmp_path: Path
 ) -> None:
-    """At instructions on the path of a read(2): stack() equals what the kernel's stacktrace
-    trigger records for the same hit."""
+    """stack() equals the stack that the kernel's stacktrace trigger records for the same hit.
+
+    The instructions are on the path of a read(2).
+    """
     chosen = []
     for rows in read_path.values():
         sites = [row for row in rows if row.offset > 0]
@@ -45,7 +47,7 @@ def test_stacks_are_the_kernels(
 def test_stacks_at_500_random_sites(
     prepared: Prepared, guest_program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """The same at instructions that were drawn from what a workload runs in 200 functions."""
+    """Instructions are drawn at random from those that a workload executes in 200 functions."""
     seed = seed_of_today()
     print(f"KINST_SEED={seed}")
     shown = subprocess.run(["nm", str(prepared.debug)], capture_output=True, text=True, check=True)
@@ -89,8 +91,11 @@ def symbols_of(program: Path) -> dict[str, int]:
 
 
 def check_user_stacks(done: Result, program: Path, count: int) -> None:
-    """What the program says of itself: the return addresses of three of its functions, and the
-    registers of the innermost.  Its main() is called by the C library."""
+    """Compare with the program's own report: return addresses of three of its functions, and the
+    registers of the innermost.
+
+    Its main() is called by the C library.
+    """
     at = symbols_of(program)
     ((text, sp, fp),) = re.findall(r"^frames (.*)\nsp (\w+) fp (\w+) sum 1$", done.guest, re.M)
     back = [int(word, 16) for word in text.split()]
@@ -111,7 +116,7 @@ def check_user_stacks(done: Result, program: Path, count: int) -> None:
     assert re.findall(r"^registers (\w+) (\w+)$", done.out, re.M) == [(sp, fp)] * count
     arguments = re.findall(r"^arguments (\d+) (\d+)$", done.out, re.M)
     assert sorted(arguments) == sorted(("0", str(i & 1)) for i in range(count))
-    # Addresses that differ in the same function are one key.
+    # Different addresses in the same function are one key.
     assert re.findall(r"^func (\S+) (\d+)$", done.out, re.M) == [("frames`innermost", str(count))]
     three = f"three\n{'':14}{inner}\n{'':14}{named[0]}\n{'':14}{named[1]}\n{count}\n"
     assert three in done.out

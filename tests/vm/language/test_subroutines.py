@@ -1,5 +1,7 @@
-"""Subroutines and built-ins about the traced process, in a running kernel.  One boot for each
-way of planting; the guest's own program says what is right."""
+"""Subroutines and built-ins about the traced process, in a running kernel.
+
+The guest boots once for each way of planting; its own program prints the right values.
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_variables(guest_program: Callable[[str], Path], tmp_path: Path) -> None
         return int(value)
 
     entries = table("entries")
-    # Each thread's reads; the main thread's own, if it made any, are there besides.
+    # Each thread's reads; the main thread's own reads, if any, are in addition.
     assert {tid: entries[tid] for tid in theirs} == {t: n for t, (_, n) in theirs.items()}
     assert table("most") == entries
     own = table("own")
@@ -173,8 +173,10 @@ END
 def test_freed_elements_and_translators(
     guest_program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """An array has room for a few thousand elements, of which many more are made and freed; and
-    translated structures say what the built-ins say."""
+    """An array has room for a few thousand elements, but many more are made and freed.
+
+    Translated structures have the same values as the built-ins.
+    """
     script = tmp_path / "freed.d"
     script.write_text(FREED)
     work = guest_script(
@@ -188,8 +190,8 @@ def test_freed_elements_and_translators(
     drops = re.findall(r"^dtrace: (\d+) dynamic variable drops?", done.err, re.M)
     lost = sum(map(int, drops))
     assert found["tried"] >= 120_000
-    # What an assignment to sequence[] lost makes its key shared; the first ones are made first,
-    # when there is room for all of them.
+    # Keys are shared if an assignment to sequence[] was lost; the first ones are made first, when
+    # there is room for all of them.
     assert found["kept"] + lost == found["tried"], done.err
     assert found["freed"] == found["kept"] and found["after"] == 0
     # 64 KiB have room for fewer than 2,048 elements of 32 bytes and more.

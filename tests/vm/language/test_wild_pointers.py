@@ -1,12 +1,12 @@
-"""Random addresses dereferenced in a jump-planted clause: the right value where the kernel can
-read them, dtrace:::ERROR where it cannot, and nothing in the guest's log.
+"""Random addresses dereferenced in a jump-planted clause.
 
-What is right is said by the kernel itself, for the same address in the same system call: a kprobe
-event on the function above fetches the memory (Documentation/trace/kprobetrace.rst): as a number,
-and as a string, which is "(fault)" where it cannot be read.  On the way back to user mode it
-fetches the number again: memory that has changed meanwhile, or may have (the thread's own stack,
-on which both work), has no right value.  User memory the kernel's event reads
-too; to D it is another address space, reached by copyin() only.
+The value is right if the kernel can read the address, dtrace:::ERROR fires if not, and the guest's
+log has nothing new.  The kernel itself is the authority, for the same address in the same system
+call: a kprobe event on the calling function fetches the memory
+(Documentation/trace/kprobetrace.rst) as a number, and as a string, which is "(fault)" if it cannot
+be read.  On the way back to user mode it fetches the number again: memory that has changed
+meanwhile, or may have (the thread's own stack, which both use), has no right value.  The kernel's
+event reads user memory too; to D it is another address space, reached by copyin() only.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_wild_pointers(count: int, guest_program: Callable[[str], Path], tmp_pat
     errors = re.findall(r"^error (\w+) (\d+)$", done.out, re.M)
     faults = {int(address, 16) for address, _ in errors}
     assert set(truth) == set(values) | faults and not set(values) & faults
-    assert count * 0.99 <= len(truth) <= count  # the same one may come twice
+    assert count * 0.99 <= len(truth) <= count  # an address may come twice
     assert len(re.findall(r"^value ", done.out, re.M)) + len(errors) == count
     assert {kind for _, kind in errors} == {str(BADADDR)}
     said = re.findall(r"^dtrace: error on enabled probe .*\((0x\w+)\) in action", done.err, re.M)
@@ -112,7 +112,7 @@ def test_wild_pointers(count: int, guest_program: Callable[[str], Path], tmp_pat
     assert len(said) + sum(map(int, more)) == len(errors)
     assert {int(address, 16) for address in said} <= faults
     for address, value in truth.items():
-        # A string that is too long for the kernel's buffer leaves no event: it was read, then.
+        # A string too long for the kernel's buffer leaves no event, so it was read.
         how = strings.get(address, "read")
         if address in values:
             same = values[address] == value or address in changed

@@ -1,6 +1,8 @@
-"""What happens to a machine while --live traces it: CPUs go and come, it is sent to sleep, probes
-are on the very path that writes them, and some leave it no time.  Runs as root in a guest
-(live_in_guest.py)."""
+"""Changes of a machine while --live traces it, run as root in a guest (live_in_guest.py).
+
+CPUs are turned off and on, the machine is suspended, probes are on the very path that writes them,
+and some probes leave the machine no time.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tests.vm.timer_path import endless
 
 OWN = '/execname == "reads"/'
 CPU1 = "/sys/devices/system/cpu/cpu1/online"
-# What runs while sites are written, and what a breakpoint and a timer run through.
+# Functions that run while sites are written, and that a breakpoint and a timer execute.
 OWN_PATH = (
     "text_poke*", "__text_poke", "on_each_cpu*", "smp_call_function*", "do_sync_core",
     "notify_die", "atomic_notifier_call_chain", "notifier_call_chain", "mutex_lock",
@@ -22,7 +24,7 @@ OWN_PATH = (
     "__x64_sys_ioctl",
 )  # fmt: skip
 
-# What leaves no time: what each timer interrupt and each system call runs through.
+# Functions that each timer interrupt and each system call executes: probes there leave no time.
 EVERYWHERE = (
     "hrtimer_interrupt", "__hrtimer_run_queues", "tick_sched_timer", "update_process_times",
     "scheduler_tick", "do_syscall_64", "syscall_enter_from_user_mode*",
@@ -32,8 +34,12 @@ PATIENCE = 5  # seconds
 
 
 def turned_off(machine: kinst.Machine, place: int, reads: str, count: int) -> object:
-    """A CPU goes and comes back: reads that were counted, how many had its number, and seconds from
-    its last sample to the end, of both."""
+    """Turn a CPU off and on.
+
+    Returns:
+        Counted reads, how many had the CPU's number, and seconds from its last sample to the end,
+            of both.
+    """
     clauses = f"""
         kinst::vfs_read:{place} {OWN} {{ @reads = count(); }}
         profile-97 {{ @last[cpu] = max(timestamp); @all = max(timestamp); }}
@@ -48,8 +54,10 @@ def turned_off(machine: kinst.Machine, place: int, reads: str, count: int) -> ob
 
 
 def slept(machine: kinst.Machine, place: int, reads: str, count: int) -> object:
-    """It is sent to sleep (suspend to idle, for 3 s): its processes are frozen, its devices asked.
-    virtiofs, which it has its files from, cannot sleep: where that says so, all are thawed."""
+    """Suspend the machine (suspend to idle, for 3 s): its processes are frozen, its devices asked.
+
+    virtiofs, which has the guest's files, cannot suspend: if it refuses, all processes are thawed.
+    """
     clauses = f"kinst::vfs_read:{place} {OWN} {{ @reads = count(); }}"
     again = f"{reads} {count}"
     command = f"{again}; rtcwake -m freeze -s 3 >/dev/null 2>&1; {again}; nproc"
@@ -63,8 +71,12 @@ def slept(machine: kinst.Machine, place: int, reads: str, count: int) -> object:
 
 
 def on_its_own_path(machine: kinst.Machine, place: int, reads: str, count: int) -> object:
-    """Probes on what writes and meets probes, by each way: sites, reads that were counted beside,
-    whether the rest was hit; and what is said of the module's own functions and of some others."""
+    """Plant the functions that write and take probes, by each way.
+
+    Returns:
+        Sites, reads that were counted besides, whether the rest was hit, and the messages about
+            the module's own functions and about some others.
+    """
     found: dict[str, object] = {}
     path = ", ".join(f"kinst::{name}:" for name in OWN_PATH)
     clauses = f"{path} {{ @all = count(); }} kinst::vfs_read:{place} {OWN} {{ @reads = count(); }}"
@@ -84,9 +96,12 @@ def on_its_own_path(machine: kinst.Machine, place: int, reads: str, count: int) 
 
 
 def overloaded(debug: str) -> str:
-    """Probes that leave the machine no time: what is said when they are out, and whether it goes on
-    then.  A timer interrupt that takes too long still leaves the half of all time to others
-    (hrtimer_interrupt() sees to it), so each system call is slow as well."""
+    """Plant probes that leave the machine no time.
+
+    Returns the messages when they are unplanted, and whether the machine runs on.  A timer
+    interrupt that takes too long still leaves half of all time to others (hrtimer_interrupt() sees
+    to it), so each system call is slow as well.
+    """
     live.PATIENCE = PATIENCE
     with kinst.live(debug=debug) as machine:
         try:

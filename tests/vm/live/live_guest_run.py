@@ -15,8 +15,14 @@ from tools.live_guest import PROCESSOR, set_up
 def run_in_guest(
     release: str, folder: Path, line: str, *words: str, build: Path | None = None
 ) -> Result:
-    """Run a line of shell in the guest.  release: of its kernel.  folder: what is written there
-    stays.  words: more of kinst's command line.  build: as of set_up()."""
+    """Run a line of shell in the guest.
+
+    Args:
+        release: of its kernel.
+        folder: a shared folder, whose new files remain.
+        words: more of kinst's command line.
+        build: as of set_up().
+    """
     if platform.machine() != "x86_64":
         pytest.skip("the module is for amd64")
     lines, cache = set_up(release, build)

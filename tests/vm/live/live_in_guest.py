@@ -1,8 +1,9 @@
-"""What test_live.py runs as root in a guest: kinst on the very machine that it is on.
+"""Checks of test_live.py that run as root in a guest: kinst on the machine that it runs on.
 
-live_in_guest.py VMLINUX READS PROGRAM REQUESTS LATENESS CHECK...: each prints a line of JSON, [its
-name, what was found, seconds].  All in one process and, but for those that kill it, on one
-kinst.live(): to start kinst takes a guest a minute."""
+live_in_guest.py VMLINUX READS PROGRAM REQUESTS LATENESS CHECK...: each check prints a line of
+JSON, [its name, its result, seconds].  All checks run in one process and, except those that kill
+it, on one kinst.live(), because starting kinst takes a guest a minute.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ SOAK, SEED = (int(os.environ.get(f"KINST_TEST_{name}", "60")) for name in ("SOAK
 KILLS = int(os.environ.get("KINST_TEST_KILLS", "200"))
 OWN = '/execname == "reads"/'
 BAD = re.compile(r"BUG|WARNING|Oops|general protection|soft lockup|Call Trace")
-# Of the kernel's report of a process that it killed for want of memory, its own stack too.
+# The kernel's report of a process that it killed for lack of memory has the process's stack too.
 OUT_OF_MEMORY = re.compile(r"invoked oom-killer.*?Out of memory: Killed process[^\n]*", re.S)
 LOADED = Path("/sys/module/kinst")
 MODULE = "kinst"
@@ -65,7 +66,7 @@ def here() -> kinst.Machine:
 
 @cache
 def some() -> Recorded:
-    """A trace of two hundred functions' entries, and of all of some."""
+    """Start a trace of the entries of two hundred functions, and of all instructions of some."""
     return recorded(here(), SOME, f"{PROGRAM} 100")
 
 
@@ -74,7 +75,7 @@ KCORE = Kcore()
 
 @cache
 def before() -> bytes:
-    """The kernel's text, with nothing of kinst's in it."""
+    """Return the kernel's text, without patches of kinst."""
     return KCORE.text()
 
 
@@ -83,9 +84,12 @@ def same() -> bool:
 
 
 def changed() -> list[str]:
-    """Where the text differs, at the most MOST_PLACES: function and offset, what was there and what
-    is.  Not where a static key was flipped, such as that which a kernel has for the first pointer
-    that it prints."""
+    """Return where the text differs (at most MOST_PLACES): function and offset, bytes before and
+    now.
+
+    Static keys that were flipped are left out, such as the key that a kernel flips for the first
+    pointer that it prints.
+    """
     was, now = before(), KCORE.text()
     if was == now:
         return []
@@ -105,7 +109,7 @@ def changed() -> list[str]:
 
 @contextmanager
 def busy() -> Iterator[None]:
-    """Each CPU has something to do that runs through what is traced."""
+    """Keep each CPU busy with work that executes what is traced."""
     loop = ["/bin/sh", "-c", f"while :; do {PROGRAM} 200; ls -lR /proc/sys; done"]
     children = [
         subprocess.Popen(
@@ -122,8 +126,11 @@ def busy() -> Iterator[None]:
 
 
 def exact() -> object:
-    """READS reads counted by each way at an instruction that has room for a jump, and every
-    instruction of vfs_read in a thousand, one by one and in chains."""
+    """Count READS reads in several ways.
+
+    Sites are an instruction that has room for a jump, by each way, and every instruction of
+    vfs_read in a thousand reads, one by one and in chains.
+    """
     found: dict[str, Any] = {}
     program = f"kinst::vfs_read: {OWN} {{ @[probename] = count(); }}"
     run = here().run(program, f"{PROGRAM} 1000")
@@ -134,10 +141,10 @@ def exact() -> object:
         program = f"kinst::vfs_read:{place} {OWN} {{ @ = count(); }}"
         run = here().run(program, f"{PROGRAM} {READS}", options={"plant": way})
         found[way] = run.aggregations[""][()]
-    # By chains and shared counters: the reads of others are counted too.
+    # Chains and shared counters count the reads of others too.
     program = "kinst::vfs_read: { @[probename] = count(); }"
     found["every"] = []
-    for _ in range(4):  # the room for counters is used again by the third
+    for _ in range(4):  # the third uses the room for counters again
         run = here().run(program, f"{PROGRAM} {READS // 10}")
         found["every"] += [{key[0]: count for key, count in run.aggregations[""].items()}]
     program = f"fbt::vfs_read:entry {OWN} {{ @[pid == $target, stackdepth > 2] = count(); }}"
@@ -147,7 +154,7 @@ def exact() -> object:
 
 
 def roomy() -> frozenset[int]:
-    """Offsets of the instructions of vfs_read that a jump fits over."""
+    """Return offsets of the instructions of vfs_read that a jump fits over."""
     trace = here().trace(here().compile("kinst::vfs_read: { @ = count(); }"))
     found = frozenset(one.offset for one in trace.sites if one.size >= JUMP)
     trace.close()
@@ -155,8 +162,12 @@ def roomy() -> frozenset[int]:
 
 
 def sampled() -> object:
-    """profile-97: seconds, the counts of each CPU, how many samples were in the kernel and in
-    user mode, and how many stacks there were, and of them how many that begin at arg0."""
+    """Sample with profile-97.
+
+    Returns:
+        Seconds, counts of each CPU, samples in the kernel and in user mode, stacks, and how many
+            of them begin at arg0.
+    """
     clauses = """
         profile-97 { @cpus[cpu] = count(); @where[arg0 != 0, arg1 != 0] = count(); }
         profile-97 { @first = min(timestamp); @last = max(timestamp); }
@@ -175,7 +186,7 @@ def sampled() -> object:
 
 
 def refused() -> object:
-    """What is said of what there cannot be."""
+    """Return the messages about requests that cannot be fulfilled."""
     found: dict[str, object] = {}
 
     def said(name: str, call: Callable[[], object]) -> None:
@@ -208,7 +219,7 @@ ORDERS = ("K+ X+ K- X-", "K+ X+ X- K-", "X+ K+ K- X-", "X+ K+ X- K-", "X+ X- K+ 
 
 
 def _in_order(program: kinst.Program, other: Any, order: str, run: list[str]) -> list[str]:
-    """What the steps said: K is kinst, X the other; + puts it on, - takes it off."""
+    """Return the messages of the steps: K is kinst, X the other; + attaches it, - detaches it."""
     said: list[str] = []
     trace: Any = None
     events: Iterator[object] = iter(())
@@ -237,21 +248,29 @@ def _in_order(program: kinst.Program, other: Any, order: str, run: list[str]) ->
 
 
 def orders() -> object:
-    """kinst, and each of the kernel's own ways to probe on the same function, in every order: what
-    was said, and where the text is not as before after each."""
+    """Combine kinst with each of the kernel's own ways to probe, on the same function, in every
+    order.
+
+    Returns the messages, and where the text was not restored after each.
+    """
     trace = here().trace("kinst::vfs_read: { @ = count(); }")
-    inside = trace.sites[4]  # an instruction on the way of each read
+    inside = trace.sites[4]  # an instruction that each read executes
     trace.close()
     return _all_orders("auto", f"vfs_read+{inside.offset}")
 
 
 def left_to_ftrace() -> object:
-    """The same, with the instructions left to ftrace of which it makes calls."""
+    """Combine them again, with the instructions that ftrace makes calls of left to ftrace."""
     return _all_orders("no-callsite")
 
 
 def _all_orders(plant: str, inside: str = "") -> object:
-    """plant: the option.  inside: where one more kprobe is."""
+    """Combine them in all orders.
+
+    Args:
+        plant: the option.
+        inside: where one more kprobe is.
+    """
     before()
     whole = "kinst::{}: {{ @ = count(); }} tick-20ms {{ trace(1); }}"
     program = here().compile(whole.format("vfs_read"), {"plant": plant})
@@ -271,7 +290,7 @@ def _all_orders(plant: str, inside: str = "") -> object:
     for name, other, wanted, run in ways:
         for order in ORDERS:
             said = _in_order(wanted, other, order, run)
-            for _ in range(PATIENCE):  # what others had is tried again each second
+            for _ in range(PATIENCE):  # bytes that others had are tried again each second
                 time.sleep(1)
                 left = changed()
                 if not left:
@@ -282,9 +301,12 @@ def _all_orders(plant: str, inside: str = "") -> object:
 
 
 def many() -> object:
-    """Sites, and exits of chains; three times, with all CPUs busy, the seconds that to plant and to
-    unplant took, and how late a thread was, first with nothing to do; whether the text is as
-    before."""
+    """Plant many sites, and exits of chains, three times with all CPUs busy.
+
+    Returns:
+        The numbers of both, seconds to plant and to unplant, how late a thread was (first with no
+            load), and whether the text is restored.
+    """
     alone()
     with kinst.live(debug=VMLINUX) as machine:
         what = recorded(machine, MANY, f"{PROGRAM} 100")
@@ -302,7 +324,7 @@ def many() -> object:
 
 @contextmanager
 def late() -> Iterator[list[float]]:
-    """How late a thread of each CPU was at most, in ms; known at the end."""
+    """Measure how late a thread of each CPU was at most, in ms; known at the end."""
     found: list[float] = []
     pipe = subprocess.PIPE
     with subprocess.Popen([LATENESS, "10"], stdin=pipe, stdout=pipe, text=True) as watching:
@@ -312,8 +334,12 @@ def late() -> Iterator[list[float]]:
 
 
 def followed() -> object:
-    """By -p a process that reads and then ends: how often it was seen to, whether by $target, why
-    the trace was over, and what is said of one that is not there."""
+    """Follow a process that reads and then ends, by -p.
+
+    Returns:
+        How often it was seen, whether by $target, why the trace ended, and the message about a
+            process that does not exist.
+    """
     alone()
     child = subprocess.Popen(
         ["sh", "-c", f"kill -STOP $$; exec {PROGRAM} 300"], stdout=subprocess.DEVNULL
@@ -339,16 +365,20 @@ def followed() -> object:
 
 @cache
 def alone() -> None:
-    """From now on nobody has the device, and the module stays, with its scratch."""
+    """Close the device, and keep the module with its scratch."""
     if {"killed", "silent"} & {*CHOSEN}:
         some()
     here().close()
 
 
 def killed() -> object:
-    """kill -9, or an end for want of memory, at any moment: how often each, how often the module
-    could be taken out meanwhile, in how many moments (each third is looked at) the text was another
-    one, how often it was not as before afterwards, and whether it is at last."""
+    """Kill kinst at any moment, by kill -9 or for lack of memory.
+
+    Returns:
+        How often each happened, how often the module could be removed meanwhile, at how many
+            moments (each third is checked) the text was changed, how often it was not restored
+            afterwards, and whether it is at the end.
+    """
     alone()
     chance, wrong, taken_out, seen = random.Random(1), 0, 0, 0
     ways = {"kill": 0, "memory": 0}
@@ -374,8 +404,11 @@ def killed() -> object:
 
 
 def silent() -> object:
-    """A kinst that stands still for longer than the module waits, often for a second, once for the
-    usual time: whether the text was then as before, while it still stood; and what was said."""
+    """Stop kinst for longer than the module waits: often with a wait of a second, once with the
+    usual one.
+
+    Returns whether the text was restored while kinst was still stopped, and the messages.
+    """
     alone()
     chance = random.Random(2)
     places = [site.address for site in some().sites]
@@ -392,8 +425,8 @@ def silent() -> object:
 
 
 def malformed() -> object:
-    """Requests of any kind that are wrong: how many were made and accepted, and whether the text is
-    as before."""
+    """Send malformed requests of all kinds; return how many were made and accepted, and whether
+    the text is restored."""
     alone()
     said = subprocess.run([REQUESTS, str(FUZZ), "2"], capture_output=True, text=True, check=True)
     made, accepted = map(int, said.stdout.split())
@@ -401,8 +434,8 @@ def malformed() -> object:
 
 
 def soaked() -> object:
-    """How often each thing happened in SOAK seconds, what was not as it should be, and whether the
-    text is as before."""
+    """Soak for SOAK seconds; return how often each thing happened, what was wrong, and whether the
+    text is restored."""
     if here.cache_info().currsize:
         alone()
 
@@ -417,7 +450,7 @@ def soaked() -> object:
 
 
 def unloaded() -> object:
-    """Whether the module is there: while kinst is, and behind it."""
+    """Return whether the module is loaded while kinst runs, and after it."""
     alone()
     isa = here()._isa
     unload()
@@ -429,7 +462,7 @@ def unloaded() -> object:
 
 
 def changes() -> object:
-    """What live_changes.py has found, by name."""
+    """Return the results of live_changes.py, by name."""
     found: dict[str, object] = {}
     for check in (live_changes.turned_off, live_changes.slept, live_changes.on_its_own_path):
         found[check.__name__] = check(here(), min(roomy()), PROGRAM, READS // 10)
@@ -438,13 +471,14 @@ def changes() -> object:
 
 
 def overloaded() -> object:
-    """What is said of probes that leave the machine no time, and whether the text is as before."""
+    """Return the messages about probes that leave the machine no time, and whether the text is
+    restored."""
     alone()
     return [live_changes.overloaded(VMLINUX), same()]
 
 
 def log() -> object:
-    """What the kernel complained of."""
+    """Return the kernel's complaints."""
     said = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
     return [line for line in OUT_OF_MEMORY.sub("", said).splitlines() if BAD.search(line)]
 

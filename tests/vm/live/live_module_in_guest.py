@@ -1,9 +1,12 @@
-"""What test_live_module.py runs as root in a guest: kinst's module asked by hand, without the rest
-of kinst, with code that is written here byte by byte.
+"""Requests to kinst's module made by hand, without the rest of kinst; run as root in a guest by
+test_live_module.py.
+
+The code in them is written here byte by byte.
 
 live_module_in_guest.py MODULE FUNCTION PROGRAM RUN TRAP: RUN is "offset:size,size,...", of short
-instructions that mean the same anywhere, TRAP "offset:size" of one more, and at 0 there is one of
-five bytes.  Prints what was found, in JSON."""
+instructions that mean the same anywhere; TRAP is "offset:size" of one more; and at 0 there is an
+instruction of five bytes.  Prints the results in JSON.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,11 @@ def jump(at: int, to: int) -> bytes:
 
 
 def handler(at: int, site: int, to: int) -> bytes:
-    """int handler(struct pt_regs *): whether the breakpoint was the site's, which then goes on."""
+    """Return code of int handler(struct pt_regs *): whether the breakpoint was the site's, which
+    then continues."""
     return (
         bytes.fromhex("48 8b 87") + struct.pack("<I", IP)  # mov rax, [rdi + IP]
-        + bytes.fromhex("48 b9") + struct.pack("<Q", site + 1)  # movabs rcx, behind the breakpoint
+        + bytes.fromhex("48 b9") + struct.pack("<Q", site + 1)  # movabs rcx, after the breakpoint
         + bytes.fromhex("48 39 c8 75 17")  # cmp rax, rcx; jne to the end
         + bytes.fromhex("48 b8") + struct.pack("<Q", to)  # movabs rax, to
         + bytes.fromhex("48 89 87") + struct.pack("<I", IP)  # mov [rdi + IP], rax
@@ -48,7 +52,8 @@ def handler(at: int, site: int, to: int) -> bytes:
 
 
 def busy_sample(displacement: int) -> bytes:
-    """void sample(struct pt_regs *): counts its calls, and returns after BUSY cycles."""
+    """Return code of void sample(struct pt_regs *): count its calls, and return after BUSY
+    cycles."""
     now = bytes.fromhex("0f 31 48 c1 e2 20 48 09 d0")  # rdtsc; shl rdx, 32; or rax, rdx
     return (
         INC_GS + struct.pack("<i", displacement)

@@ -1,8 +1,11 @@
-"""Programs that must print the same whatever machine is traced: those of the conformance suite
-(tests/d), moved from BEGIN to an instruction of the kernel's, and scripts of examples/.
+"""Programs that must print the same on any traced machine.
+
+They are those of the conformance suite (tests/d), moved from BEGIN to an instruction of the
+kernel, and scripts of examples/.
 
 live_programs.py VMLINUX FOLDER...: run them by --live, with the guest programs in these folders;
-each prints a line of JSON, [its name, what it printed, what was said to the user]."""
+each prints a line of JSON, [its name, its output, the messages to the user].
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ from tests.d.cases import Case, all_cases, tidy
 from tests.vm.language.test_examples import COVERING, EXAMPLES, Example, examples
 
 CASES, SCRIPTS = 120, 36
-# By --live what a command prints goes through a pipe, whose bytes this one counts.
+# By --live a command's output goes through a pipe, whose bytes this program counts.
 ELSE_BY_LIVE = {"pipe_bytes"}
 PROBE = 'kinst::vfs_read:0 /execname == "reads"/'
-# What is not the same in BEGIN, or is there more than once.
+# Words whose value differs in BEGIN, or that would act more than once.
 _ELSEWHERE = re.compile(
     r"\b(?:END|ERROR|BEGIN\s*[/,]|dtrace|tick|probe\w+|execname|pid|tid|cpu|epid|id|ipl|ppid|arg\d"
     r"|\w*timestamp|curthread|\w*stack\w*|\w*caller|uid|gid|system|freopen)\b|BEGIN\s*[/,]|`"
@@ -33,7 +36,11 @@ _ELSEWHERE = re.compile(
 
 @dataclass(frozen=True)
 class Known:
-    """source: D text, or a script's path."""
+    """A program.
+
+    Attributes:
+        source: D text, or a script's path.
+    """
 
     name: str
     source: str | Path
@@ -47,7 +54,7 @@ def _spread(every: list[Case], count: int) -> list[Case]:
 
 
 def cases() -> dict[str, Case]:
-    """Programs that print something and end well, by their names."""
+    """Return programs that print something and end well, by name."""
     fit = [
         case
         for case in all_cases()
@@ -56,7 +63,7 @@ def cases() -> dict[str, Case]:
         and len(re.findall(r"\bBEGIN\b", case.program)) == 1
         and not _ELSEWHERE.search(case.program)
     ]  # fmt: skip
-    # Where the command runs is not the same in the two guests.
+    # The folder in which the command runs differs between the two guests.
     same = [case for case in _spread(fit, CASES) if not re.search(r"\bcwd\b", case.program)]
     return {f"{case.chapter}: {case.title}": case for case in same}
 
@@ -66,7 +73,7 @@ def is_printed(case: Case, out: str) -> bool:
 
 
 def scripts() -> dict[str, Example]:
-    """Those that `make test` runs, and others from all over the list."""
+    """Return the scripts that `make test` runs, and others from all over the list."""
     every = [one for one in examples() if not one.options and one.name not in ELSE_BY_LIVE]
     first = [one for one in every if one.name in COVERING]
     others = [one for one in every if one.name not in COVERING]
@@ -84,7 +91,7 @@ def programs() -> Iterator[Known]:
 
 
 def said(machine: kinst.Machine, known: Known) -> tuple[str, str]:
-    """What the command would print, and what it would say to the user."""
+    """Return the command's output and its messages to the user."""
     out, messages = list[str](), list[str]()
     try:
         with machine.trace(known.source, known.command, known.options, known.arguments) as trace:

@@ -1,8 +1,9 @@
-"""What test_live_refusals.py runs as root in a guest: kinst --live where it cannot be had.
+"""Cases in which kinst --live is refused, run as root in a guest by test_live_refusals.py.
 
 live_refusals.py KINST MODULES CASE...: each case prints a line of JSON, [its name, kinst's status,
-the lines that it wrote to standard error, whether the kernel's text is as before].  MODULES: a
-folder with kinst.ko, and as version.ko and symbol.ko two that are not as they should be."""
+the lines that it wrote to standard error, whether the kernel's text is as before].  MODULES is a
+folder with kinst.ko, and two faulty modules, version.ko and symbol.ko.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def live(*words: str, user: int | None = None) -> Said:
 
 
 def keep(name: str) -> None:
-    """Have one of the modules as if it had been built here."""
+    """Install one of the modules as if it had been built here."""
     CACHED.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(MODULES / f"{name}.ko", CACHED)
 
@@ -132,7 +133,7 @@ def a_source_line() -> Said:
 
 
 def the_kernel_is_as_it_is() -> Said:
-    """Of a guest that was booted with something."""
+    """Check a guest that was booted with some parameter."""
     keep("kinst")
     return live()
 
@@ -156,5 +157,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     os.umask(0o022)
-    Path.home().chmod(0o711)  # who is not root has to get at Python: it may be there
+    Path.home().chmod(0o711)  # a user other than root needs access to Python, which may be there
     main()

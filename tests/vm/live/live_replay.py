@@ -1,8 +1,9 @@
-"""What a trace of --live asks of the module, recorded, and asked again by a process that starts at
-once: it can be killed at any moment, hundreds of times.  Runs in a guest (live_in_guest.py).
+"""Requests that a trace of --live makes to the module, recorded and repeated.
 
-The module keeps its scratch for the next owner, at the same address, so code that was made once can
-be planted again."""
+They are repeated by a process that starts immediately, so that it can be killed at any moment,
+hundreds of times.  Runs in a guest (live_in_guest.py).  The module keeps its scratch for the next
+owner, at the same address, so code that was made once can be planted again.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +27,16 @@ from kinst.machines.live.device import Device
 PAGE = 4096
 _ENDS = ("_stext", "_etext")
 _KEYS = ("__start___jump_table", "__stop___jump_table")
-_ENTRY = struct.Struct("<iiq")  # of static keys: distances to the code, to where it leads, to a key
-# Where ftrace keeps whom it calls: it leaves that as it was last.
+_ENTRY = struct.Struct("<iiq")  # of static keys: distances to the code, to its target, to a key
+# ftrace's own calls keep the function that was called last.
 _FTRACE, _CALL = ("ftrace_call", "ftrace_regs_call"), 5
 
 
 class Kcore:
-    """The kernel's text by way of /proc/kcore, which is not kinst's; zeros where the kernel itself
-    leaves another text than there was."""
+    """The kernel's text from /proc/kcore, without kinst.
+
+    Bytes that the kernel itself changes, and does not change back, are read as zeros.
+    """
 
     def __init__(self) -> None:
         symbols = (line.split() for line in Path("/proc/kallsyms").read_text().splitlines())
@@ -53,7 +56,8 @@ class Kcore:
         )
 
     def keyed(self) -> frozenset[int]:
-        """Addresses of the bytes that the kernel itself rewrites when a static key is flipped."""
+        """Return addresses of bytes that the kernel itself rewrites when a static key is
+        flipped."""
         low, high = self._keys
         table = self.read(low, high)
         rows = zip(range(low, high, _ENTRY.size), _ENTRY.iter_unpack(table), strict=True)
@@ -77,15 +81,20 @@ class Kcore:
         return self.read(self.low, self.high)
 
     def pages(self, addresses: Iterable[int]) -> bytes:
-        """Those with these addresses."""
+        """Return the pages with these addresses."""
         numbers = sorted({address // PAGE for address in addresses})
         return b"".join(self.read(n * PAGE, n * PAGE + PAGE) for n in numbers)
 
 
 @dataclass
 class Recorded:
-    """pages: of scratch, by their numbers.  counters: where its code counts, and how much of it.
-    times: seconds that planting took, then unplanting."""
+    """A recorded trace.
+
+    Attributes:
+        pages: of scratch, by number.
+        counters: where its code counts, and how much of it.
+        times: seconds that planting took, then unplanting.
+    """
 
     address: int = 0
     size: int = 0
@@ -101,8 +110,11 @@ class Recorded:
     def again(
         self, told: Callable[[], object], patience: int, rest: float, rounds: int = 1 << 30
     ) -> list[tuple[float, float]]:
-        """Own the device, call told(), and plant and unplant; the seconds that each took.  rest:
-        seconds between."""
+        """Open the device, call told(), and plant and unplant; return the seconds that each took.
+
+        Args:
+            rest: seconds between them.
+        """
         device = Device()
         address, view = device.map_scratch(self.size)
         assert address == self.address, "scratch is elsewhere"
@@ -124,7 +136,7 @@ class Recorded:
             removing = time.monotonic()
             assert device.unplant() == 0, "sites are stuck"
             taken.append((planted - begun, time.monotonic() - removing))
-            # Jumps out of its chains are written in them now: they are made anew.
+            # Jumps out of its chains are now written in them: make them anew.
             if self.exits:
                 break
         del view
@@ -133,9 +145,9 @@ class Recorded:
 
 
 def recorded(here: kinst.Machine, program: str, command: str) -> Recorded:
-    """What is asked of the module for a program that runs as long as a command."""
+    """Record the requests to the module for a program that runs as long as a command."""
     assert here._started is not None
-    planter: Any = here._started.machine.target  # what is recorded is below the library's surface
+    planter: Any = here._started.machine.target  # recording happens below the library's surface
     device, found = planter._device, Recorded()
     real = {name: getattr(device, name) for name in ("seal", "plant", "unplant")}
 
@@ -176,8 +188,10 @@ def recorded(here: kinst.Machine, program: str, command: str) -> Recorded:
 
 @contextmanager
 def replayed(what: Recorded, patience: int = 20, rest: float = 0.0) -> Iterator[int]:
-    """A process that has the device and plants and unplants again and again; its id.  It is dead at
-    the end."""
+    """Run a process that has the device and plants and unplants again and again; yield its id.
+
+    The process is dead at the end.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

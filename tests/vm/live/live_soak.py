@@ -1,9 +1,10 @@
-"""All that can happen to kinst's module, at random, for as long as is wanted.  Runs as root in a
-guest (live_in_guest.py), best one whose kernel checks itself (checked_kernel.config).
+"""Everything that can happen to kinst's module, at random, for a given time.
 
-A round is a recorded trace planted and unplanted again and again by a process of its own
-(live_replay.py), to which one thing happens, drawn by a seed.  After each the kernel's text is
-compared with what it was before all."""
+Runs as root in a guest (live_in_guest.py), best in one whose kernel checks itself
+(checked_kernel.config).  In a round a process (live_replay.py) plants and unplants a recorded
+trace again and again, and one thing happens to it, drawn by a seed.  After each round the kernel's
+text is compared with the original.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,14 @@ TRACED_AGAIN = 20  # rounds until kinst itself traces again
 
 
 class Soak:
-    """record: trace with kinst, which is closed afterwards, and say what it asked of the module.
-    module: another one, which comes and goes, if there is one.  requests: live_requests.c."""
+    """A soak test of the module.
+
+    Attributes:
+        record: traces with kinst, which is closed afterwards, and returns its requests to the
+            module.
+        module: another module to load and unload, if there is one.
+        requests: live_requests.c, compiled.
+    """
 
     def __init__(
         self, record: Callable[[], Recorded], kcore: Kcore, requests: str, module: str, seed: int
@@ -68,7 +75,10 @@ class Soak:
                 self.wrong.append(f"round {number}: {way.__name__}")
 
     def _wait_until_unstuck(self) -> None:
-        """What a kprobe was put over is restored within a second or two of its end."""
+        """Wait until the device can be opened again.
+
+        Bytes that a kprobe covered are restored a second or two after the kprobe's end.
+        """
         for _ in range(20):
             try:
                 device = Device()
@@ -159,8 +169,10 @@ class Soak:
         self._beside(FunctionTracer("vfs_read"))
 
     def _beside(self, other: KprobeEvent | FunctionTracer) -> None:
-        """Before what is planted, or while it is.  The kernel may refuse it where kinst is, and
-        kinst where it is."""
+        """Attach another probe before a trace is planted, or while it is.
+
+        The kernel may refuse it where kinst is, and kinst where the probe is.
+        """
         for _ in range(3):
             first = self._chance.random() < 0.5
             if first:

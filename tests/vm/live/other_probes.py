@@ -1,5 +1,7 @@
-"""The kernel's own ways to probe a function, to be put on and taken off beside kinst's.  Runs as
-root in a guest (live_in_guest.py)."""
+"""The kernel's own ways to probe a function, to attach and detach beside kinst's.
+
+Runs as root in a guest (live_in_guest.py).
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ class Livepatch:
 
 
 class _Bpf:
-    """A BPF program that does nothing, and what holds it where it runs."""
+    """A BPF program that does nothing, and the link that attaches it."""
 
     def __init__(self, function: str) -> None:
         self.function = function
@@ -138,8 +140,7 @@ class BpfFentry(_Bpf):
 
 
 def _load(kind: int, place: int, number: int) -> int:
-    """A file descriptor of a program: of its type, of what it is attached to, and of the function's
-    BTF."""
+    """Return a file descriptor of a program, by its type, attach type, and the function's BTF."""
     code, licence = ctypes.create_string_buffer(_CODE), ctypes.create_string_buffer(b"GPL")
     attr = struct.pack("<IIQQ", kind, 2, ctypes.addressof(code), ctypes.addressof(licence))
     attr += bytes(44)  # its log, version, flags, name, interface
@@ -148,7 +149,7 @@ def _load(kind: int, place: int, number: int) -> int:
 
 
 def _call(number: int, *arguments: object) -> int:
-    """Raises OSError."""
+    """Make the system call; raise OSError if it fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     found: int = libc.syscall(ctypes.c_long(number), *arguments)
     if found < 0:
@@ -157,12 +158,12 @@ def _call(number: int, *arguments: object) -> int:
 
 
 def _number_of(function: str) -> int:
-    """A function's number in the kernel's BTF (Documentation/bpf/btf.rst)."""
+    """Return a function's number in the kernel's BTF (Documentation/bpf/btf.rst)."""
     raw = Path("/sys/kernel/btf/vmlinux").read_bytes()
     head, types, size, strings = struct.unpack_from("<IIII", raw, 4)
     name = raw.index(b"\0" + function.encode() + b"\0", head + strings) + 1 - head - strings
     at, number = head + types, 1
-    # Bytes behind the 12 that all have: always, and for each member.
+    # Bytes after the 12 that all have: always, and for each member.
     extra = {1: (4, 0), 3: (12, 0), 4: (0, 12), 5: (0, 12), 6: (0, 8), 13: (0, 8), 14: (4, 0),
              15: (0, 12), 17: (4, 0), 19: (0, 12)}  # fmt: skip
     while at < head + types + size:

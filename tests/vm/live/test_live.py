@@ -1,8 +1,8 @@
-"""--live, on the kernel that kinst runs on: in a guest that has this machine's files, so that it is
-never the machine that the tests run on.
+"""--live, on the kernel that kinst runs on, but in a guest with this machine's files.
 
-live_in_guest.py makes the checks, all in one guest and one process; here they are judged.  The
-same kernel in a guest of kinst's own says what is to be counted.
+So it is never the machine that the tests run on.  live_in_guest.py makes the checks, all in one
+guest and one process; this module judges them.  The same kernel in a guest of kinst's shows what
+must be counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIVEPATCH = ROOT / "tests/programs/livepatch"
 
 
 class Found(dict[str, Any]):
-    """What each check that was chosen has found, by its name."""
+    """Results of the selected checks, by name."""
 
     def __missing__(self, name: str) -> Any:
         if CHOSEN and name not in CHOSEN:
@@ -81,7 +81,7 @@ def test_every_instruction_is_counted_as_in_a_guest_of_kinsts(
     run = kinst("-q", *BOOTED, "-n", program, "-c", "reads 1000", copy=[reads])
     there = counts(run.good().out)
     assert found["exact"]["all"] == {key[0]: count for key, count in there.items()}
-    # Who else reads meanwhile is the guest's affair: a few processes that start and end.
+    # Other processes in the guest read meanwhile: a few that start and end.
     wanted = READS // 10
     for every in found["exact"]["every"]:
         for place in found["exact"]["all"]:
@@ -92,7 +92,7 @@ def test_each_cpu_is_sampled_at_its_rate(found: Mapping[str, Any]) -> None:
     seconds, rows, same, stacks = found["sampled"]
     assert len(rows["cpus"]) == int(CPUS)
     for _, count in rows["cpus"]:
-        # A guest whose host is busy loses ticks, and has none too many.
+        # A guest whose host is busy loses ticks, but never has too many.
         assert 0.02 * 97 * seconds < count < 1.1 * 97 * seconds + 2
     # Each is either in the kernel or in user mode, and "reads" is in both.
     assert {(kernel, user) for kernel, user, _ in rows["where"]} == {(0, 1), (1, 0)}
@@ -112,7 +112,7 @@ def test_what_cannot_be_is_refused_in_a_line(found: Mapping[str, Any]) -> None:
 
 def test_ten_thousand_sites_take_three_seconds(found: Mapping[str, Any]) -> None:
     sites, _, rounds, same = found["many"]
-    told(found["many"])  # how late a thread was is the host's doing as well: it is not judged
+    told(found["many"])  # how late a thread was also depends on the host, so it is not checked
     assert sites > 10_000
     for way in (0, 1):  # to plant, to unplant
         assert min(times[way] for times, *_ in rounds) * 10_000 / sites < 3.0
@@ -166,7 +166,7 @@ def test_the_kernel_complains_of_nothing(found: Mapping[str, Any]) -> None:
 
 
 def test_the_kernels_own_probes_on_the_same_function(found: Mapping[str, Any]) -> None:
-    """Who comes second may be refused; nobody's bytes are lost."""
+    """The second prober may be refused; no prober's bytes are lost."""
     assert len({name for name, *_ in found["orders"]}) == 6
     for name, order, said, changed in found["orders"]:
         print(name, order, said)
@@ -174,7 +174,7 @@ def test_the_kernels_own_probes_on_the_same_function(found: Mapping[str, Any]) -
 
 
 def test_what_is_left_to_ftrace_has_its_effect(found: Mapping[str, Any]) -> None:
-    """With -x plant=no-callsite nobody is refused, in any order."""
+    """With -x plant=no-callsite no prober is refused, in any order."""
     assert len({name for name, *_ in found["left_to_ftrace"]}) == 5
     for name, order, said, changed in found["left_to_ftrace"]:
         assert not said and not changed, (name, order, said, changed)
@@ -184,7 +184,7 @@ def test_cpus_that_go_and_come(found: Mapping[str, Any]) -> None:
     reads, said, ages = found["changes"]["turned_off"]
     assert reads == 3 * (READS // 10)
     assert said[-1] == CPUS and str(int(CPUS) - 1) in said
-    # Of each CPU, also of the one that was away, samples until the end.
+    # Samples of each CPU until the end, also of the one that was off.
     assert sorted(ages) == [str(cpu) for cpu in range(int(CPUS))]
     assert max(ages.values()) < 2.0, ages
 
@@ -211,7 +211,7 @@ def test_probes_that_leave_no_time_are_switched_off(found: Mapping[str, Any]) ->
 
 
 def test_all_at_random(found: Mapping[str, Any]) -> None:
-    """For a minute; for longer with KINST_TEST_SOAK."""
+    """Run for a minute; for longer with KINST_TEST_SOAK."""
     done, wrong, same = found["soaked"]
     print(done)
     assert done and not wrong and same, (done, wrong)

@@ -1,7 +1,7 @@
-"""--live as a new user has it: a Debian 12 with its own kernel, initrd, compiler and Python, no
-debug package and no network; from pip to the first record.
+"""--live as a new user has it: from pip to the first record on a fresh Debian 12.
 
-Needs root and debootstrap(8).  KINST_TEST_FRESH_DEBIAN names a folder in which one is kept for
+Debian has its own kernel, initrd, compiler and Python, but no debug package and no network.  Needs
+root and debootstrap(8).  KINST_TEST_FRESH_DEBIAN names a folder in which the Debian is kept for
 another run.
 """
 
@@ -31,13 +31,13 @@ KINST = "/root/kinst/bin/kinst"
 
 
 def debian(folder: Path) -> Path:
-    """The system's folder, with kinst's wheel and those of what it needs in /wheels."""
+    """Return the system's folder, with wheels of kinst and its dependencies in /wheels."""
     root = folder / "root"
     if not (root / "wheels").exists():
         installed(root, PACKAGES)
         log_in(root)
     pip = (sys.executable, "-m", "pip", "wheel", "-q", "-w", str(root / "wheels"))
-    # Of what the lock says, only what kinst itself needs.
+    # From the lock, only what kinst itself needs.
     subprocess.run([*pip, "-c", "requirements.lock", "."], cwd=ROOT, check=True)
     return root
 
@@ -87,7 +87,7 @@ def test_from_pip_to_the_first_record(guest: AttachGuest) -> None:
     said = timed(guest, f"{KINST} --live -n '{program}' -c '{work}'")
     assert "ended with 0" in said
     (count,) = re.findall(r"^ +dd +(\d+)$", said, re.M)
-    # Besides its own it reads libraries' headers and lists of words.
+    # Besides its own files it reads libraries' headers and lists of words.
     assert READS <= int(count) < READS + 50
     said = timed(guest, f"{KINST} --live -n 'kinst::vfs_read: {{ @ = count(); }}' -c '{work}'")
     assert "ended with 0" in said

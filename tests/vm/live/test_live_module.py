@@ -1,6 +1,7 @@
 """--live's module by itself, in a guest: sites that are made by hand, of each kind that it plants.
 
-All of --live is in test_live.py, which is slow: to start kinst in a guest takes a minute."""
+All of --live is in test_live.py, which is slow: starting kinst in a guest takes a minute.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from tools.kernel_headers import module_for
 pytestmark = pytest.mark.vm
 SCRIPT = "-m tests.vm.live.live_module_in_guest"
 FUNCTION, READS = "vfs_read", 2000
-# What must not be in the kernel's log.
+# These must not be in the kernel's log.
 BAD = re.compile(r"BUG|WARNING|Oops|general protection|Call Trace")
 
 
 def pushes(debug: Path) -> tuple[list[tuple[int, int]], tuple[int, int]]:
-    """Offset and size of each of the first instructions that push a register in the function's
-    entry, and of the one behind them, by objdump."""
+    """Return offset and size of the instructions that push a register at the function's entry, and
+    of the next one, by objdump."""
     words = ["objdump", "-d", f"--disassemble={FUNCTION}", "-w", str(debug)]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     found, start = [], 0
@@ -75,7 +76,7 @@ def judged(done: Result, out: Path) -> dict[str, object]:
 def test_hits_of_a_jump_a_run_and_a_trap_are_counted(found: dict[str, list[int]]) -> None:
     assert found["planted"] == [True, True, True]
     for count in found["counts"]:
-        # Those who start and end the program read, too.
+        # The processes that start and end the program read, too.
         assert READS <= count < READS + 100, found["counts"]
 
 
@@ -88,8 +89,11 @@ def test_all_is_as_before(found: dict[str, object]) -> None:
 
 
 def test_calls_of_a_timer_that_were_missed_are_counted(found: dict[str, list[float]]) -> None:
-    """Its code takes longer than its period: with the calls that were missed there are as many as
-    periods in the time that passed, but for those around the first and the last call."""
+    """A timer's code takes longer than its period.
+
+    Calls plus missed calls are as many as the periods in the time that passed, except around the
+    first and the last call.
+    """
     calls, missed, seconds, cpus, period = found["timer"]
     due = cpus * seconds * 1e9 / period
     assert calls > 0 and missed > 0

@@ -1,8 +1,10 @@
-"""What --live prints is what --vm prints: a hundred programs of the conformance suite, whose output
-was worked out from the Guide's text, and examples, whose counts are those of deeds.c.
+"""--live prints what --vm prints.
 
-How far this has been run is in docs/live.md.  One is not as the Guide has it, by --vm either, for
-the library runs it: $0 without a script."""
+Tested are a hundred programs of the conformance suite, whose output was worked out from the
+Guide's text, and examples, whose counts are those of deeds.c.  docs/live.md says how far this has
+been run. One program differs from the Guide, by --vm too, because the library runs it: $0 without
+a script.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.vm.live.live_programs import cases, is_printed, programs, said, scrip
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 Said = dict[str, tuple[str, str]]
-# Of a line that says how many probes there are.
+# In a line about the number of probes.
 _MATCHED = re.compile(r"(dtrace|kinst): (script|description) .* matched \d+ probe")
 
 
@@ -76,7 +78,8 @@ def test_examples(by_vm: Said, by_live: Said) -> None:
 
 
 def _holds(expression: str, out: str, told: str, wanted: bool) -> bool:
-    """Whether an expression is found or not, as wanted; an empty one: nothing was complained of."""
+    """Return whether an expression matches or not, as wanted; an empty one: there was no
+    complaint."""
     if not expression:
         return all(_MATCHED.match(line) for line in told.splitlines())
     return bool(re.search(expression, out, re.M)) == wanted

@@ -1,6 +1,7 @@
-"""--live where it cannot be had: a line that says why and what would do, and nothing planted.
+"""--live where it is impossible: one line gives the reason and the remedy, and nothing is planted.
 
-live_refusals.py makes the cases, in guests that have this machine's files."""
+live_refusals.py runs the cases, in guests that have this machine's files.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tools.kernel_headers import module_for
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 SCRIPT = "-m tests.vm.live.live_refusals"
-# Without what earlier guests have kept.
+# Without files that earlier guests have kept.
 LINE = (
     "{boot} export XDG_CACHE_HOME={folder}/own;"
     " {python} {script} {kinst} {modules} {cases} >{folder}/out 2>{folder}/err"
@@ -44,7 +45,7 @@ BOOTED_WITH = {
     "lockdown=integrity": r"the kernel is locked down \(integrity\)",
     "module.sig_enforce=1": r"it takes signed modules only.*DKMS",
 }
-# Of the first start on a kernel.
+# At the first start on a kernel.
 PROGRESS = ("kinst: unpacking the kernel's boot image", "kinst: reading the kernel's symbols")
 # The boot image is where its package would have put it.
 BOOT = "ln -s {image} /boot/vmlinuz-$(uname -r);"
@@ -52,7 +53,8 @@ BOOT = "ln -s {image} /boot/vmlinuz-$(uname -r);"
 
 @pytest.fixture(scope="module")
 def modules(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three of kinst's: as it is, of another version, and for a kernel that has more than this."""
+    """Return three modules of kinst: a good one, one of another version, and one for a kernel that
+    has more than this."""
     folder = tmp_path_factory.mktemp("modules")
     release = prepared.debug.name.removeprefix("vmlinux-")
     changes = {

@@ -14,7 +14,7 @@ from tests.vm.command import Result, kinst
 
 SECONDS = 240.0
 SOURCES = ROOT / "tests/programs/small_kernel"
-# Debug information that says where variables are; no unwind tables but .debug_frame.
+# Debug information with places of variables; no unwind tables but .debug_frame.
 COMPILER = (
     "riscv64-linux-gnu-gcc -Og -g -march=rv64imac_zicsr -mabi=lp64 -mcmodel=medany -ffreestanding"
     " -fno-pic -fno-stack-protector -fno-asynchronous-unwind-tables -nostdlib -static -no-pie"
@@ -23,7 +23,7 @@ COMPILER = (
 
 
 def make_small_kernel(folder: Path) -> Path:
-    """The ELF file of tests/programs/small_kernel."""
+    """Return the ELF file of tests/programs/small_kernel."""
     file = folder / "small.elf"
     sources = [str(SOURCES / name) for name in ("start.S", "kmain.c")]
     script = f"-Wl,-T,{SOURCES / 'kernel.ld'}"
@@ -33,8 +33,13 @@ def make_small_kernel(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class OtherKernel:
-    """elf: with symbols.  qemu: the command that runs it, from reset on the same each time.  gdb:
-    the debugger for it."""
+    """A kernel.
+
+    Attributes:
+        elf: file with symbols.
+        qemu: the command that runs it, from reset on the same each time.
+        gdb: the debugger for it.
+    """
 
     elf: Path
     qemu: tuple[str, ...]
@@ -42,7 +47,7 @@ class OtherKernel:
 
     @contextmanager
     def machine(self, folder: Path, stopped: bool) -> Iterator[Path]:
-        """A machine of its own, standing at reset or running; the path of its stub."""
+        """Start a machine, stopped at reset or running, and return the path of its stub."""
         stub = folder / "gdb.sock"
         stub.unlink(missing_ok=True)
         waiting = ["-S"] if stopped else []
@@ -59,13 +64,14 @@ class OtherKernel:
             child.wait()
 
     def kinst(self, folder: Path, *arguments: str, stopped: bool = True) -> Result:
-        """kinst on a new machine."""
+        """Run kinst on a new machine."""
         with self.machine(folder, stopped) as stub:
             options = ("--gdb", str(stub), "--kernel", str(self.elf), *arguments)
             return kinst(*options, boots=False)
 
     def debug(self, folder: Path, stub: Path, commands: Sequence[str]) -> str:
-        """What gdb prints on a machine; the commands end it, or leave it to the caller."""
+        """Return gdb's output on a machine; the commands end the machine, or leave it to the
+        caller."""
         script = folder / "script.gdb"
         head = ["set pagination off", "set confirm off", f"target remote {stub}"]
         script.write_text("\n".join([*head, *commands, ""]))
@@ -74,14 +80,17 @@ class OtherKernel:
         return done.stdout
 
     def ask_gdb(self, folder: Path, commands: Sequence[str]) -> str:
-        """The same on a new machine that stands at reset."""
+        """Return gdb's output on a new machine that is stopped at reset."""
         with self.machine(folder, True) as stub:
             return self.debug(folder, stub, commands)
 
 
 def stops(places: dict[str, str], last: str, count: int) -> list[str]:
-    """gdb commands: at each place (a breakpoint's argument) print by its printf arguments; end when
-    the place `last` is met for the count-th time."""
+    """Return gdb commands that print at each place, by its printf arguments.
+
+    A place is a breakpoint's argument.  The commands end when the place `last` is met for the
+    count-th time.
+    """
     commands = ["set $n = 0"]
     for place, shown in places.items():
         commands += [f"break {place}", "commands", "silent"]

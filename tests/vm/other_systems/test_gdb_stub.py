@@ -33,7 +33,7 @@ def options(stub: Stub, prepared: Prepared, *program: str) -> list[str]:
 
 
 def test_counts_until_exit(stub: Stub, prepared: Prepared, read_function: str) -> None:
-    """Two instructions that each read passes once, in this order."""
+    """Count two instructions that each read executes once, in this order."""
     program = f"""
         kinst::{read_function}:0 /execname == "reads"/
         {{ @first = count(); @rdx = sum(regs[R_RDX]); }}
@@ -78,7 +78,7 @@ def test_listing_shows_the_way(stub: Stub, prepared: Prepared, read_function: st
 
 
 def test_what_a_stub_cannot_do(stub: Stub, prepared: Prepared, read_function: str) -> None:
-    """No one is there to run a command; a bad description leaves the guest alone."""
+    """A stub cannot run a command; a bad description leaves the guest alone."""
     program = f"kinst::{read_function}:0 {{ @ = count(); }}"
     wrong_usage = ["-n", program, "-c", "true"]
     for status, more in ((2, wrong_usage), (1, ["-n", "kinst::no_such_function:0"])):
@@ -89,8 +89,11 @@ def test_what_a_stub_cannot_do(stub: Stub, prepared: Prepared, read_function: st
 
 
 def test_killed_without_a_word(stub: Stub, prepared: Prepared, read_function: str) -> None:
-    """kill -9 of kinst: QEMU takes its breakpoints out when the connection is gone, or leaves
-    the machine stopped at one; the next kinst finds it in order."""
+    """kill -9 of kinst: the next kinst finds the machine in order.
+
+    QEMU removes kinst's breakpoints when the connection is gone, or leaves the machine stopped at
+    one.
+    """
     run = Running(
         *options(stub, prepared, "-q", "-n", f"kinst::{read_function}:0 {{ printf(\"hit\\n\"); }}"),
         boots=False,

@@ -1,5 +1,8 @@
-"""A riscv64 kernel that is nobody's: built here, with DWARF and page tables of its own.  All is
-compared with what gdb says of the same instructions of the same run, from reset on."""
+"""A riscv64 kernel of this project, with its own DWARF and page tables, and no system that kinst
+knows.
+
+Everything is compared with gdb's output for the same instructions of the same run, from reset on.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> OtherKernel:
 
 
 def shown_by_gdb(small: OtherKernel, *commands: str) -> str:
-    """What gdb says of the file alone."""
+    """Return gdb's output about the file alone."""
     argv = [small.gdb, "-q", "-nx", "-batch", str(small.elf)]
     for command in commands:
         argv += ["-ex", command]
@@ -34,7 +37,7 @@ def shown_by_gdb(small: OtherKernel, *commands: str) -> str:
 
 
 def test_source_lines_of_all_instructions(small: OtherKernel, tmp_path: Path) -> None:
-    """-l -v, on the kernel that runs: bytes, offsets and lines as gdb has them in the file."""
+    """-l -v on the running kernel: bytes, offsets and lines are those that gdb has in the file."""
     names = ("withdraw", "transfer", "one_round", "kmain")
     probes = ", ".join(f"kinst::{name}:" for name in names)
     done = small.kinst(tmp_path, "-l", "-v", "-n", probes, stopped=False).good()
@@ -79,8 +82,7 @@ def test_source_lines_of_all_instructions(small: OtherKernel, tmp_path: Path) ->
 def test_arguments_locals_registers_and_inline_functions(
     small: OtherKernel, tmp_path: Path
 ) -> None:
-    """From reset, where the kernel is not in memory yet: all that happens in its first transfers,
-    in the order in which it happens."""
+    """From reset, before the kernel is in memory: all events of its first transfers, in order."""
     after = re.search(r"0x(\w+)", shown_by_gdb(small, "info line 36"))
     start = re.search(r"0x(\w+)", shown_by_gdb(small, "print withdraw"))
     assert after and start
@@ -157,7 +159,7 @@ def test_inline_returns_follow_their_entries(small: OtherKernel, tmp_path: Path)
     ],
 )
 def test_what_only_a_system_knows_is_refused(small: OtherKernel, asked: str, named: str) -> None:
-    """Before anything is connected to: there is no stub at this address."""
+    """kinst refuses before it connects: there is no stub at this address."""
     program = f"fbt::transfer:entry {{ {asked}; }}"
     done = kinst("--gdb", "/no/stub", "--kernel", str(small.elf), "-n", program, boots=False)
     assert done.status == 1
@@ -166,7 +168,7 @@ def test_what_only_a_system_knows_is_refused(small: OtherKernel, asked: str, nam
 
 
 def test_another_kernels_file_is_refused(small: OtherKernel, tmp_path: Path) -> None:
-    """The file of a kernel whose code is not what runs there."""
+    """The file is of a kernel whose code is not what runs there."""
     other = tmp_path / "other.elf"
     data = bytearray(small.elf.read_bytes())
     (text,) = (section for section in open_elf(small.elf).sections if section.name == ".text")

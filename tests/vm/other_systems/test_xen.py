@@ -1,7 +1,8 @@
-"""Xen, neither Linux nor of this project's making: from its symbol table alone, beside gdb.
+"""Xen, which is neither Linux nor of this project, traced with its symbol table alone, and
+compared with gdb.
 
-Without a kernel for its first guest it stops with a panic; until then it does the same from each
-reset on, as far as it can be seen in the functions here.
+Without a kernel for its first guest Xen stops with a panic; until then it does the same from each
+reset on, as far as the functions here show.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def xen(tmp_path: Path) -> OtherKernel:
 
 
 def by_gdb(xen: OtherKernel, folder: Path, places: list[str]) -> str:
-    """Address and registers of the first hits of these places, as gdb prints them from reset on."""
+    """Return address and registers of the first hits of these places, as gdb prints them from
+    reset on."""
     reads = ", ".join(f"'{name}'" for name in REGISTERS)
     return xen.ask_gdb(
         folder,
@@ -57,7 +59,7 @@ def by_gdb(xen: OtherKernel, folder: Path, places: list[str]) -> str:
 
 
 def by_kinst(xen: OtherKernel, folder: Path, probes: str) -> str:
-    """The same by kinst."""
+    """Return the same hits as kinst prints them."""
     names = ("rip", *REGISTERS)
     formats = " ".join(["%x"] * len(names))
     values = ", ".join(f"regs[R_{name.upper()}]" for name in names)
@@ -73,7 +75,7 @@ def hits(text: str) -> list[str]:
 
 
 def test_functions_entries_with_all_registers(xen: OtherKernel, tmp_path: Path) -> None:
-    """From reset, where nothing of Xen is in memory, the first 60 times that it prints."""
+    """Trace from reset, when nothing of Xen is in memory, until it has printed 60 times."""
     ours = by_kinst(xen, tmp_path, "fbt::vsnprintf:entry, fbt::serial_puts:entry")
     theirs = by_gdb(xen, tmp_path, ["&vsnprintf", "&serial_puts"])
     assert hits(ours) == hits(theirs)
@@ -85,7 +87,7 @@ def test_every_instruction_of_a_function(xen: OtherKernel, tmp_path: Path) -> No
     offsets = [row.split()[-1] for row in listed.splitlines()[1:]]
     assert len(offsets) > 20
     ours = by_kinst(xen, tmp_path, "kinst::serial_puts:")
-    # Few of them are reached before the last hit, and a processor has four hardware breakpoints:
+    # Few of them are reached before the last hit.  A processor has four hardware breakpoints, but
     # QEMU has no such limit.
     theirs = by_gdb(xen, tmp_path, [f"(char *)&serial_puts + {offset}" for offset in offsets])
     assert hits(ours) == hits(theirs)
@@ -114,7 +116,8 @@ def test_returns_of_a_function(xen: OtherKernel, tmp_path: Path) -> None:
 
 
 def test_live_instructions(tmp_path: Path) -> None:
-    """When it has been loaded and has changed its own code: bytes as gdb reads them."""
+    """After Xen has been loaded and has changed its own code, listed bytes are those that gdb
+    reads."""
     console = tmp_path / "console"
     xen = machine(console, tmp_path)
     names = ("vsnprintf", "serial_puts", "printk", "do_softirq", "memcpy", "__putstr")

@@ -1,5 +1,8 @@
-"""Debian's Xen 4.17 for amd64, a kernel that is not of this project's making: the hypervisor and
-its symbols (it has no DWARF), fetched by apt into the cache by the names of their packages."""
+"""Debian's Xen 4.17 for amd64, a kernel that is not of this project.
+
+The hypervisor and its symbols (it has no DWARF) are fetched by apt into the cache, by package
+name.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ _KERNEL, _SYMBOLS = "boot/xen-4.17-amd64", "usr/lib/debug/boot/xen-syms-4.17-amd
 
 
 def xen_files() -> tuple[Path, Path]:
-    """(what a Multiboot loader starts, the ELF file with symbols).  Offline once they are there."""
+    """Return (the file that a Multiboot loader starts, the ELF file with symbols).
+
+    The files are cached, so that later calls are offline.
+    """
     place = cache_folder() / "tests" / "xen-4.17"
     place.parent.mkdir(parents=True, exist_ok=True)
     with alone(place.with_suffix(".lock"), lambda what, part: None):

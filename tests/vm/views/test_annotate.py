@@ -1,5 +1,8 @@
-"""kinst annotate on a real kernel: what it says of each branch is what the processor's own flags
-say there, and its counts are those of a plain trace."""
+"""kinst annotate on a real kernel.
+
+Its answers for each branch agree with the processor's own flags, and its counts are those of a
+plain trace.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,18 @@ pytestmark = pytest.mark.vm
 
 FEW = ["vfs_read", "ksys_read", "path_openat"]
 WORK = "ls -lR /proc/1 >/dev/null; head -c 100 /proc/meminfo | wc; cat /etc/passwd >/dev/null"
-# Ten of different kinds: with loops, computed jumps, faults, tables, assembly, and ones that
-# threads sleep in.
+# Ten functions of different kinds: with loops, computed jumps, faults, tables, assembly, and ones
+# in which threads sleep.
 TEN = [*FEW, "vsnprintf", "copy_page_to_iter", "pipe_read", "d_path", "handle_mm_fault", "do_fcntl",
        "__schedule"]  # fmt: skip
 
 
 def every_branch(codes: list[FunctionCode]) -> str:
-    """Clauses that ask at every conditional branch both whether it is taken and whether not, and
-    at every computed jump where it goes; and that count all instructions by another key."""
+    """Return clauses that check at every conditional branch whether it is taken or not, and at
+    every computed jump its target.
+
+    They also count all instructions by another key.
+    """
     rows = []
     for code in codes:
         for block in code.blocks:
@@ -49,7 +55,7 @@ def every_branch(codes: list[FunctionCode]) -> str:
 
 
 def conserved(code: FunctionCode, flow: FlowCounts) -> None:
-    """In = out = block, where everything around a block is known."""
+    """Check that in = out = block, if everything around a block is known."""
     into: dict[int, list[int | None]] = {k: [] for k in range(len(code.blocks))}
     into[code.root].append(flow.edges.get(ENTRY))
     for number, block in enumerate(code.blocks):
@@ -66,7 +72,8 @@ def conserved(code: FunctionCode, flow: FlowCounts) -> None:
 
 
 def check(machine: kinst.Machine, names: list[str], work: str) -> tuple[int, int, int]:
-    """(edges, those that are known, those that were asked for); everything is compared."""
+    """Compare everything; return the number of edges, of those that are known, and of those asked
+    for."""
     codes = machine.code(*names)
     plan = plan_counting(codes)
     with machine.trace(plan.program + every_branch(codes), command=work) as trace:
@@ -137,7 +144,7 @@ def test_edges_of_other_isas(isa: str) -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """Text, page and graph of one trace; a result that was kept says the same again."""
+    """Text, page and graph are of one trace; a saved result prints the same again."""
     page, text = tmp_path / "a.html", tmp_path / "a.txt"
     command = "cat /proc/1/comm; exit 3"
     arguments = [

@@ -1,9 +1,9 @@
 """kinst flow on a real kernel, against function_graph: the same functions in the same order.
 
-The kernel's own tracer is the authority.  Three rules say what the two cannot have in common: the
-tracer sees no function that is not in available_filter_functions, kinst none that it says it has
-left out, and a call has several ways to go, of which the tracer's runs show many: kinst's call is
-one of them.
+The kernel's own tracer is the authority.  Three rules cover what the two cannot have in common:
+the tracer sees only functions in available_filter_functions, kinst does not see functions that it
+reports as left out, and a call can take several paths, many of which the tracer's runs show:
+kinst's call must be one of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FLOW = re.compile(r"^ *\d+ ( *)-> ([\w.@]+)(\(| \[inlined\])")
 
 
 def graph_trees(text: str) -> Iterator[list[Row]]:
-    """The whole calls in the output of function_graph, by CPU: each from its depth 0 on."""
+    """Return the whole calls in the output of function_graph, by CPU: each from its depth 0 on."""
     rows: dict[str, list[Row]] = {}
     for line in text.splitlines():
         found = _GRAPH.match(line)
@@ -59,7 +59,7 @@ def graph_trees(text: str) -> Iterator[list[Row]]:
 
 
 def flow_tree(text: str) -> list[Row]:
-    """The call that kinst shows, without inlined functions."""
+    """Return the call that kinst shows, without inlined functions."""
     rows, inlined = [], list[int]()
     for line in text.splitlines():
         found = _FLOW.match(line)
@@ -76,7 +76,7 @@ def flow_tree(text: str) -> list[Row]:
 
 
 def without(rows: Iterable[Row], names: set[str]) -> list[Row]:
-    """A tree without these functions; what they called is in their place."""
+    """Return a tree without these functions; their callees are in their place."""
     found, gone = list[Row](), list[int]()
     for depth, name in rows:
         while gone and gone[-1] >= depth:

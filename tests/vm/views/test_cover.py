@@ -1,5 +1,8 @@
-"""kinst cover on a real kernel: its lines are addr2line's of the instructions that a plain trace
-counts, its totals are lcov's, and a second run reaches what the first one has not."""
+"""kinst cover on a real kernel.
+
+Its lines are those that addr2line finds for the instructions that a plain trace counts, its totals
+are lcov's, and a second run reaches what the first one has not.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def test_lines_of_read(tmp_path: Path, prepared: Prepared) -> None:
                 and line.startswith("FNDA"))  # fmt: skip
     assert 1000 <= count < 1100
 
-    # The same, by a plain trace and addr2line: lines that were seen, and lines with code.
+    # The same, by a plain trace and addr2line: lines that ran, and lines with code.
     program = "kinst::vfs_read: { @[probename] = count(); }"
     rows = [
         json.loads(line) for line in run("--json", "-q", "-n", program, "-c", READS).splitlines()
@@ -61,7 +64,7 @@ def test_lines_of_read(tmp_path: Path, prepared: Prepared) -> None:
     found = {line.split(",")[0][3:]: not line.endswith(",0") for line in own if line[:3] == "DA:"}
     assert found == expected
 
-    # Each instruction that was seen is in drcov's pieces, and no other.
+    # Each instruction that ran is in drcov's pieces, and no other.
     head, _, rest = pieces.read_bytes().partition(b" bbs\n")
     base = next(line for line in head.decode().splitlines() if line.startswith("0, "))
     shift = start - int(base.split(",")[1], 16)

@@ -1,4 +1,5 @@
-"""kinst flame on a real kernel: what it folds is what the same program counts without stacks."""
+"""kinst flame on a real kernel: it folds as many stacks as the same program counts without
+stacks."""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ PROGRAM = "fbt::vfs_read:entry { @[execname, stack()] = count(); @total = sum(1)
 
 
 def test_stacks_of_reads(tmp_path: Path) -> None:
-    """cat reads its file and then finds its end: the lines of cat are those two reads, and all
-    lines together are what the program counts without stacks."""
+    """cat reads its file and then finds its end.
+
+    The lines of cat are those two reads, and all lines together are the program's count without
+    stacks.
+    """
     result = tmp_path / "result.json"
     arguments = ["--json", "-q", "-o", str(result), "-n", PROGRAM, "-c", "cat /proc/1/comm"]
     subprocess.run([KINST, *arguments], check=True, capture_output=True)

@@ -52,7 +52,7 @@ def frames_of(line: Line) -> list[Line]:
 
 
 def test_frames_have_the_lines_of_addr2line(prepared: Prepared) -> None:
-    """Files, lines and inlined functions against binutils, by the command itself."""
+    """Files, lines and inlined functions are those of binutils, by the command itself."""
     done = command("--json", "-q", "-n", READS, "-c", "wc -l /etc/passwd").good()
     lines = [json.loads(line) for line in done.out.splitlines()]
     assert [invalid(line) for line in lines] == [[]] * len(lines)
@@ -98,7 +98,7 @@ def _address(debug: Path, function: str) -> int:
 
 
 def _places(debug: Path, address: int) -> list[tuple[str, str, int]]:
-    """(function, file, line), innermost first."""
+    """Return (function, file, line), innermost first."""
     done = subprocess.run(
         ["addr2line", "-f", "-i", "-e", debug, f"{address:#x}"],
         capture_output=True, text=True, check=True,

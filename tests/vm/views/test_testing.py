@@ -40,7 +40,7 @@ def results(out: str) -> list[str]:
 def test_files_on_one_guest_and_on_the_next(
     guest_program: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """What one file does to its guest is nothing to the file behind it."""
+    """Changes that one file makes to its guest do not affect the next file."""
     for name, text in (("reads", READS), ("panics", PANICS), ("after", AFTER)):
         (tmp_path / f"{name}.d").write_text(text)
     words = ["reads.d", "panics.d", "after.d", "--copy", guest_program("reads")]

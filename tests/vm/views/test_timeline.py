@@ -1,5 +1,5 @@
-"""A timeline of a real kernel: its slices are the records', paired here by another rule, and as
-many as the program counts."""
+"""A timeline of a real kernel: its slices are those of the records, paired here by another rule,
+and as many as the program counts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_slices_are_the_records_and_as_many_as_are_counted() -> None:
     parsed.ParseFromString("".join(written).encode("utf-8", "surrogateescape"))
     found = slices(parsed)
 
-    # By thread and function, entries and returns take turns here: neither calls itself.
+    # By thread and function, entries and returns alternate here: neither function calls itself.
     times = defaultdict[tuple[object, str], list[tuple[str, int]]](list)
     for one in records:
         tid = next(value.value for value in one.values if value.name == "tid")
@@ -67,6 +67,6 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     assert done.stdout == "init\n"
     parsed = Trace()
     parsed.ParseFromString(path.read_bytes())
-    # cat reads its file, and then finds its end; what its thread was before may have read, too.
+    # cat reads its file, and then finds its end; its thread may have read before it became cat.
     names = [one.name for one in slices(parsed) if one.track == "cat"]
     assert len(names) >= 4 and names == ["ksys_read", "vfs_read"] * (len(names) // 2)

@@ -1,4 +1,4 @@
-"""kinst top on a real kernel: what it shows while it runs, and that Ctrl-C undoes everything."""
+"""kinst top on a real kernel: its screen while it runs, and Ctrl-C, which undoes everything."""
 
 from __future__ import annotations
 
