@@ -56,11 +56,11 @@ def test_the_fixture(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     plugin = ("-p", "kinst.cli.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:kinst")
     words = (*plugin, "--kinst=--cpus 3", "--kinst=-x bufsize=1m")
-    pytester.runpytest_inprocess(*words).assert_outcomes(passed=2)
-    wrong = pytester.runpytest_inprocess(*plugin, "--kinst=-n BEGIN")
+    pytester.runpytest_subprocess(*words).assert_outcomes(passed=2)
+    wrong = pytester.runpytest_subprocess(*plugin, "--kinst=-n BEGIN")
     wrong.assert_outcomes(errors=2)
     wrong.stdout.fnmatch_lines(["*kinst: --kinst says which machine, not what is traced*"])
-    wrong = pytester.runpytest_inprocess(*plugin, "--kinst=--nosuch")
+    wrong = pytester.runpytest_subprocess(*plugin, "--kinst=--nosuch")
     wrong.stdout.fnmatch_lines(["*kinst: option --nosuch not recognized*"])
 
 
