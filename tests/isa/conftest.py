@@ -22,7 +22,7 @@ def isa() -> Isa:
 
 @pytest.fixture(scope="session")
 def text() -> Text:
-    """.text of the kernel at $KINST_TEST_VMLINUX, or of the newest in ~/.cache/kinst."""
+    """Return .text of the kernel at $KINST_TEST_VMLINUX, or of the newest in ~/.cache/kinst."""
     return read_text(find_vmlinux())
 
 
@@ -43,7 +43,7 @@ def thorough() -> bool:
 
 @pytest.fixture(scope="session")
 def report(pytestconfig: pytest.Config) -> Iterator[list[str]]:
-    """Lines that are printed after the tests."""
+    """Return a list of lines that are printed after the tests."""
     yield pytestconfig.stash.setdefault(REPORT, [])
 
 

@@ -1,4 +1,4 @@
-"""Original against displaced code in an emulator: the same state in, compare out."""
+"""Original against displaced code in an emulator, run from the same state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCRATCH = 0xFFFF_FFFF_9FE0_0000
 
 @dataclass(frozen=True)
 class State:
-    """What an instruction starts from.  seed decides the content of all memory."""
+    """State before the code runs; `seed` determines the content of all memory."""
 
     registers: Mapping[str, int]
     gs_base: int
@@ -40,13 +40,17 @@ class State:
 
 @dataclass(frozen=True)
 class Outcome(emulation.Outcome):
-    """registers with rip and eflags."""
+    """Outcome of a run; registers include rip and eflags."""
 
     def differences(self, other: emulation.Outcome, *dead: tuple[int, int]) -> list[str]:
-        """As emulation.Outcome; dead: stack below the stack pointer at the start, that may differ
-        where this outcome's code wrote nothing."""
+        """Return differences as emulation.Outcome does.
+
+        Args:
+            dead: stack below the initial stack pointer, which may differ where this outcome's code
+                wrote nothing.
+        """
         return super().differences(other, *dead) + [
-            # What this one wrote there itself must be there.
+            # Bytes that this outcome's code wrote there must be the same.
             f"stack at {address:#x}"
             for kind, address, size in self.accesses
             if kind == UC_MEM_WRITE
@@ -56,8 +60,12 @@ class Outcome(emulation.Outcome):
 
 
 def random_state(rng: random.Random, *, tame: bool, count: bool) -> State:
-    """tame: registers hold aligned pointers and small numbers, so that hardly anything faults.
-    count: rcx is a small count (string instructions)."""
+    """Return a random state.
+
+    Args:
+        tame: registers hold aligned pointers and small numbers, so that hardly any code faults.
+        count: rcx is a small count (string instructions).
+    """
     registers = {}
     for name in GENERAL:
         kind = rng.random()

@@ -1,4 +1,4 @@
-"""AArch64 code in an emulator: a state in, an outcome out."""
+"""AArch64 code in an emulator, from a state to an outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ NOP = bytes.fromhex("1f2003d5")
 
 @dataclass(frozen=True)
 class State:
-    """What code starts from.  seed decides the content of all memory and vector registers."""
+    """State before the code runs; `seed` determines the content of all memory and vector
+    registers."""
 
     registers: Mapping[str, int]
     per_cpu: int
@@ -33,7 +34,8 @@ class State:
 
 
 def random_state(rng: random.Random, *, tame: bool = False) -> State:
-    """tame: registers hold aligned pointers and small numbers, so that hardly anything faults."""
+    """Return a random state; if tame, registers hold aligned pointers and small numbers, so that
+    hardly any code faults."""
     registers = {}
     for name in NAMES:
         kind = rng.random()
@@ -53,13 +55,13 @@ def random_state(rng: random.Random, *, tame: bool = False) -> State:
 
 
 class Machine(Emulator):
-    """Outcomes have sp, pc and pstate (NZCV, DAIF) among their registers."""
+    """The processor; registers of outcomes include sp, pc and pstate (NZCV, DAIF)."""
 
-    smallest_page = 1024  # what the emulator asks for at a time
+    smallest_page = 1024  # granularity in which the emulator asks for pages
 
     def __init__(self, text_address: int, text: bytes) -> None:
         super().__init__(Uc(UC_ARCH_ARM64, UC_MODE_ARM), text_address, text, SCRATCH, NOP)
-        self.uc.reg_write(a.UC_ARM64_REG_CPACR_EL1, 3 << 20)  # vector registers may be used
+        self.uc.reg_write(a.UC_ARM64_REG_CPACR_EL1, 3 << 20)  # enable vector registers
         self.uc.hook_add(UC_HOOK_INTR, self._on_exception)
 
     def run(self, state: State, start: int, *ranges: tuple[int, int]) -> Outcome:

@@ -1,4 +1,4 @@
-"""Original against displaced riscv64 code in an emulator: the same state in, compare out."""
+"""Original against displaced riscv64 code in an emulator, run from the same state."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ STACK = 0xFFFF_FFC6_0000_0000
 SCRATCH = 0xFFFF_FFFF_8400_0000
 SUPERVISOR = 1
 SIE, SUM = 1 << 1, 1 << 18
-# What a trap, and the way back, may change: SPIE and SPP.
+# Bits that a trap, and the return from it, may change: SPIE and SPP.
 LOST = 1 << 5 | 1 << 8
 
 
 @dataclass(frozen=True)
 class State:
-    """What code starts from.  seed decides the content of all memory."""
+    """State before the code runs; `seed` determines the content of all memory."""
 
     registers: Mapping[str, int]
     sstatus: int
@@ -33,7 +33,7 @@ class State:
 
 
 def random_state(rng: random.Random, *, tame: bool) -> State:
-    """tame: registers hold aligned pointers and small numbers."""
+    """Return a random state; if tame, registers hold aligned pointers and small numbers."""
     registers = {}
     for name in GENERAL:
         kind = rng.random()
@@ -51,7 +51,7 @@ def random_state(rng: random.Random, *, tame: bool) -> State:
 
 
 class Machine(Emulator):
-    """Outcomes have pc, privilege and sstatus (without LOST) among their registers."""
+    """The processor; registers of outcomes include pc, privilege and sstatus (without LOST)."""
 
     def __init__(self, text_address: int, text: bytes) -> None:
         uc = Uc(UC_ARCH_RISCV, UC_MODE_RISCV64)

@@ -1,8 +1,9 @@
-"""Code in an emulator (unicorn): a state in, an outcome out.  What the instruction sets share; each
-has its registers in emulated_ISA.py.
+"""Code in an emulator (unicorn), from a state to an outcome: the part that all instruction sets
+share.
 
-The emulator maps no addresses of the upper half by itself, so its TLB is filled from here: text,
-scratch, and a pool of pages given out as they are touched, are its physical memory.
+Each instruction set's registers are in emulated_ISA.py.  The emulator does not map addresses of
+the upper half by itself, so its TLB is filled from here.  Its physical memory has text, scratch,
+and a pool of pages that are allocated when they are touched.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from unicorn import (
     UC_TLB_VIRTUAL,
 )
 
-_UNICORN: Any = unicorn  # it comes without types
+_UNICORN: Any = unicorn  # it has no types
 Uc, UcError = _UNICORN.Uc, _UNICORN.UcError
 
 PAGE = 4096
@@ -41,14 +42,21 @@ NOPS_AT = POOL_AT + POOL * PAGE
 
 
 class EmulatorError(Exception):
-    """The emulator could not run it: an exception of the processor, or an unknown instruction."""
+    """The emulator could not run the code: an exception of the processor, or an unknown
+    instruction."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """registers: by name, what the ISA's Machine says of them.  memory: page address to content, of
-    pages that changed; before: of all that were touched, what they held at the start.
-    accesses: (UC_MEM_*, address, size) of what was read and written.  vectors: where compared."""
+    """Outcome of a run.
+
+    Attributes:
+        registers: by name, as the ISA's Machine reads them.
+        memory: content of the pages that changed, by address.
+        before: content at the start of all pages that were touched.
+        accesses: (UC_MEM_*, address, size) of reads and writes.
+        vectors: values of vector registers, if they are compared.
+    """
 
     registers: Mapping[str, int]
     memory: Mapping[int, bytes]
@@ -57,7 +65,11 @@ class Outcome:
     vectors: tuple[int, ...] = ()
 
     def differences(self, other: Outcome, *dead: tuple[int, int]) -> list[str]:
-        """What differs, as text; dead: [start, end) of memory that may differ."""
+        """Return the differences as text.
+
+        Args:
+            dead: [start, end) of memory that may differ.
+        """
         found = [
             f"{name}: {value:#x} != {other.registers[name]:#x}"
             for name, value in self.registers.items()
@@ -75,7 +87,7 @@ class Outcome:
         return found
 
     def changed(self, low: int = 0, high: int = 0) -> dict[int, int]:
-        """Address to new value of every byte that changed, but for [low, high)."""
+        """Return the new value of every byte that changed, by address, except in [low, high)."""
         return {
             page + i: after[i]
             for page, after in self.memory.items()
@@ -85,19 +97,19 @@ class Outcome:
 
     @property
     def reads(self) -> tuple[tuple[int, int], ...]:
-        """(address, size)"""
+        """Return (address, size) of reads."""
         return tuple(
             (address, size) for kind, address, size in self.accesses if kind == UC_MEM_READ
         )
 
     def byte_range(self, address: int, size: int) -> bytes:
-        """Memory after the run."""
+        """Return memory after the run."""
         page, offset = address & -PAGE, address % PAGE
         content = self.memory.get(page) or self.before[page]
         return content[offset : offset + size]
 
     def word(self, address: int) -> int:
-        """The 8 bytes at an address after the run."""
+        """Return the 8 bytes at an address after the run."""
         return int.from_bytes(self.byte_range(address, 8), "little")
 
     def word_before(self, address: int) -> int:
@@ -106,7 +118,8 @@ class Outcome:
 
 
 class Emulator:
-    """Kernel text at its address, scratch for displaced code, all other memory on demand.
+    """An emulator with kernel text at its address, scratch for displaced code, and other memory on
+    demand.
 
     An ISA's Machine calls prepare(), sets registers, calls go(), reads them, and calls outcome().
     """
@@ -124,12 +137,12 @@ class Emulator:
         uc.mem_map(POOL_AT, (POOL + 1) * PAGE)
         uc.mem_write(NOPS_AT, nop * (PAGE // len(nop)))
         self._scratch = self._free = scratch
-        self._pages: dict[int, tuple[int, bytes]] = {}  # address to physical, content before
+        self._pages: dict[int, tuple[int, bytes]] = {}  # by address: physical, content before
         self._order: list[int] = []
         self._accesses: list[tuple[int, int, int]] = []
         self._ranges: tuple[tuple[int, int], ...] = ()
         self._steps, self._seed = 0, 0
-        self.next = NOWHERE  # where control left the ranges
+        self.next = NOWHERE  # where control left
         self.trapped = False
         self._blocks = [random.Random(n).randbytes(PAGE) for n in range(16)]
         uc.hook_add(UC_HOOK_CODE, self._on_code)
@@ -137,8 +150,10 @@ class Emulator:
         uc.hook_add(UC_HOOK_MEM_READ | UC_HOOK_MEM_WRITE, self._on_access)
 
     def reserve(self, size: int) -> int:
-        """A place in scratch of this size; from its start again when it is full (its last page
-        is the tests' own)."""
+        """Return the address of so many bytes of scratch, from its start again if it is full.
+
+        The last page of scratch is for the tests themselves.
+        """
         if self._free + size + 64 > self._scratch + SCRATCH_SIZE - PAGE:
             self._free = self._scratch
             self.uc.ctl_flush_tb()
@@ -150,21 +165,26 @@ class Emulator:
         self.uc.mem_write(at - self._scratch + SCRATCH_AT, code)
 
     def content(self, page: int) -> bytes:
-        """What a page of demand memory holds before a run."""
+        """Return the content of a page of demand memory before a run."""
         block, turn = self._blocks[page >> 12 & 15], self._seed % PAGE & ~7
         return block[turn:] + block[:turn]
 
     def prepare(self, seed: int, *ranges: tuple[int, int]) -> None:
-        """Before the registers are set: the memory that seed makes, and where go() stays."""
+        """Prepare a run, before the registers are set: memory by seed, and the ranges in which
+        go() stays."""
         self._seed, self._ranges = seed, ranges
         self._accesses, self._order, self._steps, self.next = [], [], 0, NOWHERE
         self.trapped = False
 
     def go(self, start: int) -> None:
-        """Run from start until control is outside of every [start, end) of ranges.
+        """Run from start until control is outside every [start, end) of ranges.
 
-        Raises EmulatorError for an exception of the processor and for what does not end; the
-        machine is then as new.  After it the registers are read, then outcome() is called."""
+        Afterwards the registers are read, then outcome() is called.
+
+        Raises:
+            EmulatorError: the processor raised an exception, or the code does not end; the machine
+                is then as new.
+        """
         try:
             self.uc.emu_start(start, 0)
             if self.trapped or self.next == NOWHERE:
@@ -190,7 +210,7 @@ class Emulator:
         self.uc.ctl(UC_CTL_TLB_FLUSH, UC_CTL_IO_WRITE)
 
     def reached(self, address: int) -> None:
-        """Called before each instruction runs."""
+        """Do nothing; called before each instruction runs."""
 
     def _on_code(self, uc: Any, address: int, _size: int, _data: Any) -> None:
         address &= MASK
@@ -204,7 +224,7 @@ class Emulator:
     def _on_access(
         self, _uc: Any, kind: int, address: int, size: int, _value: int, _data: Any
     ) -> None:
-        # Physical, not virtual: the pool's pages are in the order in which they were given out.
+        # Physical, not virtual: the pages of the pool are in order of allocation.
         number, offset = divmod((address & MASK) - POOL_AT, PAGE)
         if 0 <= number < len(self._order):
             self._accesses.append((kind, self._order[number] + offset, size))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-# What a tool's name begins with, and the assembler's options.
+# Prefixes of the tools' names, and the assembler's options.
 _TOOLS = {
     "amd64": ("", ("--64",)),
     "arm64": ("aarch64-linux-gnu-", ("-march=armv8.5-a",)),
@@ -14,7 +14,7 @@ _TOOLS = {
 
 
 def assembled(isa: str, source: str, folder: Path) -> bytes:
-    """The bytes of .text of an assembler source; files are made in folder."""
+    """Return the bytes of .text of an assembler source; files are created in `folder`."""
     prefix, options = _TOOLS[isa]
     (folder / "a.s").write_text(source + "\n")
     for command in (

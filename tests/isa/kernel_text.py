@@ -27,7 +27,7 @@ REGISTER = re.compile(r"[a-z]+\d*[a-z]*")
 
 
 def find_vmlinux(isa: str = "amd64") -> Path:
-    """$KINST_TEST_VMLINUX (amd64), or the vmlinux of the usual kernel of this ISA."""
+    """Return $KINST_TEST_VMLINUX (amd64), or the vmlinux of the usual kernel of this ISA."""
     named = os.environ.get(VARIABLE) if isa == "amd64" else None
     if named:
         return Path(named)
@@ -48,9 +48,11 @@ class Text:
 
 @dataclass(slots=True)
 class Form:
-    """A distinct instruction form: how often it is there, and one example of it.
+    """A distinct instruction form.
 
-    key: mnemonic, operands with their numbers replaced and registers by class, length.
+    Attributes:
+        key: mnemonic, operands with numbers replaced and registers by class, length.
+        count: how often it occurs.
     """
 
     key: str
@@ -62,7 +64,7 @@ class Form:
 
 
 def read_text(path: Path) -> Text:
-    """.text and its function symbols, by the ELF specification (no library)."""
+    """Read .text and its function symbols, by the ELF specification (no library)."""
     with path.open("rb") as file:
         head = file.read(64)
         offset, size, number, names_at = (
@@ -93,7 +95,7 @@ def read_text(path: Path) -> Text:
 
 
 def extents(text: Text) -> Iterator[tuple[int, int]]:
-    """(start, end) of functions, without overlaps."""
+    """Return (start, end) of functions, without overlaps."""
     end = 0
     for address, size, _ in text.functions:
         start, end = max(address, end), max(address + size, end)
@@ -102,13 +104,14 @@ def extents(text: Text) -> Iterator[tuple[int, int]]:
 
 
 def assert_padding(text: Text, start: int, end: int) -> None:
-    """What decode() leaves out is breakpoints and nothing else."""
+    """Check that bytes that decode() leaves out are breakpoints."""
     left = text.code[start - text.address : end - text.address]
     assert not left.strip(b"\xcc"), f"the kernel's text does not decode at {start:#x}"
 
 
 def spelled_forms(text: Text, isa: Isa) -> dict[tuple[int, str], Form]:
-    """Every (length, text without its numbers) of the functions, which must decode wholly."""
+    """Return every (length, text without its numbers) of the functions, which must decode
+    wholly."""
     forms: dict[tuple[int, str], Form] = {}
     numberless: dict[str, str] = {}
     for start, end in extents(text):
@@ -153,7 +156,7 @@ CLASS = _classes()
 
 
 def forms(text: Text, isa: Isa) -> list[Form]:
-    """Distinct forms, registers by class; `others` keeps the spelled forms of each."""
+    """Return distinct forms with registers by class; `others` keeps the spelled forms of each."""
     grouped: dict[str, Form] = {}
     for (size, spelling), spelled in spelled_forms(text, isa).items():
         kinds = REGISTER.sub(lambda m: CLASS.get(m.group(0), m.group(0)), spelling)
@@ -167,9 +170,11 @@ def forms(text: Text, isa: Isa) -> list[Form]:
 
 
 def kept_forms(text: Text, isa: Isa) -> list[Form]:
-    """forms(), kept from one run of the tests to the next: to decode the whole text takes ten
-    seconds of each process.  They are made anew for another kernel, and when anything has changed
-    that decodes."""
+    """Return forms(), cached from one run of the tests to the next.
+
+    Decoding the whole text takes each process ten seconds.  The cache is renewed for another
+    kernel, and when any code that decodes has changed.
+    """
     key = hashlib.sha256(text.code)
     package = Path(kinst.__file__).parent
     decoded = package / "core/instruction.py"

@@ -1,5 +1,7 @@
-"""What LLVM 19 knows of instructions, an authority that shares nothing with kinst's tables: sizes,
-the registers that they read and write, and whether they lead elsewhere."""
+"""LLVM 19's facts about instructions: sizes, registers read and written, and branches.
+
+LLVM is an authority that shares nothing with kinst's tables.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ class Known:
 
 
 def known_to_llvm(triple: str, features: str, codes: Sequence[bytes]) -> list[Known | None]:
-    """Of each instruction: what LLVM knows, or None."""
+    """Return LLVM's facts about each instruction, or None."""
     text = "".join(f"{code.hex()}\n" for code in codes)
     command = [str(_program()), triple, features]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)

@@ -1,8 +1,8 @@
 """Code in an emulator by the million: many_pairs.c, compiled and called.
 
-A pair is a piece of code and a random state: the original and what stands for it start from the
-state, and their outcomes are compared (emulation.py says what those are).  A millisecond of Python
-is a hundred pairs here.
+A pair is a piece of code and a random state: the original and its replacement start from the
+state, and their outcomes are compared (emulation.py defines outcomes).  One millisecond of Python
+is as long as a hundred pairs here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GENERAL, STACK, BITS, SMALL, COUNT, WIDE, CONSTANT = range(7)  # as in many_pair
 
 
 class Register(ctypes.Structure):
-    """One register of a state and of an outcome; many_pairs.c says what the fields are."""
+    """One register of a state and of an outcome; many_pairs.c documents the fields."""
 
     _fields_ = (
         ("id", ctypes.c_int32), ("kind", ctypes.c_int32), ("base", ctypes.c_uint64),
@@ -45,7 +45,7 @@ class Register(ctypes.Structure):
 
 
 class Pair(ctypes.Structure):
-    """A piece of code and what stands for it; many_pairs.c says what the fields are."""
+    """A piece of code and its replacement; many_pairs.c documents the fields."""
 
     _fields_ = tuple(
         (name, ctypes.c_uint64)
@@ -65,8 +65,13 @@ class _Found(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Found:
-    """compared: states from which both were run.  skipped: from which the original cannot be, or
-    does not end.  difference: the first, and the state that makes it; empty where there is none."""
+    """Result of a comparison.
+
+    Attributes:
+        compared: states from which both were run.
+        skipped: states from which the original cannot be run, or does not end.
+        difference: the first difference, with the state that makes it; "" if there is none.
+    """
 
     compared: int
     skipped: int
@@ -75,10 +80,13 @@ class Found:
 
 @dataclass(frozen=True)
 class Processor:
-    """An ISA's processor: its registers by the names that differences have, and where scratch is.
+    """An ISA's processor: its registers by the names that differences use, and the address of
+    scratch.
 
-    model: of the CPU, by its number in the emulator, or -1 for its own choice.  set_once: registers
-    that stay as they are."""
+    Attributes:
+        model: number of the CPU model in the emulator, or -1 for its own choice.
+        set_once: registers that never change.
+    """
 
     name: str
     arch: int
@@ -97,7 +105,7 @@ class Processor:
 
 
 def amd64(gs_base: int = 0) -> Processor:
-    """gs_base: 0 for a random one."""
+    """Return the amd64 processor; gs_base of 0 stands for a random one."""
     u = x86_const
     pointers = 0xFFFF_8880_0000_0000
     base = 0xFFFF_8881_0000_0000
@@ -112,7 +120,8 @@ def amd64(gs_base: int = 0) -> Processor:
         ),
         "fs_base": Register(u.UC_X86_REG_FS_BASE, BITS, base + (1 << 30), 63 << 12),
         "rsp": Register(u.UC_X86_REG_RSP, STACK, 0xFFFF_C900_0000_0000, 0, MASK),
-        # Arithmetic flags, direction and interrupts; what sets the trap flag is not followed.
+        # Arithmetic flags, direction and interrupts; code after setting the trap flag is not
+        # followed.
         "eflags": Register(u.UC_X86_REG_EFLAGS, BITS, 2, 0xED5, MASK, 0x8D5, 0x100),
     }
     table |= {
@@ -151,7 +160,7 @@ def arm64() -> Processor:
     return Processor(
         "arm64", unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM, table, "sp", u.UC_ARM64_REG_PC,
         0xFFFF_8000_0400_0000, bytes.fromhex("1f2003d5"), u.UC_CPU_ARM64_MAX, smallest_page=1024,
-        set_once={u.UC_ARM64_REG_CPACR_EL1: 3 << 20},  # vector registers may be used
+        set_once={u.UC_ARM64_REG_CPACR_EL1: 3 << 20},  # enable vector registers
     )  # fmt: skip
 
 
@@ -159,7 +168,7 @@ def riscv64() -> Processor:
     u = riscv_const
     table = {
         "privilege": Register(u.UC_RISCV_REG_PRIV, CONSTANT, 1, 0, MASK),  # supervisor
-        # SIE and SUM at the start; SPIE and SPP are a trap's to change.
+        # SIE and SUM at the start; a trap may change SPIE and SPP.
         "sstatus": Register(
             u.UC_RISCV_REG_SSTATUS, BITS, 0, 1 << 1 | 1 << 18, MASK ^ (1 << 5 | 1 << 8)
         ),
@@ -196,7 +205,7 @@ _ARGUMENTS = {
 
 
 class Pairs:
-    """A processor, a kernel's text, and scratch for what stands for it."""
+    """A processor, a kernel's text, and scratch for replacements."""
 
     def __init__(self, processor: Processor, text: Text) -> None:
         self._lib, self._about = _library(), processor
@@ -220,8 +229,10 @@ class Pairs:
         self._lib.pairs_close(self._handle)
 
     def reserve(self, size: int) -> int:
-        """A place in scratch of this size; from its start again when it is full (its last page is
-        the tests' own)."""
+        """Return the address of so many bytes of scratch, from its start again if it is full.
+
+        The last page of scratch is for the tests themselves.
+        """
         if self._free + size + 64 > self._about.scratch + SCRATCH_SIZE - 4096:
             self._free = self._about.scratch
             self._lib.pairs_forget(self._handle)
@@ -230,19 +241,19 @@ class Pairs:
         return at
 
     def write(self, address: int, code: bytes) -> None:
-        """Code in scratch, or in the planted text."""
+        """Write code to scratch, or to the planted text."""
         done = self._lib.pairs_write(self._handle, address, code, len(code))
         assert done == 0, f"{address:#x} is in neither"
 
     def read(self, address: int, size: int) -> bytes:
-        """What is in scratch."""
+        """Return bytes of scratch."""
         found = ctypes.create_string_buffer(size)
         done = self._lib.pairs_read(self._handle, address, found, size)
         assert done == 0, f"{address:#x} is not in scratch"
         return found.raw
 
     def forget(self) -> None:
-        """To be called when code was written where other code has run."""
+        """Discard translated code; to be called after overwriting code that has run."""
         self._lib.pairs_forget(self._handle)
 
     def compare(
@@ -256,9 +267,12 @@ class Pairs:
     ) -> Found:
         """Run both from random states.
 
-        traps: where breakpoints are, and where they lead.  visits: for each byte of the original
-        how often it came there; added to.  lost: for each byte of it, bits of registers that
-        nobody reads when control leaves from there."""
+        Args:
+            traps: addresses of breakpoints, each with the address that it leads to.
+            visits: a counter for each byte of the original, to which its executions are added.
+            lost: for each byte of the original, bits of registers that are dead when control
+                leaves there.
+        """
         found = _Found()
         table: U64 = np.array(sorted(traps), np.uint64).reshape(-1, 2)
         self._lib.pairs_compare(
@@ -286,7 +300,7 @@ class Pairs:
 
 
 def _library() -> ctypes.CDLL:
-    """many_pairs.c, compiled once for each of its versions and of the emulator's."""
+    """Return many_pairs.c, compiled once for each version of it and of the emulator."""
     shared = _UNICORN / "lib" / "libunicorn.so.2"
     made = f"{unicorn.__version__} {shared}".encode() + _SOURCE.read_bytes()
     key = hashlib.sha256(made).hexdigest()[:16]

@@ -1,5 +1,5 @@
-"""Functions of a real kernel's text, every instruction of them planned to be counted: chains, and
-runs where the ISA has them."""
+"""Functions of a real kernel's text, planned with a count at every instruction: chains, and runs
+if the ISA has them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ from tests.isa.kernel_text import Text, extents
 
 @dataclass(frozen=True)
 class PlannedFunction:
-    """A function of the text, [start, end), and what is to be planted in it.
+    """A function of the text, [start, end), and its plan.
 
-    counters: of each site, by its address, what its CountBody was told.  spare:
-    Isa.dead_registers, by address; patches: those of runs among them, in order."""
+    Attributes:
+        counters: arguments of each site's CountBody, by the site's address.
+        spare: Isa.dead_registers, by address.
+        patches: patches of the runs, in order.
+    """
 
     start: int
     end: int
@@ -40,21 +43,22 @@ class PlannedFunction:
 
     @property
     def traps(self) -> list[tuple[int, int]]:
-        """Where a breakpoint is planted, and where it leads."""
+        """Return the addresses of breakpoints, each with the address that it leads to."""
         planted = {patch.address for patch in self.plan.patches}
         runs = {run.patch.address for run in self.plan.runs}
         return [(at, to) for at, to in self.plan.traps if at in planted and at not in runs]
 
     @property
     def insides(self) -> set[int]:
-        """Addresses that are covered by a run's jump: nobody enters there any more."""
+        """Return addresses that a run's jump covers: control can no longer enter there."""
         return {at for run in self.plan.runs for at in run.insides}
 
 
 def drawn_functions(text: Text, isa: Isa, rng: random.Random, longest: int) -> Iterator[
     tuple[int, int, tuple[Instruction, ...]]
 ]:  # fmt: skip
-    """Functions without end in a random order, each with its instructions, `longest` at most."""
+    """Yield functions in random order, without end, each with its instructions (at most
+    `longest`)."""
     functions = list(extents(text))
     while True:
         start, end = rng.choice(functions)
@@ -66,8 +70,10 @@ def drawn_functions(text: Text, isa: Isa, rng: random.Random, longest: int) -> I
 
 
 def _overlaps(isa: Isa, start: int, end: int, known: tuple[Instruction, ...]) -> bool:
-    """Whether it jumps into the middle of an instruction, as the thunks for returns do, which kinst
-    refuses by their names."""
+    """Return whether a function jumps into the middle of an instruction.
+
+    Return thunks do so; kinst refuses them by name.
+    """
     targets = {isa.flow(one.code, one.address).target or 0 for one in known}
     inside = {target for target in targets if start <= target < end}
     return not inside <= {one.address for one in known}
@@ -79,8 +85,10 @@ def plan_function(
 ) -> PlannedFunction:  # fmt: skip
     """Plan a count at every instruction that is not refused.
 
-    scratch, size: for trampolines.  counters: the first one's address, or what it is from the
-    per-CPU base."""
+    Args:
+        scratch, size: for trampolines.
+        counters: the first counter's address, or its offset from the per-CPU base.
+    """
     end = known[-1].end
     code = text.code[start - text.address : end - text.address]
     held = set(isa.unsafe(known))
@@ -116,10 +124,13 @@ def runs_in(
     isa: Isa, code: bytes, known: Sequence[Instruction], room: Mapping[int, bool],
     free: Sequence[int], held: Collection[int] = (),
 ) -> Runs:  # fmt: skip
-    """The runs of a function to which nothing leads from elsewhere.
+    """Return the runs of a function that no other code leads into.
 
-    room: of each planted instruction, whether it has room for a jump of its own.  free:
-    Isa.dead_registers of all.  held: what cannot be in a run."""
+    Args:
+        room: for each planted instruction, whether a jump fits over it alone.
+        free: Isa.dead_registers of all.
+        held: instructions that cannot be in a run.
+    """
     count = len(known)
     columns = columns_of([i.address for i in known], [i.code for i in known])
     flows = flows_of(columns, isa)
@@ -129,7 +140,7 @@ def runs_in(
     def among(addresses: Iterable[int]) -> Bools:
         return np.isin(columns.address, np.array(list(addresses), np.uint64))
 
-    # What is displaced leads to a trampoline, and never into a run.
+    # A displaced branch leads to a trampoline, and never into a run.
     displaced = np.isin(flows.kind, (BRANCH, JUMP)) & among(room)
     lines = lines_of(
         place, columns.size, flows, np.arange(count) > 0,

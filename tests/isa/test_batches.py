@@ -1,5 +1,7 @@
-"""Trampolines that are made at once are those that are made one by one, byte for byte: whole plans
-of functions drawn from real kernels, planned with what scan() marks and without it."""
+"""Trampolines that are made at once are byte for byte those that are made one by one.
+
+Whole functions drawn from real kernels are planned with the marks of scan() and without.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ SHARE_MARKED = {"amd64": 0.98}
 
 
 def bodies_of(isa: Isa, scratch: int, rng: random.Random) -> list[tuple[Body, ...]]:
-    """No work, counters of one and of several probes, and a call."""
+    """Return bodies without work, with counters of one and of several probes, and with a call."""
     places = [8 * rng.randrange(500) for _ in range(40)]
     if isa.shared_counters:
         places = [scratch - (1 << 16) + at for at in places]
@@ -37,7 +39,8 @@ def bodies_of(isa: Isa, scratch: int, rng: random.Random) -> list[tuple[Body, ..
 
 
 def drawn(isa: Isa, rng: random.Random) -> tuple[list[WantedSite], int]:
-    """Some eighty of a hundred instructions of random functions, and where scratch is."""
+    """Return some eighty of a hundred instructions of random functions, and the address of
+    scratch."""
     text = read_text(find_vmlinux(isa.name))
     end = text.address + len(text.code)
     scratch = 0xFFFFFFFF9FE00000 if isa.name == "amd64" else end + (4 << 20) & -4096
@@ -77,7 +80,7 @@ def values(plan: Plan) -> list[object]:
 
 @pytest.mark.parametrize("name", of_kernels(names()))
 def test_marks_are_of_what_is_near(name: str) -> None:
-    """An instruction is marked by itself as it is in its function."""
+    """The marks of an instruction by itself are those of the instruction in its function."""
     isa = load(name)
     wanted, _ = drawn(isa, random.Random(SEED))
     some = random.Random(SEED).sample(wanted, 500)

@@ -1,5 +1,8 @@
-"""What each board says of its machine, against QEMU with a machine that has not been started, gdb,
-the compiler's calling convention and the assembler's numbers."""
+"""Facts of each board about its machine.
+
+They are compared with QEMU (a machine that has not been started), gdb, the compiler's calling
+convention and the assembler's numbers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from tests.machines.booted import boot_of
 pytestmark = pytest.mark.full  # QEMU of every instruction set, gdb-multiarch
 
 MEGABYTE, GIGABYTE = 1 << 20, 1 << 30
-TOOLS = ROOT / "setup/tools.sh"  # the packages that a Debian is set up with
+TOOLS = ROOT / "setup/tools.sh"  # packages that a Debian is set up with
 GDB_NAMES = {"amd64": "i386:x86-64", "arm64": "aarch64", "riscv64": "riscv:rv64"}
 COMPILERS = {"amd64": "gcc", "arm64": "aarch64-linux-gnu-gcc", "riscv64": "riscv64-linux-gnu-gcc"}
 
@@ -32,7 +35,7 @@ def isa(request: pytest.FixtureRequest) -> Isa:
 
 
 def qemu(isa: Isa, *options: str) -> list[str]:
-    """The command of a machine whose CPUs stand still."""
+    """Return the command of a machine whose CPUs are stopped."""
     board = isa.board
     cpu = ["-cpu", board.CPU] if board.CPU else []
     return [board.QEMU, "-M", board.MACHINE, *cpu, "-S", "-nodefaults", "-display", "none",
@@ -40,7 +43,8 @@ def qemu(isa: Isa, *options: str) -> list[str]:
 
 
 def registers(isa: Isa, *commands: str) -> list[tuple[str, int, int, int]]:
-    """(name, bytes, number, offset in the g packet) of gdb's registers, after its commands."""
+    """Return (name, bytes, number, offset in the g packet) of gdb's registers, after its
+    commands."""
     told = subprocess.run(
         ["gdb-multiarch", "-nx", "-batch", "-ex", f"set architecture {GDB_NAMES[isa.name]}",
          *(part for command in commands for part in ("-ex", command)),
@@ -54,7 +58,7 @@ def registers(isa: Isa, *commands: str) -> list[tuple[str, int, int, int]]:
 
 @contextmanager
 def standing(isa: Isa, folder: Path) -> Iterator[str]:
-    """gdb's command that connects it to a machine that has not been started."""
+    """Return gdb's command that connects it to a machine that has not been started."""
     place = folder / "stub"
     extra = ("-M", "virtualization=on") if isa.name == "arm64" else ()
     command = qemu(isa, *extra, "-m", "64M", "-gdb", f"unix:{place},server=on,wait=off")
@@ -80,7 +84,7 @@ def test_names_are_those_of_qemus_stub(isa: Isa, tmp_path: Path) -> None:
     assert not board.LINK or board.LINK in told
     assert not isa.vectors or told & set(isa.vectors)
     assert told >= {register.gdb_name for register in isa.registers}
-    # What is asked of page tables and of CPUs that hang.
+    # Registers for page tables and for reports about CPUs that hang.
     asked = {
         "amd64": ("cr0", "cr3", "cr4", "cs", "eflags"),
         "arm64": ("TCR_EL1", "TTBR1_EL1", "HCR_EL2", "CNTV_CTL_EL0", "cpsr", "SCTLR"),
@@ -90,8 +94,10 @@ def test_names_are_those_of_qemus_stub(isa: Isa, tmp_path: Path) -> None:
 
 
 def test_the_timer_is_so_many_numbers_behind(tmp_path: Path) -> None:
-    """QEMU's numbers of CSRs are a row: of those that have a name, and so of the timer's, whose
-    place in it the assembler tells."""
+    """QEMU's numbers of CSRs are consecutive for those with a name.
+
+    So the timer's number follows from its place in the assembler's list.
+    """
     isa = load("riscv64")
     ((name, behind),) = isa.board.TIMERS
 
@@ -106,7 +112,7 @@ def test_the_timer_is_so_many_numbers_behind(tmp_path: Path) -> None:
         assert told[csr] - told[name] == number(csr) - number(name)
 
 
-SPLIT = 0xB000_0000  # where amd64's is put into two places
+SPLIT = 0xB000_0000  # where amd64's is split in two
 
 
 @pytest.mark.parametrize(
@@ -136,8 +142,11 @@ def test_memory_is_where_qemu_puts_it(isa: Isa, size: int) -> None:
 
 
 def test_ports_are_named_as_linux_names_uarts(isa: Isa) -> None:
-    """Documentation/admin-guide/devices.txt: ttyS0 and so on are 8250s and what is like them, as
-    they are found, the machine's own before those of cards; ttyAMA0 is a PL011."""
+    """Names are as in Documentation/admin-guide/devices.txt.
+
+    ttyS0 and so on are 8250s and similar ports in the order of detection, the machine's own before
+    those of cards; ttyAMA0 is a PL011.
+    """
     console = ["-chardev", "null,id=c", "-serial", "chardev:c"]
     told = subprocess.run(
         qemu(isa, "-m", "64M", "-monitor", "stdio", *(console if not isa.board.SERIAL[0] else [])),
@@ -153,20 +162,20 @@ def test_ports_are_named_as_linux_names_uarts(isa: Isa) -> None:
 
 @pytest.mark.parametrize("bits", range(64))
 def test_an_amd64_cpu_takes_interrupts(bits: int) -> None:
-    """Flag IF, bit 9 (SDM volume 1, 3.4.3)."""
+    """Flag IF is bit 9 (SDM volume 1, 3.4.3)."""
     board = load("amd64").board
     assert board.interrupts_off({"eflags": 1 << bits}) == (bits != 9)
 
 
 def test_an_arm64_cpu_that_holds_back_its_timer() -> None:
-    """DDI 0487: PSTATE.I is bit 7; of CNTV_CTL_EL0, bit 0 enables, 1 masks, and 2 says that it is
+    """DDI 0487: PSTATE.I is bit 7; in CNTV_CTL_EL0, bit 0 enables, 1 masks, and 2 tells that it is
     time."""
     board = load("arm64").board
     for control in range(8):
         for masked in (0, 1 << 7):
             registers = {"CNTV_CTL_EL0": control, "cpsr": 5 | masked}
             assert board.interrupts_off(registers) == (control == 0b101 and bool(masked))
-    assert not board.interrupts_off({"cpsr": 1 << 7})  # a stub that does not say
+    assert not board.interrupts_off({"cpsr": 1 << 7})  # a stub that does not tell
     assert board.is_lost({"cpsr": 1 << 7}) is False
     assert load("amd64").board.is_lost({"eflags": 0}) is False
 
@@ -177,8 +186,10 @@ def test_the_package_that_has_its_qemu(isa: Isa) -> None:
 
 
 def test_memory_that_a_kernel_is_told_to_leave_alone() -> None:
-    """mem=: Documentation/admin-guide/kernel-parameters.txt.  Of amd64 an address, of the others a
-    size, from where RAM begins."""
+    """mem= in Documentation/admin-guide/kernel-parameters.txt.
+
+    On amd64 it is an address, on the others a size, from the start of RAM.
+    """
     end = 0xC000_0000
 
     def limit(name: str, start: int) -> str:
@@ -192,7 +203,7 @@ def test_memory_that_a_kernel_is_told_to_leave_alone() -> None:
         assert limit(name, start) == f"mem={end - start}"
 
 
-# What of registers a function may not change, by the compiler: one whose every register is changed
+# Registers that a function may not change, by the compiler: a function that changes every register
 # saves those, and so names them in its text.
 CHANGED = {
     "amd64": ["rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", *(f"r{n}" for n in range(8, 16))],
@@ -203,7 +214,7 @@ CHANGED = {
 
 
 def saved(isa: Isa, changed: Sequence[str], folder: Path) -> set[str]:
-    """Those of the registers that a C function that changes them saves."""
+    """Return the registers that a C function saves if it changes them."""
     lines = []
     for name in changed:
         # x29 is the compiler's frame pointer, which nothing else may change.
@@ -228,9 +239,9 @@ def test_what_a_call_changes_is_what_the_compiler_does_not_save(isa: Isa, tmp_pa
     every = CHANGED[isa.name]
     kept = saved(isa, every, tmp_path) - {board.LINK}
     assert kept and kept != set(every)
-    # The link register is saved for a function's own sake: its caller's call has changed it.
+    # A function saves the link register for itself: the caller's call has changed it.
     changed = {*every, isa.pc, isa.sp} - kept
-    # Linux keeps the shadow stack in x18, where it has one.
+    # Linux keeps the shadow stack in x18, if it has one.
     spelled = {"fp": "s0"}
     told = {spelled.get(name, name) for name in board.CALL_CHANGES} - {"x18"}
     assert told == changed
@@ -240,8 +251,7 @@ def test_what_a_call_changes_is_what_the_compiler_does_not_save(isa: Isa, tmp_pa
 
 
 def test_arguments_and_results_are_where_the_compiler_has_them(isa: Isa, tmp_path: Path) -> None:
-    """In registers; those that are left over on the stack, from where it is at the first
-    instruction."""
+    """Arguments are in registers, the rest on the stack, from its top at the first instruction."""
     count = len(isa.argument_slots)
     every = ", ".join(f"long a{n}" for n in range(count + 2))
     asked = [f'__asm__ volatile ("#in {n} %0" :: "r"(a{n}));' for n in range(count)]

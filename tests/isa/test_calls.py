@@ -1,4 +1,4 @@
-"""Isa.returns_of(): the calls of a function, of all that the GNU assembler makes of them."""
+"""Isa.returns_of() finds the calls of a function among all spellings of GNU as."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kinst.isa import load
 from tests.isa.gnu_assembler import assembled
 
 AT = 0xFFFF_8000_0810_0000
-# Forward and backward, then what is none: a jump, a call of something else, an indirect call; of
-# riscv64 also what has jalr's opcode, and a funct3 that is reserved.
+# Forward and backward, then no calls of it: a jump, a call of something else, an indirect call;
+# for riscv64 also an instruction with jalr's opcode and a reserved funct3.
 SOURCES = {
     "amd64": """
         .intel_syntax noprefix
@@ -50,7 +50,7 @@ SOURCES = {
         .insn i 0x67, 4, ra, -44(t1)
     """,
 }
-# (where the called function is, where the calls are to return to), from the start of the code.
+# (address of the called function, return addresses of the calls), from the start of the code.
 CALLS = {
     "amd64": [(20, (6, 27)), (22, (13,)), (32, (32,))],
     "arm64": [(20, (8, 28)), (24, (16,)), (32, (32,))],

@@ -1,4 +1,5 @@
-"""Where control goes: every branch beside an emulator, and the rest by hand."""
+"""Flow of control: every branch against an emulator, other instructions against values written by
+hand."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ ARITHMETIC = 0x8D5  # CF PF AF ZF SF OF
 
 
 def goes(code: bytes, flags: int, rcx: int) -> int:
-    """Where the emulator is after one instruction."""
+    """Return where the emulator is after one instruction."""
     machine = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
     machine.mem_map(CODE & ~0xFFF, 0x2000)
     machine.mem_write(CODE + 0x100, code)
@@ -62,7 +63,7 @@ def test_branches_as_the_emulator_takes_them(form: str) -> None:
     [
         ("90", "next", True, None), ("4889e5", "next", True, None),
         ("f30f1efa", "landing", True, None),
-        # What Linux seals them with, two forms; a nop of the assembler.
+        # Linux seals them with two forms; a nop of the assembler.
         ("660f1f00", "landing", True, None),
         ("0f1f40d6", "landing", True, None),
         ("0f1f4000", "next", True, None),
@@ -126,7 +127,7 @@ def test_what_is_no_thunk(name: str) -> None:
         # __schedule() of Linux for riscv64: auipc ra, 0xffffc; jalr -676(ra) is a call of
         # __stack_chk_fail, by the addresses that objdump shows.
         ("97c0ffff", "e780c0d5", Flow("call", True, 0xFFFFFFFF80A69F76)),
-        # The same with jalr x0: a tail call; with another register; behind another instruction.
+        # The same with jalr x0: a tail call; with another register; after another instruction.
         ("97c0ffff", "6780c0d5", Flow("jump", False, 0xFFFFFFFF80A69F76)),
         ("97c0ffff", "e70003d6", None),
         ("13000000", "e780c0d5", None),

@@ -1,5 +1,5 @@
-"""Where control goes: branches of every distance as the GNU assembler writes them, conditions and
-computed jumps as unicorn takes them."""
+"""Flow of control: branches of every distance as GNU as assembles them, conditions and computed
+jumps as unicorn executes them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.isa.gnu_assembler import assembled
 
 STRIDE = 32
 TEXT = 0xFFFFFFFF_81000000
-MIDDLE = 1 << 19  # bytes into the code of what is assembled: both ways there is room
+MIDDLE = 1 << 19  # offset in the assembled code, with room on both sides
 
 
 def reaches(bits: int, step: int) -> list[int]:
-    """Distances of a signed field: each bit alone, and the ends."""
+    """Return distances of a signed field: each bit alone, and the ends."""
     ends = [-(1 << bits - 1), (1 << bits - 1) - step]
     powers = [1 << n for n in range(step.bit_length() - 1, bits - 1)]
     return sorted({*ends, *powers, *(-p for p in powers), step * 5, -step * 3})
 
 
-# Of each ISA: (what the assembler is given, with the distance; the kind of flow; distances from the
+# For each ISA: (assembler source, with the distance; the kind of flow; distances from the
 # instruction's start).
 JCC = "jo jno jb jae je jne jbe ja js jns jp jnp jl jge jle jg"
 Row = tuple[str, str, list[int]]
@@ -112,7 +112,8 @@ FLOWS = {
         "jmp [r12 + r13*8]; jmp fword ptr [rax]; jmp fword ptr [rip + 5]",
         "call": "call rax; call r11; call [rbx]; call [rip + 64]",
         "trap": "int3; ud2; .byte 0xf1; ud1 eax, eax; ud1 eax, [eax + 5]; ud0 ecx, [rip + 9]",
-        # And what Linux writes over them (asm/ibt.h, gen_endbr_poison(): early and late versions).
+        # Linux overwrites them with these (asm/ibt.h, gen_endbr_poison(): early and late
+        # versions).
         "landing": "endbr64; endbr32; nop word ptr [rax]; nop dword ptr [rax - 42]",
         "next": "nop; nop dword ptr [rax]; nop dword ptr [rax - 41]; leave; enter 16, 0; int 0x80; "
         "mov rax, [rbx]; push rax; inc dword ptr [rax]; dec rcx; cpuid; vzeroupper; "
@@ -139,7 +140,7 @@ FLOWS = {
 
 @pytest.mark.parametrize("name", sorted(FLOWS))
 def test_kinds_of_flow(name: str, tmp_path: Path) -> None:
-    """By the architectures' manuals; what is between an instruction and the next is not asked."""
+    """Kinds are by the architectures' manuals; bytes between two instructions do not matter."""
     isa = load(name)
     cases = [(text.strip(), kind) for kind, all_ in FLOWS[name].items() for text in all_.split(";")]
     lines = [HEADS[name]]
@@ -158,7 +159,8 @@ def test_kinds_of_flow(name: str, tmp_path: Path) -> None:
     assert wrong == []
 
 
-# What the kernel steps over when it means a warning (WARN), and what nothing comes behind.
+# A trap after which the kernel continues if it is a warning (WARN), and one after which nothing
+# runs.
 TRAPS = {
     "amd64": {"ud2": True, "int3": False, ".byte 0xf1": False, "ud1 eax, eax": True,
               "ud0 eax, eax": False, ".byte 0xd6": True},
@@ -169,8 +171,8 @@ TRAPS = {
 
 @pytest.mark.parametrize("name", sorted(TRAPS))
 def test_where_a_trap_is_a_warning(name: str, tmp_path: Path) -> None:
-    """Linux: asm/bug.h of each architecture; `unimp` is a write to a counter that cannot be
-    written, as the GNU assembler spells it."""
+    """Linux: asm/bug.h of each architecture; `unimp` is a write to a read-only counter, as GNU as
+    spells it."""
     for text, warns in TRAPS[name].items():
         rvc = ".option norvc\n" if name == "riscv64" and not text.startswith("c.") else ""
         code = assembled(name, f"{rvc or HEADS[name]}\n{text}", tmp_path)
@@ -179,13 +181,13 @@ def test_where_a_trap_is_a_warning(name: str, tmp_path: Path) -> None:
 
 
 def value(expression: str, values: dict[str, int]) -> int:
-    """A D expression over regs[], in Python's words."""
+    """Return the value of a D expression over regs[], computed by Python."""
     text = re.sub(r"regs\[(R_\w+)\]", lambda m: str(values[m.group(1)]), expression)
     return int(eval(text.replace("&&", " and ").replace("||", " or ")))
 
 
 def test_amd64_conditions() -> None:
-    """Of every flag that a condition asks, and counts that end a loop."""
+    """Conditions on every flag, and counts that end a loop."""
     isa = load("amd64")
     machine = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
     machine.mem_map(0x10000, 0x1000)
@@ -286,7 +288,7 @@ def test_riscv64_conditions() -> None:
 
 
 def _signed_holds(condition: str, values: dict[str, int]) -> bool:
-    """A comparison in D, whose casts to signed types mean what C's do."""
+    """Compute a comparison in D, whose casts to signed types mean the same as C's."""
 
     def number(match: re.Match[str]) -> str:
         value = values[match.group(2)]
@@ -298,8 +300,8 @@ def _signed_holds(condition: str, values: dict[str, int]) -> bool:
 
 
 def riscv64_words(draw: random.Random) -> Iterator[bytes]:
-    """Instructions that calculate, load and store, compressed ones too; none that is not sure to
-    be run by every processor."""
+    """Return instructions that calculate, load and store, also compressed ones, which every
+    processor runs."""
     for funct3, more in itertools.product(range(8), (0, 1 << 30, 1 << 25)):
         if more == 1 << 30 and funct3 not in (0, 5):
             continue
@@ -349,8 +351,8 @@ LEADING = {
 
 @pytest.mark.parametrize("name", sorted(LEADING))
 def test_addresses_go_round(name: str, tmp_path: Path) -> None:
-    """Where a branch leads is a number of 64 bits, behind whose highest is 0 (as the RISC-V ISA
-    manual has it in 1.4, and as the others do)."""
+    """Branch targets wrap around at 64 bits (the RISC-V ISA manual, 1.4, and the other
+    architectures)."""
     isa, top = load(name), 1 << 64
     for text in LEADING[name]:
         distance = int(text.partition(".+")[2])
@@ -361,7 +363,7 @@ def test_addresses_go_round(name: str, tmp_path: Path) -> None:
 
 
 def test_what_leads_to_the_start_of_code_and_just_before_it() -> None:
-    """Addresses within the code count, its first one too."""
+    """Addresses within the code count, including the first one."""
     for name, code, place in (
         ("amd64", "9090ebfcebf990", 2),  # two nops; jmp .-2; jmp .-5
         ("riscv64", "130000006ff0dfff6ff05fff", 4),  # nop; j .-4; j .-12
@@ -373,7 +375,8 @@ def test_what_leads_to_the_start_of_code_and_just_before_it() -> None:
 
 
 def test_riscv64_addresses_of_two_instructions(tmp_path: Path) -> None:
-    """auipc and straight behind it what adds to the same register; to another one, nothing."""
+    """auipc directly followed by an addition to the same register; an addition to another one does
+    not count."""
     pairs = [(5, 5, True), (5, 4, False), (5, 21, False), (4, 5, False), (1, 1, True)]
     lines = [".option norvc"]
     for number, (made, used, _) in enumerate(pairs):
@@ -391,8 +394,10 @@ def test_riscv64_addresses_of_two_instructions(tmp_path: Path) -> None:
 
 
 def test_riscv64_registers_read_and_written() -> None:
-    """What an instruction reads changes what it does, and what it writes changes: unicorn's word,
-    for each register, with values and memory drawn at random."""
+    """A register that is read changes the result, a written one changes: checked by unicorn.
+
+    Each register is tested, with random values and memory.
+    """
     draw = random.Random(1)
     machine = unicorn.Uc(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64)
     codes = list(riscv64_words(draw))
@@ -439,21 +444,23 @@ def test_riscv64_registers_read_and_written() -> None:
                     found_reads |= 1 << n
         except unicorn.UcError:
             continue  # reserved: no processor runs it
-        # A register that is not written but looked different was read; one that is written stays
-        # the same only where what is written does.
+        # A register that is not written but differs was read; a written register stays the same
+        # only if the written value does.
         found_reads &= ~(writes & ~reads) | reads
         seen += 1
         assert reads != liveness.ALL, code.hex()
         assert found_reads & ~reads == 0, (code.hex(), hex(reads), hex(found_reads))
         assert found_writes & ~writes == 0, (code.hex(), hex(writes), hex(found_writes))
         unseen += (reads, writes) != (found_reads, found_writes)
-    # Some results do not hang on all that is read (and with 0), or are what was there.
+    # Some results do not depend on every register that is read (and with 0), or equal the old
+    # value.
     assert seen > 300 and unseen < seen / 4, (seen, unseen)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_what_does_not_decode_is_told_as_its_bits(count: int) -> None:
-    """arm64, riscv64: what follows is in step, and each word or parcel once."""
+    """On arm64 and riscv64 the next instructions are in step, and each word or parcel is shown
+    once."""
     for name, good, bad in (("arm64", "1f2003d5", "ffffffff"), ("riscv64", "13000000", "0b000000")):
         code = bytes.fromhex(good + bad * count + good + bad + good * count)
         found = list(load(name).decode(code, TEXT))
@@ -464,8 +471,10 @@ def test_what_does_not_decode_is_told_as_its_bits(count: int) -> None:
 
 
 def test_amd64_undefined_instructions_have_operands(tmp_path: Path) -> None:
-    """What follows ud0 and ud1 is where the assembler has put it, whoever decodes: Linux tells by a
-    ud1's operand which check has failed."""
+    """The next instruction after ud0 and ud1 is where the assembler put it, for every decoder.
+
+    Linux tells by a ud1's operand which check has failed.
+    """
     operands = ["ecx", "[rax]", "[eax + 5]", "[rsp]", "[rbp + 4096]", "[r12 + rcx*8 + 3]"]
     operands += ["[rip + 64]", "[rbx*2 + 7]", "[r13]"]
     texts = [f"{name} eax, {text}" for name in ("ud0", "ud1") for text in operands]
@@ -478,7 +487,7 @@ def test_amd64_undefined_instructions_have_operands(tmp_path: Path) -> None:
     plain = list(disassemble(PLAIN, code, TEXT))
     assert [TEXT + at for at, _ in plain] == [one.address for one in found]
     assert [text.split()[0] for _, text in plain] == expected
-    # Cut short anywhere: what is whole is told, and nothing else.
+    # Code cut short anywhere shows its whole instructions, and nothing else.
     ends = [one.end - TEXT for one in found]
     for end in range(len(code)):
         whole = sum(at <= end for at in ends)
@@ -495,8 +504,11 @@ def test_amd64_branches_that_processors_read_differently() -> None:
 
 
 def test_amd64_padding_is_what_assemblers_fill_room_with(tmp_path: Path) -> None:
-    """Of every length that the GNU assembler has no-operations for, breakpoints behind them or not;
-    behind a return breakpoints are no instructions, for whoever decodes."""
+    """Padding has every length for which GNU as has no-operations, with breakpoints after it or
+    not.
+
+    After a return, breakpoints are no instructions, for every decoder.
+    """
     isa = load("amd64")
     for count in range(24):
         nops = assembled("amd64", f".nops {count}", tmp_path) if count else b""

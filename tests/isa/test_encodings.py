@@ -1,4 +1,4 @@
-"""Every instruction that kinst writes: as the GNU assembler has it, or as unicorn runs it."""
+"""Every instruction that kinst writes is as GNU as assembles it, or as unicorn runs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kinst.isa.arm64 import encode as arm64
 from kinst.isa.riscv64 import encode as riscv64
 from tests.isa.gnu_assembler import assembled
 
-STRIDE = 64  # bytes from one instruction to the next in what is assembled
+STRIDE = 64  # distance between assembled instructions
 
 AMD64 = (
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi",
@@ -36,7 +36,7 @@ Case = tuple[str, bytes]
 
 
 def differences(isa: str, head: str, cases: Sequence[Case], folder: Path) -> list[str]:
-    """The cases whose bytes are not those of the assembler's text."""
+    """Return the cases whose bytes are not those of the assembler."""
     lines = [head]
     for number, (text, _) in enumerate(cases):
         lines += [f".org {number * STRIDE}", text]
@@ -121,7 +121,7 @@ def test_amd64_reach() -> None:
     for distance in (6 + 2**31, 6 - 2**31 - 1):
         with pytest.raises(OutOfReach):
             amd64.branch(4, at, at + distance)
-    # Around the end of the address space it is near.
+    # Across the end of the address space it is near.
     assert amd64.jump(2**64 - 5, 16) == b"\xe9\x10\0\0\0"
 
 
@@ -197,7 +197,8 @@ def test_arm64_reach() -> None:
 
 
 def interesting(draw: random.Random) -> list[int]:
-    """64-bit values: powers of two and what is near them, halves of zeros and ones, random ones."""
+    """Return 64-bit values: powers of two and their neighbours, halves of zeros and ones, random
+    ones."""
     near = [sign * (1 << n) + d for n in range(64) for d in (-1, 0, 1) for sign in (1, -1)]
     halves = [
         sum(draw.choice((0, 0xFFFF, 1, 0x8000, 0x1234)) << 16 * n for n in range(4))
@@ -219,9 +220,11 @@ def loads_values(
     most: int,
     draw: random.Random,
 ) -> None:
-    """What loads a value into one of these registers does so, in so many bytes at most.
+    """Code that loads a value into one of these registers does so, in at most so many bytes.
 
-    registers: of the emulator, by their numbers."""
+    Args:
+        registers: of the emulator, by number.
+    """
     for value in interesting(draw):
         number = draw.choice(numbers)
         code = load(number, value)
@@ -247,7 +250,8 @@ def test_arm64_values_are_short() -> None:
     assert lengths == [1, 1, 1, 1]
     assert len(arm64.load_value(0, 0xFFFF_FFFF_1234_5678)) == 8
     assert len(arm64.load_value(0, 0x1234_0000_5678)) == 8
-    # The first sets the other three quarters to zeros or to ones, and the rest one each.
+    # The first instruction sets the other three quarters to zeros or ones, each of the others sets
+    # one.
     for value in interesting(random.Random(2)):
         quarters = [value >> 16 * n & 0xFFFF for n in range(4)]
         given = max(quarters.count(0), quarters.count(0xFFFF))
@@ -302,7 +306,7 @@ def riscv64_cases() -> Iterable[Case]:
 
 
 def test_riscv64(tmp_path: Path) -> None:
-    # Else what has a compressed form is assembled as that.
+    # Otherwise instructions with a compressed form are assembled as that.
     assert differences("riscv64", ".option norvc", list(_norvc(riscv64_cases())), tmp_path) == []
 
 

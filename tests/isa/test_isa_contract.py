@@ -1,6 +1,8 @@
-"""What every instruction set must answer (kinst/core/isa.py), whichever it is: a new one passes
-these tests before anything else of kinst is tried on it.  Those with `isa` ask all of them, those
-with `each` the ones that plant."""
+"""Contract of every instruction set (kinst/core/isa.py).
+
+A new instruction set must pass these tests before the rest of kinst is tried with it.  Tests with
+`isa` run for all of them, tests with `each` for those that plant.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +35,18 @@ KINDS = {"next", "landing", "jump", "branch", "call", "return", "indirect", "tra
 
 @pytest.fixture(params=names())
 def isa(request: pytest.FixtureRequest) -> Isa:
-    """Each instruction set."""
+    """Return each instruction set."""
     return load(request.param)
 
 
 @pytest.fixture(params=[name for name in names() if not load(name).no_trampolines])
 def each(request: pytest.FixtureRequest) -> Isa:
-    """Each instruction set that plants."""
+    """Return each instruction set that plants."""
     return load(request.param)
 
 
 def samples(isa: Isa) -> ModuleType:
-    """tests/isa/NAME/samples.py: what a no-operation, a call and a move are."""
+    """Return tests/isa/NAME/samples.py: a no-operation, a call and a move."""
     return import_module(f"tests.isa.{isa.name}.samples")
 
 
@@ -81,12 +83,12 @@ def test_registers_are_told_apart(isa: Isa) -> None:
     assert isa.pc_slot != isa.sp_slot
     assert set(isa.argument_slots) <= slots
     assert len(set(isa.argument_slots)) == len(isa.argument_slots)
-    # One place in the frame has one value: two names for it are one register of the stub's.
+    # One slot in the frame has one value: two names for it are one register of the stub's.
     for slot in slots:
         assert len({r.gdb_name for r in isa.registers if r.slot == slot}) == 1
     for index in {r.index for r in isa.registers}:
         assert len({r.slot for r in isa.registers if r.index == index}) == 1
-    # What is no signature of an address is none of its bits.
+    # Bits that are no signature of an address belong to the address.
     assert all(at | isa.signature_bits == at for at in (AT, AT + 0x0001_2345, AT + 2))
     known = {*d_names, *isa.unavailable_registers, ""}
     assert set(isa.dwarf_registers) <= known
@@ -99,7 +101,8 @@ def test_a_breakpoint_traps(isa: Isa) -> None:
 
 
 def test_registers_of_arm64_are_called_as_in_freebsd() -> None:
-    """regs_aarch64.d; 29 and 30 are the frame pointer and the link register (AAPCS64, 6.1.1)."""
+    """Names are those of regs_aarch64.d; 29 and 30 are the frame pointer and the link register
+    (AAPCS64, 6.1.1)."""
     known = {register.d_name: register.index for register in load("arm64").registers}
     numbered = {f"R_X{n}": n for n in range(31)}
     assert known == numbered | {"R_FP": 29, "R_LR": 30, "R_SP": 31, "R_PC": 32, "R_PSTATE": 33}
@@ -180,8 +183,8 @@ def test_a_jump_patch_is_a_jump_of_its_size(each: Isa) -> None:
 
 
 def test_a_jump_over_a_run_of_instructions(each: Isa, nop: bytes) -> None:
-    """Its steps are where the protocol says, and what it needs a register for it does not do
-    without one."""
+    """Its steps are where the protocol says, and it is not made without a register that it
+    needs."""
     run = nop * 4
     plain = each.run_patch(run, AT, SCRATCH)
     assert (plain is None) == (each.needs_dead_register or not each.RUN_SIZE)
@@ -219,7 +222,8 @@ def test_a_displaced_instruction_has_a_way_back(each: Isa, nop: bytes) -> None:
 
 
 def test_what_lies_in_reach_is_what_jumps_reach(each: Isa, nop: bytes) -> None:
-    """But for a margin of less than 2 MB, on either side of the code."""
+    """The reach equals that of jumps, except for a margin of less than 2 MB, on either side of the
+    code."""
     start, reach, margin = 0xFFFF_F000_0000_0000, each.paging.REACH, 2 << 20
     for way in (1, -1):
         assert isinstance(each.displace(nop, start, start + way * reach), Relocated)
@@ -243,7 +247,7 @@ def test_a_trampoline_ends_behind_the_site(each: Isa, nop: bytes, bodies: str) -
 
 
 def test_a_guard_may_read_what_nothing_writes(each: Isa, nop: bytes, tmp_path: Path) -> None:
-    """Registers of the site that are not kept."""
+    """A guard may read registers of the site that are not saved."""
     argument = each.snippets.names[each.argument_slots[-1]]
     move = samples(each).MOVE.format(each.snippets.result, argument)
     code = assembled(each.name, move, tmp_path)

@@ -1,8 +1,8 @@
-"""Displaced instructions, and whole functions with chains and runs, against the original: many
-pairs of code and a random state (many_pairs.c).
+"""Displaced instructions, and whole functions with chains and runs, against the original.
 
-What is expected is never computed here: the emulator runs the original at its own address, and its
-own count of that is what counters are held against.
+Many pairs of code and a random state are compared (many_pairs.c).  Expected values are never
+computed here: the emulator runs the original at its own address, and counters are compared with
+its own count.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from tests.tiers import of_kernels
 SEED = int(os.environ.get("KINST_SEED", "20"))
 MANY = int(os.environ.get("KINST_PAIRS", "10_000_000"))
 STATES = 32  # of each piece of code
-LONGEST = 400  # instructions of a function: its counters are in one page
-STEPS = 400  # instructions after which nobody waits for a loop's end
+LONGEST = 400  # instructions of a function, so that its counters are in one page
+STEPS = 400  # instructions after which a loop is given up
 GS = 0x2000_0000  # from amd64's per-CPU base to the counters
 
 
@@ -49,9 +49,13 @@ GS = 0x2000_0000  # from amd64's per-CPU base to the counters
 class World:
     """An ISA's processor, one for single instructions and one for functions.
 
-    gs: from the per-CPU base to the counters, 0 where they have one address for all CPUs.  copied:
-    bytes below the stack pointer that a copy may use.  restless: what is not the same twice, or
-    about the emulator's own world.  lacking: what the emulator does not have."""
+    Attributes:
+        gs: from the per-CPU base to the counters, 0 if they have one address for all CPUs.
+        copied: bytes below the stack pointer that a copy may use.
+        restless: instructions whose result differs each time, or depends on the emulator's
+            environment.
+        lacking: instructions that the emulator does not have.
+    """
 
     single: Processor
     whole: Processor
@@ -83,7 +87,7 @@ def _arm64() -> World:
             r"mrs .*(cnt|pmc|rndr)|msr (?!daif)|dc|ic|at |tlbi|sys|wf[ie]|hvc|smc|brk|eret|svc|"
             r"(ld|st)a?l?xrb?h? |(ld|st)a?l?xp "
         ),
-        # System registers that it does not have, memory tags, vectors of any length.
+        # System registers that it lacks, memory tags, vectors of any length.
         re.compile(r"mrs|msr|udf|ldgm?|st2?z?2?gm?|rdvl|addvl|cnt[bhwd]|.*\b[zp]\d"),
     )  # fmt: skip
 
@@ -108,7 +112,7 @@ class Kernel:
 
     @property
     def counters(self) -> int:
-        """The page of the counters of a planted function."""
+        """Return the page of the counters of a planted function."""
         return self.world.whole.scratch + SCRATCH_SIZE - 4096
 
 
@@ -135,7 +139,7 @@ def whole(kernel: Kernel) -> Iterator[Pairs]:
 def one_instruction(
     kernel: Kernel, address: int, size: int, text: str, at: int, length: int
 ) -> Pair:
-    """An instruction, and what stands for it at an address in scratch."""
+    """Return an instruction with its replacement at an address in scratch."""
     counted, vectors = "rep" in text or "loop" in text, kernel.isa.name != "riscv64" and "m" in text
     return Pair(
         address, address + size, address, at, at + length, at, 0, kernel.world.copied, counted,
@@ -144,8 +148,10 @@ def one_instruction(
 
 
 def compare_instructions(kernel: Kernel, pairs: Pairs, wanted: int) -> tuple[int, Counter[str]]:
-    """Distinct instructions of the text in random order until `wanted` pairs are compared: how
-    many were, and what could not be run.  Fails at a difference."""
+    """Compare distinct instructions of the text in random order until `wanted` pairs are compared.
+
+    Returns how many were compared, and what could not be run.  Fails at a difference.
+    """
     isa, text, world = kernel.isa, kernel.text, kernel.world
     rng = random.Random(SEED)
     functions, done, known = list(extents(text)), 0, set[bytes]()
@@ -179,11 +185,11 @@ def compare_instructions(kernel: Kernel, pairs: Pairs, wanted: int) -> tuple[int
 
 
 def whole_pair(kernel: Kernel, made: PlannedFunction, entry: int) -> Pair:
-    """A planted function, entered at one of its instructions."""
+    """Return a planted function, entered at one of its instructions."""
     text = list(made.plan.text)
     low, high = text[0][0], max(at + len(code) for at, code in text)
     starts = {site[0]: at for site, (at, _) in zip(made.plan.sites, text, strict=True)}
-    # Where a run's jump lies only a thread can be that was in a trampoline before.
+    # In the middle of a run's jump only a thread can be that was in a trampoline before.
     inside = entry in made.insides
     return Pair(
         made.start, made.end, entry, low, high, starts[entry] if inside else entry, 1, 512, 1, 0,
@@ -192,13 +198,13 @@ def whole_pair(kernel: Kernel, made: PlannedFunction, entry: int) -> Pair:
 
 
 def lost_registers(kernel: Kernel, made: PlannedFunction) -> U64:
-    """For each byte of the function, the registers that hold nothing when control leaves there."""
+    """Return, for each byte of the function, the dead registers when control leaves there."""
     lost = np.zeros(made.end - made.start, np.uint64)
     names = list(kernel.world.whole.registers)
     for one in made.known:
         if kernel.isa.name == "amd64":
-            # Neither a function nor who called it reads flags that were there before.  (A return
-            # is a jump to a thunk; and what div leaves of them is undefined, but not here.)
+            # Neither a function nor its caller reads flags that were set before.  (A return is a
+            # jump to a thunk; flags after div are undefined, but not here.)
             leaves = kernel.isa.flow(one.code, one.address).kind in ("call", "return", "jump")
             bits = 1 << names.index("eflags") if leaves else 0
         else:
@@ -228,7 +234,8 @@ class Planted:
         return self.pairs.compare(pair, states, seed, self.made.traps, self.visits, lost)
 
     def miscounted(self) -> str:
-        """A site whose counter is not how often the original came to it; empty: there is none."""
+        """Return a site whose counter differs from the original's executions; "" if there is
+        none."""
         page = np.frombuffer(self.pairs.read(self.kernel.counters, 4096), np.uint64)
         planted = {site[0] for site in self.made.plan.sites}
         for number, address in enumerate(self.made.counters):
@@ -239,12 +246,15 @@ class Planted:
 
 
 def calls_itself(isa: Isa, code: bytes, start: int, known: Sequence[Instruction]) -> bool:
-    """Whether one of its calls leads into it.  Then it goes on behind its own return, which loses
-    what callers do not expect to be kept, and ends where that is not lost."""
-    places, _ = isa.branches(code, start)  # of what leads into it
+    """Return whether one of its calls leads into it.
+
+    Such a function continues after its own return, which loses registers that callers expect to be
+    lost, and may end where they are not.
+    """
+    places, _ = isa.branches(code, start)  # code that leads into it
     inside = set(places.tolist())
     kinds = [isa.flow(one.code, one.address).kind for one in known]
-    # A call may take two instructions, the first of which has a part of where it leads.
+    # A call may take two instructions, the first of which has a part of the target.
     return any(
         one.address in inside and (kind == "call" or (kind == "next" and following == "call"))
         for one, kind, following in zip(known, kinds, [*kinds[1:], ""], strict=True)
@@ -254,8 +264,11 @@ def calls_itself(isa: Isa, code: bytes, start: int, known: Sequence[Instruction]
 def planted_functions(
     kernel: Kernel, pairs: Pairs, rng: random.Random, longest: int, damage: bool = False
 ) -> Iterator[Planted]:
-    """Random functions, each with a count at every instruction.  damage: with a bit changed in the
-    first trampoline."""
+    """Yield random functions, each with a count at every instruction.
+
+    Args:
+        damage: change a bit of the first trampoline.
+    """
     text, world = kernel.text, kernel.world
     for start, end, known in drawn_functions(text, kernel.isa, rng, longest):
         if any(world.restless.match(one.text) for one in known):
@@ -283,8 +296,11 @@ def planted_functions(
 
 
 def compare_functions(kernel: Kernel, pairs: Pairs, wanted: int) -> tuple[int, Counter[str]]:
-    """Random functions, every instruction counted, entered anywhere, until `wanted` pairs are
-    compared: how many were, and how what was planted was.  Fails at a difference."""
+    """Compare random functions, with a count at every instruction, entered anywhere.
+
+    Ends when `wanted` pairs are compared.  Returns how many were compared, and how sites were
+    planted. Fails at a difference.
+    """
     rng = random.Random(SEED)
     done, ways = 0, Counter[str]()
     for planted in planted_functions(kernel, pairs, rng, LONGEST):
@@ -335,7 +351,7 @@ def test_whole_functions(kernel: Kernel, whole: Pairs, report: list[str]) -> Non
 def test_single_instructions_by_the_million(
     kernel: Kernel, single: Pairs, report: list[str]
 ) -> None:
-    """$KINST_PAIRS of them."""
+    """Compare $KINST_PAIRS of them."""
     check_instructions(kernel, single, MANY * 4 // 5, report)
 
 
@@ -345,7 +361,7 @@ def test_whole_functions_by_the_million(kernel: Kernel, whole: Pairs, report: li
 
 
 def test_a_naive_copy_is_seen_to_differ(kernel: Kernel, single: Pairs) -> None:
-    """The comparison itself: what must not be copied as it is differs when it is."""
+    """An instruction that must not be copied unchanged is seen to differ if it is."""
     wanted = {
         "amd64": {"call", "je", "jmp", "lea"},
         "arm64": {"bl", "cbz", "adrp", "tbnz"},
@@ -368,7 +384,8 @@ def test_a_naive_copy_is_seen_to_differ(kernel: Kernel, single: Pairs) -> None:
 
 
 def test_a_damaged_trampoline_is_seen_to_differ(kernel: Kernel, whole: Pairs) -> None:
-    """In an outcome or in a count, most of the time: not every state runs all of it."""
+    """A damaged trampoline differs in an outcome or a count most of the time: not every state runs
+    all of it."""
     rng = random.Random(SEED)
     seen = tried = 0
     for planted in planted_functions(kernel, whole, rng, 60, damage=True):

@@ -1,6 +1,8 @@
-"""What is marked of instructions when many are decoded at once says the same of each as the methods
-for one do, and so do the trampolines that are made of marks: encodings of all kinds, drawn at
-random, which a kernel's text has few of."""
+"""Marks of instructions that are decoded at once agree with the methods for single instructions.
+
+So do the trampolines that are made from marks.  Encodings are of all kinds, drawn at random; a
+kernel's text has few of them.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +34,24 @@ MAPS = (b"", b"", b"\x0f", b"\x0f", b"\x0f\x38", b"\x0f\x3a")
 
 
 def random_bytes(isa: Isa, rng: random.Random) -> bytes:
-    """What may be an instruction."""
+    """Return bytes that may be an instruction."""
     if isa.name != "amd64":
         return rng.randbytes(4)
     modrm = rng.choice((0x05, 0x0D, 0x3D, rng.randrange(256), rng.randrange(256)))
     opcode = bytes([rng.randrange(256), modrm])
     if rng.random() < 0.1:
         return vector(rng) + opcode + rng.randbytes(9)
-    early = rng.choice(REX) if rng.random() < 0.2 else b""  # ignored, when a prefix follows
+    early = rng.choice(REX) if rng.random() < 0.2 else b""  # ignored, if a prefix follows
     head = rng.choice(PREFIXES) + early + rng.choice(PREFIXES) + rng.choice(REX) + rng.choice(MAPS)
     return head + opcode + rng.randbytes(9)
 
 
 @cache
 def drawn(name: str) -> list[tuple[Instruction, bytes, int]]:
-    """(an instruction, some that follow it, what is marked of the first)."""
+    """Return (an instruction, some that follow it, the marks of the first)."""
     isa, rng = load(name), random.Random(SEED)
     found: list[Instruction] = []
-    # Every opcode, with an operand that is relative to rip where it has one in memory.
+    # Every opcode, with an operand relative to rip if it has one in memory.
     heads = [h + bytes([op, 5]) for h in (b"", b"\x0f") for op in range(256)]
     tries = [h + rng.randbytes(9) for h in heads] if name == "amd64" else []
     while len(found) < COUNT[name]:
@@ -76,7 +78,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def test_each_piece_alone(name: str) -> None:
-    """What is marked of an instruction hangs on nothing that is not in its piece."""
+    """Marks of an instruction depend only on its own piece."""
     isa, rows = load(name), drawn(name)
     for one, behind, marks in rows[::12]:
         scanned = isa.scan([(one.address, one.code + behind)])
@@ -102,8 +104,10 @@ def test_where_control_goes(name: str) -> None:
 
 @pytest.mark.parametrize("where", ["near", "chained", "far", "too far"])
 def test_trampolines_of_marks_are_those_of_one(name: str, where: str) -> None:
-    """Marked or not: what is refused, the trampolines, the patches, and where copies are.  Far: at
-    the end of what some of the instructions reach."""
+    """Refusals, trampolines, patches, and addresses of copies are the same with marks and without.
+
+    They are also made at the limit of some instructions' reach.
+    """
     chained = where == "chained"
     reach = 1 << 27 if name == "arm64" else 1 << 31
     places = {"far": TEXT - reach + (1 << 20), "too far": TEXT - 2 * reach}
@@ -168,7 +172,7 @@ def test_patches_of_many_are_those_of_one(name: str, distance: int) -> None:
 
 
 def test_stubs_of_many_are_those_of_one(name: str) -> None:
-    """What counts in front of a trampoline: with flags to save and without."""
+    """Code that counts before a trampoline, with flags to save and without."""
     isa, at, count = load(name), SCRATCH, 40
     to = np.uint64(SCRATCH) + np.arange(count, dtype=np.uint64) * 64 + 0x8000
     first = SCRATCH + 0x10000 if isa.shared_counters else -400
@@ -199,8 +203,11 @@ GIGABYTE = 1 << 30
     ],
 )  # fmt: skip
 def test_what_is_made_at_once_reaches_from_everywhere(low: int, high: int, some: bool) -> None:
-    """Bytes from the text to the memory that trampolines will lie in: a size is told where from its
-    start and from its end all that one leads to is near, and then it is that of one."""
+    """The bytes from the text to the memory of the trampolines.
+
+    A size is returned if all that a trampoline leads to is near from both the start and the end of
+    this memory, and then it is that of a single trampoline.
+    """
     isa, rows = load("amd64"), [row for row in drawn("amd64") if row[2]][:300]
     count, text = len(rows), 1 << 40
     columns = columns_of([text + 64 * k for k in range(count)], [one.code for one, _, _ in rows])

@@ -1,5 +1,7 @@
-"""The parts of instructions and what kind of branch they are, against capstone's own details:
-encodings drawn at random, of which kernels have few or none."""
+"""Parts of instructions and kinds of branches, against capstone's own details.
+
+Encodings are drawn at random; kernels have few or none of them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ MAPS = (b"", b"", b"\x0f", b"\x0f\x38", b"\x0f\x3a")
 
 
 def vector(rng: random.Random) -> bytes:
-    """The start of a VEX, EVEX or XOP encoding."""
+    """Return the start of a VEX, EVEX or XOP encoding."""
     opmap, rest = rng.randrange(256) & 0xF0 | rng.choice((1, 2, 3)), rng.randrange(256)
     starts = (
         bytes([0xC5, rest]),
@@ -46,8 +48,8 @@ def vector(rng: random.Random) -> bytes:
 
 
 def test_amd64_parts_are_where_capstone_has_them() -> None:
-    """Prefixes in any order: a REX that is not straight before the opcode is ignored (SDM volume 2,
-    2.2.1)."""
+    """Prefixes are in any order; a REX that is not directly before the opcode is ignored (SDM
+    volume 2, 2.2.1)."""
     disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     disassembler.detail = True
     rng, seen, vectors, relative, ignored = random.Random(6), 0, 0, 0, 0
@@ -60,7 +62,7 @@ def test_amd64_parts_are_where_capstone_has_them() -> None:
         code = head + bytes([rng.randrange(256), modrm, sib]) + rng.randbytes(8)
         one = next(disassembler.disasm(code, TEXT), None)
         if one is None or one.mnemonic in ("ud0", "ud1"):
-            continue  # of these capstone leaves out the ModRM
+            continue  # capstone leaves out the ModRM of these
         code, encoding = bytes(one.bytes), one.encoding
         found = parse(code)
         assert found is not None, code.hex()
@@ -89,8 +91,10 @@ def test_amd64_parts_are_where_capstone_has_them() -> None:
 
 
 def test_amd64_registers_where_others_have_memory(tmp_path: Path) -> None:
-    """Of mov to and from control and debug registers the two bits that say "memory" are ignored
-    (SDM volume 2, MOV): they are copied as they are."""
+    """Moves to and from control and debug registers ignore the two bits for "memory".
+
+    They are copied as they are (SDM volume 2, MOV).
+    """
     for opcode in range(0x20, 0x24):
         for modrm in (0x05, 0x0D, 0x15, 0x3D, 0xC5):
             code = bytes([0x0F, opcode, modrm])
@@ -103,7 +107,7 @@ def test_amd64_registers_where_others_have_memory(tmp_path: Path) -> None:
 
 
 def test_amd64_3dnow(tmp_path: Path) -> None:
-    """Of 0F 0F the operation is behind the operands; 0F 0E is femms, which has none (AMD's
+    """In 0F 0F the operation comes after the operands; 0F 0E is femms, which has none (AMD's
     programmer's manual volume 3, appendix A.1.2)."""
     source = ".intel_syntax noprefix\nfemms\npfadd mm3, [rip + 16]\npf2id mm1, [rsp]"
     isa = load("amd64")
@@ -121,7 +125,8 @@ def test_amd64_3dnow(tmp_path: Path) -> None:
 
 
 def test_amd64_vector_instructions_without_operands(tmp_path: Path) -> None:
-    """They are the only ones, and are written in two ways (SDM volume 2, VZEROUPPER, VZEROALL)."""
+    """These two are the only ones, each with two encodings (SDM volume 2, VZEROUPPER,
+    VZEROALL)."""
     for prefix in ("", "{vex3} "):
         source = f".intel_syntax noprefix\n{prefix}vzeroupper\n{prefix}vzeroall"
         for one in load("amd64").decode(assembled("amd64", source, tmp_path), TEXT):
@@ -173,7 +178,7 @@ def test_arm64_branches_by_register(part: int) -> None:
             assert flow.target is None
             register = one.text.split()[-1].upper()
             value = "0" if register == "XZR" else f"regs[R_{register}]"
-            # A signed address is not the one that the register holds.
+            # A signed address differs from the one in the register.
             assert flow.destination == (value if name == "br" else ""), one.text
             seen.add(name)
     assert {"br", "blr", "ret"} <= seen and len(seen) > 6, seen

@@ -1,4 +1,4 @@
-"""Disassembly for people: where instructions begin among bytes that are none."""
+"""Disassembly for people: starts of instructions among bytes that are none."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.isa.gnu_assembler import assembled
 TEXT = 0xFFFF_FFFF_8020_0000
 
 
-# Of each: a source, and where the assembler puts what can be shown.  Custom opcodes have four bytes
-# where the lowest two bits are set, and reserved compressed ones two.
+# For each: a source, and the offsets of what can be shown.  Custom opcodes have four bytes if the
+# lowest two bits are set, reserved compressed ones have two.
 @pytest.mark.parametrize(
     ("isa", "rules", "source", "kept"),
     [
@@ -39,7 +39,7 @@ def test_what_is_none_is_stepped_over(
 
 @pytest.mark.parametrize(("isa", "rules"), [("riscv64", RISCV64), ("amd64", AMD64)])
 def test_what_is_cut_short_is_not_shown(isa: str, rules: PlainDisassembly, tmp_path: Path) -> None:
-    """Nor does the end of the bytes end in an error."""
+    """The end of the bytes is no error either."""
     sources = {"riscv64": ".option norvc\nnop\nld a0, 8(sp)", "amd64": "nop\nud1 8(%rax), %eax"}
     code = assembled(isa, sources[isa], tmp_path)
     whole = [at for at, _ in disassemble(rules, code, TEXT)]

@@ -1,5 +1,5 @@
-"""What is displaced and what is not, row by row of the tables that the modules `refuse` begin with:
-the instructions are the GNU assembler's."""
+"""Displaced and refused instructions, row by row of the tables at the start of the modules
+`refuse`; GNU as assembles them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEAR = TEXT + (1 << 19)
 HEADS = {"amd64": ".intel_syntax noprefix", "arm64": ".arch_extension sve\n.arch_extension sve2",
          "riscv64": ".option norvc\n.option arch, +zawrs, +svinval, +zicbom, +h"}  # fmt: skip
 
-# By a word of the reason; "" for what is displaced.
+# A word of the reason; "" for a displaced instruction.
 AMD64 = {
     "unmap": "mov cr0, rax; mov cr2, rcx; mov cr3, rax; mov cr4, rbx; mov cr8, rax",
     "gs": "swapgs; wrgsbase rax; wrgsbase eax; rdgsbase rax; mov gs, eax; mov gs, [rbx]; pop gs; "
@@ -113,7 +113,7 @@ TABLES = {"amd64": AMD64, "arm64": ARM64, "riscv64": RISCV64}
 
 
 def cases(name: str, folder: Path) -> Iterator[tuple[str, bytes, str]]:
-    """(text, code, a word of the reason)."""
+    """Return (text, code, a word of the reason)."""
     rows = [(text.strip(), why) for why, all_ in TABLES[name].items() for text in all_.split(";")]
     lines = [HEADS[name]]
     for number, (text, _) in enumerate(rows):
@@ -123,7 +123,7 @@ def cases(name: str, folder: Path) -> Iterator[tuple[str, bytes, str]]:
     for number, (text, why) in enumerate(rows):
         at = number * STRIDE
         size = int.from_bytes(code[at : at + 4], "little")
-        if name == "riscv64":  # whose assembler leaves that to the linker: by the lowest bits
+        if name == "riscv64":  # the assembler leaves that to the linker: by the lowest bits
             size = 4 if code[at + 4] & 3 == 3 else 2
         yield text, code[at + 4 : at + 4 + size], why
 

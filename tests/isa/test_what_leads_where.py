@@ -1,5 +1,7 @@
-"""Branches and addresses that code may have, whichever of its bytes instructions begin at: random
-bytes, each place of them decoded by capstone, and pieces of any size."""
+"""Branches and addresses in code, whichever of its bytes instructions begin at.
+
+The code is random bytes: capstone decodes at each offset, and pieces have any size.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from kinst.isa.riscv64 import targets as riscv64
 
 PLACES = (0x1000, 0xFFFFFFFF_81000000, 0x7FFF_F000)  # the last: the code is near the middle
 PREFIXES = b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3"
-LONGEST = 16  # bytes that what begins at a place may have
+LONGEST = 16  # bytes that an instruction at an offset may have
 Pair = tuple[int, int]
 
 
 def amd64_code(rng: random.Random, size: int, address: int) -> bytes:
-    """With branches of all lengths, leas and addresses, many of which lead into it."""
+    """Return code with branches of all lengths, leas and addresses, many of which lead into it."""
     found = b""
     while len(found) < size:
         here = len(found)
@@ -53,7 +55,8 @@ def amd64_pairs(code: bytes, address: int) -> Iterator[Pair]:
         if at + 4 <= len(code):
             yield at, value % (1 << 64) - address  # extended with its sign, as displacements are
         one = next(disassembler.disasm(code[at : at + 15], address + at, 1), None)
-        # A place stands for what begins there, without prefixes (SDM volume 2, 2.1.1 and 2.2.1).
+        # An offset stands for the instruction there, without prefixes (SDM volume 2, 2.1.1 and
+        # 2.2.1).
         if one is None or code[at] in PREFIXES or code[at] & 0xF0 == 0x40:
             continue
         if one.group(capstone.CS_GRP_BRANCH_RELATIVE) and one.bytes[:2] != b"\xc7\xf8":  # xbegin
@@ -135,7 +138,7 @@ def test_all_that_capstone_sees(name: str, address: int, monkeypatch: pytest.Mon
                      for p, t in zip(places.tolist(), targets.tolist(), strict=True)]  # fmt: skip
             assert len(found) == len(set(found))
             assert [to for _, to in found] == sorted(to for _, to in found)
-            # Of what the end cuts short nobody knows what it is; others are no instructions.
+            # Instructions that the end cuts short are unknown; other bytes are no instructions.
             more = {(at, to) for at, to in set(found) - expected if at <= size - LONGEST
                     and (one := next(isa.decode(code[at:], address + at), None))
                     and not one.text.startswith(".insn")}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which instructions of displaced code no way leads to."""
+"""Finds instructions of displaced code that control cannot reach."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kinst.core.isa import Isa
 
 
 def unreached(isa: Isa, code: bytes, at: int) -> list[str]:
-    """Of code that is entered at its start."""
+    """Return the unreached instructions of code that is entered at its start."""
     known = {one.address: one for one in isa.decode(code, at)}
     assert sum(one.size for one in known.values()) == len(code)
     found, open_ = set[int](), [at]

@@ -1,6 +1,6 @@
-"""Small functions drawn at random, planted in ways drawn at random, in an emulator.
+"""Small random functions, planted in random ways, in an emulator.
 
-Every function ends: whoever goes backward takes one from a register that starts at ROUNDS.
+Every function ends: each backward branch decrements a register that starts at ROUNDS.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ from tests.isa.gnu_assembler import assembled
 from tests.isa.planned_functions import runs_in
 from tests.patch.small_functions import COUNTERS, PAGE, SCRATCH, TEXT, Cpu
 
-SLOT = 512  # bytes that the assembler leaves for each function, more than any is long
-VALUE = 0x5AFE_0123_4567_89AB  # the data of each function, straight behind it
+SLOT = 512  # bytes reserved for each function, more than any has
+VALUE = 0x5AFE_0123_4567_89AB  # the data of each function, directly after it
 CALLED = SCRATCH + 12 * PAGE
-COUNTER_ROOM = 200  # counters of blocks, behind those of the sites
+COUNTER_ROOM = 200  # counters of blocks, after those of the sites
 
 
 @dataclass(frozen=True)
 class Language:
-    """What functions of an instruction set are drawn from.  {to}: a label.
+    """Building blocks of an instruction set's functions, in which {to} is a label.
 
-    called: adds one to the word at its first argument, and spoils what such code may spoil.
-    guard: puts what the function was given, which is not zero and does not change, where a
-    snippet's word goes."""
+    Attributes:
+        called: adds one to the word at its first argument, and spoils what such code may spoil.
+        guard: writes the function's argument, which is not zero and does not change, to a
+            snippet's word.
+    """
 
     begin: str
     end: str  # with a function that it calls
@@ -84,7 +86,7 @@ LANGUAGES: Mapping[str, Language] = {
     ),
     "riscv64": Language(
         "addi sp, sp, -16; sd ra, 8(sp); mv t1, a0",
-        # What calls may change is not read behind one.
+        # Registers that calls may change are not read after one.
         "sd a5, 64(a1); jal sub{k}; ld ra, 8(sp); addi sp, sp, 16; ret\n"
         "sub{k}: ld t4, 0(a1); addi t4, t4, 1; sd t4, 0(a1); ret\nvalue{k}: .8byte {value}",
         (
@@ -101,7 +103,7 @@ LANGUAGES: Mapping[str, Language] = {
 
 
 def source(language: Language, k: int, rng: random.Random) -> str:
-    """A function, its label f{k}."""
+    """Return a function, with the label f{k}."""
     length = rng.randrange(4, 16)
     lines = [f"f{k}: {language.begin}"]
     for n in range(length):
@@ -120,8 +122,11 @@ def source(language: Language, k: int, rng: random.Random) -> str:
 
 @dataclass(frozen=True)
 class Material:
-    """What trials of an instruction set are made of.  codes: the bytes of functions, each with its
-    data, and how many of them are instructions."""
+    """Material for trials of an instruction set.
+
+    Attributes:
+        codes: the bytes of functions, each with its data, and how many of them are instructions.
+    """
 
     isa: Isa
     codes: tuple[tuple[bytes, int], ...]
@@ -146,10 +151,12 @@ def material(name: str, count: int, seed: int, folder: Path) -> Material:
 
 @dataclass(frozen=True)
 class Trial:
-    """A function, what of it is asked for, and the plan.
+    """A function, the requested sites, and the plan.
 
-    counters: of each site, by its address, how often each counter is to be added to.  refused:
-    those that cannot be planted."""
+    Attributes:
+        counters: for each site, by address, the increment of each counter.
+        refused: sites that cannot be planted.
+    """
 
     isa: Isa
     code: bytes
@@ -165,12 +172,12 @@ class Trial:
 
     @property
     def displaced(self) -> set[int]:
-        """Addresses of all that is copied to trampolines."""
+        """Return addresses of all instructions that are copied to trampolines."""
         return {address for address, _, _ in self.plan.sites}
 
     @property
     def starts(self) -> dict[int, int]:
-        """Where the trampoline of each is."""
+        """Return the address of each one's trampoline."""
         pairs = zip(self.plan.sites, self.plan.text, strict=True)
         return {site[0]: at for site, (at, _) in pairs}
 
@@ -179,7 +186,7 @@ class Trial:
         return {at for run in self.plan.runs for at in run.insides}
 
     def patches(self, found: bool = False) -> list[Patch]:
-        """found: somebody is about to go on inside of the runs."""
+        """Return the patches; `found`: live return addresses point into the runs."""
         of_runs = [p for run in self.plan.runs for p in (run.instead if found else (run.patch,))]
         return sorted([*self.plan.patches, *of_runs], key=lambda patch: patch.address)
 
@@ -195,7 +202,7 @@ class Trial:
         return cpu
 
     def counted(self, cpu: Cpu) -> Counter[int]:
-        """What each counter of the sites says, the sums of blocks worked out."""
+        """Return the value of each site's counters, with the sums of blocks computed."""
         base = COUNTERS if self.isa.shared_counters else 0
         words = np.frombuffer(bytes(cpu.uc.mem_read(COUNTERS, PAGE)), np.int64).copy()
         raw, sums = words.copy(), self.plan.sums
@@ -207,7 +214,7 @@ class Trial:
         return Counter({base + 8 * k: number for k, number in numbers if number})
 
     def expected(self, ran: Mapping[int, int]) -> Counter[int]:
-        """The same, from how often each instruction ran."""
+        """Return the expected values, from how often each instruction ran."""
         total = Counter[int]()
         for address, counters in self.counters.items():
             for counter, times in counters.items():
@@ -218,7 +225,7 @@ class Trial:
 def random_bodies(
     made: Material, places: Sequence[int], rng: random.Random
 ) -> tuple[tuple[Body, ...], Counter[int]]:
-    """Work, and how often it adds to each counter.  Most work is counting alone."""
+    """Return random work, and how often it increments each counter; most work only counts."""
     isa, only = made.isa, rng.random() < 0.7
     expected = Counter[int]()
     bodies: list[Body] = []
@@ -244,7 +251,8 @@ def random_bodies(
 
 
 def random_trial(made: Material, which: int, rng: random.Random) -> Trial:
-    """A function's instructions, some of them asked for, with whatever else may be there."""
+    """Return a trial: a function's instructions, some of them requested, with random
+    circumstances."""
     isa, (code, length) = made.isa, made.codes[which]
     known = list(isa.decode(code[:length], TEXT))
     assert sum(one.size for one in known) == length

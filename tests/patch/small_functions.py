@@ -1,6 +1,6 @@
-"""Functions of a few instructions in an emulator (unicorn): as they are, and planted.
+"""Functions of a few instructions in an emulator (unicorn), unplanted and planted.
 
-The processor's own count of the original's instructions is what probes' counters are held against.
+Counters of probes are compared with the emulator's own count of the original's instructions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TEXT, SCRATCH, DATA, STACK, STOP = 0x100_0000, 0x140_0000, 0x180_0000, 0x1C0_000
 COUNTERS = DATA + 0x1000
 PAGE = 0x1000
 ROUNDS = 37
-_UNICORN: Any = unicorn  # it comes without types
+_UNICORN: Any = unicorn  # it has no types
 
 SOURCES = {
     "amd64": """
@@ -123,7 +123,7 @@ SOURCES = {
         value: .dword 7
     """,
 }
-DATA_BYTES = 8  # of `value`, behind the code
+DATA_BYTES = 8  # of `value`, after the code
 
 
 _PROCESSORS: Mapping[str, tuple[int, int, Any, str, Sequence[str]]] = {
@@ -168,7 +168,7 @@ class Cpu:
             self.uc.reg_write(x86_const.UC_X86_REG_GS_BASE, COUNTERS)
 
     def write(self, at: int, data: bytes) -> None:
-        """Write memory, code that ran before included."""
+        """Write memory, even code that has run."""
         self.uc.mem_write(at, data)
         self.uc.ctl_remove_cache(at, at + len(data))
 
@@ -196,7 +196,7 @@ class Cpu:
         return any(there.startswith(self.isa.trap_patch(size)) for size in (2, 4))
 
     def start_state(self) -> tuple[dict[str, int], bytes, bytes]:
-        """At the function's first instruction."""
+        """Return the state at the function's first instruction."""
         stack = bytearray(PAGE)
         values = dict.fromkeys(self.numbers, 0)
         if self.isa.name == "amd64":
@@ -209,7 +209,7 @@ class Cpu:
         return values, bytes(PAGE), bytes(stack)
 
     def run(self, at: int, values: Mapping[str, int], data: bytes, stack: bytes) -> None:
-        """From an instruction, with this state, to the function's end."""
+        """Run from an instruction, with this state, to the function's end."""
         self.ran.clear()
         self.trapped = 0
         self.write(DATA, data)
@@ -221,11 +221,11 @@ class Cpu:
         assert self.uc.reg_read(self.pc) == STOP, "the function did not come to its end"
 
     def result(self) -> tuple[dict[str, int], bytes]:
-        """The registers and the data at the end; what is below the stack pointer is dead."""
+        """Return the registers and the data at the end; memory below the stack pointer is dead."""
         return self.registers(), bytes(self.uc.mem_read(DATA, PAGE))
 
     def counted(self, sites: list[Site]) -> dict[int, int]:
-        """What the probes counted, by site."""
+        """Return the probes' counts, by site."""
         raw = bytes(self.uc.mem_read(COUNTERS, PAGE))
         words = [int.from_bytes(raw[8 * k : 8 * k + 8], "little") for k in range(len(sites))]
         return {site.address: count for site, count in zip(sites, words, strict=True) if count}
@@ -233,7 +233,7 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Planned:
-    """A function, every instruction of which is planned to be planted."""
+    """A function with a plan for every instruction."""
 
     isa: Isa
     code: bytes
@@ -275,7 +275,7 @@ def planted(made: Planned) -> Cpu:
 
 
 def original(made: Planned) -> Cpu:
-    """The function as it is, run once from its start: each step's state is kept."""
+    """Run the original function once from its start, and return the state at each step."""
     cpu = Cpu(made.isa, made.code)
     cpu.keep = True
     cpu.run(TEXT, *cpu.start_state())
@@ -283,8 +283,11 @@ def original(made: Planned) -> Cpu:
 
 
 def entered_everywhere(plain: Cpu, cpu: Cpu) -> Iterator[tuple[int, Counter[int]]]:
-    """Run a planted function from each instruction, in the state that the original first had there,
-    and compare what it does: the instruction's address, and how often each is to be counted."""
+    """Run a planted function from each instruction, and compare its results.
+
+    Each run begins in the state that the original first had there.  Yields the instruction's
+    address, and how often each instruction must be counted.
+    """
     expected = plain.result()
     for step, address, values, data, stack in first_visits(plain):
         cpu.run(address, values, data, stack)
@@ -293,7 +296,7 @@ def entered_everywhere(plain: Cpu, cpu: Cpu) -> Iterator[tuple[int, Counter[int]
 
 
 def first_visits(cpu: Cpu) -> Iterator[tuple[int, int, Mapping[str, int], bytes, bytes]]:
-    """(step, address, state) where the original came to an instruction for the first time."""
+    """Return (step, address, state) at the first visit of each instruction."""
     known = set[int]()
     for step, (address, values, data, stack) in enumerate(cpu.seen):
         if address not in known:

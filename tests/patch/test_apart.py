@@ -1,4 +1,7 @@
-"""Trampolines that are not found in the place of each other, nor of code that runs with them."""
+"""Trampolines get entries of their own in the table by which QEMU finds translated code.
+
+They differ from each other's entries and from those of code that runs with them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def planned(
 
 
 def looked_up(wanted: list[WantedSite]) -> set[int]:
-    """Entries of the sites, and of where their trampolines go back to."""
+    """Return the entries of the sites, and the addresses that their trampolines return to."""
     ends = [work.site.address + len(work.site.code) for work in wanted]
     return {entry_in_qemu(at) for at in [*(work.site.address for work in wanted), *ends]}
 
@@ -56,7 +59,7 @@ def test_no_two_trampolines_have_one_entry_nor_that_of_a_site(made: Material) ->
     own = looked_up(wanted)
     entries = [entry_in_qemu(at) for at, _ in apart.text]
     assert len(set(entries)) == len(entries) == len(wanted) and own.isdisjoint(entries)
-    # As close as they can, they do meet: that is not what this drew by luck.
+    # As close together as possible they do collide: this draw was not luck.
     close_entries = [entry_in_qemu(at) for at, _ in close.text]
     assert len(set(close_entries) - own) < len(close_entries)
     assert [len(code) for _, code in apart.text] == [len(code) for _, code in close.text]
@@ -71,7 +74,7 @@ def test_one_trampoline_gives_way_to_what_is_said_to_be_near(made: Material) -> 
 
 
 def test_trampolines_that_run_into_each_other_stay_together(made: Material) -> None:
-    """Only the first of each such group is found by its address."""
+    """Only the first trampoline of such a group is found by its address."""
     wanted = every_site(made, True)[:40]
     plan = planned(made, wanted, JUMP_CACHE, chained=True)
     text = list(plan.text)

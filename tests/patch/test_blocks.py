@@ -1,5 +1,5 @@
-"""What counters of blocks say, whoever comes where: straight lines with passers-by that are drawn
-at random, and counted here one by one."""
+"""Counters of blocks, wherever control enters: random straight lines with random entries, counted
+here one by one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def signed(place: int) -> int:
 
 
 class Line:
-    """Instructions in a row, of which some are asked for; the counters of each."""
+    """Instructions in a row, some of them requested, with the counters of each."""
 
     def __init__(self, rng: random.Random, base: int) -> None:
         count = rng.randrange(1, 40)
@@ -80,7 +80,7 @@ def test_counts_do_not_depend_on_who_comes_where(base: int) -> None:
                     used.update(signed(o) for o in body.offsets if o - first in range(8 * 9999))
                 should.update(map(signed, line.counters[k]))
                 if line.sites[k].address in line.faulting and rng.random() < 0.5:
-                    break  # the fault's handler goes on elsewhere
+                    break  # the fault's handler continues elsewhere
         raw = Counter(says)
         sums = blocks.sums
         for source, target, weight in zip(sums.source, sums.target, sums.weight, strict=True):
@@ -95,7 +95,7 @@ def test_counts_do_not_depend_on_who_comes_where(base: int) -> None:
 
 
 def block_sizes(line: Line, blocks: Blocks) -> list[int]:
-    """Of all blocks, in order: members of one have counters of one, or none."""
+    """Return the sizes of all blocks, in order: members of one have its counters, or none."""
     sizes = [0]
     inside = set(blocks.entered.tolist())
     for k, (old, new) in enumerate(zip(line.wanted, blocks.wanted, strict=True)):
@@ -106,7 +106,8 @@ def block_sizes(line: Line, blocks: Blocks) -> list[int]:
 
 
 def test_lines_are_cut_where_they_must_be_and_nowhere_else() -> None:
-    """All asked for and counted: each piece between cuts is a block, if it is more than one."""
+    """All are requested and counted: each piece between cuts is a block, if it has more than one
+    instruction."""
     rng = random.Random(8)
     for _ in range(60):
         count = rng.randrange(1, 24)
@@ -137,7 +138,7 @@ def test_lines_are_cut_where_they_must_be_and_nowhere_else() -> None:
 
 
 def test_one_that_counts_needs_no_block() -> None:
-    """What is displaced with it does nothing: there is nothing to share."""
+    """An instruction that is displaced with it does no work: there is nothing to share."""
     function = Function("vmlinux", "f", TEXT, 9)
     sites = [Site(function, 3 * k, CODE) for k in range(3)]
     chains = find_chains(columns_of([s.address for s in sites], [CODE] * 3), ISA)
@@ -158,8 +159,10 @@ def test_nothing_is_arranged() -> None:
 
 
 def test_who_comes_to_a_run_that_nobody_asked_to_begin_is_counted() -> None:
-    """A run's jump lies at an instruction without a probe, within a block: one that comes there
-    from elsewhere runs the rest of the block."""
+    """A run's jump is at an instruction without a probe, within a block.
+
+    Control that comes there from elsewhere runs the rest of the block.
+    """
     function = Function("vmlinux", "f", TEXT, 9)
     sites = [Site(function, 3 * k, CODE) for k in range(3)]
     bodies = [(CountBody((0,)),), (), (CountBody((8,)),)]

@@ -1,5 +1,6 @@
-"""Blocks in the emulator: with one counter for each straight line, and stubs for who enters it in
-the middle, every instruction is counted as often as the processor runs the original's.
+"""Blocks in the emulator: every instruction is counted as often as the original's runs.
+
+Each straight line has one counter, and stubs for control that enters it in the middle.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Blocked:
 
     chained: Planned
     plan: Plan
-    base: int  # of places of counters
+    base: int  # of addresses of counters
 
     @property
     def isa(self) -> Isa:
@@ -77,7 +78,7 @@ def planted(made: Blocked) -> Cpu:
 
 
 def counted(made: Blocked, cpu: Cpu) -> dict[int, int]:
-    """What the counters say of each site that was hit."""
+    """Return the counters' values of each site that was hit."""
     words = np.frombuffer(bytes(cpu.uc.mem_read(COUNTERS, PAGE)), np.int64).copy()
     sums = made.plan.sums
     raw = words.copy()
@@ -104,7 +105,7 @@ def test_every_instruction_is_counted(blocked: Blocked) -> None:
 
 
 def test_who_enters_in_the_middle_is_counted_from_there(blocked: Blocked) -> None:
-    """Entered at every instruction, by its own patch, in the state that it has there."""
+    """Enter at every instruction, by its own patch, in the state that it has there."""
     plain, cpu = original(blocked.chained), planted(blocked)
     visits = 0
     for address, rest in entered_everywhere(plain, cpu):
@@ -115,7 +116,7 @@ def test_who_enters_in_the_middle_is_counted_from_there(blocked: Blocked) -> Non
 
 
 def test_a_fault_ends_a_block(tmp_path: Path) -> None:
-    """Every instruction may fault: there are no blocks, and nothing but the chain."""
+    """Every instruction may fault: there are no blocks, only the chain."""
     chained = planned_chain("amd64", tmp_path, True)
     made = planned("amd64", tmp_path, {site.address for site in chained.sites})
     assert not made.plan.stubs and not len(made.plan.sums.source)
@@ -133,7 +134,7 @@ def test_a_listing_names_the_stubs() -> None:
 
 
 def straight(count: int, isa: Isa, way: str = "trap") -> list[WantedSite]:
-    """WantedSite sites of so many `mov rax, rcx` in a row."""
+    """Return WantedSites of so many `mov rax, rcx` in a row."""
     code = bytes.fromhex("4889c8")
     function = Function("vmlinux", "f", TEXT, 3 * count)
     sites = [Site(function, 3 * k, code) for k in range(count)]
@@ -143,7 +144,7 @@ def straight(count: int, isa: Isa, way: str = "trap") -> list[WantedSite]:
 def arranged(
     wanted: list[WantedSite], faulting: Collection[int] = (), room: int = ROOM
 ) -> list[int]:
-    """The number of instructions of each block, 1 for those in none."""
+    """Return the number of instructions of each block, 1 for those in none."""
     isa = load("amd64")
     sites = columns_of([w.site.address for w in wanted], [w.site.code for w in wanted])
     free = np.zeros(len(wanted), np.bool_)
@@ -162,15 +163,15 @@ def test_what_blocks_are_made_of() -> None:
     wanted = straight(6, load("amd64"))
     at = [work.site.address for work in wanted]
     assert arranged(wanted) == [6]
-    assert arranged(wanted, {at[2]}) == [3, 3]  # whoever faults has run all before, itself too
+    assert arranged(wanted, {at[2]}) == [3, 3]  # a faulting instruction runs after all before it
     assert arranged(wanted, room=5) == [1] * 6
     called = CallBody(SCRATCH, 0, frozenset())
     other = WantedSite(wanted[3].site, "trap", (called,), b"")
     assert arranged([*wanted[:3], other, *wanted[4:]]) == [3, 1, 2]
-    assert arranged([*wanted[:3], *wanted[4:]]) == [3, 2]  # what is not planted ends one, too
+    assert arranged([*wanted[:3], *wanted[4:]]) == [3, 2]  # an unplanted instruction ends one, too
     jump = Site(wanted[0].site.function, 18, bytes.fromhex("75f5"))  # jne to the fourth
     back = WantedSite(jump, "trap", (CountBody((800,)),), b"")
-    assert arranged([*wanted, back]) == [3, 4]  # which others come to
+    assert arranged([*wanted, back]) == [3, 4]  # which other code branches to
     long = straight(2 * MOST_MEMBERS + 1, load("amd64"))
     assert arranged(long) == [MOST_MEMBERS, MOST_MEMBERS, 1]
 
@@ -181,7 +182,7 @@ def test_a_block_counts_where_it_need_not_save_flags() -> None:
     sites = columns_of([w.site.address for w in wanted], [w.site.code for w in wanted])
     free = np.array([False, False, True, True])
     high = arrange(wanted, find_chains(sites, isa), free, BlockRules(-8 & (1 << 64) - 1, ROOM, ()))
-    assert high.sums.source.min() == -8  # addresses of the upper half are places, too
+    assert high.sums.source.min() == -8  # addresses of the upper half are valid, too
     made = arrange(wanted, find_chains(sites, isa), free, BlockRules(8000, ROOM, ()))
     assert [bool(work.bodies) for work in made.wanted] == [False, False, True, False]
     assert made.entered.tolist() == [1, 2, 3] and made.counters.tolist() == [8008, 8016, 8024]

@@ -1,7 +1,6 @@
-"""Chains in the emulator: a planted function does what the original does, however it is entered.
+"""Chains in the emulator: a planted function does what the original does, wherever it is entered.
 
-The processor's own count of the original's instructions is what the probes' counters are held
-against.
+Counters of probes are compared with the emulator's own count of the original's instructions.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def test_a_chained_function_is_the_original(chained: Planned) -> None:
 
 
 def test_who_is_entered_in_the_middle_counts_all_the_same(chained: Planned) -> None:
-    """Entered at every instruction, by its own patch, in the state that it has there."""
+    """Enter at every instruction, by its own patch, in the state that it has there."""
     plain, cpu = original(chained), planted(chained)
     visits = 0
     for address, rest in entered_everywhere(plain, cpu):
@@ -58,8 +57,10 @@ def test_who_is_entered_in_the_middle_counts_all_the_same(chained: Planned) -> N
 
 
 def test_control_stays_in_the_chain(chained: Planned, tmp_path: Path) -> None:
-    """Between entry, call and return no instruction of the text runs: the patches that control
-    comes to are those of the function's start and of where the call returns to."""
+    """Between entry, call and return no instruction of the text runs.
+
+    Control reaches only the patches of the function's start and of the call's return address.
+    """
     cpu = planted(chained)
     cpu.run(TEXT, *cpu.start_state())
     in_text = {at: n for at, n in cpu.ran.items() if TEXT <= at < TEXT + PAGE}
@@ -77,8 +78,10 @@ def test_control_stays_in_the_chain(chained: Planned, tmp_path: Path) -> None:
 
 
 def test_unplanting_leads_out_of_a_chain(chained: Planned) -> None:
-    """A thread that is in any trampoline when the text is restored leaves with its loop's next
-    turn, and does what it would have done."""
+    """A thread in any trampoline when the text is restored leaves at its loop's next iteration.
+
+    It does what it would have done.
+    """
     plain = original(chained)
     starts = dict(zip([s.address for s in chained.sites], chained.plan.text, strict=True))
     for _, address, values, data, stack in first_visits(plain):
@@ -103,7 +106,7 @@ def test_heads_begin_with_one_instruction_that_a_jump_fits_over(chained: Planned
 
 
 def test_flags_that_live_get_a_head_too() -> None:
-    """Saving flags begins with a push of one byte: a nop of a jump's size goes before it."""
+    """Saving flags begins with a push of one byte: a nop of a jump's size comes before it."""
     isa = load("amd64")
     code = bytes.fromhex("0f45c175fb")  # cmovne eax, ecx; jne back
     function = Function("vmlinux", "f", TEXT, len(code))
@@ -131,8 +134,10 @@ def test_nothing_to_chain() -> None:
 
 
 def test_each_jump_leads_to_its_own_place() -> None:
-    """Two that are long by their prefixes, and differ in the last bytes of their distance alone.
-    The second one leads to the last site."""
+    """Two jumps, long because of their prefixes, differ only in the last bytes of their distance.
+
+    The second one leads to the last site.
+    """
     function = Function("vmlinux", "f", TEXT, 1 << 20)
     goals = {0: 0x10000, 16: 0x20010}
     jumps = [
@@ -159,7 +164,7 @@ def test_what_cannot_be_moved_breaks_the_chain() -> None:
 
 
 def test_a_plan_as_assembly() -> None:
-    """Two sites in a row, the second one a branch back to the first."""
+    """Two sites in a row; the second one is a branch back to the first."""
     isa = load("amd64")
     code = bytes.fromhex("4883c0017ffa")  # add rax, 1; jg back
     function = Function("vmlinux", "f", TEXT, len(code))

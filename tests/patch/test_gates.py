@@ -1,4 +1,4 @@
-"""How control comes to an instruction, on code that is drawn by hand."""
+"""How control comes to an instruction, on code that is written by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ISA = load("amd64")
 def found_in(
     code: str, *sites: int, elsewhere: tuple[int, ...] = ()
 ) -> tuple[Predecessors, list[int]]:
-    """How control comes to these offsets, and those of all.  code: hexadecimal."""
+    """Return how control comes to these offsets, and those of all; `code` is hexadecimal."""
     instructions = list(ISA.decode(bytes.fromhex(code), AT))
     starts = [one.address - AT for one in instructions]
     columns = columns_of([one.address for one in instructions], [one.code for one in instructions])
@@ -32,7 +32,7 @@ def found_in(
 def ways(
     code: str, *sites: int, elsewhere: tuple[int, ...] = ()
 ) -> dict[int, tuple[tuple[int, ...], bool]]:
-    """By offsets: from where control comes, and whether that is all."""
+    """Return where control comes from, and whether that is all, by offset."""
     found, starts = found_in(code, *sites, elsewhere=elsewhere)
     rows = [starts.index(at) for at in sites]
     from_ = {k: sorted(starts[b] for b in found.row[found.site == k].tolist()) for k in rows}

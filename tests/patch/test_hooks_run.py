@@ -1,4 +1,4 @@
-"""The detours of a plan in an emulator: a hook answers for its function, or gives it another
+"""Detours of a plan in an emulator: a hook answers for its function, or gives it another
 argument."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ONE_MORE = bytes.fromhex("488d4701 c3")  # lea rax, [rdi + 1]; ret
 
 
 def called(argument: int, translate: bool) -> tuple[bool, int]:
-    """Whether the hooked function itself was run, and what it returned: its argument."""
+    """Return whether the hooked function itself ran, and what it returned: its argument."""
     plan = plan_hooks([Hook(TEXT, FUNCTION, HANDLER, translate)], load("amd64"), SCRATCH)
     machine = Uc(UC_ARCH_X86, UC_MODE_64)
     for at in (TEXT, SCRATCH, STACK, DONE):
@@ -40,6 +40,6 @@ def test_a_hook_that_translates(argument: int) -> None:
 
 
 def test_a_hook_that_answers() -> None:
-    """What it returns is 0 to go on in the function, with what that was called with."""
+    """A hook returns 0 to continue in the function, with the original arguments."""
     assert not called(0, translate=False)[0]
     assert called(-1, translate=False) == (True, (1 << 64) - 1)

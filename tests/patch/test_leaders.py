@@ -1,7 +1,7 @@
-"""What keeps an instruction out of a run's middle: each kind of leader, made on purpose.
+"""Leaders, which keep an instruction out of a run's middle: each kind, made on purpose.
 
-A function of two-byte instructions: with a probe at the first, its run is the first three, unless
-something leads to the second or the third.
+In a function of two-byte instructions with a probe at the first, the run is the first three,
+unless something leads to the second or the third.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOURCE = ".intel_syntax noprefix\nf: {f}\n.balign 64, 0xcc\ng: {g}\n.balign 64, 
 
 @dataclass
 class World:
-    """What the two classes under test ask of a system."""
+    """Answers that the two classes under test ask of a system."""
 
     code_bytes: bytes
     landing: Sequence[int] = ()
@@ -86,7 +86,7 @@ class World:
 def runs_with(
     tmp_path: Path, f: str = SHORT, g: str = "ret", *, taken: Sequence[int] = (), **more: object
 ) -> list[list[int]]:
-    """The offsets in the runs for a probe at f+0."""
+    """Return the offsets in the runs for a probe at f+0."""
     world = World(assembled("amd64", SOURCE.format(f=f, g=g), tmp_path), **more)  # type: ignore[arg-type]
     isa = load("amd64")
     kernel = RunningKernel(world, world, isa)
@@ -142,7 +142,7 @@ def test_the_function_itself_leads_there(tmp_path: Path, back: str) -> None:
 def test_a_planted_branch_is_no_hindrance(
     tmp_path: Path, back: str, planted: bool, expected: list[list[int]]
 ) -> None:
-    """Displaced, it leads to the trampoline of its target."""
+    """Displaced, the branch leads to the trampoline of its target."""
     source = SOURCE.format(f=f"{SHORT[:-4]}{back}\nret", g="ret")
     world = World(assembled("amd64", source, tmp_path))
     isa = load("amd64")
@@ -176,7 +176,7 @@ def test_a_call_comes_back(tmp_path: Path) -> None:
 
 def test_a_computed_jump_whose_table_is_not_known(tmp_path: Path) -> None:
     assert runs_with(tmp_path, f=f"{SHORT}lea rcx, [rip + g]\njmp rax") == []
-    # Nothing that could be a table: it leaves the function.
+    # Nothing that could be a table, so the jump leaves the function.
     assert runs_with(tmp_path, f=f"{SHORT}jmp rax") == [[0, 2, 4]]
 
 

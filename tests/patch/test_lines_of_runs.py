@@ -1,7 +1,7 @@
-"""What may be inside of a run, and what only fills room, on code that is drawn by hand.
+"""Instructions that may be inside a run, and padding, on code that is written by hand.
 
-x86-64: 90 nop, 66 90 a nop of two bytes, c3 ret, cc int3, eb XX jmp, 75 XX jne, ff d0 call rax,
-ff e0 jmp rax, 0f 0b ud2, e8 call.
+x86-64: 90 nop, 66 90 a nop of two bytes, c3 ret, cc int3, eb XX jmp, 75 XX jne, ff d0 call rax, ff
+e0 jmp rax, 0f 0b ud2, e8 call.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ def lines(
     *functions: str, entered: tuple[int, ...] = (), fault: tuple[int, ...] = (),
     unfit: tuple[int, ...] = (), padding: int = 0, gap: int = 0,
 ) -> tuple[CodeLines, list[int]]:  # fmt: skip
-    """Of functions in hexadecimal, one behind the other, and the offsets of their instructions.
-    gap: bytes that are missing before each one's last instruction."""
+    """Return the lines of functions in hexadecimal, one after the other, and offsets of their
+    instructions.
+
+    Args:
+        gap: bytes that are missing before each one's last instruction.
+    """
     starts, codes, follows, place = [], [], [], []
     at = 0
     for text in functions:
@@ -51,7 +55,7 @@ def lines(
 
 
 def joined(*functions: str, **more: tuple[int, ...] | int) -> list[int]:
-    """The offsets of what can be in a run behind another one."""
+    """Return the offsets of instructions that can be in a run after another one."""
     found, starts = lines(*functions, **more)  # type: ignore[arg-type]
     return [starts[k] for k in np.flatnonzero(found.joins)]
 
@@ -61,21 +65,21 @@ def joined(*functions: str, **more: tuple[int, ...] | int) -> list[int]:
     [
         ("90 90 90", [1, 2]),
         ("6690 90", [2]),
-        ("7500 90", [2]),  # a branch goes on
-        ("ffd0 90", []),  # a call comes back, whoever is in the run by then
+        ("7500 90", [2]),  # a branch continues
+        ("ffd0 90", []),  # a call returns, even if a run is there by then
         ("e800000000 90 90", [6]),
         ("cc 31c0", []),
         ("0f0b 31c0 31c0", [4]),
-        ("c3 31c0", []),  # nothing goes on from a return
+        ("c3 31c0", []),  # nothing continues from a return
         ("ffe0 31c0 31c0", [4]),
         ("eb02 31c0 31c0", [4]),
         ("c3 90 90", [1, 2]),  # but padding is never run
         ("c3 90 31c0", [1]),
-        ("c3 31c0 90", [3]),  # this one goes on
+        ("c3 31c0 90", [3]),  # this one continues
         ("ffe0 6690 cc 31c0", [2, 4]),
         ("c3 6690 90 6690", [1, 3, 4]),
         ("eb00 90 31c0", [2]),
-        ("ffd0 90 90", [3]),  # what a call comes back to is no padding
+        ("ffd0 90 90", [3]),  # the code that a call returns to is no padding
         ("31c0 c3 90 6690 31c0", [2, 3, 4]),
         ("eb02 31c0 c3 31c0 90 eb00 90", [4, 7, 8, 10]),
     ],
@@ -85,7 +89,7 @@ def test_what_joins(code: str, expected: list[int]) -> None:
 
 
 def test_what_only_fills_room() -> None:
-    """Of instructions drawn at random, against a walk from each one to the next."""
+    """Random instructions, against a walk from each one to the next."""
     rng = np.random.default_rng(5)
     found = 0
     for _ in range(200):
@@ -97,7 +101,7 @@ def test_what_only_fills_room() -> None:
             flows_of(columns_of((AT + starts).tolist(), codes), ISA),
             np.array([code in FILLS for code in codes]), follows,
         )  # fmt: skip
-        unreached = False  # the instruction comes behind one that does not go on, or fills room
+        unreached = False  # the instruction is after one that does not continue, or is padding
         for code, behind, is_idle in zip(codes, follows, idle, strict=True):
             assert is_idle == (unreached and behind and code in FILLS)
             unreached = bool(is_idle) or code in (b"\xc3", b"\xcc")
@@ -108,9 +112,9 @@ def test_what_only_fills_room() -> None:
 def test_who_else_comes_there() -> None:
     assert joined("90 90 90 90", entered=(2,)) == [1, 3]
     assert joined("90 90 90 90", fault=(1,)) == [2, 3]
-    assert joined("c3 90 90 90", entered=(2,)) == [1, 3]  # and so it is run, and goes on
+    assert joined("c3 90 90 90", entered=(2,)) == [1, 3]  # so it runs, and continues
     assert joined("c3 90 90 90", fault=(2,)) == [1, 3]
-    assert joined("90 90 90 90", unfit=(1,)) == [1, 2, 3]  # that is said by what fits
+    assert joined("90 90 90 90", unfit=(1,)) == [1, 2, 3]  # `fits` says so
     found, _ = lines("90 90 90", unfit=(1,))
     assert found.fits.tolist() == [True, False, True]
 
@@ -131,7 +135,7 @@ def test_room_is_behind_what_does_not_go_on() -> None:
 
 @pytest.mark.parametrize("jump", [5, 8])
 def test_what_is_near(jump: int) -> None:
-    """Near enough for a jump there to lie over the other, in either direction."""
+    """Near enough for a jump at one to cover the other, in either direction."""
     rng = np.random.default_rng(1)
     for _ in range(60):
         place = np.cumsum(rng.integers(1, 8, 14))

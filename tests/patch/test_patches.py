@@ -1,4 +1,4 @@
-"""Patches, pieces of code and pairs as columns are what the plain values are."""
+"""Patches, pieces of code and pairs as columns equal the plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan holds, and when there is none."""
+"""Contents of a plan, and when there is none."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def every_site(made: Material, marked: bool, times: int = 2) -> list[WantedSite]:
-    """All instructions of all functions, one function behind the other, each counted so often."""
+    """Return all instructions of all functions, in order, each counted so many times."""
     isa, wanted = made.isa, []
     for k, (code, length) in enumerate(made.codes):
         start = TEXT + k * SLOT
@@ -88,7 +88,7 @@ def test_sites_that_count_more_than_a_byte_holds(made: Material, times: int) -> 
 
 
 def end_of(plan: Plan) -> int:
-    """Behind the last byte that is written."""
+    """Return the address after the last byte that is written."""
     return max(at + len(code) for at, code in [*plan.text, *plan.stubs])
 
 
@@ -144,7 +144,7 @@ def test_nothing_flows() -> None:
 
 
 def reading(slots: frozenset[int]) -> list[tuple[Body, ...]]:
-    """Work of each kind that reads these slots."""
+    """Return work of each kind that reads these slots."""
     word = Snippet(b"\x13\0\0\0", slots, frozenset((31,)), False)  # nop
     nothing: frozenset[int] = frozenset()
     call = CallBody(SCRATCH + 8 * PAGE, SCRATCH - PAGE, slots)
@@ -158,7 +158,7 @@ def reading(slots: frozenset[int]) -> list[tuple[Body, ...]]:
 
 @pytest.mark.parametrize("kind", range(5))
 def test_what_work_is_told_of_is_not_spoilt(kind: int) -> None:
-    """A jump of riscv64 needs a register, which is one that nobody reads."""
+    """A jump of riscv64 needs a register, and uses a dead one."""
     isa = load("riscv64")
     code = bytes.fromhex("0505 0505 0505 0505")  # c.addi a0, 1
     function = Function("vmlinux", "f", TEXT, 8)
@@ -189,7 +189,7 @@ def test_what_work_is_told_of_is_not_spoilt(kind: int) -> None:
 
 
 def test_runs_of_a_plan() -> None:
-    """Two of them, as one by one and as a slice."""
+    """Two of them, one by one and as a slice."""
     code = bytes.fromhex("4801c8 4801c8 90 4801c8 4801c8")
     function = Function("vmlinux", "f", TEXT, len(code))
     offsets = (0, 3, 7, 10)
@@ -210,7 +210,7 @@ def test_runs_of_a_plan() -> None:
     assert list(plan.sites[1:3]) == [plan.sites[1], plan.sites[2]]
     assert [way for _, _, way in plan.sites] == ["run", "run", "", "run"]
     assert not plan.patches
-    # Without chains there are no runs, and nothing that nobody asked for.
+    # Without chains there are no runs, nor anything else that was not requested.
     long = WantedSite(Site(function, 13, bytes.fromhex("b800100000")), "jump", (), b"")
     alone = plan_sites([*wanted, long], ISA, SCRATCH, SCRATCH + PAGE, runs=runs_of(rows))
     assert not alone.runs
@@ -222,7 +222,7 @@ def test_runs_of_a_plan() -> None:
 
 
 def test_what_no_jump_reaches_is_told() -> None:
-    """And nothing else suffers; what nobody asked for is left out in silence."""
+    """Nothing else suffers; sites that were not requested are left out without a message."""
     code = bytes.fromhex("b800100000 b800200000 4801c8")
     function = Function("vmlinux", "f", TEXT, len(code))
     sites = [Site(function, at, code[at : at + 5]) for at in (0, 5, 10)]
@@ -256,7 +256,7 @@ def test_detours_lie_behind_each_other() -> None:
 
 
 def test_faults_of_blocks_do_not_depend_on_order() -> None:
-    """One instruction at a time may fault; what is counted together is cut behind it."""
+    """One instruction at a time may fault; instructions counted together are cut after it."""
     code = bytes.fromhex("4889c8") * 6
     function = Function("vmlinux", "f", TEXT, len(code))
     sites = [Site(function, 3 * k, code[:3]) for k in range(6)]

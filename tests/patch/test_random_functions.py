@@ -1,5 +1,5 @@
-"""Functions drawn at random do and count the same planted as they are, wherever they are entered,
-and when they are left: the emulator runs both."""
+"""Random functions do and count the same planted as unplanted, wherever they are entered and left:
+the emulator runs both."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def trials(request: pytest.FixtureRequest, folder: Path, part: int) -> list[Tria
 
 
 def result(trial: Trial, cpu: Cpu) -> tuple[dict[str, int], bytes]:
-    """As Cpu.result(), without what a function may leave behind in registers where jumps spoil
-    those."""
+    """Return Cpu.result(), without registers that a function may lose because jumps spoil them."""
     values, memory = cpu.result()
     if trial.isa.needs_dead_register:
         kept = (1, 2, 3, 4, 8, 9, 10, 11, *range(18, 28))
@@ -62,8 +61,10 @@ def original(trial: Trial) -> Cpu:
 
 
 def entrances(trial: Trial, steps: list[int]) -> int:
-    """How often control must come to a patch, of these instructions in the order in which they ran:
-    from what is not displaced, from a call and from a return."""
+    """Return how often control must come to a patch, of these instructions in execution order.
+
+    Control comes from code that is not displaced, from a call and from a return.
+    """
     kinds = {s.address: trial.isa.flow(s.code, s.address).kind for s in trial.sites}
     displaced, found = trial.displaced, 0
     for before, at in pairwise([0, *steps]):

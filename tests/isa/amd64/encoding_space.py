@@ -13,13 +13,13 @@ PREFIXES = tuple(
     for text in ("", "66", "f3", "f2", "48", "41", "67", "65", "f0", "66 48", "f3 48", "f2 48")
 )
 ESCAPES = (b"", b"\x0f", b"\x0f\x38", b"\x0f\x3a")
-# Relative to rip; by rsp; by a register and a displacement; a register.
+# ModRM bytes: relative to rip; by rsp; by a register and a displacement; a register.
 FORMS = (0x05, 0x04, 0x41, 0xC1)
 TAIL = 14
 
 
 def encodings() -> Iterator[bytes]:
-    """Bytes that begin with one instruction, or with none."""
+    """Yield bytes that begin with one instruction, or with none."""
     rng = random.Random(30)
     for prefix, escape, opcode in product(PREFIXES, ESCAPES, range(256)):
         for reg, form in product(range(8), FORMS):
@@ -33,7 +33,7 @@ def encodings() -> Iterator[bytes]:
 
 
 def _vex() -> Iterator[bytes]:
-    """VEX, EVEX and XOP, with every map, operand size, length and mandatory prefix."""
+    """Yield VEX, EVEX and XOP, with every map, operand size, length and mandatory prefix."""
     for wide, long, pp in product((0, 0x80), (0, 4), range(4)):
         rest = wide | 0x78 | long | pp
         if not wide:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 NOP = bytes.fromhex("0f1f440000")
-CALL = bytes.fromhex("e83b000000")  # of 0x40 bytes after it begins
+CALL = bytes.fromhex("e83b000000")  # 0x40 bytes after its start
 # For GNU as: the first register gets the value of the second.
 MOVE = "mov %{1}, %{0}"

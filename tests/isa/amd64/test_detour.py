@@ -16,12 +16,13 @@ from tests.isa.kernel_text import Text
 
 HOOK_AT, RECORD = 512, 0xFFFF_8887_0000_0000
 DEAD = 4096
-# System V: what a called function may change, arguments apart.
+# System V: registers that a called function may change, except arguments.
 SCRATCH_REGISTERS = ("rax", "r10", "r11")
 
 
 def hook(result: int) -> bytes:
-    """A C function: notes its argument and stack pointer, spoils what it may, returns."""
+    """Return a C function that notes its argument and stack pointer, spoils what it may, and
+    returns."""
     spoil = "48c7c1ff000000 4889ca 4889ce 4989c8 4989c9 4989ca 4989cb 4889cf"
     return (
         b"\x48\xb8" + struct.pack("<Q", RECORD)  # movabs rax, RECORD
@@ -33,7 +34,8 @@ def hook(result: int) -> bytes:
 
 
 def starts(text: Text, count: int) -> Iterator[tuple[int, bytes]]:
-    """Functions spread over the kernel; a call of __fentry__ is a nop, as in a live kernel."""
+    """Return functions spread over the kernel; a call of __fentry__ is a nop, as in a live
+    kernel."""
     step = len(text.functions) // count
     for address, size, _ in text.functions[::step]:
         code = text.code[address - text.address :][: min(size, 64)]
@@ -60,7 +62,8 @@ def size_of(isa: Isa, code: bytes, address: int) -> int:
 
 
 def ignoring(outcome: Outcome) -> Outcome:
-    """Without the hook's notes, what a function may not expect to be kept, and flags."""
+    """Return an outcome without the hook's notes, registers that a function may change, and
+    flags."""
     registers = dict(outcome.registers)
     for name in ("r10", "r11", "eflags"):
         registers[name] = 0
@@ -119,14 +122,14 @@ def test_hooks_of_kernel_functions(
 
 
 def code_in_scratch(machine: Machine, code: bytes, size: int) -> int | None:
-    """The function's start where it can run with its __fentry__ call gone; None when it uses
-    its own address."""
+    """Return a function's start that can run with its __fentry__ call removed; None if it uses its
+    own address."""
     at = machine.reserve(64)
     machine.write_code(at, code[:size] + b"\x90" * 8)
     displaced = any(
         b in code[:size] for b in (b"\x05", b"\x0d", b"\x15", b"\x1d", b"\x25", b"\x3d")
     )
-    # A function may not look at the flags it is called with.
+    # A function may not read the flags it is called with.
     return None if displaced or 0xE8 in code[:size] or 0x9C in code[:size] else at
 
 
@@ -140,7 +143,7 @@ def test_first_instructions_that_leave_are_refused(isa: Isa) -> None:
 
 
 def test_a_call_may_be_the_last(isa: Isa) -> None:
-    """exc_int3 of Linux 6.1 starts so: the call comes back behind the patch."""
+    """exc_int3 of Linux 6.1 begins so: the call returns to the address after the patch."""
     at, to = 0xFFFFFFFF81000000, 0xFFFFFFFF9FE00000
     made = isa.detour(bytes.fromhex("55 53 4889fb e800100000 85c0"), at, to, to + 512)
     assert not isinstance(made, Refused)

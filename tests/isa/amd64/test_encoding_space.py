@@ -1,5 +1,6 @@
-"""A dense sample of amd64's encodings against LLVM, which shares nothing with iced-x86 or kinst's
-tables, and flags bit by bit against capstone.
+"""A dense sample of amd64's encodings against LLVM, and their flags bit by bit against capstone.
+
+LLVM shares nothing with iced-x86 or kinst's tables.
 
     python -m pytest -s tests/isa/amd64/test_encoding_space.py    prints what is left out
 """
@@ -30,9 +31,9 @@ AT = 1 << 40  # where llvm_instructions.cpp puts each of them
 FLAGS = {"CF": flags.CF, "PF": flags.PF, "AF": flags.AF, "ZF": flags.ZF, "SF": flags.SF,
          "OF": flags.OF}  # fmt: skip
 SEVENTH = 7
-# LLVM takes these for an instruction of their own before the next one.
+# LLVM takes these for a separate instruction before the next one.
 APART = frozenset(b"\xf0\xf2\xf3")
-# By LLVM's letters: what kinst may say of where control goes.  A branch with an operand size prefix
+# For each of LLVM's letters: flows that kinst may report.  A branch with an operand size prefix
 # may go anywhere, since processors differ on it.
 KINDS = {
     "c": {("call", True), ("indirect", True)},
@@ -41,7 +42,7 @@ KINDS = {
     "j": {("jump", False), ("indirect", True)},
     "i": {("indirect", False), ("indirect", True)},
 }
-# LLVM says nothing of the control flow of these; SDM volume 2 does.
+# LLVM does not describe the control flow of these; SDM volume 2 does.
 ELSEWHERE = _x86.codes_of(
     "syscall sysenter sysret sysretq sysexit sysexitq iret iretd iretq uiret eretu erets retf rsm"
     " skinit vmlaunch vmresume enclu getsec seamret xbegin xabort int3 int1 ud0 ud1 ud2"
@@ -50,7 +51,8 @@ ELSEWHERE = _x86.codes_of(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The start of `code` is an instruction by LLVM, by kinst (iced-x86), by both or by none."""
+    """Bytes whose start is an instruction for LLVM, for kinst (iced-x86), for both or for
+    neither."""
 
     code: bytes
     llvm: Known | None
@@ -59,7 +61,7 @@ class Sample:
 
 @pytest.fixture(scope="module")
 def samples(thorough: bool) -> list[Sample]:
-    """All encodings in the slow run, otherwise each seventh."""
+    """Return all encodings in the slow run, otherwise each seventh."""
     codes = list(dict.fromkeys(encodings()))
     if not thorough:
         codes = codes[::SEVENTH]
@@ -77,7 +79,7 @@ def samples(thorough: bool) -> list[Sample]:
 
 
 def by_both(samples: list[Sample]) -> Iterator[tuple[bytes, Known, Instruction]]:
-    """Instructions that both know, but branches of which processors differ on the length."""
+    """Return instructions that both know, except branches on whose length processors differ."""
     for one in samples:
         if one.llvm is None or one.known is None or differs(one.llvm):
             continue
@@ -85,12 +87,12 @@ def by_both(samples: list[Sample]) -> Iterator[tuple[bytes, Known, Instruction]]
 
 
 def differs(llvm: Known) -> bool:
-    """LLVM has AMD's distance of 2 bytes, iced-x86 Intel's of 4."""
+    """Return whether LLVM has AMD's distance of 2 bytes and iced-x86 Intel's of 4."""
     return llvm.opcode in ("JCC_2", "JMP_2", "CALLpcrel16")
 
 
 def test_lengths(samples: list[Sample]) -> None:
-    """Also those by the opcode maps alone, which iced-x86 has no part in."""
+    """Lengths agree, also those from the opcode maps alone, in which iced-x86 has no part."""
     compared, unknown, left_out = 0, 0, Counter[str]()
     for one in samples:
         sized = length_at(one.code)
@@ -140,7 +142,8 @@ def test_memory_relative_to_the_instruction(samples: list[Sample]) -> None:
 
 
 def test_flags_that_are_dead_are_written_and_not_read(samples: list[Sample]) -> None:
-    """By LLVM all flags are one register; which of them, capstone says where it knows."""
+    """For LLVM all flags are one register; capstone tells them apart if it knows the
+    instruction."""
     disassembler = Cs(CS_ARCH_X86, CS_MODE_64)
     disassembler.detail = True
     masks = {
@@ -170,7 +173,7 @@ def test_flags_that_are_dead_are_written_and_not_read(samples: list[Sample]) -> 
 
 
 def test_what_is_not_known_may_go_anywhere_and_stays_where_it_is(samples: list[Sample]) -> None:
-    """And nothing about it is marked: no flag is dead there."""
+    """No unknown instruction has marks either: no flag is dead there."""
     isa, refused = load("amd64"), 0
     unknown = [one.code[: length_at(one.code)] for one in samples if one.known is None]
     unknown = [code for code in unknown if code not in (b"", _x86.UDB)][::5]
@@ -185,7 +188,8 @@ def test_what_is_not_known_may_go_anywhere_and_stays_where_it_is(samples: list[S
 
 
 def test_what_is_copied_is_known_to_llvm_as_straight_code(samples: list[Sample]) -> None:
-    """Marked as plain: LLVM knows of no branch, and the copy has the same length."""
+    """Instructions marked as plain: LLVM knows of no branch in them, and the copy has the same
+    length."""
     isa = load("amd64")
     chosen = [code for code, _, _ in by_both(samples)]
     letters = [llvm.flags.replace("p", "") for _, llvm, _ in by_both(samples)]

@@ -1,4 +1,4 @@
-"""Flag liveness: what the tables say against what the emulator does, and against capstone."""
+"""Flag liveness: kinst's tables against executions in the emulator, and against capstone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BITS = {"CF": CF, "PF": PF, "AF": AF, "ZF": ZF, "SF": SF, "OF": OF}
 
 
 def killed(code: bytes, flag: int) -> bool:
-    """Whether one instruction alone makes a flag dead."""
+    """Return whether one instruction alone makes a flag dead."""
     return dead(code, b"", 0xFFFFFFFF81000000, flag)
 
 
@@ -40,7 +40,7 @@ def test_what_is_dead_is_written_and_not_read_says_capstone(kernel_forms: list[F
         if not flags:
             continue
         decoded = next(disassembler.disasm(form.code, form.address, 1))
-        if not decoded.eflags:  # it knows none of `test mem, reg` either
+        if not decoded.eflags:  # capstone does not know `test mem, reg` either
             unknown_to_capstone += 1
             continue
         for bit in flags:
@@ -54,7 +54,7 @@ def test_what_is_dead_is_written_and_not_read_says_capstone(kernel_forms: list[F
 def test_dead_flags_make_no_difference(
     machine: Machine, kernel_forms: list[Form], thorough: bool
 ) -> None:
-    """Run with a flag set and clear: where it is dead, nothing afterwards differs."""
+    """Run code with a flag set and clear: if the flag is dead, nothing afterwards differs."""
     rng = random.Random(8)
     machine.with_vectors = False
     compared = 0
@@ -99,16 +99,16 @@ def test_dead_flags_make_no_difference(
         ("48ffc0 488b07 4889c3", ALL, False),  # nor do mov and mov write it
         ("48ffc0 480fa3d8", ALL, True),  # then bt writes it
         ("48d3e0", ALL, False),  # shl by cl: perhaps by 0
-        *(("90" * count + "31c0", ALL, True) for count in range(1, 15)),  # however far that is
+        *(("90" * count + "31c0", ALL, True) for count in range(1, 15)),  # at any distance
         ("48c1e005", ALL, True),
-        ("48c1e020", ALL, False),  # masked to 0 in one operand size: not looked at closer
+        ("48c1e020", ALL, False),  # masked to 0 in one operand size: not examined closer
         ("48d1e0", ALL, True),  # the short form, by 1
         ("9c 31c0", ALL, False),  # pushf
         ("9f 31c0", ALL, False),  # lahf
         ("f3a6 31c0", ALL, False),  # repe cmpsb writes none when rcx is 0
         ("0f0b", ALL, False),
         ("", ALL, False),
-        ("488b07", ALL, False),  # nothing known of what follows
+        ("488b07", ALL, False),  # what follows is unknown
         ("4885", ALL, False),  # cut short
     ],
 )

@@ -27,7 +27,7 @@ def displaced(isa: Isa, code: str) -> tuple[str, int]:
 
 
 def back(size: int, original: int) -> str:
-    """jmp from TO + size to after the original."""
+    """Return the jmp from TO + size to the address after the original."""
     return "e9" + rel(TO + size + 5, AT + original)
 
 
@@ -55,7 +55,7 @@ def test_rip_relative_displacement_is_adjusted(isa: Isa) -> None:
 
 
 def test_per_cpu_operand_out_of_reach_becomes_absolute(isa: Isa) -> None:
-    """gs:[rip + x] that means per-CPU offset 0x1fa40, from below the top 2 GB."""
+    """gs:[rip + x] means per-CPU offset 0x1fa40, from below the top 2 GB."""
     at, to = 0xFFFFFFFF81000100, 0xFFFFFFFF70000000
     code = b"\x65\xff\x05" + struct.pack("<i", (0x1FA40 - (at + 7)) % (1 << 64))
     moved = isa.displace(code, at, to)
@@ -76,7 +76,7 @@ def test_loops_hop(isa: Isa, opcode: str) -> None:
     n = len(opcode) // 2 + 1  # opcode, distance
     taken = "e9" + rel(TO + n + 10, AT + n + 0x20)
     assert displaced(isa, opcode + "20")[0] == opcode + "05" + back(n, n) + taken
-    # Where what follows lies behind it, over the way to the target.
+    # If the next instruction's code comes after it, over the way to the target.
     site = Site(Function("vmlinux", "f", AT, n), 0, bytes.fromhex(opcode + "20"))
     made = isa.trampoline(site, b"", TO, (), b"", Onward(falls_into=AT + n))
     assert isinstance(made, Relocated)
@@ -101,7 +101,7 @@ def test_calls_push_the_original_return_address(isa: Isa) -> None:
 
 
 def test_ud2_traps_at_its_copy(isa: Isa) -> None:
-    """A WARN goes on behind it; that the copy's address is translated is the planner's duty."""
+    """A WARN continues after its trap; the planner must translate the copy's address."""
     assert displaced(isa, "0f0b") == ("0f0b" + back(2, 2), 0)
 
 
@@ -162,7 +162,8 @@ def test_decode_stops_at_what_does_not_decode(isa: Isa) -> None:
 
 
 def test_decode_of_more_than_one_piece(isa: Isa) -> None:
-    """Longer than the pieces that decode() hands to the disassembler, at every alignment."""
+    """The code is longer than the pieces that decode() passes to the disassembler, at every
+    alignment."""
     unit = bytes.fromhex("48b80123456789abcdef90")  # movabs, nop: 11 bytes
     found = [i.code for i in isa.decode(unit * 20_000, AT)]
     assert found == [unit[:10], unit[10:]] * 20_000
@@ -187,7 +188,7 @@ GDB = {"EFL": "eflags", "RFL": "eflags", "UESP": "rsp", "FSBASE": "fs_base", "GS
 
 
 def test_registers_have_dtrace_names_and_indices(isa: Isa) -> None:
-    """Indices as in FreeBSD's regs_x86.d: i386 names 0 to 18, amd64 names from 19."""
+    """Indices are those of FreeBSD's regs_x86.d: i386 names 0 to 18, amd64 names from 19."""
     index = {f"R_{name}": number for number, name in enumerate(I386)}
     index |= {f"R_{name}": 19 + n for n, name in enumerate(AMD64) if name not in I386}
     index |= {f"R_{name}": index[f"R_{other}"] for name, other in ALIASES.items()}

@@ -118,7 +118,7 @@ def test_the_user_root_under_pti_is_turned_into_the_kernels() -> None:
 
 
 def test_a_kernel_that_has_the_users_tables_still() -> None:
-    """In its entries, under PTI, which keeps the user's tables 4 KiB behind the kernel's."""
+    """A CPU in the kernel's entries under PTI has the user's tables, 4 KiB after the kernel's."""
     entered = {"cr3": 0x1_2345_F001, "cr4": 0, "cs": 0x10}
     assert [root.physical for root in PAGING.roots_of(entered)] == [0x1_2345_F000, 0x1_2345_E000]
     inside = {"cr3": 0x1_2345_E001, "cr4": 1 << 12, "cs": 0x10}
@@ -128,7 +128,7 @@ def test_a_kernel_that_has_the_users_tables_still() -> None:
 
 
 def pair_of_tables() -> tuple[Ram, int, int]:
-    """Two top-level tables, the second 4 KiB behind the first, which begins at 8 KiB."""
+    """Return two top-level tables: the first begins at 8 KiB, the second is 4 KiB after it."""
     ram = Ram()
     first = next(page for page in iter(ram.page, None) if not page & 0x1000)
     second = ram.page()
@@ -137,12 +137,12 @@ def pair_of_tables() -> tuple[Ram, int, int]:
 
 
 def test_a_kernel_with_the_users_tables_is_found_by_its_own() -> None:
-    """Under PTI the user's map the kernel's entries, and not the text before these."""
+    """Under PTI the user's tables map the kernel's entries, but not the text before these."""
     ram, kernels, users = pair_of_tables()
     ram.root = users
     ram.map(TEXT + (8 << 20), 0x200000 | P | PS, 2 << 20)
     inside, entered = ({"cr3": cr3, "cr4": 0, "cs": 0x10} for cr3 in (kernels, users))
-    with pytest.raises(TargetError):  # the kernel's have nothing yet
+    with pytest.raises(TargetError):  # the kernel's table has no entry yet
         kernels_tables(PAGING, ram.read, inside, IMAGE)
     entries = kernels_tables(PAGING, ram.read, entered, IMAGE)
     assert entries == (TEXT + (8 << 20), Root(users))
@@ -170,7 +170,7 @@ def test_text_that_can_be_written_is_text_where_there_is_no_other() -> None:
 
 
 def test_tables_of_a_kernel_without_pti_may_be_anywhere() -> None:
-    """Another process's may be before them."""
+    """The tables of another process may be at lower addresses."""
     ram, before, here = pair_of_tables()
     for root in (before, here):
         ram.root = root
@@ -206,7 +206,7 @@ def test_slots_that_make_leaf_may_use() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.sets(st.integers(0, 2047), min_size=1, max_size=40))
 def test_made_leaves_are_what_walk_then_finds(slots: set[int]) -> None:
-    """Four gigabytes beside the direct map's first: tables are missing at first."""
+    """Map four gigabytes beside the first ones of the direct map: tables are missing at first."""
     ram = kernel()
     root = Root(ram.root)
     like = PAGING.walk(ram.read, root, TEXT)

@@ -1,7 +1,7 @@
 """Every instruction form of a real kernel, original against displaced, in an emulator.
 
-Expected values are never computed here: the original instruction, at its own address in the
-kernel's own text, is what a displaced one is compared with.
+Expected values are never computed here: a displaced instruction is compared with the original
+instruction, executed at its own address in the kernel's text.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.isa.emulated import SCRATCH, TRAP, EmulatorError, Machine, Outcome, S
 from tests.isa.kernel_text import Form, Text
 
 ATTEMPTS = 12
-# Never the same twice: nothing to compare.
+# Their results differ each time: nothing to compare.
 UNREPEATABLE = ("rdtsc", "rdtscp", "rdrand", "rdseed", "rdpmc")
-# What unicorn cannot execute: privileged, virtualization, and some vector instructions, and
-# what needs a device or an operating system around it.
+# Instructions that unicorn cannot execute: privileged, virtualization, and some vector
+# instructions, and those that need a device or an operating system.
 NOT_EMULATED = {
     "encls", "invpcid", "lldt", "ltr", "monitor", "monitorx", "mov", "rdpkru", "stgi",
     "vextracti128", "vmcall", "vmmcall", "vmovdqa", "vmovdqu", "vpermi2d", "vprord", "wrpkru",
@@ -35,7 +35,7 @@ NOT_EMULATED = {
 
 @dataclass
 class Tally:
-    """What became of the forms."""
+    """Totals of compared, skipped and refused forms."""
 
     compared: int = 0
     states: int = 0
@@ -47,7 +47,8 @@ class Tally:
 def original(
     machine: Machine, rng: random.Random, address: int, code: bytes, counted: bool
 ) -> tuple[State, Outcome] | str:
-    """A random state from which the emulator can run the instruction, or why there is none."""
+    """Return a random state from which the emulator can run the instruction, or why there is
+    none."""
     error = ""
     for attempt in range(ATTEMPTS):
         state = random_state(rng, tame=attempt % 3 == 1, count=counted)
@@ -96,7 +97,7 @@ def compare(
 
 
 def spelled(forms: list[Form]) -> list[Form]:
-    """Every spelling of every form, as a form of its own."""
+    """Return every spelling of every form, as a form of its own."""
     disassembler = Cs(CS_ARCH_X86, CS_MODE_64)
     found = []
     for form in forms:
@@ -132,7 +133,8 @@ def test_every_form_of_the_kernel(
 
 
 def assert_copied(isa: Isa, form: Form) -> None:
-    """The bytes are the original's, but for a displacement from rip; then a jump back."""
+    """Check that the bytes are the original's, except for a displacement from rip, and a jump back
+    follows."""
     for to in (SCRATCH, 0xFFFFFFFFA0123450):
         moved = isa.displace(form.code, form.address, to)
         assert isinstance(moved, Relocated), form.text
@@ -150,7 +152,7 @@ def assert_copied(isa: Isa, form: Form) -> None:
 
 
 def test_a_naive_copy_is_seen_to_differ(machine: Machine, text: Text) -> None:
-    """The comparison itself: what must not be copied as it is differs when it is."""
+    """An instruction that must not be copied unchanged is seen to differ if it is."""
     disassembler = Cs(CS_ARCH_X86, CS_MODE_64)
     wanted = {"call": 0, "je": 0, "mov": 0, "jmp": 0}
     rng = random.Random(3)
@@ -174,7 +176,7 @@ def test_a_naive_copy_is_seen_to_differ(machine: Machine, text: Text) -> None:
 
 
 def test_share_that_can_be_planted(isa: Isa, kernel_forms: list[Form], report: list[str]) -> None:
-    """Issue 2, "Shows" 5: at least 99.5 % by the instruction set alone."""
+    """Issue 2, "Shows" 5: at least 99.5 %, as far as the instruction set is concerned."""
     total: Counter[str] = Counter()
     for form in kernel_forms:
         moved = isa.displace(form.code, form.address, SCRATCH)
@@ -192,7 +194,7 @@ def test_share_that_can_be_planted(isa: Isa, kernel_forms: list[Form], report: l
 
 
 def test_places_of_displacements_as_capstone_says(kernel_forms: list[Form]) -> None:
-    """parse() against capstone's operand details, for every form."""
+    """parse() agrees with capstone's operand details for every form."""
     disassembler = Cs(CS_ARCH_X86, CS_MODE_64)
     disassembler.detail = True
     relative = 0

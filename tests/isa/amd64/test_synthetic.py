@@ -1,5 +1,8 @@
-"""Instructions that a kernel's file hardly has and its live text may (retpolines patched out,
-any operand), made systematically; original against displaced in the emulator."""
+"""Instructions that a kernel's file hardly has but its live text may, made systematically.
+
+Examples are code with retpolines patched out, and any operand.  The original is compared with the
+displaced instruction in the emulator.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from kinst.core.displaced import Refused, Relocated
 from kinst.core.isa import Isa
 from tests.isa.emulated import SCRATCH, TRAP, EmulatorError, Machine, Outcome, random_state
 
-# What only looks special: stack instructions, prefixes, flags, strings.
+# Instructions that only look special: stack instructions, prefixes, flags, strings.
 PLAIN = """
     54 5c 55 5d 50 58 4154 415c 9c 9d 6a80 6812345678 ff3424 8f0424 ff742408 8f442408 6650
     c9 c8100000 0fa0 f34801d8 6690 90 f390 0f1f4000 66662e0f1f840000000000 f30f1efa
@@ -25,7 +28,8 @@ SLOT = 32
 
 
 def memory_operands(rng: random.Random, operation: int) -> Iterator[tuple[int, bytes]]:
-    """(REX bits, ModRM and what follows) of every shape of operand, with random displacements."""
+    """Return (REX bits, ModRM and following bytes) of every shape of operand, with random
+    displacements."""
     for rex in (0, 0x41, 0x42, 0x43, 0x48):
         for mod in range(4):
             for rm in range(8):
@@ -70,7 +74,7 @@ def other_branches(rng: random.Random) -> Iterator[bytes]:
 
 
 def plain(rng: random.Random) -> Iterator[bytes]:
-    """Everything else, with every operand."""
+    """Return all other instructions, with every operand."""
     yield from map(bytes.fromhex, PLAIN.split())
     for _, operand in memory_operands(rng, 3):
         for opcode in (b"\x48\x8b", b"\x8d", b"\x01", b"\x0f\xb6", b"\xf0\x01", b"\x66\x89"):
@@ -80,7 +84,7 @@ def plain(rng: random.Random) -> Iterator[bytes]:
 
 
 def whole(codes: Iterator[bytes]) -> list[bytes]:
-    """Those that are exactly one instruction."""
+    """Return the encodings that are exactly one instruction."""
     disassembler = Cs(CS_ARCH_X86, CS_MODE_64)
     found = []
     for code in codes:
@@ -91,7 +95,7 @@ def whole(codes: Iterator[bytes]) -> list[bytes]:
 
 
 def reads_pushed_word(outcome: Outcome, rsp: int) -> bool:
-    """Whether it reads just below the stack pointer, where nothing of a kernel's is."""
+    """Return whether it reads just below the stack pointer, where a kernel has no data."""
     return any(
         kind == UC_MEM_READ and rsp - 16 < address < rsp for kind, address, _ in outcome.accesses
     )

@@ -1,5 +1,5 @@
-"""Which amd64 instructions may make the address of a jump table: operands of every form, as the
-assembler writes them."""
+"""amd64 instructions that may make the address of a jump table: operands of every form, as GNU as
+writes them."""
 
 from __future__ import annotations
 
@@ -79,13 +79,14 @@ def test_what_makes_none(tmp_path: Path) -> None:
 
 
 def test_what_may_is_marked(tmp_path: Path) -> None:
-    """All that do, and few that do not: what has such bytes inside, by chance."""
+    """All instructions that may are marked, and few others: those whose bytes contain such bytes
+    by chance."""
     texts = [*LEAS, *SCALED, *NEITHER]
     code = decoded("\n".join(texts), tmp_path)
     columns = ISA.scan([(TEXT, code)]).columns
     marked = dict(zip(texts, ISA.may_make_tables(columns).tolist(), strict=True))
     assert all(marked[text] for text in (*LEAS, *SCALED))
     assert not any(marked[text] for text in NEITHER)
-    # What an instruction is followed by is none of its bytes.
+    # The bytes that follow an instruction are not part of it.
     cut = ISA.scan([(TEXT, decoded(".byte 0x90, 0x8d, 0x05\n.long 5", tmp_path))]).columns
     assert ISA.may_make_tables(cut).tolist() == [False, True]

@@ -30,14 +30,17 @@ from tests.isa.kernel_text import Form, Text
 
 RECORD = 0xFFFF_8887_0000_0000
 ARGUMENT = 0xFFFF_FFFF_9FE4_5678
-COUNTERS = (0x4_0010, 0x4_0018)  # beyond what any instruction of the kernel's own reaches
+COUNTERS = (0x4_0010, 0x4_0018)  # beyond the reach of any instruction of the kernel
 DEAD = 4096  # bytes of dead stack that a probe may use
 UNREPEATABLE = ("rdtsc", "rdtscp", "rdrand", "rdseed", "rdpmc", "cpuid")
 
 
 def callee(isa: Isa, record: int) -> bytes:
-    """Machine code in the preserve-most convention: records what it is given at `record`
-    (argument, flags, frame), then spoils what it may: r11, flags, and the stack below."""
+    """Return machine code in the preserve-most convention.
+
+    It records its argument, the flags and the frame at `record`, then spoils r11, flags, and the
+    stack below, as it may.
+    """
     slots = isa.frame_slots
     return bytes.fromhex("9c 57 56 51") + (  # pushfq; push rdi, rsi, rcx
         b"\x49\xbb" + struct.pack("<Q", record)  # movabs r11, record
@@ -57,7 +60,7 @@ def site_of(form: Form) -> Site:
 
 
 def known(isa: Isa, state: State, site: Site, machine: Machine) -> dict[int, int]:
-    """Frame slot to the value that the register has at the site."""
+    """Return the register values at the site by frame slot."""
     by_name = {r.gdb_name: r.slot for r in isa.registers}
     values = {by_name[n]: v for n, v in state.registers.items() if n in by_name}
     values[isa.pc_slot] = site.address
@@ -70,7 +73,8 @@ def known(isa: Isa, state: State, site: Site, machine: Machine) -> dict[int, int
 
 
 def usable(state: State, outcome: Outcome) -> bool:
-    """Not single-stepping, and nothing read below the stack pointer (interrupts write there)."""
+    """Return whether the state is not single-stepping, and nothing below the stack pointer was
+    read (interrupts write there)."""
     rsp = state.registers["rsp"]
     below = (rsp - DEAD, rsp)
     return not outcome.registers["eflags"] & TRAP and not any(
@@ -80,7 +84,7 @@ def usable(state: State, outcome: Outcome) -> bool:
 
 
 def without(outcome: Outcome, pages: set[int], arithmetic: bool) -> Outcome:
-    """The outcome without some pages, and with or without the arithmetic flags."""
+    """Return the outcome without some pages, and with or without the arithmetic flags."""
     memory = {page: content for page, content in outcome.memory.items() if page not in pages}
     registers = dict(outcome.registers)
     if not arithmetic:
@@ -89,7 +93,7 @@ def without(outcome: Outcome, pages: set[int], arithmetic: bool) -> Outcome:
 
 
 def chosen(kernel_forms: list[Form], thorough: bool, step: int) -> list[Form]:
-    """Every form when thorough; else every `step`th, and all with a mnemonic not seen before."""
+    """Return every form if thorough; else every `step`th form, and all with a new mnemonic."""
     seen: set[str] = set()
     found = []
     for n, form in enumerate(kernel_forms):
@@ -105,7 +109,7 @@ def chosen(kernel_forms: list[Form], thorough: bool, step: int) -> list[Form]:
 def bodies(
     rng: random.Random, isa: Isa, entry: int, kind: str
 ) -> tuple[list[Body], frozenset[int], int]:
-    """Bodies, the slots they ask for, and how often each counter goes up."""
+    """Return bodies, the slots they ask for, and how often each counter is incremented."""
     if kind == "count":
         return [CountBody(COUNTERS[:1])], frozenset(), 1
     if kind == "counts":
@@ -174,7 +178,7 @@ def test_nothing_but_the_probe_happens(
 def check_probe(
     isa: Isa, now: Outcome, values: dict[int, int], counters: int, slots: frozenset[int], ups: int
 ) -> list[str]:
-    """What the probe should have done and did not."""
+    """Return in which ways the probe did not do what it should."""
     found = []
     if ups:
         at = COUNTERS[0] % PAGE

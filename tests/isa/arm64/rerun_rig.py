@@ -22,7 +22,7 @@ TEXT = 0xFFFF_8000_0801_0000
 CLAUSE = SCRATCH + 0x10_0000
 
 
-FIRED = 0xFFFF_0000_4000_0000  # memory where the clause counts
+FIRED = 0xFFFF_0000_4000_0000  # memory in which the clause counts
 
 
 COUNTER = FIRED + 0x2000
@@ -37,7 +37,7 @@ STATES = 8
 DATA = 0xFFFF_0000_0123_4000
 
 
-# Counts, loses the mark and spoils what a clause may.
+# Counts, clears the exclusive monitor and spoils what a clause may.
 CLAUSE_CODE = f"""
 movz x8, #{FIRED >> 48}, lsl #48
 movk x8, #{FIRED >> 32 & 0xFFFF}, lsl #32
@@ -54,7 +54,8 @@ ret
 
 @dataclass(frozen=True)
 class Held:
-    """From the load-exclusive at `start` to the last of what can be planted with it run again."""
+    """The instructions from the load-exclusive at `start` to the last one that can be planted by
+    running them again."""
 
     function: Function
     instructions: tuple[Instruction, ...]
@@ -69,7 +70,7 @@ class Held:
 
     @property
     def base(self) -> str:
-        """The register that holds the address."""
+        """Return the register that holds the address."""
         return name(int.from_bytes(self.instructions[0].code, "little") >> 5 & 31)
 
 
@@ -111,15 +112,18 @@ class Traced:
 
 
 def content(machine: Machine, state: State, address: int, size: int) -> int:
-    """What the machine's memory holds before a run from this state."""
+    """Return the content of the machine's memory before a run from this state."""
     machine._seed = state.seed
     page = machine.content(address & -4096)
     return int.from_bytes(page[address % 4096 :][:size], "little")
 
 
 def states_of(machine: Machine, one: Held, rng: random.Random) -> Iterator[State]:
-    """The address is good; half of the time the other registers, or half of these, hold what is
-    in memory, so that comparisons with it succeed too."""
+    """Yield states with a good address.
+
+    In half of them the other registers, or half of these, hold the same values as memory, so that
+    comparisons with it succeed too.
+    """
     for turn in range(STATES):
         state = random_state(rng)
         registers = dict(state.registers)

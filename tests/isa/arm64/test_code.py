@@ -1,5 +1,8 @@
-"""arm64: D conditions of branches, LLVM's preserve-most convention, and the kernel's page-table
-root, each against something else than kinst."""
+"""Three facts about arm64, each compared with an authority other than kinst.
+
+They are D conditions of branches, LLVM's preserve-most convention, and the kernel's page-table
+root.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ WORDS += [0x36180105, 0xB6F80105, 0x37F80105, 0xB7000105]  # tbz, tbnz
 
 
 def value(condition: str, regs: dict[int, int]) -> bool:
-    """The D expression's value, in Python's words."""
+    """Return the D expression's value, computed by Python."""
     text = re.sub(r"regs\[(R_\w+)\]", lambda m: str(regs[INDEX[m.group(1)]]), condition)
     return bool(eval(text.replace("&&", " and ").replace("||", " or ")))
 
@@ -65,8 +68,11 @@ define preserve_mostcc void @entry(i64 %a, i64 %b) {
 
 
 def test_what_llvms_convention_keeps() -> None:
-    """The trampoline saves x0 to x8, x16, x17 and x30: code in this convention keeps all else,
-    even where it calls C functions, which may change x0 to x17."""
+    """The trampoline saves x0 to x8, x16, x17 and x30.
+
+    Code in this convention keeps all other registers, even if it calls C functions, which may
+    change x0 to x17.
+    """
     callee = SCRATCH + 0x1000
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
@@ -100,19 +106,19 @@ CONTROL = 16 << 16 | 16 | 2 << 30  # TCR_EL1: 48-bit addresses, 4 KB granule
         (SWAPPER | 0x2 << 48, 0xFFFF_A45D_2D81_0800, 5),  # in the kernel
         (SWAPPER | 0x3 << 48, 0xFFFF_A45D_2D81_0800, 0),  # in user mode, the kernel mapped
         (SWAPPER - 0x2000 | 0x3 << 48, 0xFFFF_FBFF_FDBF_7800, 0),  # unmapped
-        (SWAPPER - 0x2000 | 0x3B << 48, 0xFFFF_FBFF_FDBF_7800, 5),  # just about to return there
+        (SWAPPER - 0x2000 | 0x3B << 48, 0xFFFF_FBFF_FDBF_7800, 5),  # about to return there
         (SWAPPER | 0x3A << 48, 0xFFFF_FBFF_FDBF_7800, 5),  # a little earlier
     ],
 )
 def test_the_kernels_root(root: int, vectors: int, state: int) -> None:
-    """Values as QEMU's stub gave them of a running guest."""
+    """Registers are values that QEMU's stub returned for a running guest."""
     registers = {"TTBR1_EL1": root, "TCR_EL1": CONTROL, "VBAR": vectors, "cpsr": state}
     assert PAGING.root_of(registers) == Root(SWAPPER, 4, 12, 48)
     assert PAGING.in_user_mode(registers) == (state == 0)
 
 
 def test_a_leaf_is_mapped_and_found() -> None:
-    """Tables by hand: bits 47:39, 38:30, 29:21 of the address; D8.3 of the manual."""
+    """Tables made by hand: bits 47:39, 38:30, 29:21 of the address; D8.3 of the manual."""
     memory = bytearray(1 << 16)
     near = 0xFFFF_8000_0800_0000
     new = near - (2 << 20)
@@ -139,11 +145,11 @@ def test_a_leaf_is_mapped_and_found() -> None:
     leaf = PAGING.walk(read, root, new + 0x4567)
     assert leaf is not None and leaf.writable and leaf.executable and not leaf.user
     assert leaf.physical == 0x8000_0000 and leaf.size == 2 << 20
-    assert not leaf.entry & 1 << 50  # trampolines are entered by no bti
+    assert not leaf.entry & 1 << 50  # no bti is needed to enter trampolines
 
 
 def test_a_kernel_at_el2_is_refused() -> None:
-    """HCR_EL2.E2H (bit 34): the registers called EL1's are not the kernel's."""
+    """With HCR_EL2.E2H (bit 34) the EL1 registers are not the kernel's."""
     registers = {"TCR_EL1": 16 << 16 | 2 << 30, "TTBR1_EL1": SWAPPER, "HCR_EL2": 1 << 34}
     with pytest.raises(TargetError, match="EL2"):
         PAGING.root_of(registers)
@@ -151,7 +157,7 @@ def test_a_kernel_at_el2_is_refused() -> None:
 
 
 def test_guarded_code_is_refused() -> None:
-    """Bit 50 of the entry that maps the kernel's text: GP (DDI 0487, D8.3)."""
+    """GP is bit 50 of the entry that maps the kernel's text (DDI 0487, D8.3)."""
     text = Leaf(0xFFFF_8000_0800_0000, 0x4000_0000, 2 << 20, 0x783, False, True, False)
     assert PAGING.leaf_entry(0x8000_0000, text)
     with pytest.raises(TargetError, match="nobti"):
@@ -167,7 +173,7 @@ def test_guarded_code_is_refused() -> None:
     ],
 )
 def test_pages_of_every_size(granule: int, page_bits: int, offsets: tuple[int, ...]) -> None:
-    """Tables by hand that map a page of text; 2 MB are mapped beside it and found again."""
+    """Tables made by hand map a page of text; 2 MB are mapped beside it and found again."""
     registers = {"TTBR1_EL1": 1 << 20, "TCR_EL1": 16 << 16 | granule << 30}
     root = PAGING.root_of(registers)
     assert (root.levels, root.page_bits, root.bits) == (len(offsets), page_bits, 48)
@@ -192,7 +198,7 @@ def test_pages_of_every_size(granule: int, page_bits: int, offsets: tuple[int, .
     assert text.physical == 1 << 30 and text.executable and not text.writable
     assert list(PAGING.leaves(read, root, near - (1 << 30), near + (1 << 30))) == [text]
     assert not PAGING.slot_free(read, root, near)
-    # In the table that is there, and where one must be made.
+    # In an existing table, and where a table must be made.
     free = PAGING.free_slots(read, root, near, near + (2 << 30))
     for new in (near + (2 << 20), near + (1 << 30)):
         assert new in free and PAGING.slot_free(read, root, new)
@@ -209,7 +215,7 @@ def test_pages_of_every_size(granule: int, page_bits: int, offsets: tuple[int, .
 
 
 def test_wide_page_table_entries_are_refused() -> None:
-    """TCR_EL1.DS (bit 59): entries have bits 51 and 50 of the address elsewhere."""
+    """With TCR_EL1.DS (bit 59) bits 51 and 50 of the address are elsewhere in entries."""
     registers = {"TTBR1_EL1": SWAPPER, "TCR_EL1": 16 << 16 | 1 << 30 | 1 << 59}
     with pytest.raises(TargetError, match="LPA2"):
         PAGING.root_of(registers)
@@ -219,8 +225,7 @@ def test_wide_page_table_entries_are_refused() -> None:
     ("flags", "cpu"), [(2, "cortex-a57"), (4, "neoverse-n1"), (6, "cortex-a57")]
 )
 def test_a_cpu_that_has_the_kernels_pages(flags: int, cpu: str) -> None:
-    """The kernel's Documentation/arch/arm64/booting.rst: bits 1 and 2 are 1 for 4 KB, 2 for 16,
-    3 for 64."""
+    """Documentation/arch/arm64/booting.rst: bits 1 and 2 are 1 for 4 KB, 2 for 16, 3 for 64."""
     head = bytes(24) + (flags | 8).to_bytes(8, "little") + bytes(24) + b"ARM\x64" + bytes(4)
     assert board.cpu_for(head) == cpu
     assert board.cpu_for(b"\x1f\x8b" + bytes(62)) == board.CPU

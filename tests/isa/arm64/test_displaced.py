@@ -1,5 +1,5 @@
-"""arm64 instructions that hang on their own address, each beside its displaced code in an emulator:
-all conditions, alone and in chains, whatever of them kernels have."""
+"""arm64 instructions that depend on their own address, each beside its displaced code in an
+emulator: all conditions, alone and in chains, whether or not kernels have them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.isa.unreached import unreached
 
 ISA = load("arm64")
 AT, SCRATCH, SIZE = 0x40010000, 0x40100000, 4
-STRIDE = 64  # bytes from one instruction to the next in what is assembled
-BEHIND, TARGET = 0x40108000, 0x4010C000  # trampolines of what comes next, and of what is led to
+STRIDE = 64  # distance between assembled instructions
+BEHIND, TARGET = 0x40108000, 0x4010C000  # trampolines of the next instruction, and of the target
 STACK, COUNTER = 0x40204000, 0x40208000
 REGISTERS = [getattr(arm64_const, f"UC_ARM64_REG_X{n}") for n in range(31)]
 VECTORS = [getattr(arm64_const, f"UC_ARM64_REG_V{n}") for n in range(4)]
@@ -34,13 +34,14 @@ BRANCHES = [
     *(f"{name} x{r}, #{b}, .-256" for name in ("tbz", "tbnz") for r in (14, 15) for b in (0, 40)),
     "b .+256", "bl .+256",
 ]  # fmt: skip
-# What makes an address or loads from one near its own: it cannot fault, as kernel text is there.
+# Instructions that compute an address or load from one near their own: these loads cannot fault,
+# because kernel text is there.
 ADDRESSES = [
     "adr x4, .+1021", "adr x30, .-5", "adrp x4, .", "adr xzr, .+8", "ldr w4, .+512", "ldr x30, .+8",
     "ldrsw x4, .-8", "ldr s2, .+512", "ldr d2, .+8", "ldr q2, .-16", "prfm pldl1keep, .+8",
     "prfm #31, .+8", "prfm pstl2strm, .+16", "ldr xzr, .+8", "ldr w16, .+8",
 ]  # fmt: skip
-# Of others there is a copy, and where it is; one that calls became a jump.
+# Others have a copy with its address.  A call became a jump.
 COPIES = {
     "nop": "nop", "add x3, x4, x5": "add x3, x4, x5", "ldr x3, [sp, 8]": "ldr x3, [sp, #8]",
     "br x17": "br x17", "ret": "ret", "ret x17": "ret x17", "blr x17": "br x17",

@@ -25,7 +25,7 @@ RANDOM = random.Random(None if os.environ.get("KINST_RANDOM") else 30)
 # In every opcode and function; of two registers equal numbers, x0 and the stack pointer or zero.
 DRAWS = 4
 RELATIVE = (p.ADR, p.ADRP, p.LITERAL, p.B, p.BL, p.B_COND, p.CB, p.TB)
-# They trap, or leave the kernel: LLVM has no word for it.
+# They trap, or leave the kernel: LLVM does not describe that.
 TRAPS = ("BRK", "UDF")
 LEAVES = ("ERET", "ERETAA", "ERETAB", "DRPS")
 LANDINGS = range(0xD503245F, 0xD50324E0, 0x40)  # bti c, j, jc
@@ -35,7 +35,7 @@ SIGNS = ("PACIASPPC", "PACIBSPPC", "PACNBIASPPC", "PACNBIBSPPC")
 
 
 def words() -> Iterator[int]:
-    """All numbers of the bits 31 to 21 and 15 to 10, in which A64 has its opcodes."""
+    """Return all values of bits 31 to 21 and 15 to 10, which are A64's opcodes."""
     draw = RANDOM.getrandbits
     for high in range(1 << 11):
         for middle in range(1 << 6):
@@ -53,7 +53,7 @@ def words() -> Iterator[int]:
 
 
 def flow_differs(word: int, there: Known) -> bool:
-    """Whether control goes elsewhere than LLVM says."""
+    """Return whether control goes elsewhere than LLVM says."""
     flow = ISA.flow(word.to_bytes(4, "little"), AT)
     distance = None if flow.target is None else (flow.target - AT + 2**63) % 2**64 - 2**63
     if there.opcode in TRAPS:
@@ -79,12 +79,12 @@ def flow_differs(word: int, there: Known) -> bool:
 
 
 def is_relative(there: Known) -> bool:
-    """Whether its effect depends on its address, as far as LLVM says so."""
+    """Return whether the effect depends on the instruction's address, by LLVM."""
     return "p" in there.flags or there.target is not None or there.opcode in SIGNS
 
 
 def numbers(names: frozenset[str]) -> set[int]:
-    """Registers as rerun.Effect has them."""
+    """Return registers as rerun.Effect has them."""
     found = set[int]()
     for name in names - {"XZR", "WZR"}:
         if name in ("SP", "WSP"):
@@ -97,7 +97,7 @@ def numbers(names: frozenset[str]) -> set[int]:
 
 
 def compared(sample: list[int]) -> Counter[str]:
-    """Compare words with LLVM; how many were known to whom."""
+    """Compare words with LLVM; return how many were known to which side."""
     codes = [word.to_bytes(4, "little") for word in sample]
     counted: Counter[str] = Counter()
     wrong = []
@@ -109,7 +109,7 @@ def compared(sample: list[int]) -> Counter[str]:
         if there is None:
             counted["displaced, unknown to LLVM" if displaced else "refused, unknown to LLVM"] += 1
             counted["may lead anywhere"] += unknown
-            # LLVM takes an ldtr of the register of its address for one that changes it.
+            # To LLVM an ldtr of its own address register changes the address.
             if displaced and word & 0x3F200C00 != 0x38000800:
                 wrong.append(f"{word:#x}: displaced, and LLVM does not know it")
             continue

@@ -26,7 +26,7 @@ PXN_TABLE, UXN_TABLE, NO_USER_TABLE, READ_ONLY_TABLE = 1 << 59, 1 << 60, 1 << 61
 
 
 class Ram(TableRam):
-    """Physical memory of 1 MB that 4-level tables of 4 KB are in."""
+    """Physical memory of 1 MB for 4-level tables of 4 KB."""
 
     def __init__(self) -> None:
         super().__init__(MB)
@@ -34,7 +34,11 @@ class Ram(TableRam):
     def map(
         self, address: int, entry: int, level: int, above: Mapping[int, int] | None = None
     ) -> None:
-        """Make entry what maps the address at a level; above: attributes of tables by level."""
+        """Write the entry that maps the address at a level.
+
+        Args:
+            above: attributes of the tables above, by level.
+        """
         table = self.root
         for here in range(4, level, -1):
             at = table + 8 * (address >> SHIFTS[here] & 511)
@@ -50,7 +54,7 @@ class Ram(TableRam):
                    itertools.combinations((AP_USER, AP_READ_ONLY, PXN), n)]
 )  # fmt: skip
 def test_rights_of_blocks_and_pages(level: int, attributes: int) -> None:
-    """Whether the processor may write and execute at EL1, and user mode may do anything."""
+    """Whether the processor may write and execute at EL1, and whether user mode has any access."""
     ram, size = Ram(), 1 << SHIFTS[level]
     kind = 3 if level == 1 else 1
     ram.map(TEXT & -size, 0x12_4000_0000 | AF | SHARED | UXN | attributes | kind, level)
@@ -69,7 +73,8 @@ def test_rights_of_blocks_and_pages(level: int, attributes: int) -> None:
      (UXN_TABLE, ""), (1 << 58, ""), (1 << 63, "")],
 )  # fmt: skip
 def test_what_tables_deny_counts_for_all_below(level: int, table: int, denied: str) -> None:
-    """APTable and PXNTable, at each level; UXNTable is about user mode, bit 63 about security."""
+    """APTable and PXNTable restrict all levels below; UXNTable is about user mode, bit 63 about
+    security."""
     ram = Ram()
     ram.map(TEXT, 0x4000_0000 | AF | AP_USER | 3, 1, {level: table})
     leaf = PAGING.walk(ram.read, Root(ram.root), TEXT)
@@ -79,7 +84,7 @@ def test_what_tables_deny_counts_for_all_below(level: int, table: int, denied: s
 
 
 def test_entries_that_map_nothing() -> None:
-    """Bit 0 clear; and of the last level, bit 1 clear."""
+    """Bit 0 is clear or, in the last level, bit 1."""
     for level, entry in ((1, 1), (1, 2), (1, 0), (2, 2), (2, 0), (3, 2), (3, 0)):
         ram = Ram()
         ram.map(TEXT, 0x4000_0000 | AF | entry, level)
@@ -95,14 +100,15 @@ def test_addresses_below_the_kernels_half_are_not_mapped() -> None:
 
 
 def test_text_is_the_longest_run() -> None:
-    """What modules have is shorter, whichever comes first; user mode's is none."""
+    """Text is the longest run: those of modules are shorter, wherever they are; user mode's do not
+    count."""
     code = AF | AP_READ_ONLY | SHARED | UXN
     ram = Ram()
     for n in range(3):
         ram.map(TEXT - 64 * MB + 4096 * n, 0x5000_0000 + 4096 * n | code | 3, 1)
     for n in range(4):
         ram.map(TEXT + 2 * MB * n, 0x4000_0000 + 2 * MB * n | code | 1, 2)
-    for n in range(8):  # data, and what user mode has
+    for n in range(8):  # data, and user memory
         ram.map(TEXT + (4 + n) * 2 * MB, 0x4800_0000 | AF | PXN | UXN | 1, 2)
         ram.map(TEXT + (32 + n) * 2 * MB, 0x4900_0000 | AF | AP_USER | 1, 2)
     root = Root(ram.root)
@@ -130,13 +136,16 @@ def test_what_a_stub_does_not_give() -> None:
     for given in ({"TCR_EL1": 2 << 30}, {"TTBR1_EL1": 0}, {}):
         with pytest.raises(TargetError, match="does not give T"):
             PAGING.root_of(given)
-    with pytest.raises(TargetError, match="LPA2"):  # a granule that is reserved
+    with pytest.raises(TargetError, match="LPA2"):  # a reserved granule
         PAGING.root_of({"TTBR1_EL1": 0, "TCR_EL1": 16 << 16})
 
 
 def test_the_new_leaf_is_as_the_text_is() -> None:
-    """Memory type (AttrIndx, bits 4 to 2) and nG are the text's; writable and executable at EL1,
-    never in user mode; shareable, and accessed, or the first access would fault."""
+    """The new leaf has the text's memory type (AttrIndx, bits 4 to 2) and nG.
+
+    It is writable and executable at EL1, never in user mode; shareable; and accessed, or the first
+    access would fault.
+    """
     for memory in range(8):
         for flags in (0, NG):
             entry = 0x4000_0000 | AF | SHARED | AP_READ_ONLY | CONTIGUOUS | memory << 2 | flags | 1
@@ -146,5 +155,5 @@ def test_the_new_leaf_is_as_the_text_is() -> None:
 
 
 def test_reach_is_less_than_a_branch_has() -> None:
-    """C6.2, B: plus and minus 128 MB."""
+    """The branch reaches plus and minus 128 MB (C6.2, B)."""
     assert 64 * MB < PAGING.REACH < 128 * MB

@@ -1,7 +1,7 @@
 """Every instruction form of a real arm64 kernel, original against displaced, in an emulator.
 
-Expected values are never computed here: the original instruction, at its own address in the
-kernel's own text, is what a displaced one is compared with.
+Expected values are never computed here: a displaced instruction is compared with the original
+instruction, executed at its own address in the kernel's text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.full  # the arm64 kernel
 ATTEMPTS = 10
 NUMBER = re.compile(r"#?-?0x[0-9a-f]+|#-?\d+")
 REGISTER = re.compile(r"\b([wxbhsdqv])\d+\b")
-# Never the same twice, or about the emulator's own world.
+# Their results differ each time, or depend on the emulator's environment.
 UNREPEATABLE = ("mrs", "msr", "dc", "ic", "at", "tlbi", "sys", "wfi", "wfe", "hvc", "smc", "brk")
 STATES = 2
 RELATIVE = ("b", "bl", "b.", "cbz", "cbnz", "tbz", "tbnz", "adr", "adrp")
@@ -62,7 +62,8 @@ def machine(text: Text) -> Machine:
 
 @pytest.fixture(scope="module")
 def kernel_forms(text: Text) -> list[Form]:
-    """By mnemonic and operands, registers and numbers left out; two examples of each."""
+    """Return forms by mnemonic and operands, without registers and numbers; two examples of
+    each."""
     words = np.frombuffer(text.code[: len(text.code) & -4], "<u4")
     values, first, counts = np.unique(words, return_index=True, return_counts=True)
     disassembler = Cs(CS_ARCH_ARM64, CS_MODE_ARM)
@@ -91,7 +92,7 @@ class Tally:
 
 
 def original(machine: Machine, rng: random.Random, address: int) -> tuple[State, Outcome] | None:
-    """A random state from which the emulator can run the instruction, if there is one."""
+    """Return a random state from which the emulator can run the instruction, if there is one."""
     for attempt in range(ATTEMPTS):
         state = random_state(rng, tame=attempt % 2 == 1)
         try:
@@ -122,7 +123,7 @@ def compare(isa: Isa, machine: Machine, rng: random.Random, form: Form, tally: T
         sp = state.registers["sp"]
         try:
             run = machine.run(state, at, (at, at + len(moved.code)))
-            # Below the stack pointer nothing counts (AAPCS64, 6.4.5): SIMD literals use it.
+            # Memory below the stack pointer is dead (AAPCS64, 6.4.5): SIMD literals use it.
             below = (sp - 16, sp) if "ldr" in form.text or "prfm" in form.text else (0, 0)
             found = outcome.differences(run, below)
         except EmulatorError as failed:
@@ -155,8 +156,8 @@ def test_every_form_of_the_kernel(
 
 
 def assert_copied(isa: Isa, form: Form) -> None:
-    """What the emulator cannot run is the original's bytes and a branch back, and does not
-    refer to its address."""
+    """Check that a form that the emulator cannot run is copied, followed by a branch back, and
+    does not refer to its address."""
     assert form.mnemonic not in RELATIVE, form.text
     for to in (SCRATCH, 0xFFFF_8000_0712_3450):
         moved = isa.displace(form.code, form.address, to)
@@ -173,7 +174,7 @@ def assert_copied(isa: Isa, form: Form) -> None:
 
 
 def test_a_naive_copy_is_seen_to_differ(machine: Machine, kernel_forms: list[Form]) -> None:
-    """The comparison itself: what must not be copied as it is differs when it is."""
+    """An instruction that must not be copied unchanged is seen to differ if it is."""
     rng = random.Random(3)
     seen = set()
     for form in kernel_forms:
@@ -194,7 +195,7 @@ def test_a_naive_copy_is_seen_to_differ(machine: Machine, kernel_forms: list[For
 def test_share_that_can_be_planted(
     isa: Isa, text: Text, kernel_forms: list[Form], report: list[str]
 ) -> None:
-    """By the instruction alone; and in one function of ten, with what is around it."""
+    """By the instruction alone; and in one function of ten, with the instructions around it."""
     total: Counter[bool] = Counter()
     for form in kernel_forms:
         total[isinstance(isa.displace(form.code, form.address, SCRATCH), Refused)] += form.count
@@ -214,6 +215,6 @@ def test_share_that_can_be_planted(
         f" instructions of every tenth function {share:.4%} are held: {dict(held)},"
         f" {again} need others run again"
     )
-    # What the file has for processors without Armv8.1's atomics, every one of them in line.
+    # Sequences that the file has for processors without Armv8.1's atomics, all of them in line.
     assert 0.005 < again / count < 0.025
     assert share < 0.0001

@@ -1,8 +1,8 @@
 """Exclusive sequences with probes in them, against the same sequences without, in an emulator.
 
-The sequences are those of the kernel's own text, each form of them.  The probe's work takes the
-load-exclusive's mark away (clrex), as an exception does; the store's status is one of the
-registers compared.
+The sequences are those of the kernel's own text, each form of them.  The probe's work clears the
+exclusive monitor (clrex), as an exception does; the store's status is one of the compared
+registers.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def text() -> Text:
 
 @pytest.fixture(scope="module")
 def forms(text: Text) -> dict[str, list[Held]]:
-    """By mnemonics, some of each."""
+    """Return some sequences of each form, by mnemonics."""
     found: dict[str, list[Held]] = defaultdict(list)
     for address, size, symbol in text.functions:
         start = address - text.address
@@ -85,7 +85,7 @@ def clause(tmp_path: Path) -> bytes:
 
 
 def selections(one: Held) -> list[tuple[Instruction, ...]]:
-    """Each instruction, each two of them, and all; the load-exclusive too."""
+    """Yield selections: each instruction, each pair, and all; the load-exclusive too."""
     inside = one.instructions
     return [*((i,) for i in inside), *itertools.combinations(inside, 2), inside]
 
@@ -158,7 +158,7 @@ def only(source: str, folder: Path) -> tuple[Held, bytes]:
 def test_without_running_it_again_the_store_fails(
     source: str, clause: bytes, tmp_path: Path
 ) -> None:
-    """The comparison itself: what was refused before is seen to go wrong."""
+    """Without a rerun the store fails: the comparison sees it."""
     one, code = only(source, tmp_path)
     machine = Machine(TEXT, code + bytes(4096 - len(code)))
     traced = Traced(machine, TEXT, clause)
@@ -183,7 +183,7 @@ def test_without_running_it_again_the_store_fails(
         traced.restore(one)
 
 
-# What the clause does when another CPU writes to the memory meanwhile.
+# The clause does this if another CPU writes to the memory meanwhile.
 MEDDLING = CLAUSE_CODE.replace("clrex", f"""
 movz x16, #{DATA >> 48}, lsl #48
 movk x16, #{DATA >> 32 & 0xFFFF}, lsl #32
@@ -205,8 +205,12 @@ str x17, [x1, #8]
 def test_memory_that_changes_meanwhile(
     source: str, meets: bool, clause: bytes, tmp_path: Path
 ) -> None:
-    """The outcome is that of the sequence without a probe, run on the memory as it is then;
-    where it compares, with what was there before (the second run leaves early) or is there then."""
+    """Memory changes meanwhile: the outcome is that of the sequence without a probe, run on the
+    new memory.
+
+    If the sequence compares, it may also compare with the previous value (the second run leaves
+    early).
+    """
     one, code = only(source, tmp_path)
     rest = bytes(4096 - len(code))
     plain_machine = Machine(TEXT, assembled("arm64", WRITE_FIRST + source, tmp_path) + rest)
@@ -232,7 +236,7 @@ def test_memory_that_changes_meanwhile(
             found = traced.run(one, state)
             traced.restore(one)
             if not fired(found, FIRED):
-                continue  # the first run left before it came there
+                continue  # the first run left before this instruction
             interrupted += pc != one.end
             assert found.registers == expected, at.text
             for address in (DATA, DATA + 8):
@@ -240,7 +244,7 @@ def test_memory_that_changes_meanwhile(
     assert bool(interrupted) == (not meets and source != ADD)
 
 
-# One line each: N instructions, with what is said of those that are held.
+# One line each: N instructions, with facts about those that are in a sequence.
 REFUSED = [
     ("no straight way", "1: wfe; ldxr w2, [x1]; cbnz w2, 1b; ret", {0: "no straight way"}),
     ("by a jump", "ldxr w2, [x1]; b 1f; nop; 1: stxr w3, w2, [x1]; ret",
@@ -301,8 +305,11 @@ and sp, x8, #0xfffffffffffffff0; movz x7, #9; movn w7, #9; movk x7, #9, lsl #16;
 def touched(
     machine: Machine, code: bytes, rng: random.Random, among: Sequence[str]
 ) -> tuple[set[str], set[str]]:
-    """(reads, writes) of an instruction, among these registers: what changes something else, or
-    what is written, when it alone is changed; and what is other behind it."""
+    """Return (reads, writes) of an instruction, among these registers.
+
+    A register is read if changing it alone changes other results, or a written value.  It is
+    written if it differs afterwards.
+    """
     effect = rerun._step(int.from_bytes(code, "little"), TEXT)
     assert effect is not None
     machine.uc.mem_write(TEXT_AT, code)
@@ -357,7 +364,7 @@ def named(registers: frozenset[int]) -> set[str]:
 
 
 def test_the_original_is_behind_what_is_run_again(tmp_path: Path) -> None:
-    """Where the copy is, for a fault there: the one place that has the instruction's own bytes."""
+    """The copy, for a fault there, is the only place with the instruction's own bytes."""
     one, _ = only("ldaxr w2, [x1]\nadd w3, w2, w5\nstxr w4, w3, [x1]", tmp_path)
     for number in (1, 2):
         inside = one.instructions[number]
@@ -369,7 +376,7 @@ def test_the_original_is_behind_what_is_run_again(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_decoded_is_not_run_again() -> None:
-    """An `and` of 32 bits with a mask of 64: reserved (DDI 0487, C6.2, "AND (immediate)")."""
+    """An `and` of 32 bits with a mask of 64 is reserved (DDI 0487, C6.2, "AND (immediate)")."""
     load, reserved, store = (
         word.to_bytes(4, "little") for word in (0xC85F7C22, 0x12400442, 0xC8037C22)
     )

@@ -1,5 +1,8 @@
-"""What must stay together on arm64: exclusives with wfet, unprivileged exclusives (FEAT_LSUI),
-memory copies and sets (FEAT_MOPS), pacm; and where an instruction that is not known may lead."""
+"""Instructions that must stay together on arm64, and the flow of unknown instructions.
+
+The former are exclusives with wfet, unprivileged exclusives (FEAT_LSUI), memory copies and sets
+(FEAT_MOPS), and pacm.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ CBGT = 0x74020080  # cbgt w0, w2, .+16 (FEAT_CMPBR)
 
 
 def of(*words: int) -> tuple[dict[int, str], dict[int, int]]:
-    """unsafe() and rerun_starts() of a function of these words, by index."""
+    """Return unsafe() and rerun_starts() of a function of these words, by index."""
     code = b"".join(struct.pack("<I", word) for word in words)
     assert ISA.has_sequences(code)
     instructions = list(ISA.decode(code, AT))
@@ -51,7 +54,7 @@ def test_unprivileged_exclusives_are_a_sequence() -> None:
     )
 
 
-# By the assembler of LLVM 19.
+# As LLVM 19 assembles them.
 MOPS = {
     "cpyfp": 0x19010440, "cpyfm": 0x19410440, "cpyfe": 0x19810440,
     "cpyp": 0x1D010440, "cpym": 0x1D410440, "cpye": 0x1D810440,
@@ -104,9 +107,9 @@ def test_an_unknown_branch_may_lead_anywhere() -> None:
     flow = ISA.flow(struct.pack("<I", CBGT), AT)
     assert flow.kind == "indirect" and flow.falls_through
     assert ISA.flow(struct.pack("<I", 0x5500009F), AT).kind == "return"
-    # A load-exclusive and its store are no longer known to have nothing that leads in between.
+    # It is no longer known that control cannot enter between a load-exclusive and its store.
     unsafe, again = of(LDXR, ADD, STXR, CBGT, RET)
     assert set(unsafe) == {1, 2} and again == {}
-    # By way of the unknown one there may be a store.
+    # Through the unknown instruction control may reach a store.
     unsafe, _ = of(LDXR, CBGT, RET, ADD, STXR, RET)
     assert set(unsafe) >= {1, 3, 4}

@@ -1,5 +1,5 @@
-"""Jump tables of arm64 functions that are written by hand: where the table, its base and the number
-of its entries are, the labels of the source say."""
+"""Jump tables of arm64 functions that are written by hand: labels in the source mark the table,
+its base and the number of its entries."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.isa.gnu_assembler import assembled
 
 ISA = load("arm64")
 TEXT = 0xFFFF_8000_0801_0000  # a page's start
-TABLE = 0xA40  # bytes into the page, as the add says
+TABLE = 0xA40  # bytes into the page, as in the add
 
-# The page of the address by adrp of the own page, as no linker fills it in.
+# adrp of its own page, which no linker relocates.
 ADDRESS = ".inst 0x90000000 | {0}\nadd x{0}, x{0}, #" + str(TABLE)
 LOAD = "ldrb w3, [x2, w1, uxtw]"
 JUMP = "add x3, x4, w3, sxtb #2\nbr x3\nbase: brk #0x777"
@@ -23,7 +23,7 @@ START = "cmp w1, #199\nb.hi out\n" + ADDRESS.format(2)
 
 
 def tables(source: str, folder: Path) -> tuple[list[JumpTable], int]:
-    """(what is found of tables with a base; where the base is)"""
+    """Return (tables with a base; their bases)."""
     code = assembled("arm64", f"{source}\nret\nout: ret", folder)
     found = ISA.jump_tables(list(ISA.decode(code, TEXT)))
     whole = [table for table in found if not table.base]
@@ -32,7 +32,7 @@ def tables(source: str, folder: Path) -> tuple[list[JumpTable], int]:
     return [table for table in found if table.base], TEXT + base
 
 
-# The source; bytes of an entry, and how many there are.
+# The source, the bytes of an entry, and the number of entries.
 FOUND = [
     (f"{START}\n{LOAD}\nadr x4, base\n{JUMP}", 1, 200),
     (f"{START}\nadr x4, base\n{LOAD}\n{JUMP}", 1, 200),
@@ -47,7 +47,7 @@ FOUND = [
     (f"{START}\nldrh w3, [x2, w1, uxtw #1]\nadr x4, base\n{JUMP.replace('sxtb', 'sxth')}", 2, 200),
     (f"{START}\nldr w3, [x2, w1, uxtw #2]\nadr x4, base\n{JUMP.replace('sxtb', 'sxtw')}", 4, 200),
     (f"{START}\nldrsw x3, [x2, w1, uxtw #2]\nadr x4, base\n{JUMP.replace('sxtb', 'sxtw')}", 4, 200),
-    # Other registers, and a load that another register's comparison is straight before.
+    # Other registers, and a load directly after another register's comparison.
     (
         f"cmp w21, #10\nb.hi out\ncmp w0, #77\n{ADDRESS.format(2)}\nldrb w3, [x2, w21, uxtw]\n"
         f"adr x4, base\n{JUMP}", 1, 11,
@@ -56,7 +56,7 @@ FOUND = [
         f"cmp w5, #4095\nb.hi out\n{ADDRESS.format(30)}\nldrb w28, [x30, w5, uxtw]\n"
         "adr x17, base\nadd x16, x17, w28, sxtb #2\nbr x16\nbase: brk #0x777", 1, 4096,
     ),
-    # The comparison is where the block is come to from.
+    # The comparison is in the block from which control comes.
     (
         "cmp w1, #24\nb.ls 1f\n" + "nop\n" * 9
         + f"ret\n1: {ADDRESS.format(2)}\n{LOAD}\nadr x4, base\n{JUMP}",
@@ -67,7 +67,7 @@ FOUND = [
         + f"ret\n1: {ADDRESS.format(2)}\n{LOAD}\nadr x4, base\n{JUMP}",
         1, 25,
     ),
-    # Not known: the index is another by then; the comparison is too far; or of 64 bits.
+    # Unknown: the index has changed since, the comparison is too far, or it is of 64 bits.
     (
         f"cmp w1, #24\nb.hi out\nadd w1, w1, #1\n{ADDRESS.format(2)}\n{LOAD}\nadr x4, base\n{JUMP}",
         1, 0,
@@ -87,13 +87,14 @@ def test_a_table(source: str, size: int, count: int, tmp_path: Path) -> None:
 
 
 def test_a_table_whose_address_is_from_elsewhere(tmp_path: Path) -> None:
-    """It may be any that the function makes: another register's, saved since."""
+    """The address is from another register, saved earlier: it may be any that the function
+    makes."""
     away = f"{ADDRESS.format(7)}\nmov x2, x8\n{LOAD}\nadr x4, base\n{JUMP}"
     found, base = tables(f"cmp w1, #9\nb.hi out\n{away}", tmp_path)
     assert found == [JumpTable(TEXT + TABLE, 1, base, 4, 10)]
 
 
-# A second table, of another jump, whose address is made before or behind.
+# A second table, of another jump, whose address is made before or after.
 OTHER = "adrp x9, .\nadd x9, x9, #64"
 
 
@@ -102,8 +103,11 @@ OTHER = "adrp x9, .\nadd x9, x9, #64"
     ["nop", "add x5, x5, x6", "cbz w2, out", "cbnz x2, out", "tbz w2, #3, out", "str x5, [x6]"],
 )
 def test_the_table_is_the_one_that_the_register_has(between: str, tmp_path: Path) -> None:
-    """Whatever lies between where its address is made and where it is used, that does not write it;
-    branches have the register where others have the one that they write."""
+    """The table is the one in the register, whatever is between that does not write the register.
+
+    Branches read the register in the field in which other instructions have the one that they
+    write.
+    """
     own = ADDRESS.format(2)
     for first, second in ((OTHER, own), (own, OTHER)):
         source = f"cmp w1, #9\nb.hi out\n{first}\n{second}\n{between}\n{LOAD}\nadr x4, base\n{JUMP}"
@@ -112,7 +116,7 @@ def test_the_table_is_the_one_that_the_register_has(between: str, tmp_path: Path
 
 
 def test_a_table_whose_register_is_written_again(tmp_path: Path) -> None:
-    """It may be any: the address has been worked on since."""
+    """The register was written since: the table may be any."""
     source = f"{START}\n{OTHER}\nadd x2, x2, #8\n{LOAD}\nadr x4, base\n{JUMP}"
     found, base = tables(source, tmp_path)
     page = TEXT
@@ -120,7 +124,7 @@ def test_a_table_whose_register_is_written_again(tmp_path: Path) -> None:
     assert set(found) == wanted
 
 
-# The entries are not signed, or times 8, or of another jump.
+# The entries are unsigned, or times 8, or of another jump.
 NONE = [
     f"{START}\n{LOAD}\nadr x4, base\nadd x3, x4, w3, uxtb #2\nbr x3\nbase: brk #0x777",
     f"{START}\n{LOAD}\nadr x4, base\nadd x3, x4, w3, sxtb #3\nbr x3\nbase: brk #0x777",
@@ -140,7 +144,7 @@ def test_what_is_no_table(source: str, tmp_path: Path) -> None:
 
 
 def test_addresses_that_may_be_of_tables(tmp_path: Path) -> None:
-    """Of whole addresses: every one that adrp and add make, as far as they are apart."""
+    """Whole addresses: every one that adrp and add make, however far apart they are."""
     near = ".inst 0x90000005\nnop\nadd x6, x5, #64\nret"
     far = ".inst 0x90000005\n" + "nop\n" * 8 + "add x6, x5, #64\nret"
     other = ".inst 0x90000005\nadd x6, x7, #64\nsub x6, x5, #64\nadd w6, w5, #64\nret"

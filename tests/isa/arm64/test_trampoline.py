@@ -1,6 +1,6 @@
 """arm64 trampolines and hooks run in an emulator, every register compared.
 
-What the clause changes is what LLVM's preserve_mostcc lets it change on AArch64 (checked against
+The clause changes what LLVM's preserve_mostcc lets it change on AArch64 (checked against
 llvmlite's own output in test_code.py).
 """
 
@@ -25,7 +25,7 @@ ISA = load("arm64")
 TEXT = 0xFFFF_8000_0801_0000
 FUNCTION = Function("vmlinux", "f", TEXT, 4096)
 CLAUSE = SCRATCH + 0x1000
-NOTES = 0xFFFF_0000_4000_0000  # memory where the clause notes what it was given
+NOTES = 0xFFFF_0000_4000_0000  # memory in which the clause notes its arguments
 SLOT = {r.d_name: r.slot for r in ISA.registers}
 ARGUMENT = 0x1234_5678_9ABC_DEF0
 
@@ -81,7 +81,7 @@ def test_a_call_leaves_no_trace_and_sees_every_register(machine: Machine, site: 
         traced = run(machine, made, state)
         assert traced.registers == plain.registers
         assert traced.vectors == plain.vectors
-        # Nothing but the stack below and the notes was written.
+        # Only the stack below and the notes were written.
         outside = traced.changed(sp - 4096, sp)
         assert all(NOTES <= at < NOTES + 40 for at in outside)
         argument, frame, daif, clause_sp = (traced.word(NOTES + 8 * n) for n in range(4))
@@ -118,7 +118,7 @@ def test_counting(machine: Machine, site: Site, number: int) -> None:
     assert isinstance(made, Relocated)
     stores = [one.text for one in ISA.decode(made.code, SCRATCH) if one.text.startswith("stxr")]
     for text in stores:
-        # DDI 0487, C6.2, STXR: what it does with one register in two places is not said.
+        # DDI 0487, C6.2, STXR, does not define it with one register in two operands.
         assert len(set(re.findall(r"\d+", text))) == 3, text
     assert len(stores) == number
     for state in states():
@@ -156,7 +156,8 @@ def test_a_trampoline_out_of_reach_is_refused(site: Site) -> None:
 def hooked(
     machine: Machine, folder: Path, source: str, hook: str, translate: bool
 ) -> tuple[bytes, bytes]:
-    """(first instruction, its patch and stub) of a function, with a hook in the clause's place."""
+    """Return (first instruction, its patch and stub) of a function, with a hook in place of the
+    clause."""
     code = assembled("arm64", source, folder)
     machine.write_code(
         CLAUSE, assembled("arm64", hook + SPOIL.replace("movn x0, #0\n", ""), folder)
@@ -253,7 +254,8 @@ def test_exclusive_sequences_and_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("translate", [False, True])
 def test_a_hook_has_a_stack_of_its_own(machine: Machine, tmp_path: Path, translate: bool) -> None:
-    """Aligned as the processor asks (DDI 0487, D1.8.2), and nothing of its caller's is written."""
+    """The stack is aligned as the processor requires (DDI 0487, D1.8.2), and the caller's is not
+    written."""
     _, stub = hooked(machine, tmp_path, "nop", f"{NOTE}mov x0, #0\n", translate)
     for state in states():
         found = machine.run(state, SCRATCH, (SCRATCH, SCRATCH + len(stub)), (CLAUSE, CLAUSE + 4096))

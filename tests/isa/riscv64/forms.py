@@ -1,4 +1,4 @@
-"""The distinct instruction forms of a riscv64 kernel, and which of them it has how often."""
+"""The distinct instruction forms of a riscv64 kernel, and how often each occurs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kinst.core.isa import Isa
 from tests.isa.kernel_text import NUMBER, Form, Text, extents
 
 _REGISTER = re.compile(r"\b(zero|ra|sp|gp|tp|[ast]\d+|f[ast]?\d+)\b")
-_NAMED = frozenset(("zero", "ra", "sp", "t0", "t1"))  # what relocation treats specially
+_NAMED = frozenset(("zero", "ra", "sp", "t0", "t1"))  # operands that relocation treats specially
 
 
 def _class(match: re.Match[str]) -> str:
@@ -19,8 +19,13 @@ def _class(match: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class Forms:
-    """forms: one example of each.  unsafe: how many instructions Isa.unsafe names.  functions:
-    how many were looked at."""
+    """Forms of a kernel.
+
+    Attributes:
+        forms: one example of each.
+        unsafe: how many instructions Isa.unsafe names.
+        functions: how many functions were decoded.
+    """
 
     forms: list[Form]
     unsafe: dict[str, int]
@@ -28,7 +33,7 @@ class Forms:
 
 
 def riscv64_forms(text: Text, isa: Isa, step: int) -> Forms:
-    """Forms of every `step`th function, which must decode wholly."""
+    """Return forms of every `step`th function, which must decode wholly."""
     found: dict[str, Form] = {}
     keys: dict[str, str] = {}
     reasons: dict[str, int] = {}

@@ -1,5 +1,5 @@
-"""riscv64 instructions that hang on their own address, each beside its trampoline in an emulator:
-with work and without, alone and in chains, whatever of them kernels have."""
+"""riscv64 instructions that depend on their own address, each beside its trampoline in an
+emulator: with work and without, alone and in chains, whether or not kernels have them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.isa.unreached import unreached
 
 ISA = load("riscv64")
 TEXT = 0xFFFFFFFF_80200000
-STRIDE, FIRST = 64, 64  # bytes from one to the next in what is assembled; before the first
+STRIDE, FIRST = 64, 64  # distance between assembled instructions; bytes before the first
 COUNTER = SCRATCH + 0x10_0000
-BEHIND, TARGET = SCRATCH + 0x1000, SCRATCH + 0x2000  # trampolines of what is next, and led to
+BEHIND, TARGET = SCRATCH + 0x1000, SCRATCH + 0x2000  # trampolines: of the next one, of the target
 DEAD, SPARE = 1024, 28
 
 BRANCHES = [
@@ -64,8 +64,13 @@ def sites(code: bytes) -> Iterator[tuple[str, Site]]:
 
 
 def onward_of(chain: str, site: Site) -> Onward:
-    """alone; next: what follows is planted, and lies straight behind; target: what it leads to is;
-    spare: a register can be spoiled everywhere, here too."""
+    """Return the trampolines that a case has besides its own.
+
+    Args:
+        chain: "alone": none; "next": the following instruction is planted, directly after;
+            "target": the branch target is planted; "both"; or "spare": none, and a register is dead
+            at all of these instructions.
+    """
     after = site.address + len(site.code)
     target = ISA.flow(site.code, site.address).target or 0
     spare = dict.fromkeys((site.address, after, target), 1 << SPARE)
@@ -125,7 +130,8 @@ def test_trampolines_do_what_the_original_does(
 
 
 def test_the_short_way_back(code: bytes) -> None:
-    """Behind work, of what cannot see that interrupts are off, the copy and sret alone."""
+    """After work, an instruction that cannot see that interrupts are off is a copy and sret
+    alone."""
     quiet = {"add a0, a1, a2", "c.mv a0, a1", "addi sp, sp, -32", "ld a0, 8(sp)"}
     for text, site in sites(code):
         if text not in COPIES:
@@ -147,7 +153,8 @@ def test_where_a_copy_is_that_can_fault(code: bytes) -> None:
 @pytest.mark.parametrize("last", ["c.j .+64", "jal x0, .+64", "ret", "jr a0"])
 @pytest.mark.parametrize("first", ["nop", "nop\n.option rvc\nc.nop", "nop\nnop"])
 def test_a_hook_where_the_last_instruction_leaves(first: str, last: str, tmp_path: Path) -> None:
-    """It may, when with it there is room for the jump to the stub; nothing follows it there."""
+    """The last instruction may leave the function if the jump to the stub fits with it; nothing
+    follows it."""
     source = f".option norvc\n{first}\n.option rvc\n{last}"
     start = assembled("riscv64", source, tmp_path)
     made = ISA.detour(start + bytes(12), TEXT, SCRATCH, SCRATCH + 0x8000)

@@ -1,5 +1,8 @@
-"""The table of riscv64 encodings beside LLVM's: all of 16 bits, and of 32 bits every opcode and
-function with drawn operands.  Sizes, registers, flow and kinds; what is left out is counted."""
+"""The table of riscv64 encodings against LLVM's.
+
+All encodings of 16 bits, and of 32 bits every opcode and function with random operands.  Sizes,
+registers, flow and kinds are compared; encodings that are left out are counted.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from tests.isa.llvm import Known, known_to_llvm
 
 ISA = load("riscv64")
 AT = 0xFFFF_FFFF_8020_0000
-# All that LLVM 19 has of the ratified extensions and of those of the kernel's processors; of
-# vendors' none.  Zcmp and Zcmt, which take the place of Zcd, are not of Linux's processors.
+# All ratified extensions that LLVM 19 has, and those of the kernel's processors, but no vendor's.
+# Zcmp and Zcmt, which replace Zcd, are not in Linux's processors.
 FEATURES = (
     "+m,+a,+f,+d,+c,+v,+h,+zba,+zbb,+zbc,+zbs,+zbkb,+zbkx,+zkn,+zks,+zkr,+zicond,+zimop,+zcmop"
     ",+zcb,+zfa,+zfh,+zfbfmin,+zvfbfmin,+zvfbfwma,+zvfh,+zvbb,+zvbc,+zvkn,+zvknhb,+zvks,+zvkg"
@@ -31,14 +34,15 @@ RANDOM = random.Random(None if os.environ.get("KINST_RANDOM") else 30)
 FLOATING = (0x07, 0x27, 0x43, 0x47, 0x4B, 0x4F, 0x53)  # opcodes
 VECTOR = 0x57
 PAIRS = "AMOCAS_Q"  # LLVM 19 tells only the first register of each pair
-MOP = "C_MOP"  # that it may become a reading of its register, Zcmop says and LLVM does not
-# Known to LLVM only: numbers that the specifications reserve, in fields that it takes any number
-# for: rounding modes, rounds of AES, a c.lui of zero.
+MOP = "C_MOP"  # Zcmop says, and LLVM does not, that it may become a read of its register
+# Known to LLVM only: numbers that the specifications reserve, in fields for which LLVM accepts any
+# number: rounding modes, rounds of AES, a c.lui of zero.
 RESERVED = ("FCVTMOD_W_D", "AES64KS1I", "C_LUI", "C_LUI_HINT")
 
 
 def words() -> Iterator[int]:
-    """Every opcode with every funct3 and funct7, and with every funct3 and twelve-bit number."""
+    """Return every opcode with every funct3 and funct7, and with every funct3 and twelve-bit
+    number."""
     draw = RANDOM.getrandbits
     for opcode in (op for op in range(3, 128, 4) if op & 0x1F != 0x1F):
         for function in range(8):
@@ -53,13 +57,13 @@ def words() -> Iterator[int]:
 
 
 def registers(names: frozenset[str]) -> int:
-    """General registers as bits."""
+    """Return general registers as bits."""
     numbers = (int(name[1:]) for name in names if name[0] == "X" and name[1:].isdigit())
     return sum(1 << number for number in numbers) & encodings.ALL
 
 
 def differences(word: int, size: int, there: Known) -> str:
-    """What LLVM knows otherwise; "" for nothing."""
+    """Return what LLVM knows otherwise; "" for nothing."""
     reads, writes = encodings.effect(word, size)
     if (there.size, registers(there.reads), registers(there.writes)) == (size, reads, writes):
         return ""
@@ -71,14 +75,14 @@ def differences(word: int, size: int, there: Known) -> str:
     return f"{word:#x} {there}: reads {reads:#x}, writes {writes:#x}"
 
 
-# Where control goes, and LLVM has no word for it: to a trap's handler, or back from it.
+# Control goes to a trap's handler, or back from it, which LLVM does not describe.
 TRAPS = ("EBREAK", "C_EBREAK", "UNIMP", "C_UNIMP")
 TRAP_RETURNS = ("SRET", "MRET", "MNRET", "DRET")
 UNIMP = 0xC000_1073  # csrrw x0, cycle, x0: traps, as the register cannot be written
 
 
 def flow_differs(word: int, size: int, there: Known) -> bool:
-    """Whether control goes elsewhere than LLVM says."""
+    """Return whether control goes elsewhere than LLVM says."""
     flow = ISA.flow(word.to_bytes(size, "little"), AT)
     distance = None if flow.target is None else (flow.target - AT + 2**63) % 2**64 - 2**63
     if there.opcode in TRAPS or word == UNIMP:
@@ -86,7 +90,7 @@ def flow_differs(word: int, size: int, there: Known) -> bool:
     if there.opcode in TRAP_RETURNS:
         return flow.kind != "indirect" or flow.falls_through
     if there.opcode == "JALR" and word >> 15 & 31 == 0:
-        distance = there.target  # an address that the instruction names whole
+        distance = there.target  # an absolute address in the instruction
     if distance != there.target:
         return True
     if "c" in there.flags:
@@ -103,7 +107,7 @@ def flow_differs(word: int, size: int, there: Known) -> bool:
 
 
 def compared(size: int, sample: list[int]) -> Counter[str]:
-    """Compare words with LLVM; how many were known to whom."""
+    """Compare words with LLVM; return how many were known to which side."""
     codes = [word.to_bytes(size, "little") for word in sample]
     counted: Counter[str] = Counter()
     wrong = []
@@ -134,9 +138,13 @@ def compared(size: int, sample: list[int]) -> Counter[str]:
 
 
 def known_without_llvm(word: int, size: int) -> bool:
-    """Quad precision, which LLVM does not have, and groups of vector registers that do not begin
-    where they must: no general register is in either but as the address or a result.  And those
-    may-be-operations that Zicfiss has made its own for two registers, of the others."""
+    """Return whether kinst alone knows an encoding.
+
+    Such are quad precision, which LLVM does not have, and groups of vector registers that do not
+    begin where they must: in both, general registers occur only as addresses or results.  The
+    may-be-operations that Zicfiss has redefined for two registers are unknown to LLVM for the
+    other registers.
+    """
     opcode = word & 0x7F
     if word & 0x7FFF == 0x4073 and word >> 25 == 0x67:  # mop.rr.7 x0, x0, rs2
         return True
@@ -159,7 +167,7 @@ def test_full_words() -> None:
 
 
 def test_every_row_is_of_one_kind() -> None:
-    """No word that a row has is of an unknown kind, so no opcode is without its flow."""
+    """No word of a row is of an unknown kind, so every opcode has a flow."""
     for size, table in ((4, encodings._full()), (2, encodings._compressed())):
         for row in (one for group in table.values() for one in group):
             parsed = p.parse(row.match.to_bytes(size, "little"))

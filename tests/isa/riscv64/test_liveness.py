@@ -1,5 +1,8 @@
-"""Which registers a jump may spoil, against what an emulator reads: whatever is said to be dead is
-filled with rubbish, and the function does what it did."""
+"""Registers that a jump may spoil, against an emulator.
+
+Registers that kinst takes for dead are filled with random values, and the function must do the
+same.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ FREE = {f"t{n}" for n in range(7)} | {f"a{n}" for n in range(2, 8)}
 
 
 def spare_of(source: str, folder: Path, address: int = TEXT) -> list[set[str]]:
-    """For each instruction of a source, the registers."""
+    """Return the dead registers of each instruction of a source."""
     code = assembled("riscv64", source, folder)
     instructions = list(ISA.decode(code, address))
     flows = [ISA.flow(one.code, one.address) for one in instructions]
@@ -51,7 +54,7 @@ def spare_of(source: str, folder: Path, address: int = TEXT) -> list[set[str]]:
         ("li t1, 1\nret", [{"t1"}, {"t1"}]),  # written before it is read, or never read again
         ("mv a0, t1\nli t1, 0\nret", [{"a0"}, {"t1"}, {"t1"}]),
         ("li t1, 1\n1: beqz a0, 1b\nmv a0, t1\nret", [{"t1"}, set(), {"a0"}, {"t1"}]),
-        ("mv a0, a1\nret", [{"a0"}, set()]),  # no temporary is its own to spoil
+        ("mv a0, a1\nret", [{"a0"}, set()]),  # it has no temporary of its own to spoil
         ("li a5, 1\nret", [{"a5"}, {"a5"}]),
         # Room for a tracer's call: the compiler did not look into the function.
         (f"{TRACED}mv a1, a0\nret", [FREE | {"a1"}] * 3 + [FREE]),
@@ -63,7 +66,7 @@ def spare_of(source: str, folder: Path, address: int = TEXT) -> list[set[str]]:
         ),
         # Not at the start: no room for a call.
         ("auipc t0, 1\nauipc t1, 1\n.word 0x13\nret", [{"t0", "t1"}] * 4),
-        # A call that is the last does not come back, where a compiler has made the function.
+        # A call at the very end does not return, in a compiler's function.
         (
             f"{TRACED}beqz a0, 1f\nret\n1: jal ra, . - 64",
             [FREE - {f"a{n}" for n in range(2, 8)}] * 3
@@ -72,7 +75,7 @@ def spare_of(source: str, folder: Path, address: int = TEXT) -> list[set[str]]:
         ),
         ("li t1, 1\njal ra, . - 64", [{"t1"}, set()]),
         ("li a0, 1\nret", [{"a0"}, set()]),  # the result
-        ("li a5, 1\nj 1f + 64\n1:", [{"a5"}, set()]),  # out of the function: who knows
+        ("li a5, 1\nj 1f + 64\n1:", [{"a5"}, set()]),  # out of the function: unknown
         ("li a5, 1\njr a5", [{"a5"}, set()]),
         ("lui a5, 0x12345\nj 1f + 64\n1:", [{"a5"}, set()]),
         ("li t1, 1\njal ra, . - 64\nadd a0, a0, t1\nret", [{"t1"}, set(), set(), {"t1"}]),
@@ -96,7 +99,7 @@ def test_a_branch_to_address_0_is_like_any_other(tmp_path: Path) -> None:
 
 
 def test_a_fault_leads_on(tmp_path: Path) -> None:
-    """What the fix-up code reads is alive at what may fault."""
+    """Registers that the fix-up code reads are live at instructions that may fault."""
     code = assembled("riscv64", "li t1, 1\nld a0, 0(a0)\nli t1, 0\nret\nmv a0, t1\nret", tmp_path)
     instructions = list(ISA.decode(code, TEXT))
     flows = [ISA.flow(one.code, one.address) for one in instructions]
@@ -137,14 +140,14 @@ def test_t0_is_the_last_choice() -> None:
 
 @pytest.mark.parametrize(("imm", "spare"), [(0x212, 1 << 28), (-7, 1 << 28 | 1 << 6), (0x7FF, 0)])
 def test_a_call_by_its_own_link_register(imm: int, spare: int) -> None:
-    """jalr ra, imm(ra): through a register that nobody needs, where there is one."""
+    """jalr ra, imm(ra) is made through a dead register, if there is one."""
     code = struct.pack("<I", (imm & 0xFFF) << 20 | 1 << 15 | 1 << 7 | 0x67)
     site, scratch, base = TEXT + 0x24, TEXT + 0x10000, TEXT + 0x4000
     made = ISA.displace(code, site, scratch, Onward({}, -1, False, {site: spare}))
     assert isinstance(made, Relocated)
     texts = [one.text for one in ISA.decode(made.code, scratch)]
     assert ("sret" in texts) == (not spare)
-    if not spare:  # what it does then, the emulated tests of relocation show
+    if not spare:  # emulated tests of relocation show its behavior
         return
     emulator = Uc(UC_ARCH_RISCV, UC_MODE_RISCV64)
     emulator.mem_map(TEXT, 0x20000)

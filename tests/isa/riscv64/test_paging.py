@@ -143,7 +143,7 @@ def test_a_hart_that_waits_is_not_one_that_hangs() -> None:
 
 
 def test_a_cpu_that_faults_in_its_trap_entry_is_lost() -> None:
-    """Registers of one that was seen so: a store to a stack that is not mapped any more."""
+    """The registers were read from such a CPU: a store to a stack that is no longer mapped."""
     entry = 0xFFFFFFFF80A7662C
     seen = {"stvec": entry, "pc": entry, "sepc": entry + 0xA8, "scause": 15}
     assert machine.is_lost(seen) and machine.is_lost({**seen, "pc": entry + 4, "scause": 13})

@@ -1,7 +1,7 @@
 """Every instruction form of a real riscv64 kernel, original against displaced, in an emulator.
 
-Expected values are never computed here: the original instruction, at its own address in the
-kernel's own text, is what a displaced one is compared with.
+Expected values are never computed here: a displaced instruction is compared with the original
+instruction, executed at its own address in the kernel's text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from tests.isa.riscv64.forms import Forms, riscv64_forms
 pytestmark = pytest.mark.full  # the riscv64 kernel
 
 DEAD = 512  # bytes below the stack pointer that a trampoline may use
-# Never the same twice; or needing a device, a mode or an extension that the emulator lacks.
+# Their results differ each time, or they need a device, a mode or an extension that the emulator
+# lacks.
 NOT_EMULATED = re.compile(
     r"rdtime|rdcycle|rdinstret|csr|ecall|ebreak|c\.ebreak|c\.unimp|unimp|\.insn|wfi|f|c\.f|sfence|v"
 )
@@ -63,9 +64,10 @@ def found(text: Text, isa: Isa, thorough: bool) -> Forms:
 def original(
     machine: Machine, rng: random.Random, address: int, size: int
 ) -> tuple[State, Outcome] | str:
-    """A random state from which the emulator can run the instruction, or why there is none."""
+    """Return a random state from which the emulator can run the instruction, or why there is
+    none."""
     error = ""
-    for attempt in range(40):  # an atomic one needs an aligned address: 4 of 10 are
+    for attempt in range(40):  # an atomic instruction needs an aligned address: 4 of 10 are
         state = random_state(rng, tame=attempt % 2 == 1)
         try:
             outcome = machine.run(state, address, size)
@@ -79,7 +81,7 @@ def original(
 
 
 def below(state: State, outcome: Outcome) -> tuple[int, int]:
-    """Dead stack: below the stack pointer, before or after the instruction."""
+    """Return the dead stack: below the stack pointer, before or after the instruction."""
     end = outcome.registers["x2"]
     near = abs(end - state.registers["x2"]) < 4096
     lowest = min(end, state.registers["x2"]) if near else end
@@ -87,7 +89,8 @@ def below(state: State, outcome: Outcome) -> tuple[int, int]:
 
 
 def compare(isa: Isa, machine: Machine, rng: random.Random, form: Form, states: int) -> int | str:
-    """How many random states were compared (0: the emulator cannot run it), or a difference."""
+    """Return how many random states were compared (0: the emulator cannot run it), or a
+    difference."""
     at = SCRATCH + 0x1000
     for address, code in form.others:
         moved = isa.displace(code, address, at)
@@ -142,7 +145,7 @@ def test_every_form_of_the_kernel(
 
 
 def test_a_naive_copy_is_seen_to_differ(machine: Machine, text: Text, isa: Isa) -> None:
-    """The comparison itself: what must not be copied as it is differs when it is."""
+    """An instruction that must not be copied unchanged is seen to differ if it is."""
     rng = random.Random(3)
     wanted = {"auipc", "jal", "jalr", "c.j", "c.beqz", "beq", "c.jalr"}
     for start, end in extents(text):
@@ -190,14 +193,14 @@ def test_boundaries_as_objdump_says(isa: Isa, text: Text) -> None:
 
 
 def _value(text: str, registers: dict[str, int]) -> int:
-    """A side of a comparison in a Flow's condition."""
+    """Return the value of one side of a comparison in a Flow's condition."""
     cast, name = re.fullmatch(r"(\(u?int64_t\))?(.*)", text).groups()  # type: ignore[union-attr]
     value = int(name) if name.isdigit() else registers[name]
     return value - (1 << 64) if cast == "(int64_t)" and value >> 63 else value
 
 
 def holds(condition: str, isa: Isa, state: State) -> bool:
-    """Whether a Flow's condition is true, by C's rules for these few operators."""
+    """Return whether a Flow's condition is true, by C's rules for these few operators."""
     registers = {f"regs[{r.d_name}]": state.registers.get(f"x{r.index}", 0) for r in isa.registers}
     left, operator, right = re.fullmatch(r"(\S+) (==|!=|<|>=) (\S+)", condition).groups()  # type: ignore[union-attr]
     a, b = _value(left, registers), _value(right, registers)
@@ -205,7 +208,8 @@ def holds(condition: str, isa: Isa, state: State) -> bool:
 
 
 def test_flow_as_the_emulator_goes(isa: Isa, machine: Machine, found: Forms) -> None:
-    """Targets, conditions and destinations of every control transfer form."""
+    """Targets, conditions and destinations of every control transfer form are those of the
+    emulator."""
     rng = random.Random(5)
     kinds: Counter[str] = Counter()
     for form in found.forms:
@@ -271,7 +275,7 @@ def test_copied(isa: Isa, tmp_path: Path, source: str) -> None:
 
 
 def test_lr_to_sc_by_every_path(isa: Isa, tmp_path: Path) -> None:
-    """A compare-and-exchange with a branch out, and a part behind its end that goes back in."""
+    """A compare-and-exchange with a branch out, and a part after its end that goes back in."""
     source = """
         addi a5, a5, 1
     again:

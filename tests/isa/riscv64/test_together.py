@@ -1,6 +1,8 @@
-"""What cannot be planted because of the other instructions of its function, on riscv64: functions
-drawn at random, and every path between a load-reserved and a store-conditional, from how the
-function was written."""
+"""Instructions of riscv64 that cannot be planted because of other instructions of their function.
+
+Functions are drawn at random; every path between a load-reserved and a store-conditional is known
+from how the function was written.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ COUNT, STRIDE = 60, 128
 
 
 def drawn(rng: random.Random) -> list[tuple[str, int]]:
-    """(instruction, index of the one that it leads to or -1)."""
+    """Return random (instruction, index of its branch target or -1)."""
     length = rng.randrange(3, 14)
     lines = []
     for _ in range(length):
@@ -45,7 +47,8 @@ def drawn(rng: random.Random) -> list[tuple[str, int]]:
 
 
 def between(lines: list[tuple[str, int]]) -> set[int]:
-    """All that lie on a way from an lr to an sc with neither in its midst, and all of both."""
+    """Return all instructions on a path from an lr to an sc with neither in between, and all lr
+    and sc."""
     count = len(lines)
     ends = [text[:2] in ("lr", "sc") for text, _ in lines]
     leads = np.zeros((count, count), np.bool_)
@@ -54,7 +57,7 @@ def between(lines: list[tuple[str, int]]) -> set[int]:
             leads[k, to] = True
         if not text.startswith(("j ", "ret", "sret")) and k + 1 < count:
             leads[k, k + 1] = True
-    # Ways of any length whose midst is plain.
+    # Paths of any length with plain instructions.
     ways = leads.copy()
     for through in range(count):
         if not ends[through]:
@@ -96,7 +99,7 @@ def test_every_way_from_a_reservation_to_its_end(tmp_path: Path) -> None:
 
 
 def test_what_takes_no_longer_look(tmp_path: Path) -> None:
-    """Nothing of a function of plain instructions hangs together; of these it may."""
+    """A function of plain instructions has no sequences; with one of the others it may have."""
     plain = assembled("riscv64", "add a0, a0, a1; ld a5, 0(a1); ret; li a4, 5; mul a1, a2, a3",
                       tmp_path)  # fmt: skip
     isa = load("riscv64")
@@ -114,7 +117,7 @@ def test_what_takes_no_longer_look(tmp_path: Path) -> None:
             assert arm64.has_sequences(code), text
 
 
-# Predicated and not, of each size (DDI 0487, C7: MOVPRFX); and what is like them, but is not.
+# Predicated and not, of each size (DDI 0487, C7: MOVPRFX); and similar ones that are not MOVPRFX.
 PREFIXES = [*(f"movprfx z3.{t}, p1/{k}, z5.{t}" for t in "bhsd" for k in "mz"), "movprfx z31, z0"]
 NO_PREFIXES = ["add z3.s, z3.s, z4.s", "movs p1.b, p2.b", "mov z3.d, z4.d", "lsr z3.s, z3.s, #3",
                "orv b3, p1, z5.b", "ftssel z3.s, z4.s, z5.s", "fexpa z3.s, z4.s"]  # fmt: skip
@@ -134,7 +137,7 @@ def test_a_prefix_stays_with_its_instruction(tmp_path: Path) -> None:
 
 
 def test_data_that_a_function_loads_is_none_of_its_instructions(tmp_path: Path) -> None:
-    """As many bytes as the load has, by its kind."""
+    """Literals have as many bytes as the load, by its kind, and are not instructions."""
     isa = load("arm64")
     sizes = {"ldr w3": 4, "ldr x3": 8, "ldrsw x3": 4, "prfm pldl1keep": 0,
              "ldr s3": 4, "ldr d3": 8, "ldr q3": 16}  # fmt: skip
@@ -159,7 +162,8 @@ def test_data_that_a_function_loads_is_none_of_its_instructions(tmp_path: Path) 
 def test_what_the_mark_of_a_load_exclusive_is_lost_at(
     text: str, ends: bool, tmp_path: Path
 ) -> None:
-    """DDI 0487, B2.9: stores of the pair, clrex, and a wfe, which waits for that."""
+    """DDI 0487, B2.9: stores of the pair, clrex, and a wfe, which waits for a change of the
+    monitor."""
     isa = load("arm64")
     code = assembled("arm64", f"ldxr w2, [x1]\nadd w2, w2, #1\n{text}\nret", tmp_path)
     known = list(isa.decode(code, TEXT))

@@ -46,8 +46,8 @@ def machine(text: Text) -> Machine:
 
 @pytest.fixture(scope="module")
 def callee(machine: Machine, isa: Isa, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Notes argument, stack pointer and frame at RECORD, sums the calls up, and spoils all that
-    a C function may."""
+    """Return code that notes argument, stack pointer and frame at RECORD, sums the calls up, and
+    spoils all that a C function may."""
     copy = "\n".join(f"ld t0, {8 * n}(a1)\nsd t0, {8 * n + 32}(t1)" for n in range(isa.frame_slots))
     spoil = "\n".join(f"li {name}, {-77 - n}" for n, name in enumerate(SPOILED) if name != "ra")
     source = f"""
@@ -67,7 +67,7 @@ def callee(machine: Machine, isa: Isa, tmp_path_factory: pytest.TempPathFactory)
 
 
 def sites(text: Text, isa: Isa, count: int) -> list[Site]:
-    """Instructions spread over the kernel, and one of every kind of control transfer."""
+    """Return instructions spread over the kernel, and one of every kind of control transfer."""
     found: list[Site] = []
     functions = list(extents(text))
     kinds: set[str] = set()
@@ -123,7 +123,7 @@ def check(
     code: tuple[int, int],
     bodies: tuple[Body, ...],
 ) -> bool:
-    """Whether the original could be run, and then the comparison."""
+    """Compare if the original could be run; return whether it could."""
     state = random_state(rng, tame=True)
     try:
         expected = machine.run(state, site.address, len(site.code))
@@ -136,7 +136,7 @@ def check(
     outcome = machine.run(state, *code, (CALLEE, CALLEE + 4096))
     own = {page: data for page, data in outcome.memory.items() if page != RECORD}
     end = expected.registers["x2"]
-    # What lies below the stack pointer holds nothing, before and after the instruction.
+    # Memory below the stack pointer is dead, before and after the instruction.
     dead = [(sp - DEAD, sp), (end - DEAD, end)] + [(sp, end)] * (0 < end - sp < DEAD)
     clean = replace(outcome, memory=own)
     assert not expected.differences(clean, *dead), site
@@ -153,8 +153,11 @@ def check(
 
 
 def check_call(isa: Isa, state: State, site: Site, word, calls, before: bytes) -> None:  # type: ignore[no-untyped-def]
-    """The last call's record: interrupts off, a 16-byte aligned stack, its argument, and in the
-    slots that it asked for the registers as they were at the site."""
+    """Check the last call's record.
+
+    Interrupts are off, the stack is aligned to 16 bytes, and the argument and the requested slots
+    have the values at the site.
+    """
     assert word(RECORD) == calls[-1].argument
     assert word(RECORD + 8) % 16 == 0
     assert not word(RECORD + 16) & SIE
@@ -173,7 +176,8 @@ def check_call(isa: Isa, state: State, site: Site, word, calls, before: bytes) -
 
 
 def hook(result: int, folder: Path) -> bytes:
-    """A C function: notes its argument and stack pointer, spoils what it may, returns."""
+    """Return a C function that notes its argument and stack pointer, spoils what it may, and
+    returns."""
     spoil = "\n".join(f"li {n}, -1" for n in SPOILED if n not in ("ra", "a0"))
     return assembled(
         "riscv64",
@@ -183,7 +187,7 @@ def hook(result: int, folder: Path) -> bytes:
 
 
 def starts(text: Text, count: int) -> list[tuple[int, bytes]]:
-    """Starts of functions, with the nops that ftrace leaves there where it has a place."""
+    """Return starts of functions, with the nops that ftrace leaves in those that it can trace."""
     found = []
     for address, size, _ in text.functions[:: len(text.functions) // count]:
         code = text.code[address - text.address :][: min(size, 64)]
@@ -269,7 +273,7 @@ def test_the_patch_of_a_detour_reaches_the_stub(isa: Isa, machine: Machine, text
 
 
 def test_patches(isa: Isa) -> None:
-    """Breakpoints are as long as what they replace; jumps reach 1 MB with four bytes and 2 KB
+    """Breakpoints are as long as the code they replace; jumps reach 1 MB with four bytes and 2 KB
     with two."""
     assert isa.trap_patch(2) == bytes.fromhex("0290")  # c.ebreak
     assert isa.trap_patch(4) == bytes.fromhex("73001000")  # ebreak
@@ -280,7 +284,7 @@ def test_patches(isa: Isa) -> None:
     assert isa.jump_patch(2, 0x80200000, 0x80200800) is None
 
 
-# Two registers in each place that an instruction has for one.
+# Two registers in each field that an instruction has for one.
 STARTS = [
     "lui {0}, 1; lui {1}, 1", "addi {0}, {1}, 1; nop", "add a0, {0}, {1}; nop",
     "sd {0}, 8({1}); nop",
@@ -292,8 +296,8 @@ STARTS = [
 
 @pytest.mark.parametrize("source", STARTS)
 def test_the_way_back_spoils_none_that_is_used(isa: Isa, source: str, tmp_path: Path) -> None:
-    """A function's start may compute what it needs behind it: the jump there takes another
-    temporary register."""
+    """A function's start may compute values that the code after it needs: the jump back uses
+    another temporary register."""
     at, temporaries = SCRATCH + 0x1000, [f"t{n}" for n in range(7)]
     numbers = dict(zip(temporaries, (5, 6, 7, 28, 29, 30, 31), strict=True))
     for first in temporaries[:4]:
@@ -305,7 +309,8 @@ def test_the_way_back_spoils_none_that_is_used(isa: Isa, source: str, tmp_path: 
             made = isa.detour(code + bytes(8), at, SCRATCH, HOOK)
             assert not isinstance(made, Refused)
             upper, jump = (int.from_bytes(made[1][n:][:4], "little") for n in (-8, -4))
-            # The unprivileged specification: auipc writes what jalr jumps by, and links nothing.
+            # The unprivileged specification: auipc writes the register that jalr jumps by, and
+            # does not link.
             assert (upper & 0x7F, jump & 0xFFF) == (0x17, 0x67)
             through = upper >> 7 & 31
             assert through == jump >> 15 & 31 and through in numbers.values()

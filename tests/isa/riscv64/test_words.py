@@ -1,5 +1,8 @@
-"""riscv64 instructions of two bytes, all of them: their sizes, their kinds as objdump names them,
-and what can run with interrupts off as unicorn runs it; and words that are cut short or none."""
+"""All riscv64 instructions of two bytes, and words that are cut short or undefined.
+
+Sizes and kinds are compared with objdump's names, and whether instructions can run with interrupts
+off with unicorn.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ KINDS = {
 
 
 def disassembled(halves: list[int], folder: Path) -> list[str]:
-    """objdump's mnemonics."""
+    """Return objdump's mnemonics."""
     (folder / "a.bin").write_bytes(b"".join(half.to_bytes(2, "little") for half in halves))
     command = ["riscv64-linux-gnu-objdump", "-D", "-z", "-b", "binary", "-m", "riscv:rv64", "a.bin"]
     text = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
@@ -53,7 +56,7 @@ def test_kinds_of_all_compressed_instructions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", ["", "13", "1300", "130000", "9f00", "7f000000", "00000000"])
 def test_what_is_no_instruction(code: str) -> None:
-    """None at all, some bytes of one, more than 32 bits, and two."""
+    """Empty bytes, a part of an instruction, more than 32 bits, and two instructions."""
     made = ISA.displace(bytes.fromhex(code), TEXT, TEXT + 4096)
     assert isinstance(made, Refused) and "one known instruction" in made.reason
     assert p.parse(bytes.fromhex(code)) is None
@@ -71,7 +74,8 @@ def test_sizes_are_those_of_the_lowest_bits() -> None:
 
 
 def test_sizes_end_where_no_instruction_is() -> None:
-    """With the lowest five bits set it is longer than 32 bits, and what is cut short is none."""
+    """With the lowest five bits set an instruction is longer than 32 bits, and incomplete bytes
+    are none."""
     nop, word = b"\x01\0", b"\x13\0\0\0"
     assert sizes_in(b"\x1f\0").tolist() == []
     for none in (b"\x1f\0", b"\x3f\0", b"\xff\xff"):
@@ -82,8 +86,11 @@ def test_sizes_end_where_no_instruction_is() -> None:
 
 @pytest.mark.parametrize("unit", ["0100 13051500", "0100 0b000000", "0100 13051500 0b000000"])
 def test_decode_of_more_than_one_piece(unit: str) -> None:
-    """Longer than the pieces that decode() hands to the disassembler, whose ends cut some in two:
-    of one that it does not know only there (a vendor's own, 0b) the bits are told."""
+    """The code is longer than the pieces that decode() passes to the disassembler, whose ends cut
+    some instructions in two.
+
+    Only there an instruction that it does not know (a vendor's own, 0b) is shown as its bits.
+    """
     parts = [bytes.fromhex(part) for part in unit.split()]
     texts = {"0100": "c.nop", "13051500": "addi a0, a0, 1", "0b000000": ".insn 4, 0xb"}
     for start in ([], parts[:1]):
@@ -97,7 +104,7 @@ CODE, STACK, ROOM = 0x10000, 0x40000, 0x4000
 
 
 def machine() -> unicorn.Uc:
-    """One that has code and a stack, and nothing below the stack pointer."""
+    """Return a machine with code and a stack, and nothing below the stack pointer."""
     made = unicorn.Uc(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64)
     made.mem_map(CODE - 0x1000, 0x3000)  # as far as branches lead
     made.mem_map(STACK, ROOM)
@@ -105,7 +112,7 @@ def machine() -> unicorn.Uc:
 
 
 def runs(uc: unicorn.Uc, code: bytes, draw: random.Random) -> str:
-    """What becomes of it: "" where it runs to its end or branches, or why it does not."""
+    """Return "" if the code runs to its end or branches, otherwise why it does not."""
     uc.mem_write(CODE, code)
     uc.ctl_flush_tb()
     for number in range(1, 32):
@@ -119,8 +126,10 @@ def runs(uc: unicorn.Uc, code: bytes, draw: random.Random) -> str:
 
 
 def test_what_runs_quietly_can_touch_nothing_but_the_stack() -> None:
-    """Every compressed instruction: with no memory but at the stack pointer and above, what is said
-    to be quiet runs through, and of what does not run nothing is."""
+    """Every compressed instruction, without memory except at the stack pointer and above.
+
+    Instructions that are quiet by kinst run through, and none of those that do not run is quiet.
+    """
     uc, draw = machine(), random.Random(1)
     loud = quiet = 0
     for half in HALVES[::4]:
@@ -134,7 +143,7 @@ def test_what_runs_quietly_can_touch_nothing_but_the_stack() -> None:
         reserved = "exception" in (why := runs(uc, code, draw))
         assert not why or reserved, (code.hex(), why)
         quiet += not reserved
-        # Where it goes, a branch that is not taken.
+        # The destination of a branch that is not taken.
         at = uc.reg_read(riscv_const.UC_RISCV_REG_PC)
         assert reserved or at == goal or parsed.kind == p.BRANCH, code.hex()
     assert loud > 2000 and quiet > 6000, (loud, quiet)
@@ -159,7 +168,7 @@ c.jalr a0; c.ebreak; .insn 4, 0x0000000b; .half 0x9002
 
 @pytest.mark.parametrize(("source", "quiet"), [(QUIET, True), (LOUD, False)])
 def test_what_may_run_with_interrupts_off(source: str, quiet: bool, tmp_path: Path) -> None:
-    """Arithmetic, direct branches, and what lies at the stack pointer or above."""
+    """Arithmetic, direct branches, and memory at the stack pointer or above."""
     for text in source.replace("\n", " ").split(";"):
         kind = ".option rvc" if text.strip().startswith("c.") else ".option norvc"
         code = assembled("riscv64", f"{kind}\n{text}", tmp_path)
@@ -170,7 +179,7 @@ def test_what_may_run_with_interrupts_off(source: str, quiet: bool, tmp_path: Pa
             assert goal == TEXT + (64 if jump else len(code)), text
 
 
-# The upper part of an address, and what adds the lower one to it.
+# The upper part of an address, and instructions that add the lower part to it.
 ADDRESSES = [
     ("auipc a0, 1\naddi a1, a0, -8", TEXT + 4096 - 8),
     ("auipc a0, 1\nc.addi a0, -8", TEXT + 4096 - 8),
@@ -188,7 +197,7 @@ ADDRESSES = [
     ("auipc a0, 1\nxori a0, a0, 4", None),
     ("auipc a0, 1\nc.li a0, 4", None),
     ("c.li a0, 1\nc.addi a0, 4", None),
-    # The nearest that adds to it: what is added later is no part of it.
+    # The nearest that adds to it: later additions are not part of it.
     ("auipc a0, 1\naddi a0, a0, -8\naddi a0, a0, 16", TEXT + 4096 - 8),
     ("auipc a0, 1\nnop\nc.addi a0, -8\naddi a1, a0, 16", TEXT + 4096 - 8),
 ]  # fmt: skip
@@ -210,8 +219,8 @@ def test_addresses_that_may_be_of_jump_tables(
     assert all(table.scale == 1 and table.count == 0 for table in found)
 
 
-# What is read and written by what no compiler puts into a function's middle: (source; of each
-# instruction the registers that nobody needs).
+# Reads and writes of instructions that compilers do not put into a function: (source; for each
+# instruction, its dead registers).
 RARE = [
     ("li t1, 1\nli t2, 1\nsfence.vma t2, t1\nret", [{6, 7}, {7}, set(), {6, 7}]),
     ("li t1, 1\nli a7, 0\necall\nmv a1, t1\nret", [{6, 17}, {17}, set(), {11, 17}, {6, 17}]),
@@ -227,17 +236,17 @@ RARE = [
         "fsd fa0, 0(t1)", "fld fa0, 0(t1)", "beq a0, t1, .+4", "bltu t1, a1, .+4", "sd t1, 0(a0)",
         "sd a0, 0(t1)", "amoadd.d s2, t1, (a1)", "amoadd.d s2, a1, (t1)", "addw a0, a0, t1",
         "addiw s2, t1, 3", "mul a0, t1, a0", "c.sdsp t1, 8(sp)", "jalr x0, 0(t1)")),
-    # What each of them writes.
+    # Registers that each of them writes.
     *((f"{text}\nret", [{6}, {6}]) for text in (
         "ld t1, 0(a0)", "addi t1, a0, 1", "auipc t1, 5", "addiw t1, a0, 1", "lui t1, 9",
         "amoadd.d t1, a2, (a0)", "mul t1, a0, a1", "addw t1, a0, a1", "csrr t1, sscratch",
         "c.li t1, 1", "c.mv t1, a0", "c.lwsp t1, 8(sp)")),
     *((f"{text}\nret", [set(), set()]) for text in (
         "sd a1, 24(a0)", "fld ft6, 0(a0)", "beq a0, a1, .+4", "fence", "csrw sscratch, a0")),
-    # A call that returns to ra may come to any function of C's, which expects no temporary.
+    # A call that returns to ra may reach any C function, which expects no temporary.
     ("li t1, 1\nc.jalr a5\nret", [{6}, {6}, {6}]),
     ("li t1, 1\nc.jalr t1\nret", [{6}, set(), {6}]),
-    # Reserved: all may be read.
+    # Reserved: all registers may be read.
     *((f"li t1, 1\n.half {half:#x}\nret", [{6}, set(), {6}])
       for half in (0x9C79, 0x9C7D, 0x8C40, 0x6201, 0x2001, 0x8002)),
     # Of Zcb, which is newer than this assembler: c.zext.b to c.not, c.mul.
@@ -259,7 +268,7 @@ RARE = [
         0x4865A92F,  # ssamoswap.w s2, t1, (a1)
         0x0E655533,  # czero.eqz a0, a0, t1
     )),
-    # And written, where that is known.
+    # And written, if it is known.
     *((f".word {word:#x}\nret", [{6}, {6}]) for word in (
         0x600 << 20 | 0x54373,  # hlv.b t1, (a0)
         0x81C54373,  # mop.r.0 t1, a0
@@ -276,7 +285,7 @@ RARE = [
     ("li t1, 1\nc.subw a0, a1\nret", [{6}, {6}, {6}]),
     ("li t1, 1\nc.addw a0, a1\nret", [{6}, {6}, {6}]),
     ("li t1, 1\nc.and a0, a1\nret", [{6}, {6}, {6}]),
-    # Nor are others that have a number where those have what they do.
+    # Nor are others that have a number in the register's field.
     *((f"li t1, 1\n{text}\nret", [{6}, {6}, {6}])
       for text in ("c.srli a0, 48", "c.srai a0, 63", "c.andi a0, -16")),
 ]  # fmt: skip
@@ -292,8 +301,7 @@ def test_registers_of_rare_instructions(source: str, spare: list[set[int]], tmp_
 
 
 def test_a_branch_at_the_very_end_is_found(tmp_path: Path) -> None:
-    """Also where the code's length is odd, and where one of the chunks ends that it is looked at
-    in."""
+    """The same if the code's length is odd, and at the end of a chunk of decoding."""
     back = assembled("riscv64", ".option rvc\nc.nop\nc.j .-2", tmp_path)[2:]
     for size in (2, 4, 6, 64, 1 << 20, (1 << 20) + 2, (1 << 20) + 4, 2 << 20):
         code = b"\x01\0" * (size // 2 - 1) + back
