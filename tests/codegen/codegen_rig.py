@@ -1,6 +1,6 @@
 """Runs programs on both machines: natively on the host, and in an emulator as the target.
 
-Both rigs have the same face, so a test can run one program twice and compare bytes.
+Both rigs have the same interface, so a test can run one program twice and compare bytes.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def program(
     variables: tuple[t.Variable, ...] = (),
     aggregations: tuple[AggregationVariable, ...] = (),
 ) -> t.TypedProgram:
-    """Clauses as lists of actions, or as (predicate, actions)."""
+    """Return a program of clauses: lists of actions, or (predicate, actions)."""
     made = []
     for index, clause in enumerate(clauses):
         predicate, actions = clause if isinstance(clause, tuple) else (None, clause)
@@ -118,18 +118,22 @@ class RingRecord:
 
     @property
     def data(self) -> bytes:
-        """What is behind the header."""
+        """Return the data after the header."""
         return self.raw[lay.RECORD_HEADER :]
 
 
 @dataclass
 class Rig:
-    """One program, compiled and laid in memory.  probes: id -> clauses, in D's order."""
+    """One program, compiled and put into memory.
+
+    Args:
+        probes: clauses by probe id, in D's order.
+    """
 
     program: t.TypedProgram
     probes: Mapping[int, tuple[int, ...]]
     error: tuple[int, ...] = ()
-    memory: Mapping[int, bytes] = field(default_factory=dict)  # what loads can reach
+    memory: Mapping[int, bytes] = field(default_factory=dict)  # memory that loads can reach
     arguments: Sequence[tuple[int, int]] = ()  # of every site: (ARGUMENT_*, value)
     scratch: Scratch = field(default_factory=scratch)
     strsize: int = 64
@@ -150,7 +154,7 @@ class Rig:
         self.write(places.temp, dirt)  # working memory may hold anything
         self._write_sites()
 
-    # What the two machines do differently.
+    # Different for the two machines.
 
     paths: ClassVar[Paths | None] = None
     base = 0
@@ -206,7 +210,7 @@ class Rig:
         return int(struct.unpack("<Q", self.read(self.scratch.state_of(slot) + offset, 8))[0])
 
     def records(self, slot: int) -> list[RingRecord]:
-        """Everything that was produced and not yet consumed."""
+        """Return all records that were produced and not yet consumed."""
         head, tail = self.state(lay.STATE_HEAD, slot), self.state(lay.STATE_TAIL, slot)
         ring = self.read(self.scratch.ring_of(slot), self.scratch.ring_size)
         found = []
@@ -226,12 +230,12 @@ class Rig:
         self.write(self.scratch.state_of(slot) + lay.STATE_TAIL, struct.pack("<Q", head))
 
     def fields(self, record: RingRecord, action: int = 0) -> list[bytes]:
-        """The raw fields of one action."""
+        """Return the raw fields of one action."""
         places = self.layout.clauses[record.clause].fields[action]
         return [record.raw[f.offset :][: f.size] for f in places]
 
     def table(self, index: int, slot: int, half: int = 0) -> dict[bytes, tuple[int, ...]]:
-        """Used entries: raw keys (or the entry's number, 8 bytes) -> data words."""
+        """Return used entries: data words by raw keys (or by the entry's number, 8 bytes)."""
         agg = self.layout.aggregations[index]
         area = self.read(self.scratch.agg_of(slot, half) + agg.area, agg.capacity * agg.entry_size)
         found = {}
@@ -250,7 +254,7 @@ def name_of(probe: int) -> ProbeName:
 
 
 def read_memory(memory: Mapping[int, bytes], address: int, size: int) -> bytes | None:
-    """size bytes inside one of the pieces, or None."""
+    """Return `size` bytes inside one of the pieces, or None."""
     for start, data in memory.items():
         if start <= address and address + size <= start + len(data):
             return data[address - start :][:size]
@@ -258,8 +262,12 @@ def read_memory(memory: Mapping[int, bytes], address: int, size: int) -> bytes |
 
 
 class HostRig(Rig):
-    """context: words of the context (CONTEXT_*) in place of the usual ones.  frames: of the
-    kernel's stack, as kinst has found them."""
+    """A program on the host.
+
+    Args:
+        context: words of the context (CONTEXT_*) that replace the usual ones.
+        frames: frames of the kernel's stack, as kinst has found them.
+    """
 
     no_argument = lay.ARGUMENT_HOST
     slot = 2
@@ -401,7 +409,7 @@ class TargetRig(Rig):
         assert after == before, "a register of the interrupted code was changed"
 
     def call(self, address: int, *args: int) -> int:
-        """Call a function in the emulator; rax."""
+        """Call a function in the emulator; return rax."""
         emulator = self.emulator
         emulator.reg_write(x86.UC_X86_REG_GS_BASE, GS_BASE)
         stack = STACK + 0x2FF8

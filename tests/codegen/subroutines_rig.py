@@ -1,4 +1,4 @@
-"""Subroutines run on texts and numbers, on all the machines that there are."""
+"""Runs subroutines on texts and numbers, on all machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.codegen.codegen_rig import REGISTERS, RIGS, Rig
 
 REGS = {r.d_name: r.index for r in REGISTERS}
 STRSIZE = 64
-A, B = 0x10000, 0x20000  # where the arguments S and T are
+A, B = 0x10000, 0x20000  # addresses of the arguments S and T
 
 
 Value = int | bytes
@@ -36,7 +36,7 @@ def compiled(text: str) -> t.TypedProgram:
 
 
 def expression(text: str) -> str:
-    """S and T stand for the strings, I, J and K for the numbers."""
+    """Return an expression in which S and T are the strings, and I, J and K the numbers."""
     names = {
         "S": "stringof((char *)regs[R_0])", "T": "stringof((char *)regs[R_1])",
         "P": "(char *)regs[R_0]", "I": "(int)regs[R_2]", "J": "(int)regs[R_3]",
@@ -52,7 +52,7 @@ def rigs(body: str) -> tuple[Rig, ...]:
 
 
 def run(rig: Rig, s: bytes = b"", u: bytes = b"", *numbers: int) -> list[Value] | tuple[int, int]:
-    """What one firing records; of a fault its kind and value."""
+    """Return what one firing records, or the kind and value of its fault."""
     rig.memory = {A: (s + b"\0").ljust(8192, b"\xee"), B: (u + b"\0").ljust(8192, b"\xee")}
     rig.consume(rig.slot)
     rig.fire(7, {0: A, 1: B} | dict(enumerate(numbers, 2)))

@@ -1,4 +1,4 @@
-"""What is known of a program before its code is made: each fact against the words of its text."""
+"""Facts about a program before its code is made, each against the words of its text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PARTS = {
 
 
 def test_slots_that_are_read(machine: CodeMachine) -> None:
-    """Of every one and of every two of these."""
+    """Each one and each pair of these slots."""
     for texts in (*((one,) for one in PARTS), *itertools.combinations(PARTS, 2)):
         read = analysis.slots_read(clause(" ".join(texts)), machine)
         expected = {SLOT[index] for text in texts for index in PARTS[text]}
@@ -103,8 +103,10 @@ def test_what_is_a_thread_s_own(text: str, own: bool) -> None:
 
 
 def test_what_a_thread_is_told_by() -> None:
-    """Exactly what the code of a thread-local variable asks the kernel for: on the host it is not
-    there unless it was announced (session/host_clauses.py)."""
+    """The needs are exactly those of a thread-local variable's code.
+
+    On the host the thread is missing unless it was announced (session/host_clauses.py).
+    """
     asked = set[str]()
 
     class Noting(dict[str, Access]):

@@ -1,4 +1,4 @@
-"""While LLVM works, a signal's handler runs at once, and what it raises ends the wait."""
+"""While LLVM compiles, a signal's handler runs immediately, and its exception ends the wait."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LINES = 3000  # of assembly, which LLVM optimises for some seconds
 
 
 class ArrivedError(Exception):
-    """What the handler raises."""
+    """The exception that the handler raises."""
 
 
 def slow_assembly() -> str:
-    """A function of many stores and branches that depend on one another."""
+    """Return a function of many stores and branches that depend on one another."""
     lines = ["define i64 @f(i64 %v0, ptr %p) {", "  br label %b0"]
     for n in range(LINES):
         lines += [

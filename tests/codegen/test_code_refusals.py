@@ -1,4 +1,5 @@
-"""Programs that a machine, or the room that options give, cannot run: the error says why."""
+"""Programs that a machine, or the room that options give, cannot run: the error gives the
+reason."""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ def test_aggregations_to_the_last_byte(kind: type[Rig]) -> None:
             made(kind, text, agg_size=size)
         said = re.search(r"-x aggsize=(\d+)", refused.value.hint)
         assert said is not None
-        made(kind, text, agg_size=int(said[1]))  # what the error advises does
+        made(kind, text, agg_size=int(said[1]))  # the error's advice works
     made(kind, "@a[arg1] = quantize(arg0); @b[arg1] = count();", agg_size=2064)
     with pytest.raises(KinstError, match="@a needs entries of 1032 bytes"):
         made(kind, "@a[arg1] = quantize(arg0); @b[arg1] = count();", agg_size=2063)

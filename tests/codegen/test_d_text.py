@@ -1,4 +1,4 @@
-"""D text through the front end and both machines, against what dtrace(1) would record."""
+"""D text through the front end and both machines, against the records of dtrace(1)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def compiled(text: str) -> t.TypedProgram:
 
 
 def values(run: Rig, record: object) -> list[int | bytes]:
-    """All fields of a record: integers by their type, strings up to the NUL."""
+    """Return all fields of a record: integers by their type, strings up to the NUL."""
     found: list[int | bytes] = []
     clause = record.clause  # type: ignore[attr-defined]
     for action, fields in enumerate(run.layout.clauses[clause].fields):
@@ -66,7 +66,7 @@ def values(run: Rig, record: object) -> list[int | bytes]:
         ("execname == \"dd\"", 1),
         ("execname < \"dc\"", 0),
         ("probefunc != \"function_7\"", 0),
-        ("0x7fffffff + 1", 1 << 31),  # as the literal of that value
+        ("0x7fffffff + 1", 1 << 31),  # like the literal of that value
         ("(int)(0x7fffffff + 1)", -(1 << 31)),
         ("*(int *)regs[R_3]", 0x04030201),
         ("*(unsigned short *)(regs[R_3] + 1)", 0x0302),
@@ -86,7 +86,7 @@ def test_expressions(rig: type[Rig], expression: str, expected: int) -> None:
 
 @pytest.mark.parametrize("name", [b"", b"d", b"fourteen chars", b"fifteen letters"])
 def test_the_letters_of_a_built_in_text(name: bytes) -> None:
-    """Also where the text itself is where only the code can read it."""
+    """Letters of a built-in text, also if only the code can read it."""
 
     class Named(HostRig):
         context: ClassVar[dict[int, int]] = {
@@ -242,7 +242,7 @@ def test_what_this_kernel_has_not_is_named() -> None:
 
 
 def test_the_ring_survives_a_random_consumer() -> None:
-    """Records of several sizes, consumed at odd moments: nothing lost but what is counted."""
+    """Records of several sizes, consumed at random moments: only counted records are lost."""
     program = compiled(
         'kinst::f:0 { trace(regs[R_1]); } kinst::f:0 /regs[R_1] & 1/ { printf("%s %d", probefunc,'
         " regs[R_1]); }"

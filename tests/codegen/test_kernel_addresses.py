@@ -1,5 +1,5 @@
-"""Addresses that only the traced kernel knows: of its symbols, and of what belongs to a CPU or to a
-thread; and machines that lack one of them."""
+"""Addresses that only the traced kernel knows: of symbols, of a CPU, of a thread; and machines
+that lack one."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def test_a_machine_that_has_nothing_for_each_cpu(per_cpu: PerCpu | None) -> None
         traced(machine_with(per_cpu=per_cpu, builtins=thread), builtin("curthread"))
 
 
-# By a segment register, and by what an instruction gives; the thread is in a register, too.
+# By a segment register, and by the result of an instruction; the thread is in a register, too.
 BASES = (PerCpu(256), PerCpu(None, f"movabsq $$0x{GS_BASE:x}, $0", f"movabsq $$0x{THREAD:x}, $0"))
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 @pytest.mark.parametrize("per_cpu", BASES)
 def test_data_are_read_as_wide_as_they_are(per_cpu: PerCpu, size: int) -> None:
-    """core/system.py Access: of the CPU itself, at the end of a chain, at an address, of the
+    """core/system.py Access: data of the CPU itself, at the end of a chain, at an address, of the
     thread."""
     places = {
         "pid": Access(0x700, (), size), "tid": Access(0x708, (0x10, 0x18), size),
@@ -105,7 +105,7 @@ def test_data_are_read_as_wide_as_they_are(per_cpu: PerCpu, size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 15, 16])
 def test_no_byte_behind_a_text_is_read(size: int) -> None:
-    """A name that fills its memory, without a NUL, at the end of the last page that there is."""
+    """A name fills its memory, without a NUL, at the end of the last page."""
     name = bytes(range(65, 65 + size))
 
     class Kind(TargetRig):

@@ -1,5 +1,5 @@
-"""Memory that compiling takes, by what the kernel says of this process: a program that is compiled
-and forgotten leaves nothing, however many there are."""
+"""Memory of compiling, as the kernel reports it for this process: a compiled and discarded program
+leaves nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_compiled_program_leaves_nothing() -> None:
             code.ret(code.asm(f"movabsq $${number}, $0", "=r"))
             assert compile_functions([code], machine)["f"]
 
-    compile_some(0, 100)  # caches and the allocator have what they need
+    compile_some(0, 100)  # caches and the allocator have grown by now
     before = resident()
     compile_some(1000, 150)
     assert resident() - before < MOST

@@ -1,5 +1,8 @@
-"""What a firing may write: its own CPU's areas and those that all share (core/layout.py); and that
-nothing depends on what working memory held before.  Many sizes of strings are odd on purpose."""
+"""Memory that a firing may write: its own CPU's areas and shared ones (core/layout.py).
+
+Nothing may depend on the previous contents of working memory.  Many sizes of strings are odd on
+purpose.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ from tests.codegen.subroutines_rig import REGS
 
 both = pytest.mark.parametrize("kind", RIGS)
 STRSIZES = (9, 16, 17, 65, 111, 256)
-AT, HIGH = 0x10000, 0x20000  # where the kernel has the letters, and every byte above 127
+AT, HIGH = 0x10000, 0x20000  # address of the letters, and every byte above 127, in the kernel
 LETTERS = "".join(chr(ord("a") + k % 26) for k in range(400))
 
 
 def compiled(kind: type[Rig], text: str, strsize: int = 64) -> Rig:
-    """Each line is a clause of the one probe."""
+    """Compile clauses of the single probe, one a line."""
     program = compile_text(
         text, "test", environment=Environment(REGS, strsize, subroutines=prototypes())
     )[1]
@@ -36,7 +39,7 @@ def compiled(kind: type[Rig], text: str, strsize: int = 64) -> Rig:
 
 
 def own_areas(run: Rig, slot: int) -> list[tuple[int, int]]:
-    """(first, end) of what a firing on this CPU may write."""
+    """Return (first, end) of areas that a firing on this CPU may write."""
     places, layout = run.scratch, run.layout
     working, tables = places.temp + slot * places.temp_size, places.agg_of(slot, 0)
     return sorted([
@@ -50,7 +53,7 @@ def own_areas(run: Rig, slot: int) -> list[tuple[int, int]]:
 
 
 def fire(run: Rig, rng: random.Random, cpu: int = 0) -> None:
-    """One firing, with random bytes in working memory and in the areas of other CPUs."""
+    """Fire once, with random bytes in working memory and in the areas of other CPUs."""
     slot = run.slot if isinstance(run, HostRig) else cpu
     places, own = run.scratch, own_areas(run, slot)
     run.write(places.temp + slot * places.temp_size, rng.randbytes(places.temp_size))
@@ -68,7 +71,7 @@ def fire(run: Rig, rng: random.Random, cpu: int = 0) -> None:
 
 
 def recorded(run: Rig, slot: int) -> list[tuple[int, list[int | bytes]]]:
-    """The clause and the values of each record."""
+    """Return the clause and the values of each record."""
     found = []
     for record in run.records(slot):
         values: list[int | bytes] = []
@@ -93,7 +96,7 @@ def cut(text: str) -> Model:
 DECLARED = (
     "struct t { long l[3]; }; this string never, none[3]; this int few[3]; this struct t held;"
 )
-# A clause, and what it records with strings of so many bytes.
+# A clause, and its record with strings of so many bytes.
 CLAUSES: tuple[tuple[str, Model], ...] = (
     (f'trace("{LETTERS}");', cut(LETTERS)),
     (f'this->s = "{LETTERS}"; trace(this->s);', cut(LETTERS)),
@@ -148,7 +151,8 @@ def test_own_memory_alone_is_written(kind: type[Rig], strsize: int) -> None:
 
 
 def with_room(text: str, size: int) -> Rig | None:
-    """A program whose actions have so many bytes for their strings; None if they need more."""
+    """Return a program whose actions have so many bytes for their strings; None if they need
+    more."""
     places = scratch(temp_size=lay.ARENA + 64 + 64 + size)
     try:
         program = compile_text(
@@ -197,8 +201,10 @@ KEYS = (
 @both
 @pytest.mark.parametrize("keys", KEYS)
 def test_gaps_between_keys_are_no_part_of_them(kind: type[Rig], keys: str) -> None:
-    """Equal keys are equal whatever lay where they are put together, and what lies behind them
-    stays as it is."""
+    """Equal keys are equal whatever the memory held in which they are put together.
+
+    Memory after them is not written.
+    """
     rng = random.Random(1)
     run = compiled(
         kind,
@@ -210,7 +216,7 @@ def test_gaps_between_keys_are_no_part_of_them(kind: type[Rig], keys: str) -> No
         fire(run, rng)
         assert recorded(run, run.slot) == [(0, [count, count, LETTERS[:63].encode()])]
     assert list(run.table(0, run.slot).values()) == [(12,)]
-    # Where no variable's key has been put together there before.
+    # Memory in which no variable's key has been put together before.
     alone = compiled(kind, f"kinst::f:0 {{ @[{keys}] = sum(3); }}")
     for _ in range(4):
         fire(alone, rng)
@@ -230,7 +236,7 @@ def test_gaps_between_keys_are_no_part_of_them(kind: type[Rig], keys: str) -> No
 )
 @pytest.mark.parametrize("used", ["@[KEYS] = sum(3);", "a[KEYS]++;", "self->a[KEYS]++;"])
 def test_nothing_is_stored_behind_the_longest_key(kind: type[Rig], keys: str, used: str) -> None:
-    """There is what a clause keeps."""
+    """Memory after the longest key belongs to the clause."""
     rng = random.Random(2)
     update = used.replace("KEYS", keys.replace("N", "regs[R_2]"))
     run = compiled(
@@ -243,7 +249,7 @@ def test_nothing_is_stored_behind_the_longest_key(kind: type[Rig], keys: str, us
 @both
 @pytest.mark.parametrize("words", [1, 2, 8])
 def test_the_end_of_a_ring_is_its_own(kind: type[Rig], words: int) -> None:
-    """Also where what is left of it has no room for more than a pad of eight bytes."""
+    """The same if the rest of the ring has room only for a pad of eight bytes."""
     rng = random.Random(words)
     run = compiled(kind, f"kinst::f:0 {{ {'trace(regs[R_1]);' * words} }}")
     size = lay.RECORD_HEADER + 8 * words
@@ -257,7 +263,7 @@ def test_the_end_of_a_ring_is_its_own(kind: type[Rig], words: int) -> None:
 
 
 def test_who_ends_the_trace_on_a_cpu_leaves_the_others_to_find_out() -> None:
-    """kinst alone writes to their pages (STATE_CLOSED)."""
+    """Only kinst writes to the pages of other CPUs (STATE_CLOSED)."""
     for cpu in (0, 1):
         run = compiled(TargetRig, "kinst::f:0 { exit(3); }")
         fire(run, random.Random(1), cpu)

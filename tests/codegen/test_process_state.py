@@ -1,5 +1,7 @@
-"""Stacks, registers and arguments of processes: memory is drawn at random, and walked here by what
-the documentation says of each chain."""
+"""Stacks, registers and arguments of processes.
+
+Memory is drawn at random, and walked here by the documentation of each chain.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def words(*numbers: int) -> bytes:
 
 @dataclass
 class World:
-    """A process.  None, where there is nothing readable."""
+    """A process.  None stands for unreadable memory."""
 
     mm: int = MM
     arguments: bytes = b"prog\0-x\0\0"
@@ -136,7 +138,7 @@ def fired(body: str, kind: type[Rig] = ProcessRig, **more: Any) -> Rig:
 
 
 def value(rig: Rig) -> int | tuple[int, int]:
-    """What was traced, or the kind and the value of the fault."""
+    """Return the traced value, or the kind and the value of the fault."""
     (record,) = rig.records(rig.slot)
     numbers = [int.from_bytes(rig.fields(record, k)[0], "little") for k in range(1 + record.clause)]
     return (numbers[0], numbers[1]) if record.clause else numbers[0]
@@ -149,8 +151,12 @@ def raw(rig: Rig) -> bytes:
 
 
 def walked(world: World, most: int) -> list[int]:
-    """By the definition: each frame has the caller's at -16 and the return address at -8; the chain
-    ends at 0, at what is not aligned or cannot be read, and at what is not above the one before."""
+    """Walk frames by the definition.
+
+    Each frame has the caller's frame at -16 and the return address at -8.  The chain ends at 0, at
+    an address that is not aligned or cannot be read, and at one that is not above the previous
+    one.
+    """
     if not world.mm or not world.saved or not world.pc:
         return []
     found, here = [world.pc], world.frame
@@ -220,7 +226,7 @@ def test_stacks_of_threads(stacks: ProcessRig) -> None:
 
 
 def test_return_addresses_are_kept_whole_where_no_bits_are_masked() -> None:
-    """Whatever a process has put there."""
+    """Any value that a process has put there."""
 
     class Unmasked(ProcessRig):
         def target_machine(self) -> CodeMachine:
@@ -254,7 +260,8 @@ def test_a_deep_stack_is_counted_to_its_limit() -> None:
 
 
 def test_two_frames_have_room_for_two() -> None:
-    """Behind it is what the clause allocates, when there is no more memory for strings."""
+    """After the two frames is memory that the clause allocates when strings have no more
+    memory."""
     places = range(0x1000, 0x1000 + 9 * 16, 16)
     world = World(frame=0x1000, stack={at - 16: words(at + 16, 0x400000 + at) for at in places})
     text = "this->p = (long *)alloca(8); *this->p = -1; trace(ucaller); trace(*this->p);"
@@ -342,7 +349,7 @@ def test_what_the_unwinder_is_not_told_is_zero(size: int) -> None:
     given: list[bytes] = []
     fired("stack(3);", Sized)
     assert given == [words(0, 0x4444).ljust(size, b"\0")]
-    # Behind it, where the working memory has no more room, allocations begin.
+    # After it, if working memory has no more room, allocations begin.
     kept = "this->p = (long *)alloca(8); *this->p = -1; stack(3); trace(*this->p);"
     for room in range(0, 256, 8):
         try:
@@ -368,7 +375,8 @@ def test_an_instruction_is_unwound_from_where_it_is(samples: bool) -> None:
 
 
 def test_a_sample_is_unwound_from_where_its_cpu_was() -> None:
-    """The site has no address; behind the frame's registers is the place, or 0 in user mode."""
+    """The site has no address; after the frame's registers is the program counter, or 0 in user
+    mode."""
 
     class Sampled(ProcessRig):
         def target_machine(self) -> CodeMachine:
@@ -400,7 +408,7 @@ def test_without_what_the_kernel_must_offer() -> None:
 
 
 class StoppedRig(HostRig):
-    """A clause that runs here while a process of the traced kernel stands at a stop."""
+    """A clause that runs on the host while a process of the traced kernel is at a stop."""
 
     def host_machine(self) -> CodeMachine:
         mm = Access(CURRENT_AT, (MM_OFFSET,), 8)
@@ -409,7 +417,7 @@ class StoppedRig(HostRig):
 
 
 class BegunRig(StoppedRig):
-    """BEGIN: there is no thread, and what can be read where its structure would be is none."""
+    """BEGIN: there is no thread, and readable memory at its structure's address is not one."""
 
     context: ClassVar[dict[int, int]] = {lay.CONTEXT_CURTHREAD: 0}
 
@@ -449,7 +457,7 @@ def test_a_process_that_stands_at_a_stop() -> None:
 
 
 def test_the_host_has_found_the_frames_before() -> None:
-    """As many as any stack() asks for, zeros behind."""
+    """Frames are as many as any stack() asks for, followed by zeros."""
 
     class Walked(HostRig):
         frames = (0xFFFF_FFFF_8100_0001, 0xFFFF_FFFF_8200_0002, 3, 0, 0)
@@ -460,7 +468,7 @@ def test_the_host_has_found_the_frames_before() -> None:
 
 
 def test_places_in_programs_and_in_the_kernel() -> None:
-    """An address of a process is told with what tells the process (USER_WORDS words)."""
+    """An address of a process has words that identify the process (USER_WORDS)."""
     process = raw(fired("ustack(1);"))[: 8 * USER_WORDS]
     for name in ("usym", "ufunc", "umod", "uaddr"):
         assert raw(fired(f"{name}(0xFEDCBA9876543210);")) == process + words(0xFEDCBA9876543210)

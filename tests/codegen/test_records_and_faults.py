@@ -110,7 +110,7 @@ def test_ring_wraps_pads_and_counts_drops(rig: type[Rig]) -> None:
 @both
 @pytest.mark.parametrize("seed", range(4))
 def test_ring_against_a_model(rig: type[Rig], seed: int) -> None:
-    """Records of 32 to 96 bytes, a consumer that takes some now and then."""
+    """Records of 32 to 96 bytes, and a consumer that takes some now and then."""
     sizes = {p: 24 + 8 * p for p in range(1, 10)}
     run = rig(program(*([trace(reg(1))] * p for p in sizes)), {p: (p - 1,) for p in sizes})
     choose = random.Random(seed)
@@ -182,8 +182,8 @@ def test_fault_in_predicate_second_clause_and_in_error_itself(rig: type[Rig]) ->
 @both
 @pytest.mark.parametrize("timed", [True, False])
 def test_the_last_faults_are_noted(rig: type[Rig], timed: bool) -> None:
-    """As core/layout.py says (STATE_FAULTS); without a time where the kernel's clock is unknown,
-    where there are no records."""
+    """Faults are noted as core/layout.py says (STATE_FAULTS); without a time if the kernel's clock
+    is unknown, and then there are no records."""
 
     class Untimed(TargetRig):
         def target_machine(self) -> CodeMachine:
@@ -213,7 +213,8 @@ def test_the_last_faults_are_noted(rig: type[Rig], timed: bool) -> None:
 
 
 def test_a_firing_and_what_is_told_of_its_faults_have_one_time() -> None:
-    """However often a clause asks, and with a clock that goes on whenever it is read."""
+    """The time is the same however often a clause asks, even if the clock advances at each
+    read."""
     now = trace(builtin("timestamp"))
     run = Counting(program([now], [now, trace(load(BAD))], [now], [now]), {1: (0, 1, 2)}, (3,))
     seen = []
@@ -271,7 +272,7 @@ def test_builtins(rig: type[Rig]) -> None:
 
 
 def test_the_host_is_told_what_it_runs_for() -> None:
-    """Each word of the context (core/layout.py) is one variable's, and no other's."""
+    """Each word of the context (core/layout.py) belongs to one variable, and to no other."""
     names = ("cpu", "pid", "tid", "ppid", "uid", "gid", "curthread", "timestamp", "vtimestamp",
              "walltimestamp", "caller")  # fmt: skip
     places = (lay.CONTEXT_CPU, lay.CONTEXT_PID, lay.CONTEXT_TID, lay.CONTEXT_PPID,
@@ -310,7 +311,7 @@ def test_user_mode_is_where_a_sample_has_no_place_in_the_kernel(
 
 
 def test_arguments_on_each_machine() -> None:
-    """Without any in the descriptor: the host's context has them, in the target there are none."""
+    """Without arguments in the descriptor the host's are in its context, the target has none."""
     actions = [trace(builtin("arg0")), trace(builtin("arg9"))]
     host, target = HostRig(program(actions), {1: (0,)}), TargetRig(program(actions), {1: (0,)})
     for run in (host, target):
@@ -342,7 +343,7 @@ def test_arguments_are_where_the_descriptor_says(rig: type[Rig]) -> None:
     run.fire(1, {by_slot[4]: 44, by_slot[5]: stack + 8, by_slot[SP_SLOT]: stack})
     got = [(r.clause, u64(r.data)) for r in run.records(run.slot)]
     assert got == [(0, 44), (1, (1 << 64) - 5), (2, 9), (5, 9), (6, 7)]
-    # What is not there is an error, and the clauses after it still run.
+    # A missing value is an error, and the clauses after it still run.
     assert run.state(lay.STATE_ERRORS, run.slot) == 3
     assert run.state(lay.STATE_FAULT + 16, run.slot) == lay.FAULT_BADADDR
 
@@ -368,8 +369,11 @@ def test_caller_follows_the_site() -> None:
 
 @pytest.mark.parametrize("place", [0xFFFF_8000_1234_5678, 0xFFFF_FFFF_8123_4568, 0x12_3456_7890, 0])
 def test_a_signed_return_address_is_told_without_its_signature(place: int) -> None:
-    """Arm's pointer authentication replaces bits that are all like bit 55 (XPACI): with addresses
-    of 48 bits, 48 to 54 and the topmost eight.  Only the kernel's are looked for."""
+    """Arm's pointer authentication replaces bits that are all like bit 55 (XPACI).
+
+    With addresses of 48 bits, these are 48 to 54 and the topmost eight.  Only the kernel's
+    addresses are looked for.
+    """
     bits = 0xFF7F_0000_0000_0000
 
     class Signing(TargetRig):

@@ -1,4 +1,4 @@
-"""Clauses compile to plain riscv64 code: nothing but instructions, nothing left to relocate."""
+"""Clauses compile to plain riscv64 code: only instructions, and nothing to relocate."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.codegen.codegen_rig import (
     trace,
 )
 
-PC_AT = 0x80  # in the saved registers, as the rig's machine has it
+PC_AT = 0x80  # offset in the saved registers of the rig's machine
 FIRST, LAST = REGISTERS[0], REGISTERS[3]
 
 
@@ -26,7 +26,8 @@ class Sampled(TargetRig):
     saved_registers: ClassVar[tuple[tuple[str, int], ...]] = ((FIRST.d_name, 8), (LAST.d_name, 24))
 
     def sample(self, place: int) -> list[int]:
-        """What the one record of a sample has, when the CPU was there."""
+        """Return the values in the single record of a sample, taken with the CPU at this
+        address."""
         saved = bytearray(0x100)
         for offset, value in ((8, 0x1111), (24, 0x3333), (PC_AT, place)):
             saved[offset : offset + 8] = struct.pack("<Q", value)

@@ -1,5 +1,7 @@
-"""Records that a trampoline writes itself, in an emulator: interrupted at each of their
-instructions by handlers that write records, too, by either way."""
+"""Records that a trampoline writes itself, in an emulator.
+
+They are interrupted at each instruction by handlers that write records too, in either way.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ IDS = {name: getattr(x86, f"UC_X86_REG_{name.upper()}") for name in NAMES}
 RDTSC = b"\x0f\x31"
 # Of a processor of 2.5 GHz, as Linux has it.
 GHZ = Clock(10**12, 7 * 10**12, 0x666666, 24, 0).from_zero()
-MHZ = Clock(10**6, 0, 0x1400000, 24, 0)  # 1.25 ns for each cycle, which no fraction of 64 bits says
+MHZ = Clock(10**6, 0, 0x1400000, 24, 0)  # 1.25 ns for each cycle: no fraction of 64 bits
 RECORDED = ("rdx", "r11", "rdi")  # two that the code changes, one that it leaves
 SITE = Site(Function("vmlinux", "f", TEXT, 64), 0, b"\x48\x11\xc3")  # adc rbx, rax
 
@@ -60,12 +62,12 @@ def index_of(name: str) -> int:
 
 
 class Inline(TargetRig):
-    """One site, and the entry that it calls where it cannot write."""
+    """One site, and the entry that it calls if it cannot write."""
 
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
 
     def __init__(self, settled: int | None = None, clock: Clock = CLOCK, number: int = 0) -> None:
-        """number: the CPU's."""
+        """Create the site; `number` is the CPU's."""
         self.settled, self.clock, self.number = settled, clock, number
         self.cycles = list[int]()  # that the inline code has read
         values = [reg(index_of(name)) for name in RECORDED]
@@ -102,8 +104,12 @@ class Inline(TargetRig):
         )  # fmt: skip
 
     def hit(self, rng: random.Random, interrupts: dict[int, Any] | None = None, sp: int = 0) -> int:
-        """Run the site in some state; how many instructions that took.  interrupts: by number of
-        the instruction before which they come, what they are interrupted by themselves."""
+        """Run the site in some state; return how many instructions that took.
+
+        Args:
+            interrupts: by number of the instruction before which they come, with their own
+                interrupts.
+        """
         emulator, sp = self.emulator, sp or STACK + 0x2000
         state = {name: rng.getrandbits(64) for name in NAMES}
         flags = 0x2 | rng.getrandbits(12) & 0x8D5
@@ -136,18 +142,18 @@ class Inline(TargetRig):
         return steps
 
     def clean(self) -> None:
-        """Nothing to be read; what is there in the ring is no record."""
+        """Empty the ring, and check that nothing in it is taken for a record."""
         self.consume(self.number)
         self.written.clear()
         self.write(self.scratch.ring_of(self.number), b"\xa5" * self.scratch.ring_size)
 
     def written_so_far(self, count: int) -> None:
-        """All that was written, in bytes, was read."""
+        """Check that all written bytes were read."""
         for word in (lay.STATE_HEAD, lay.STATE_RESERVED, lay.STATE_TAIL):
             self.write(self.scratch.state_of(self.number) + word, struct.pack("<Q", count))
 
     def shown(self) -> tuple[Counter[tuple[int, ...]], list[int]]:
-        """What a reader finds now, whole records of hits; and their times."""
+        """Return the whole records of hits that a reader finds now, and their times."""
         found, times = Counter[tuple[int, ...]](), []
         for record in self.records(self.number):
             assert (record.clause, record.probe, record.cpu) == (1, 1, self.number)
@@ -162,7 +168,7 @@ class Inline(TargetRig):
         return found, times
 
     def check(self) -> list[int]:
-        """Every hit left its record, whole; the times in their order."""
+        """Check that every hit left a whole record, with times in order."""
         head, reserved = (
             self.state(place, self.number) for place in (lay.STATE_HEAD, lay.STATE_RESERVED)
         )
@@ -236,7 +242,7 @@ def test_interrupted_before_each_instruction(cpu: Inline) -> None:
 
 
 def test_interrupted_again_and_again(cpu: Inline) -> None:
-    """Handlers are interrupted, too; some of all hits go the long way, where the ring wraps."""
+    """Handlers are interrupted, too; some hits take the long way, where the ring wraps."""
     rng = random.Random(3)
     steps = cpu.hit(rng)
     long = 0
@@ -284,8 +290,10 @@ def test_a_full_ring_drops_and_counts() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_whether_it_is_within_a_clause_is_all_that_is_asked(number: int) -> None:
-    """Of words that say so: the lowest bit of the one, and whether the other is 0; whatever the
-    site's registers have."""
+    """Of the words that tell it, the lowest bit of one counts, and whether the other is 0.
+
+    The values of the site's registers do not matter.
+    """
     cpu, rng = Inline(number=number), random.Random(9)
     state = cpu.scratch.state_of(number)
     for _ in range(20):
@@ -302,7 +310,7 @@ def test_whether_it_is_within_a_clause_is_all_that_is_asked(number: int) -> None
 
 
 def test_a_record_that_just_fits_at_the_rings_end() -> None:
-    """With less room there it goes the long way, which fills it up."""
+    """A record with less room takes the long way, which fills the ring."""
     cpu, rng = Inline(), random.Random(10)
     cpu.hit(rng)
     size = cpu.state(lay.STATE_HEAD, 0)
@@ -315,7 +323,7 @@ def test_a_record_that_just_fits_at_the_rings_end() -> None:
 
 
 def test_no_more_is_reserved_than_the_ring_has() -> None:
-    """Also where the room that is left begins anew at the ring's start."""
+    """The same if the room continues at the ring's start."""
     cpu, rng = Inline(), random.Random(11)
     cpu.hit(rng)
     size, room = cpu.state(lay.STATE_HEAD, 0), cpu.scratch.ring_size
@@ -333,7 +341,7 @@ def test_no_more_is_reserved_than_the_ring_has() -> None:
 
 
 def test_a_clock_from_zero_takes_less_to_tell() -> None:
-    """There is no time to be added: the reason for Clock.from_zero()."""
+    """There is no time to add: the reason for Clock.from_zero()."""
     rng, later = random.Random(12), replace(GHZ, base_ns=1)
     assert Inline(clock=GHZ).hit(rng) < Inline(clock=later).hit(rng)
 
@@ -344,8 +352,8 @@ def inline_machine() -> CodeMachine:
 
 
 def shapes(text: str, machine: CodeMachine) -> int:
-    """Of how many probes a trampoline can write the record: one that runs each clause alone, and
-    one that runs all of them."""
+    """Return how many probes' records a trampoline can write: if each clause runs alone, and if
+    all run."""
     known = {register.d_name: register.index for register in ISA.registers}
     found = compile_text(text, "test", environment=Environment(known))[1]
     alone = [((k,), ()) for k in range(len(found.clauses))]
@@ -361,7 +369,7 @@ def shapes(text: str, machine: CodeMachine) -> int:
         ('{ printf("%d %d", cpu, regs[R_RDX]); trace(5); }', 1),
         ("/regs[R_RAX] == 5/ { trace(1); }", 1),
         ("/pid == 5 && !(regs[R_RAX] + 1)/ { trace(1); }", 1),
-        ("/cpu == 0/ { trace(1); }", 0),  # asked where it could be another one than is recorded
+        ("/cpu == 0/ { trace(1); }", 0),  # tested where it could differ from the recorded value
         ("/regs[R_RAX] + cpu > 3/ { trace(cpu); }", 0),
         ("{ trace(1); @ = count(); }", 0),
         ("{ x = 1; }", 0),
@@ -390,7 +398,7 @@ def test_what_is_written_without_a_call(
 def test_a_word_that_is_asked_is_within_reach(
     settled: int | None, told: int | None, inline_machine: CodeMachine
 ) -> None:
-    """Of an address that is extended from 32 bits; where it is not, the thread is always kept."""
+    """An address is extended from 32 bits; if it is not in reach, the thread is always saved."""
     made = compile_text("kinst::f:0 { trace(1); }", "test")[1]
     machine = replace(inline_machine, preemption=settled)
     found = record_shapes(made, lay_out_program(made, [], 64, 4096), [((0,), ())], machine, ISA)
@@ -398,8 +406,10 @@ def test_a_word_that_is_asked_is_within_reach(
 
 
 def test_machines_where_records_need_a_call(inline_machine: CodeMachine) -> None:
-    """The CPU's number and the count of interrupts are words at fixed places of a CPU's data, the
-    rest is within the reach of 32 bits, and there is a clock."""
+    """The CPU's number and the count of interrupts are words at fixed offsets of a CPU's data.
+
+    The rest is within the reach of 32 bits, and there is a clock.
+    """
     text = "kinst::f:0 { trace(cpu); }"
     builtins = dict(inline_machine.builtins)
     assert shapes(text, inline_machine) == 1

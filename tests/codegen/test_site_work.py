@@ -1,4 +1,4 @@
-"""What a site does in place of a call: counts and guards, against what each clause says."""
+"""Work that a site does in place of a call: counts and guards, against each clause's meaning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.codegen.test_site_records import ISA, Inline
 
 COUNTERS = 0x4000
 KNOWN = {register.d_name: register.index for register in ISA.registers}
-# A clause's predicate, and the (aggregation, keys) that it counts; None where a site cannot.
+# A clause's predicate, and the (aggregation, keys) that it counts; None if a site cannot.
 Counts = list[tuple[str, tuple[Any, ...]]] | None
 BODIES: tuple[tuple[str, Counts], ...] = (
     ("@a = count();", [("a", ())]),
@@ -55,7 +55,7 @@ def laid_out(program: typed.TypedProgram, probes: dict[int, tuple[int, ...]]) ->
 
 
 def alone(predicates: list[str], machine: CodeMachine) -> Snippet | None:
-    """The guard of these predicates, in a program of their own."""
+    """Return the guard of these predicates, in a program of their own."""
     clauses = parsed(" ".join(f"f:::1 {one} {{ trace(1); }}" for one in predicates)).clauses
     conditions = [clause.predicate for clause in clauses if clause.predicate is not None]
     made = guard_code(conditions, ARGUMENTS, machine, ISA, "guard")
@@ -94,7 +94,7 @@ def test_counts_of_random_programs(machine: CodeMachine) -> None:
                 guard = alone([predicate], machine) if predicate else None
                 expected.append((COUNTERS + table.counters + 8 * entry, guard))
         assert [(at, body.guard) for body in found for at in body.offsets] == expected
-        # What is counted without a condition is counted together.
+        # Counts without a condition are made together.
         bare = [body.guard is None for body in found]
         assert (True, True) not in itertools.pairwise(bare)
         merged += len(found) < len(drawn)
@@ -104,7 +104,8 @@ def test_counts_of_random_programs(machine: CodeMachine) -> None:
 
 @pytest.mark.parametrize("several", [1, 2, 3])
 def test_guards(machine: CodeMachine, several: int) -> None:
-    """Of each clause that has a pure predicate, and of all of a probe's where each has one."""
+    """Guards of each clause that has a pure predicate, and of all clauses of a probe if each has
+    one."""
     rng = random.Random(several)
     for _ in range(12):
         drawn = [rng.choice(PREDICATES) for _ in range(several)]
@@ -149,7 +150,7 @@ def test_keys_whose_counter_is_found_at_the_site(
 
 
 def test_probes_that_count_the_same() -> None:
-    """Probes of the same clauses have equal keys just where they count in the same entries."""
+    """Probes of the same clauses have equal keys if and only if they count in the same entries."""
     program = parsed(
         "f:::1 { @a[probefunc] = count(); } f:::1 { @b = count(); }"
         "f:::1 { @c[probename] = count(); @d[1] = count(); } f:::1 { trace(1); }"

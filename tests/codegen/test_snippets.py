@@ -1,7 +1,8 @@
 """Work in trampolines that needs no frame, in an emulator, on three instruction sets.
 
-Random predicates are compiled from D text; what they should say is worked out here, in Python,
-from the registers.  The displaced instruction reads the flags and must find every register.
+Random predicates are compiled from D text; their expected values are computed here, in Python,
+from the registers.  The displaced instruction reads the flags and must find every register
+unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ CALLEE = SCRATCH + 8 * PAGE
 PID, UID, NAME, CRED = 0x120, 0x18, 0x508, 0x400  # offsets in the thread, and in its credentials
 MASK = (1 << 64) - 1
 DEAD = 512  # bytes below the stack pointer
-_UNICORN: Any = unicorn  # it comes without types
+_UNICORN: Any = unicorn  # it has no types
 
 SITES = {
     "amd64": ("adc r10, r11", "add r10, r11", "nop", "mov rax, [rsp]"),
@@ -95,7 +96,11 @@ def code_machine(isa: Isa) -> CodeMachine:
 
 @dataclass(frozen=True)
 class State:
-    """registers: by the emulator's names.  What the thread is."""
+    """State before a hit.
+
+    Attributes:
+        registers: by the emulator's names.
+    """
 
     registers: dict[str, int]
     pid: int
@@ -133,7 +138,7 @@ class Emulated:
         self.uc.ctl_remove_cache(at, at + len(data))
 
     def run(self, state: State, start: int, end: int) -> tuple[dict[str, int], bytes, bytes]:
-        """Registers, memory and the living stack, when control has come to `end`."""
+        """Return registers, memory and the live stack when control has come to `end`."""
         stack = random.Random(state.pid).randbytes(PAGE)
         self.uc.mem_write(STACK, stack)
         self.uc.mem_write(DATA, bytes(4 * PAGE))
@@ -144,7 +149,7 @@ class Emulated:
         self.uc.mem_write(THREAD + PID, state.pid.to_bytes(4, "little"))
         self.uc.mem_write(THREAD + CRED, (THREAD + 0x600).to_bytes(8, "little"))
         self.uc.mem_write(THREAD + 0x600 + UID, state.uid.to_bytes(4, "little"))
-        # Behind its end lies what is left of longer ones.
+        # After its end is the rest of longer names.
         self.uc.mem_write(THREAD + NAME, (state.name + b"\0").ljust(16, b"#"))
         if self.isa.name == "riscv64":
             self.uc.reg_write(riscv_const.UC_RISCV_REG_PRIV, 1)
@@ -184,7 +189,7 @@ def signed(value: int, bits: int) -> int:
 
 
 def predicate(rng: random.Random, registers: Sequence[str], depth: int = 2) -> tuple[str, Truth]:
-    """A D predicate, and what decides it."""
+    """A D predicate, with a function that computes its value."""
     if depth and rng.random() < 0.7:
         (a, left), (b, right) = (predicate(rng, registers, depth - 1) for _ in range(2))
         match rng.randrange(5):
@@ -255,12 +260,12 @@ def predicate(rng: random.Random, registers: Sequence[str], depth: int = 2) -> t
 
 
 def one_of(truths: Sequence[Truth]) -> Truth:
-    """What decides whether one of several clauses runs."""
+    """Return a function that decides whether one of several clauses runs."""
     return lambda read, state: any(truth(read, state) for truth in truths)
 
 
 def guard(text: str, isa: Isa, arguments: Sequence[Argument] = ()) -> PureCode | None:
-    """A guard of the predicates of a program's clauses."""
+    """Return a guard of the predicates of a program's clauses."""
     known = {register.d_name: register.index for register in isa.registers}
     _, program = compile_text(text, "test", environment=Environment(known))
     conditions = [clause.predicate for clause in program.clauses if clause.predicate is not None]
@@ -280,7 +285,7 @@ def compiled(made: PureCode | None, isa: Isa) -> Snippet:
 
 
 def readable(isa: Isa) -> tuple[list[str], dict[str, str]]:
-    """D names of registers that a snippet may read, and the emulator's names of them."""
+    """Return D names of registers that a snippet may read, and the emulator's names of them."""
     names = {}
     for register in isa.registers:
         if register.slot in isa.snippets.names and register.d_name != "R_FP":
@@ -290,20 +295,20 @@ def readable(isa: Isa) -> tuple[list[str], dict[str, str]]:
 
 
 SLOTS = 64
-TABLE = COUNTERS + 0x800  # of words; keys 1 and 2 have theirs
+TABLE = COUNTERS + 0x800  # of words; keys 1 and 2 have their own
 
 
 KEYED = 0x100  # from COUNTERS: the first counter of a slot
 
 
 def slot_of(key: int) -> tuple[int, int]:
-    """A key's slot and its word, as helpers/key_slots.py describes them."""
+    """Return a key's slot and its word, as helpers/key_slots.py describes them."""
     word = key + 0x1234_5679 & MASK
     return ((word & 0xFFFF_FFFF) * 0x9E37_79B1 & 0xFFFF_FFFF) >> 26, word
 
 
 def index_snippet(isa: Isa, d_name: str) -> Snippet:
-    """The counter of a register's value, as a keyed count finds it."""
+    """Return code that finds the counter of a register's value, as a keyed count does."""
     known = {register.d_name: register.index for register in isa.registers}
     text = f"f:::1 {{ @[regs[{d_name}]] = count(); }}"
     _, program = compile_text(text, "test", environment=Environment(known))
@@ -372,10 +377,11 @@ def test_the_site_notices_nothing_and_the_work_is_right(isa: Isa, tmp_path: Path
 
 
 def check(bodies: Sequence[Body], holds: list[bool], data: bytes, keys: list[int]) -> None:
-    """The counters are right, and each call was made where it had to be.
+    """Check that the counters are right, and each necessary call was made.
 
-    A call with a guard may be made without need: what is called asks again.  A call that is the
-    way out of an IndexedBody may be made where its counter could have been found."""
+    A call with a guard may be made without need: the called code asks again.  The call of an
+    IndexedBody may be made although its counter could have been found.
+    """
 
     def word(at: int) -> int:
         return int.from_bytes(data[at - DATA : at - DATA + 8], "little")
@@ -418,11 +424,11 @@ def test_a_free_slot_is_no_keys(isa: Isa, tmp_path: Path) -> None:
     [
         ("pid == 1", True),
         ("execname == \"sixteen letters!\"", False),  # longer than any name
-        ("execname < \"b\"", False),  # only whether names are the same
+        ("execname < \"b\"", False),  # only whether names are equal
         ("!(execname >= \"b\") && pid", False),
         ("ppid == 1", False),  # another thread's memory
         ("1 / pid", False),  # may fault
-        ("0 == *(int *)arg0", False),  # may fault, for all that is known here
+        ("0 == *(int *)arg0", False),  # may fault, as far as is known here
         ("stackdepth > 5", False),
         ("timestamp > 5", False),
         ("(timestamp, 5)", False),
@@ -434,7 +440,7 @@ def test_a_free_slot_is_no_keys(isa: Isa, tmp_path: Path) -> None:
                                                           "==", "!=", "<", "<=", ">", ">=")),
         ("arg0 == 5 && arg2 == 1", True),
         ("arg1 == 5", False),  # on the stack
-        ("arg3 == 5", False),  # not known
+        ("arg3 == 5", False),  # unknown
         ("probefunc == \"f\"", False),
     ],
 )  # fmt: skip
@@ -450,7 +456,7 @@ def test_what_is_pure(isa: Isa, predicate: str, pure: bool) -> None:
 
 
 def test_no_clause_may_be_left_out(isa: Isa) -> None:
-    """The guard of two clauses holds where one does."""
+    """The guard of two clauses is true if one of them is."""
     made = guard("f:::1 /pid == 1/ { trace(1); } f:::1 /pid == 2/ { trace(2); }", isa)
     assert made is not None and compiled(made, isa).writes
 
@@ -491,7 +497,7 @@ TOUCHED = [
     ("amd64", "add ecx, r8d", "rcx r8", "", True),
     ("amd64", "cmp rdi, rsi\nsetb cl", "rdi rsi", "", True),
     ("amd64", "mov ch, bh", "rbx", "", False),
-    # The rest of a register that is written in part is kept.
+    # The rest of a partly written register is kept.
     ("amd64", "mov r10b, sil\nmov r11w, bp", "rsi rbp r10 r11", "r10 r11", False),
     ("amd64", "not rbx\nmov rcx, rbx", "rbx", "rbx", False),
     ("amd64", "shl r12, 3\nbswap r13", "r12 r13", "r12 r13", True),
@@ -525,7 +531,7 @@ def test_what_a_snippet_touches(
         order = [f"x{n}" for n in range(32)]
     result = {"amd64": "rcx", "arm64": "x16", "riscv64": "x5"}[name]
     read, written = ({order[n] for n in numbers} for numbers in (made.reads, made.writes))
-    if name == "arm64":  # where each counts as both
+    if name == "arm64":  # counts as both
         assert read == written == {*reads.split(), *writes.split(), result}
     else:
         assert read - {result} == set(reads.split()) - {result}

@@ -1,4 +1,4 @@
-"""What only the target has: the length of the hot path, the hooks, real time, refusals."""
+"""Properties of the target's code: length of the hot path, hooks, real time, refusals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FACTS = Facts(
 
 
 def executed(run: TargetRig) -> list[str]:
-    """The instructions that one firing executes."""
+    """Return the instructions that one firing executes."""
     decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     found: list[str] = []
 
@@ -67,7 +67,7 @@ def executed(run: TargetRig) -> list[str]:
 
 
 def summary(found: list[str]) -> tuple[int, int, int]:
-    """(instructions, pushes, calls)"""
+    """Return (instructions, pushes, calls)."""
     return (
         len(found),
         sum(line.startswith("push") for line in found),
@@ -105,7 +105,7 @@ def test_a_fault_safe_load_costs_the_path_no_more_than_its_call() -> None:
 
 
 def test_real_time_in_order() -> None:
-    """With the ISA's own instruction for the cycle counter."""
+    """The clock is the ISA's own instruction for the cycle counter."""
 
     class Timed(TargetRig):
         def target_machine(self):  # type: ignore[no-untyped-def]
@@ -146,7 +146,7 @@ def test_trap_hook_finds_its_sites_and_nothing_else() -> None:
     for count in (0, 1, 2, 500):
         table = bytes(hooks.build_trap_table(BASE + run.scratch.traps, Pairs.of(pairs[:count])))
         run.write(run.scratch.traps, table[:4096].ljust(4096, b"\0"))
-        if len(table) > 4096:  # the rig's area is small: what follows is free text
+        if len(table) > 4096:  # the rig's area is small: it is followed by free text
             run.write(run.scratch.traps, table)
             run.emulator.mem_write(BASE + 0x180000, run.code.code)
             hook = BASE + 0x180000 + run.code.trap_hook
@@ -198,7 +198,7 @@ def test_records_need_a_clock() -> None:
 
 
 def test_assembly_is_passed_on_as_it_is() -> None:
-    """Quotes, backslashes and lines: what the assembler makes of .ascii is in the code."""
+    """Quotes, backslashes and lines: the assembler's .ascii is in the code."""
     code = IrFunction("f", (), 64, "ccc", internal=False)
     lines = ["jmp 1f", r'.ascii "a\\b\"c"', "1: movabsq $$0x1122334455667788, $0"]
     code.ret(code.asm("\n".join(lines), "=r"))
@@ -221,7 +221,7 @@ def test_the_functions_of_an_object() -> None:
 
 
 def test_objects_with_more_than_text_are_refused() -> None:
-    """Relocations and data would be lost: the reader must say so."""
+    """Relocations and data would be lost: the reader must refuse them."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple("x86_64-unknown-none").create_target_machine(

@@ -1,7 +1,8 @@
-"""Random byte strings and mutated programs, through the whole compiler: what it may answer is a
-program or a DError, within 5 seconds of CPU time and without an allocation of 256 MiB.
+"""Random byte strings and mutated programs, through the whole compiler.
 
-Run it for long, on all processors, and see what it finds:
+Its answer must be a program or a DError, within 5 seconds of CPU time and without an allocation of
+256 MiB.  To search for long, on all processors:
+
     python -m tests.dlang.d_mutations COUNT [SEED]
 """
 
@@ -32,7 +33,7 @@ from kinst.systems import of_host
 from tests import ROOT
 
 LIMIT = 5.0  # seconds of CPU time that one text may take
-GROWTH = 256 << 10  # KiB by which one text may raise the most memory that the process ever had
+GROWTH = 256 << 10  # KiB by which one text may raise the process's peak memory
 ENVIRONMENT = Environment(
     {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20},
     256,
@@ -60,7 +61,7 @@ def _kind(token: str) -> str:
 
 
 def seeds() -> list[str]:
-    """The programs to start from: of the conformance suite, the examples and the manual."""
+    """Return the programs to start from: of the conformance suite, the examples and the manual."""
     texts = []
     for path in sorted((ROOT / "tests" / "d").glob("*.cases")):
         for part in re.split(r"^== .*$", path.read_text(), flags=re.M)[1:]:
@@ -72,7 +73,7 @@ def seeds() -> list[str]:
 
 @dataclass
 class Mutator:
-    """seed: of everything random in it."""
+    """Makes mutations; `seed` determines everything random in them."""
 
     seed: int
     texts: list[str] = field(default_factory=seeds)
@@ -101,7 +102,7 @@ class Mutator:
                 yield self.by_tokens(self.chance.choice(self.tokens))
 
     def by_kind(self, tokens: list[str]) -> str:
-        """Tokens exchanged for others of their kind, so that most programs parse."""
+        """Return tokens exchanged for others of their kind, so that most programs parse."""
         words = list(tokens)
         places = [n for n, word in enumerate(words) if _kind(word)]
         for at in self.chance.choices(places, k=self.chance.randint(1, 3)) if places else ():
@@ -152,11 +153,11 @@ class TooLongError(Exception):
 
 
 def compiles(text: str) -> tree.ProgramNode | None:
-    """Its tree if it compiles; every other answer than a DError is an exception that gets out."""
+    """Return the tree of a text that compiles, None for a DError; other exceptions are faults."""
     try:
         program, _ = compile_text(text, "t.d", MACROS, ENVIRONMENT)
     except DError as error:
-        # A text that says so ("# 0", as cpp does) has a line 0.
+        # A text with a line marker ("# 0", as cpp writes) has a line 0.
         assert error.span.line >= 1 or _LINE_ZERO.search(text)
         assert error.span.column >= 1
         assert error.tag.startswith("D_")
@@ -173,7 +174,7 @@ def needs_no_kernel(program: tree.ProgramNode) -> bool:
 
 
 def compile_to_the_end(text: str) -> None:
-    """The same down to machine code, as `kinst -e` does it, for a program that needs no kernel."""
+    """Compile a program that needs no kernel down to machine code, as `kinst -e` does."""
     if "`" in text or "curthread" in text:
         return
     settings = {"errtags": None, "defaultargs": None}
@@ -191,7 +192,11 @@ def _alarm(number: int, frame: object) -> None:
 
 
 def try_one(text: str, whole: bool) -> str:
-    """ "" or what is wrong: a traceback.  whole: down to machine code."""
+    """Return a traceback, or "" if nothing is wrong.
+
+    Args:
+        whole: compile down to machine code.
+    """
     signal.signal(signal.SIGPROF, _alarm)
     before = _most_memory()
     signal.setitimer(signal.ITIMER_PROF, LIMIT)
@@ -208,13 +213,15 @@ def try_one(text: str, whole: bool) -> str:
 
 
 def _most_memory() -> int:
-    """The most memory that this process ever had, in KiB (getrusage(2), ru_maxrss)."""
+    """Return the peak memory of this process, in KiB (getrusage(2), ru_maxrss)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def search(seed: int, count: int, every: int = 40) -> list[tuple[str, str]]:
-    """(text, traceback) of what goes wrong in `count` texts; one in `every` that compiles goes
-    down to machine code."""
+    """Return (text, traceback) of faults in `count` texts.
+
+    One in `every` texts that compile is compiled down to machine code.
+    """
     wrong = []
     for number, text in zip(range(count), Mutator(seed), strict=False):
         found = try_one(text, number % every == 0)
@@ -228,7 +235,7 @@ def _job(work: tuple[int, int]) -> tuple[int, list[tuple[str, str]]]:
 
 
 def in_parallel(seed: int, count: int) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """On all processors: (number of texts, what goes wrong in them), part by part."""
+    """Search on all processors; yield (number of texts, faults in them), part by part."""
     processes = len(os.sched_getaffinity(0))
     step = min(2000, max(1, count // processes))
     jobs = [(seed + k, min(step, count - k * step)) for k in range(-(-count // step))]

@@ -1,4 +1,4 @@
-"""What the tests of the D front end share."""
+"""Helpers of the tests of the D front end."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def compile_(text: str, macros: Macros | None = None) -> typed.TypedProgram:
 
 
 def actions(body: str, before: str = "") -> tuple[typed.Action, ...]:
-    """The actions of one clause with this body."""
+    """Return the actions of one clause with this body."""
     return compile_(f"{before}BEGIN {{ {body} }}").clauses[-1].actions
 
 
 def value(expression: str, before: str = "") -> typed.Expr:
-    """The typed expression of trace(expression)."""
+    """Return the typed expression of trace(expression)."""
     action = actions(f"trace(({expression}));", before)[-1]
     assert isinstance(action, typed.TraceAction)
     return action.expr
 
 
 def error(text: str, macros: Macros | None = None, script: bool = False) -> DError:
-    """The error that a program gives."""
+    """Return the error that a program raises."""
     try:
         compile_text(text, "t.d", macros, ENVIRONMENT, script=script)
     except DError as found:
@@ -47,7 +47,7 @@ def error(text: str, macros: Macros | None = None, script: bool = False) -> DErr
 
 
 def without_spans(value: Any) -> Any:
-    """A tree with every span replaced by the same one, for comparing trees."""
+    """Return a tree with every span replaced by the same one, for comparing trees."""
     if isinstance(value, Span):
         return None
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""TEST clauses: what is read of a test file, and what is left of it for D."""
+"""TEST clauses: which parts of a test file they are, and what remains as D."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_file_is_taken_apart() -> None:
 
 
 def test_what_is_left_is_d() -> None:
-    """Lines keep their numbers; behind them there is a clause for each statement that reads."""
+    """Lines keep their numbers; after them there is a clause for each statement that reads."""
     read = read_test_file(FILE, "f.d")
     program = parse_text(read.program, "f.d", script=True)
     assert read.clauses == 2

@@ -1,4 +1,4 @@
-"""docs/d.md says what is so: its examples compile, its tables are the tables."""
+"""docs/d.md matches the code: its examples compile, its tables are the tables."""
 
 from __future__ import annotations
 

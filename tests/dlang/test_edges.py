@@ -1,5 +1,7 @@
-"""Edges of the front end that no other test had when it was changed at random: what is said of
-small mistakes, the addresses of members, and when two types are the same."""
+"""Edge cases of the front end that no other test had when code was mutated at random.
+
+They are messages about small mistakes, addresses of members, and equality of types.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def test_a_predicate_that_is_a_string_gets_a_hint_and_no_other() -> None:
 
 
 def sums(node: object) -> Iterator[tuple[str, int]]:
-    """The operators of an expression with a number on their right side, from the outside in."""
+    """Return the operators of an expression with a number on their right side, from the outside
+    in."""
     if isinstance(node, typed.Binary) and isinstance(node.right, typed.IntConst):
         yield node.op, node.right.value
     if isinstance(node, typed.Expr):
@@ -78,7 +81,7 @@ def sums(node: object) -> Iterator[tuple[str, int]]:
 def test_offsets_of_members_are_added_up_where_they_are_sums(
     base: str, wanted: list[tuple[str, int]]
 ) -> None:
-    """b is 4 bytes behind its structure's start."""
+    """b is 4 bytes after its structure's start."""
     found = value(f"((struct s *)({base}))->b", "struct s { int a; int b; }; ")
     assert list(sums(found)) == wanted
 

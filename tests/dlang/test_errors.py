@@ -1,7 +1,7 @@
 """Bad programs: each with libdtrace's tag, the place, and a part of the message.
 
-Columns are counted by hand, from 1.  Every program of BODIES is put into BEGIN { ... }, which
-is 8 characters long, so a body's first character is column 9.
+Columns are counted by hand, from 1.  Every program of BODIES is put into BEGIN { ... }, which is 8
+characters long, so a body's first character is column 9.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from tests.tiers import draws
 ENVIRONMENT = Environment(
     {"R_RAX": 14}, 256, providers=interfaces(), dialect=of_host().dialect, subroutines=prototypes()
 )
-# Without defaultargs a text that leaves $3 unused is refused before anything else is looked at.
+# Without defaultargs a text that leaves $3 unused is refused before anything else is checked.
 MACROS = Macros(("k", "12", "name", "a b"), {"pid": 5}, defaultargs=True)
 _WORDS = (
     "BEGIN END kinst::f:1 tick-1s { } ( ) [ ] / , ; : = == + ++ - -- * & && | || ^ ^^ ! ~ ? << >>"
@@ -197,7 +197,7 @@ def test_mutations_of_the_conformance_suite() -> None:
 
 @pytest.mark.slow
 def test_many_texts() -> None:
-    """KINST_FUZZ_COUNT texts (100,000 unless it is set; 10,000,000 take 42 minutes of a CPU)."""
+    """Compile KINST_FUZZ_COUNT texts (100,000 by default; 10,000,000 take 42 minutes of a CPU)."""
     count = int(os.environ.get("KINST_FUZZ_COUNT", "100000"))
     seed = random.SystemRandom().randrange(1 << 30)
     done, wrong = 0, []

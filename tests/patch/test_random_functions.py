@@ -74,8 +74,8 @@ def entrances(trial: Trial, steps: list[int]) -> int:
 
 
 def test_what_is_planned(trials: list[Trial]) -> None:
-    """What cannot be planted is told, all else that is asked for is planted, and nothing lies on
-    anything else."""
+    """All requested sites that can be planted are, the others are refused, and no patches
+    overlap."""
     for k, trial in enumerate(trials):
         where, plan = f"seed {SEED}, function {k}", trial.plan
         assert {site.address for site, _ in plan.refused} == trial.refused, where
@@ -98,7 +98,8 @@ def test_what_is_planned(trials: list[Trial]) -> None:
         starts = dict(zip([at for at, _ in plan.text], ways, strict=True))
         assert sorted(starts[patch.address] for patch in plan.exits) == sorted(heads), where
         assert plan.chained.tolist() == sorted(reached), where
-        # Where a thread may come back to the text: behind what does not fall into another one.
+        # Addresses at which a thread may return to the text: after code that does not fall into
+        # other displaced code.
         out = {flow.target for flow in flows.values() if flow.target} - reached
         loose = set(behind.values()) - (set(ways) if reached else set())
         assert ways_back(plan).tolist() == sorted(out | heads | loose), where
@@ -145,13 +146,17 @@ def test_it_does_and_counts_the_same(trials: list[Trial]) -> None:
         assert trial.counted(cpu) == trial.expected(plain.ran), f"seed {SEED}, function {k}"
         steps = [at for at, *_ in plain.seen]
         patched = sum(n for at, n in cpu.ran.items() if at in trial.displaced)
-        if not trial.isa.needs_dead_register:  # of riscv64 the emulator tells a trapped one twice
+        if not trial.isa.needs_dead_register:  # riscv64: reports a trapped one twice
             assert patched == entrances(trial, steps), f"seed {SEED}, function {k}"
 
 
 def test_entered_at_every_instruction(trials: list[Trial]) -> None:
-    """By its patch or, inside a run, where that would lead: somebody there has been counted by what
-    is before, in a block that nobody asked to count from there."""
+    """Enter by the instruction's patch or, inside a run, at the address to which control would
+    return.
+
+    A thread there has been counted by earlier instructions, in a block whose counter was not
+    requested from there.
+    """
     for k, trial in enumerate(trials):
         plain = original(trial)
         for found in (False, True) if trial.plan.runs else (False,):
@@ -168,7 +173,8 @@ def test_entered_at_every_instruction(trials: list[Trial]) -> None:
 
 
 def test_unplanting_leads_out(trials: list[Trial]) -> None:
-    """Whoever is in a trampoline when the text is restored leaves with the next turn of a loop."""
+    """A thread in a trampoline when the text is restored leaves at the next iteration of a
+    loop."""
     for k, trial in enumerate(trials):
         plain, cpu = original(trial), trial.planted()
         cpu.write(TEXT, trial.code)

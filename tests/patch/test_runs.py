@@ -1,8 +1,9 @@
-"""Which instructions form runs, on lines that are drawn by hand, and against all possible choices.
+"""Which instructions form runs, on lines that are written by hand, and against all possible
+choices.
 
-A line is written as words: a number is an instruction of so many bytes; behind it, `!` when it is
-planted, `-` when it cannot be in a run, `<` when something else leads to it, `+N` for bytes of
-padding behind it.
+A line is written as words: a number is an instruction of so many bytes, followed by `!` if it is
+planted, `-` if it cannot be in a run, `<` if other code leads to it, and `+N` for N bytes of
+padding after it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _WORD = re.compile(r"(\d+)([!<-]*)(?:\+(\d+))?\Z")
 
 
 def drawn(text: str) -> tuple[CodeLines, Bools, Bools]:
-    """A line, its planted instructions, and those of them with room for a jump.  A bar begins
-    another function."""
+    """Return a line, its planted instructions, and those of them with room for a jump.  A bar
+    begins another function."""
     rows, at, padded = [], 0, True
     for word in text.split():
         if word == "|":
@@ -43,7 +44,7 @@ def drawn(text: str) -> tuple[CodeLines, Bools, Bools]:
 
 
 def shape(text: str) -> list[tuple[int, ...]]:
-    """For each run, the offsets of its members and its size."""
+    """Return, for each run, the offsets of its members and its size."""
     line, planted, own = drawn(text)
     found = find_runs(line, planted, own, JUMP)
     rows = zip(found.first.tolist(), found.end.tolist(), found.size.tolist(), strict=True)
@@ -54,26 +55,26 @@ def shape(text: str) -> list[tuple[int, ...]]:
     ("text", "expected"),
     [
         ("5! 6!", []),  # each has its own jump
-        ("3! 3", [(0, 3, 6)]),  # one that nobody asked for helps
+        ("3! 3", [(0, 3, 6)]),  # one that was not requested helps
         ("3! 3!", [(0, 3, 6)]),
         ("3 3!", [(0, 3, 6)]),  # also when it is the first
         ("2! 2! 2!", [(0, 2, 4, 6)]),
         ("1 3! 7!", [(1, 4, 10)]),  # the long one is in the run: no jump of its own
-        ("3 2! 5!", [(3, 5, 7)]),  # rather than one that nobody asked for
+        ("3 2! 5!", [(3, 5, 7)]),  # rather than one that was not requested
         ("3! 4< 3", []),  # entered in the middle
         ("3 3! 3< 4", [(0, 3, 6)]),  # so the other way
         ("3! 4- 3", []),
         ("3!- 3", []),
         ("4! 5-", []),
         ("1!+4", [(0, 5)]),  # a return, and padding
-        ("4 1!", [(0, 4, 5)]),  # as far in front as a jump reaches
-        ("1! 3 1", [(0, 1, 4, 5)]),  # and as far behind
+        ("4 1!", [(0, 4, 5)]),  # as far before it as a jump reaches
+        ("1! 3 1", [(0, 1, 4, 5)]),  # and as far after it
         ("1!+3 4", []),  # too little of it
         ("3! 1+3", [(0, 3, 5)]),  # of which the jump takes what it needs
         ("3! 3! 3! 3!", [(0, 3, 6), (6, 9, 6)]),
         ("3! 3! 3! 3!<", [(0, 3, 6)]),  # the others stay traps
-        ("4! 3 8 3 4!", [(0, 4, 7), (15, 18, 7)]),  # two that have nothing to do with each other
-        ("4 4! 1! 6!", [(4, 8, 5)]),  # rather than two: one that nobody asked for, and the long one
+        ("4! 3 8 3 4!", [(0, 4, 7), (15, 18, 7)]),  # two unrelated runs
+        ("4 4! 1! 6!", [(4, 8, 5)]),  # rather than two: one not requested, and the long one
         ("2! 2! 2! 3!", [(0, 2, 4, 6)]),  # the last is alone: three of four, not two
     ],
 )
@@ -124,7 +125,7 @@ def lines(draw: st.DrawFn) -> str:
 
 
 def choices(line: CodeLines, at: int = 0) -> Iterator[list[tuple[int, int]]]:
-    """Every set of runs, as (first, behind the last)."""
+    """Return every set of runs, as (first, end)."""
     if at >= len(line.place):
         yield []
         return
@@ -138,8 +139,11 @@ def choices(line: CodeLines, at: int = 0) -> Iterator[list[tuple[int, int]]]:
 def worth(
     line: CodeLines, planted: Bools, own: Bools, reached: Bools, runs: list[tuple[int, int]]
 ) -> tuple[int, int, int]:
-    """What is bad about a choice, the worst first: traps that are used, traps that are not known to
-    be; then what is displaced unasked, which costs twice what a patch does."""
+    """Return the faults of a choice, the worst first.
+
+    First are traps that are used, then traps that may not be, then instructions that are displaced
+    without request, each at twice the cost of a patch.
+    """
     inside = {k for first, behind in runs for k in range(first, behind)}
     left = [k for k in np.flatnonzero(planted & ~own).tolist() if k not in inside]
     silent = sum(not planted[k] for k in inside)
@@ -159,7 +163,8 @@ def test_no_choice_is_better(text: str, bits: int) -> None:
 
 
 def useful(line: CodeLines, planted: Bools, own: Bools) -> Iterator[list[tuple[int, int]]]:
-    """The choices of which every run serves somebody, and none begins at what has its own jump."""
+    """Return the choices in which every run serves a site, and none begins at an instruction with
+    its own jump."""
     for one in choices(line):
         if all(planted[a:b].any() and not own[a] for a, b in one):
             yield one

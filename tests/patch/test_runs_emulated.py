@@ -1,6 +1,5 @@
 """Runs in the emulator: a function of short instructions does what the original does, wherever it
-is entered, and each instruction is counted as often as the processor runs the original's.
-"""
+is entered, and each instruction is counted as often as the original's runs."""
 
 from __future__ import annotations
 
@@ -39,8 +38,11 @@ WAYS = {"amd64": (14, 8), "riscv64": (22, 8)}  # in runs, traps
 
 
 def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Planned, Runs]:
-    """The function of test_chains.py with runs.  asked: offsets of the sites that have a probe;
-    None: all."""
+    """Return the function of test_chains.py with runs.
+
+    Args:
+        asked: offsets of the sites that have a probe; None: all.
+    """
     isa = load(name)
     code = assembled(name, SOURCES[name], folder)
     length = len(code) - DATA_BYTES
@@ -75,8 +77,11 @@ def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Pla
 
 
 def planted(made: Planned, found: bool = False) -> Cpu:
-    """found: someone is about to go on inside of every run, so that each has its patches
-    instead."""
+    """Return a processor with the planted function.
+
+    Args:
+        found: live return addresses point into every run, so that each has its fallback patches.
+    """
     cpu = Cpu(made.isa, made.code)
     for at, code in made.plan.text:
         cpu.write(at, code)
@@ -98,8 +103,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def result(cpu: Cpu) -> tuple[dict[str, int], bytes]:
-    """As Cpu.result(), without what a function may leave behind in registers: jumps of riscv64
-    spoil some of those."""
+    """Return Cpu.result(), without registers that a function may lose: jumps of riscv64 spoil
+    some."""
     values, memory = cpu.result()
     if cpu.isa.name == "riscv64":
         kept = (1, 2, 3, 4, 8, 9, 10, 11, *range(18, 28))
@@ -130,9 +135,12 @@ def test_it_does_and_counts_what_the_original_does(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("found", [False, True])
 def test_entered_at_every_instruction(name: str, tmp_path: Path, found: bool) -> None:
-    """By its patch or, inside a run, where a thread may be that had been in a trampoline before; in
-    the state that the original has there.  Where someone is found in the runs all are entered by
-    their own patches."""
+    """Enter in the state that the original has there.
+
+    Control enters by the instruction's patch or, inside a run, at an address that a thread may
+    have that was in a trampoline before.  If live return addresses point into the runs, all
+    instructions are entered by their own patches.
+    """
     made, _ = planned(name, tmp_path)
     plain, cpu = original(made), planted(made, found)
     starts = {site[0]: at for site, (at, _) in zip(made.plan.sites, made.plan.text, strict=True)}
@@ -147,7 +155,7 @@ def test_entered_at_every_instruction(name: str, tmp_path: Path, found: bool) ->
 
 
 def test_each_site_alone(name: str, tmp_path: Path) -> None:
-    """A probe at one short instruction: its neighbours are displaced with it, uncounted."""
+    """Plant one short instruction: its neighbours are displaced with it, uncounted."""
     whole, _ = planned(name, tmp_path)
     plain, inside = original(whole), 0
     for site in whole.sites:
@@ -179,7 +187,8 @@ def test_unplanting_leads_out(name: str, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_moved_undoes_its_run() -> None:
-    """The planned instruction before it is a trap, and the one that nobody asked for is left."""
+    """The planned instruction before it becomes a trap, and the one that was not requested is
+    left."""
     isa = load("amd64")
     code = bytes.fromhex("4801c8fb4801c8")  # add; sti, whose shadow is refused; add
     function = Function("vmlinux", "f", TEXT, len(code))
@@ -194,7 +203,8 @@ def test_what_cannot_be_moved_undoes_its_run() -> None:
 
 @pytest.mark.parametrize("hop", ["e0", "e1", "e2", "e3", "67e3"])
 def test_a_loop_that_leads_out_of_its_run(hop: str) -> None:
-    """To where nobody asked for a probe.  What is behind it is the middle of the run's jump."""
+    """The loop leads to an instruction without a probe, which is followed by the middle of the
+    run's jump."""
     isa = load("amd64")
     # HOP 1f; add eax, ecx; add edx, 1; ret; 1: mov eax, 1000; ret
     parts = [bytes.fromhex(part) for part in (hop + "06", "01c8", "83c201", "c3", "b8e8030000c3")]
@@ -234,7 +244,8 @@ def test_a_run_as_assembly() -> None:
 
 
 def test_where_a_thread_in_old_trampolines_may_come_back(name: str, tmp_path: Path) -> None:
-    """When all of the function was planted: to the heads of loops, when those are undone."""
+    """After all of the function was planted and loops' heads are unplanted, a thread may return to
+    the heads."""
     made, _ = planned(name, tmp_path)
     back = set(ways_back(made.plan).tolist())
     flows = [made.isa.flow(site.code, site.address) for site in made.sites]

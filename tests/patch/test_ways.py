@@ -1,4 +1,4 @@
-"""Which way a site is planted, and what the plan writes."""
+"""Choice of the way to plant a site, and what the plan writes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_why_a_way_is_no_better() -> None:
 
 
 def test_a_stop_does_not_need_room() -> None:
-    """Nothing is displaced: what only that could not do is no reason."""
+    """A stop displaces nothing: what only displacing could not do is no reason."""
     assert way(STI, PlantingAbility(0, True, True), following=b"\xf4") == "stop"
     assert way(STI, PlantingAbility(SCRATCH, True, True, "stop"), following=b"\xf4") == "stop"
     again = choose(SHORT, b"", ISA, PlantingAbility(0, True, True), "", False, b"\x90")
@@ -127,7 +127,7 @@ def test_refusals() -> None:
     )
     assert way(LONG, fixup=True) == "jump"
     assert way(LONG, PlantingAbility(SCRATCH, True, False)) == "jump", "nobody expects it to fault"
-    # A direct call is rewritten: nothing of it can fault where it is not expected.
+    # A direct call is rewritten: none of its code can fault unexpectedly.
     assert way(CALL, PlantingAbility(SCRATCH, True, False), fixup=True) == "jump"
 
 
@@ -175,7 +175,7 @@ def test_plan_of_sites() -> None:
     assert LONG.address + 5 + struct.unpack("<i", jump.new[1:])[0] == first
     assert trap.new == b"\xcc" + SHORT.code[1:]
     assert tuple(plan.traps) == ((SHORT.address, second),)
-    # Both copies can be told apart by their addresses, which lie in the trampolines.
+    # Addresses in the trampolines tell the two copies apart.
     assert [site for _, site in plan.copies] == [LONG.address, SHORT.address]
     for (copy, _), (start, text) in zip(plan.copies, plan.text, strict=True):
         assert start <= copy < start + len(text)
@@ -204,7 +204,7 @@ def test_hooks_and_their_undoing() -> None:
 
 
 def described(*rows: Row, **more: object) -> list[bytes]:
-    """The descriptors of these rows, with the strings from 0x1000 on."""
+    """Return the descriptors of these records, with the strings from 0x1000 on."""
     size = descriptor_size(0)
     data = descriptors_of(rows, 0x1000, Strings(b"abc\0"), size, **more)  # type: ignore[arg-type]
     assert len(data) == size * len(rows)
@@ -228,7 +228,8 @@ def test_descriptor() -> None:
 
 @pytest.mark.parametrize("count", [1, 7, 30])
 def test_keys_in_a_descriptor(count: int) -> None:
-    """A word for each of the aggregations, in their order, of one descriptor behind the other."""
+    """Descriptors have a word for each of the aggregations, in order, one descriptor after the
+    other."""
     rows = [Row(Probe(k, ProbeName("kinst", "vmlinux", "f", "5"), SHORT), k) for k in range(3)]
     keys = [tuple(range(100 * k, 100 * k + count)) for k in range(3)]
     data = descriptors_of(rows, 0, Strings(), descriptor_size(count), keys)
@@ -239,8 +240,8 @@ def test_keys_in_a_descriptor(count: int) -> None:
 
 
 def test_arguments_and_caller_in_a_descriptor() -> None:
-    """What is not given is not there at a site, and in the host's context at BEGIN and the like,
-    which have no address."""
+    """Values that are not given are missing at a site, and in the host's context at BEGIN and the
+    like, which have no address."""
     given = (Argument(ARGUMENT_STACK, -8),)
     site = Probe(77, ProbeName("kinst", "vmlinux", "f", "5"), SHORT)
     begin = Probe(1, ProbeName("dtrace", "", "", "BEGIN"))

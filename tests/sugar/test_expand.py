@@ -12,7 +12,7 @@ from kinst.dlang.syntax.unparse import unparse
 from kinst.sugar.expand import Sources, expand, has_sugar
 from tests.fake_kernel import FakeIndex, FakeKernel, copy_of
 
-# Named after the development report's and the paper's examples.
+# Names as in the development report's and the paper's examples.
 KERNEL = FakeKernel(
     [
         ("cam_strvis", 0x1000, ["90"] * 30 + ["c3"]),
@@ -87,7 +87,8 @@ def test_one_instruction_that_ends_two_copies_fires_twice() -> None:
 
 
 def test_copies_that_bytes_hide_which_do_not_decode_are_left_out_and_told() -> None:
-    """Of cam_strvis the bytes from +3 on; entries before them stay, returns do not."""
+    """The bytes of cam_strvis from +3 on do not decode; entries before them stay, returns do
+    not."""
     kernel = FakeKernel(KERNEL.sources)
     (function,) = kernel.find("", "cam_strvis")
     gap = Gap(function, 3, 28, "why")
@@ -151,14 +152,14 @@ def test_what_is_said_of_the_copies() -> None:
         "kinst::again:return: 2 inlined copies: 1 inside other inlined functions",
         "kinst::has_more_trim:entry: 2 inlined copies: 1 without code left out",
     )
-    # What is not traced is told without -v, too.
+    # Copies that are not traced are reported without -v, too.
     assert found.losses == (
         "kinst::has_more_trim:entry: 1 of 2 inlined copies is left out: 1 without code",
     )
 
 
 def test_what_is_said_of_copies_that_are_moved_shared_or_lost() -> None:
-    """Two that begin at the same instruction and go on in f.cold, and one that is nowhere."""
+    """Two copies begin at the same instruction and continue in f.cold, and one has no code."""
     kernel = FakeKernel(
         [
             ("f", 0x1000, ["90", "90", "0f84 >0x5000/32", "90", "c3"]),

@@ -33,10 +33,12 @@ def world(
     computed: tuple[str, ...] = (),
     fixups: Mapping[str, str] | None = None,
 ) -> tuple[FakeKernel, list[tuple[str, str]]]:
-    """(the kernel, (place, condition) of the exits of the copy whose code is marked).
+    """Return the kernel, and (place, condition) of the exits of the copy whose code is marked.
 
-    A line "in ..." is the copy's; entry: its label, else the first of them.  computed: where
-    computed jumps go.  fixups: from what may fault to where control goes then.
+    Args:
+        entry: label of the copy's entry, otherwise its first instruction.
+        computed: targets of computed jumps.
+        fixups: targets of faults, by the instruction that may fault.
     """
     plain = [line.removeprefix("in ") for line in lines]
     kernel = FakeKernel([("f", BASE, plain), *more])
@@ -114,7 +116,7 @@ CASES = {
     "the caller's code mixed in": (["in 90", "ffc0", "x:", "in 90", "ffc3", "c3"], [("x", "")]),
     "left for good by one way only": (
         ["in 85c0", "74 >mid/8", "y:", "c3", "mid:", "90", "x:", "in 90", "c3"],
-        # The branch is the caller's, but one way comes back.
+        # The branch is the caller's, but one way returns to the copy.
         [("0x1002", NOT_ZERO), ("x", "")],
     ),
     "a second set that is reached around the entry": (
@@ -139,20 +141,22 @@ def test_exits(case: str) -> None:
     assert world(lines, ("panic", 0x8000, ["c3"]), ("g", 0x9000, ["c3"]))[1] == expected
 
 
-# A switch, whose cases a and b are both of the copy, which DWARF says to begin at a.  (So were
+# A switch with two cases a and b, both of the copy, which begins at a in DWARF.  (So were
 # ma_slots() in mas_erase() and copy_to_sockptr_offset() in sk_getsockopt() of Linux for riscv64.)
 SWITCH = ["ffe0", "a:", "in 90", "x:", "in eb >out/8", "b:", "in 90", "in eb >out/8", "out:", "c3"]
 
 
 @pytest.mark.parametrize("known", [("a", "b"), ()])
 def test_a_switch_leads_into_the_copy(known: tuple[str, ...]) -> None:
-    """What is reached by the jump table has not come through the entry; without the table,
-    code that nothing leads to is taken for its targets."""
+    """Code that the jump table leads to was not entered through the entry.
+
+    Without the table, code that nothing leads to is taken for its targets.
+    """
     assert world(SWITCH, computed=known)[1] == [("x", "")]
 
 
 def test_a_switch_joins_code_that_others_lead_to() -> None:
-    """The table is needed to know that control comes to m by it too."""
+    """Only the table shows that control also comes to m through it."""
     lines = ["85c0", "74 >a/8", "ffe0", "a:", "in 90", "x:", "in 90", "m:", "in 90", "c3"]
     assert world(lines, computed=("m",))[1] == [("x", "")]
     assert world(lines)[1] == [("m", "")]
@@ -177,15 +181,15 @@ def test_a_switch_leaves_the_copy() -> None:
     assert [place for place, _ in found] == ["x", "y"] and not found[1][1]
     for target, leaves in ((a, False), (b, True), (end, True), (0x9000, True)):
         assert evaluate(found[0][1], {"RAX": target}) == leaves
-    # One way out of three: that alone.
+    # One way out of three: only that one.
     both = ["in 85c0", "x:", "in ffe0", "a:", "in 90", "in c3", "b:", "in c3", "c:", "c3"]
     kernel, found = world(both, computed=("a", "b", "c"))
     for name, leaves in (("a", False), ("b", False), ("c", True)):
         assert evaluate(found[0][1], {"RAX": kernel.labels[f"f.{name}"]}) == leaves
 
 
-# mutex_unlock() of Linux for riscv64: in the loop of a load-reserved and its store-conditional
-# nothing can be planted, and two branches leave it.
+# mutex_unlock() of Linux for riscv64: nothing can be planted in the loop of a load-reserved and
+# its store-conditional, and two branches leave it.
 EXCLUSIVE = [
     "in 90",
     "m:",
@@ -201,10 +205,11 @@ EXCLUSIVE = [
 
 
 def test_branches_that_leave_and_cannot_be_planted() -> None:
-    """The exit is behind them where only they lead; else control leaves where it comes to them."""
+    """The exit is after such branches if only they lead there; otherwise control leaves where it
+    comes to them."""
     assert world(EXCLUSIVE, forbidden=("l", "s"))[1] == [("out", "")]
     assert world(["85c0", "74 >out/8", *EXCLUSIVE], forbidden=("l", "s"))[1] == [("m", "")]
-    # Only the second of two cannot be planted: what is behind is counted once for both.
+    # Only the second of two cannot be planted: the code after is counted once for both.
     assert world(EXCLUSIVE, forbidden=("s",))[1] == [("out", "")]
     assert world(EXCLUSIVE)[1] == [("l", ZERO), ("s", ZERO)]
 
@@ -220,7 +225,7 @@ def test_faults_leave_the_copy() -> None:
 
 
 def test_faults_stay_in_the_copy() -> None:
-    """The instruction leaves if it does not fault: that is known behind it."""
+    """The instruction leaves if it does not fault, which is known after it."""
     lines = ["in 90", "p:", "in 90", "out:", "90", "c3", "fix:", "in 90", "y:", "in 90", "c3"]
     assert world(lines, fixups={"p": "fix"})[1] == [("out", ""), ("y", "")]
 
@@ -232,7 +237,7 @@ def test_fixup_code_around_the_entry() -> None:
 
 
 def test_return_thunk_and_cold_part() -> None:
-    """What the compiler moved to f.cold belongs to f; a jump to the thunk is a return."""
+    """Code that the compiler moved to f.cold belongs to f; a jump to the thunk is a return."""
     cold = ("f.cold", 0x5000, ["90", "e9 >0x1009/32"])
     lines = ["in 85c0", "in 0f84 >0x5000/32", "90", "back:", "x:", "in e9 >0x7000/32"]
     _, found = world(lines, cold, ("__x86_return_thunk", 0x7000, ["c3"]))
@@ -245,7 +250,8 @@ def test_return_thunk_and_cold_part() -> None:
 
 def test_places_that_cannot_be_planted() -> None:
     nop = "0f1f440000"
-    # The exit moves to the instruction before; to the branches that lead to it; the entry on.
+    # The exit moves to the instruction before, or to the branches that lead to it; the entry moves
+    # on.
     assert world(["in 90", "b:", "in 90", "x:", "in " + nop, "90", "c3"], forbidden=("x",))[1] == [
         ("b", "")
     ]
@@ -259,7 +265,7 @@ def test_places_that_cannot_be_planted() -> None:
 
 
 def test_entries() -> None:
-    """No code: left out; one entry: one region; entry outside of the ranges: it stands alone."""
+    """No code: left out; one entry: one region; an entry outside the ranges is alone."""
     copies = [
         copy_of("g", 0x1000, (0x1000, 0x1002)),
         copy_of("g", 0x1001, (0x1001, 0x1001)),
@@ -294,8 +300,12 @@ def _random_function(rng: random.Random) -> list[str]:
 
 @dataclass
 class Run:
-    """How often copies, by their entries, were entered and left.  over: it came to an end;
-    faulted: an instruction has."""
+    """Counts of entries and exits of copies, by their entries.
+
+    Attributes:
+        over: the run came to an end.
+        faulted: an instruction has faulted.
+    """
 
     entered: dict[int, int]
     left: dict[int, int]
@@ -305,8 +315,10 @@ class Run:
 
 @pytest.mark.parametrize("seed", range(400))
 def test_returns_are_as_many_as_entries(seed: int) -> None:
-    """Random functions with random copies in them, run by an interpreter of its own; some
-    instructions cannot be planted, some may fault."""
+    """Random functions with random copies are run by an interpreter of this test.
+
+    Some instructions cannot be planted, some may fault.
+    """
     rng = random.Random(seed)
     kernel = FakeKernel([("f", BASE, _random_function(rng))])
     function = kernel.functions[0]
@@ -340,7 +352,7 @@ def test_returns_are_as_many_as_entries(seed: int) -> None:
         run = _run(rng, kernel, code, begins, sites)
         for entry in begins:
             between = run.entered[entry] - run.left[entry]
-            # A fault whose fix-up code others lead to as well is not seen.
+            # A fault is not seen if others lead to its fix-up code as well.
             assert run.faulted or (between == 0 if run.over else abs(between) <= 1)
 
 
@@ -373,7 +385,7 @@ def _run(
 
 
 def _step(code: bytes, at: int, flags: int) -> int:
-    """The address of the next instruction, 0 behind a return."""
+    """Return the address of the next instruction, 0 after a return."""
     end = at + len(code)
     target = end + int.from_bytes(code[-1:], "little", signed=True)
     zero, carry = flags >> 6 & 1, flags & 1
@@ -392,7 +404,7 @@ def _step(code: bytes, at: int, flags: int) -> int:
 
 
 def test_a_function_whose_code_is_not_there() -> None:
-    """The kernel has unmapped what only boots: its copies have neither entry nor exits."""
+    """The kernel has unmapped code of its boot: copies there have neither entry nor exits."""
     kernel = FakeKernel([("f", BASE, ["90"] * 6 + ["c3"])])
     kernel.code[BASE] = b""
     (region,) = regions_of([copy_of("g", BASE + 1, (BASE + 1, BASE + 4))]).regions

@@ -1,5 +1,5 @@
-"""locals->NAME in the syntax tree: clauses split by where variables live, what is refused, and
-how it is told."""
+"""locals->NAME in the syntax tree: clauses split by the places of variables, refusals and their
+messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Members:
 
 PAIR = StructType("struct", "pair", 8, "test 1", Members())
 RBX = "regs[R_RBX]"
-# Where n is at each offset of f; p is a pair in two registers, m one in memory.
+# Places of n at each offset of f; p is a pair in two registers, m one in memory.
 N = {0: "regs[R_RDI]", 4: RBX, 8: RBX, 12: ""}
 
 
@@ -84,7 +84,8 @@ def test_a_value_in_a_register() -> None:
 
 
 def test_a_clause_is_split_by_place() -> None:
-    """One clause for each way to read it, all instructions of that way in it; the rest is told."""
+    """One clause for each way to read it, with all instructions of that way; the rest is
+    reported."""
     found = expanded("kinst::f: { @[locals->n] = count(); }")
     clauses = found.program.clauses
     assert [[d.pattern.name for d in c.descriptions] for c in clauses] == [["0"], ["4", "8"]]
@@ -153,7 +154,7 @@ def test_refusals(text: str, tag: str, message: str, hint: str) -> None:
 
 
 def test_probes_of_several_places() -> None:
-    """An fbt probe cannot be taken apart: its places must agree."""
+    """An fbt probe cannot be split: its places must agree."""
     same = shown("fbt::f:return { trace(locals->n); }")
     assert same.count("fbt::f:return") == 1 and "trace((int)regs[R_RBX]);" in same
     N[8] = "regs[R_R12]"
@@ -179,7 +180,7 @@ def test_types_before_places_are_known() -> None:
 
 
 def test_all_of_them() -> None:
-    """Each with its own print(); where one is not at hand, why."""
+    """Each has its own print(); if one is not available, the reason."""
     assert has_locals(parse_text("kinst::f: { print(locals); }", "t.d"))
     known, unknown = (shown(f"kinst::f:{at} {{ print(locals); exit(0); }}") for at in (8, 12))
     prints = """

@@ -52,8 +52,8 @@ def signed(index: int) -> t.Cast:
 
 
 def quantize_bucket(value: int) -> int:
-    """By the definition: bucket i holds from its own bound up to the next one's (for negative
-    values: down to)."""
+    """Compute a bucket by the definition: bucket i reaches from its bound up to the next one's
+    (for negative values: down to)."""
     bound = [-(1 << (62 - i)) if i < 63 else 0 if i == 63 else 1 << (i - 64) for i in range(127)]
     if value < 0:
         return next(i for i in range(63) if value <= bound[i])
@@ -68,7 +68,7 @@ def lquantize_bucket(value: int, base: int, limit: int, step: int) -> int:
 
 
 def llquantize_bounds(factor: int, low: int, high: int, steps: int) -> list[int]:
-    """Lower bounds of all buckets but the first, and of the one above all."""
+    """Return lower bounds of all buckets but the first, and of the bucket above all."""
     bounds = []
     for order in range(low, high + 1):
         bottom, top = factor**order, factor ** (order + 1)
@@ -207,7 +207,7 @@ def test_the_active_half_is_written_and_stale_data_is_not_read(
         program([t.AggregateAction(SPAN, agg, (reg(1),), signed(2))], aggregations=(agg,)),
         {1: (0,)},
     )
-    # Only tags are zero: the data that an earlier use left behind must not count.
+    # Only tags are zero: data of an earlier use must not count.
     layout = run.layout.aggregations[0]
     stale = (bytes(8) + b"\xee" * (layout.entry_size - 8)) * layout.capacity
     run.write(run.scratch.agg_of(run.slot, 1), stale)
@@ -371,8 +371,11 @@ def test_equal_hashes_do_not_make_equal_keys(rig: type[Rig]) -> None:
 
 
 def test_a_count_by_one_key_claims_its_slot() -> None:
-    """A word for each of the keys that the clause met first, where that is where it is looked for;
-    and never a second key in a slot."""
+    """A word is claimed for each key that the clause meets first, if it is where the clause looks
+    for it.
+
+    No second key gets the same slot.
+    """
     agg = aggregation("count", keys=(INT,))
     key = t.Cast(INT, SPAN, reg(1))
     run = TargetRig(

@@ -1,4 +1,4 @@
-"""A table of dynamic variables in memory of this process, and native functions on it."""
+"""A table of dynamic variables in memory of this process, and native functions that use it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.codegen.codegen_rig import (
     SP_SLOT,
 )
 
-THREADS, OWN = 4, 8  # each thread has keys of its own
+THREADS, OWN = 4, 8  # each thread has its own keys
 
 
 KEYS = THREADS * OWN
@@ -44,7 +44,7 @@ ROUNDS = 100_000
 
 
 class Tables:
-    """One table in memory of this process, and native functions on it."""
+    """One table in memory of this process, and native functions that use it."""
 
     def __init__(self, shared: bool) -> None:
         wanted = {"dynamic_size": 8192, "globals_size": 4096}
@@ -102,8 +102,11 @@ class Tables:
         code.ret(const(0))
 
     def _loop(self, code: IrFunction, body: Callable[[IrValue], None]) -> None:
-        """params: thread, state page, rounds, memory.  body gets a random number and ends in
-        a jump to `next`; rounds are clauses to the cleaner."""
+        """Make a function that runs `body` in a loop.
+
+        Its parameters are thread, state page, rounds and memory.  `body` gets a random number and
+        ends in a jump to `next`; to the cleaner each round is a clause.
+        """
         thread, state, rounds = code.params[:3]
         sequence = code.add(state, lay.STATE_SEQUENCE)
         seed, done = code.local(64), code.local(64)
@@ -124,7 +127,8 @@ class Tables:
         code.block("out")
 
     def _tally(self, code: IrFunction, firing: Firing) -> None:
-        """Add 1 to random elements; how often to each: in memory, a word for each key."""
+        """Make a function that adds 1 to random elements, and counts in memory how often for each
+        key."""
         memory = code.params[3]
 
         def body(value: IrValue) -> None:
@@ -140,10 +144,13 @@ class Tables:
         code.ret(const(0))
 
     def _hammer(self, code: IrFunction, firing: Firing) -> None:
-        """Set, free and read elements of the thread's own, which must be as it left them, and
-        read those of others, which must hold a value of their key.  The number of lies.
+        """Make a function that sets, frees and reads elements.
 
-        memory: the value of each own element, 0 for none."""
+        The thread's own elements must be as it left them, and elements of others must have a value
+        of their key.  It returns the number of violations.
+
+        memory: the value of each own element, 0 for none.
+        """
         thread, memory = code.params[0], code.params[3]
         lies = code.local(64)
 
@@ -164,7 +171,7 @@ class Tables:
             code.block("set")
             entry = dynamic_tables.call_obtain(firing, self.layout, own)
             code.branch(code.icmp("eq", entry, 0), "lost", "stored")
-            code.block("lost")  # only what was not there can find no room
+            code.block("lost")  # only a missing element can find no room
             lie_if(code.icmp("ne", code.load(64, mine), 0), "next")
             code.block("stored")
             low = code.op("or", code.op("and", code.op("lshr", value, 24), 0xFFFF), 1)
@@ -201,11 +208,11 @@ class Tables:
         other: IrValue,
         lie_if: Callable[[IrValue, str], None],
     ) -> None:
-        """Find an element, wait a little, and look whose value it has."""
+        """Make a function that finds an element, waits a little, and checks whose value it has."""
         code.block("others")
         entry = dynamic_tables.call_find(firing, self.layout, other)
         code.branch(code.icmp("eq", entry, 0), "next", "wait")
-        code.block("wait")  # time for somebody to free it and make another of it
+        code.block("wait")  # time for another thread to free it and reuse it
         left = code.local(64)
         code.set(left, code.op("and", code.op("lshr", value, 40), 255))
         code.jump("waiting")
@@ -230,7 +237,7 @@ class Tables:
         return self.word(self.places.state_of(slot) + at)
 
     def entries(self) -> list[tuple[int, int, int]]:
-        """(state, key, value) of every entry whose tag is not 0."""
+        """Return (state, key, value) of every entry whose tag is not 0."""
         found = []
         for bucket in range(BUCKETS):
             line = self.places.dynamic + bucket * self.layout.stride
@@ -245,7 +252,7 @@ class Tables:
         return [self.word(self.places.dynamic + i * self.layout.stride) for i in range(BUCKETS)]
 
     def run_threads(self, name: str, while_running: Callable[[], None]) -> list[int]:
-        """The function by all threads at once; their results."""
+        """Run the function in all threads at once; return their results."""
         results = [-1] * THREADS
         memory = self.base + self.places.globals
 

@@ -1,5 +1,5 @@
-"""The tables of dynamic variables: several threads at once, the way of a freed entry, what is
-counted when there is no room, and the code for every instruction set."""
+"""Tables of dynamic variables: several threads at once, reuse of freed entries, counts of full
+tables, and the code for every instruction set."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_no_increment_is_lost() -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_threads_set_free_and_read(shared: bool) -> None:
-    """The cleaner runs all the while.  Threads do not look at each other's own variables."""
+    """The cleaner runs all the time.  Threads do not read each other's own variables."""
     tables = Tables(shared)
     cleaning = cleaner(tables)
     lies = tables.run_threads("hammer", cleaning.clean)
@@ -86,7 +86,7 @@ def test_threads_set_free_and_read(shared: bool) -> None:
 
 
 def test_a_freed_element_becomes_free_in_two_steps() -> None:
-    """Not while a clause runs that ran when it began to rinse."""
+    """The cleaner waits for clauses that ran when it began to rinse."""
     tables = Tables(shared=True)
     cleaning, now = cleaner(tables), iter(range(1 << 62, (1 << 62) + 99))
     state = tables.base + tables.places.state_of(0)
@@ -113,7 +113,7 @@ def test_a_freed_element_becomes_free_in_two_steps() -> None:
 
 
 def test_a_lock_that_is_never_given_back() -> None:
-    """A clause gives up, counts it, and finds what is there all the same."""
+    """A clause gives up after a while, counts that, and still finds existing elements."""
     tables = Tables(shared=True)
     state = tables.base + tables.places.state_of(0)
     entry = tables.call("obtain", 5, state)
@@ -127,7 +127,7 @@ def test_a_lock_that_is_never_given_back() -> None:
 
 
 def test_without_a_free_entry_a_search_ends() -> None:
-    """Every bucket is full and passed: what is not there is not looked for without end."""
+    """Every bucket is full and passed: the search for a missing element ends."""
     tables = Tables(shared=False)
     state = tables.base + tables.places.state_of(0)
     made = [tables.call("obtain", key, state) for key in range(1, 100)]
@@ -135,14 +135,14 @@ def test_without_a_free_entry_a_search_ends() -> None:
     assert tables.state(0, lay.STATE_DYNAMIC_DROPS) == 99 - BUCKETS * rec.DYNAMIC_ENTRIES
     assert all(control & rec.DYNAMIC_PASSED for control in tables.controls())
     tables.call("remove", made.index(next(filter(None, made))) + 1)
-    assert tables.call("obtain", 200, state)  # a thread's own is free at once
+    assert tables.call("obtain", 200, state)  # an element of a thread is free immediately
 
 
 @pytest.mark.parametrize("kind", RIGS)
 @pytest.mark.parametrize("keys", ["{}", "{}, 2", "{}, 2, 3, 4, 5, 6, 7, 8, 9"])
 @pytest.mark.parametrize("buckets", [1, 2, 3, rec.DYNAMIC_PROBES])
 def test_every_entry_can_be_had(kind: type[Rig], keys: str, buckets: int) -> None:
-    """With no more buckets than a key may be in, each key may be in all of them."""
+    """If there are no more buckets than a key may be in, each key may be in all of them."""
     element = f"a[{keys.format('regs[R_1]')}]"
     code = compiled(f"kinst::f:0 {{ {element} = regs[R_2]; }} kinst::g:0 {{ trace({element}); }}")
     layout = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0]
@@ -166,14 +166,15 @@ def test_every_entry_can_be_had(kind: type[Rig], keys: str, buckets: int) -> Non
 
 
 def test_a_key_is_in_one_of_a_few_buckets() -> None:
-    """Of more than that, those from its own on: keys of one bucket fill no others."""
+    """If there are more buckets, a key is in one of a few from its own on: keys of one bucket fill
+    no others."""
     code = compiled("kinst::f:0 { a[regs[R_1]] = 1; }")
     buckets = rec.DYNAMIC_PROBES + 3
     stride = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0].stride
     rig = HostRig(code, {1: (0,)}, strsize=64, scratch=scratch(dynamic_size=buckets * stride))
 
     def used() -> list[int]:
-        """The number of entries in use of each bucket."""
+        """Return the number of used entries of each bucket."""
         area = rig.read(rig.scratch.dynamic, buckets * stride)
         tags = (struct.unpack_from("<7Q", area, k * stride + 8) for k in range(buckets))
         return [sum(tag != 0 for tag in line) for line in tags]
@@ -200,7 +201,7 @@ def test_a_key_is_in_one_of_a_few_buckets() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 9])
 def test_each_word_of_a_key_has_a_say_in_where_it_is(count: int) -> None:
-    """Keys that differ in one of their words alone fill half of a table, and none finds no room."""
+    """Keys that differ in only one of their words fill half of a table, and none finds no room."""
     element = f"a[{', '.join(f'regs[R_{k}]' for k in range(count))}]"
     code = compiled(f"kinst::f:0 {{ {element} = 1; }}")
     stride = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0].stride
@@ -246,7 +247,7 @@ def test_a_new_element_is_zero_whatever_its_memory_held(
 
 @pytest.mark.parametrize("kind", RIGS)
 def test_steps_that_find_no_room(kind: type[Rig]) -> None:
-    """What is not there counts as 0, and stays so; each is a drop."""
+    """A missing element counts as 0, and stays so; each is a drop."""
     text = "a[regs[R_1]] = 5; trace(a[regs[R_2]]++); trace(--a[regs[R_2]]); trace(a[regs[R_2]]);"
     code = compiled(f"int a[long]; kinst::f:0 {{ {text} }}")
     stride = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0].stride
@@ -279,7 +280,7 @@ def test_what_is_counted_down_to_0_is_freed(kind: type[Rig], name: str, step: st
 
 
 def test_variables_of_many_threads() -> None:
-    """Set, freed and read in any order: each thread finds its own as it left it."""
+    """Elements are set, freed and read in any order: each thread finds its own as it left them."""
     code = compiled(
         "self string s; kinst::f:0 { self->x = regs[R_1]; self->s = lltostr(regs[R_2]); }"
         "kinst::g:0 { self->x = 0; } kinst::h:0 { self->s = 0; }"
@@ -312,8 +313,10 @@ def test_variables_of_many_threads() -> None:
 
 @pytest.mark.parametrize("keys", ["regs[R_1]", "1, 2, 3, regs[R_1], 5, 6"])
 def test_another_cpu_makes_the_element_meanwhile(keys: str) -> None:
-    """Before each time that the table is looked at, until this CPU has the lock: the element is
-    made once, both steps count, and the lock is free again."""
+    """Another CPU makes the element before each search, until this CPU has the lock.
+
+    The element is made once, both steps count, and the lock is free again.
+    """
     code = compiled(f"kinst::f:0 {{ a[{keys}]++; }}")
     stride = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0].stride
     rig = TargetRig(code, {1: (0,)}, strsize=64, scratch=scratch(dynamic_size=stride))
@@ -345,8 +348,10 @@ def test_another_cpu_makes_the_element_meanwhile(keys: str) -> None:
 
 @pytest.mark.parametrize("name", ["a[X]", "self->a[X]", "a[1, 2, 3, X, 5, 6]"])
 def test_another_cpu_takes_the_free_entry_meanwhile(name: str) -> None:
-    """Before each time that the table is looked at: both elements are there in the end.  The other
-    one's first bucket may be another, so it need not have this one's lock."""
+    """Another CPU takes the free entry before each search: both elements exist in the end.
+
+    The other element's first bucket may differ, so it need not have this element's lock.
+    """
     element = name.replace("X", "regs[R_1]")
     code = compiled(f"kinst::f:0 {{ {element} = regs[R_2]; }} kinst::g:0 {{ trace({element}); }}")
     layout = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0]
@@ -372,7 +377,7 @@ def test_another_cpu_takes_the_free_entry_meanwhile(name: str) -> None:
         when, looks = when + 1, 0
         rig.write(area, bytes(layout.stride))
         rig.fire(1, {1: 7, 2: 77})
-        done, looks = looks < when, when  # what is looked at below changes nothing
+        done, looks = looks < when, when  # the search below changes nothing
         taken = rig.read(area + 8, 8) == tag
         both += taken
         for key, value in ((7, 77), (8, 88 if taken else 0)):
@@ -387,8 +392,8 @@ def test_another_cpu_takes_the_free_entry_meanwhile(name: str) -> None:
 @pytest.mark.parametrize("kind", RIGS)
 @pytest.mark.parametrize("count", [2, 4, 5, 7])
 def test_equal_tags_do_not_make_equal_keys(kind: type[Rig], count: int) -> None:
-    """Keys of several words that are all but equal, under one tag: each is written in the place
-    of one that had it."""
+    """Keys of several words that are almost equal, with one tag: each is written over one that had
+    it."""
     element = f"a[{', '.join(f'regs[R_{k}]' for k in range(count))}]"
     code = compiled(f"kinst::f:0 {{ {element} = 7; }} kinst::g:0 {{ trace({element}); }}")
     stride = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0].stride
@@ -413,7 +418,8 @@ def test_equal_tags_do_not_make_equal_keys(kind: type[Rig], count: int) -> None:
 
 @pytest.mark.parametrize("kind", RIGS)
 def test_what_a_thread_has_freed_is_free_at_once(kind: type[Rig]) -> None:
-    """Whichever of its variables it was; what all share is free when the consumer says so."""
+    """Any variable of a thread is free immediately; shared ones are free when the consumer says
+    so."""
     texts = ("self->x[regs[R_1]]", "self->y[regs[R_1], 1]", "self->z", "self->s", "self->w",
              "a[regs[R_1]]")  # fmt: skip
     code = compiled("self string s;" + "".join(
@@ -439,7 +445,7 @@ def test_what_a_thread_has_freed_is_free_at_once(kind: type[Rig]) -> None:
 
 # Clauses, on the host and in the emulator.
 
-# Where there is no per-CPU register, all is found from the current thread.
+# Without a per-CPU register, everything is found from the current thread.
 THREAD = {
     name: Access(None, (0x10,), access.size, access.signed, access.string, thread=True)
     for name, access in BUILTINS.items()
@@ -504,8 +510,11 @@ ALIKE = {
 
 
 def test_an_interrupt_is_no_part_of_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of task, soft interrupt, hard interrupt, and a hard one in a soft one has its own
-    self->x; so has another task in the same memory, which its id tells."""
+    """Task, soft interrupt, hard interrupt, and a hard one in a soft one each have their own
+    self->x.
+
+    So has another task in the same memory, which has another id.
+    """
     monkeypatch.setitem(BUILTINS, "tid", Access(CURRENT_AT, (0x10,), 4, True))
     monkeypatch.setitem(BUILTINS, "interrupt", Access(0x140, (), 4))
     own = t.GlobalRead(INT64, SPAN, SELF)
@@ -514,7 +523,7 @@ def test_an_interrupt_is_no_part_of_the_thread(monkeypatch: pytest.MonkeyPatch) 
     rig = TargetRig(made, {10: (0,)}, scratch=scratch(dynamic_size=1 << 20))
 
     def exchanged(count: int, thread: int, value: int) -> int:
-        """What self->x was there; it is `value` then."""
+        """Return the previous value of self->x, which becomes `value`."""
         rig.emulator.mem_write(GS_BASE + 0x140, struct.pack("<I", count))
         rig.emulator.mem_write(GS_BASE + TASK_AT + 0x10, struct.pack("<I", thread))
         rig.consume(rig.slot)
@@ -532,7 +541,7 @@ def test_an_interrupt_is_no_part_of_the_thread(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("kind", RIGS)
 def test_what_dtrace_error_frees_is_gone(kind: type[Rig]) -> None:
-    """A firing remembers where self->x is; an ERROR clause in the middle of it frees it."""
+    """A firing remembers the address of self->x; an ERROR clause in the middle of it frees it."""
     own = t.GlobalRead(INT64, SPAN, SELF)
     bad = t.Load(INT64, SPAN, t.Cast(PointerType(INT64), SPAN, reg(1)))
     made = program(
@@ -560,8 +569,11 @@ def test_what_dtrace_error_frees_is_gone(kind: type[Rig]) -> None:
     ("isa_name", "barrier"), [("arm64", "dmb ishld"), ("riscv64", "fence r, rw")]
 )
 def test_a_key_is_read_behind_its_tag(isa_name: str, barrier: str) -> None:
-    """Where processors read in another order than is written (Arm's and RISC-V's manuals), there
-    is a barrier for loads even in code that only reads a variable."""
+    """The key is read after its tag.
+
+    For processors that reorder reads (Arm's and RISC-V's manuals), even code that only reads a
+    variable has a barrier for loads.
+    """
     isa, places = load(isa_name), scratch(dynamic_size=1 << 20)
     made = program([t.EvaluateAction(SPAN, t.KeyedRead(INT, SPAN, ARRAY, (reg(1), reg(2))))],
                    variables=(SELF, ARRAY))  # fmt: skip
@@ -583,7 +595,8 @@ def test_a_key_is_read_behind_its_tag(isa_name: str, barrier: str) -> None:
     ],
 )
 def test_atomics_are_instructions(isa_name: str, atomics: tuple[str, ...]) -> None:
-    """Nothing is left to be linked (read_object would refuse it): no __atomic_ function."""
+    """The code calls no __atomic_ function: nothing is left to link, which read_object would
+    refuse."""
     isa, places = load(isa_name), scratch(dynamic_size=1 << 20)
     made = program(*clauses(), variables=(SELF, ARRAY))
     layout = lay_out_program(made, [], 64, places.agg_size)

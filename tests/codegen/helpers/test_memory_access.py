@@ -1,7 +1,7 @@
-"""copyin(), copyinstr() and copyout() in the traced kernel: whole, in pieces, and by way of the
+"""copyin(), copyinstr() and copyout() in the traced kernel: whole, in pieces, and through the
 stack.
 
-The kernel's functions panic where its end of a copy is not memory that may be copied from or to
+The kernel's functions panic if its end of a copy is not memory that may be copied from or to
 (mm/usercopy.c: the stack of the current process, at and above its stack pointer, always is).
 """
 
@@ -104,7 +104,7 @@ def test_copyout(size: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_strings(size: int) -> None:
-    """copyinstr() reads no byte behind the piece of memory that the NUL is in."""
+    """copyinstr() reads no byte after the piece of memory that has the NUL."""
     data = b"x" * size + b"\0"
     rig = fired(f"trace(copyinstr({USER}));", data.ljust(-(-len(data) // 64) * 64, b"!"))
     assert fields(rig)[0].split(b"\0")[0] == data[:-1]
@@ -114,7 +114,8 @@ def test_strings(size: int) -> None:
 
 
 def test_text_of_what_was_copied_ends_with_it() -> None:
-    """Whatever the clause's memory held before; also where no byte is left for the NUL."""
+    """Copied text ends with its own NUL, whatever the clause's memory held before; also if no byte
+    is left for the NUL."""
     rig = UserRig(
         compiled("kinst::f:0 { trace(stringof(copyin(regs[R_0], regs[R_1]))); }"),
         {7: (0,)}, strsize=1024, user=b"x" * lay.ARENA,
@@ -135,7 +136,7 @@ def test_what_is_allocated_begins_on_a_multiple_of_8() -> None:
 
 @pytest.mark.parametrize("size", range(1, 18))
 def test_text_that_was_copied_takes_no_more_than_its_nul(size: int) -> None:
-    """As much of a clause's memory as is left holds two copies and not a byte more."""
+    """The rest of a clause's memory holds two copies and not a byte more."""
     each = (size + 1 + 7) // 8 * 8
     last = (size + 7) // 8 * 8  # without room for a NUL there is none
     for left, fits in ((each + last, True), (each + last - 8, False)):

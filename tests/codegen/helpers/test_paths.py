@@ -1,6 +1,6 @@
 """cwd, root and d_path() on both machines, in a kernel made of bytes.
 
-What a path is, is fs/d_path.c's: names from the entry up to the root, across mounts.
+fs/d_path.c defines a path: names from the entry up to the root, across mounts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Kernel:
         return made
 
     def mount(self, top: int, above: int = 0, at: int = 0) -> int:
-        """The address of its public part; above: that of the mount that it is in."""
+        """Return the address of a mount's public part; `above` is that of the mount that it is
+        in."""
         made = self.room(0x80)
         self.put(made, PATHS.public + PATHS.top, top)
         self.put(made, PATHS.above, above - PATHS.public if above else made)
@@ -92,7 +93,7 @@ def rigs() -> tuple[Rig, ...]:
 
 
 def read(kernel: Kernel, address: int) -> list[Got]:
-    """cwd, root and d_path() on each machine, or the fault."""
+    """Return cwd, root and d_path() on each machine, or the fault."""
     found: list[Got] = []
     for rig in rigs():
         rig.memory = kernel.memory
@@ -112,7 +113,7 @@ names = st.lists(st.text("abc.", min_size=1, max_size=9).map(str.encode), max_si
 
 
 def tree(kernel: Kernel, mount: int, top: int, parts: list[bytes]) -> list[tuple[int, int]]:
-    """The places on the way down, the topmost first."""
+    """Return the directories on the way down, the topmost first."""
     places = [(mount, top)]
     for part in parts:
         places.append((mount, kernel.entry(part, places[-1][1])))
@@ -167,7 +168,7 @@ def test_what_is_no_file_has_no_path() -> None:
 
 
 def test_paths_leave_a_clause_its_memory() -> None:
-    """Each is made in memory that is free again behind it."""
+    """Each path is made in memory that is free again after it."""
     kernel, mount, top = made()
     entry = kernel.entry(b"x", top)
     kernel.thread((mount, top), (mount, entry))
@@ -208,7 +209,7 @@ def test_names_and_paths_as_long_as_linux_has_them(sizes: list[int], fits: bool)
 
 @pytest.mark.parametrize("bit", [8, 16, 24, 31])
 def test_a_name_longer_than_any_is_no_name(bit: int) -> None:
-    """The length has 32 bits (struct qstr): whichever of them is set, NAME_MAX is exceeded."""
+    """The length has 32 bits (struct qstr): each of them that is set exceeds NAME_MAX."""
     kernel, mount, top = made()
     entry = kernel.entry(b"x", top)
     kernel.put(entry, PATHS.length, 1 << bit | 1, 4)
@@ -216,8 +217,10 @@ def test_a_name_longer_than_any_is_no_name(bit: int) -> None:
 
 
 def test_a_thread_that_is_nowhere() -> None:
-    """One that ends has no view of the file system any more; BEGIN has no thread.  What is given
-    has a path all the same, from the topmost root."""
+    """A thread that ends has no view of the file system any more, and BEGIN has no thread.
+
+    An argument still has a path, from the topmost root.
+    """
     kernel, mount, top = made()
     path = kernel.path(mount, kernel.entry(b"x", top))
     kernel.put(TASK, PATHS.fs, 0)
@@ -229,7 +232,7 @@ def test_a_thread_that_is_nowhere() -> None:
         context: ClassVar[dict[int, int]] = {lay.CONTEXT_CURTHREAD: 0}
 
     kernel, _, _ = made()
-    low = {0: kernel.memory[TASK], **kernel.memory}  # what is readable there is no thread
+    low = {0: kernel.memory[TASK], **kernel.memory}  # readable memory there is not a thread
     text = "kinst::f:0 { trace(cwd); trace(root); }"
     host = Begin(compiled(text), {7: (0,)}, strsize=STRSIZE, memory=low)
     host.fire(7)

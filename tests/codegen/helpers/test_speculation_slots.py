@@ -1,4 +1,4 @@
-"""What code does with speculations, against a model: slots that are free, in use and over."""
+"""Code for speculations, against a model: slots that are free, in use and ended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def started(rig: type[Rig], slots: int, size: int = SPECSIZE) -> Rig:
 
 
 def step(run: Rig, kind: int, number: int = 0) -> list[tuple[int, list[int]]]:
-    """(clause, words) of the records of one firing."""
+    """Return (clause, words) of the records of one firing."""
     run.consume(run.slot)
     run.fire(7, {0: kind, 1: number})
     found = []
@@ -43,8 +43,10 @@ def step(run: Rig, kind: int, number: int = 0) -> list[tuple[int, list[int]]]:
 @pytest.mark.parametrize("rig", RIGS)
 @pytest.mark.parametrize("slots", [1, 3])
 def test_random_programs(rig: type[Rig], slots: int) -> None:
-    """A speculation has the lowest number that is free; its records carry a word that no other
-    speculation's carry, until its end, whose record carries the same; room is each one's own."""
+    """A speculation has the lowest free number, and its records carry its own word until its end.
+
+    The record of the end carries the same word.  Each speculation has its own room.
+    """
     rng, run = random.Random(slots), started(rig, slots)
     in_use: dict[
         int, tuple[int, int]
@@ -124,7 +126,7 @@ def test_room_to_the_last_byte(rig: type[Rig]) -> None:
 
 @pytest.mark.parametrize("rig", RIGS)
 def test_gigabytes_are_counted_on(rig: type[Rig]) -> None:
-    """STATE_SPECULATIONS: 32 bits count what a CPU has recorded."""
+    """STATE_SPECULATIONS counts a CPU's recorded bytes in 32 bits."""
     for used in (0x7FFF_FFF0, 0x8000_0000, 0x9000_0000, 0xFFFF_0000):
         run = started(rig, 1, used + 100)
         step(run, 0)
@@ -139,8 +141,10 @@ def test_gigabytes_are_counted_on(rig: type[Rig]) -> None:
 
 @pytest.mark.parametrize("rig", RIGS)
 def test_each_slot_has_a_word(rig: type[Rig]) -> None:
-    """core/layout.py: a word is odd while its slot is in use, and goes on by one each time; a
-    CPU's word has that of the slot above what was recorded."""
+    """core/layout.py: a word is odd while its slot is in use, and is incremented each time.
+
+    A CPU's word has the slot's word above the recorded bytes.
+    """
     most = lay.MOST_SPECULATIONS
     run = started(rig, most)
     for number in range(1, most + 1):

@@ -1,4 +1,4 @@
-"""Where data lie and how much they take: as C lays them out, and as the consumer counts them."""
+"""Offsets and sizes of data: as C lays them out, and as the consumer reads them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_constant_keys_are_numbers_of_their_type(type_: IntType, c: Any) -> None
     'a[1] = 2; b["key", 3] = "text"; self->y = "text"; c[1, 2, 3] = 4; d[1] = (char)2;',
 ])  # fmt: skip
 def test_dynamic_variables_have_room(text: str) -> None:
-    """As much as was asked for, or else for a bucket of each."""
+    """There is as much room as requested, or otherwise room for a bucket of each."""
     program = compile_text(f"kinst::f:0 {{ {text} }}", "test")[1]
     ends = []
     for asked in (0, 1, 64, 1000, 4096, 100_000):
@@ -120,7 +120,7 @@ def test_dynamic_variables_have_room(text: str) -> None:
 
 
 def test_strings_and_arrays_begin_on_a_multiple_of_8() -> None:
-    """Behind one byte as behind two: they are copied by words."""
+    """They begin on a multiple of 8 after one byte and after two: they are copied by words."""
     text = "char a; string s; char b, c; int d[3]; char e; string f[2]; kinst::f:0 { trace(1); }"
     program = compile_text(text, "test")[1]
     offsets = place_variables(program, 10).offsets
@@ -138,7 +138,8 @@ def test_what_has_no_width() -> None:
 
 
 def test_distributions_have_as_many_buckets_as_are_shown() -> None:
-    """The Dynamic Tracing Guide, "Aggregations": one below, one above, and the steps between."""
+    """The Dynamic Tracing Guide, "Aggregations": one bucket below, one above, and the steps
+    between."""
     assert data_words(AggFunction("quantize")) == 127  # 63 powers both ways, and 0
     for base, limit, step, count in ((0, 10, 1, 12), (0, 10, 3, 5), (-10, 20, 15, 4), (5, 6, 1, 3)):
         function = AggFunction("lquantize", (base, limit, step))
@@ -155,14 +156,14 @@ def test_distributions_have_as_many_buckets_as_are_shown() -> None:
         if power % steps:
             continue  # refused: steps divide a power of the factor
         function = AggFunction("llquantize", (factor, low, low + more, steps))
-        # What is below the first bound is a bucket too.
+        # Values below the first bound have a bucket too.
         assert data_words(function) == len(llquantize_bounds(function)) + 1, function
 
 
 @pytest.mark.parametrize("counts", [(0, 0), (1, 0), (5, 3), (64, 100)])
 def test_a_trap_table_is_as_long_as_its_directory_says(counts: tuple[int, int]) -> None:
-    """Two entries of the directory, each (address, entries - 1, shift), and the tables behind
-    them, at most half full."""
+    """The directory has two entries, each (address, entries - 1, shift), followed by the tables,
+    at most half full."""
     draw = random.Random(1)
     area = 0xFFFFFFFF_A0000000
     given = [[(draw.getrandbits(63) | 1, draw.getrandbits(64)) for _ in range(n)] for n in counts]
@@ -179,8 +180,10 @@ def test_a_trap_table_is_as_long_as_its_directory_says(counts: tuple[int, int]) 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 40])
 def test_what_has_no_room_at_the_end_of_a_table_begins_it(count: int) -> None:
-    """Addresses whose search begins at one of the last two entries; each search goes on from there
-    and from the end to the start, and does not come to a free entry before it finds its own."""
+    """Searches begin at one of the last two entries of a table.
+
+    Each search continues from the end to the start, and reaches its own entry before any free one.
+    """
     draw, area, size = random.Random(count), 0xFFFFFFFF_A0000000, 2
     while size <= 2 * count:
         size *= 2

@@ -1,4 +1,4 @@
-"""json() on both machines, against a writer of JSON that knows what each element's text is."""
+"""json() on both machines, against a writer of JSON that knows each element's text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ values = st.recursive(
 
 
 def written(value: Any, blank: str) -> str:
-    """JSON text of a value whose scalars are written already."""
+    """Return JSON text of a value whose scalars are already text."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -103,14 +103,16 @@ def test_an_index_has_as_many_digits_as_it_takes() -> None:
 
 
 def test_white_space_is_what_c_says() -> None:
-    """isspace(3) in the C locale, in front of the text and of each part of it; nothing else is."""
+    """White space is what isspace(3) says in the C locale, before the text and before each part of
+    it."""
     for byte in range(1, 256):
         text = b'#{#"a"#:#5}'.replace(b"#", bytes([byte]))
         check(BODY, [b"5"] if byte in b" \t\n\v\f\r" else NULL, text, b"a")
 
 
 def test_what_follows_a_number() -> None:
-    """The end of an object, white space, a comma, or more of the number."""
+    """A number is followed by the end of an object, white space, a comma, or more of the
+    number."""
     for byte in range(1, 256):
         text = b'{"a":12' + bytes([byte]) + b"}"
         if chr(byte) in "0123456789.eE":

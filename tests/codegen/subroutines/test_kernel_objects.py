@@ -1,5 +1,7 @@
-"""Subroutines that read the kernel's own data and move bytes: chains of parents and pieces of
-memory drawn at random, and what they should say worked out here."""
+"""Subroutines that read the kernel's data and move bytes.
+
+Chains of parents and pieces of memory are drawn at random; expected results are computed here.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ COUNTER = GS_BASE + 0xF00
 
 
 def test_memstr() -> None:
-    """Of each byte that is NUL the other one is made, and the last one is the NUL."""
+    """Each NUL byte is replaced by the given byte, and the last one is the NUL."""
     rng = random.Random(2)
     for _ in range(60):
         data = bytes(rng.choice(b"ab\0\0z") for _ in range(rng.randrange(1, 90)))
@@ -67,7 +69,11 @@ class FamilyRig(TargetRig):
 
 
 def family(ids: list[int], last: int | None) -> dict[int, bytes]:
-    """Tasks, each one's parent the next.  last: the parent of the last one; None: itself."""
+    """Return tasks, each one's parent the next.
+
+    Args:
+        last: parent of the last one; None: itself.
+    """
     at = [TASK, *(0xFFFF_8880_0100_0000 + 0x100 * k for k in range(1, len(ids)))]
     found = {}
     for k, (here, number) in enumerate(zip(at, ids, strict=True)):
@@ -101,7 +107,7 @@ def test_progeny(relatives: FamilyRig) -> None:
 
 
 def test_progeny_ends(relatives: FamilyRig) -> None:
-    """After so many generations, and at once where a task cannot be read."""
+    """The search ends after so many generations, and immediately if a task cannot be read."""
     ids = list(range(1, ANCESTORS + 5))
     relatives.memory = family(ids, None)
     relatives.reads.clear()
@@ -177,12 +183,12 @@ def test_chill_is_bounded() -> None:
 
 
 class Counting(TargetRig):
-    """A kernel whose cycle counter goes on by one whenever it is read; 3 ns each (CLOCK)."""
+    """A kernel whose cycle counter is incremented at each read; 3 ns each (CLOCK)."""
 
     timestamp_asm = f"movabsq $${COUNTER}, %rax\n\tincq (%rax)\n\tmovq (%rax), %rax"
 
     def spent(self, ns: int) -> int:
-        """How often a clause reads the counter that waits for so long."""
+        """Return how often a clause reads the counter that waits for so long."""
         before = self.emulator.mem_read(COUNTER, 8)
         self.fire(7, {4: ns})
         assert list(self.table(0, 0).values()) == [(1,)]
@@ -194,7 +200,7 @@ def test_chill_takes_its_time() -> None:
     program = compiled("kinst::f:0 { chill((int64_t)regs[R_4]); @ = count(); }")
     for ns in (0, 1, 3, 300, 3000):
         cycles = Counting(program, {7: (0,)}, strsize=64).spent(ns)
-        # The first reading is where it starts, the last one is at the end or behind it.
+        # The first read is the start, the last one is at the end or after it.
         assert (cycles - 1) * 3 >= ns - 2 and (cycles - 2) * 3 <= ns
 
     class Without(Counting):
@@ -210,7 +216,7 @@ def test_chill_takes_its_time() -> None:
 
 
 def test_where_the_current_thread_is() -> None:
-    """What the other tests stand on."""
+    """The other tests depend on this address."""
     program = compiled("kinst::f:0 { trace((uint64_t)curthread); }")
     rig = TargetRig(program, {7: (0,)}, strsize=64)
     rig.emulator.mem_write(GS_BASE + CURRENT_AT, struct.pack("<Q", B))

@@ -1,7 +1,7 @@
-"""D's subroutines on both machines, against what the Dynamic Tracing Guide says they do.
+"""D's subroutines on both machines, against the Dynamic Tracing Guide.
 
-Each program is compiled once; its arguments are registers and strings in the kernel's memory,
-so hypothesis can try many.
+Each program is compiled once; its arguments are registers and strings in the kernel's memory, so
+hypothesis can try many.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def test_strjoin_of_what_does_not_fit(a: int, b: int) -> None:
 
 @pytest.mark.parametrize("size", [STRSIZE - 2, STRSIZE - 1, STRSIZE, STRSIZE + 1, 4 * STRSIZE])
 def test_a_string_of_the_kernel_is_cut_before_anything_is_done_with_it(size: int) -> None:
-    """One of strsize bytes is its NUL (the Dynamic Tracing Guide, "strsize")."""
+    """A string of strsize bytes has one of them for its NUL (the Dynamic Tracing Guide,
+    "strsize")."""
     s = (b"0123456789" * 30)[:size]
     seen = s[: STRSIZE - 1]
     body = 'trace(strlen(S)); trace(index(S, "9", 61)); trace(substr(S, -3)); trace(S == T);'
@@ -84,12 +85,13 @@ def test_strchr_and_strrchr(s: bytes, c: int) -> None:
 
 
 def perl_index(s: bytes, u: bytes, start: int) -> int:
-    """Perl's index(), which the Guide's is (perlfunc): positions are clamped to the string."""
+    """Compute Perl's index(), to which the Guide refers (perlfunc): positions are clamped to the
+    string."""
     return s.find(u, min(max(start, 0), len(s)))
 
 
 def perl_rindex(s: bytes, u: bytes, start: int) -> int:
-    """Perl's rindex(): the last occurrence that begins at or before start."""
+    """Compute Perl's rindex(): the last occurrence that begins at or before start."""
     if start < 0:
         return -1 if u else 0
     return s.rfind(u, 0, min(start, len(s)) + len(u))
@@ -112,8 +114,10 @@ def test_index_and_rindex_of_all_short_texts() -> None:
 
 
 def perl_substr(s: bytes, start: int, count: int | None) -> bytes:
-    """Perl's substr() by positions: a negative start or count is taken from the end; what lies
-    outside of the string is cut off."""
+    """Compute Perl's substr() by positions.
+
+    A negative start or count is taken from the end; positions outside the string are cut off.
+    """
     size = len(s)
     first = start + size if start < 0 else start
     if count is None:
@@ -123,7 +127,7 @@ def perl_substr(s: bytes, start: int, count: int | None) -> bytes:
     else:
         last = first + count
     if first < 0:
-        # Before the string: only what reaches into it, and no count from the end does.
+        # Before the string: only if the count reaches into it, and no count from the end does.
         if (count is None or count >= 0) and last > 0:
             first = 0
         else:
@@ -137,7 +141,7 @@ def test_substr(s: bytes, start: int, count: int) -> None:
     body = "trace(substr(S, I)); trace(substr(S, I, J));"
     whole = perl_substr(s, start, None)
     if start + len(s) < 0:
-        # The count that is missing is strsize.
+        # A missing count is strsize.
         whole = perl_substr(s, start, STRSIZE)
     check(body, [whole, perl_substr(s, start, count)], s, b"", start, count)
 
@@ -180,7 +184,7 @@ def test_strtok_goes_on_in_the_next_clause() -> None:
 
 
 def posix_basename(path: bytes) -> bytes:
-    """basename(1) of POSIX, step by step."""
+    """Compute basename(1) of POSIX, step by step."""
     if not path:
         return b"."
     if not path.strip(b"/"):
@@ -189,7 +193,7 @@ def posix_basename(path: bytes) -> bytes:
 
 
 def posix_dirname(path: bytes) -> bytes:
-    """dirname(1) of POSIX, step by step."""
+    """Compute dirname(1) of POSIX, step by step."""
     if path and not path.strip(b"/"):
         return b"/"
     path = path.rstrip(b"/")
@@ -216,7 +220,7 @@ def test_basename_and_dirname(s: bytes) -> None:
     ],
 )  # fmt: skip
 def test_cleanpath(path: bytes, clean: bytes) -> None:
-    """The Guide: "/./" and "/../" elements are taken out; links are not looked at."""
+    """The Guide: "/./" and "/../" elements are removed; links are not followed."""
     check("trace(cleanpath(S));", [clean], path)
 
 
@@ -231,7 +235,7 @@ DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def in_base(value: int, base: int) -> bytes:
-    """As C's %#o, %#x and %d print it; other bases without a prefix, unsigned."""
+    """Print like C's %#o, %#x and %d; other bases without a prefix, unsigned."""
     if base == 10:
         return str(value).encode()
     value &= (1 << 64) - 1
@@ -332,7 +336,7 @@ def test_strings_that_cannot_be_read() -> None:
 @many
 @given(st.binary(min_size=1, max_size=40), st.integers(0, 40), st.integers(0, 30))
 def test_alloca_and_bcopy(data: bytes, size: int, skip: int) -> None:
-    """What was copied is read back through the pointer, in the next action too."""
+    """Copied bytes are read back through the pointer, in the next action too."""
     data = data.ljust(72, b"\1")
     body = (
         "copy = (char *)alloca(80); bcopy(P + J, copy, I); trace(*copy); trace(copy[I - 1]);"
@@ -374,8 +378,8 @@ def test_memref() -> None:
 
 @pytest.mark.parametrize("rig", RIGS)
 def test_rand_is_splitmix64(rig: type[Rig]) -> None:
-    """The first numbers of S. Vigna's generator from 1234567 on, as they are published; rand() is
-    an int."""
+    """The first numbers of S. Vigna's generator from 1234567 on are those that are published;
+    rand() is an int."""
     run = rig(compiled("kinst::f:0 { trace(rand()); }"), {7: (0,)}, strsize=STRSIZE)
     run.write(run.scratch.state_of(run.slot) + lay.STATE_RANDOM, struct.pack("<Q", 1234567))
     for wanted in (
@@ -390,8 +394,8 @@ def test_rand_is_splitmix64(rig: type[Rig]) -> None:
 
 @both
 def test_rand_begins_with_the_time(rig: type[Rig]) -> None:
-    """The state of a CPU that has had no number yet is an odd one from its clock; all ones is a
-    state like any other."""
+    """The first state of a CPU is an odd number from its clock; all ones is a state like any
+    other."""
     mask = (1 << 64) - 1
     run = rig(compiled("kinst::f:0 { trace(rand()); }"), {7: (0,)}, strsize=STRSIZE)
     place = run.scratch.state_of(run.slot) + lay.STATE_RANDOM

@@ -38,11 +38,11 @@ VARIABLES = tuple(t.Variable(f"v{i}", ty, i) for i, ty in enumerate((INT, UINT64
 
 
 class FaultError(Exception):
-    """kind, value"""
+    """A fault, with kind and value."""
 
 
 def fit(value: int, type_: DType) -> int:
-    """The value modulo the type's width, in its signedness."""
+    """Return the value modulo the type's width, in its signedness."""
     assert isinstance(type_, (IntType, PointerType))
     bits = 8 * type_.size
     value %= 1 << bits
@@ -50,7 +50,7 @@ def fit(value: int, type_: DType) -> int:
 
 
 def divide(left: int, right: int) -> tuple[int, int]:
-    """C's quotient and remainder: towards zero."""
+    """Compute C's quotient and remainder: towards zero."""
     quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
     return quotient, left - quotient * right
 
@@ -142,7 +142,7 @@ class Maker:
         return self.pick(VARIABLES)  # type: ignore[no-any-return]
 
     def any(self, type_: DType, depth: int) -> t.Expr:
-        """An expression of this scalar type."""
+        """Make an expression of this scalar type."""
         makers = [self.leaf] if depth == 0 else [
             self.binary, self.binary, self.shift, self.unary, self.cast, self.cast, self.choice,
             self.comma, self.assign, self.step, self.dynamic, self.truth, self.leaf,
@@ -197,7 +197,7 @@ class Maker:
         return t.Cast(type_, SPAN, t.RegisterRead(UINT64, SPAN, index))
 
     def truth(self, type_: DType, depth: int) -> t.Expr:
-        """A comparison, logic or "!", of type int."""
+        """Make a comparison, logic or "!", of type int."""
         over = self.type()
         left = self.any(over, depth)
         kind = self.random.randrange(4)

@@ -1,5 +1,5 @@
-"""Stores to members of structures, bit-fields among them, against the C compiler's; stores to where
-nothing may be written."""
+"""Stores to members of structures, including bit-fields, against the C compiler's; and stores to
+memory that must not be written."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from tests.codegen.subroutines_rig import compiled
 SIZES = {"char": 8, "short": 16, "int": 32, "long": 64}
 ERROR = "dtrace:::ERROR { trace(arg4); trace(arg5); }"
 SEEDS = 8
-# A structure in each kind of variable: how it is declared, and what it is called.
+# A structure in each kind of variable: its declaration, and its name.
 PLACES = (("struct s x;", "x"), ("this struct s y;", "this->y"),
           ("struct s z[string, int];", 'z["key", 2]'))  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Stores:
-    """A structure's members, as they are declared, and expressions on them; AT: the structure."""
+    """Declarations of a structure's members, and expressions on them; AT stands for the
+    structure."""
 
     declared: str
     expressions: tuple[str, ...]
@@ -55,7 +56,7 @@ def random_stores(rng: random.Random) -> Stores:
 
 @pytest.fixture(scope="module")
 def said_by_c(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Stores, list[int]]]:
-    """What each expression is in C, one after the other."""
+    """Return the value of each expression in C, one after the other."""
     folder: Path = tmp_path_factory.mktemp("stores")
     drawn = [random_stores(random.Random(seed)) for seed in range(SEEDS)]
     functions = []
@@ -80,7 +81,7 @@ def said_by_c(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Stores, li
 def test_members_are_what_c_makes_of_them(
     rig: type[Rig], seed: int, said_by_c: list[tuple[Stores, list[int]]]
 ) -> None:
-    """A few stores one after the other; each one's value, and all members at the end."""
+    """A few stores one after the other; the value of each, and all members at the end."""
     stores, expected = said_by_c[seed]
     variable, place = PLACES[seed % 3]
     traced = " ".join(f"trace({one.replace('AT', place)});" for one in stores.expressions)
@@ -89,7 +90,7 @@ def test_members_are_what_c_makes_of_them(
 
 
 def values(rig: type[Rig], text: str, declared: str = "") -> list[int]:
-    """The clause whose record there is, and what it traced."""
+    """Return the clause of the record, and the values that it traced."""
     program = compiled(f"{declared} kinst::f:0 {{ {text} }} {ERROR}")
     run = rig(program, {7: (0,)}, error=(1,), strsize=64)
     run.fire(7)
@@ -143,7 +144,7 @@ def test_a_pointer_into_a_variable_stays_in_it(rig: type[Rig]) -> None:
 def test_a_store_wider_than_its_variable_is_an_error(
     rig: type[Rig], declared: str, place: str
 ) -> None:
-    """No place in two bytes has room for eight."""
+    """No offset in two bytes has room for eight."""
     text = f"*(long *)&{place}.a = -1; trace(1);"
     clause, kind, _ = values(rig, text, f"struct s {{ char a; char b; }}; {declared}")
     assert (clause, kind) == (1, lay.FAULT_BADADDR)
@@ -163,7 +164,7 @@ def test_structures_and_strings_as_a_whole(rig: type[Rig]) -> None:
 
 @pytest.mark.parametrize("rig", RIGS)
 def test_elements_of_a_thread(rig: type[Rig]) -> None:
-    """An array of each thread's own has an end like any other."""
+    """A thread's own array has an end like any other."""
     declared = "self int a[4]; self short b[2];"
     text = ("self->a[3] = -5; self->a[0] = 7; self->b[1] = 3; self->a[0]++;"
             "trace(self->a[3]); trace(self->a[0]);"
@@ -179,8 +180,10 @@ def test_elements_of_a_thread(rig: type[Rig]) -> None:
 @pytest.mark.parametrize("rig", RIGS)
 @pytest.mark.parametrize("seed", range(4))
 def test_bit_fields_of_the_kernel(rig: type[Rig], seed: int) -> None:
-    """Of one long, they lie from its lowest bit on (System V ABI, "Bit-Fields"); no byte behind
-    the last one's is read."""
+    """Bit-fields of one long are from its lowest bit on (System V ABI, "Bit-Fields").
+
+    No byte after the last one's is read.
+    """
     rng, members, at = random.Random(seed), [], 0
     while at < 57:
         bits = rng.randrange(1, 64 - at + 1) if seed else (3, 61)[at > 0]
@@ -203,7 +206,7 @@ def test_bit_fields_of_the_kernel(rig: type[Rig], seed: int) -> None:
 
 @pytest.mark.parametrize("rig", RIGS)
 def test_arrays_as_a_whole(rig: type[Rig]) -> None:
-    """The address of the first element."""
+    """An array as a whole is the address of the first element."""
     text = "f[1] = 7; this->g[2] = 5; trace(*(f + 1)); trace(*(this->g + 2)); trace(*f);"
     assert values(rig, text, "int f[3]; this int g[4];") == [0, 7, 5, 0]
     whole = int.from_bytes(struct.pack("<3i", 0, 7, 9), "little")
@@ -215,7 +218,7 @@ def test_arrays_as_a_whole(rig: type[Rig]) -> None:
 @pytest.mark.parametrize("rig", RIGS)
 @pytest.mark.parametrize(("key", "number"), [("-5", -5), ("~5", -6), ("!5", 0), ("(char)300", 44)])
 def test_keys_that_an_operator_makes(rig: type[Rig], key: str, number: int) -> None:
-    """Known beforehand or not, they are what C makes of them."""
+    """Keys, constant or not, have the values that C computes."""
     run = rig(compiled(f"kinst::f:0 {{ @[{key}] = count(); }}"), {7: (0,)}, strsize=64)
     run.fire(7)
     (raw,) = run.table(0, run.slot)
@@ -229,7 +232,7 @@ def test_keys_that_an_operator_makes(rig: type[Rig], key: str, number: int) -> N
 
 @pytest.mark.parametrize("rig", RIGS)
 def test_structures_as_keys(rig: type[Rig]) -> None:
-    """By their bytes; one that cannot be read is an error, and no other key."""
+    """Structures are compared by their bytes; an unreadable one is an error, and no other key."""
     declared = "struct k { int a; char b; long c; }; struct k x, y; struct w { long a; } u;"
     text = ("x.a = 1; x.b = 2; y.a = 1; y.b = 2; m[x] = 5; n[x, 1] = 6; u.a = 4; o[u] = 7;"
             "trace(m[y]); trace(n[y, 1]); trace(o[u]);"
@@ -251,7 +254,7 @@ def test_keys_that_differ_in_the_highest_bit_alone(rig: type[Rig]) -> None:
 
 @pytest.mark.parametrize("rig", RIGS)
 def test_stores_within_stores(rig: type[Rig]) -> None:
-    """In the members of a translation, in an index, and in what is added."""
+    """Stores in the members of a translation, in an index, and in an added value."""
     declared = ("struct in { int a; int b; int m[4]; }; struct in y; struct in z[int];"
                 "struct out { int p; int q; int r; };"
                 "translator struct out < int N >"
@@ -266,7 +269,7 @@ def test_stores_within_stores(rig: type[Rig]) -> None:
 @pytest.mark.parametrize("rig", RIGS)
 @pytest.mark.parametrize("place", ["x", "this->y", "self->v", "z[3]", "w[3, 4]"])
 def test_a_structure_that_cannot_be_read_is_an_error(rig: type[Rig], place: str) -> None:
-    """Not a 0 that frees the variable."""
+    """It is not read as 0, which would free the variable."""
     declared = ("struct s { long a; long b; }; struct s x; this struct s y; self struct s v;"
                 "struct s z[int]; struct s w[int, int];")  # fmt: skip
     for address in (0, 0x123456):
@@ -275,6 +278,6 @@ def test_a_structure_that_cannot_be_read_is_an_error(rig: type[Rig], place: str)
 
 
 def test_the_place_of_a_store_on_the_host_is_its_own() -> None:
-    """kinst's process writes nothing of its own either."""
+    """kinst's process does not store to its own memory either."""
     clause, kind, _ = values(HostRig, "*(long *)regs[R_2] = 1; trace(1);")
     assert (clause, kind) == (1, lay.FAULT_BADADDR)

@@ -1,7 +1,7 @@
 """Strings that are NULL, in variables and expressions, on both machines.
 
 Expected values are those of illumos' and FreeBSD's dtrace_dif_emulate(): a variable of type string
-can be NULL; NULL is like "" where strings are compared, and an invalid address where one is read.
+can be NULL; NULL is like "" in comparisons of strings, and an invalid address if it is read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.codegen.subroutines_rig import NULL, check
 
 PLACES = ["s", "self->s", "this->s", "a[5]", "self->a[5]"]
 ALL = pytest.mark.parametrize("place", PLACES)
-GONE = 'strtok("", ",")'  # NULL, and no constant
+GONE = 'strtok("", ",")'  # NULL, but not a constant
 
 
 @ALL
@@ -47,7 +47,7 @@ def test_null_goes_from_one_variable_to_another(place: str) -> None:
 
 
 def test_what_was_never_assigned() -> None:
-    """What has no memory of its own is NULL."""
+    """Variables without memory of their own are NULL."""
     body = 'trace(regs[R_2] ? (self->s = "x") : (a[regs[R_3]] = "y"));'
     check(f"{body} trace(self->s == NULL); trace(a[5] == NULL);", [b"y", 1, 1])
     check(f"{body} trace(self->s);", NULL)

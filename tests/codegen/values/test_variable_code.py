@@ -1,5 +1,4 @@
-"""Variables of every type and in every place, assigned and stepped: each value against what the C
-compiler makes of the same operations."""
+"""Variables of every type and scope, assigned and stepped: each value against the C compiler's."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ TYPES = {
     "unsigned short", "int": "int", "uint_t": "unsigned", "int64_t": "long",
     "uint64_t": "unsigned long",
 }  # fmt: skip
-# How a variable of some type is declared, and what it is called.
+# A variable's declaration for some type, and its name.
 PLACES = (
     ("T g;", "g"), ("this T t;", "this->t"), ("self T s;", "self->s"), ("T f[3];", "f[2]"),
     ("this T h[4];", "this->h[1]"), ("self T u[2];", "self->u[1]"),
@@ -28,7 +27,7 @@ NUMBERS = (0, 1, 2, 3, 7, 100, 127, 128, 255, 256, 1000, 32767, 65536, 214748364
 
 
 def drawn(seed: int) -> tuple[str, list[str]]:
-    """A type, and expressions on X, each of them long."""
+    """Return a type, and expressions on X, each of them long."""
     rng, found = random.Random(seed), []
     for _ in range(14):
         operator = rng.choice(("=", "+=", "-=", "*=", "|=", "&=", "^=", "<<=", ">>=", "++", "--"))

@@ -7,8 +7,8 @@ import pytest
 from kinst.core.dtypes import INT, INT64, PointerType, StringType, VoidType
 from tests.dlang.dhelp import error, typed, value
 
-# From the Dynamic Tracing Guide, "Actions and Subroutines": the least and the most arguments,
-# a good call, and what it gives.
+# From the Dynamic Tracing Guide, "Actions and Subroutines": the least and the most arguments, a
+# good call, and its value.
 CALLS = [
     ("alloca", 1, 1, "alloca(10)", PointerType(VoidType())),
     ("basename", 1, 1, "basename(execname)", StringType()),

@@ -1,5 +1,5 @@
-"""Types that a program declares: layout as the C ABI has it, members, errors (K&R A8; the sizes
-and offsets are what gcc gives on LP64)."""
+"""Types that a program declares: layout by the C ABI, members, errors (K&R A8; sizes and offsets
+are gcc's on LP64)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What aggregations measure: units come from D's clocks, and from nothing else."""
+"""Units of aggregations: they come from D's clocks, and from nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""#pragma D attributes, binding, depends_on, and line markers: what libdtrace takes and refuses."""
+"""#pragma D attributes, binding, depends_on, and line markers: those that libdtrace accepts and
+refuses."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ BODY = "\nint x; inline int y = 1; BEGIN { z = 1; }\n"
     ],
 )
 def test_accepted(line: str) -> None:
-    """Before and behind what it is about."""
+    """Before and after their subject."""
     plain = compile_(BODY)
     for text in (line + BODY, BODY + line + "\n"):
         found = compile_(text)

@@ -1,4 +1,4 @@
-"""Translators: what they stand for, and what libdtrace refuses, by its tags."""
+"""Translators: their meaning, and those that libdtrace refuses, by its tags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RECORD = "struct in { int first; int second; };\n"
 
 
 def same_value(translated: str, written: str, before: str) -> bool:
-    """Whether both give the same typed expression, in one program."""
+    """Return whether both have the same typed expression, in one program."""
     first, second = actions(f"trace(({translated})); trace(({written}));", before)
     assert isinstance(first, typed.TraceAction) and isinstance(second, typed.TraceAction)
     return without_spans(first.expr) == without_spans(second.expr)
@@ -90,7 +90,7 @@ def test_the_exact_translator_comes_first() -> None:
         (INT + "BEGIN { x = xlate < struct out * > (1); }", "D_OP_DYN"),
         (INT + "BEGIN { xlate < struct out > (1); }", "D_CG_DYN"),
         (INT + 'inline int x = xlate < struct out > (1); BEGIN { }', "D_OP_INCOMPAT"),
-        # A translator is not there yet in its own expressions.
+        # A translator does not exist yet in its own expressions.
         (OUT + "translator struct out < int T > { a = xlate < struct out > (T).a; };\nBEGIN{}",
          "D_XLATE_NONE"),
     ],

@@ -1,4 +1,4 @@
-"""Variables: what gives them types, and what libdtrace refuses, by its tags."""
+"""Variables: how they get types, and which libdtrace refuses, by its tags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What parses to what: clause heads, precedence, literals, macros, and printing it again."""
+"""Results of parsing: clause heads, precedence, literals, macros, and printing them again."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_first_lines_comments_and_control_lines() -> None:
     assert len(program.clauses) == 2
 
 
-# expression -> the same with every operator's parentheses written out
+# each expression, and the same with every operator's parentheses written out
 PRECEDENCE = [
     ("1 + 2 * 3", "(1 + (2 * 3))"),
     ("1 * 2 + 3", "((1 * 2) + 3)"),
@@ -159,7 +159,7 @@ PRECEDENCE = [
 
 
 def bracketed(e: tree.ExprNode) -> str:
-    """Every operator in parentheses: an independent printer."""
+    """Return every operator in parentheses: an independent printer."""
     match e:
         case tree.IntegerNode():
             return e.text

@@ -1,5 +1,5 @@
-"""kinst -d's text parses to the tree that it was made from: declarations, types, and whatever
-hypothesis thinks of."""
+"""kinst -d's text parses to the tree that it was made from: declarations, types, and random
+trees."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ COUNTS = st.sampled_from(["1", "4 + 2", "sizeof (int)", "A ? 1 : 2"])
 
 @st.composite
 def declarators(draw: st.DrawFn, name: str) -> str:
-    """A declarator of C around a name, "" for an abstract one."""
+    """Make a declarator of C around a name, "" for an abstract one."""
     text = name
     for _ in range(draw(st.integers(0, 4))):
         match draw(st.sampled_from(["*", "[]", "()"])):
@@ -151,7 +151,7 @@ def test_any_expressions(predicate: str, statement: str) -> None:
 
 
 def test_a_tree_that_no_text_makes() -> None:
-    """What kinst itself puts there: the type of a local variable."""
+    """A tree that kinst itself makes: the type of a local variable."""
     one = tree.TypedNode(SPAN, INT, tree.NameNode(SPAN, "a"), True)
     clause = tree.ClauseNode(SPAN, (), None, (tree.PrefixNode(SPAN, "*", one),))
     assert "*(int *)a;" in unparse(tree.ProgramNode((clause,)))

@@ -57,7 +57,7 @@ def test_types(expression: str, type_: str | None) -> None:
 
 
 def shape(e: typed.Expr) -> str:
-    """A typed expression as text in which every conversion can be seen."""
+    """Return a typed expression as text in which every conversion can be seen."""
     match e:
         case typed.IntConst():
             return f"{e.value}:{e.type}"
@@ -189,7 +189,7 @@ def test_constants_fold(expression: str, number: int, type_: str) -> None:
     st.integers(-(2**31) + 1, 2**31 - 1).filter(bool),
 )
 def test_folding_is_exact(op: str, a: int, b: int) -> None:
-    """What int cannot hold is int64_t (docs/d.md)."""
+    """Values that int cannot hold are int64_t (docs/d.md)."""
     quotient = int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
     exact = {
         "+": a + b, "-": a - b, "*": a * b, "&": a & b, "|": a | b, "^": a ^ b,
@@ -202,7 +202,7 @@ def test_folding_is_exact(op: str, a: int, b: int) -> None:
 
 
 def test_no_binary_mixes_types() -> None:
-    """What typed.py promises codegen: operands of one type, shifts and strings excepted."""
+    """typed.py promises codegen operands of one type, shifts and strings excepted."""
     everything = [
         f"trace({a} {op} {b});"
         for a in ("c", "us", "u", "l", "ul", "p", "v", "str", "execname")

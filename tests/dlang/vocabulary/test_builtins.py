@@ -1,4 +1,4 @@
-"""Each word of D has a program that says what it prints (tests/d)."""
+"""Each word of D has a program that checks its output (tests/d)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kinst.dlang.vocabulary.builtins import ACTIONS, AGGREGATING, ARRAYS, VARIAB
 from kinst.dlang.vocabulary.d_options import COMPILE_TIME, DYNAMIC
 from tests.d.cases import all_cases
 
-# What needs a traced kernel or process: tests/codegen and tests/vm have it.
+# Words that need a traced kernel or process: tests/codegen and tests/vm test them.
 ELSEWHERE = {"arg6", "arg7", "arg8", "arg9", "d_path", "ustackdepth"}
-# No effect in kinst: tests/dlang/vocabulary/test_d_options.py has it.
+# Words without effect in kinst: tests/dlang/vocabulary/test_d_options.py tests them.
 ELSEWHERE |= {"aggpercpu"}
 WORDS = {*ACTIONS, *AGGREGATING, *ARRAYS, *VARIABLES, *prototypes(), *COMPILE_TIME, *DYNAMIC}
 

@@ -1,4 +1,4 @@
-"""What people of other tracers type, and what kinst answers."""
+"""Input of people who know other tracers, and kinst's answers."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_registers_of_another_spelling() -> None:
 @pytest.mark.parametrize("here", names())
 @pytest.mark.parametrize("other", names())
 def test_a_register_of_another_isa_is_told_by_its_argument(here: str, other: str) -> None:
-    """System V (rdi, rsi, rdx), AAPCS64 (x0 to x2) and RISC-V's psABI (a0 to a2)."""
+    """Arguments: System V (rdi, rsi, rdx), AAPCS64 (x0 to x2) and RISC-V's psABI (a0 to a2)."""
     third = {"amd64": "R_RDX", "arm64": "R_X2", "riscv64": "R_A2"}
     hint = register_hint(load(here), third[other])
     assert third[here] in hint

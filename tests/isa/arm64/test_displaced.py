@@ -49,18 +49,20 @@ COPIES = {
 
 
 class Cpu:
-    """Memory that is random, and the same for each."""
+    """A processor with random memory, the same for each run."""
 
     def __init__(self) -> None:
         self.uc = Uc(UC_ARCH_ARM64, UC_MODE_ARM)
         self.uc.mem_map(0, 0x1000)
         self.uc.mem_map(0x40000000, 0x300000)
-        self.uc.reg_write(arm64_const.UC_ARM64_REG_CPACR_EL1, 3 << 20)  # vectors can be used
+        self.uc.reg_write(arm64_const.UC_ARM64_REG_CPACR_EL1, 3 << 20)  # enable vectors
         self.uc.mem_write(0x40000000, random.Random(5).randbytes(0x300000))
 
     def run(self, code: bytes, at: int, seed: int) -> tuple[int, list[int], bytes]:
-        """(where it goes, registers, stack from its pointer on) of code at an address, from a
-        state that the seed makes."""
+        """Run code at an address, from a state that the seed makes.
+
+        Returns (destination, registers, stack from its pointer on).
+        """
         draw = random.Random(seed)
         kept = self.uc.mem_read(at, len(code))
         self.uc.mem_write(at, code)
@@ -85,7 +87,7 @@ class Cpu:
 
 
 def instructions(texts: list[str], folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Of each text its bytes."""
+    """Return the bytes of each text."""
     source = "\n".join(f".org {STRIDE * n}\n{text}" for n, text in enumerate(texts, 8))
     code = assembled("arm64", source, folder)
     for n, text in enumerate(texts, 8):
@@ -123,7 +125,7 @@ def test_displaced_and_original_do_the_same(chain: str, tmp_path: Path) -> None:
 
 
 def test_addresses_that_are_farther_than_adrp_reaches(tmp_path: Path) -> None:
-    """8 GB: of what needs no branch to where it came from."""
+    """8 GB away, for instructions that need no branch back to near their address."""
     cpu, far = Cpu(), SCRATCH + (8 << 30)
     cpu.uc.mem_map(far, 0x1000)
     for text, code in instructions([*ADDRESSES, "blr x17"], tmp_path):
@@ -137,7 +139,7 @@ def test_addresses_that_are_farther_than_adrp_reaches(tmp_path: Path) -> None:
 
 
 def test_where_a_copy_is_that_can_fault(tmp_path: Path) -> None:
-    """Of what is made anew there is none; with a probe's work it is behind that."""
+    """Code that is made anew has no copy; with a probe's work the copy comes after the work."""
     function = Function("vmlinux", "f", AT, 64)
     for text, code in instructions([*BRANCHES, *ADDRESSES, *COPIES], tmp_path):
         for work in ((), (CountBody((COUNTER,)),)):
@@ -153,7 +155,7 @@ def test_where_a_copy_is_that_can_fault(tmp_path: Path) -> None:
 
 
 def test_a_counter_that_another_cpu_changes_meanwhile(tmp_path: Path) -> None:
-    """The store-exclusive fails, and it is done again."""
+    """The store-exclusive fails, and the update is done again."""
     site = Site(Function("vmlinux", "f", AT, 64), 0, assembled("arm64", "nop", tmp_path))
     made = ISA.trampoline(site, b"", SCRATCH, [CountBody((COUNTER,))])
     assert isinstance(made, Relocated)
