@@ -41,7 +41,7 @@ from kinst import KinstError
 from kinst.events import Batch
 
 SITE = "kinst::vfs_read:0"
-SITES = ("kinst::ksys_read:0", SITE, "kinst::read_zero:0")  # a hit of each is one read
+SITES = ("kinst::ksys_read:0", SITE, "kinst::read_zero:0")  # each has one hit for each read
 COUNT = f'{", ".join(SITES)} /execname == "rounds"/ {{ @ = count(); }}'
 PLANTED = 'tick-50ms { printf("planted"); }'  # it fires first after planting
 SAME_PLACES = "nokaslr"
@@ -64,7 +64,7 @@ def own_rounds(guest: Guest, program: kinst.Program, effort: Effort) -> tuple[li
 def attached_rounds(
     guest: PlainGuest, machine: kinst.Machine, program: kinst.Program, effort: Effort
 ) -> tuple[list[float], int]:
-    """Return the same of the other guest, whose command starts once the probes are planted."""
+    """Return the same for the other guest, whose command starts once the probes are planted."""
     output = ""
 
     def work() -> None:
@@ -147,7 +147,7 @@ def _compared(own: Guest, plain: PlainGuest, other: kinst.Machine, passes: int) 
 
 
 def measure_times(isa: str, runs: int) -> None:
-    """Print how long attaching takes, and how long the guest stands still for it."""
+    """Print how long attaching takes, and for how long it stops the guest."""
     with tempfile.TemporaryDirectory() as folder:
         copies = compile_programs(["rounds"], Path(folder), isa)
         with PlainGuest(copies, isa) as plain:
@@ -168,7 +168,7 @@ def measure_times(isa: str, runs: int) -> None:
 
 
 def measure_kills(isa: str, kills: int) -> None:
-    """Print how long the guest stands still after kinst is killed, at any moment of a trace."""
+    """Print for how long the guest is stopped after kinst is killed, at any moment of a trace."""
     chance, after = random.Random(isa), list[float]()
     with tempfile.TemporaryDirectory() as folder:
         copies = compile_programs(["rounds"], Path(folder), isa)
@@ -206,7 +206,7 @@ def _count_alive(plain: PlainGuest) -> int:
 
 
 def _wait_undone(plain: PlainGuest) -> None:
-    """Wait until no process of kinst's has the machine, and QEMU's events have arrived."""
+    """Wait until no process of kinst has the machine, and QEMU's events have arrived."""
     deadline = time.monotonic() + 60.0
     words = ("--attach", str(plain.pid))
     while time.monotonic() < deadline:

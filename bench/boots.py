@@ -29,7 +29,7 @@ from bench.hit_tools import Effort, Paired, paired_of
 from kinst import KinstError
 
 TAKES = 3  # of a boot, for what costs little
-OTHERS = 200  # hits by the guest's other programs while a mode is measured, at most
+OTHERS = 200  # hits by other programs of the guest while a mode is measured, at most
 
 
 @dataclass(slots=True)
@@ -135,8 +135,10 @@ class Boots:
         return len(self.boots)
 
     def measure(self, guest: Guest, groups: Sequence[Sequence[Mode]]) -> None:
-        """Measure one boot: the modes of a group by turns, then the next group.  If the guest
-        hangs, the boot ends with the figures that it has."""
+        """Measure one boot: the modes of a group by turns, then the next group.
+
+        If the guest hangs, the boot ends with the figures that it has.
+        """
         boot = Boot(guest)
         self.boots.append(boot)
         try:
@@ -162,16 +164,16 @@ class Boots:
 
     @property
     def pace(self) -> float:
-        """ns of the quickest getuid(2) of all boots."""
+        """Return the ns of the quickest getuid(2) of all boots."""
         return min(boot.pace for boot in self.boots)
 
     def costs(self, name: str) -> list[float]:
-        """ns of a hit of a mode, in each boot that has a figure."""
+        """Return the ns of a hit of a mode, in each boot that has a figure."""
         hits = (boot.hit(self.modes[name]) for boot in self.boots) if name in self.modes else ()
         return [self.pace * hit for hit in hits if hit is not None]
 
     def untraced(self, call: str = "") -> list[float]:
-        """ns of an untraced call in each boot that made it."""
+        """Return the ns of an untraced call in each boot that made it."""
         found = []
         for boot in self.boots:
             takes = [
@@ -184,8 +186,10 @@ class Boots:
         return found
 
     def table(self) -> list[Cost]:
-        """Return what each mode costs: the median over boots, and their range.  A mode without a
-        figure of any boot is reported as a failure."""
+        """Return the cost of each mode: the median over boots, and their range.
+
+        A mode without a figure of any boot is reported as a failure.
+        """
         rows = []
         for name, mode in self.modes.items():
             each = self.costs(name)

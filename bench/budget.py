@@ -41,9 +41,14 @@ class Budget:
 
 
 def go_first(guests: bool = False) -> str:
-    """Give this process and its later guests real-time priority, so that a round need not share its
-    CPU; with `guests`, also the guests that run already.  Return the words for a report, "" if the
-    host does not allow it."""
+    """Give this process and its later guests real-time priority, so that a round need not share
+    its CPU.
+
+    Returns the words for a report, "" if the host does not allow it.
+
+    Args:
+        guests: also for the guests that run already.
+    """
     try:
         for task in _tasks(os.getpid()) if guests else [0]:
             os.sched_setscheduler(task, os.SCHED_RR, os.sched_param(1))

@@ -1,6 +1,6 @@
 """A guest that gdb debugs, without kinst, to measure a breakpoint through QEMU's stub.
 
-The kernel is the one that kinst boots, with an initial ram disk of this benchmark's own; its first
+The kernel is the one that kinst boots, with this benchmark's own initial RAM disk.  Its first
 program waits for one command on the second serial port, and runs it there.
 """
 
@@ -34,8 +34,12 @@ poweroff -f
 
 
 def measure_gdb(copies: Sequence[str], function: str, offset: int, command: str) -> dict[str, str]:
-    """Return what `command` printed in the guest with a breakpoint that is ignored, and with one
-    that runs commands, by name.  Raises KinstError."""
+    """Return the output of `command` in the guest with a breakpoint that is ignored, and with one
+    that runs commands, by name.
+
+    Raises:
+        KinstError: the guest or gdb failed.
+    """
     ways = {
         "gdb breakpoint, ignored": ["ignore 1 1000000000"],
         "gdb breakpoint, commands": ["commands 1\nsilent\nset $n = $n + 1\ncontinue\nend"],
@@ -94,7 +98,7 @@ def _one(
 
 
 class _Debugger:
-    """gdb at the stub; it has run its script, and the machine goes on."""
+    """gdb at the stub; it has run its script, and the machine runs."""
 
     def __init__(self, stub: Path, file: Path, lines: Sequence[str]) -> None:
         setting = [
@@ -122,7 +126,7 @@ class _Debugger:
 
 
 def _until(stream: IO[bytes], end: bytes, late: str) -> str:
-    """Return what a program writes up to `end`.  Raises KinstError with the text `late`."""
+    """Return a program's output up to `end`.  Raises KinstError with the text `late`."""
     said = b""
     deadline = time.monotonic() + SECONDS
     while end not in said:

@@ -50,8 +50,11 @@ def compile_programs(names: Sequence[str], folder: Path, isa: str = "amd64") -> 
 
 
 class GuestHangsError(KinstError):
-    """A command has not ended.  That happens in QEMU 7.2 to a guest that writes its own text, as
-    kprobes do: a CPU loops in code that was translated before (docs/safety.md)."""
+    """A command has not ended.
+
+    In QEMU 7.2 that happens to a guest that writes its own text, as kprobes do: a CPU loops in
+    code that was translated before (docs/safety.md).
+    """
 
 
 @dataclass(frozen=True, slots=True)

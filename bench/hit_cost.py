@@ -273,7 +273,7 @@ def _draw(
         finally:
             guest.close()
         found.alone = short_sites.measure_all(boot, isa, drawn, 1, budget, END)
-    except (KinstError, KeyboardInterrupt) as error:  # figures so far are shown
+    except (KinstError, KeyboardInterrupt) as error:  # the report has the figures so far
         budget.failed(f"short sites: {error or 'interrupted'}")
 
 

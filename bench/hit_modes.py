@@ -27,7 +27,7 @@ from kinst import KinstError, Program
 PROBING = 1000  # reads that show which instructions a read runs
 
 # Rounds of 0.2 ms: most have no interrupt in them.
-QUICK = Effort(200, 400)  # for what costs up to a few hundred ns
+QUICK = Effort(200, 400)  # for modes that cost up to a few hundred ns
 MIDDLE = Effort(200, 200)
 RECORDS = Effort(200, 60, times=10)  # each pass fits into the ring
 LONG = Effort(200, 400)  # all instructions of a function
@@ -35,14 +35,14 @@ SHORT = Effort(400, 400, "getppid")  # all instructions of a short function
 DEAR = Effort(100, 20)  # all instructions, by traps
 SHORT_DEAR = Effort(100, 20, "getppid")
 STOPS = Effort(10, 15)
-ONCE = 1  # one take of a boot is enough for what costs a microsecond
+ONCE = 1  # one take of a boot is enough for modes that cost a microsecond
 
 JUMP, TRAP = "kinst jump: @ = count()", "kinst trap: @ = count()"
 JUMP_EVENT, TRAP_EVENT = "kprobe event, jump, trace buffer", "kprobe event, trap, trace buffer"
 ALL, GETPPID = "all: ", "getppid: "
 
 
-# What is probed.
+# Functions that are probed.
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,13 @@ class Effort:
 
     @property
     def command(self) -> str:
-        """Paired rounds by the process that serves (tests/programs/rounds.c)."""
+        """Return the command for paired rounds by the process that serves
+        (tests/programs/rounds.c)."""
         return "; usleep 100000; ".join([f"rounds ask {self._words} paired"] * self.times)
 
     @property
     def alone(self) -> str:
-        """Rounds by a process of their own, not paired."""
+        """Return the command for rounds by a separate process, not paired."""
         return f"rounds {self._words}"
 
     @property
@@ -54,7 +55,7 @@ class Effort:
 
     @property
     def bare(self) -> Effort:
-        """The untraced take to compare with, which has as many calls in each round."""
+        """Return the untraced take to compare with, which has as many calls in each round."""
         return Effort(self.calls, UNTRACED_ROUNDS, self.call)
 
 
@@ -73,9 +74,10 @@ class Paired:
 
 
 def paired_of(text: str, effort: Effort) -> Paired:
-    """Read what tests/programs/rounds.c printed of an effort's command.
+    """Read the output of tests/programs/rounds.c for an effort's command.
 
-    Raises KinstError if it printed no paired rounds.
+    Raises:
+        KinstError: it has no paired rounds.
     """
     lines = re.findall(r"^paired \d+ ns ([\d.]+) times (.*)$", text, re.M)
     if len(lines) != effort.times:

@@ -55,7 +55,7 @@ MODES: dict[str, tuple[str, str, Effort]] = {
     "jump": (ONE, "jump", READ_ONCE),
     "trap": (ONE, "trap", READ_ONCE),
 }
-SECONDS = 900.0  # that kinst may take to start in the guest, or to plan there
+SECONDS = 900.0  # seconds that kinst may take to start in the guest, or to plan there
 OPTIONS: dict[str, str | int] = {"aggsize": 1 << 18, "bufsize": 1 << 16}  # as bench/guest.py's
 ASK, ANSWER = "/tmp/live_cost.ask", "/tmp/live_cost.answer"  # pipes in the guest
 

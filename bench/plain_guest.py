@@ -1,5 +1,7 @@
-"""A guest that kinst has not started: a plain QEMU command line with a GDB stub, a shell on the
-console, and a monitor that says when the machine stood still.
+"""A guest that kinst has not started.
+
+It has a plain QEMU command line with a GDB stub, a shell on the console, and a monitor that
+reports when the machine was stopped.
 """
 
 from __future__ import annotations
@@ -114,7 +116,7 @@ class PlainGuest:
         return self._until(b"is done", COMMAND_SECONDS)
 
     def run(self, command: str) -> str:
-        """Run a command line; return what it prints.  Raises KinstError if it does not end."""
+        """Run a command line; return its output.  Raises KinstError if it does not end."""
         self.start(command)
         return self.wait()
 
@@ -140,7 +142,7 @@ class PlainGuest:
 
 
 class Stops:
-    """Collects when a machine stood still (QMP events STOP and RESUME)."""
+    """Collects the times at which a machine was stopped (QMP events STOP and RESUME)."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -162,8 +164,7 @@ class Stops:
                     self._stood.append((self._stopped, at))
 
     def take(self) -> list[tuple[float, float]]:
-        """Return start and end of each time that it stood still since the last take(), as of
-        time.time()."""
+        """Return start and end of each stop since the last take(), as of time.time()."""
         with self._lock:
             found, self._stood = self._stood, []
         return found

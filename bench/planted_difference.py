@@ -27,7 +27,7 @@ COMMAND = "dd if=/dev/zero of=/dev/null bs=64k count=3 2>/dev/null"
 
 
 def keep(build: Path, folder: Path) -> Path:
-    """Copy the files that --build takes, and the source, to a folder of their own."""
+    """Copy the files that --build takes, and the source, to a separate folder."""
     for name in ("vmlinux", BOOT, FILE):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", build / name, folder / name], check=True)

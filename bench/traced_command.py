@@ -52,7 +52,7 @@ def measure(guest: Guest, descriptions: Sequence[str], passes: int) -> dict[str,
     programs = {text: guest.compile(f"{text} {{ @ = count(); }}") for text in descriptions}
     for k in range(passes):
         found[UNTRACED].append(least(guest.run(COMMAND)))
-        # In changing order: the first description may have to fill caches.
+        # In alternating order: the first description may have to fill caches.
         for text in descriptions[:: -1 if k % 2 else 1]:
             found[text].append(least(guest.trace(programs[text], COMMAND).output))
     found[UNTRACED].append(least(guest.run(COMMAND)))

@@ -1,4 +1,4 @@
-"""kinst's commands with a name: found by it, helpful, and strict about their words."""
+"""kinst's named commands are found, have help, and check their arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ END = {"type": "end", "reason": "exit", "status": 0}
 
 
 def kept(folder: Path, name: str, count: int) -> str:
-    """A file as --json makes it: one stack, seen so often."""
+    """Return a file as --json writes it: one stack, with a count."""
     rows = [{"key": [{"stack": "kernel", "frames": [FRAME]}], "value": count}]
     table = {"type": "aggregation", "name": "n", "function": "count", "keys": ["stack"],
              "final": True, "rows": rows}  # fmt: skip

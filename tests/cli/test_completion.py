@@ -1,4 +1,4 @@
-"""What completion offers: for lines taken apart here by hand, in the kernel of the tests."""
+"""Completion: words that are offered for lines split here by hand, in the kernel of the tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START = (sys.executable, "-m", "kinst.cli.start", "--complete")
 
 
 def asked(line: str, listing: str = "0") -> list[str]:
-    """What bash gets for a line up to the cursor."""
+    """Return the reply to bash for a line up to the cursor."""
     words = (*START, "bash", BREAKS, listing, line)
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert not done.stderr
@@ -35,7 +35,7 @@ def asked(line: str, listing: str = "0") -> list[str]:
 
 
 def names(line: str) -> list[str]:
-    """The words that are offered, without what they mean."""
+    """Return the offered words, without their descriptions."""
     kind, *rows = asked(line, "1")
     assert kind == "words"
     return list(dict.fromkeys(row.split("  ")[0].rstrip() for row in rows))
@@ -149,7 +149,7 @@ def test_functions_and_inline_functions(prepared: Prepared) -> None:
     found = names("kinst -n 'kinst::vfs_rea")
     assert found == ["vfs_read:", "vfs_readlink:", "vfs_readv:"]
     assert names("kinst -n fbt::vfs_rea") == found
-    # Of many, what they begin with.
+    # Of many names, only their common beginnings.
     assert "vfs_" in names("kinst -n 'kinst::vf") or "vfs_read:" in names("kinst -n 'kinst::vf")
     assert len(names("kinst -n 'kinst::")) < 200
     assert names("kinst --kernel 9.9 -n 'kinst::vfs_rea") == []
@@ -158,7 +158,7 @@ def test_functions_and_inline_functions(prepared: Prepared) -> None:
 def test_offsets_are_those_of_the_instruction_sets_own_decoder(
     index: NameIndex, prepared: Prepared
 ) -> None:
-    """With their disassembly, of functions of all sizes."""
+    """The offsets of functions of all sizes, with their disassembly."""
     isa, data = load("amd64"), prepared.debug.read_bytes()
     for name in ("vfs_read", "__fdget_pos", "ksys_read", "do_filp_open", "memcpy_orig"):
         row = index.find(name)
@@ -181,7 +181,7 @@ def test_in_a_program_names_of_d_are_offered() -> None:
 
 
 def test_what_bash_inserts() -> None:
-    """Unquoted, only what comes behind the last of its breaks; in quotes, two words where one
+    """Unquoted, only the part after the last word break is inserted; in quotes, two words if one
     would close them."""
     assert asked("kinst -n kinst::__fdget_p")[1:] == ["__fdget_pos:"]
     first, second = asked("kinst -n 'BEGIN {} kinst::__fdget_p")[1:]
@@ -192,7 +192,7 @@ def test_what_bash_inserts() -> None:
 def test_an_index_is_made_anew_when_its_file_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepared: Prepared
 ) -> None:
-    """A kernel of one's own, in a cache of one's own."""
+    """An index is renewed when its file changes: a kernel of this test, in a separate cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     source = tmp_path / "own.c"
     source.write_text("int first_one(void) { return 1; }\nint main(void) { return first_one(); }\n")
@@ -216,7 +216,7 @@ def test_an_index_is_made_anew_when_its_file_changed(
 
 
 def test_it_costs_little(prepared: Prepared) -> None:
-    """What is measured is the time of a CPU: others may use the machine."""
+    """CPU time is measured, because other programs may use the machine."""
     for line in ("kinst -", "kinst -n 'kinst::vfs_r", "kinst -n 'kinst::vfs_read:"):
         asked(line)
         spent = []

@@ -20,16 +20,16 @@ import pytest
 from kinst.cli.command import shell_script
 from kinst.kernels.fetch import Prepared
 
-ENOUGH = 0.2  # seconds from TAB to what it has inserted
+ENOUGH = 0.2  # seconds from TAB to the inserted text
 PATIENCE = 30.0
-# What a terminal does rather than shows.
+# Control sequences, which a terminal does not show.
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r|\x08.|\x07")
 BASH = ["bash", "--norc", "--noprofile", "-i"]
 ZSH = ["zsh", "-f", "-i"]
 
 
 class Terminal:
-    """A shell on a terminal of its own."""
+    """A shell on its own terminal."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self._pid, self._fd = pty.fork()
@@ -39,7 +39,8 @@ class Terminal:
         self._seen = ""
 
     def type(self, text: str, wanted: str) -> float:
-        """Type; the seconds until what is wanted is shown.  Nothing of before counts."""
+        """Type, and return the seconds until the wanted text is shown.  Earlier output does not
+        count."""
         self._seen = ""
         started = time.monotonic()
         os.write(self._fd, text.encode())
@@ -54,7 +55,7 @@ class Terminal:
         return CONTROLS.sub("", self._seen)
 
     def settle(self) -> str:
-        """All that is shown until nothing more comes."""
+        """Return the output until no more comes."""
         while select.select([self._fd], [], [], 0.5)[0]:
             self._seen += os.read(self._fd, 65536).decode(errors="replace")
         return self.shown
@@ -66,7 +67,7 @@ class Terminal:
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with kinst as pip installs it."""
+    """Return a folder with kinst as pip installs it."""
     folder = tmp_path_factory.mktemp("bin")
     start = f"#!{sys.executable}\nimport sys\nfrom kinst.cli.start import main\nsys.exit(main())\n"
     (folder / "kinst").write_text(start)
@@ -95,7 +96,7 @@ def terminal(
 
 def test_functions_offsets_and_commands(terminal: Terminal) -> None:
     terminal.type("kinst -n 'kinst::vfs_writ\t", "vfs_write")
-    assert terminal.settle().endswith("vfs_write")  # there are vfs_writev and others
+    assert terminal.settle().endswith("vfs_write")  # vfs_writev and others begin the same
     terminal.type("\t\t", r"vfs_writev: +\d+ bytes")
     terminal.type("\x15kinst -n 'kinst::__fdget_p\t", r"fdget_pos:")
     terminal.type("0\t", r"0.*")
@@ -103,12 +104,12 @@ def test_functions_offsets_and_commands(terminal: Terminal) -> None:
     terminal.type("\x15kinst fl\t", "kinst flame $")
     terminal.type("\x15kinst --col\t", "kinst --cold $")
     terminal.type("\x15kinst -n 'BEGIN { @[execn\t", r"\[execname")
-    # The quotes are not closed: more comes behind.
+    # The quotes are left open: more text follows.
     assert not terminal.settle().endswith("'")
 
 
 def test_it_answers_at_once(terminal: Terminal) -> None:
-    """From TAB to what it inserts, the best of five; where others use the CPUs, as much longer."""
+    """From TAB to the inserted text, the best of five; longer if other programs use the CPUs."""
     terminal.type("kinst -n 'kinst::__fdget_p\t", "fdget_pos:")
     took = []
     for _ in range(5):
@@ -120,7 +121,7 @@ def test_it_answers_at_once(terminal: Terminal) -> None:
 
 
 def test_as_bash_completion_loads_it(commands: Path, tmp_path: Path, prepared: Prepared) -> None:
-    """From share/bash-completion/completions, when it is first needed."""
+    """bash-completion loads it from share/bash-completion/completions on first use."""
     folder = tmp_path / "bash-completion/completions"
     folder.mkdir(parents=True)
     (folder / "kinst.bash").write_text(shell_script("bash"))
@@ -131,7 +132,7 @@ def test_as_bash_completion_loads_it(commands: Path, tmp_path: Path, prepared: P
 
 
 def test_as_zsh_loads_it(commands: Path, tmp_path: Path, prepared: Prepared) -> None:
-    """From share/zsh/site-functions, by compinit."""
+    """compinit loads it from share/zsh/site-functions."""
     (tmp_path / "_kinst").write_text(shell_script("zsh"))
     shell = Terminal(ZSH, environment(commands, FPATH_MORE=str(tmp_path)))
     load = "fpath=($FPATH_MORE $fpath); autoload -U compinit; compinit -D; echo rea''dy\n"

@@ -1,4 +1,4 @@
-"""What a trace that its time ended says."""
+"""Messages of a trace that its time limit ended."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def test_the_commands_tell_it(
 ) -> None:
     program = ["-q", "-n", "tick-10ms { @ = quantize(1); }", "--timeout", "0.3"]
     assert command.main([*view, *program]) == 0
-    # On a busy machine firings are missed, which is told before.
+    # On a busy machine firings are missed, which is reported before.
     told = capsys.readouterr().err.splitlines()
     assert told[-1] == "kinst: the trace ended after 0.3 s, by --timeout"

@@ -1,4 +1,4 @@
-"""What --help shows, and what a wrong command line gets: one line, and where to look."""
+"""--help, and the reply to a wrong command line: one line, and where to look."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ BUILDS = [
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Indexes of this module's files are of no use to anyone later."""
+    """Use a separate cache: no later run can use the indexes of this module's files."""
     monkeypatch.setattr(
         "kinst.inlines.cache_folder", lambda: tmp_path_factory.getbasetemp() / "indexes"
     )
@@ -50,12 +50,13 @@ def asked(capsys: pytest.CaptureFixture[str], function: str, path: Path) -> list
 
 
 def base(symbol: str) -> str:
-    """A function's name without what compilers append to its parts and clones."""
+    """Return a function's name without the suffixes that compilers append to parts and clones."""
     return symbol.split(".")[0]
 
 
 def check(capsys: pytest.CaptureFixture[str], path: Path) -> None:
-    """Compare everything that inlinecall says of a linked copies.c with its comments and marks."""
+    """Compare all output of inlinecall for a linked copies.c with the file's comments and
+    marks."""
     said, where, marked = table(), symbols(path), marks(path)
     assert {name for _, name in marked} == set(said.decl)
     for function, line in said.decl.items():
@@ -71,7 +72,7 @@ def check(capsys: pytest.CaptureFixture[str], path: Path) -> None:
             address, size = where[copy["caller"]]
             assert copy["caller_offset"] == copy["entry"] - address
             assert 0 <= copy["caller_offset"] < size
-            # gcc's entry may lie before the ranges, but never in another function.
+            # gcc's entry may be before the ranges, but never in another function.
         expected = Counter({key: n for key, n in said.copies.items() if key[0] == function})
         assert set(seen) == set(expected)
         for key, count in seen.items():
@@ -82,7 +83,7 @@ def check(capsys: pytest.CaptureFixture[str], path: Path) -> None:
                 for copy in copies
                 if any(low <= address < high for low, high in copy["ranges"])
             ]
-            # Only outer has another (early) inside.
+            # Only outer contains another copy (early).
             inside = name == function or (name, function) == ("early", "outer")
             assert len(holders) <= (1 if inside else 0)
             assert holders or name != function
@@ -108,7 +109,7 @@ def test_other_isas(
 def test_relocatable_files(
     isa: str, version: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An object file says of each copy what the linked file says (but for the addresses)."""
+    """For an object file the output is as for the linked file, except for the addresses."""
     flags = ["-O2", f"-gdwarf-{version}", *(["-mno-relax"] if isa == "riscv64" else [])]
     linked = compiled(tmp_path, CROSS[isa], *flags)
     unlinked = compiled(tmp_path, CROSS[isa], *flags, "-c", name="copies.o")
@@ -124,7 +125,7 @@ def test_relocatable_files(
 
 
 def test_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """inlinecall(1): the declaration, and below it a line for each range of each copy."""
+    """inlinecall(1): the declaration, followed by a line for each range of each copy."""
     path = compiled(tmp_path, "gcc", "-O2", "-g")
     status, out, err = inlinecall(capsys, "rare", str(path))
     assert (status, err) == (0, "")
@@ -139,7 +140,8 @@ def test_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_cold_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A copy in the cold part of its caller has that as its caller; one may be in both."""
+    """A copy in the cold part of its caller belongs to that caller; a copy may be in both
+    parts."""
     path = tmp_path / "cold.o"
     source = COPIES.with_name("cold.c")
     subprocess.run(["gcc", "-O2", "-g", "-c", "-o", path, source], check=True)
@@ -173,7 +175,7 @@ def test_without_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_separate_debug_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By .gnu_debuglink; one that belongs to another file is warned about and not taken."""
+    """The file is found by .gnu_debuglink; one of another file is skipped with a warning."""
     path = compiled(tmp_path, "gcc", "-O2", "-g", "-Wl,--build-id")
     whole = asked(capsys, "early", path)
     debug = tmp_path / "copies.debug"
@@ -250,7 +252,7 @@ int g(struct s *p) { return sum(p); }
 def test_types_in_sections_of_their_own(
     compiler: str, version: int, linked: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """.debug_types and type units hold no functions: the copies are all there without them."""
+    """.debug_types and type units hold no functions, so all copies are found."""
     source, path = tmp_path / "types.c", tmp_path / "types"
     source.write_text(TYPES)
     how = ["-shared", "-fPIC"] if linked else ["-c"]
@@ -262,7 +264,7 @@ def test_types_in_sections_of_their_own(
 
 
 def test_split_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is in a .dwo file is not read, and not silently left out."""
+    """.dwo files are not read, but they are reported."""
     source, path = tmp_path / "types.c", tmp_path / "types.o"
     source.write_text(TYPES)
     subprocess.run(["gcc", "-O2", "-g", "-gsplit-dwarf", "-c", "-o", path, source], check=True)

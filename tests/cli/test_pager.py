@@ -16,7 +16,7 @@ _PROGRAM = "from kinst.cli import pager; pager.show('line\\n' * {lines})"
 
 
 def on_terminal(lines: int, **environment: str) -> str:
-    """What a terminal of 24 lines gets."""
+    """Return the output on a terminal of 24 lines."""
     parent, child = pty.openpty()
     done = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM.format(lines=lines)], stdin=child, stdout=child,

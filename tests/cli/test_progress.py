@@ -22,7 +22,7 @@ class Clock:
 
 
 def screen(text: str) -> list[str]:
-    """The lines that a terminal shows after this: \\r and ESC [K are obeyed."""
+    """Return the lines that a terminal shows after this output: CR and ESC [K are obeyed."""
     lines = [""]
     column = 0
     for part in text.replace("\x1b[K", "\0"):
@@ -58,7 +58,7 @@ def test_on_a_terminal_one_line_is_rewritten_and_erased() -> None:
 def test_on_a_terminal_a_download_is_asked_about(
     monkeypatch: pytest.MonkeyPatch, typed: str, agreed: bool
 ) -> None:
-    """As apt-get does: Enter means yes, and an end of input means no."""
+    """As in apt-get, Enter means yes, and an end of input means no."""
     out = Terminal()
     monkeypatch.setattr("sys.stdin", Terminal(typed))
     assert Progress("kinst", out).confirm("linux-image-9 and 2 more", 311_000_000) == agreed

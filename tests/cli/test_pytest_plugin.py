@@ -1,4 +1,4 @@
-"""The fixture vm, in a session of pytest's own.  No kernel: the machine is a stand-in."""
+"""The fixture vm, in a separate session of pytest.  No kernel: the machine is a stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source text for views: from the folder that is given, and why there is none."""
+"""Source text for views: from the given folder, and the reason if there is none."""
 
 from __future__ import annotations
 

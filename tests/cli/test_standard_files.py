@@ -1,4 +1,4 @@
-"""What the commands write is written whole, whatever environment Python was started in."""
+"""The commands' output is written completely, whatever environment Python was started in."""
 
 from __future__ import annotations
 

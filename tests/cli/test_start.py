@@ -1,4 +1,5 @@
-"""What the command loads until a program is checked: an error in it is told at once."""
+"""Modules that the command loads before a program is checked: errors in it are reported
+immediately."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ sys.exit(status)
 
 
 def loaded(*words: str) -> Iterator[str]:
-    """The modules that a command line has loaded at its end; it fails."""
+    """Return the modules that a failing command line has loaded at its end."""
     ran = subprocess.run(
         [sys.executable, "-c", REPORT, *words],
         env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True,

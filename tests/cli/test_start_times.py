@@ -1,5 +1,5 @@
-"""--help and wrong command lines are answered without loading what traces: numpy alone takes longer
-than all of the answer."""
+"""--help and wrong command lines are answered without loading the modules for tracing: numpy alone
+takes longer than all of the answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print(status, *(name for name in HEAVY if name in sys.modules))
 
 
 def answered(*words: str) -> str:
-    """The exit status and the heavy modules that answering these words loads."""
+    """Return the exit status and the heavy modules that answering these words loads."""
     script = f"HEAVY = {HEAVY!r}\n{SCRIPT}"
     done = subprocess.run(
         [sys.executable, "-c", script, *words], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""This terminal as that of a shell in the guest: what is typed, Ctrl-], sizes, and what it is like
+"""This terminal as the terminal of a shell in the guest: typed text, Ctrl-], sizes, and its state
 afterwards."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kinst.cli.terminal import HostTerminal, shell_command
 
 
 class Ends:
-    """Both ends of a terminal; what was passed on of it."""
+    """Both ends of a terminal, and the text that was passed on."""
 
     def __init__(self) -> None:
         self.person, self.kinst = pty.openpty()
@@ -55,7 +55,10 @@ def wait_for(condition: Callable[[], bool]) -> bool:
 
 
 def test_what_is_typed_is_passed_on_as_it_is(ends: Ends) -> None:
-    """Ctrl-C too; Ctrl-] ends it.  The terminal is as before afterwards."""
+    """Typed text is passed on unchanged, Ctrl-C too; Ctrl-] ends it.
+
+    The terminal is as before afterwards.
+    """
     before = termios.tcgetattr(ends.kinst)
     with HostTerminal(ends.kinst) as terminal:
         assert terminal.size() == (33, 99)
@@ -91,7 +94,7 @@ def test_no_terminal(tmp_path: Path) -> None:
 
 
 def test_the_shell_that_is_run(tmp_path: Path) -> None:
-    """The user's own, if it is there; /bin/sh otherwise."""
+    """The user's own shell if it exists, otherwise /bin/sh."""
     for shell in ("/bin/bash", str(tmp_path / "nosuch"), ""):
         text = shell_command({"TERM": "odd kind"})
         done = subprocess.run(

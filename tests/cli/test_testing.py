@@ -1,4 +1,4 @@
-"""kinst test without a kernel: what it prints, as prove(1) and a reader of JUnit's XML take it."""
+"""kinst test without a kernel: its output, as prove(1) and a reader of JUnit's XML take it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_wrong_command_line(
     assert capsys.readouterr().err == f"kinst: {message}\nTry 'kinst --help'.\n"
 
 
-@pytest.mark.full  # prove is in perl, which make test does without
+@pytest.mark.full  # prove is written in perl, which make test does not need
 def test_prove_takes_it(tmp_path: Path) -> None:
     good, bad = written(tmp_path, good=GOOD, bad=BAD)
     runs = f"{Path(sys.executable).with_name('kinst')} test"

@@ -1,4 +1,4 @@
-"""kinst top on a terminal of its own (a pty): what it shows, its keys, and how it leaves."""
+"""kinst top on a pseudo-terminal (pty): its screen, its keys, and how it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ END { printf("%d", n); }"""
 
 def test_it_lives_sorts_and_leaves() -> None:
     top = Terminal("--every", "100ms", "-n", PROGRAM)
-    # The last line comes last: what is read may end within a picture.
+    # The last line comes last: a read may end within a screen.
     top.until(lambda screen: "@low: 3 keys" in screen and "█" in screen and "q quits" in screen)
     assert "count" in top.screen and "per s▼" in top.screen
     top.type("1")

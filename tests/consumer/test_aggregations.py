@@ -1,4 +1,4 @@
-"""Merging per-CPU tables, halves, counters; clear and its effect on what comes after."""
+"""Merging of per-CPU tables, halves and counters; clear(), and its effect on later data."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_quantize_bounds() -> None:
 
 
 def test_llquantize_bounds() -> None:
-    # The guide: llquantize(x, 10, 0, 2, 20): ones up to 10, then 20 steps in a magnitude.
+    # The Guide: llquantize(x, 10, 0, 2, 20): ones up to 10, then 20 steps in a magnitude.
     expected = [*range(1, 10), *range(10, 100, 5), *range(100, 1000, 50), 1000]
     assert llquantize_bounds(AggFunction("llquantize", (10, 0, 2, 20))) == expected
     expected = [*range(100, 1000, 100), *range(1000, 10000, 1000), 10000]
@@ -135,7 +135,7 @@ def test_weights_for_sorting() -> None:
 def test_equal_sums_are_told_apart_by_what_is_at_zero(
     function: AggFunction, zero: int, one: int, minus: int, weight: int
 ) -> None:
-    """libdtrace's dt_aggregate_quantizedcmp()."""
+    """libdtrace's dt_aggregate_quantizedcmp() tells them apart by their counts at zero."""
     counts = np.zeros(127 if function.name == "quantize" else 5, np.int64)
     balanced, none = counts.copy(), counts.copy()
     balanced[[one, minus]] = 3
@@ -147,14 +147,15 @@ def test_equal_sums_are_told_apart_by_what_is_at_zero(
 
 
 def test_zero_is_below_all_buckets_of_powers() -> None:
-    """Of llquantize() from 1 on: below that is what counts for 0."""
+    """In llquantize() from 1 on, the bucket below counts for 0."""
     none = np.array([2, 0, 0, 3], np.int64)
     weight, at_zero = rank(AggFunction("llquantize", (10, 0, 1, 10)), none)
     assert weight > 0 and at_zero == 2
 
 
 def test_what_is_below_stands_for_the_number_before() -> None:
-    """Which may be 0 (libdtrace's dt_aggregate_lquantizedzero())."""
+    """The bucket below stands for the previous number, which may be 0 (libdtrace's
+    dt_aggregate_lquantizedzero())."""
     counts = np.array([6, 5, 7, 0], np.int64)
     assert rank(AggFunction("lquantize", (1, 3, 1)), counts) == (5 + 14, 6)
     assert rank(AggFunction("lquantize", (2, 4, 1)), counts) == (6 + 10 + 21, 0)
@@ -212,7 +213,7 @@ def test_a_cpu_inside_a_clause_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Clock:
-    """Time that only sleeping moves."""
+    """A clock that only sleeping advances."""
 
     def __init__(self) -> None:
         self.now, self._looks = 0.0, 0
@@ -343,7 +344,7 @@ def test_a_program_without_aggregations_needs_no_flip() -> None:
 
 
 def test_counters_of_keys_that_have_slots() -> None:
-    """What was counted in a frame, and what in slots that keys have claimed, is one count."""
+    """Counts in a frame, and in slots that keys have claimed, are added up."""
     agg = aggregation(0, "count", (dtypes.INT,))
     field = Field(8, 4, dtypes.INT)
     layout = replace(table_layout(agg, 0, 8, (field,), counters=16), slots=4, slot_table=32)
@@ -362,7 +363,7 @@ def test_counters_of_keys_that_have_slots() -> None:
 
 
 def test_what_counters_add_to_others() -> None:
-    """A block counts for both of its instructions, a stub takes one away."""
+    """A block counts for both of its instructions, a stub subtracts one."""
     agg = aggregation(0, "count", (dtypes.UINT,))
     layout = table_layout(agg, 0, 8, capacity=2, constant_keys=((1,), (2,)), counters=0)
     block = np.array([1, 0, 10, 4], dtype=np.uint64)
@@ -411,7 +412,8 @@ def test_keys_that_are_structures_are_told_apart_by_all_their_bytes() -> None:
 
 
 def test_addresses_of_one_function_are_one_key() -> None:
-    """As libdtrace's dt_aggregate_sym() has it; each that has no name is one by itself."""
+    """Keys are joined as in libdtrace's dt_aggregate_sym(); an address without a name is its own
+    key."""
     sym = dtypes.SymbolType("sym")
     agg = aggregation(0, "count", (dtypes.INT64, sym))
     keys = [Field(8, 8, dtypes.INT64), Field(16, 8, sym)]

@@ -1,4 +1,4 @@
-"""Conversions against C's own printf(3), and against outputs that DTrace is known to give."""
+"""Conversions against C's own printf(3), and against known output of DTrace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def c_printf(directive: str, value: int | bytes) -> str:
 
 
 def spec(text: str, *, signed: bool = True) -> Spec:
-    """From a directive as one writes it; digits only where a test needs them."""
+    """Return the conversion of a directive in its usual notation; with digits only if a test needs
+    them."""
     body, conversion = text[1:-1], text[-1]
     flags = body[: len(body) - len(body.lstrip("-+ 0#'"))]
     width, _, precision = body[len(flags) :].partition(".")
@@ -132,7 +133,7 @@ def test_dates(utc: None) -> None:
 
 
 def test_wide_characters() -> None:
-    """UTF-32 up to the first 0; a surrogate, and what is beyond Unicode, is none."""
+    """UTF-32 up to the first 0; a surrogate, or a number beyond Unicode, is no character."""
 
     def wide(conversion: str, value: int | bytes, width: int | None = None) -> str:
         return Spec(conversion, "", width, None, True).format(value, hex)

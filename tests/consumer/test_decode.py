@@ -48,7 +48,7 @@ def test_long_alternation_and_long_runs() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 40])
 def test_numbers_that_look_like_headers(count: int) -> None:
-    """Of records of 8, 16, 32 and 48 bytes: what is in them is what they begin with."""
+    """Data of records of 8, 16, 32 and 48 bytes look like the records' headers."""
     for size in (8, 16, 32, 48):
         run = struct.pack("<II", size, 5) * (size // 8) * count
         data = run + record(6, bytes(40)) * 3 + run
@@ -63,7 +63,7 @@ def test_numbers_that_look_like_headers(count: int) -> None:
         record(0) + record(0)[:-8],  # cut off
         record(0) + struct.pack("<II", 64, 0xFFFFFFFF),  # padding beyond the end
         record(0)[:20],
-        # Behind short runs, where sizes are followed one by one.
+        # After short runs, where sizes are followed one by one.
         record(0) + record(1) + struct.pack("<IIQQ", 12, 1, 0, 0),
         record(0) + record(1) + struct.pack("<IIQQ", 20, 1, 0, 0),
         record(0) + record(1) + struct.pack("<IIQQ", 4, 1, 0, 0),

@@ -1,5 +1,7 @@
-"""Freed entries of associative arrays become free in two steps, and never while a clause that may
-have found one is still running."""
+"""Freed entries of associative arrays become free in two steps.
+
+They are never freed while a clause that may have found one still runs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def layout(made: Scratch, *, shared: bool = True, area: int = 0) -> DynamicLayou
 
 
 class Table:
-    """A table in scratch memory, and its cleaner at a time of ours."""
+    """A table in scratch memory, and its cleaner with a clock of this test."""
 
     def __init__(self, *, shared: bool = True, area: int = 0) -> None:
         self.scratch, self.memory = scratch()
@@ -41,7 +43,8 @@ class Table:
         self.now = 0
 
     def place(self, bucket: int, entry: int) -> int:
-        """Of an entry's tag: each bucket begins with a line of a word that is no tag, and tags."""
+        """Return the offset of an entry's tag: each bucket begins with a line of a word that is no
+        tag, and tags."""
         return self.start + bucket * self.layout.stride + 8 * (1 + entry)
 
     def set(self, bucket: int, entry: int, state: int) -> None:
@@ -70,7 +73,7 @@ def test_dirty_rinsing_free(area: int) -> None:
     assert [table.get(*place) for place in places] == [HASH | DYNAMIC_RINSING] * 3
     table.step()
     assert [table.get(*place) for place in places] == [0, 0, 0]
-    # Nothing else was touched: what lives, what is no tag.
+    # Nothing else was changed: neither used entries nor words that are no tags.
     for place in places:
         struct.pack_into("<Q", table.memory, table.place(*place), HASH | DYNAMIC_DIRTY)
     assert bytes(table.memory) == before
@@ -88,8 +91,11 @@ def test_not_before_it_is_due() -> None:
 
 @pytest.mark.parametrize("slot", [0, 1, 2])
 def test_a_clause_that_runs_is_waited_for(slot: int) -> None:
-    """On any CPU, and in the slot of the host behind them; also where it is in the next clause
-    by now, which cannot have found what rinses."""
+    """The cleaner waits for clauses on any CPU, and in the slot of the host after them.
+
+    It does not wait if the CPU is in a later clause by now, which cannot have found rinsing
+    entries.
+    """
     table = Table()
     assert slot <= table.scratch.cpus
     table.set(0, 0, DYNAMIC_DIRTY)
@@ -98,7 +104,7 @@ def test_a_clause_that_runs_is_waited_for(slot: int) -> None:
     for _ in range(3):
         table.step()
         assert table.get(0, 0) == HASH | DYNAMIC_RINSING
-    table.set(1, 0, DYNAMIC_DIRTY)  # freed meanwhile: its turn comes behind the first
+    table.set(1, 0, DYNAMIC_DIRTY)  # freed meanwhile: its turn comes after the first
     table.sequence(slot, 9)
     table.step()
     assert (table.get(0, 0), table.get(1, 0)) == (0, HASH | DYNAMIC_DIRTY)

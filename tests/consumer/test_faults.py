@@ -19,7 +19,7 @@ def chunk(slot: int, *times: int, start: int = 0) -> Chunk:
 
 
 def told(slot: int, records: int, time: int) -> PlacedFault:
-    """A fault behind so many records of its CPU."""
+    """Return the message of a fault after so many records of its CPU."""
     return PlacedFault(slot, records * SIZE, time, fault(f"{slot} at {time}"))
 
 
@@ -46,7 +46,7 @@ def test_between_two_records_faults_of_two_cpus_are_told_by_time() -> None:
 
 
 def test_on_its_own_cpu_a_fault_keeps_its_place_whatever_the_clock_says() -> None:
-    # All of one firing have one time.
+    # All records of one firing have one time.
     records = merge([chunk(0, 10, 10, 10)])
     found = FaultOrder().among(records, [told(0, 1, 10), told(0, 2, 10)])
     assert texts(found) == [(1, "0 at 10"), (2, "0 at 10")]

@@ -1,4 +1,4 @@
-"""Events of records: what follows on each CPU, what actions become, what is left at the end."""
+"""Events of records: which follow on each CPU, results of actions, and output at the end."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def performed(name: str, *parts: tuple[str, str], types: tuple[object, ...]) -> 
 def events(world: World, *records: bytes) -> list[Event]:
     return [
         event for event in world.interpreter.take([chunk(*records)]) if not isinstance(event, Batch)
-    ][1:]  # the first says how many arrived
+    ][1:]  # the first one has the number of arrived records
 
 
 STRING = (StringType(8), 8)
@@ -102,7 +102,7 @@ def test_options_that_are_set_while_tracing() -> None:
     ],
 )
 def test_options_that_cannot_be_set(name: bytes, value: bytes, why: str) -> None:
-    """libdtrace's words (dt_errtags[])."""
+    """Messages are libdtrace's (dt_errtags[])."""
     world, found = setopt(name, value)
     told = f'dtrace: couldn\'t set option "{name.decode()}" to "{value.decode()}": {why}'
     assert found == [Message(told)]
@@ -110,7 +110,7 @@ def test_options_that_cannot_be_set(name: bytes, value: bytes, why: str) -> None
 
 
 def test_what_follows_on_each_cpu() -> None:
-    """Against a walk through the records, one by one."""
+    """The result is that of a walk through the records, one by one."""
     numbers = random.Random(7)
     rows = sorted(
         (time, numbers.randrange(3), numbers.randrange(5), 1 + numbers.randrange(9))
@@ -183,7 +183,8 @@ def test_what_is_done_to_aggregations() -> None:
 
 
 def test_printed_once() -> None:
-    """What printa() has printed is not printed again at the end, unless it had nothing."""
+    """Aggregations that printa() has printed are not printed again at the end, unless they were
+    empty."""
     world = counting(PrintaAction(SPAN, None, (AGG,)))
     fill(world, (1, 10))
     data = record(0, bytes(8))
@@ -205,7 +206,7 @@ def fault(text: str, time: int) -> PlacedFault:
 @pytest.mark.parametrize("policy", ["switch", "ring"])
 @pytest.mark.parametrize("end", ["pause", "finish"])
 def test_what_is_left_at_the_end(policy: str, end: str) -> None:
-    """Faults behind the last record, and with bufpolicy all records; a pause prints nothing."""
+    """Faults after the last record, and with bufpolicy all records; a pause prints nothing."""
     world = counting(options=Options(bufpolicy=policy))
     assert not world.interpreter.full
     fill(world, (1, 10))
@@ -231,7 +232,7 @@ def test_a_record_of_another_size_or_clause_is_refused() -> None:
 
 
 def test_a_fault_among_the_records_stands_before_what_follows_it() -> None:
-    """Two faults, one between two records that act and one behind them."""
+    """Two faults, one between two records that act and one after them."""
     world = counting(ClearAction(SPAN, AGG))
     data = [record(0, bytes(8), time=t) for t in (10, 20, 30)]
     size = len(data[0])
@@ -245,12 +246,12 @@ def test_a_fault_among_the_records_stands_before_what_follows_it() -> None:
             told.append(one.text)
         elif isinstance(one, Batch) and one.clauses.size:
             told += [str(time) for time in one.data.view("<u8")[(one.offsets + RECORD_TIME) >> 3]]
-    # Of a record that acts there is a batch before it does and one behind.
+    # A record that acts has a batch before its action and one after it.
     assert told == ["10", "10", "1", "20", "20", "2", "30", "30"]
 
 
 def test_a_cpu_that_has_all_it_may_have() -> None:
-    """bufpolicy fill: tracing is over when a record no longer fits."""
+    """With bufpolicy fill, tracing is over when a record no longer fits."""
     world = counting(options=Options(bufpolicy="fill", bufsize=2 * len(record(0))))
     world.interpreter.take([chunk(record(0))])
     for expected in (False, False, True):
@@ -259,7 +260,7 @@ def test_a_cpu_that_has_all_it_may_have() -> None:
 
 
 def speculative(end: str) -> World:
-    """speculate(n) and trace(x) in a clause; commit(n) or discard(n) in another one."""
+    """Return clauses with speculate(n) and trace(x); commit(n) or discard(n) is in another one."""
     made, size = fields(dtypes.LONG, dtypes.LONG)
     one, one_size = fields(dtypes.LONG)
     first = [PerformAction(SPAN, "speculate", (const(),)), TraceAction(SPAN, const())]
@@ -274,13 +275,13 @@ def test_only_the_speculation_that_is_named_ends(end: str) -> None:
     world.take([chunk(*kept, record(1, struct.pack("<q", 6)))])
     ended = world.text()
     assert ("76" in ended) == (end == "commit") and "75" not in ended
-    # What arrives later of an ended one is shown or not as the rest was.
+    # Later records of an ended speculation are shown or not like the rest of it.
     assert world.interpreter._speculations.commit(6) == []
     assert len(world.interpreter._speculations.commit(5)) == 1
 
 
 def test_only_speculations_are_silent() -> None:
-    """commit() alone shows no row of its own; system() does (dtrace(1) without -q)."""
+    """commit() alone shows no line of its own; system() does (dtrace(1) without -q)."""
     world = speculative("commit")
     world.take([chunk(record(1, struct.pack("<q", 6)))])
     assert "vfs_read" not in world.text()

@@ -68,8 +68,8 @@ def test_the_slot_behind_the_last_cpu_is_the_host() -> None:
 
 
 def test_what_is_lost_is_told_by_its_kind() -> None:
-    """The sentences are dtrace(1)'s (dt_handle.c, dt_aggregate.c); the kinds are told apart by
-    whoever reads the events."""
+    """The sentences are dtrace(1)'s (dt_handle.c, dt_aggregate.c); readers of events tell the
+    kinds apart."""
     nothing = SlotLosses(0, 0, 0, 0, 0)
     names = ("double", "dynamic", "dirty", "rinsing", "speculative", "unavailable")
     told = {}

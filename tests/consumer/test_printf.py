@@ -1,4 +1,5 @@
-"""Formats of records in bulk: conversions of what is no integer, and widths that come along."""
+"""Formats of records in bulk: conversions of values that are no integers, and widths from
+arguments."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ FRAMES = struct.pack("<3Q", 0x10, 0x20, 0)
 
 
 def rendered(data: bytes, fields: list[Field], *parts: object) -> list[str]:
-    """Of two rows alike."""
+    """Return the output of two equal rows."""
     rows = np.frombuffer(data * 2, np.uint8).reshape(2, -1)
     return format_template(format_(*parts), fields, hex).render(rows)  # type: ignore[arg-type]
 
 
 def test_stacks() -> None:
-    """%k: a frame a line, up to the first 0; a width with - indents (pfprint_stack())."""
+    """%k prints a frame a line, up to the first 0; a width with - indents (pfprint_stack())."""
     field = Field(0, 24, StackType(3))
     assert rendered(FRAMES, [field], part("s", "k"), part("e")) == ["s\n0x10\n0x20\ne"] * 2
     assert rendered(FRAMES, [field], part("", "k", "-", 3)) == ["\n   0x10\n   0x20\n"] * 2
@@ -40,7 +41,7 @@ def test_wide_strings_and_percent_signs() -> None:
 
 @pytest.mark.parametrize("conversion", list("diuxXo"))
 def test_integers_are_shown_as_the_conversion_says(conversion: str) -> None:
-    """As by C's printf(); but d and i show what is unsigned as it is."""
+    """Integers are shown as by C's printf(); but d and i show unsigned values as unsigned."""
     data = struct.pack("<i", -2)
     said = b"ll" + conversion.encode()
     for type_, value in ((dtypes.INT, -2), (dtypes.UINT, 0xFFFF_FFFE)):

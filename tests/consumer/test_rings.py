@@ -1,4 +1,4 @@
-"""Rings: what is copied, where the tail goes, what is counted, and what a slow reader costs."""
+"""Rings: copied data, movement of the tail, counts, and the cost of a slow reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kinst.core.layout import (
 from kinst.core.words import PAGE
 from tests.consumer.world import get64, put64, scratch
 
-ROOM = 1 << 30  # for what waits
+ROOM = 1 << 30  # for waiting data
 
 
 def texts(rings: Rings) -> list[str]:
@@ -111,14 +111,14 @@ def test_faults_are_told_each_and_those_written_over_are_counted() -> None:
     assert rings.faults(0) == ([FaultEntry(0, 1, 4, 1000), FaultEntry(1, 1, 4, 1001, 5, 8)], 0)
     write(*range(2, 102))
     kept, more = rings.faults(0)
-    # The oldest place is left out: the next fault may be being written there.
+    # The oldest slot is left out: the next fault may be being written there.
     assert [one.epid for one in kept] == list(range(102 - FAULTS_KEPT + 1, 102))
     assert len(kept) + more == 100
     assert rings.faults(0) == ([], 0)
 
 
 def produce(memory: bytearray, s: object, total: int, lost: list[int]) -> None:
-    """A producer of 8-byte records on slot 0, dropping when the ring is full."""
+    """Produce 8-byte records on slot 0, dropping when the ring is full."""
     head = 0
     for i in range(total):
         if head - get64(memory, s.state_of(0) + STATE_TAIL) + 8 > s.ring_size:  # type: ignore[attr-defined]
@@ -168,7 +168,7 @@ def test_beyond_its_limit_the_drainer_leaves_the_rings_alone() -> None:
     put64(memory, s.state_of(0) + STATE_HEAD, 128)
     time.sleep(0.02)
     assert get64(memory, s.state_of(0) + STATE_TAIL) == 64
-    # Not even at the end, as long as nobody has what waits.
+    # Not even at the end, while the waiting data have not been taken.
     assert [[c.data.size for c in batch] for batch in drainer.stop()] == [[64], [64]]
     assert get64(memory, s.state_of(0) + STATE_TAIL) == 128
 
@@ -203,7 +203,7 @@ def test_the_last_look_empties_all_rings_whatever_the_limit() -> None:
 
 
 class Interrupted(Rings):
-    """Rings of which something is asked, and to which something comes, between two of them."""
+    """Rings to which data come between two requests of the reader."""
 
     def watch(self, drainer: Drainer, memory: bytearray, head: int) -> None:
         self.drainer, self.memory, self.head = drainer, memory, head
@@ -223,8 +223,11 @@ class Interrupted(Rings):
 
 
 def test_what_is_taken_together_comes_in_one_batch_and_nothing_later_with_it() -> None:
-    """Batches are merged by time: a record of the second ring that came while the first was read
-    may be later than one that the first got meanwhile."""
+    """Batches are merged by time.
+
+    A record of the second ring that came while the first was read may be later than one that the
+    first got meanwhile.
+    """
     s, memory = scratch(ring_size=64)
     rings = Interrupted(memoryview(memory), s)
     drainer = Drainer(rings, ROOM, every=0.0005)
@@ -258,7 +261,8 @@ def test_before_the_first_batch_nothing_is_behind() -> None:
 
 
 def test_of_the_scratch_only_what_has_counters_is_read_as_words() -> None:
-    """The state pages of all CPUs and of the host, however long the rest is."""
+    """Only the state pages of all CPUs and of the host are read as words, however large the rest
+    of scratch is."""
     s, memory = scratch(cpus=3)
     put64(memory, s.state_of(3) + STATE_DROPS, 9)
     cut = memoryview(memory)[: s.state_of(3) + PAGE]

@@ -1,5 +1,5 @@
-"""Speculations and bufpolicy on the consumer's side (Dynamic Tracing Guide, "Speculative
-Tracing", "Buffers and Buffering")."""
+"""Speculations and bufpolicy on the consumer's side (Dynamic Tracing Guide, "Speculative Tracing",
+"Buffers and Buffering")."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_ring_keeps_the_last() -> None:
     kept = Kept("ring", 100)
     for first in range(0, 1000, 10):
         kept.add([Chunk(0, records(first, 10))])
-        # What is older goes before the end, not all at once then.
+        # Older records go before the end, not all at once at the end.
         assert kept._bytes[0] <= SLACK * 100 + 320
     assert not kept.full
     assert numbers(kept) == [997, 998, 999]

@@ -1,4 +1,5 @@
-"""Recorded bytes as Python values: what C's own layout (ctypes, struct) put there comes out."""
+"""Recorded bytes as Python values: values that C's own layout (ctypes, struct) puts in come
+out."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def test_numbers(type_: DType, letter: str, values: tuple[float, ...]) -> None:
     for value in values:
         data = struct.pack(f"<{letter}", value)
         assert plain(data, type_) == value
-        assert plain(data + b"\xff\xff", type_) == value  # what lies behind is not part of it
+        assert plain(data + b"\xff\xff", type_) == value  # the bytes after it are not part of it
     assert size_of(type_) == struct.calcsize(f"<{letter}")
 
 
@@ -117,7 +118,7 @@ class Inner(ctypes.LittleEndianStructure):
 
 
 class Made(ctypes.LittleEndianStructure):
-    """With bit-fields as GCC places them."""
+    """A structure with bit-fields as GCC places them."""
 
     _fields_ = (
         ("first", ctypes.c_uint8),
@@ -132,7 +133,8 @@ class Made(ctypes.LittleEndianStructure):
 
 
 def bit_of(name: str) -> tuple[int, int]:
-    """The first bit of a member, and its width if it is a bit-field, as ctypes has placed it."""
+    """Return the first bit of a member, and its width if it is a bit-field, as ctypes has placed
+    it."""
     place = getattr(Made, name)
     if place.size >> 16:
         return place.offset * 8 + (place.size & 0xFFFF), place.size >> 16
@@ -162,7 +164,7 @@ def test_structures_are_those_of_c(data: bytes) -> None:
 
 
 def test_members_of_anonymous_members() -> None:
-    """Those of an anonymous union are the structure's own; padding without a name is nobody's."""
+    """Members of an anonymous union are the structure's own; unnamed padding is no member."""
     union = structure(4, Member("a", dtypes.UINT, 0), Member("b", dtypes.USHORT, 0), kind="union")
     outer = structure(
         12,
@@ -186,7 +188,8 @@ def test_members_of_anonymous_members() -> None:
 @example(-(2**63))
 @example(1 - 2**62)
 def test_quantize_buckets(value: int) -> None:
-    """Of a power of two: what is as far from 0, and less than twice as far."""
+    """The bucket of a power of two has values at least as far from 0, and less than twice as
+    far."""
     (bucket,) = (
         (low, high)
         for low, high in bucket_bounds(AggFunction("quantize"), 127)
@@ -247,7 +250,7 @@ def test_a_distribution() -> None:
 
 
 def test_no_bucket_begins_where_no_number_is() -> None:
-    """llquantize(x, 2, 61, 63, 2): of 64 bits with a sign nothing is 2**63 or above, so the bucket
+    """llquantize(x, 2, 61, 63, 2): no signed number of 64 bits is 2**63 or above, so the bucket
     from 2**62 on is the last."""
     made = table(AggFunction("llquantize", (2, 61, 63, 2)), size=24)
     made.entries[()] = Entry(np.array([1, 2, 3], np.int64))
@@ -282,7 +285,7 @@ def records_of(world: World, *data: bytes) -> list[Record]:
 
 
 def test_values_of_records() -> None:
-    """In the order of the actions, by their names, each by its type."""
+    """Values are in the order of the actions, by name, each by its type."""
     pair = structure(4, Member("x", dtypes.SHORT, 0), Member("y", dtypes.SHORT, 16))
     raw = IntType(4, False, "raw bytes")
     made, size = fields(dtypes.LONG, dtypes.UINT, (StringType(8), 8), (raw, 4), (pair, 4))
@@ -312,7 +315,7 @@ def test_values_of_records() -> None:
     [(2, b"ab"), (0, b""), (6, b"abcdef"), (9, b"abcdef"), (-1, b"abcdef")],
 )
 def test_dumped_memory(recorded: int, expected: bytes) -> None:
-    """tracemem(): as much as its third argument says; a negative one says nothing."""
+    """tracemem() shows as many bytes as its third argument says; a negative one shows none."""
     made, size = fields((UCHAR, 6), dtypes.INT)
     both = (Field(made[0].offset, 6, UCHAR), made[1])
     action = PerformAction(SPAN, "tracemem", (const(), const()), None, ("m",))
@@ -331,7 +334,7 @@ def test_stacks_and_names() -> None:
     stack = found.stack(words(0x1010, 0x1100, 0), kernel)
     assert stack == Stack(
         "kernel",
-        # A return address behind the end of f is the call's, which is in f.
+        # A return address after the end of f belongs to the call, which is in f.
         (Frame(0x1010, "vmlinux", "f", 0x10), Frame(0x1100, "vmlinux", "f", 0x100)),
     )
     assert found.stack(words(0x1100, 0x1020, 0x2000), kernel).frames == (
@@ -339,13 +342,13 @@ def test_stacks_and_names() -> None:
     )  # fmt: skip
     data = user(42, b"a.out\0junk", 0x510, 0)
     assert found.stack(data, process) == Stack("user", (Frame(0x510, "a.out", "main", 0x10),), 42)
-    # Nothing is known of what is before f.
+    # Code before f is unknown.
     assert found.stack(words(0x2000, 0x1000, 0), kernel).frames[1:] == (
         Frame(0x1000, "vmlinux", "f", 0),
     )
     assert found.symbol(words(0x1004), symbol) == Frame(0x1004, "vmlinux", "f", 4)
     assert found.symbol(user(1, b"sh", 0x507), of_user) == Frame(0x507, "sh", "main", 7)
-    # Of code of which only the module is known, no place in a function is.
+    # Code of which only the module is known is in no function.
     module = FrameFinder(Names(lambda address: ResolvedSymbol("ext4", "", 0)))
     assert module.symbol(words(0x1004), symbol) == Frame(0x1004, "ext4", "", 0)
     nobody = FrameFinder(Names())
@@ -360,14 +363,14 @@ def test_stacks_and_names() -> None:
      ("umod", 0x400)],
 )  # fmt: skip
 def test_what_is_shown_as_one_counts_as_one(kind: str, counted: int) -> None:
-    """A function by its start, a module by its base, an address by itself."""
+    """Functions are equal by their start, modules by their base, other addresses by themselves."""
     found = Names(
         lambda address: ResolvedSymbol("vmlinux", "f", 0x1000, 0x900) if address < 0x1100 else None,
         lambda process, address: ResolvedSymbol(process.program, "main", 0x500, 0x400),
     )
     head = user(42, b"a.out") if kind[0] == "u" else b""
     assert found.merged(head + words(0x1044), SymbolType(kind)) == head + words(counted)
-    assert found.merged(words(0x2000), SymbolType("mod")) == words(0x2000)  # nobody knows it
+    assert found.merged(words(0x2000), SymbolType("mod")) == words(0x2000)  # an unknown one
     assert found.merged(words(7), dtypes.LONG) == words(7)
 
 
@@ -376,8 +379,10 @@ def test_an_array_of_what_has_no_size_stays_bytes() -> None:
 
 
 def test_a_caller_is_looked_up_where_it_calls() -> None:
-    """A return address is behind the call, perhaps in another line, copy or function: what is
-    there is asked of the byte before it; what was traced, of the very address."""
+    """A return address is after the call, perhaps in another line, copy or function.
+
+    The byte before it is looked up; for a traced instruction the address itself.
+    """
     asked: list[tuple[str, int]] = []
 
     def place(module: str, at: int) -> None:

@@ -84,7 +84,8 @@ def const(value: int = 0, type_: DType = dtypes.INT) -> Expr:
 
 
 def fields(*types: DType | tuple[DType, int]) -> tuple[tuple[Field, ...], int]:
-    """Fields after the header, each aligned to its size (strings to 1), and the record's size."""
+    """Return fields after the header, each aligned to its size (strings to 1), and the record's
+    size."""
     at, made = RECORD_HEADER, []
     for one in types:
         type_, size = one if isinstance(one, tuple) else (one, getattr(one, "size", 8))
@@ -139,8 +140,10 @@ def table_layout(
 
 @dataclass
 class World:
-    """A program with its scratch, store, interpreter and a renderer (text, unless another is
-    named); text() is what was written so far."""
+    """A program with its scratch, store, interpreter and a renderer.
+
+    The renderer is the text renderer, unless another is named; text() returns the output so far.
+    """
 
     clauses: Sequence[tuple[Sequence[Action], Sequence[tuple[Field, ...]], int]] = ()
     aggregations: Sequence[tuple[AggregationVariable, AggregationLayout]] = ()
@@ -180,14 +183,14 @@ class World:
         self.interpret(self.schema)
 
     def interpret(self, schema: Schema) -> None:
-        """Begin anew, with this schema."""
+        """Start over with this schema."""
         self.interpreter = Interpreter(schema, self.store)
         self.said: list[str] = []
         destination = Destination(self.out.append, self.said.append)
         self.renderer = renderer(self.format)(destination, schema)
 
     def show(self, events: Iterable[Event]) -> int:
-        """Render events; how many records arrived."""
+        """Render events; return how many records arrived."""
         count = 0
         for event in events:
             self.renderer.show(event)
@@ -195,15 +198,15 @@ class World:
         return count
 
     def take(self, chunks: Sequence[Chunk], faults: Sequence[PlacedFault] = ()) -> int:
-        """Interpret and render a batch; how many records it had."""
+        """Interpret and render a batch; return how many records it had."""
         return self.show(self.interpreter.take(chunks, faults))
 
     def finish(self) -> None:
-        """What is left, without the empty line above it."""
+        """Return the remaining output, without the empty line above it."""
         self.show(e for e in self.interpreter.finish() if not isinstance(e, Closing))
 
     def printa(self, row: PrintfFormat | None, aggregations: Sequence[AggregationVariable]) -> None:
-        """A record of a clause that is only this printa()."""
+        """Return a record of a clause that is only this printa()."""
         program = replace(self.schema.program, clauses=(
             Clause(0, (ProbePattern(),), (SPAN,), None,
                    (PrintaAction(SPAN, row, tuple(aggregations)),), SPAN),

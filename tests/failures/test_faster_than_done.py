@@ -1,7 +1,7 @@
 """Work that arrives faster than kinst does it: samples, ticks, output of the command.
 
-The deadline, signals, the end of the command and exit() end the trace all the same, and what was
-missed is told.
+The deadline, signals, the end of the command and exit() still end the trace, and missed work is
+reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.fake.fake_tracing import Traced, trace
 STOP = 0.003  # seconds that a stop takes
 PERIOD = 1 / 997  # seconds of the probe below: less than that
 SAMPLES = "profile-997 { @samples = count(); @work = count(); }"
-PATIENCE = 20.0  # seconds after which a trace does not end any more
+PATIENCE = 20.0  # seconds after which a trace is hanging
 WORK = [Call("exercise", (n,), n % 2) for n in range(3)]
 
 
@@ -29,7 +29,7 @@ class SlowMachine(FakeMachine):
     """A machine that takes a while to stop, and whose command needs it to run for `needs` seconds.
 
     Attributes:
-        stood: seconds that it stood between a stop and the resume that followed.
+        stood: seconds between each stop and the following resume.
         ran: seconds that it ran.
     """
 
@@ -87,7 +87,7 @@ def test_the_deadline_ends_samples_that_take_longer_than_their_period() -> None:
     took = time.monotonic() - began
     assert 1.0 <= took < PATIENCE
     assert done.status == 0
-    # Every period of the trace is a firing on each CPU or is told as missed.
+    # Every period of the trace is a firing on each CPU or is reported as missed.
     fired = int(done.lines[0]) / machine.cpus
     assert fired > 10
     told = fired + missed(done, "profile:::profile-997")
@@ -95,7 +95,7 @@ def test_the_deadline_ends_samples_that_take_longer_than_their_period() -> None:
 
 
 def test_the_command_runs_to_its_end_beside_samples() -> None:
-    """The machine runs for about as long as it stands."""
+    """The machine runs for about as long as it is stopped."""
     machine = SlowMachine(needs=0.3)
     done = ended(machine, SAMPLES, command=True)
     assert done.status == 7
@@ -128,7 +128,7 @@ def test_records_and_ticks_go_on_beside_samples() -> None:
 def test_a_tick_that_takes_longer_than_its_period_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without a machine that stops: the clause itself is slow."""
+    """The machine does not stop: the clause itself is slow."""
     real, began = tracee.HostRunner.fire, time.monotonic()
 
     def slow(self: tracee.HostRunner, *arguments: object) -> None:

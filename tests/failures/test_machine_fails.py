@@ -1,5 +1,8 @@
-"""The machine fails, once or for ever, at each of its calls in turn: then the kernel's text is as
-it was and no breakpoint is left, or the messages say how many sites may still be planted."""
+"""The machine fails, once or for ever, at each of its calls in turn.
+
+Then the kernel's text is restored and no breakpoint is left, or the messages report how many sites
+may still be planted.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ PROGRAM = "kinst::leaf: { @ = count(); }"
 
 
 class Failing:
-    """A machine whose calls raise an error where fails(number of the call, from 1) says so."""
+    """A machine whose calls raise an error if fails(number of the call, from 1) is true."""
 
     def __init__(
         self, machine: FakeMachine, fails: Callable[[int], bool],
@@ -44,7 +47,8 @@ class Failing:
 
 
 def outcome(isa: str, way: str, fails: Callable[[int], bool]) -> tuple[list[str], bool, list[str]]:
-    """(the machine's calls, whether nothing is left in the kernel, messages and the error)."""
+    """Return (the machine's calls, whether nothing is left in the kernel, messages and the
+    error)."""
     machine = FakeMachine(isa)
     before = machine.text
     failing = Failing(machine, fails)
@@ -59,7 +63,7 @@ def outcome(isa: str, way: str, fails: Callable[[int], bool]) -> tuple[list[str]
 
 WAYS = ("auto", "trap", "stop", "no-run")  # auto: by jumps and runs
 SLOW = pytest.mark.slow
-# What undoes and tells knows no ISA: of the others some are there to be sure of that.
+# Unplanting and its messages do not depend on the ISA: a few tests of the other ISAs check that.
 QUICK = {
     ("amd64", "auto", "once"), ("amd64", "auto", "for ever"), ("amd64", "stop", "once"),
     ("amd64", "stop", "for ever"), ("arm64", "auto", "for ever"), ("riscv64", "stop", "once"),
@@ -86,15 +90,16 @@ def test_every_failure_is_undone_or_told(isa: str, way: str, lasts: str) -> None
 
 
 def failing_at(number: int, lasts: str) -> Callable[[int], bool]:
-    """For Failing: at this call, and when it lasts for ever at all that follow."""
+    """Return a function for Failing: true at this call, and at all later ones if it lasts for
+    ever."""
     return lambda call: call == number or (lasts == "for ever" and call > number)
 
 
 class TornError(Exception):
-    """What no code of kinst's expects."""
+    """An exception that no code of kinst expects."""
 
 
-# Of what kinst itself is given: no memory, no descriptor, and an exception that nobody foresaw.
+# Errors that can happen to kinst itself: no memory, no descriptor, and an unforeseen exception.
 ERRORS: list[Callable[[], BaseException]] = [
     MemoryError,
     lambda: OSError(errno.EMFILE, "Too many open files"),
@@ -114,8 +119,10 @@ QUICK_ERROR = ("amd64", "auto", 2)
     ],
 )
 def test_whatever_is_raised_the_text_is_restored(isa: str, way: str, number: int) -> None:
-    """Once, in place of the answer to each of the machine's calls: what kinst raises then is that,
-    or what came of it, and the kernel is as it was."""
+    """The exception is raised once, in place of the answer to each of the machine's calls.
+
+    kinst raises it, or an error that it caused, and the kernel's text is restored.
+    """
     calls, clean, _ = outcome(isa, way, lambda _: False)
     assert clean
     wrong = []

@@ -1,5 +1,5 @@
-"""A kernel that says of itself that it makes no progress: the program is ended where its probes are
-the reason, and only there."""
+"""A kernel that complains that it makes no progress: kinst ends the program if its probes are the
+cause, and only then."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOCKUP = Complaint("hang", "watchdog: BUG: soft lockup - CPU#0 stuck for 22s!")
 
 
 def complaining(monkeypatch: pytest.MonkeyPatch, share: float, *options: str) -> Traced:
-    """A trace in which the kernel complains, when that share of a CPU's time goes into probes."""
+    """Trace while the kernel complains, with this share of a CPU's time going into probes."""
     monkeypatch.setattr(tracee, "share_in_probes", lambda *_: share)
     machine = FakeMachine("amd64")
     before = machine.text
@@ -38,12 +38,13 @@ def test_probes_that_leave_no_time_are_taken_out(monkeypatch: pytest.MonkeyPatch
     said = "Abort due to systemic unresponsiveness: 85% of a CPU's time went into probes"
     assert any(said in line for line in done.said), done.said
     assert any("soft lockup" in line for line in done.said)
-    assert "over" in done.out  # END fires, and what was found is shown
+    assert "over" in done.out  # END fires, and the counts so far are shown
 
 
 @pytest.mark.parametrize(("share", "option"), [(0.02, "quiet"), (0.85, "destructive")])
 def test_the_program_goes_on(monkeypatch: pytest.MonkeyPatch, share: float, option: str) -> None:
-    """Where the kernel is stuck in code of its own, and with -w, as with dtrace(1)."""
+    """The program goes on if the kernel is stuck in code of its own, and with -w, as with
+    dtrace(1)."""
     done = complaining(monkeypatch, share, option)
     assert done.status == 0
     assert any("soft lockup" in line for line in done.said)
@@ -61,7 +62,7 @@ def test_errors_that_came_too_fast_for_any_to_be_kept(monkeypatch: pytest.Monkey
 
 
 class Cpus:
-    """A target of two CPUs, of which the second is at each of these places by turns."""
+    """A target of two CPUs, of which the second is at each of these addresses by turns."""
 
     cpus = 2
 

@@ -1,5 +1,5 @@
-"""A client that stays at an event, as a terminal on hold makes it: the kernel's text is restored
-all the same when its time has come, and what waits is bounded."""
+"""A client that stays at an event, like a terminal on hold: the kernel's text is still restored in
+time, and waiting data are bounded."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def restored(machine: FakeMachine, before: bytes) -> bool:
 
 
 def until_records(events: Iterator[Event]) -> list[Event]:
-    """Up to the first records, which the client stays at."""
+    """Trace up to the first records, at which the client stays."""
     found = list(takewhile(lambda one: not isinstance(one, Batch), events))
     assert any(isinstance(one, Arrived) for one in found)
     return found

@@ -1,11 +1,11 @@
-"""Damage to files, drawn from a seed: what crashes, full disks and bad memory do to them."""
+"""Damage to files, drawn from a seed: like the effects of crashes, full disks and bad memory."""
 
 from __future__ import annotations
 
 import os
 import random
 
-# Numbers that offsets, counts and lengths are when they are bad.
+# Typical values of bad offsets, counts and lengths.
 BAD = (
     bytes(8), b"\xff" * 8, b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\xff" * 4, b"\x80" * 9 + b"\1",
     b"\xf0\xff\xff\xff", b"\1", b"\x7f", b"\0" * 64,
@@ -15,8 +15,8 @@ DRAW_ANEW = bool(os.environ.get("KINST_RANDOM"))  # make test-all
 
 
 def chance(seed: int = SEED) -> random.Random:
-    """Numbers that are the same in every run; with KINST_RANDOM they are new ones, and the seed is
-    printed."""
+    """Return random numbers that are the same in every run; with KINST_RANDOM they are new, and
+    the seed is printed."""
     if DRAW_ANEW:
         seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -24,7 +24,11 @@ def chance(seed: int = SEED) -> random.Random:
 
 
 def damaged(data: bytes, draw: random.Random, others: tuple[bytes, ...] = ()) -> bytes:
-    """A damaged version.  others: whole files that may be in its place."""
+    """Return a damaged version.
+
+    Args:
+        others: whole files that may replace it.
+    """
     kind = draw.randrange(10)
     if kind == 0:
         return data[: draw.randrange(len(data) + 1)]
@@ -33,7 +37,7 @@ def damaged(data: bytes, draw: random.Random, others: tuple[bytes, ...] = ()) ->
     if kind == 2 and others:
         return draw.choice(others)
     if kind == 3:
-        # A page that never came to the disk.
+        # A page that was never written to the disk.
         at = draw.randrange(len(data)) & -512
         return data[:at] + bytes(min(512, len(data) - at)) + data[at + 512 :]
     if kind == 4:

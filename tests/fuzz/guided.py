@@ -1,12 +1,12 @@
-"""Searches for bytes that kinst cannot deal with, led by which lines of its code they reach:
+"""Searches for bytes that kinst cannot handle, guided by the lines of its code that they reach:
 
     .venv/bin/python -m pip install '.[fuzzing]'
     .venv/bin/python -m tests.fuzz.guided d_text|stub|debug_file [RUNS]
 
-It begins with the programs and files of the other tests, and with what is kept (corpora/); what
-leads to code that nothing else led to is kept at the end.  What fails is left in the working folder
-as crash-*, with the traceback printed, and the exit status is not 0.  Atheris (libFuzzer) does the
-search; it sees Python's lines, not numba's.
+A search begins with the programs and files of the other tests, and with the stored inputs
+(corpora/); at the end it stores inputs that reach code that no other input reaches.  Failing
+inputs are left in the working folder as crash-*, with the traceback printed, and the exit status
+is not 0. Atheris (libFuzzer) does the search; it sees Python's lines, not numba's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECONDS = 20  # of one input
 
 
 def seeds(name: str, folder: Path) -> list[bytes]:
-    """What a search begins with, besides what is kept."""
+    """Return the inputs that a search begins with, besides the stored ones."""
     if name == "d_text":
         return [text.encode() for text in programs()]
     if name == "stub":
@@ -38,7 +38,7 @@ def seeds(name: str, folder: Path) -> list[bytes]:
 
 
 def search(name: str, runs: int) -> int:
-    """Its exit status: 0 where nothing fails."""
+    """Search; return the exit status: 0 if nothing fails."""
     with tempfile.TemporaryDirectory() as work:
         found = Path(work, "found")
         found.mkdir()

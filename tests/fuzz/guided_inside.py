@@ -1,4 +1,4 @@
-"""A search of guided.py's, in a process of its own, which libFuzzer ends: TARGET ARGUMENTS."""
+"""A search of guided.py's in a separate process, which libFuzzer ends: TARGET ARGUMENTS."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import atheris
 
-# numba compiles what is in scan; Atheris would change it before.
+# numba compiles the code in `scan`, which Atheris would change before.
 with atheris.instrument_imports(include=["kinst"], exclude=["kinst.image.dwarf.scan"]):
     from tests.fuzz.targets import TARGETS
 
@@ -15,7 +15,7 @@ with atheris.instrument_imports(include=["kinst"], exclude=["kinst.image.dwarf.s
 def main() -> None:
     name, arguments = sys.argv[1], sys.argv[2:]
     first = min(Path(arguments[-1]).iterdir())
-    TARGETS[name](first.read_bytes())  # numba compiles now, which is no input's time
+    TARGETS[name](first.read_bytes())  # numba compiles now, outside of any input's time
     atheris.Setup([sys.argv[0], *arguments], TARGETS[name])
     atheris.Fuzz()
 

@@ -1,6 +1,8 @@
-"""What hostile bytes reach, each as one function: bytes in, and nothing but the errors that kinst
-tells users of comes out.  guided.py searches for bytes that do otherwise; test_corpora.py gives
-each what such searches have found to lead elsewhere in the code."""
+"""Entry points for hostile bytes, each as one function: bytes in, and only errors for users out.
+
+guided.py searches for bytes that cause anything else; test_corpora.py gives each function the
+inputs that such searches have found to reach other code.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,20 @@ from tests.image.dwarf.test_damage import use
 
 HERE = Path(__file__).parent
 CORPORA = HERE / "corpora"
-MOST = 100_000  # bytes of what is kept of a target
+MOST = 100_000  # bytes of stored inputs of a target
 
 
 def d_text(data: bytes) -> None:
-    """A D program, as far as it can be compiled without a kernel."""
+    """Compile a D program, as far as possible without a kernel."""
     compiles(to_text(data))
 
 
 def stub(data: bytes) -> None:
-    """What a GDB stub says.  Each line of it is of one reply: how many requests are answered as
-    they should be before it (a byte), how (a byte), and what is said."""
+    """Play a GDB stub that sends these bytes.
+
+    Each line is about one reply: how many requests are answered correctly before it (a byte), how
+    (a byte), and the text.
+    """
     lines = iter(data.split(b"\n"))
     waits = 0
     line = b""
@@ -49,7 +54,7 @@ def stub(data: bytes) -> None:
         following()
         if how == b"r":  # raw bytes
             return said
-        if how == b"b":  # behind what is right
+        if how == b"b":  # after the right reply
             return frame(right + said)
         if how == b"o":  # over its beginning
             return frame(said + right[len(said) :])
@@ -64,7 +69,7 @@ def stub(data: bytes) -> None:
 
 
 def debug_file(data: bytes) -> None:
-    """A debug file: everything that can be asked of it."""
+    """Ask a debug file for everything."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="kinst-fuzz-") as file:
         file.write(data)
         file.flush()
@@ -80,14 +85,15 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 
 
 def corpus(name: str) -> list[bytes]:
-    """What is kept of a target's searches."""
+    """Return the stored inputs of a target's searches."""
     kept = CORPORA / f"{name}.txt"
     lines = kept.read_text().split() if kept.exists() else []
     return [zlib.decompress(base64.b64decode(line)) for line in lines]
 
 
 def keep(name: str, found: Iterable[bytes]) -> None:
-    """In place of what was kept: a line for each, the shortest, as many as there is room for."""
+    """Replace the stored inputs: a line for each, the shortest first, as many as there is room
+    for."""
     packed = sorted((zlib.compress(data, 9) for data in set(found) if data), key=len)
     room = itertools.accumulate(len(data) * 4 // 3 for data in packed)
     lines = [

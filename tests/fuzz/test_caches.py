@@ -1,6 +1,8 @@
-"""Damaged files of the cache: each is taken for what it is, or for none; nothing else is raised.
+"""Damaged files of the cache: each is recognised as damaged or read correctly; nothing else is
+raised.
 
-The files are small ones of each kind, written by kinst's own code."""
+The files are small ones of each kind, written by kinst's own code.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,14 @@ FEW, MANY = 1500, 25_000
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of files.  path: of the one that is damaged.  others: files of its kind that are not
-    it.  read: what is in it; None where it is no such file.  remake: write it again."""
+    """A kind of files.
+
+    Attributes:
+        path: the file that is damaged.
+        others: other files of this kind.
+        read: returns the file's content, or None if it is no such file.
+        remake: writes it again.
+    """
 
     path: Path
     others: tuple[Path, ...]
@@ -140,7 +148,7 @@ def run(kind: Kind, times: int) -> None:
         found = kind.read()
         assert found is None or found == right, (number, data)
         noticed += found is None
-    # Padding between what is in a guest's file is nobody's.
+    # The padding in a guest's file has no meaning.
     assert noticed > 0.5 * times
     kind.remake()
     assert kind.read() == right
@@ -167,7 +175,7 @@ def test_other_things_in_its_place(name: str, tmp_path: Path) -> None:
 
 
 def things(kind: Kind) -> Iterator[Path]:
-    """Nothing, a folder, a link that leads nowhere, an empty file."""
+    """Return nothing, a folder, a link to nothing, and an empty file."""
     kind.path.unlink(missing_ok=True)
     yield kind.path
     kind.path.mkdir()

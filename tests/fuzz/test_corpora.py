@@ -1,4 +1,5 @@
-"""What coverage-guided searches have found to lead to code that nothing else led to (guided.py)."""
+"""Inputs that coverage-guided searches have found to reach code that no other input reached
+(guided.py)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Stubs that say what no stub should: kinst's side of the conversation ends, or raises TargetError.
+"""Stubs that send what no stub should: kinst's side of the conversation ends, or raises
+TargetError.
 
-The stub is played in this thread, in place of the socket; its time is made up, so that what would
-wait for half a minute is over at once."""
+The stub is played in this thread, in place of the socket; its time is simulated, so that waiting
+for half a minute is over immediately.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ CORE = b"""<?xml version="1.0"?><!DOCTYPE feature SYSTEM "gdb-target.dtd"><featu
     for name in (*(b"rax rbx rcx rdx rsi rdi rbp rsp".split()), *(b"r%d" % k for k in range(8, 16)),
                  b"rip", b"eflags", b"cs")
 )  # fmt: skip
-# Pieces of replies, for where others are expected.
+# Pieces of replies, sent where others are expected.
 PIECES = (
     b"", b"OK", b"E01", b"E.error", b"T05thread:01;", b"S05", b"W00", b"X09", b"Tzz", b"T", b"m1",
     b"m", b"l", b"mp01.01,p01.02", b"QC1", b"xxxxxxxx", b"zz", b"0", b"\xff\xff", b"*", b"0*\x7f",
@@ -51,8 +53,11 @@ PIECES = (
 
 
 class PlayedStub:
-    """What the client takes for a socket.  change: of a reply to a request, what is sent instead
-    (raw bytes)."""
+    """The client's socket.
+
+    Args:
+        change: returns the bytes to send in place of a reply to a request.
+    """
 
     def __init__(self, change: Callable[[bytes, bytes], bytes]) -> None:
         self._change = change
@@ -94,7 +99,7 @@ class PlayedStub:
         return data
 
     def _right(self, body: bytes) -> bytes:
-        """The reply of a stub that works."""
+        """Return the reply of a stub that works."""
         known = {
             b"qSupported": b"PacketSize=1000;qXfer:features:read+;vContSupported+",
             b"qqemu": b"ENABLE=1", b"vCont?": b"vCont;c;C;s;S", b"vCont": b"T05thread:01;",
@@ -107,7 +112,7 @@ class PlayedStub:
 
 
 class Clock:
-    """Each look at it takes a while."""
+    """A clock that each look advances."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -135,7 +140,7 @@ def played() -> Iterator[None]:
 
 
 def converse(stub: PlayedStub) -> None:
-    """All that kinst asks of a stub."""
+    """Make all requests that kinst makes of a stub."""
     client = Rsp(stub)  # type: ignore[arg-type]
     client.ask_stopped()
     debugger = Debugger(client, ISA)
@@ -155,7 +160,7 @@ def converse(stub: PlayedStub) -> None:
 
 
 def changes(draw: random.Random) -> Callable[[bytes, bytes], bytes]:
-    """Of some requests: what is said instead, or besides."""
+    """Return changes of some requests' replies: other text, or more text."""
     rare = draw.choice((2, 5, 20))
     only = draw.choice((b"", b"", b"qX", b"g", b"qf", b"qs", b"m", b"v", b"p", b"Z", b"?", b"qS"))
 
@@ -183,7 +188,7 @@ def changes(draw: random.Random) -> Callable[[bytes, bytes], bytes]:
 
 
 def one(seed: int) -> bool:
-    """Whether this conversation ends without an error."""
+    """Return whether this conversation ends without an error."""
     stub = PlayedStub(changes(random.Random(seed)))
     try:
         with played():
@@ -226,7 +231,7 @@ def test_many_strange_stubs() -> None:
     "reply", [b"m1", b"mAAAA", b"T05thread:01;", b"S05", b"+", b"%Stop:T05;"], ids=repr
 )
 def test_one_that_always_says_the_same(request_: bytes, reply: bytes) -> None:
-    """More of a list, of a file, of stops: it has an end, or is refused."""
+    """More of a list, of a file, of stops: kinst stops reading, or refuses."""
     with played():
         stub = PlayedStub(
             lambda body, right: frame(reply) if body.startswith(request_) else frame(right)

@@ -21,7 +21,7 @@ from kinst.systems.linux.guest.initramfs import build
 from kinst.systems.linux.isafacts import facts_of
 from tests.second_boot import FIRST_SECONDS
 
-# Of whatever a guest is waited for: a hang takes this long, a busy machine is slow.
+# Long enough for a busy machine: only a hang takes longer.
 SECONDS = 240.0
 
 ISA = load("amd64")
@@ -29,13 +29,14 @@ ISA = load("amd64")
 
 @dataclass
 class Guest:
-    """A Vm that is ready and stopped, and what its commands printed."""
+    """A Vm that is ready and stopped, and the output of its commands."""
 
     vm: Vm
     output: bytearray = field(default_factory=bytearray)
 
     def run(self, command: str) -> str:
-        """Run a command to its end, without breakpoints; its output.  Leaves the guest stopped."""
+        """Run a command to its end, without breakpoints; return its output.  Leaves the guest
+        stopped."""
         del self.output[:]
         self.vm.prepare_command(command)
         self.vm.start_command()
@@ -46,13 +47,13 @@ class Guest:
         return self.output.decode()
 
     def symbol(self, name: str) -> int:
-        """Its address as the guest's own kernel says it."""
+        """Return a symbol's address, as the guest's own kernel lists it."""
         line = self.run(f"grep -E ' {name}$' /proc/kallsyms")
         return int(line.split()[0], 16)
 
 
 def boot_of(isa: Isa) -> Boot:
-    """How Linux is started on an ISA."""
+    """Return how Linux is started on an ISA."""
     boot = of_host().boot(isa)
     assert boot is not None
     return boot

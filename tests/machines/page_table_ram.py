@@ -6,7 +6,8 @@ from kinst.core.errors import TargetError
 
 
 class TableRam:
-    """Physical memory, `size` bytes, that pages are taken from in order: the first is the root."""
+    """Physical memory of `size` bytes, from which pages are taken in order: the first is the
+    root."""
 
     def __init__(self, size: int) -> None:
         self.data = bytearray(size)
@@ -24,7 +25,7 @@ class TableRam:
         self.data[at : at + 8] = value.to_bytes(8, "little")
 
     def read(self, at: int, size: int) -> bytes:
-        """As the machine would; raises TargetError outside of it."""
+        """Read as the machine would; raise TargetError outside the memory."""
         if at + size > len(self.data):
             raise TargetError("outside")
         return bytes(self.data[at : at + size])

@@ -24,7 +24,7 @@ VIRTUAL_LAYOUT = LINUX.virtual_layout
 
 
 def symbols(prepared: Prepared, *names: str) -> list[int]:
-    """Linked addresses, as nm(1) has them; with nokaslr the running ones too."""
+    """Return linked addresses by nm(1); with nokaslr they are the running ones too."""
     text = subprocess.run(["nm", str(prepared.debug)], capture_output=True, text=True).stdout
     found = {line.split()[2]: int(line.split()[0], 16) for line in text.splitlines()}
     return [found[name] for name in names]
@@ -32,7 +32,7 @@ def symbols(prepared: Prepared, *names: str) -> list[int]:
 
 @pytest.fixture(scope="module")
 def stub(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The stub's socket; the kernel behind it has come to its init."""
+    """Return the stub's socket; its kernel has come to its init."""
     folder = tmp_path_factory.mktemp("qemu")
     (folder / "initrd").write_bytes(build(prepared.busybox, {}))
     console = folder / "console"

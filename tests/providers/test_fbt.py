@@ -1,4 +1,4 @@
-"""fbt: where a function is entered and left, and what its arguments are there."""
+"""fbt: where a function is entered and left, and its arguments there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def match(function: str, name: str, module: str = "") -> list[Found]:
 
 
 def returns(function: str) -> list[tuple[int, str, bool]]:
-    """(address, condition, whether the result is known) of each site."""
+    """Return (address, condition, whether the result is known) of each site."""
     found = match(function, "return")
     assert {str(f.name) for f in found} == {f"fbt:vmlinux:{function}:return"}
     start = KERNEL.labels[function]
@@ -71,8 +71,10 @@ def test_a_landing_pad_is_passed_over() -> None:
 
 
 def entry(lines: list[str], *left: int) -> int:
-    """The offset of the entry probe of a function with these lines, where what is at these offsets
-    is left to the kernel's own tracer."""
+    """Return the offset of the entry probe of a function with these lines.
+
+    Code at some offsets is left to the kernel's own tracer.
+    """
     kernel = FakeKernel([("f", 0x1000, lines)], call_sites=[0x1000 + at for at in left])
     (found,) = PROVIDER.match(ProbePattern("fbt", "", "f", "entry"), kernel)
     assert found.site is not None
@@ -84,7 +86,8 @@ def test_a_call_site_that_is_left_alone_is_passed_over() -> None:
     assert entry([NOP, "85c0", "c3"], 0) == 5
     assert entry(["f30f1efa", NOP, "85c0", "c3"], 4) == 9
     assert entry(["90", "90", "85c0", "c3"], 0, 1) == 2  # of two instructions
-    # What is behind it is also come to from within: then the call site itself, which is refused.
+    # The instruction after it can also be reached from within: then the call site itself is meant,
+    # which is refused.
     assert entry([NOP, "loop:", "ffc8", "75 >loop/8", "c3"], 0) == 0
     assert entry([NOP, "ffc8", "on:", "75 >on/8", "c3"], 0) == 5
     assert entry([NOP], 0) == 0
@@ -121,7 +124,7 @@ def test_globs() -> None:
     assert names == {f"fbt:vmlinux:{n}:entry" for n in ("plain", "tail", "landing", "split")}
     assert {f.name.name for f in match("plain", "")} == {"entry", "return"}
     assert match("no_*", "entry") == []
-    assert match("plain", "12") == []  # as any name that matches nothing: D_PDESC_ZERO, or -Z
+    assert match("plain", "12") == []  # as any name without a match: D_PDESC_ZERO, or -Z
     every = {str(f.name) for f in match("", "entry")}
     # Not the second parts of functions.
     assert every == {f"fbt:vmlinux:{f.name}:entry" for f in KERNEL.find("", "*") if f.size} - {
@@ -145,8 +148,10 @@ class Types:
 
 
 def test_types_of_arguments() -> None:
-    """The Guide, "args[]": of entry the function's own, of return the offset and the result; of
-    descriptions that name more than one function there are none."""
+    """The Guide, "args[]": the function's own for entry, the offset and the result for return.
+
+    Descriptions that name more than one function have none.
+    """
 
     def types(function: str, name: str, provider: str = "fbt", module: str = "") -> object:
         pattern = ProbePattern(provider, module, function, name)
@@ -164,7 +169,7 @@ def test_types_of_arguments() -> None:
 
 
 def test_the_provider_may_be_left_out() -> None:
-    """As -n vfs_read:entry, -f 'vfs_*', -m vmlinux and -n entry with dtrace(1)."""
+    """-n vfs_read:entry, -f 'vfs_*', -m vmlinux and -n entry, as with dtrace(1)."""
 
     def found(function: str, name: str, module: str = "") -> set[str]:
         pattern = ProbePattern("", module, function, name)
@@ -175,7 +180,7 @@ def test_the_provider_may_be_left_out() -> None:
     assert found("pl*", "") == both
     assert found("", "entry") == {str(f.name) for f in match("", "entry")}
     assert found("", "", "vmlinux") == found("", "*") == found("", "entry") | found("", "return")
-    # What is no name of fbt's is another provider's; and ":::" asks for no kernel.
+    # A name that fbt does not have belongs to another provider; ":::" needs no kernel.
     assert found("plain", "4") == found("", "tick-1s") == found("", "") == set()
     with pytest.raises(AbsentError, match="no function named"):
         found("plane", "entry")

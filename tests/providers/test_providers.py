@@ -1,4 +1,4 @@
-"""What each provider makes of a description."""
+"""Probes that each provider makes from a description."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_one_instruction(text: str) -> None:
 
 
 def test_nothing_without_a_function() -> None:
-    """As dtrace_kinst(4): -l -P kinst matches no probes."""
+    """As in dtrace_kinst(4), -l -P kinst matches no probes."""
     assert match("kinst", "", "") == []
     pattern = ProbePattern("", "", "vm_fault", "")
     assert list(load_all()["kinst"].match(pattern, FakeKernel())) == []
 
 
 def test_a_kernel_is_not_booted_for_no_function() -> None:
-    """The error comes before there is one."""
+    """The error comes before a kernel is booted."""
     providers = load_all()
     patterns = [ProbePattern("kinst", "", "", ""), ProbePattern("kinst", "ext4", "", "7")]
     assert not wants_kernel(patterns, providers, fired=True)

@@ -1,4 +1,4 @@
-"""How long a million records take: run it by hand, it asserts nothing.
+"""Time for a million records: run it by hand, it asserts nothing.
 
 .venv/bin/python -m tests.render.measure
 """
@@ -53,7 +53,7 @@ def printing() -> None:
 
 
 def formats() -> None:
-    """CPU seconds of the text and of JSON, by turns."""
+    """Return CPU seconds of the text and of JSON, by turns."""
     for clauses in (1, 2):
         data, _ = records(MILLION, clauses)
         took = {"dtrace": 0.0, "json": 0.0}
@@ -69,7 +69,7 @@ def formats() -> None:
 
 
 def live() -> None:
-    """A producer at full speed into a 4 MB ring, drained and printed at the same time."""
+    """Produce at full speed into a 4 MB ring, which is drained and printed at the same time."""
     s, _ = scratch(cpus=1)
     ring = 4 << 20
     s = type(s)(*[getattr(s, f) for f in s.__slots__])

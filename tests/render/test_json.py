@@ -1,4 +1,4 @@
-"""JSON lines: valid by the schema, usable with jq, and saying what the text says."""
+"""JSON lines: valid by the schema, usable with jq, and with the same content as the text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ READ = Probe(12, ProbeName("kinst", "vmlinux", "vfs_read", "19"))
 
 
 def run(program: str, shell: str = "", **options: object) -> Both:
-    """A program of kinst's own process in both formats."""
+    """Return the output of a program of kinst's own process in both formats."""
     with kinst.host() as machine, machine.trace(program, options=options) as trace:
         return trace_both(trace, shell)
 
@@ -56,7 +56,8 @@ def test_the_schema_is_one() -> None:
 
 
 def test_every_kind_of_event_validates() -> None:
-    """All that no program of this file brings about; each event but the marks is one line."""
+    """Events that no program of this file causes are included; each event except the marks is one
+    line."""
     lines: list[str] = []
     with kinst.host() as machine, machine.trace("BEGIN { exit(0); }") as trace:
         shown = renderer("json")(
@@ -86,7 +87,7 @@ def test_every_kind_of_event_validates() -> None:
         "lost", "lost", "fault", "fault", "message", "output", "system", "freopen", "ftruncate",
         "setopt", "end",
     ]  # fmt: skip
-    # A character that came in two pieces is whole, and what is no UTF-8 is kept.
+    # A character that came in two pieces is whole, and bytes that are not UTF-8 are kept.
     assert found[5]["text"].encode("utf-8", "surrogateescape") == "é".encode() + b"\xff\n"
     assert found[6] == {"type": "system", "command": "date", "output": "done\n"}
     assert found[2]["address"] == "0x10" and "address" not in found[3]
@@ -310,7 +311,7 @@ def test_jq_reads_the_lines() -> None:
 
 @pytest.fixture
 def unusual() -> Callable[[str], Both]:
-    """Text with bytes that are no UTF-8."""
+    """Return text with bytes that are not UTF-8."""
 
     def made(bytes_: str) -> Both:
         return run(f'BEGIN {{ printf("%s", "{bytes_}"); @["{bytes_}"] = count(); exit(0); }}')
@@ -340,7 +341,7 @@ def test_lines_in_the_document_are_valid() -> None:
 
 
 def documented() -> set[str]:
-    """The types of lines that the document explains."""
+    """Return the types of lines that the document explains."""
     heads = re.findall(r"^## (\w+)$", DOCUMENT, re.M)
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", DOCUMENT, re.M)
     return {*heads, *(name for row in rows for name in re.findall(r"`(\w+)`", row))}

@@ -1,4 +1,5 @@
-"""Results in notebooks: their HTML is whole, escaped, and has the values with names and units."""
+"""Results in notebooks: their HTML is well-formed, escaped, and has the values with names and
+units."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ tick-1ms /n >= 200/ { exit(3); }
 
 
 class Tables(HTMLParser):
-    """The cells of each table, row by row, and widths of bars; elements must have their ends."""
+    """Reads the cells of each table, row by row, and widths of bars; elements must have their
+    ends."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -48,7 +50,7 @@ class Tables(HTMLParser):
 
 
 def html_of(one: object) -> str:
-    """What a notebook asks for."""
+    """Return the HTML that a notebook asks for."""
     return str(one._repr_html_())  # type: ignore[attr-defined]
 
 

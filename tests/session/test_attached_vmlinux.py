@@ -1,4 +1,4 @@
-"""--attach without --kernel: the vmlinux is found by the build-id that the guest's memory has."""
+"""--attach without --kernel: the vmlinux is found by the build-id in the guest's memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kinst.session.request import Request
 
 RELEASE = "9.9.0-1-amd64"
 BUILD_ID = "0123456789abcdef0123456789abcdef01234567"
-# How a VMCOREINFO note begins: Documentation/admin-guide/kdump/vmcoreinfo.rst.
+# Start of a VMCOREINFO note: Documentation/admin-guide/kdump/vmcoreinfo.rst.
 NOTE = f"OSRELEASE={RELEASE}\nBUILD-ID={BUILD_ID}\nPAGESIZE=4096\n".encode()
 PAGE = 4096
 
 
 @pytest.fixture
 def vmlinux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with that build-id, in a cache of its own, and no debuginfod server."""
+    """Return a file with that build-id, in a separate cache, without a debuginfod server."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)
     folder = tmp_path / f"kinst/kernels/amd64/{RELEASE}/usr/lib/debug/boot"
@@ -37,7 +37,7 @@ def vmlinux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Said:
-    """What is said, and which work is reported."""
+    """Messages, and work that is reported."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -46,7 +46,7 @@ class Said:
 
 
 def hold(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> None:
-    """Let these be the memory of every machine."""
+    """Use these bytes as the memory of every machine."""
 
     def memory(address: str) -> Iterator[bytes]:
         assert address == "auto"
@@ -70,7 +70,7 @@ def test_a_named_file_is_not_looked_for(vmlinux: Path, monkeypatch: pytest.Monke
 
 
 def test_memory_without_the_note(vmlinux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The format of a note's lines, as the kernel's file has it, is no note."""
+    """The format of a note's lines, which is in the kernel's file, is no note."""
     hold(monkeypatch, b"OSRELEASE=%s\nBUILD-ID=%20phN\n")
     with pytest.raises(KinstError, match="no VMCOREINFO note") as told:
         with_vmlinux(Request(attach="auto"), Said().report)

@@ -66,7 +66,7 @@ def test_another_isa_than_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_of_a_kernel_that_runs_already(tmp_path: Path) -> None:
-    """Its image need not be there: nothing is booted."""
+    """The kernel's image need not be there, because nothing is booted."""
     options = replace(build(tmp_path, "gcc", "").machine, kind="attach", address="auto")
     found = with_build(Request(options)).machine
     assert (found.kernel, found.debug) == ("", str(tmp_path / "vmlinux"))

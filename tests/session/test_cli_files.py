@@ -18,7 +18,7 @@ ONE = ["-n", "BEGIN { trace(1); exit(0); }"]
 
 
 def closing(command: Sequence[str], closed: str) -> subprocess.CompletedProcess[str]:
-    """closed: a shell's redirections, as in ">&-"."""
+    """Run the command with a shell's redirections, as in ">&-"."""
     line = ["sh", "-c", f'"$@" {closed}', "sh", str(FOLDER / command[0]), *command[1:]]
     return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
 
@@ -29,7 +29,7 @@ def closing(command: Sequence[str], closed: str) -> subprocess.CompletedProcess[
     [(">&-", "Bad file descriptor"), (">/dev/full", "No space left on device")],
 )
 def test_output_that_cannot_be_written(command: list[str], closed: str, why: str) -> None:
-    """As write errors of the C library: one line, and status 1."""
+    """Like write errors of the C library: one line, and status 1."""
     done = closing(command, closed)
     assert done.returncode == 1, done
     last = done.stderr.splitlines()[-1]
@@ -62,7 +62,7 @@ def test_a_program_from_stdin_behind_other_options() -> None:
 
 
 def test_a_reader_that_has_gone() -> None:
-    """kinst ends, and as other commands do: by SIGPIPE."""
+    """kinst ends like other commands, by SIGPIPE."""
     command = [str(FOLDER / "kinst"), "-qn", 'tick-1000hz { printf("line\\n"); }']
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         assert run.stdout is not None and run.stderr is not None
@@ -73,12 +73,12 @@ def test_a_reader_that_has_gone() -> None:
 
 
 def write_end(fifo: Path, run: subprocess.Popen[str]) -> int:
-    """A FIFO's end for writing, once somebody has opened the other."""
+    """Open a FIFO's end for writing, once another process has opened the other."""
     deadline = time.monotonic() + 300
     while True:
         try:
             return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:  # nobody reads it yet
+        except OSError as error:  # no process reads it yet
             assert error.errno == errno.ENXIO and run.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -86,7 +86,7 @@ def write_end(fifo: Path, run: subprocess.Popen[str]) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_the_trace_ends_at_once(tmp_path: Path, number: int) -> None:
-    """Nothing is traced yet that could be ended in order; a shell sees the signal."""
+    """No trace has begun that could be ended in order; a shell sees the signal."""
     fifo = tmp_path / "script"
     os.mkfifo(fifo)
     command = [str(FOLDER / "kinst"), "-C", "-D", "X", "-I", str(tmp_path), "-s", "script.d"]

@@ -1,4 +1,4 @@
-"""The command line: what each option becomes."""
+"""The command line: the effect of each option."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_users_files() -> None:
 
 
 def test_a_helper_beside_the_users_init() -> None:
-    """It is started in place of what the user has said, and told of that."""
+    """It is started in place of the user's init, and told of that init."""
     beside = " rdinit=/.kinst/init kinst_init="
     own = ["--initrd", "/none"]
     for words, expected in (

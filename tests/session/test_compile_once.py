@@ -1,4 +1,4 @@
-"""How often a command line is parsed and checked: once, and again only what has changed."""
+"""How often a command line is parsed and checked: once, and changed parts again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ISA = load("amd64")
 
 @contextmanager
 def counted(patch: pytest.MonkeyPatch, module: object, name: str) -> Iterator[list[str]]:
-    """The calls of a function, each by its first argument."""
+    """Count the calls of a function, each by its first argument."""
     calls: list[str] = []
     plain = getattr(module, name)
 

@@ -1,4 +1,4 @@
-"""From descriptions to probes: what matches nothing, with and without -Z."""
+"""From descriptions to probes: descriptions without a match, with and without -Z."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ABSENT = ["kinst::absent:5", "fbt::absent:entry", "absent:entry", "fbt:module:pl
 
 @pytest.mark.parametrize("text", ABSENT)
 def test_a_function_that_is_not_there(text: str) -> None:
-    """An error, also with -l (zero alone); not with -Z, where what is there is still traced."""
+    """An error, also with -l (zero alone); not with -Z, where the others are still traced."""
     for zero in (False, True):
         with pytest.raises(DError, match="no function named"):
             names(text + " {}", zero=zero)
@@ -79,7 +79,8 @@ def test_a_function_of_another_module(provider: str) -> None:
     ],
 )
 def test_what_boots_a_kernel(pattern: ProbePattern, fired: bool, listed: bool) -> None:
-    """What is in it, and what samples its CPUs (Guide, ch. 19: profile-N fires on every CPU)."""
+    """Descriptions of a kernel's probes, and of samples of its CPUs (Guide, ch. 19: profile-N
+    fires on every CPU)."""
     providers = load_all()
     assert wants_kernel([pattern], providers, fired=True) is fired
     assert wants_kernel([pattern], providers, fired=False) is listed
@@ -88,7 +89,7 @@ def test_what_boots_a_kernel(pattern: ProbePattern, fired: bool, listed: bool) -
 
 
 def test_no_more_than_there_is_room_for() -> None:
-    """Those behind are left out, and the first of them is told once."""
+    """Later probes are left out, and the first of them is reported once."""
     left: list[str] = []
     enabled, matched = enable(
         program("kinst::plain: {}", "kinst::plain:0, kinst::plain:, fbt::plain:entry, BEGIN {}"),

@@ -1,5 +1,4 @@
-"""Names of values of enumerations out of the debug information of a file without BTF, by the
-command."""
+"""Names of enumerators, from the debug information of a file without BTF, by the command."""
 
 from __future__ import annotations
 

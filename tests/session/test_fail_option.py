@@ -17,7 +17,7 @@ LOST = Lost("record", 5, 0, "5 drops")
 
 
 def test_the_documented_numbers() -> None:
-    """docs/kinst.1, EXIT STATUS; tests/test_docs.py holds the page to these names."""
+    """docs/kinst.1, EXIT STATUS; tests/test_docs.py compares the page with these names."""
     assert (PANIC, HANG, OOPS, WARN, ERRORS, DROPS) == (110, 111, 112, 113, 114, 115)
 
 
@@ -52,7 +52,7 @@ def test_a_guest_that_is_gone(kind: str, status: int) -> None:
     [([], 3), (["-x", "fail=drops"], 3), (["-x", "fail=errors"], 114), (["-x", "fail=all"], 114)],
 )
 def test_the_command(words: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """A clause that faults; exit() has its own status where fail has none."""
+    """A clause faults; exit() has its own status if fail has none."""
     assert command.main(["-q", *words, "-n", FAULT]) == status
     lines = capsys.readouterr().err.splitlines()
     said = [line for line in lines if " missed: " not in line]  # on a slow machine

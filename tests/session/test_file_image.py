@@ -1,11 +1,11 @@
-"""kinst -d -e on C files, without a target: held against the tables in tests/c/copies.c, and
-against what happens when the compiled code runs in an emulator.
+"""kinst -d -e on C files, without a target.
 
-How often each inline function is entered for one call is derived by hand from the source
-(TIMES); every entry is left again.  So the sites printed for entry, and those printed for return
-with their conditions, must each be passed that often.  Optimisers may compile the beginning of a
-copy twice (its mark is then there twice); DWARF names only one of them as the entry, so that
-fewer entries than calls are seen, and as many returns.
+Output is compared with the tables in tests/c/copies.c, and with a run of the compiled code in an
+emulator.  How often one call enters each inline function is derived by hand from the source
+(TIMES); every entry is left again.  So the printed sites for entry, and those for return with
+their conditions, must each be passed that often.  Optimisers may compile the beginning of a copy
+twice (its mark is then there twice); DWARF names only one of them as the entry, so that fewer
+entries than calls are seen, and as many returns.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ BUILDS = [
     for version in (4, 5)
 ]
 INLINES = ("early", "loop", "outer", "visible", "rare")
-# What one call enters, by copies.c: function(argument) -> how often each inline function is.
+# Entries of one call, by copies.c: function(argument) -> how often each inline function is
+# entered.
 TIMES: dict[str, Callable[[int], dict[str, int]]] = {
     "simple": lambda x: {"early": 1},
     # data[] is all zeros, so loop() has no rounds but is entered each time.
@@ -61,7 +62,7 @@ REGISTERS = {
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Indexes of this module's files are of no use to anyone later."""
+    """Use a separate cache: no later run can use the indexes of this module's files."""
     monkeypatch.setattr(
         "kinst.session.file_image.cache_folder", lambda: tmp_path_factory.getbasetemp() / "indexes"
     )
@@ -69,7 +70,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @dataclass(frozen=True)
 class Place:
-    """One description that was printed: where, and the predicate above its clause."""
+    """One printed description: its site, and the predicate above its clause."""
 
     function: str
     offset: int
@@ -89,7 +90,7 @@ def disassembly(path: Path, *words: str) -> str:
 
 
 def places(out: str) -> list[Place]:
-    """The kinst probes of a printed program; the program has no predicates of its own."""
+    """Return the kinst probes of a printed program; the program has no predicates of its own."""
     found = []
     for block in re.split(r"\n\{\n(?:\t.*\n)*\}\n+", out):
         condition = re.search(r"^/(.*)/$", block, re.M)
@@ -117,7 +118,7 @@ class Machine:
         self._uc.mem_map(END, PAGE)
 
     def passed(self, function: str, argument: int, sites: Sequence[Place]) -> Counter[Place]:
-        """How often each site is passed with its condition true, in one call."""
+        """Return how often one call passes each site with its condition true."""
         at: dict[int, list[Place]] = {}
         for site in sites:
             at.setdefault(self.where[site.function][0] + site.offset, []).append(site)
@@ -167,8 +168,8 @@ def test_every_entry_and_return(
     marked = Counter(name for _, name in marks(path))
     once = Counter(function for function, _, _ in said.copies.elements())
     twice = {name for name in INLINES if marked[name] > once[name]}
-    # clang also counts the padding before a loop to the copy that the loop begins with, and
-    # that padding, which runs once, is then the copy's lowest address: its entry.
+    # clang also counts the padding before a loop to the copy that the loop begins with.  That
+    # padding, which runs once, is then the copy's lowest address: its entry.
     padding = {
         int(at, 16) for at in re.findall(r"^ +([0-9a-f]+):\tnop[wl] ", disassembly(path), re.M)
     }
@@ -194,7 +195,8 @@ def test_every_entry_and_return(
 
 
 def test_marks_are_inside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The marked instruction of each copy runs after an entry and before a return: as often."""
+    """The marked instruction of each copy runs after an entry and before a return, equally
+    often."""
     path = compiled(tmp_path, "gcc", "-O2", "-g")
     where, machine = symbols(path), Machine(path)
     for name in INLINES:
@@ -212,7 +214,7 @@ def test_marks_are_inside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_functions_of_their_own_and_other_descriptions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A function that is not inlined is fbt's; what is no such description stays as it is."""
+    """A function that is not inlined belongs to fbt; other descriptions stay as they are."""
     path = compiled(tmp_path, "gcc", "-O2", "-g")
     out = shown(capsys, path, "kinst::simple:return, kinst::sink:3, BEGIN /pid == 1/ { exit(0); }")
     assert out.split() == [
@@ -234,8 +236,10 @@ def test_source_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_cold_parts_of_an_object_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """cold.c: both() is left once, behind its second near(); complain() is in check.cold alone,
-    and left by the jump back at the end of it."""
+    """cold.c: both() is left once, after its second near().
+
+    complain() is in check.cold alone, and left by the jump back at the end of it.
+    """
     path = tmp_path / "cold.o"
     source = COPIES.with_name("cold.c")
     subprocess.run(["gcc", "-O2", "-g", "-c", "-o", path, source], check=True)
@@ -245,7 +249,7 @@ def test_cold_parts_of_an_object_file(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(calls) == 2 and len(jumps) == 1
     returns = places(shown(capsys, path, "kinst::both:return {}"))
     assert {p.function for p in returns} == {"check"}
-    # Its last instruction is the second call, or (DWARF ranges may hold it) one just behind.
+    # Its last instruction is the second call, or (DWARF ranges may hold it) one just after.
     assert all(p.offset >= calls[1] for p in returns)
     (left,) = places(shown(capsys, path, "kinst::complain:return {}"))
     entered = places(shown(capsys, path, "kinst::complain:entry {}"))
@@ -300,8 +304,11 @@ int main(int c, char **v) { return work(c, v[0]); }
 
 
 def test_local_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without optimisation they are in the frame, where the instruction that sets one says; a
-    function's parameters are in the registers of the calling convention at its first one."""
+    """Without optimisation variables are in the frame, at the offset in the instruction that sets
+    them.
+
+    At a function's first instruction parameters are in the registers of the calling convention.
+    """
     source = tmp_path / "locals.c"
     source.write_text(LOCALS)
     linked, part = tmp_path / "linked", tmp_path / "part.o"

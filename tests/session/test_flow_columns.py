@@ -1,5 +1,5 @@
-"""Where control goes from the instructions of several functions at once, against what is said of
-each function by itself."""
+"""Flow of the instructions of several functions at once, against the flow of each function by
+itself."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ far: nop
 
 @dataclass
 class Kernel:
-    """What RunningKernel asks of a system and of a target."""
+    """The parts of a system and of a target that RunningKernel uses."""
 
     text: bytes
     thunk: int

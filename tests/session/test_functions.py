@@ -1,4 +1,4 @@
-"""Which source files a pattern means."""
+"""Source files that a pattern matches."""
 
 from __future__ import annotations
 

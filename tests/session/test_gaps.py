@@ -1,4 +1,4 @@
-"""Bytes of a function that are no instructions: found, and told wherever they are missed."""
+"""Bytes of a function that are no instructions: found, and reported wherever they are missing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CODES = {"amd64": CUT, "arm64": bytes.fromhex("c0035fd6 c003"), "riscv64": bytes
 
 @dataclass
 class Kernel:
-    """What RunningKernel asks of a system and of a target, of one function f."""
+    """The parts of a system and of a target that RunningKernel uses, with one function f."""
 
     text: bytes
 

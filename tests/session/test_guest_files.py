@@ -1,4 +1,4 @@
-"""--copy of what cannot run in a guest without libraries is refused before it boots."""
+"""--copy of files that cannot run in a guest without libraries is refused before it boots."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_data(tmp_path: Path) -> None:
 
 
 def test_a_root_for_this_guest(tmp_path: Path, compiled: Callable[..., Path]) -> None:
-    """Its shell may be a link, or behind one; an absolute one starts at that root."""
+    """Its shell may be a link, or below one; an absolute link begins at that root."""
     check_root(Path("/"), AMD64)
     program = compiled("-static")
     (tmp_path / "usr/bin").mkdir(parents=True)

@@ -1,7 +1,8 @@
-"""The jump tables of compiled functions, against what the compiler wrote into its assembly.
+"""The jump tables of compiled functions, against the compiler's assembly.
 
 The targets are the addresses that the linker gave to the labels of the compiler's tables; local
-labels are kept in the symbol table for this."""
+labels are kept in the symbol table for this.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ _ENTRY = re.compile(r"\s*\.(?:word|long|quad|xword|dword|[248]?byte|hword)\s+\(?
 
 
 def compiled(isa: str, pie: bool, folder: Path) -> tuple[Path, str]:
-    """(the program, its assembly)."""
+    """Return (the program, its assembly)."""
     prefix, options = TOOLS[isa]
     (folder / "a.c").write_text(SOURCE)
     position = ("-fpie", "-static-pie") if pie else ("-fno-pie", "-no-pie")
@@ -119,6 +120,6 @@ def test_targets_are_the_labels_in_the_tables(isa: str, pie: bool, tmp_path: Pat
         if name == "labels" and pie:
             continue  # a file that is not loaded yet has no addresses there
         found = set(kernel.computed((function,)))
-        # A table whose length is not known may be read too far, never too short.
+        # A table of unknown length may be read too far, never too short.
         assert found >= expected and len(found) <= len(expected) + 4, name
         assert bool(expected) == (name != "tail")

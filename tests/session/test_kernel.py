@@ -82,7 +82,7 @@ def test_what_the_compiler_has_made_of_a_function_is_told(kernel: RunningKernel)
 def test_code_that_is_unmapped_has_no_instructions_and_a_lost_machine_is_told(
     error: KinstError,
 ) -> None:
-    """Code that only boots is unmapped later; that the machine cannot be read is something else."""
+    """Code of the boot is unmapped later; a machine that cannot be read is a different error."""
 
     class Unread(FakePersonality):
         def code(self, address: int, size: int) -> bytes:

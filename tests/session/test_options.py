@@ -1,4 +1,4 @@
-"""One table of options: what the command line, the library and the machines make of it."""
+"""One table of options, used by the command line, the library and the machines."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kinst.machines import kinds
 from kinst.session.request import Request
 
 FIELDS = {field.name for one in (MachineOptions, Request) for field in fields(one)}
-# Parameters that are not options: what is done with the machine, and where messages go.
+# Parameters that are not options: what to do with the machine, and the destination of messages.
 OWN_PARAMETERS = {"start", "on_message", "on_progress"}
-# Of fields that several options share, or that have another name for the library.
+# Fields that several options share, or that have another name in the library.
 RENAMED = {"release": "kernel", "address": "machine", "stub_address": "address", "kind": ""}
 
 
@@ -91,7 +91,7 @@ def test_boot_takes_what_the_option_that_needs_none_has() -> None:
 def test_the_library_and_the_command_refuse_the_same(
     words: list[str], arguments: dict[str, object], message: str
 ) -> None:
-    """In the same words, but for the names of what was given."""
+    """Messages are the same, except for the names of the options."""
     spelled = {"kernel": f"--kernel {arguments.get('kernel')}", "copies": "--copy",
                "writable": "--rw", "qemu_args": "--qemu-arg"}  # fmt: skip
     named = {name: spelled.get(name, f"--{name}") for name in parameters(kinst.boot)}

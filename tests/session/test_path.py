@@ -19,20 +19,21 @@ from tests.fake.fake_tracing import found_by_name
 
 ROOT = Path(kinst.__file__).parent
 PROGRAM = "kinst::work: { @[probename] = count(); } END { printa(@); }"
-# Modules that stages get things from, rather than hand a value to.
+# Modules that stages use, rather than hand a value to.
 OWNERS = {"workspace", "values", "report", "request", "sizes", "kernel_files", "descriptions"}
 STAGES = ["compile", "machine", "expand", "enable", "place", "plan", "tracee", "run"]
 
 
 def module_of(frame: FrameType) -> tuple[str, str]:
-    """The package of kinst, and the module in it, that a frame runs; empty for any other."""
+    """Return the package of kinst, and the module in it, that a frame runs; empty for any
+    other."""
     path = Path(frame.f_code.co_filename)
     parts = path.relative_to(ROOT).parts if path.is_relative_to(ROOT) else ()
     return (parts[0], parts[1].removesuffix(".py")) if len(parts) == 2 else ("", "")
 
 
 class Walk:
-    """Records the modules of session/ that api.Machine calls, in their order."""
+    """Records the modules of session/ that api.Machine calls, in order."""
 
     def __init__(self) -> None:
         self.entered: list[str] = []

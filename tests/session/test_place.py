@@ -102,7 +102,7 @@ def test_areas_do_not_overlap() -> None:
 
 
 class FakeTarget:
-    """Free from `free` on."""
+    """A target whose memory is free from `free` on."""
 
     def __init__(self, free: int) -> None:
         self.free = free
@@ -128,7 +128,7 @@ def test_counter_blocks_lie_at_one_displacement() -> None:
         inside = base + found.displacement - virtual
         assert 0 <= inside <= size - 4096
         assert place_ == offset + inside
-    # Blocks that would overlap, or bases too far apart, cannot be served.
+    # Blocks that overlap, or bases too far apart, cannot be used.
     assert map_counters(target, (0, 4096), total, 8192) is None  # type: ignore[arg-type]
     assert map_counters(target, (0, 1 << 30), total, 8) is None  # type: ignore[arg-type]
     assert map_counters(FakeTarget(1 << 64), bases, total, 8) is None  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ SMALL = Options(bufsize=4096, aggsize=4096)
 
 
 class PoolTarget:
-    """Scratch memory and nothing else of a target."""
+    """A target with scratch memory and nothing else."""
 
     def __init__(self) -> None:
         self.memory = bytearray()
@@ -162,7 +162,8 @@ class PoolTarget:
 
 
 def test_what_an_ended_trace_left_in_scratch_stays() -> None:
-    """Its code, and where that finds that the trace has ended: later traces write to neither."""
+    """Code of an ended trace, and the flag by which it knows, stay: later traces write to
+    neither."""
     target = PoolTarget()
     tree, program = compile_text('kinst::f:5 { printf("%d", pid); }', "test")
     compiled = Compiled((), (tree,), program, SMALL, PlantRules(), 1 << 16)

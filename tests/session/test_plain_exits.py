@@ -1,4 +1,4 @@
-"""Where functions are left, by columns of many, against what the flow of each instruction says."""
+"""Exits of functions, by columns of many, against the flow of each instruction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kinst.providers.fbt import ways_out
 from kinst.session.file_image import FileImage
 from kinst.session.kernel import RunningKernel
 
-EACH = 40  # of so many functions of a kernel one is looked at
+EACH = 40  # one of so many functions of a kernel is tested
 
 
 def test_of_functions_of_a_kernel(prepared: Prepared) -> None:

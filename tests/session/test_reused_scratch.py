@@ -1,4 +1,5 @@
-"""Scratch of ended traces that nobody can be in any more: which that is, and what becomes of it."""
+"""Scratch of ended traces in which no thread can be any more: which it is, and how it is
+reused."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ CODE = [EndedCode((at, at + 0x800), NOWHERE) for at in (0x10000, 0x11000, 0x1200
 
 
 class Machine:
-    """Words of memory, registers and scratch, and nothing else of a target."""
+    """A target with words of memory, registers and scratch, and nothing else."""
 
     cpus = 2
 
@@ -101,10 +102,10 @@ def started(machine: Machine, *, isa: object = PLANTS, cpus: int = 1) -> Started
 
 
 class Traces:
-    """A pool, and traces with as many pages of code as they say."""
+    """A pool, and traces with given numbers of pages of code."""
 
     def __init__(self, pages: int) -> None:
-        """pages: that all of them have for code."""
+        """Create the pool; `pages` is the total for code."""
         site = Site(Function("vmlinux", "f", 0x1000, 64), 0, b"\x90")
         probe = Probe(5, ProbeName("kinst", "vmlinux", "f", "0"), site)
         tree, program = compile_text("kinst::f:0 { @ = count(); }", "test")
@@ -121,7 +122,7 @@ class Traces:
         )
 
     def add(self, pages: int) -> tuple[int, int]:
-        """A trace; where its code is, as pages of those for code."""
+        """Add a trace; return the range of its code, in pages of those for code."""
         memory = self.pool.take(self.program)
         scratch = lay_out_scratch(self.program, memory, 1, self.layout, 1)
         placement = Placement(self.program, memory, (), self.program.enabled[0])
@@ -152,7 +153,7 @@ def test_code_is_used_again_where_it_is_released_alone() -> None:
     traces.release(some[0])
     assert traces.add(2) == (0, 2)  # larger than the 5 that are left
     assert traces.add(1) == (15, 16)
-    # Neighbours become one piece, and nothing that is in use is in it.
+    # Neighbours become one piece, without any piece that is in use.
     traces.release(some[1])
     assert traces.add(7) == (2, 9)
     traces.release((0, 2))
@@ -163,7 +164,7 @@ def test_code_is_used_again_where_it_is_released_alone() -> None:
 
 
 def test_heads_of_ended_traces_leave_no_room_for_data() -> None:
-    """Each trace's stay before the data, until nobody is in the code of any."""
+    """Heads of each trace stay before the data, until no thread is in the code of any."""
     traces, count = Traces(20), 0
     while not traces.is_short():
         pages = traces.add(1)

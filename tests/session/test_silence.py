@@ -1,4 +1,4 @@
-"""What is said of a trace that shows nothing, by what is known of it."""
+"""Messages about a trace without output, by its state."""
 
 from __future__ import annotations
 

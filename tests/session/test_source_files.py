@@ -1,4 +1,4 @@
-"""kinst::FILE: and kinst::FILE@LINE, in the kernel's file; what a line is, addr2line says."""
+"""kinst::FILE: and kinst::FILE@LINE in the kernel's file, with lines by addr2line."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_descriptions_of_files(pattern: ProbePattern, meant: SourceFile | None) 
 
 
 def sites(prepared: Prepared, description: str) -> list[tuple[str, str]]:
-    """(function, offset) of what a description becomes."""
+    """Return (function, offset) of the sites of a description."""
     text = kinst.expand_in_file(f"{description} {{ }}", prepared.debug)
     return re.findall(r"kinst:(?:vmlinux)?:([^:]+):(\d*)", text)
 
 
 def lines_at(prepared: Prepared, addresses: Iterable[int]) -> list[str]:
-    """file:line of each address, by binutils."""
+    """Return file:line of each address, by binutils."""
     done = subprocess.run(
         ["addr2line", "-s", "-e", str(prepared.debug)], text=True, check=True,
         input="".join(f"{at:#x}\n" for at in addresses), capture_output=True,

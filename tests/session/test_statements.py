@@ -1,5 +1,8 @@
-"""kinst::F:@LINE and kinst::FILE@LINE are where gdb would put breakpoints on that line: one in each
-function and each inlined copy in it; with a * they are all of its instructions."""
+"""kinst::F:@LINE and kinst::FILE@LINE are where gdb would put breakpoints on that line.
+
+They have one site in each function and each inlined copy in it; with a * they have all of its
+instructions.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Place = tuple[int, tuple[str, int, int]]  # address; name, start and end of the 
 
 
 def gdb_says(program: Path, file: str, lines: range) -> dict[int, list[int]]:
-    """The lowest address in each function and copy where gdb breaks on a line."""
+    """Return the lowest address in each function and copy where gdb breaks on a line."""
     wanted = " ".join(f"{file}:{line}" for line in lines)
     done = subprocess.run(
         ["gdb", "-nx", "-batch", "-x", str(GDB_LINES), str(program)],
@@ -39,7 +42,7 @@ def gdb_says(program: Path, file: str, lines: range) -> dict[int, list[int]]:
 
 
 def sites(program: Path, description: str) -> list[int]:
-    """Addresses of what a description becomes, [] where it means nothing."""
+    """Return the addresses of a description's sites, [] if it matches none."""
     try:
         text = kinst.expand_in_file(f"{description} {{ }}", program)
     except kinst.KinstError:
@@ -51,7 +54,7 @@ def sites(program: Path, description: str) -> list[int]:
 
 
 def has_line(program: Path, address: int, line: int) -> bool:
-    """Whether the instruction there is of that line, by binutils."""
+    """Return whether the instruction there is of that line, by binutils."""
     done = subprocess.run(
         ["addr2line", "-e", str(program), f"{address:#x}"], text=True, check=True,
         capture_output=True,
@@ -60,7 +63,7 @@ def has_line(program: Path, address: int, line: int) -> bool:
 
 
 def begins_statement(program: Path, address: int, line: int) -> bool:
-    """Whether a row of the line table has this line there as a statement, by binutils."""
+    """Return whether a row of the line table has this line there as a statement, by binutils."""
     done = subprocess.run(
         ["objdump", "--dwarf=decodedline", str(program)], text=True, check=True,
         capture_output=True,
@@ -74,7 +77,7 @@ def compare(program: Path, file: str, lines: range, least: int) -> None:
     for line, places in gdb_says(program, file, lines).items():
         found = sites(program, f"kinst::{file}@{line}")
         compared += bool(places)
-        # gdb leaves out rows of a line that goes on, and so whole lines, after a discriminator.
+        # gdb leaves out rows of a line that continues, and so whole lines, after a discriminator.
         more = {*found} - {*places}
         assert all(begins_statement(program, at, line) for at in more), line
         assert not places or not more, line
@@ -103,7 +106,7 @@ def test_lines_of_a_kernel_are_where_gdb_breaks(prepared: Prepared) -> None:
 
 
 def test_a_line_of_one_function_fires_once(prepared: Prepared) -> None:
-    """The line at which vfs_read begins has eight instructions, of which the first is its first."""
+    """The line at which vfs_read begins has eight instructions; only the first has a site."""
     once = sites(prepared.debug, "kinst::vfs_read:@451")
     every = sites(prepared.debug, "kinst::vfs_read:@451*")
     assert once == every[:1] and len(every) > 4

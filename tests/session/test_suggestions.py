@@ -1,4 +1,4 @@
-"""What a message says that was meant: of D's names, of local variables, of descriptions."""
+"""Messages that suggest what was meant: names of D, local variables, descriptions."""
 
 from __future__ import annotations
 

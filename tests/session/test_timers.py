@@ -1,4 +1,4 @@
-"""When timers are due, and what becomes of the periods in which they could not be fired."""
+"""Times at which timers are due, and periods in which they could not be fired."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def test_timers_that_are_due_come_in_the_order_of_their_times() -> None:
 
 
 def test_what_becomes_due_while_timers_are_fired_waits_for_the_next_turn() -> None:
-    """Or a firing that takes longer than its period would be followed by the next one for ever."""
+    """Otherwise a firing that takes longer than its period would be followed by the next one for
+    ever."""
     timers = started(timer(1, 100))
     due = timers.due(100)
     assert timers.due(1000) == []  # it is being fired
@@ -59,7 +60,7 @@ def test_no_timer_is_due_before_the_rest_is_over() -> None:
 
 
 def test_each_period_is_fired_or_missed() -> None:
-    """Whatever a firing takes: all periods that have ended are in one of the two counts."""
+    """However long firings take, all periods that have ended are in one of the two counts."""
     period, now, fired, missed = 100, 0, 0, 0
     timers = started(timer(1, period))
     for took in (0, 1, 99, 100, 101, 250, 999, 1000, 1001, 7):
@@ -70,5 +71,5 @@ def test_each_period_is_fired_or_missed() -> None:
         timers.fired(due, now)
         missed += sum(count for _, count in timers.take_missed())
         ended = now // period
-        # One that ends at this very moment may still be to be fired.
+        # A period that ends at this very moment may still be fired.
         assert ended - (now % period == 0) <= fired + missed <= ended

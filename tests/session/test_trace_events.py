@@ -1,4 +1,4 @@
-"""A trace as a generator of events: what stop(), close() and a client's error leave behind."""
+"""A trace as a generator of events: its state after stop(), close() and a client's error."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A CPU that has met a breakpoint when the trace ends, and has not come to the hook: the hook stays
-until it has."""
+"""A CPU that has met a breakpoint when the trace ends, and not yet come to the hook: the hook
+stays until it has."""
 
 from __future__ import annotations
 
@@ -24,8 +24,13 @@ OLD, NEW = b"\x90" * 4, b"\xcc" * 4
 
 @dataclass
 class Half:
-    """A machine whose one CPU has trapped at SITE, and comes to the hook when it has been let run
-    `turns` times.  saved: where the trap left its program counter: "" on the stack."""
+    """A machine whose single CPU has trapped at SITE.
+
+    It comes to the hook after it has been run `turns` times.
+
+    Args:
+        saved: register with the trap's saved program counter; "" if it is on the stack.
+    """
 
     saved: str
     turns: int
@@ -75,7 +80,7 @@ class Half:
         return None
 
 
-# The ISA, where its trap saves the program counter, how far behind the site, a register of
+# The ISA, where its trap saves the program counter, how far after the site, a register of
 # supervisor mode.
 KINDS: list[tuple[str, str, int, dict[str, int]]] = [
     ("amd64", "", 1, {"cs": 0x10}),

@@ -1,4 +1,4 @@
-"""Predicates that leave processes out are put at probes of the kernel, and nowhere else."""
+"""Predicates that exclude processes are added to probes of the kernel, and to no others."""
 
 from __future__ import annotations
 

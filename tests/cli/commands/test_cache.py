@@ -1,4 +1,5 @@
-"""kinst cache: every place of the cache has a kind, sizes are the disk's, and clear asks."""
+"""kinst cache: every file of the cache has a kind, sizes are those on disk, and clear asks
+first."""
 
 from __future__ import annotations
 
@@ -108,7 +109,7 @@ def test_a_wrong_command_line(
 
 
 def test_every_folder_of_the_cache_has_a_kind() -> None:
-    """What the code joins to the cache's folder is what the kinds and the journal name."""
+    """All names that the code joins to the cache's folder belong to a kind or the journal."""
     known = {place for kind in KINDS for place in kind.patterns} | {JOURNAL}
     used = set()
     for path in (ROOT / "kinst").rglob("*.py"):

@@ -1,4 +1,4 @@
-"""What a monitor says of its guest, and what kinst --attach makes of it: a line, and nothing that
+"""Reports of a monitor about its guest, and kinst --attach's reaction: one line, and nothing that
 would change the guest."""
 
 from __future__ import annotations
@@ -100,6 +100,6 @@ def test_what_is_refused(
 
 @pytest.mark.parametrize("state", ["none", "completed", "failed", "cancelled"])
 def test_a_migration_that_is_over(monitor: FakeMonitor, tmp_path: Path, state: str) -> None:
-    """A failed one leaves the guest here, and running."""
+    """A failed migration leaves the guest here, and running."""
     monitor.answers["query-migrate"] = {"status": state}
     find_endpoint(OtherProcess(os.getpid()), str(tmp_path / "qmp"), "127.0.0.1:1234")

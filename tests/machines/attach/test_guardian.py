@@ -1,5 +1,5 @@
-"""A guardian that undoes when a CPU has met a breakpoint and has not come to the hook: the hook
-stays until it has."""
+"""A guardian that restores a machine when a CPU has met a breakpoint and not yet come to the hook:
+the hook stays until it has."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ HOOK, SITE = TEXT + 0x100, TEXT + 0x40
 
 
 class Machine:
-    """What the guardian has of one, with a CPU that has trapped at SITE: its stub, its memory.
+    """A machine as the guardian sees it (stub, memory), with a CPU that has trapped at SITE.
 
-    saved: where the trap left its program counter: "" on the stack.  turns: how often it is to run
-    until it is at the hook."""
+    Args:
+        saved: register with the trap's saved program counter; "" if it is on the stack.
+        turns: how often the machine must run until the CPU is at the hook.
+    """
 
     cpus = 1
 
@@ -63,7 +65,7 @@ class Machine:
         pass
 
 
-# The ISA, where its trap saves the program counter, how far behind the site, a register of
+# The ISA, where its trap saves the program counter, how far after the site, a register of
 # supervisor mode.
 KINDS: list[tuple[str, str, int, dict[str, int]]] = [
     ("amd64", "", 1, {"cs": 0x10}),
@@ -78,7 +80,7 @@ KINDS: list[tuple[str, str, int, dict[str, int]]] = [
 def test_the_hook_stays_until_it_has_passed(
     name: str, saved: str, delta: int, mode: dict[str, int], turns: int, already: bool
 ) -> None:
-    """already: kinst has taken the breakpoint out itself, before it was killed."""
+    """already: kinst has removed the breakpoint itself, before it was killed."""
     isa = instruction_sets.load(name)
     machine = Machine(saved, turns, SITE + delta, mode)
     absent = cast(Any, None)

@@ -1,4 +1,4 @@
-"""The journal of an attached machine: what was written is read, and nothing of what was not."""
+"""The journal of an attached machine: exactly the written records are read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def places(*values: int) -> np.ndarray:  # type: ignore[type-arg]
 
 
 def written(folder: Path) -> tuple[Journal, list[int]]:
-    """A journal, and its length after each record."""
+    """Return a journal, and its length after each record."""
     journal = Journal(os.getpid(), "1", folder)
     journal.begin()
     assert not journal.is_there
@@ -78,7 +78,7 @@ def test_a_record_that_was_cut_off_is_none(tmp_path: Path) -> None:
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         changes, _ = Journal(os.getpid(), "1", tmp_path).read()
         assert set(changes.text) <= {1 << 63, 5, 6}
-        # What is damaged, and all behind it, counts for nothing.
+        # The damaged record, and all after it, do not count.
         assert len(changes.ever) < 2 or (at >= ends[-2] and changes.noted), at
 
 
@@ -100,7 +100,7 @@ def test_those_of_processes_that_are_gone_go(tmp_path: Path) -> None:
 
 
 def test_half_a_journal_is_none(tmp_path: Path) -> None:
-    """Once something could not be written down, nothing is."""
+    """Once a record could not be written, no more are."""
     journal = Journal(os.getpid(), "1", tmp_path)
     journal.begin()
     journal.mapped(1, 2)

@@ -1,4 +1,5 @@
-"""Many small reads as few: the same bytes, and no read of what nothing asked for."""
+"""Many small reads combined into few: the same bytes, and no read of memory that was not
+requested."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from kinst.core.errors import UnmappedError
 from kinst.machines.attach.near_reads import NEAR, read_places
 
 PAGE = 4096
-MAPPED = {0, 1, 3, 8, 9, 10}  # pages of memory that there is
+MAPPED = {0, 1, 3, 8, 9, 10}  # existing pages of memory
 PLACES = st.lists(
     st.tuples(st.sampled_from(sorted(MAPPED)), st.integers(0, PAGE - 8), st.integers(0, 8)),
     max_size=40,

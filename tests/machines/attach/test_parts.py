@@ -1,4 +1,4 @@
-"""The parts of attaching to a machine of somebody else's, without one."""
+"""The parts of attaching to a machine that kinst did not start, without one."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Process:
 @pytest.mark.parametrize("shift", [0, 6 * MB])
 @pytest.mark.parametrize("base", [0, 0x4000_0000])
 def test_ram_is_found_by_its_contents(shift: int, base: int) -> None:
-    """RAM of 64 MB, behind other memory in the same mapping or not."""
+    """RAM of 64 MB, after other memory in the same mapping or not."""
     data = bytearray(shift + 64 * MB)
     pages = {base + 16 * MB + k * PAGE: bytes([k + 1]) * PAGE for k in range(3)}
     for at, page in pages.items():
@@ -125,7 +125,7 @@ def test_ram_is_found_by_its_contents(shift: int, base: int) -> None:
 
 
 def test_ram_above_four_gigabytes() -> None:
-    """3 GB below and the rest above: what is read at 4 GB says where the split is."""
+    """3 GB below and the rest above: the bytes at 4 GB show where the split is."""
 
     class Sparse(Process):
         written: dict[int, bytes] = {}  # noqa: RUF012
@@ -157,13 +157,13 @@ def test_changes_are_undone_where_they_still_are() -> None:
             text[at : at + len(data)] = data
         changes.note_written()
 
-    wide = bytearray(text[4000:4400])  # much of it stays as it is
+    wide = bytearray(text[4000:4400])  # much of it stays the same
     wide[10:15] = b"\xe9abcd"
     wide[300:301] = b"\xcc"
     write((4000, bytes(wide)), (9000, b"\x01\x02\x03"))
-    text[4200] ^= 0xFF  # the kernel's own doing, between two patches
+    text[4200] ^= 0xFF  # changed by the kernel itself, between two patches
     write((9000, first[9000:9003]))  # undone again
-    text[4300] = 0x90  # somebody has written over a patch
+    text[4300] = 0x90  # another program has written over a patch
     kernel = bytes(text)
     for at, data in changes.restored(memory):
         text[at : at + len(data)] = data
@@ -179,8 +179,10 @@ def test_changes_are_undone_where_they_still_are() -> None:
 
 @pytest.mark.parametrize("fails", range(64))
 def test_any_write_may_not_be_made(fails: int) -> None:
-    """A byte is written three times and put back three times, in turns; of these writes some are
-    not made, which nobody is told of: it comes back to what it was at first."""
+    """A byte is written three times and restored three times, in turns.
+
+    Some of these writes fail without notice; the byte still gets its original value.
+    """
     text = bytearray(b"original")
     memory = lambda at, size: bytes(text[at : at + size])  # noqa: E731
     changes = Changes()
@@ -200,7 +202,7 @@ def test_any_write_may_not_be_made(fails: int) -> None:
 @pytest.mark.parametrize("fails", range(5))
 @pytest.mark.parametrize("made", [False, True])
 def test_a_piece_is_given_back_once_or_lost(fails: int, made: bool) -> None:
-    """One of the calls fails: where nothing has come of it, it is made later."""
+    """One of the calls fails: if it was not begun, it is made later."""
     pieces = [(k << 22, k << 30, (2 - k % 2) << 20) for k in (1, 2, 3)]
     allocation = GuestAllocation(list(pieces), (9 << 22, 9 << 30, 1 << 16))
     allocator = cast(Any, SimpleNamespace(release=77, page=PAGE))
@@ -211,7 +213,7 @@ def test_a_piece_is_given_back_once_or_lost(fails: int, made: bool) -> None:
 
     def call(function: int, address: int, order: int) -> int:
         assert function == allocator.release
-        # What would be left, should everybody be killed now.
+        # Memory that would be left if all processes were killed now.
         assert address not in [one[0] for one in (*notes[-1].pieces, notes[-1].tables)]
         if next(turns) == fails:
             if not made:
@@ -261,7 +263,11 @@ class Guest:
         return bytes(self.data[at : at + size])
 
     def inside(self, *places: tuple[int, int]) -> bool:
-        """places: program counter and stack pointer of each CPU."""
+        """Return whether a thread is inside of scratch.
+
+        Args:
+            places: program counter and stack pointer of each CPU.
+        """
         return threads_inside(self.read, THREADS, SCRATCH, [((pc, 1), sp) for pc, sp in places])
 
 
@@ -281,7 +287,7 @@ def test_who_is_inside() -> None:
 
 
 def test_whose_code_nobody_is_in() -> None:
-    """By the same: of two traces that have ended, and of CPUs in the kernel."""
+    """The same check for two ended traces, and for CPUs in the kernel."""
     guest, other = Guest(), (0xFFFF_8000, 0xFFFF_9000)
     ended = [EndedCode(one, np.zeros(0, np.uint64)) for one in (*SCRATCH, other)]
     isa = load("amd64")
@@ -313,7 +319,7 @@ def test_a_list_without_an_end() -> None:
 
 @dataclass(frozen=True)
 class PageAllocator:
-    """What allocate() asks of one."""
+    """The parts of a page allocator that allocate() uses."""
 
     allocate: int = 1
     flags: int = 2
@@ -325,7 +331,7 @@ class PageAllocator:
 def test_memory_is_borrowed_in_the_largest_pieces_that_there_are(
     largest: int, pieces: list[int]
 ) -> None:
-    """Twelve pieces of 4 MB are there, or of less where memory is in fragments."""
+    """Twelve pieces of 4 MB are free, or smaller ones if memory is fragmented."""
     taken: dict[int, int] = {}
 
     def call(function: int, first: int, order: int) -> int:

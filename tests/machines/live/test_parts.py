@@ -1,5 +1,8 @@
-"""What --live says and asks before it is in a kernel: what is missing, the module's structures, the
-command.  Nothing here loads a module."""
+"""Messages and questions of --live before it is in a kernel: missing tools, the module's
+structures, the command.
+
+No test here loads a module.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ NUMBERS = {0: "INFO", 1: "READ", 2: "SCRATCH", 3: "SEAL", 4: "PLANT", 5: "UNPLAN
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """As if this were root's, on amd64, with no module loaded and no lockdown."""
+    """Simulate root on amd64, with no module loaded and no lockdown."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(set_up, "_LOADED", tmp_path / "absent")
@@ -36,7 +39,7 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_structures_and_numbers_are_those_of_the_header(tmp_path: Path) -> None:
-    """As a C compiler sees kinst.h."""
+    """Structures are as a C compiler sees kinst.h."""
     source = tmp_path / "sizes.c"
     lines = "".join(f'printf("%lu\\n", (unsigned long)KINST_{n});' for n in NUMBERS.values())
     source.write_text(
@@ -74,7 +77,7 @@ def test_every_reason_of_the_modules_has_words() -> None:
 
 
 def test_the_module_is_of_this_package() -> None:
-    """And is made of all that its Kbuild names."""
+    """The package has exactly the sources that the module's Kbuild names."""
     objects = re.findall(r"(\w+)\.o\b", (set_up.SOURCES / "Kbuild").read_text())
     made_of = {f"{name}.c" for name in objects} - {"kinst.c"}
     assert {"Kbuild", "kinst.h", "parts.h", *made_of} == set(set_up._sources())
@@ -121,8 +124,11 @@ def test_dkms_builds_this_version() -> None:
 def test_what_dkms_has_built_is_loaded(
     root: Path, monkeypatch: pytest.MonkeyPatch, by_name: str, by_file: str, asked: str, told: str
 ) -> None:
-    """By its name: modprobe knows compressed modules and looks at signatures.  insmod knows the
-    former, and needs no list of modules."""
+    """A module that dkms built is loaded by name.
+
+    modprobe knows compressed modules and checks signatures; insmod knows the former, and needs no
+    list of modules.
+    """
     there = root / platform.release() / "updates/dkms"
     there.mkdir(parents=True)
     (there / "kinst.ko.xz").write_bytes(b"")
@@ -279,7 +285,7 @@ def test_a_process_is_followed_to_its_end() -> None:
     try:
         assert not one.wait(0.05)
         child.kill()
-        assert one.wait(20.0)  # before anybody has waited for it
+        assert one.wait(20.0)  # before its first wait
         assert one.wait(0.0)
     finally:
         one.close()

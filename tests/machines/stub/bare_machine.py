@@ -61,17 +61,17 @@ class BareMachine:
 
     @property
     def status(self) -> str:
-        """QEMU's word for whether the machine runs."""
+        """Return QEMU's word for whether the machine runs."""
         return str(self.ask("query-status")["status"])
 
     def counts(self) -> list[int]:
-        """Both CPUs' counts."""
+        """Return both CPUs' counts."""
         line = f"xp /2gx {self.symbols['counts']:#x}"
         words = self.ask("human-monitor-command", **{"command-line": line}).split()
         return [int(word, 16) for word in words if word.startswith("0x")]
 
     def counts_on(self, seconds: float = 5.0) -> list[bool]:
-        """For each CPU whether it counts on from now."""
+        """Return for each CPU whether it counts on from now."""
         before, end = self.counts(), time.monotonic() + seconds
         while True:
             found = [now > was for now, was in zip(self.counts(), before, strict=True)]
@@ -81,7 +81,7 @@ class BareMachine:
 
 
 def compiled(folder: Path) -> tuple[Path, dict[str, int]]:
-    """The program as an ELF file, and its labels as nm(1) has them."""
+    """Return the program as an ELF file, and its labels by nm(1)."""
     (folder / "bare.S").write_text(PROGRAM)
     flags = ["-nostdlib", "-static", "-march=rv64imac_zicsr", "-mabi=lp64", "-mcmodel=medany"]
     command = ["riscv64-linux-gnu-gcc", *flags, f"-Wl,-Ttext={START:#x},--build-id=none"]
@@ -93,7 +93,7 @@ def compiled(folder: Path) -> tuple[Path, dict[str, int]]:
 
 @contextmanager
 def bare_machine(folder: Path, arguments: Sequence[str] = ()) -> Iterator[BareMachine]:
-    """A machine that counts for as long as the context; the stub has had no client yet."""
+    """Run a machine that counts while the context lasts; the stub has had no client yet."""
     program, symbols = compiled(folder)
     command = ["qemu-system-riscv64", "-nodefaults", "-display", "none", "-machine", "virt"]
     command += ["-smp", "2", "-m", "64", "-bios", str(program), *arguments]

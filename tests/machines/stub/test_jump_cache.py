@@ -11,8 +11,10 @@ from kinst.machines.stub.jump_cache import JUMP_CACHE
 
 
 def entry_in_qemu(pc: int) -> int:
-    """By accel/tcg/tb-hash.h of QEMU 7.2 and 10.0: TB_JMP_CACHE_BITS is 12, TB_JMP_PAGE_BITS half
-    of it, TARGET_PAGE_BITS 12."""
+    """Compute the entry by accel/tcg/tb-hash.h of QEMU 7.2 and 10.0.
+
+    TB_JMP_CACHE_BITS is 12, TB_JMP_PAGE_BITS half of it, TARGET_PAGE_BITS 12.
+    """
     cache_bits, target_page_bits = 12, 12
     page_bits = cache_bits // 2
     addr_mask = 2**page_bits - 1

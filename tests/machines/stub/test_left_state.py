@@ -1,5 +1,8 @@
-"""What another client has left in the state of QEMU's stub: kinst finds the machine as it needs it,
-and leaves it running, with the stub as QEMU starts it."""
+"""State that another client has left in QEMU's stub.
+
+kinst still finds the machine as it needs it, and leaves it running, with the stub as QEMU starts
+it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class Client:
         self._sock.connect(str(machine.stub))
 
     def ask(self, body: str) -> str:
-        """Return the reply; stop replies that come by themselves go by."""
+        """Return the reply; skip stop replies that come by themselves."""
         self._sock.sendall(packet(body))
         data = b""
         while True:
@@ -68,7 +71,7 @@ class Client:
 
 
 def traced_by_stops(machine: BareMachine) -> set[int]:
-    """Trace as --gdb does, by stops at `round`; the CPUs that came there."""
+    """Trace as --gdb does, by stops at `round`; return the CPUs that came there."""
     at = machine.symbols["round"]
     target, found = GdbStub(ISA, str(machine.stub)), set()
     try:
@@ -94,12 +97,12 @@ def traced_by_stops(machine: BareMachine) -> set[int]:
 
 
 def runs_on(machine: BareMachine) -> bool:
-    """As the monitor says, and as the CPUs' counts say; and it stays so."""
+    """Check that it runs, by the monitor and by the CPUs' counts, and keeps running."""
     return machine.status == "running" and machine.counts_on() == [True, True]
 
 
 def test_gdb_was_there_before(machine: BareMachine) -> None:
-    """gdb says multiprocess+, which QEMU remembers: a plain D is then refused."""
+    """gdb sends multiprocess+, which QEMU remembers: a plain D is then refused."""
     commands = ["set architecture riscv:rv64", f"target remote {machine.stub}", "detach"]
     given = [word for one in commands for word in ("-ex", one)]
     subprocess.run(["gdb-multiarch", "-q", "-nx", "-batch", *given], check=True)
@@ -125,7 +128,7 @@ LEFT = {
 
 @pytest.mark.parametrize("what", LEFT)
 def test_a_client_hung_up(machine: BareMachine, what: str) -> None:
-    """Without detach: QEMU keeps what it was told, and the machine stands."""
+    """Without detach QEMU keeps the client's settings, and the machine is stopped."""
     client, second = Client(machine), machine.symbols["counts"] + 8
     places = {name: f"{at:x}" for name, at in machine.symbols.items() if name.isalpha()}
     for body in LEFT[what]:
@@ -148,7 +151,7 @@ def test_a_client_hung_up_within_a_packet(machine: BareMachine, left: bytes) -> 
 
 
 def test_the_stub_is_left_as_qemu_starts_it(machine: BareMachine) -> None:
-    """Or the next gdb would read physical memory at virtual addresses."""
+    """Otherwise the next gdb would read physical memory at virtual addresses."""
     client = Client(machine)
     usual = [client.ask(body) for body in ("qqemu.PhyMemMode", "qqemu.sstep")]
     client.ask("Qqemu.sstep=1")
@@ -164,7 +167,7 @@ def test_the_stub_is_left_as_qemu_starts_it(machine: BareMachine) -> None:
 
 
 def test_a_stub_answers_each_client_in_turn(machine: BareMachine) -> None:
-    """Since QEMU 8.1 it says nothing of its own to a new client, and must be asked."""
+    """Since QEMU 8.1 the stub sends nothing by itself to a new client, and must be asked."""
     for _ in range(2):
         first = connect(str(machine.stub))
         assert greets(first, SECONDS)
@@ -175,7 +178,7 @@ def test_a_stub_answers_each_client_in_turn(machine: BareMachine) -> None:
 
 
 def test_a_machine_that_the_stub_does_not_let_go_is_told(tmp_path: Path) -> None:
-    """With what to do; close() raises, so kinst's exit status is 1."""
+    """The message has the remedy; close() raises, so kinst's exit status is 1."""
     answers = {b"?": b"T05thread:01;", b"qfThreadInfo": b"m01", b"qsThreadInfo": b"l"}
     answers |= {b"vCont?": b"vCont;c;s", b"vCont;c": b"E22", b"D": b"E22", b"g": b"00" * 264}
     double, path = StubDouble(answers), str(tmp_path / "gdb")

@@ -29,7 +29,7 @@ def memory_of(ram: Ram) -> GuestMemory:
 
 
 def test_a_range_is_read_in_pieces() -> None:
-    """Two mappings that lie side by side only in virtual memory."""
+    """Two mappings are adjacent only in virtual memory."""
     ram = kernel()
     memory, end = memory_of(ram), TEXT + (2 << 20)
     assert list(memory.pieces(end - 16, 48)) == [(0x400000 - 16, 16), (0x3FF000, 32)]
@@ -49,8 +49,8 @@ def test_what_is_not_mapped_is_named() -> None:
 
 
 def test_what_a_top_level_had_is_read_in_its_place() -> None:
-    """The page of a process that has ended is somebody else's; tables of the kernel's own are
-    read as they are."""
+    """The page of an ended process may be reused; tables of the kernel's own are read as they
+    are."""
     ram = kernel()
     memory = memory_of(ram)
     was = bytes(ram.data[ram.root : ram.root + 4096])

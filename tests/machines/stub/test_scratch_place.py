@@ -1,5 +1,8 @@
-"""Where scratch is put near an arm64 kernel, whose branches reach 128 MB: in tables made by hand
-(DDI 0487, D8.3: a 2 MB block's entry, and the index bits 47:39, 38:30 and 29:21 of an address)."""
+"""Placement of scratch near an arm64 kernel, whose branches reach 128 MB.
+
+Tables are made by hand (DDI 0487, D8.3: a 2 MB block's entry, and the index bits 47:39, 38:30 and
+29:21 of an address).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ SCRATCH = 0x8000_0000
 
 
 class Ram(TableRam):
-    """Physical memory of 1 MB that tables are in, the kernel's own and kinst's."""
+    """Physical memory of 1 MB for the kernel's own tables and kinst's."""
 
     def __init__(self, text: int) -> None:
         super().__init__(MB)
@@ -47,7 +50,8 @@ class Ram(TableRam):
 
 
 def place(ram: Ram, text: int, size: int, data: int) -> int:
-    """Where scratch went; all of it is mapped, in order, and code reaches the text and back."""
+    """Return the address of scratch; check that all of it is mapped, in order, and that code
+    reaches the text and back."""
     memory = GuestMemory(PAGING, ram, (0x8_0000, 0x4_0000))
     memory.set_root(Root(ram.root))
     near = (text, text + TEXT_SIZE)
@@ -66,7 +70,7 @@ KASLR = 0xFFFF_A123_4000_0000
 
 
 def test_a_gigabyte_that_has_no_table_yet() -> None:
-    """The image begins with a gigabyte, and what is behind it is taken: there is room below."""
+    """The image begins with a gigabyte, and memory after it is used: there is room below."""
     text = KASLR
     assert text % GB == 0
     ram = Ram(text)
@@ -82,7 +86,7 @@ def test_data_need_not_be_in_reach(offset: int) -> None:
 
 
 def test_scratch_lies_before_the_image_where_it_can() -> None:
-    """What is free behind it is vmalloc's by and by, where there is no KASLR."""
+    """Without KASLR vmalloc sooner or later uses free memory after the image."""
     text = 0xFFFF_8000_0800_0000
     ram = Ram(text)
     assert place(ram, text, 8 * MB, 6 * MB) == text - 8 * MB

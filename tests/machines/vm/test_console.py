@@ -1,4 +1,4 @@
-"""What of the kernel's console an error shows."""
+"""Parts of the kernel's console that an error shows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from kinst.machines.vm.console import Console
 from kinst.systems.linux.guest.boot import SIGNS
 
 QUIET = [f"[    1.{k:06}] quiet line {k}" for k in range(50)]
-# As die() and its callers print them: arch/x86/kernel/dumpstack.c, arch/arm64/kernel/traps.c,
-# arch/riscv/kernel/traps.c, kernel/rcu/tree_stall.h.
+# Texts as die() and its callers print them: arch/x86/kernel/dumpstack.c,
+# arch/arm64/kernel/traps.c, arch/riscv/kernel/traps.c, kernel/rcu/tree_stall.h.
 TROUBLE = [
     "BUG: kernel NULL pointer dereference, address: 0000000000000008",
     "Oops: 0002 [#1] PREEMPT SMP NOPTI",
@@ -77,5 +77,5 @@ def test_init() -> None:
     ],
 )
 def test_a_breakpoint_that_was_lost(line: str, lost: bool) -> None:
-    """As Linux 7.3 says it; guests that die of it while they boot are started again."""
+    """The message is Linux 7.3's; guests that die of it during boot are started again."""
     assert console(*QUIET, line).lost_breakpoint is lost

@@ -1,4 +1,4 @@
-"""How many CPUs a guest of kinst's may have, by QEMU's arguments, as QEMU's own manual has them."""
+"""Number of CPUs of a guest, by QEMU's arguments, as in QEMU's own manual."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The host's folders in a guest: which are shared, how commands are told where they are, and the
-server itself, asked as QEMU asks it."""
+server itself, with QEMU's requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def awkward(tmp_path: Path) -> Path:
 
 
 def test_the_surroundings_reach_the_command(awkward: Path) -> None:
-    """By a shell without any environment, as in the guest."""
+    """The environment reaches the command through a shell that has none, as in the guest."""
     environment = {
         "PATH": os.environ["PATH"], "QUOTED": "a 'b' \"c\" $d `e` \\", "LINES_": "one\ntwo\n",
         "BASH_FUNC_f%%": "() { :; }", "EMPTY": "", "ODD": b"\xff".decode(errors="surrogateescape"),

@@ -27,7 +27,7 @@ class Member:
 
 
 def read_back(archive: bytes) -> dict[str, Member]:
-    """cpio(5), New ASCII Format: 6 bytes magic, 13 fields of 8 hexadecimal digits."""
+    """Read cpio(5), New ASCII Format: 6 bytes magic, 13 fields of 8 hexadecimal digits."""
     members: dict[str, Member] = {}
     at = 0
     while True:
@@ -49,7 +49,7 @@ def read_back(archive: bytes) -> dict[str, Member]:
 
 @pytest.fixture
 def box(tmp_path: Path) -> Path:
-    """Not a busybox: its length is odd, so that padding shows."""
+    """Return a file in place of busybox: its length is odd, so that padding shows."""
     file = tmp_path / "box"
     file.write_bytes(b"\x7fELF not quite")
     return file
@@ -118,7 +118,7 @@ def test_missing_file(box: Path, tmp_path: Path) -> None:
 
 
 class Guest:
-    """A booted guest, spoken to by the protocol of guest_init.sh and by nothing of kinst's."""
+    """A booted guest, used through the protocol of guest_init.sh without kinst's code."""
 
     def __init__(self, prepared: Prepared, initramfs: Path) -> None:
         pairs = [socket.socketpair() for _ in range(3)]
@@ -147,7 +147,7 @@ class Guest:
         self.ports[2].sendall(text.encode() + b"\n")
 
     def comes_up(self, seconds: float) -> bool:
-        """Whether it says something on the control port within so many seconds."""
+        """Return whether it sends something on the control port within so many seconds."""
         end = time.monotonic() + seconds
         while b"\n" not in self.seen[2] and (left := end - time.monotonic()) > 0:
             self.pump(left)
@@ -172,7 +172,7 @@ class Guest:
         return int(pid)
 
     def run(self, command: str) -> tuple[int, bytes]:
-        """Status and output. All output must have come when the exit line has."""
+        """Return status and output.  All output must have come when the exit line has."""
         self.prepare(command)
         self.seen[1] = b""
         self.say("go")
@@ -269,7 +269,7 @@ def test_requests_out_of_order(guest: Guest) -> None:
 
 @pytest.mark.vm
 def test_many_in_a_row(guest: Guest) -> None:
-    """The next request right after the last exit: none of it may be lost."""
+    """The next request comes right after the last exit: none of it may be lost."""
     for number in range(20):
         assert guest.run(f"exit {number}") == (number, b"")
 
@@ -309,7 +309,7 @@ def test_kernel_is_content(guest: Guest) -> None:
     _, log = guest.run("dmesg")
     for word in (b"BUG", b"Oops", b"WARNING", b"stall"):
         assert word not in log
-    # Nothing but the kernel writes on its console: every line begins with its time.
+    # Only the kernel writes to its console: every line begins with its time.
     assert all(line.startswith(b"[") for line in guest.seen[0].splitlines() if line)
 
 

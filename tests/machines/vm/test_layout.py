@@ -1,5 +1,5 @@
-"""Where scratch lies behind a guest's memory: in one piece, whatever holes RAM has (q35: up to
-2.75 GB in one piece, else 2 GB at 0 and the rest from 4 GB on; hw/i386/pc_q35.c)."""
+"""Scratch after a guest's memory: in one piece, whatever holes RAM has (q35: up to 2.75 GB in one
+piece, otherwise 2 GB at 0 and the rest from 4 GB on; hw/i386/pc_q35.c)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MB, GB = 1 << 20, 1 << 30
     [
         (GB, 256 * MB, GB, GB, 1282 * MB),
         (2000 * MB, 256 * MB, 2000 * MB, 2000 * MB, 2258 * MB),
-        # Both would be in the low piece, were it not for scratch: that begins the high one.
+        # Both would be in the low piece without scratch, which begins the high one.
         (1900 * MB, GB, 1900 * MB, 4 * GB, (2048 + 1026) * MB),
         (2 * GB, GB, 4 * GB, 4 * GB, 3074 * MB),
         (3 * GB, 256 * MB, 5 * GB, 5 * GB, 3330 * MB),

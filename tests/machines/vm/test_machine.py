@@ -94,14 +94,16 @@ def test_breakpoints_on_all_cpus_at_once(guest: Guest) -> None:
 
 
 def counting_hook(at: int, back: int, counter: int) -> bytes:
-    """push rax; movabs rax, counter; lock inc qword [rax]; pop rax; jmp back"""
+    """Return push rax; movabs rax, counter; lock inc qword [rax]; pop rax; jmp back."""
     code = b"\x50\x48\xb8" + counter.to_bytes(8, "little") + b"\xf0\x48\xff\x00\x58"
     return code + b"\xe9" + (back - (at + len(code) + 5)).to_bytes(4, "little", signed=True)
 
 
 def test_scratch_is_executed_and_an_alias_of_it_written(guest: Guest) -> None:
-    """A function that has run before is diverted into scratch, where a counter at an alias
-    address, below a page table that was missing, is incremented."""
+    """A function that has run before is diverted into scratch.
+
+    A counter there, at an alias address below a page table that was missing, is incremented.
+    """
     divert_and_count(guest)
 
 
@@ -131,7 +133,8 @@ def divert_and_count(guest: Guest) -> None:
     text = vm.find_text()
     scratch = vm.map_scratch(16 * MEGABYTE, (text, text + 16 * MEGABYTE))
     assert scratch is not None
-    # Beside the direct map, in its 512 GB: top-level entries are every process's own, and not made.
+    # Beside the direct map, in its 512 GB: each process has its own top-level entries, which are
+    # not made.
     start, away = direct_map(guest), 5 << 30
     alias = start + away if start >> 39 == start + away >> 39 else start - away
     assert vm.map_alias(alias, 8 * MEGABYTE, 4 * MEGABYTE)
@@ -140,7 +143,7 @@ def divert_and_count(guest: Guest) -> None:
     assert vm.read(alias + 4 * MEGABYTE - 3, 3) == b"abc"
 
     before = vm.read(function, 5)
-    assert before == bytes.fromhex("0f1f440000")  # what ftrace leaves: a nop of five bytes
+    assert before == bytes.fromhex("0f1f440000")  # ftrace's nop of five bytes
     hook = counting_hook(scratch, function + 5, alias + 64)
     vm.scratch_view()[: len(hook)] = hook
     jump = b"\xe9" + (scratch - function - 5).to_bytes(4, "little", signed=True)
@@ -164,8 +167,8 @@ def test_many_writes_arrive_and_nothing_else_changes(guest: Guest) -> None:
     vm = guest.vm
     text = vm.find_text()
     live = vm.read(text, 4 * MEGABYTE)
-    # Beyond the first page, which Linux itself does not execute any more, in strides that
-    # cross pages; what is written is what was there, but for one function's first bytes.
+    # Beyond the first page, which Linux itself no longer executes, in strides that cross pages;
+    # the written bytes are the same as before, except for one function's first bytes.
     places = [(text + at, live[at : at + 5]) for at in range(4093, 4 * MEGABYTE - 5, 197)]
     vm.write_text(places)
     assert vm.read(text, 4 * MEGABYTE) == live
@@ -246,7 +249,7 @@ def test_a_kernel_hung_with_interrupts_off_is_reported(prepared: Prepared) -> No
         guest.vm.watch_heartbeat(guest.symbol("jiffies_64"))
         function = guest.symbol("__x64_sys_getppid")
         guest.vm.write_text([(function, b"\xfa\xeb\xfe")])  # cli; jmp to itself
-        # Nothing calls getppid(2) until the shell starts, which it does not before it is told to.
+        # No process calls getppid(2) until the shell starts, which waits for a request.
         guest.vm.prepare_command("sh -c :")
         guest.vm.start_command()
         guest.vm.resume()
@@ -258,8 +261,11 @@ def test_a_kernel_hung_with_interrupts_off_is_reported(prepared: Prepared) -> No
 
 @pytest.mark.slow
 def test_a_loop_that_only_qemu_has_is_left(prepared: Prepared) -> None:
-    """A translation of code that is no longer in memory, as QEMU's races leave it; here the code
-    is changed behind its back.  Seen by the ticks that do not come, and made anew."""
+    """QEMU has a translation of code that is no longer in memory, as its races leave it.
+
+    Here the code is changed without notice to QEMU.  kinst detects it by missing ticks, and has
+    the code translated again.
+    """
     guest = boot(prepared, cpus=1)
     try:
         vm = guest.vm
@@ -299,7 +305,7 @@ def test_a_killed_qemu_is_reported(prepared: Prepared) -> None:
 
 @pytest.mark.parametrize("append", ["nokaslr", "quiet nokaslr"])
 def test_an_initrd_of_the_users(prepared: Prepared, tmp_path: Path, append: str) -> None:
-    """Ready when its init runs, also when the kernel says nothing; and a RAM that q35 splits."""
+    """Ready when its init runs, even if the kernel prints nothing; and a RAM that q35 splits."""
     initrd = tmp_path / "initrd"
     initrd.write_bytes(build(prepared.busybox, {}))
     config = VmConfig(
@@ -366,8 +372,11 @@ def test_kill_9_leaves_nothing(prepared: Prepared) -> None:
 def test_a_guest_that_does_not_boot_is_started_again(
     prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that stands in its boot, and one that cannot boot any more, which is not waited for;
-    here the first is made to stand, and the second is said to be so."""
+    """A guest that hangs during boot, and one that can no longer boot, for which kinst does not
+    wait.
+
+    Here the first one is made to hang, and the second is reported so.
+    """
     output = bytearray()
     vm = Vm(
         ISA,
@@ -419,7 +428,7 @@ def test_kvm_is_used_only_when_proved(prepared: Prepared, tmp_path: Path) -> Non
         vm = Vm(ISA, config, VIRTUAL_LAYOUT)
         vm.wait_ready(SECONDS)
         vm.close()
-    # Another instruction set's QEMU has a verdict of its own.
+    # The QEMU of another instruction set has its own verdict.
     if os.uname().machine not in arm64_machine.HOST_MACHINES:
         assert not kvm.prove(tmp_path, arm64_machine, prepared.kernel, BOOT)
     assert kvm.verdict(tmp_path, machine) is works
@@ -429,7 +438,7 @@ def test_kvm_is_used_only_when_proved(prepared: Prepared, tmp_path: Path) -> Non
 
 
 def test_cpus_and_scratch_are_as_the_machine_has_them(prepared: Prepared) -> None:
-    """-smp among QEMU's arguments; what the loader left where scratch is (a large initrd)."""
+    """-smp among QEMU's arguments, and data that the loader left in scratch (a large initrd)."""
     size = 16 * MEGABYTE
     arguments = ("-smp", "3")
     initrd = build(prepared.busybox, {})

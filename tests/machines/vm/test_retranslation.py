@@ -1,4 +1,4 @@
-"""Which code QEMU is made to translate again, by page tables that are laid out by hand."""
+"""Code that QEMU is made to translate again, by page tables that are laid out by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USER = 0x400000
 
 
 class Memory:
-    """What retranslation.py asks of QEMU's memory."""
+    """The part of QEMU's memory that retranslation.py reads."""
 
     def __init__(self, ram: Ram) -> None:
         self.read_physical = ram.read
@@ -27,7 +27,8 @@ class Memory:
 
 
 def world() -> tuple[Memory, dict[str, int]]:
-    """4 KB pages of text, the third of them data, in reversed order; a stack of one page."""
+    """Return 4 KB pages of text, the third of them data, in reversed order; and a stack of one
+    page."""
     ram = Ram()
     for k, flags in enumerate((P, P, P | NX, P)):
         ram.map(TEXT + k * PAGE, 0x300000 - k * PAGE | flags, PAGE)
@@ -35,7 +36,7 @@ def world() -> tuple[Memory, dict[str, int]]:
     ram.map(USER, 0x281000 | P | 4, PAGE)
     for at, word in ((0, TEXT + PAGE + 5), (8, TEXT + 2 * PAGE), (16, USER + 8), (24, 0x1234)):
         ram.put(0x280F00 + at, word)
-    ram.put(0x280EF8, TEXT + 3 * PAGE)  # below the stack pointer: where it has been
+    ram.put(0x280EF8, TEXT + 3 * PAGE)  # below the stack pointer: a former return address
     registers = {"cr3": ram.root, "cr4": 0, "cs": 0x10, "rsp": STACK + 0xF00, "rip": TEXT + 0xFFF}
     return Memory(ram), registers
 
@@ -66,7 +67,7 @@ def test_all_code_is_every_executable_page_of_the_image() -> None:
 
 
 def test_pages_that_are_not_there_are_left_out() -> None:
-    """What a CPU that is not in the kernel yet has for page tables leads behind the guest's RAM."""
+    """Page tables of a CPU that is not in the kernel yet lead beyond the guest's RAM."""
     memory, registers = world()
     memory.ram.map(TEXT + 4 * PAGE, 0x5379_7000 | P, PAGE)
 

@@ -1,4 +1,4 @@
-"""States of guests as files: what is read is what was written, or is noticed not to be."""
+"""Saved states of guests as files: the written state is read, or an error is noticed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEVICES = b"CPUs and devices" * 100
 
 
 def filled(seed: int = 1) -> SharedMemory:
-    """RAM with a third of its pages in use, some of those that were written to zero again."""
+    """Return RAM with a third of its pages in use, some of the written ones set to zero again."""
     chosen = random.Random(seed)
     ram = SharedMemory("test", SIZE)
     for page in chosen.sample(range(256), 120):
@@ -64,7 +64,7 @@ def test_every_damage_is_noticed(states: SavedStates, tmp_path: Path) -> None:
     whole = file.read_bytes()
     chosen = random.Random(2)
     used = len(whole.rstrip(b"\0"))
-    # The padding between header and pages is nobody's: what is there does not matter.
+    # The padding between header and pages has no meaning.
     head = whole.index(DEVICES) + len(DEVICES)
     places = [*range(0, 64), *(chosen.randrange(head) for _ in range(100)),
               *(chosen.randrange(-(-head // PAGE) * PAGE, used) for _ in range(100))]  # fmt: skip
@@ -76,7 +76,7 @@ def test_every_damage_is_noticed(states: SavedStates, tmp_path: Path) -> None:
             states.load("one", SharedMemory("test", SIZE).view)
         with pytest.raises(TargetError, match="damaged"):
             states.open("one", SIZE)
-    # Words that have changed places: their sum is the same.
+    # Two words have changed places: their sum is the same.
     file.write_bytes(whole[:-PAGE] + whole[-8:] + whole[-PAGE:-8])
     assert file.read_bytes() != whole
     with pytest.raises(TargetError, match="damaged"):
@@ -112,7 +112,7 @@ def test_the_longest_unused_go_first(tmp_path: Path) -> None:
     (tmp_path / "writing.part").write_bytes(b"half")
     states.save("e", ram.view, ram.extents(), DEVICES)
     assert {p.name for p in tmp_path.iterdir()} == {"b.guest", "d.guest", "e.guest", "writing.part"}
-    # One that is larger than all of them may be is kept all the same: it is in use.
+    # A state larger than the limit for all of them is still saved, because it is in use.
     SavedStates(tmp_path, limit=1).save("f", ram.view, ram.extents(), DEVICES)
     assert {p.name for p in tmp_path.iterdir()} == {"f.guest", "writing.part"}
 

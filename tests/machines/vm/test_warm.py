@@ -1,4 +1,4 @@
-"""Warm starts: what a configuration is, and guests that go on from where another had booted."""
+"""Warm starts: equal configurations, and guests that continue from another guest's saved state."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_all_that_matters_is_in_the_key(prepared: Prepared, tmp_path: Path) -> N
     ]
     keys = {key(one), *map(key, other)}
     elsewhere = [replace(one, shares=shares(Path(name), [])) for name in ("/", "/usr")]
-    assert key(elsewhere[0]) == key(elsewhere[1])  # the folder is put in later
+    assert key(elsewhere[0]) == key(elsewhere[1])  # the folder is plugged in later
     assert len(keys) == len(other) + 1
     time.sleep(0.02)
     kernel.write_bytes(b"KERNEL")  # another one of the same size and name
@@ -91,7 +91,7 @@ def start(config: VmConfig, isa: Isa, say: Callable[[str], None]) -> Guest:
 
 
 def about(guest: Guest) -> dict[str, str]:
-    """What a guest says of itself."""
+    """Return facts that a guest reports of itself."""
     wanted = "dmesg | head -n 150 | md5sum; nproc; ls /proc/1 | wc -l; cat /proc/uptime; date +%s"
     boot, cpus, entries, uptime, clock = guest.run(f"{wanted}; sleep 0.2").split("\n")[:5]
     assert abs(int(clock) - time.time()) < 30
@@ -104,8 +104,10 @@ def about(guest: Guest) -> dict[str, str]:
     ["amd64", *(pytest.param(isa, marks=pytest.mark.slow) for isa in ("arm64", "riscv64"))],
 )
 def test_a_guest_goes_on_from_where_another_had_booted(isa: str, tmp_path: Path) -> None:
-    """The first boots; the second and third, at once, go on from there; the fourth finds a damaged
-    state and boots; the fifth goes on from the fourth's."""
+    """The first guest boots; the second and third, at once, continue from its saved state.
+
+    The fourth finds a damaged state and boots; the fifth continues from the fourth's.
+    """
     kernel, machine = prepared_kernel(isa), load(isa)
     assert kernel is not None, f"no {isa} kernel is there: run `make setup-all`"
     config = config_of(kernel, tmp_path)

@@ -22,7 +22,7 @@ HEAD = "\n           value  ------------- Distribution ------------- count    \n
 
 
 def quantize(counts: dict[int, int]) -> npt.NDArray[np.int64]:
-    """Data of quantize() from counts by value (a power of two, its negative, or 0)."""
+    """Return data of quantize() from counts by value (a power of two, its negative, or 0)."""
     data = np.zeros(127, dtype=np.int64)
     for value, count in counts.items():
         magnitude = abs(value).bit_length()
@@ -31,7 +31,7 @@ def quantize(counts: dict[int, int]) -> npt.NDArray[np.int64]:
 
 
 def test_quantize_of_write_times() -> None:
-    """gnome-terminal's writes, of the guide's wrquantize.d."""
+    """gnome-terminal's writes, from the guide's wrquantize.d."""
     data = quantize({8192: 5, 16384: 5, 32768: 4, 65536: 1})
     assert distribution(AggFunction("quantize"), data) == HEAD + (
         "            4096 |                                         0        \n"
@@ -167,7 +167,7 @@ def show(
     entries: Sequence[tuple[int, bytes, Sequence[int]]],
     options: Options | None = None,
 ) -> World:
-    """A store with these aggregations and entries (aggregation, key bytes, data)."""
+    """Return a store with these aggregations and entries (aggregation, key bytes, data)."""
     layouts, area = [], 0
     for agg, keys in aggs:
         size = {"quantize": 127 * 8, "avg": 16, "stddev": 32}.get(agg.function.name, 8)
@@ -316,7 +316,7 @@ def test_joined_sorted_by_another_column() -> None:
 
 
 def test_joined_sorted_by_a_column_that_is_not_there() -> None:
-    """As without the option, by the first."""
+    """Rows are sorted by the first column, as without the option."""
     for position in (0, 2, 9):
         w = show(two(), JOINED, Options(aggsortpos=position))
         aggs = [t.aggregation for t in w.store.tables.values()]
@@ -395,7 +395,7 @@ def test_distributions_sort_by_their_weighted_sum() -> None:
 
 
 def test_addresses_are_shown_by_name() -> None:
-    """@[caller] is where a kernel's code is, and no negative number."""
+    """@[caller] is an address in the kernel's code, not a negative number."""
     caller = dtypes.IntType(8, False, "uintptr_t")
     agg = aggregation(0, "count", (caller, dtypes.INT64))
     fields = [Field(8, 8, caller), Field(16, 8, dtypes.INT64)]

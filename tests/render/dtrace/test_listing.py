@@ -1,4 +1,5 @@
-"""-l -v: how each instruction is planted, what leads to it, and why it is planted no better."""
+"""-l -v: how each instruction is planted, what leads to it, and why it is not planted in a better
+way."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""print() of arrays and structures: which values are shown, and in which order; that they are laid
-out as dtrace(1) does is tests/d's and tests/vm's."""
+"""print() of arrays and structures: which values are shown, and in which order.
+
+tests/d and tests/vm check that the layout is dtrace(1)'s.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def structure(kind: str, name: str, size: int, *members: Member) -> StructType:
 
 
 def shown(type_: DType, data: bytes) -> list[str]:
-    """The numbers and strings of the text, and before each the member's name where it has one."""
+    """Return the numbers and strings of the text, each after its member's name if it has one."""
     text = print_value(type_, data, hex)
     return re.findall(r'(?:\w+ = )?(?:0x[0-9a-f]+|"[^"]*")', text)
 
@@ -39,7 +41,7 @@ def test_elements_of_an_array() -> None:
 
 
 def test_members_of_what_is_inside() -> None:
-    """An anonymous union's members are the structure's own; bit-fields are cut out."""
+    """Members of an anonymous union are the structure's own; bit-fields are cut out."""
     either = structure("union", "", 8, Member("whole", INT64, 0), Member("half", INT, 0))
     point = structure("struct", "point", 8, Member("x", INT, 0), Member("y", INT, 32))
     outer = structure(

@@ -87,7 +87,7 @@ def test_exit_status_is_remembered_and_nothing_is_printed_for_it_when_quiet() ->
     ("type_", "data", "shown", "quiet"),
     [
         (dtypes.INT8, b"\x05", "   5", "5"),
-        (dtypes.INT8, b"\xff", " 255", "255"),  # as dtrace(1): below four bytes unsigned
+        (dtypes.INT8, b"\xff", " 255", "255"),  # as dtrace(1): unsigned below four bytes
         (dtypes.SHORT, b"\x07\0", "     7", "7"),
         (dtypes.INT, b"\xff\xff\xff\xff", "       -1", "-1"),
         (dtypes.UINT, b"\x10\0\0\0", "       16", "16"),

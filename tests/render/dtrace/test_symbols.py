@@ -33,7 +33,7 @@ def words(*values: int) -> bytes:
 
 
 def process(pid: int) -> bytes:
-    """The words in front of what is about a process."""
+    """Return the words before data about a process."""
     return words(pid, 0x400000) + b"program\0".ljust(32, b"x")
 
 
@@ -84,7 +84,7 @@ def test_symbols_take_fifty_columns() -> None:
 
 
 def test_a_call_that_does_not_return_is_its_callers() -> None:
-    """Behind it another function begins, or none."""
+    """After it another function begins, or none."""
     assert NAMES.data(words(0x1800, 0x2000, 0x4000), StackType(3)).split() == [
         "vmlinux`inner+0x800",
         "vmlinux`inner+0x1000",
@@ -93,7 +93,8 @@ def test_a_call_that_does_not_return_is_its_callers() -> None:
 
 
 def test_keys_that_are_shown_alike_are_one() -> None:
-    """dt_aggregate_sym(), dt_aggregate_usym() and dt_aggregate_mod(); uaddr() tells addresses."""
+    """dt_aggregate_sym(), dt_aggregate_usym() and dt_aggregate_mod() join keys; uaddr() tells
+    addresses apart."""
     names = Names(lambda a: replace(s, base=0x1000) if (s := kernel(a)) else None, user)
     text = SymbolText(names)
     for kind in ("sym", "func", "mod"):

@@ -1,4 +1,4 @@
-"""Timelines, parsed back by the classes that Perfetto itself has for its traces."""
+"""Timelines, parsed by the classes that Perfetto itself has for its traces."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ CALLS = st.recursive(
 
 @given(st.lists(st.tuples(st.sampled_from([7, 8, 9]), CALLS), max_size=4))
 def test_trees_of_calls_come_back(trees: list[tuple[int, object]]) -> None:
-    """Of threads that take turns; each slice is one call, with the times that it was given."""
+    """Threads take turns; each slice is one call, with its own times."""
     time, expected, there = 0, list[Slice](), list[Record]()
 
     def call(tid: int, calls: object) -> None:

@@ -1,5 +1,7 @@
-"""A Linux guest with a shell on its serial line and its memory at hand, without kinst's help:
-memory is read through the file behind the guest's RAM and a page walk of its own."""
+"""A Linux guest with a shell on its serial line and accessible memory, without kinst's help.
+
+Memory is read through the file of the guest's RAM, with a page walk of this module.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from kinst.core.errors import KinstError
 from kinst.kernels.fetch import Prepared
 
 MEGABYTES = 512
-SECONDS = 240.0  # a hang takes this long, a busy machine is slow
+SECONDS = 240.0  # long enough for a busy machine; only a hang takes longer
 INIT = """#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /dev /tmp
 /bin/busybox mount -t devtmpfs dev /dev
@@ -34,8 +36,8 @@ while read -r line; do eval "$line"; done </dev/ttyS0 >/dev/ttyS0 2>&1
 """
 
 
-# "now": the time-stamp counter before and after the clocks were read, and them.
-# "spin UID GID": a process of a thread that runs for ever; the first line says who it is.
+# "now" prints the time-stamp counter before and after the clocks were read, and the clocks. "spin
+# UID GID" makes a process with a thread that runs for ever, and names it in the first line.
 HELPER = r"""
 #include <pthread.h>
 #include <stdio.h>
@@ -82,7 +84,7 @@ int main(int n, char **a) {
 
 
 def archive(busybox: Path, helper: Path) -> bytes:
-    """A newc cpio archive (cpio(5)) with busybox, INIT and the helper program."""
+    """Return a newc cpio archive (cpio(5)) with busybox, INIT and the helper program."""
     files = [("bin", 0o40755, b""), ("sbin", 0o40755, b""), ("etc", 0o40755, b""),
              ("dev", 0o40755, b""), ("usr", 0o40755, b""), ("usr/bin", 0o40755, b""),
              ("usr/sbin", 0o40755, b""), ("bin/busybox", 0o100755, busybox.read_bytes()),
@@ -130,14 +132,14 @@ class Guest:
         self.seen = b""
 
     def comes_up(self, seconds: float) -> bool:
-        """Whether its shell is there within so many seconds."""
+        """Return whether its shell is there within so many seconds."""
         with contextlib.suppress(TimeoutError):
             self._until(b"guest ready", 0, seconds)
             return True
         return False
 
     def sh(self, command: str) -> str:
-        """Run a command in the guest; its output."""
+        """Run a command in the guest; return its output."""
         assert self.process.stdin is not None
         marker = f"@{time.monotonic_ns()}@"
         # Split in the command line, so that an echoed line is not taken for the answer.
@@ -166,19 +168,20 @@ class Guest:
         os.close(self.fd)
 
     def symbols(self, names: str) -> dict[str, int]:
-        """/proc/kallsyms of the kernel proper: names that match a grep -E pattern."""
+        """Return /proc/kallsyms of the kernel proper: names that match a grep -E pattern."""
         shown = self.sh(f"grep -E ' [tTdDbBrR] ({names})$' /proc/kallsyms")
         rows = (line.split() for line in shown.splitlines())
         return {words[2]: int(words[0], 16) for words in rows if len(words) == 3}
 
     def map_kernel(self, text: int, tables: int) -> None:
-        """Say where _text and init_top_pgt run; their physical place is asked of the guest."""
+        """Record the running addresses of _text and init_top_pgt; the guest reports their physical
+        address."""
         found = re.search(r"([0-9a-f]+)-[0-9a-f]+ : Kernel code", self.sh("cat /proc/iomem"))
         assert found
         self.root = int(found[1], 16) + tables - text
 
     def physical(self, address: int) -> int:
-        """A walk of 4-level page tables (Intel SDM vol. 3, 4.5)."""
+        """Walk 4-level page tables (Intel SDM vol. 3, 4.5)."""
         table = self.root
         for shift in (39, 30, 21, 12):
             at = table + (address >> shift & 511) * 8

@@ -1,4 +1,5 @@
-"""What page tables, laid out by hand, show of a Linux kernel that is about to start init."""
+"""Facts that page tables, laid out by hand, show about a Linux kernel that is about to start
+init."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def test_arm64_has_booted_once_the_code_that_only_boots_is_freed(name: str) -> N
     assert not boot_code_is_freed(
         ARM64, ram.read, {**registers, name: 0}, ARM64_IMAGE
     )  # no MMU yet
-    # The code that only boots, behind read-only data; then it is freed.
+    # Code of the boot, after read-only data; it is freed later.
     ram.map(arm64.TEXT + 24 * arm64.MB, 0x4200_0000 | code | 1, 2)
     assert not boot_code_is_freed(ARM64, ram.read, registers, ARM64_IMAGE)
     ram.map(arm64.TEXT + 24 * arm64.MB, 0x4200_0000 | code | arm64.PXN | 1, 2)
@@ -52,7 +53,7 @@ def test_arm64_has_booted_once_the_code_that_only_boots_is_freed(name: str) -> N
 
 
 def test_arm64_at_el2_is_refused() -> None:
-    """HCR_EL2.E2H (bit 34): the registers called EL1's are not the kernel's."""
+    """With HCR_EL2.E2H (bit 34) the EL1 registers are not the kernel's."""
     registers = {"TCR_EL1": 16 << 16 | 2 << 30, "TTBR1_EL1": 0, "HCR_EL2": 1 << 34}
     with pytest.raises(TargetError, match="EL2"):
         boot_code_is_freed(ARM64, lambda _at, size: bytes(size), registers, ARM64_IMAGE)

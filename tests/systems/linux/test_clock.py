@@ -1,5 +1,7 @@
-"""Which of the kernel's two states of its clock is read on a machine that stands still
-(kernel/time/timekeeping.c: the shadow is made first and copied while the count is odd)."""
+"""The copy of the kernel's clock that is read on a stopped machine.
+
+kernel/time/timekeeping.c: the shadow is made first and copied while the count is odd.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ TK_DATA = {"timekeeper": 24, "shadow_timekeeper": 344}
 
 
 class Kernel:
-    """Of 6.1 has the shadow; later ones keep all in tk_core, or in an array of such."""
+    """A kernel: 6.1 has the shadow, later ones keep all in tk_core, or in an array of such."""
 
     def __init__(self, count: int, shadow: bool, core: str) -> None:
         self.count = count
@@ -34,8 +36,8 @@ class Kernel:
 
 
 class Btf:
-    """tk_core: a sequence count of 4 bytes and, aligned to 8, the timekeeper; or struct tk_data
-    with these members."""
+    """Types for tk_core: a sequence count of 4 bytes and, aligned to 8, the timekeeper; or struct
+    tk_data with these members."""
 
     def __init__(self, **members: int) -> None:
         self.members = members

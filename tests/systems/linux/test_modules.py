@@ -1,5 +1,7 @@
-"""A module's sections, as the kernel's own files in /sys/module/NAME/sections have them: laid out
-by hand as kernels before and since 6.14 do it."""
+"""A module's sections, as in the kernel's own files in /sys/module/NAME/sections.
+
+They are laid out by hand as kernels before and since 6.14 do it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ SIZES = {"module_sect_attr": 80, "bin_attribute": 72}
 
 
 def memory_of(offsets: dict[tuple[str, str], int]) -> dict[int, bytes]:
-    """Pieces of memory; behind the last section there is rubbish."""
+    """Return pieces of memory; random bytes follow the last section."""
     old = offsets is OLD
     size, where = (80, 72) if old else (72, 24)
     raw = bytearray(b"\xee" * 48)

@@ -1,4 +1,4 @@
-"""What kernels before and after that of Debian 12 do otherwise, in tables made here."""
+"""Differences of kernels before and after Debian 12's, in tables made here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALLS = [0xFFFF_FFFF_8100_0010, 0xFFFF_FFFF_8100_0200, 0xFFFF_FFFF_8100_0333]
 
 
 def with_table(raw: bytes) -> KernelTables:
-    """A kernel of which only __parainstructions is looked at."""
+    """Return a kernel of which only __parainstructions is used."""
     places = {"__parainstructions": TABLE, "__parainstructions_end": TABLE + len(raw)}
     elf: Any = SimpleNamespace(
         path=Path("vmlinux"),
@@ -32,7 +32,7 @@ def with_table(raw: bytes) -> KernelTables:
 
 
 def entries() -> bytes:
-    """struct paravirt_patch_site: an address, a type, a length, 2 bytes, padding of 4."""
+    """Return struct paravirt_patch_site: an address, a type, a length, 2 bytes, padding of 4."""
     return b"".join(struct.pack("<QBBHI", at, 7, 6, 0, 0) for at in CALLS)
 
 
@@ -51,13 +51,18 @@ def test_a_paravirt_table_of_another_layout_is_refused() -> None:
 
 
 def bug_table(entry: str, count: int) -> tuple[KernelTables, list[int]]:
-    """(a kernel of which only the table of BUG() is looked at, where those are); each third one is
-    a warning.  entry: of struct, as its first the distance to the code."""
+    """Return a kernel of which only the table of BUG() is used, and the addresses of the BUGs.
+
+    Each third one is a warning.
+
+    Args:
+        entry: format of struct for an entry, which begins with the distance to the code.
+    """
     size, table = struct.calcsize(entry), CALLS[0] + 0x100_0000
     at = [CALLS[0] + 0x1230 * k for k in range(count)]
     raw = b""
     for k, code in enumerate(at):
-        # Distances to texts, which are behind the code.
+        # Distances to texts, which are after the code.
         middle = [0x20_0000 + 8 * k] * (len(struct.unpack(entry, bytes(size))) - 3)
         raw += struct.pack(entry, code - table - size * k, *middle, 900 + k, k % 3 == 0)
     places = {"__start___bug_table": table, "__stop___bug_table": table + len(raw)}
@@ -96,7 +101,7 @@ def test_entries_of_exceptions_with_and_without_what_to_do(entry: str) -> None:
     for k, code in enumerate(at):
         here = table + size * k
         third = (0x7000_0000,) if size == 12 else ()
-        # Fix-ups are together, behind the code.
+        # Fix-ups are together, after the code.
         raw += struct.pack(entry, code - here, code + 0x8000 - here - 4, *third)
     places = {"__start___ex_table": table, "__stop___ex_table": table + len(raw)}
     text = SimpleNamespace(address=CALLS[0], end=at[-1] + 0x9000, flags=6)
@@ -110,7 +115,7 @@ def test_entries_of_exceptions_with_and_without_what_to_do(entry: str) -> None:
 
 
 class TracedKernel(Ftrace):
-    """ftrace's records of one function's nop, in a kernel that nobody traces."""
+    """ftrace's records of one function's nop, in an untraced kernel."""
 
     site = 0xFFFF_FFFF_8100_0000
 
@@ -181,8 +186,10 @@ def test_call_sites_of_two_nops() -> None:
 
 
 def test_call_sites_of_auipc_and_nop() -> None:
-    """riscv64 since 6.16: the record's address is the nop's, and the auipc is what leads to
-    ftrace_caller from there, not any other."""
+    """riscv64 since 6.16: the record's address is the nop's.
+
+    The auipc is the one that leads to ftrace_caller from there, not any other.
+    """
     text = {at: bytes.fromhex(f"{auipc} 13000000 0111") for at, auipc in AUIPC.items()}
     traced, first, second = AUIPC
     text[traced] = text[traced][:4] + bytes.fromhex("e7828280 0111")
@@ -200,7 +207,7 @@ def test_call_sites_of_auipc_and_nop() -> None:
 
 
 def test_claims_are_for_both_halves_of_a_call_site() -> None:
-    """Else ftrace would find the auipc gone, and stop itself."""
+    """Otherwise ftrace would find the auipc gone, and stop itself."""
     flags = {0x1000: 0, 0x1010: 0}
     bits = {"FTRACE_FL_DISABLED": 1 << 25, "FTRACE_FL_ENABLED": 1 << 31}
     _, first, second = AUIPC
@@ -214,7 +221,7 @@ def test_claims_are_for_both_halves_of_a_call_site() -> None:
 
 
 def test_a_kernel_without_dynamic_ftrace() -> None:
-    """It has neither records nor their flags in its types."""
+    """Its types have neither records nor their flags."""
     kernel: Any = SimpleNamespace(has=lambda name: False)
     types: Any = SimpleNamespace(enumerator=lambda name: None)
     ftrace = Ftrace(kernel, types, LINUX.call_sites)

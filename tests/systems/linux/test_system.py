@@ -1,8 +1,8 @@
-"""The Linux personality against kernels that run: with and without KASLR.
+"""The Linux system against running kernels, with and without KASLR.
 
-What is true is asked of the guest itself, through a shell on its serial line: /proc/kallsyms,
-/proc/iomem, /proc/uptime, the kernel's own kprobe blacklist, tracefs, dmesg.  Memory is read
-through the file behind the guest's RAM and a page walk of the test's own.
+The guest itself is the authority, through a shell on its serial line: /proc/kallsyms, /proc/iomem,
+/proc/uptime, the kernel's own kprobe blacklist, tracefs, dmesg.  Memory is read through the file
+of the guest's RAM, with a page walk of the test.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Attached:
 def booted(
     prepared: Prepared, vmlinux: Elf, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Attached]]:
-    """A function: "nokaslr", "kaslr", "kaslr again" or "one cpu" -> the one guest booted so."""
+    """Return a function: "nokaslr", "kaslr", "kaslr again" or "one cpu" -> the single guest booted
+    so."""
     started: dict[str, Attached] = {}
     guests: list[Guest] = []
 
@@ -92,7 +93,7 @@ def test_slide_release_and_addresses(running: Attached, vmlinux: Elf) -> None:
 
 def test_kaslr_moves_the_kernel(booted: Callable[[str], Attached]) -> None:
     assert booted("nokaslr").linux.facts.slide == 0
-    # One place of the some 480 that the kernel draws from is where it was linked.
+    # One of the some 480 addresses that the kernel draws from is where it was linked.
     assert any(booted(mode).linux.facts.slide > 0 for mode in ("kaslr", "kaslr again"))
 
 
@@ -110,7 +111,7 @@ def test_attach_again(running: Attached, prepared: Prepared) -> None:
 
 
 class Altered:
-    """A guest's memory in which one string is replaced by another of its length."""
+    """A guest's memory in which one string is replaced by another of the same length."""
 
     def __init__(self, guest: Guest, old: bytes, new: bytes) -> None:
         self.guest, self.old, self.new = guest, old, new
@@ -128,7 +129,7 @@ def test_other_kernel_is_named(running: Attached, vmlinux: Elf) -> None:
     message = str(caught.value)
     assert vmlinux.build_id in message and bytes(19).hex() + "07" in message
     assert message.count(running.linux.facts.release) == 2
-    # Where its text was not found at its start, its version line leads to it.
+    # If its text was not found at its start, its version line leads to it.
     found = attach(running.guest, DebugInfo(vmlinux), running.text + (2 << 20), LINUX)
     assert found.facts.slide == running.linux.facts.slide
     with pytest.raises(KinstError, match="does not know Linux on vax"):
@@ -136,7 +137,8 @@ def test_other_kernel_is_named(running: Attached, vmlinux: Elf) -> None:
 
 
 def value(guest: Guest, access: Access, base: int) -> int | bytes:
-    """What in-target code finds by an Access (kinst/core/system.py) on one CPU."""
+    """Return the value that in-target code finds by an Access (kinst/core/system.py) on one
+    CPU."""
     assert access.per_cpu is not None
     at = base + access.per_cpu & (1 << 64) - 1
     for offset in access.offsets:
@@ -150,10 +152,10 @@ def value(guest: Guest, access: Access, base: int) -> int | bytes:
 def read_while_current(
     guest: Guest, facts: Facts, name: bytes, wanted: dict[str, int]
 ) -> tuple[int, dict[str, int | bytes]]:
-    """The per-CPU base where the thread called `name` is current, and its built-ins there.
+    """Return the per-CPU base of the CPU whose current thread is `name`, and its built-ins there.
 
-    The guest runs on while it is read: the thread may be off its CPU for a moment, or leave it
-    between two reads, so what was read counts only if it held the CPU before and after.
+    The guest runs while it is read: the thread may be off its CPU for a moment, or leave it
+    between two reads, so values count only if it held the CPU before and after.
     """
     deadline = time.monotonic() + SECONDS
     seen: set[int | bytes] = set()
@@ -192,13 +194,16 @@ def test_builtins_of_a_running_thread(running: Attached) -> None:
 
 
 def converted(clock: Clock, cycles: int) -> int:
-    """What the clock makes of the time-stamp counter: nanoseconds."""
+    """Convert the time-stamp counter by the clock, to nanoseconds."""
     return clock.base_ns + ((cycles - clock.base_cycles) * clock.mult >> clock.shift)
 
 
 def steady_clock(running: Attached, vmlinux: Elf) -> Clock:
-    """The kernel's clock as it is twice in a row: kinst reads it on a machine that stands, and this
-    one runs, so that a tick, the first after seconds of idling, may come in between."""
+    """Return the kernel's clock when two reads agree.
+
+    kinst reads it on a stopped machine, but this one runs, so that a tick, the first after seconds
+    of idling, may come in between.
+    """
     last: Clock | None = None
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
@@ -258,7 +263,8 @@ def test_functions_refused_and_not(running: Attached) -> None:
 
 
 def instructions(running: Attached, step: int) -> Iterator[tuple[int, int]]:
-    """Address and size of the instructions of every step-th function that is not refused."""
+    """Return address and size of the instructions of every step-th function that is not
+    refused."""
     machine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     for function in running.linux.functions()[::step]:
         if not running.linux.refusals(function):
@@ -277,7 +283,7 @@ def test_nearly_everything_can_be_planted(running: Attached, vmlinux: Elf) -> No
     assert reasons[""] / len(sites) > 0.995, reasons
     assert set(reasons) <= {"", JUMP_LABEL, STATIC_CALL}
     assert reasons[JUMP_LABEL] > 100 and reasons[STATIC_CALL] > 100
-    # Without the hook, BUG and WARN traps are refused too, and nothing else changes.
+    # Without the hook, traps of BUG and WARN are refused too, and nothing else changes.
     without = Counter(running.linux.site_refusals(sites))
     assert without.pop(BUG) == reasons[""] - without[""] > 100
 
@@ -321,12 +327,13 @@ def test_ftrace_leaves_claimed_functions_alone(booted: Callable[[str], Attached]
     """The last test of this guest: in the end ftrace is made to stop itself.
 
     One CPU: QEMU before 8.1 translates code without holding its page, so that with two a
-    breakpoint that ftrace pokes and takes away again may stay in the translated code (both CPUs
-    were then seen to trap there for ever, one time in some 20)."""
+    breakpoint that ftrace writes and removes again may stay in the translated code (both CPUs were
+    then seen to trap there for ever, one time in some 20).
+    """
     attached = booted("one cpu")
     guest, linux = attached.guest, attached.linux
     read, write = (linux.lookup(n)[0].address for n in ("vfs_read", "vfs_write"))
-    # One that ftrace uses is refused, one that it does not is not.
+    # A function that ftrace uses is refused, one that it does not use is not.
     tracing(guest, "function", "vfs_read")
     assert linux.site_refusal(read, 5) == FTRACE_USED and linux.site_refusal(write, 5) == ""
     record = linux.ftrace.record(read)
@@ -336,7 +343,7 @@ def test_ftrace_leaves_claimed_functions_alone(booted: Callable[[str], Attached]
         linux.claims([read])
     tracing(guest, "nop")
     assert linux.site_refusal(read, 5) == "" and linux.ftrace.idle()
-    # Of many at once the same is said as of each.
+    # The answers for many at once are those for each.
     many = [at for at in linux.ftrace.sites.tolist() if linux.site_refusal(at, 5) == ""][:100]
     assert linux.site_refusals([(at, 5) for at in many]) == [""] * 100
     claimed = linux.claims(many)
@@ -370,7 +377,7 @@ def test_ftrace_leaves_claimed_functions_alone(booted: Callable[[str], Attached]
     tracing(guest, "nop")
     assert "WARNING" not in guest.sh("dmesg")
 
-    # What it is for: without the claim, ftrace finds a byte that is not its own.
+    # The purpose: without the claim, ftrace finds a byte that is not its own.
     guest.write(write, NOP_AGAIN)
     tracing(guest, "function", "vfs_write")
     assert "WARNING" in guest.sh("dmesg")

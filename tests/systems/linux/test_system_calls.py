@@ -1,4 +1,4 @@
-"""Where Linux's system calls are: by the kernel's own table of them, and the headers for programs
+"""Functions of Linux's system calls, against the kernel's own table and the headers for programs
 (asm/unistd_64.h, asm/ptrace-abi.h)."""
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def test_the_functions_are_those_of_the_kernel_s_table(prepared: Prepared, tmp_p
         name: struct.unpack("<Q", elf.read(start + 8 * int(number), 8))[0]
         for name, number in numbers.items()
     }
-    # A number without a call has the function of those.
+    # Numbers without a call have these functions.
     nothing = table.lookup("__x64_sys_ni_syscall")[0].address
     there = {name: entry for name, entry in entries.items() if entry != nothing}
     assert len(there) > 250
     assert there == {name: found[name].function.address for name in there}
     assert "ni_syscall" not in found
-    # Where programs that trace others find the registers (ptrace(2)).
+    # Offsets at which programs that trace others find the registers (ptrace(2)).
     offsets = dict(re.findall(r"#define (R\w+) (\d+)", (HEADERS / "ptrace-abi.h").read_text()))
     order = [int(offsets[name]) for name in ("RDI", "RSI", "RDX", "R10", "R8", "R9")]
     assert found["read"].arguments == tuple(pointed_at(SLOTS[0], offset) for offset in order)
@@ -49,7 +49,7 @@ def test_the_functions_are_those_of_the_kernel_s_table(prepared: Prepared, tmp_p
 
 
 def test_functions_of_older_kernels_have_the_arguments_themselves(prepared: Prepared) -> None:
-    """By the C calling convention, where there is no structure of registers."""
+    """Arguments follow the C calling convention if there is no structure of registers."""
     elf = open_elf(prepared.debug)
     table = FunctionTable(elf, 0, MODULE, PADDING)
     layouts = (CallNames("no_such_prefix_", (("di", 0),)), CallNames("ksys_", ()))

@@ -1,6 +1,6 @@
-"""kinst/systems/linux/tables.py: each table's entries are what they must be in the kernel's code.
+"""kinst/systems/linux/tables.py: each table's entries match the kernel's code.
 
-The expectations come from nm and a disassembler, not from the tables.
+Expected values come from nm and a disassembler, not from the tables.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_thunk_tables_name_their_branches(
     elf: Elf, tables: KernelTables, nm: dict[str, int]
 ) -> None:
     thunks = {a for n, a in nm.items() if n.startswith("__x86_indirect_thunk_")}
-    # Six bytes where a prefix or a condition makes room for `call *%r8` and its like.
+    # Six bytes where a prefix or a condition makes room for `call *%r8` and similar calls.
     for _, size, mnemonic, operand in decoded(elf, iter(tables.retpolines.tolist())):
         assert int(operand, 16) in thunks and size in (5, 6) and mnemonic[0] in "cj"
     for _, size, mnemonic, operand in decoded(elf, iter(tables.returns.tolist()[::7])):
@@ -114,8 +114,8 @@ def test_alternatives_and_exceptions_are_code(elf: Elf, tables: KernelTables) ->
     assert copy is not None
     inside = (tables.exceptions >= copy) & (tables.exceptions < copy + 0x200)
     assert np.any(inside)
-    # mm/maccess.c: its four loads go, when they fault, to what is behind `return 0`, where -EFAULT
-    # is returned.
+    # mm/maccess.c: when one of its four loads faults, it goes to the code after `return 0`, which
+    # returns -EFAULT.
     text = elf.read(copy, 0x100)
     succeeded, failed = text.index(b"\x31\xc0\xeb"), text.index(b"\xf2\xff\xff\xff")
     fixups = [tables.fixups[a] - copy for a in tables.exceptions[inside].tolist()[:4]]

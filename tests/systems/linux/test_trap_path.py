@@ -1,6 +1,8 @@
-"""What a breakpoint runs through in a riscv64 kernel before it is at kinst's hook, and behind it:
-a breakpoint there would never end, so it is refused.  Which functions those are is read from what
-objdump shows of the entry code."""
+"""Functions that a riscv64 kernel executes between a breakpoint and kinst's hook, and after it.
+
+A breakpoint in them would never end, so it is refused.  objdump of the entry code shows which
+functions those are.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.vm  # it needs a kernel
 
 
 def called(kernel: Prepared) -> set[str]:
-    """By the way into an exception and out of it, directly."""
+    """Return the functions that the ways into an exception and out of it call directly."""
     found = set[str]()
     for part in ("handle_exception", "ret_from_exception"):
         command = ["riscv64-linux-gnu-objdump", f"--disassemble={part}", str(kernel.debug)]
