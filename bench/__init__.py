@@ -1,1 +1,1 @@
-"""Benchmarks of kinst, beside its peers."""
+"""Benchmarks of kinst and of its peers."""

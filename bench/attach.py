@@ -11,10 +11,10 @@ each read calls; the least of all rounds counts.  Every hit is counted, or the b
 
 Times.  The kinst command is started anew each time, on the plain guest, where a program reads all
 the time.  "First record": from the command's start until its first line arrives.  QEMU's monitor
-says when the machine stops and goes on, and so how long the guest stood still.
+reports when the machine stops and continues, and so for how long the guest was stopped.
 
 Kills.  kinst is killed at a random moment of attaching, planting, tracing or unplanting, and the
-guardian undoes what it did.  The figure is the longest time that the guest stood still after that.
+guardian undoes what it did.  The figure is the longest time for which the guest was stopped after that.
 """
 
 from __future__ import annotations

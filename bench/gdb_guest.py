@@ -34,7 +34,7 @@ poweroff -f
 
 
 def measure_gdb(copies: Sequence[str], function: str, offset: int, command: str) -> dict[str, str]:
-    """Return the output of `command` in the guest with a breakpoint that is ignored, and with one
+    """Return the output of `command` in the guest, with a breakpoint that is ignored and with one
     that runs commands, by name.
 
     Raises:

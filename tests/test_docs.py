@@ -265,13 +265,13 @@ def test_decisions_have_their_parts() -> None:
 
 
 def test_list_of_decisions_is_up_to_date() -> None:
-    """If this fails, run python tools/decision_index.py."""
+    """Run python tools/decision_index.py if this fails."""
     assert (ROOT / "docs/decisions/README.md").read_text() == index()
 
 
 @pytest.mark.parametrize("name", sorted(PICTURES))
 def test_picture_shows_its_commands(name: str) -> None:
-    """If this fails, run python tools/record_terminal.py, which uses no network."""
+    """Run python tools/record_terminal.py, which uses no network, if this fails."""
     picture = (ROOT / f"docs/pictures/{name}.svg").read_text()
     root = ElementTree.fromstring(picture)
     shown = " ".join("".join(root.itertext()).replace("\xa0", " ").split())

@@ -21,7 +21,7 @@ TARGET_PID = 100
 
 
 def test_index_is_up_to_date() -> None:
-    """If this fails, run python tools/example_index.py."""
+    """Run python tools/example_index.py if this fails."""
     assert (EXAMPLES / "README.md").read_text() == index()
 
 

@@ -109,7 +109,8 @@ def test_functions_offsets_and_commands(terminal: Terminal) -> None:
 
 
 def test_it_answers_at_once(terminal: Terminal) -> None:
-    """From TAB to the inserted text, the best of five; longer if other programs use the CPUs."""
+    """The best of five times from TAB to the inserted text is short; longer if other programs use
+    the CPUs."""
     terminal.type("kinst -n 'kinst::__fdget_p\t", "fdget_pos:")
     took = []
     for _ in range(5):

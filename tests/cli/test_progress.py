@@ -58,7 +58,7 @@ def test_on_a_terminal_one_line_is_rewritten_and_erased() -> None:
 def test_on_a_terminal_a_download_is_asked_about(
     monkeypatch: pytest.MonkeyPatch, typed: str, agreed: bool
 ) -> None:
-    """As in apt-get, Enter means yes, and an end of input means no."""
+    """Enter means yes, and an end of input means no, as in apt-get."""
     out = Terminal()
     monkeypatch.setattr("sys.stdin", Terminal(typed))
     assert Progress("kinst", out).confirm("linux-image-9 and 2 more", 311_000_000) == agreed

@@ -40,7 +40,7 @@ PARTS = {
 
 
 def test_slots_that_are_read(machine: CodeMachine) -> None:
-    """Each one and each pair of these slots."""
+    """Statements are tested one by one and in pairs."""
     for texts in (*((one,) for one in PARTS), *itertools.combinations(PARTS, 2)):
         read = analysis.slots_read(clause(" ".join(texts)), machine)
         expected = {SLOT[index] for text in texts for index in PARTS[text]}

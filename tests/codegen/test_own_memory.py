@@ -174,7 +174,7 @@ def with_room(text: str, size: int) -> Rig | None:
      "(execname, cwd)", "strlen((string)regs[R_1])", "execname[3]", "never[1].c[0]"],
 )  # fmt: skip
 def test_texts_end_where_allocations_begin(value: str) -> None:
-    """With no byte between the two."""
+    """Texts are followed by allocations, with no byte between the two."""
     text = f"""struct odd {{ char c[3]; }}; struct odd never[int];
         kinst::f:0 {{ this->p = (long *)alloca(16); *this->p = -1; this->p[1] = -1;
         trace({value}); trace(*this->p); trace(this->p[1]); }}"""
@@ -249,7 +249,7 @@ def test_nothing_is_stored_behind_the_longest_key(kind: type[Rig], keys: str, us
 @both
 @pytest.mark.parametrize("words", [1, 2, 8])
 def test_the_end_of_a_ring_is_its_own(kind: type[Rig], words: int) -> None:
-    """The same if the rest of the ring has room only for a pad of eight bytes."""
+    """The end of a ring may have room only for a pad of eight bytes."""
     rng = random.Random(words)
     run = compiled(kind, f"kinst::f:0 {{ {'trace(regs[R_1]);' * words} }}")
     size = lay.RECORD_HEADER + 8 * words

@@ -483,7 +483,7 @@ def test_places_in_programs_and_in_the_kernel() -> None:
 
 
 def test_where_no_process_is_traced() -> None:
-    """On the host, in BEGIN and the like: the pid of the context, and nothing else."""
+    """The pid of the context is recorded on the host, in BEGIN and the like, and nothing else."""
     stack = raw(fired("ustack(2);", HostRig))
     assert stack == words(PID, *[0] * (USER_WORDS + 1))
     assert value(fired("trace(ustackdepth);", HostRig)) == 0

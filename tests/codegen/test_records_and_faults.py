@@ -311,7 +311,8 @@ def test_user_mode_is_where_a_sample_has_no_place_in_the_kernel(
 
 
 def test_arguments_on_each_machine() -> None:
-    """Without arguments in the descriptor the host's are in its context, the target has none."""
+    """The host has arguments in its context if the descriptor has none; the target has none
+    then."""
     actions = [trace(builtin("arg0")), trace(builtin("arg9"))]
     host, target = HostRig(program(actions), {1: (0,)}), TargetRig(program(actions), {1: (0,)})
     for run in (host, target):

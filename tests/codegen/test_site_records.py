@@ -290,7 +290,7 @@ def test_a_full_ring_drops_and_counts() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_whether_it_is_within_a_clause_is_all_that_is_asked(number: int) -> None:
-    """Of the words that tell it, the lowest bit of one counts, and whether the other is 0.
+    """A clause is recognised by the lowest bit of one word, and by whether the other word is 0.
 
     The values of the site's registers do not matter.
     """
@@ -323,7 +323,7 @@ def test_a_record_that_just_fits_at_the_rings_end() -> None:
 
 
 def test_no_more_is_reserved_than_the_ring_has() -> None:
-    """The same if the room continues at the ring's start."""
+    """Reserved bytes never exceed the ring's size, also if the room continues at its start."""
     cpu, rng = Inline(), random.Random(11)
     cpu.hit(rng)
     size, room = cpu.state(lay.STATE_HEAD, 0), cpu.scratch.ring_size

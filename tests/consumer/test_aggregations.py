@@ -147,7 +147,7 @@ def test_equal_sums_are_told_apart_by_what_is_at_zero(
 
 
 def test_zero_is_below_all_buckets_of_powers() -> None:
-    """In llquantize() from 1 on, the bucket below counts for 0."""
+    """The bucket below those of llquantize() from 1 on counts for 0."""
     none = np.array([2, 0, 0, 3], np.int64)
     weight, at_zero = rank(AggFunction("llquantize", (10, 0, 1, 10)), none)
     assert weight > 0 and at_zero == 2

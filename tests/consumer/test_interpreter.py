@@ -251,7 +251,7 @@ def test_a_fault_among_the_records_stands_before_what_follows_it() -> None:
 
 
 def test_a_cpu_that_has_all_it_may_have() -> None:
-    """With bufpolicy fill, tracing is over when a record no longer fits."""
+    """Tracing with bufpolicy fill is over when a record no longer fits."""
     world = counting(options=Options(bufpolicy="fill", bufsize=2 * len(record(0))))
     world.interpreter.take([chunk(record(0))])
     for expected in (False, False, True):

@@ -181,7 +181,7 @@ def test_the_suite_is_whole() -> None:
 
 
 def test_every_error_tag_has_a_program() -> None:
-    """Each tag that the checker can raise is raised by a program here."""
+    """A program here raises each tag that the checker can raise."""
     source = ROOT / "kinst/dlang"
     code = "\n".join(path.read_text() for path in source.rglob("*.py"))
     tags = set(re.findall(r'"(D_[A-Z_]+[A-Z])"', code)) - set(PREFIXES)

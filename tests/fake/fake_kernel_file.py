@@ -26,7 +26,7 @@ _COMMON = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the kernel of one ISA is compiled.
+    """Compiler, options and macros for the kernel of one ISA.
 
     Attributes:
         compiler: name of the program.

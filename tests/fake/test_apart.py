@@ -1,4 +1,4 @@
-"""On a machine that translates code, trampolines keep away from the code around sites, and
+"""Trampolines on a machine that translates code keep away from the code around sites, and
 count."""
 
 from __future__ import annotations

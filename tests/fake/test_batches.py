@@ -93,7 +93,7 @@ def test_the_text_is_as_it_was() -> None:
 
 
 def test_time_ends_a_batch() -> None:
-    """Without a command each batch is traced for its time; the workload is never begun."""
+    """Batches without a command are traced for their time each; the workload is never begun."""
     done = trace(
         FakeMachine("amd64"), f"{SITES} {{ @ = count(); }}", settings={"batch": "10ms"},
         command=False,

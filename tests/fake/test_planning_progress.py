@@ -1,4 +1,4 @@
-"""Planning of many probes is reported while it goes on; that of few is not."""
+"""Planning of many probes is reported while it runs; planning of few is not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = {"bufsize": "256k", "aggsize": "256k"}
 
 
 def told_of(program: str) -> list[tuple[str, float | None]]:
-    """What is reported of the planning of a program."""
+    """Return the reports about the planning of a program."""
     told: list[tuple[str, float | None]] = []
     machine = FakeMachine("amd64")
     report = Report(lambda _: None, lambda what, part: told.append((what, part)), time.monotonic())

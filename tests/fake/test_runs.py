@@ -229,7 +229,8 @@ def test_counts_are_the_same_without(isa: str, way: str) -> None:
 
 
 def test_call_sites_are_left_alone(isa: str) -> None:
-    """If asked, kinst does not plant call sites nor cover them with a jump; otherwise it does."""
+    """kinst neither plants call sites nor covers them with a jump if it is asked to leave them
+    alone."""
     machine = FakeMachine(isa)
     system = FakeSystem(machine)
     address, size = machine.kernel.symbols["work"]

@@ -183,7 +183,7 @@ def test_a_jump_patch_is_a_jump_of_its_size(each: Isa) -> None:
 
 
 def test_a_jump_over_a_run_of_instructions(each: Isa, nop: bytes) -> None:
-    """Its steps are where the protocol says, and it is not made without a register that it
+    """The steps of the jump are where the protocol says; it is not made without a register that it
     needs."""
     run = nop * 4
     plain = each.run_patch(run, AT, SCRATCH)

@@ -227,7 +227,7 @@ def test_what_is_made_at_once_reaches_from_everywhere(low: int, high: int, some:
 
 
 def test_where_counting_saves_nothing(name: str) -> None:
-    """By marks, and by the bytes that follow."""
+    """The answers by marks equal those by the bytes that follow."""
     isa, rows = load(name), [row for row in drawn(name) if row[2]][:200]
     columns = columns_of([one.address for one, _, _ in rows], [one.code for one, _, _ in rows])
     following = [behind for _, behind, _ in rows]

@@ -107,7 +107,7 @@ def test_amd64_registers_where_others_have_memory(tmp_path: Path) -> None:
 
 
 def test_amd64_3dnow(tmp_path: Path) -> None:
-    """In 0F 0F the operation comes after the operands; 0F 0E is femms, which has none (AMD's
+    """The operation of 0F 0F comes after the operands; 0F 0E is femms, which has none (AMD's
     programmer's manual volume 3, appendix A.1.2)."""
     source = ".intel_syntax noprefix\nfemms\npfadd mm3, [rip + 16]\npf2id mm1, [rsp]"
     isa = load("amd64")

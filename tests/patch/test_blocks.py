@@ -106,8 +106,8 @@ def block_sizes(line: Line, blocks: Blocks) -> list[int]:
 
 
 def test_lines_are_cut_where_they_must_be_and_nowhere_else() -> None:
-    """All are requested and counted: each piece between cuts is a block, if it has more than one
-    instruction."""
+    """All instructions are requested and counted: each piece between cuts with more than one is a
+    block."""
     rng = random.Random(8)
     for _ in range(60):
         count = rng.randrange(1, 24)

@@ -1,4 +1,4 @@
-"""How control comes to an instruction, on code that is written by hand."""
+"""Ways of control to an instruction, on code that is written by hand."""
 
 from __future__ import annotations
 

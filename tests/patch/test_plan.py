@@ -67,7 +67,7 @@ def contents(plan: Plan) -> list[object]:
 def test_many_at_once_or_few(
     made: Material, chained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One by one, all at once and three at a time."""
+    """The same plan results one by one, all at once and three at a time."""
     plans = []
     for marked, together in ((False, 1 << 15), (True, 1 << 15), (True, 3)):
         monkeypatch.setattr(kinst.patch.plan, "TOGETHER", together)

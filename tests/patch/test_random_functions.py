@@ -105,7 +105,7 @@ def test_what_is_planned(trials: list[Trial]) -> None:
         assert ways_back(plan).tolist() == sorted(out | heads | loose), where
         copies = dict(plan.copies)
         assert set(copies.values()) <= asked - trial.refused, where
-        if trial.isa.name == "amd64":  # of the others some are made anew
+        if trial.isa.name == "amd64":  # some of the others are made anew
             plain = {at for at in asked - trial.refused if flows[at].kind == "next"}
             assert plain <= set(copies.values()), where
         rows = list(list_plan(plan, trial.isa, lambda at: f"f+{at - TEXT:x}"))

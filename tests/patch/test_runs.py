@@ -1,4 +1,4 @@
-"""Which instructions form runs, on lines that are written by hand, and against all possible
+"""Choice of the instructions that form runs, on lines written by hand, and against all possible
 choices.
 
 A line is written as words: a number is an instruction of so many bytes, followed by `!` if it is
@@ -70,7 +70,7 @@ def shape(text: str) -> list[tuple[int, ...]]:
         ("4 1!", [(0, 4, 5)]),  # as far before it as a jump reaches
         ("1! 3 1", [(0, 1, 4, 5)]),  # and as far after it
         ("1!+3 4", []),  # too little of it
-        ("3! 1+3", [(0, 3, 5)]),  # of which the jump takes what it needs
+        ("3! 1+3", [(0, 3, 5)]),  # the jump takes as much of it as it needs
         ("3! 3! 3! 3!", [(0, 3, 6), (6, 9, 6)]),
         ("3! 3! 3! 3!<", [(0, 3, 6)]),  # the others stay traps
         ("4! 3 8 3 4!", [(0, 4, 7), (15, 18, 7)]),  # two unrelated runs

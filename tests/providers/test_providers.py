@@ -70,7 +70,7 @@ def test_one_instruction(text: str) -> None:
 
 
 def test_nothing_without_a_function() -> None:
-    """As in dtrace_kinst(4), -l -P kinst matches no probes."""
+    """dtrace_kinst(4): -l -P kinst matches no probes."""
     assert match("kinst", "", "") == []
     pattern = ProbePattern("", "", "vm_fault", "")
     assert list(load_all()["kinst"].match(pattern, FakeKernel())) == []

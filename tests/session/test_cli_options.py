@@ -54,7 +54,7 @@ def test_the_users_files() -> None:
 
 
 def test_a_helper_beside_the_users_init() -> None:
-    """It is started in place of the user's init, and told of that init."""
+    """The helper is started in place of the user's init, and told of that init."""
     beside = " rdinit=/.kinst/init kinst_init="
     own = ["--initrd", "/none"]
     for words, expected in (

@@ -1,4 +1,4 @@
-"""How often a command line is parsed and checked: once, and changed parts again."""
+"""Parsing and checking of a command line happens once, and again only for changed parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From descriptions to probes: descriptions without a match, with and without -Z."""
+"""Enabling of descriptions: those without a match, with and without -Z."""
 
 from __future__ import annotations
 

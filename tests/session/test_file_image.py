@@ -304,8 +304,8 @@ int main(int c, char **v) { return work(c, v[0]); }
 
 
 def test_local_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without optimisation variables are in the frame, at the offset in the instruction that sets
-    them.
+    """Variables of code without optimisation are in the frame, at the offset in the instruction
+    that sets them.
 
     At a function's first instruction parameters are in the registers of the calling convention.
     """

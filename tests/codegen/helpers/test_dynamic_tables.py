@@ -142,7 +142,7 @@ def test_without_a_free_entry_a_search_ends() -> None:
 @pytest.mark.parametrize("keys", ["{}", "{}, 2", "{}, 2, 3, 4, 5, 6, 7, 8, 9"])
 @pytest.mark.parametrize("buckets", [1, 2, 3, rec.DYNAMIC_PROBES])
 def test_every_entry_can_be_had(kind: type[Rig], keys: str, buckets: int) -> None:
-    """If there are no more buckets than a key may be in, each key may be in all of them."""
+    """Each key may be in all buckets if there are no more buckets than a key may be in."""
     element = f"a[{keys.format('regs[R_1]')}]"
     code = compiled(f"kinst::f:0 {{ {element} = regs[R_2]; }} kinst::g:0 {{ trace({element}); }}")
     layout = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0]
@@ -166,8 +166,8 @@ def test_every_entry_can_be_had(kind: type[Rig], keys: str, buckets: int) -> Non
 
 
 def test_a_key_is_in_one_of_a_few_buckets() -> None:
-    """If there are more buckets, a key is in one of a few from its own on: keys of one bucket fill
-    no others."""
+    """A key is in one of a few buckets, from its own on, if there are more: keys of one bucket
+    fill no others."""
     code = compiled("kinst::f:0 { a[regs[R_1]] = 1; }")
     buckets = rec.DYNAMIC_PROBES + 3
     stride = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0].stride

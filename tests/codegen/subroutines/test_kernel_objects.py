@@ -34,7 +34,7 @@ COUNTER = GS_BASE + 0xF00
 
 
 def test_memstr() -> None:
-    """Each NUL byte is replaced by the given byte, and the last one is the NUL."""
+    """NUL bytes are replaced by the given byte, and the last byte is the NUL."""
     rng = random.Random(2)
     for _ in range(60):
         data = bytes(rng.choice(b"ab\0\0z") for _ in range(rng.randrange(1, 90)))

@@ -102,7 +102,7 @@ def values(rig: type[Rig], text: str, declared: str = "") -> list[int]:
 
 @pytest.mark.parametrize("rig", RIGS)
 def test_memory_of_the_clause(rig: type[Rig]) -> None:
-    """All of an allocation may be written, and no byte around it."""
+    """An allocation may be written wholly, and no byte around it."""
     assert values(rig, "this->p = (int *)alloca(8); this->p[1] = -7; *this->p = 3;"
                        "trace((int)this->p[0]); trace((int)this->p[1]);") == [0, 3, -7]  # fmt: skip
     text = "this->p = (char *)alloca(8); *(long *)this->p = -1; this->p[7] = 2;"
@@ -247,7 +247,7 @@ def test_structures_as_keys(rig: type[Rig]) -> None:
 
 @pytest.mark.parametrize("rig", RIGS)
 def test_keys_that_differ_in_the_highest_bit_alone(rig: type[Rig]) -> None:
-    """Of two keys in one word the second has the highest bits."""
+    """The second of two keys in one word has the highest bits."""
     text = "m[1, 5] = 7; m[1, (int)0x80000005] = 8; trace(m[1, 5]); trace(m[1, (int)0x80000005]);"
     assert values(rig, text, "int m[int, int];") == [0, 7, 8]
 
@@ -269,7 +269,7 @@ def test_stores_within_stores(rig: type[Rig]) -> None:
 @pytest.mark.parametrize("rig", RIGS)
 @pytest.mark.parametrize("place", ["x", "this->y", "self->v", "z[3]", "w[3, 4]"])
 def test_a_structure_that_cannot_be_read_is_an_error(rig: type[Rig], place: str) -> None:
-    """It is not read as 0, which would free the variable."""
+    """The fault is an error: reading 0 instead would free the variable."""
     declared = ("struct s { long a; long b; }; struct s x; this struct s y; self struct s v;"
                 "struct s z[int]; struct s w[int, int];")  # fmt: skip
     for address in (0, 0x123456):

@@ -142,7 +142,7 @@ def test_memory_relative_to_the_instruction(samples: list[Sample]) -> None:
 
 
 def test_flags_that_are_dead_are_written_and_not_read(samples: list[Sample]) -> None:
-    """For LLVM all flags are one register; capstone tells them apart if it knows the
+    """LLVM treats all flags as one register; capstone tells them apart if it knows the
     instruction."""
     disassembler = Cs(CS_ARCH_X86, CS_MODE_64)
     disassembler.detail = True
@@ -173,7 +173,7 @@ def test_flags_that_are_dead_are_written_and_not_read(samples: list[Sample]) -> 
 
 
 def test_what_is_not_known_may_go_anywhere_and_stays_where_it_is(samples: list[Sample]) -> None:
-    """No unknown instruction has marks either: no flag is dead there."""
+    """Unknown instructions have no marks either: no flag is dead there."""
     isa, refused = load("amd64"), 0
     unknown = [one.code[: length_at(one.code)] for one in samples if one.known is None]
     unknown = [code for code in unknown if code not in (b"", _x86.UDB)][::5]

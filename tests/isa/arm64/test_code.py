@@ -149,7 +149,7 @@ def test_a_leaf_is_mapped_and_found() -> None:
 
 
 def test_a_kernel_at_el2_is_refused() -> None:
-    """With HCR_EL2.E2H (bit 34) the EL1 registers are not the kernel's."""
+    """The EL1 registers are not the kernel's if HCR_EL2.E2H (bit 34) is set."""
     registers = {"TCR_EL1": 16 << 16 | 2 << 30, "TTBR1_EL1": SWAPPER, "HCR_EL2": 1 << 34}
     with pytest.raises(TargetError, match="EL2"):
         PAGING.root_of(registers)
@@ -215,7 +215,7 @@ def test_pages_of_every_size(granule: int, page_bits: int, offsets: tuple[int, .
 
 
 def test_wide_page_table_entries_are_refused() -> None:
-    """With TCR_EL1.DS (bit 59) bits 51 and 50 of the address are elsewhere in entries."""
+    """Entries have bits 51 and 50 of the address elsewhere if TCR_EL1.DS (bit 59) is set."""
     registers = {"TTBR1_EL1": SWAPPER, "TCR_EL1": 16 << 16 | 1 << 30 | 1 << 59}
     with pytest.raises(TargetError, match="LPA2"):
         PAGING.root_of(registers)

@@ -54,7 +54,8 @@ class Ram(TableRam):
                    itertools.combinations((AP_USER, AP_READ_ONLY, PXN), n)]
 )  # fmt: skip
 def test_rights_of_blocks_and_pages(level: int, attributes: int) -> None:
-    """Whether the processor may write and execute at EL1, and whether user mode has any access."""
+    """Rights of entries: whether the processor may write and execute at EL1, and whether user mode
+    has any access."""
     ram, size = Ram(), 1 << SHIFTS[level]
     kind = 3 if level == 1 else 1
     ram.map(TEXT & -size, 0x12_4000_0000 | AF | SHARED | UXN | attributes | kind, level)

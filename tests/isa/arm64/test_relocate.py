@@ -195,7 +195,8 @@ def test_a_naive_copy_is_seen_to_differ(machine: Machine, kernel_forms: list[For
 def test_share_that_can_be_planted(
     isa: Isa, text: Text, kernel_forms: list[Form], report: list[str]
 ) -> None:
-    """By the instruction alone; and in one function of ten, with the instructions around it."""
+    """Count instructions that can be planted by themselves and, in one function of ten, with those
+    around them."""
     total: Counter[bool] = Counter()
     for form in kernel_forms:
         total[isinstance(isa.displace(form.code, form.address, SCRATCH), Refused)] += form.count

@@ -158,7 +158,7 @@ def only(source: str, folder: Path) -> tuple[Held, bytes]:
 def test_without_running_it_again_the_store_fails(
     source: str, clause: bytes, tmp_path: Path
 ) -> None:
-    """Without a rerun the store fails: the comparison sees it."""
+    """The store fails without a rerun, and the comparison sees it."""
     one, code = only(source, tmp_path)
     machine = Machine(TEXT, code + bytes(4096 - len(code)))
     traced = Traced(machine, TEXT, clause)

@@ -167,7 +167,7 @@ def test_full_words() -> None:
 
 
 def test_every_row_is_of_one_kind() -> None:
-    """No word of a row is of an unknown kind, so every opcode has a flow."""
+    """A row has no word of an unknown kind, so every opcode has a flow."""
     for size, table in ((4, encodings._full()), (2, encodings._compressed())):
         for row in (one for group in table.values() for one in group):
             parsed = p.parse(row.match.to_bytes(size, "little"))

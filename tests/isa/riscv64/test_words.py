@@ -74,7 +74,7 @@ def test_sizes_are_those_of_the_lowest_bits() -> None:
 
 
 def test_sizes_end_where_no_instruction_is() -> None:
-    """With the lowest five bits set an instruction is longer than 32 bits, and incomplete bytes
+    """An instruction with the lowest five bits set is longer than 32 bits, and incomplete bytes
     are none."""
     nop, word = b"\x01\0", b"\x13\0\0\0"
     assert sizes_in(b"\x1f\0").tolist() == []
@@ -301,7 +301,8 @@ def test_registers_of_rare_instructions(source: str, spare: list[set[int]], tmp_
 
 
 def test_a_branch_at_the_very_end_is_found(tmp_path: Path) -> None:
-    """The same if the code's length is odd, and at the end of a chunk of decoding."""
+    """A branch is also found if the code's length is odd, and at the end of a chunk of
+    decoding."""
     back = assembled("riscv64", ".option rvc\nc.nop\nc.j .-2", tmp_path)[2:]
     for size in (2, 4, 6, 64, 1 << 20, (1 << 20) + 2, (1 << 20) + 4, 2 << 20):
         code = b"\x01\0" * (size // 2 - 1) + back

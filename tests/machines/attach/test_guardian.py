@@ -80,7 +80,11 @@ KINDS: list[tuple[str, str, int, dict[str, int]]] = [
 def test_the_hook_stays_until_it_has_passed(
     name: str, saved: str, delta: int, mode: dict[str, int], turns: int, already: bool
 ) -> None:
-    """already: kinst has removed the breakpoint itself, before it was killed."""
+    """Test that the hook stays until the CPU has passed it.
+
+    Args:
+        already: kinst has removed the breakpoint itself, before it was killed.
+    """
     isa = instruction_sets.load(name)
     machine = Machine(saved, turns, SITE + delta, mode)
     absent = cast(Any, None)

@@ -202,7 +202,7 @@ def test_any_write_may_not_be_made(fails: int) -> None:
 @pytest.mark.parametrize("fails", range(5))
 @pytest.mark.parametrize("made", [False, True])
 def test_a_piece_is_given_back_once_or_lost(fails: int, made: bool) -> None:
-    """One of the calls fails: if it was not begun, it is made later."""
+    """A failed call is made later if it was not begun."""
     pieces = [(k << 22, k << 30, (2 - k % 2) << 20) for k in (1, 2, 3)]
     allocation = GuestAllocation(list(pieces), (9 << 22, 9 << 30, 1 << 16))
     allocator = cast(Any, SimpleNamespace(release=77, page=PAGE))
@@ -287,7 +287,7 @@ def test_who_is_inside() -> None:
 
 
 def test_whose_code_nobody_is_in() -> None:
-    """The same check for two ended traces, and for CPUs in the kernel."""
+    """Two ended traces, and CPUs in the kernel, are checked in the same way."""
     guest, other = Guest(), (0xFFFF_8000, 0xFFFF_9000)
     ended = [EndedCode(one, np.zeros(0, np.uint64)) for one in (*SCRATCH, other)]
     isa = load("amd64")

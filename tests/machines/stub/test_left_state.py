@@ -128,7 +128,7 @@ LEFT = {
 
 @pytest.mark.parametrize("what", LEFT)
 def test_a_client_hung_up(machine: BareMachine, what: str) -> None:
-    """Without detach QEMU keeps the client's settings, and the machine is stopped."""
+    """QEMU keeps the client's settings if it did not detach, and the machine is stopped."""
     client, second = Client(machine), machine.symbols["counts"] + 8
     places = {name: f"{at:x}" for name, at in machine.symbols.items() if name.isalpha()}
     for body in LEFT[what]:

@@ -86,7 +86,7 @@ def test_data_need_not_be_in_reach(offset: int) -> None:
 
 
 def test_scratch_lies_before_the_image_where_it_can() -> None:
-    """Without KASLR vmalloc sooner or later uses free memory after the image."""
+    """Free memory after the image is sooner or later used by vmalloc, if there is no KASLR."""
     text = 0xFFFF_8000_0800_0000
     ram = Ram(text)
     assert place(ram, text, 8 * MB, 6 * MB) == text - 8 * MB

@@ -53,7 +53,7 @@ def test_arm64_has_booted_once_the_code_that_only_boots_is_freed(name: str) -> N
 
 
 def test_arm64_at_el2_is_refused() -> None:
-    """With HCR_EL2.E2H (bit 34) the EL1 registers are not the kernel's."""
+    """The EL1 registers are not the kernel's if HCR_EL2.E2H (bit 34) is set."""
     registers = {"TCR_EL1": 16 << 16 | 2 << 30, "TTBR1_EL1": 0, "HCR_EL2": 1 << 34}
     with pytest.raises(TargetError, match="EL2"):
         boot_code_is_freed(ARM64, lambda _at, size: bytes(size), registers, ARM64_IMAGE)

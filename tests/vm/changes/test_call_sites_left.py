@@ -1,5 +1,5 @@
-"""With -x plant=no-callsite the kernel's own tracer attaches to and detaches from planted
-functions, and both see every call."""
+"""-x plant=no-callsite lets the kernel's own tracer attach to and detach from planted functions,
+and both see every call."""
 
 from __future__ import annotations
 

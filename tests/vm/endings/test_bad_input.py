@@ -216,7 +216,7 @@ def test_a_kernel_that_does_not_come_up() -> None:
 
 
 def test_a_command_is_not_forgotten() -> None:
-    """With -c the command runs, whatever the probes, or kinst says that it will not."""
+    """The command of -c runs, whatever the probes, or kinst says that it will not."""
     done = kinst("-q", "-n", 'END { printf("over"); }', "-c", "echo ran")
     assert "ran" in done.guest or (done.status != 0 and len(done.err.splitlines()) == 1), done
 

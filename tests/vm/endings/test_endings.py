@@ -86,7 +86,7 @@ def test_the_trace_ends_with_the_command(reads: Path, tmp_path: Path) -> None:
 
 
 def test_exit_counts_more_than_the_commands_status(read_function: str, reads: Path) -> None:
-    """The same in END, which fires when the command has ended."""
+    """exit() in END, which fires when the command has ended, has the same effect."""
     done = kinst(
         "-n", f"kinst::{read_function}:0 {{ @ = count(); }} END {{ exit(0); }}",
         "-c", "reads 10; exit 7", copy=[reads],

@@ -44,7 +44,7 @@ class GuestLostError(Exception):
 
 @contextmanager
 def gdb_in_guest(kernel: Prepared, workload: Path, seconds: int, isa: str) -> Iterator[Gdb]:
-    """A guest that runs the workload while gdb lets it."""
+    """Run a guest in which gdb controls the workload."""
     archive = initramfs.build(kernel.busybox, {"/bin/workload": workload})
     output: list[bytes] = []
     config = VmConfig(

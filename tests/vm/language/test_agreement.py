@@ -1,6 +1,6 @@
-"""The same D gives the same result wherever it runs.
+"""D programs give the same result wherever they run.
 
-It runs on the host in BEGIN and in a timer, at a stop-planted, a jump-planted and a trap-planted
+They run on the host in BEGIN and in a timer, at a stop-planted, a jump-planted and a trap-planted
 instruction of a running kernel, and in an evaluator in Python.
 """
 

@@ -32,7 +32,7 @@ def test_kinst_s_own_processes_are_there_on_request(reads: Path) -> None:
 
 
 def test_without_a_predicate_every_instruction_counts_the_command_alone(reads: Path) -> None:
-    """One counter for each block counts each of a function's instructions."""
+    """Instructions of a function are counted by one counter for each block."""
     program = "kinst::ksys_read: { @[probename] = count(); }"
     done = kinst("-qn", program, "-c", f"reads {READS}; reads {READS}", copy=[reads]).good()
     found = counts(done.out)

@@ -55,7 +55,7 @@ def test_one_cpu_and_the_last_records() -> None:
     assert {cpu for cpu, _, _ in rows} == {1}
     assert re.findall(r"^cpu (\d+) (\d+)$", done.out, re.M) == [("1", str(hits))]
     assert re.findall(r"^own (\d+) (\d+)$", done.out, re.M) == [("0", "1")]
-    # 16 bytes of a struct path in a dump, then its count: that of /dev/zero is there 3,000 times.
+    # 16 bytes of a struct path in a dump, then its count: /dev/zero's occurs 3,000 times.
     counts = [int(n) for n in re.findall(r"^ {8,}(\d+)$", done.out, re.M)]
     assert max(counts) >= 3000 and sum(counts) == hits
     assert rows[-1][2] == max(counts)

@@ -174,7 +174,7 @@ def test_the_kernels_own_probes_on_the_same_function(found: Mapping[str, Any]) -
 
 
 def test_what_is_left_to_ftrace_has_its_effect(found: Mapping[str, Any]) -> None:
-    """With -x plant=no-callsite no prober is refused, in any order."""
+    """-x plant=no-callsite lets no prober be refused, in any order."""
     assert len({name for name, *_ in found["left_to_ftrace"]}) == 5
     for name, order, said, changed in found["left_to_ftrace"]:
         assert not said and not changed, (name, order, said, changed)

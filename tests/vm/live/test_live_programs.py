@@ -1,9 +1,9 @@
 """--live prints what --vm prints.
 
-Tested are a hundred programs of the conformance suite, whose output was worked out from the
-Guide's text, and examples, whose counts are those of deeds.c.  docs/live.md says how far this has
-been run. One program differs from the Guide, by --vm too, because the library runs it: $0 without
-a script.
+The programs are a hundred of the conformance suite, whose output was worked out from the Guide's
+text, and examples, whose counts are those of deeds.c.  docs/live.md says how far this has been
+run.  One program differs from the Guide, by --vm too, because the library runs it: $0 without a
+script.
 """
 
 from __future__ import annotations

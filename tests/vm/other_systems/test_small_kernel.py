@@ -82,7 +82,8 @@ def test_source_lines_of_all_instructions(small: OtherKernel, tmp_path: Path) ->
 def test_arguments_locals_registers_and_inline_functions(
     small: OtherKernel, tmp_path: Path
 ) -> None:
-    """From reset, before the kernel is in memory: all events of its first transfers, in order."""
+    """All events of the kernel's first transfers are traced in order, from reset, before the
+    kernel is in memory."""
     after = re.search(r"0x(\w+)", shown_by_gdb(small, "info line 36"))
     start = re.search(r"0x(\w+)", shown_by_gdb(small, "print withdraw"))
     assert after and start

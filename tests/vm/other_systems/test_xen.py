@@ -95,7 +95,7 @@ def test_every_instruction_of_a_function(xen: OtherKernel, tmp_path: Path) -> No
 
 
 def test_returns_of_a_function(xen: OtherKernel, tmp_path: Path) -> None:
-    """Each entry of vsnprintf has its return, with as many characters as gdb's finish says."""
+    """vsnprintf's entries have a return each, with as many characters as gdb's finish says."""
     program = f"""fbt::vsnprintf:entry {{ printf("in\\n"); }}
         fbt::vsnprintf:return {{ printf("%d characters\\n", arg1); }}
         fbt::vsnprintf:return /++n == {HITS}/ {{ exit(0); }}"""
