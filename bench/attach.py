@@ -14,7 +14,8 @@ the time.  "First record": from the command's start until its first line arrives
 reports when the machine stops and continues, and so for how long the guest was stopped.
 
 Kills.  kinst is killed at a random moment of attaching, planting, tracing or unplanting, and the
-guardian undoes what it did.  The figure is the longest time for which the guest was stopped after that.
+guardian undoes what it did.  The figure is the longest time for which the guest was stopped after
+that.
 """
 
 from __future__ import annotations

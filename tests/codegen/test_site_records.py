@@ -341,7 +341,7 @@ def test_no_more_is_reserved_than_the_ring_has() -> None:
 
 
 def test_a_clock_from_zero_takes_less_to_tell() -> None:
-    """There is no time to add: the reason for Clock.from_zero()."""
+    """The code adds no base time, which is the reason for Clock.from_zero()."""
     rng, later = random.Random(12), replace(GHZ, base_ns=1)
     assert Inline(clock=GHZ).hit(rng) < Inline(clock=later).hit(rng)
 
@@ -352,8 +352,10 @@ def inline_machine() -> CodeMachine:
 
 
 def shapes(text: str, machine: CodeMachine) -> int:
-    """Return how many probes' records a trampoline can write: if each clause runs alone, and if
-    all run."""
+    """Return for how many probes a trampoline can write the record.
+
+    There is a probe for each clause, which runs alone, and one for which all clauses run.
+    """
     known = {register.d_name: register.index for register in ISA.registers}
     found = compile_text(text, "test", environment=Environment(known))[1]
     alone = [((k,), ()) for k in range(len(found.clauses))]

@@ -260,7 +260,7 @@ def orders() -> object:
 
 
 def left_to_ftrace() -> object:
-    """Combine them again, with the instructions that ftrace makes calls of left to ftrace."""
+    """Combine them again, leaving ftrace's call sites to ftrace."""
     return _all_orders("no-callsite")
 
 
