@@ -41,7 +41,7 @@ class Mode:
         effort: calls of a take.
         hits: hits of one call.
         take: run the effort's command traced; returns its rounds, and the hits that were counted.
-        note: what the tables say of it.
+        note: remark in the tables.
         takes: takes of a boot.
         others: hits by other programs of the guest, at most.
     """
@@ -119,7 +119,7 @@ class Boots:
     """Costs of modes in each boot.
 
     Attributes:
-        budget: what is left out is reported there.
+        budget: takes reports of modes that are left out.
         boots: the boots that there were.
         modes: modes of all boots, by their names.
         failed: names of modes that failed; later boots leave them out.

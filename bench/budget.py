@@ -16,7 +16,7 @@ class Budget:
     Attributes:
         seconds: of the whole benchmark.
         started: time.monotonic() at its start.
-        failures: what was left out.
+        failures: measurements that were left out.
     """
 
     seconds: float

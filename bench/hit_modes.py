@@ -54,7 +54,7 @@ class Place:
         offset: of the chosen instruction.
         text: its disassembly.
         all: hits in a call of each instruction that it runs, by offset.
-        allowed: offsets of those that the kernel lets kprobes stand on.
+        allowed: offsets of those at which the kernel allows kprobes.
     """
 
     function: str

@@ -21,7 +21,7 @@ class Cost:
         low: the least of any boot.
         high: the most of any boot.
         boots: how many had a figure.
-        note: what the tables say of it.
+        note: remark in the tables.
     """
 
     name: str

@@ -5,10 +5,10 @@
 A guest of QEMU's has this machine's files, and in it a process that traces by --live the kernel
 that it runs on.  The same guest is traced from outside as --vm does it.  Both ways take turns, with
 one process of the guest for all calls (bench/boots.py); so the same kernel at the same addresses
-makes the same calls, and only what is planted differs.
+makes the same calls, and only the patches differ.
 
 A mode's figure in a boot is the median of its takes, and it is printed for each boot; at the end
-the medians over boots stand beside each other.  --priority: once the guest is up, nothing else
+the medians over boots are printed side by side.  --priority: once the guest is up, nothing else
 runs on this machine's CPUs while the guest wants them.
 """
 

@@ -109,7 +109,7 @@ class PlainGuest:
         self.close()
 
     def start(self, command: str) -> None:
-        """Start a command line in the shell; wait() returns what it prints."""
+        """Start a command line in the shell; wait() returns its output."""
         self._console.sendall(command.encode() + b"\n")
 
     def wait(self) -> str:

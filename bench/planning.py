@@ -105,7 +105,7 @@ def plan(description: str, plant: str, isa: str) -> Planned:
 
 
 def apart(description: str, plant: str, isa: str) -> Planned:
-    """Plan in a process of its own."""
+    """Plan in a separate process."""
     argv = [sys.executable, __file__, "--one", plant, "--vm", isa, description]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, check=True)
     return Planned(**json.loads(done.stdout))

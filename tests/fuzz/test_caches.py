@@ -191,7 +191,7 @@ def things(kind: Kind) -> Iterator[Path]:
 def test_what_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/folder").mkdir()
-    assert not write_whole(tmp_path / "a/folder", [b"data"])  # what is there is no file
+    assert not write_whole(tmp_path / "a/folder", [b"data"])  # the damaged entry is no file
     assert not write_whole(Path("/proc/nowhere/file"), [b"data"])
     assert not write_whole(Path("/dev/null/file"), [b"data"])
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["folder"]

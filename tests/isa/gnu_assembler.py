@@ -1,4 +1,4 @@
-"""Machine code by the GNU assembler, for tests that write what a processor runs."""
+"""Machine code by the GNU assembler, for tests that need code."""
 
 from __future__ import annotations
 

@@ -439,7 +439,7 @@ def test_riscv64_registers_read_and_written() -> None:
                 other = [*values[:n], address() ^ 0x38, *values[n + 1 :]]
                 again, kept_again = ran(at, other)
                 if again[n] == other[n] and after[n] == values[n]:
-                    again[n] = after[n]  # it stayed what it was
+                    again[n] = after[n]  # it did not change
                 if (again, kept_again) != (after, kept):
                     found_reads |= 1 << n
         except unicorn.UcError:

@@ -1,4 +1,4 @@
-"""Trampolines get entries of their own in the table by which QEMU finds translated code.
+"""Trampolines get separate entries in the table by which QEMU finds translated code.
 
 They differ from each other's entries and from those of code that runs with them.
 """

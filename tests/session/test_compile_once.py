@@ -72,7 +72,7 @@ def test_only_texts_with_target_are_parsed_again(monkeypatch: pytest.MonkeyPatch
     [
         ("BEGIN { a[1] = 2; x = a[1]; }", 1),
         ("BEGIN { printa(@a); } END { @a[pid] = count(); @a[timestamp] = count(); }", 1),
-        ('BEGIN { a["x"] = 2; a["long"] = 3; }', 2),  # whose key is wider than the first was
+        ('BEGIN { a["x"] = 2; a["long"] = 3; }', 2),  # its key is wider than the first one's
         ("BEGIN { a[1] = 2; } END { a[timestamp] = 3; }", 2),
     ],
 )

@@ -1,4 +1,4 @@
-"""Messages that suggest what was meant: names of D, local variables, descriptions."""
+"""Suggestions in messages: names of D, local variables, descriptions."""
 
 from __future__ import annotations
 

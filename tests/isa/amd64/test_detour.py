@@ -147,7 +147,7 @@ def test_a_call_may_be_the_last(isa: Isa) -> None:
     at, to = 0xFFFFFFFF81000000, 0xFFFFFFFF9FE00000
     made = isa.detour(bytes.fromhex("55 53 4889fb e800100000 85c0"), at, to, to + 512)
     assert not isinstance(made, Refused)
-    assert len(made[0]) == 5  # push, push, mov: 5 bytes, the call is left where it is
+    assert len(made[0]) == 5  # push, push, mov: 5 bytes, the call is not displaced
     made = isa.detour(bytes.fromhex("53 4889fb e800100000 85c0"), at, to, to + 512)
     assert not isinstance(made, Refused)
     patch, stub = made

@@ -108,7 +108,7 @@ def test_dead_flags_make_no_difference(
         ("f3a6 31c0", ALL, False),  # repe cmpsb writes none when rcx is 0
         ("0f0b", ALL, False),
         ("", ALL, False),
-        ("488b07", ALL, False),  # what follows is unknown
+        ("488b07", ALL, False),  # the next instructions are unknown
         ("4885", ALL, False),  # cut short
     ],
 )

@@ -97,7 +97,7 @@ def compare(
 
 
 def spelled(forms: list[Form]) -> list[Form]:
-    """Return every spelling of every form, as a form of its own."""
+    """Return a separate form for every spelling of every form."""
     disassembler = Cs(CS_ARCH_X86, CS_MODE_64)
     found = []
     for form in forms:

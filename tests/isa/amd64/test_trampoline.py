@@ -178,7 +178,7 @@ def test_nothing_but_the_probe_happens(
 def check_probe(
     isa: Isa, now: Outcome, values: dict[int, int], counters: int, slots: frozenset[int], ups: int
 ) -> list[str]:
-    """Return in which ways the probe did not do what it should."""
+    """Return the differences between the probe's work and the expected work."""
     found = []
     if ups:
         at = COUNTERS[0] % PAGE

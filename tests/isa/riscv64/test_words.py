@@ -227,7 +227,7 @@ RARE = [
     ("li t1, 1\ncsrw sscratch, t1\nret", [{6}, set(), {6}]),
     ("li t1, 1\ncsrrwi x0, sscratch, 6\nret", [{6}, {6}, {6}]),  # a number, not t1
     ("li t1, 1\ncsrr t1, sscratch\nret", [{6}, {6}, {6}]),
-    # Nothing but what they name.
+    # Only the registers that they name.
     *((f"li t1, 1\n{text}\nret", [{6}, {6}, {6}]) for text in (
         "fsd fa0, 0(a0)", "fld fa0, 0(a0)", "fsw fa0, 4(a0)", "beq a0, a1, .+4",
         "bgeu a0, a1, .+4", "sd a1, 0(a0)", "fence", "sw a1, 4(s0)", "c.beqz a0, .+2",

@@ -51,7 +51,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     journal, _ = written(tmp_path)
     changes, allocation = Journal(os.getpid(), "1", tmp_path).read()
     assert allocation == ALLOCATION
-    # Byte 5 is again what it was at first.
+    # Byte 5 has its original value again.
     assert changes.text == {1 << 63: (1, b"\xcc"), 6: (3, b"\xcc")}
     assert changes.sites().tolist() == [5, 6, 1 << 63]
     assert changes.tables == [(0x1000, b"before..", b"now.....")]

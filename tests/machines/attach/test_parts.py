@@ -51,7 +51,7 @@ def test_where_the_stub_is(line: str, where: str) -> None:
 
 
 def test_auto_is_the_only_one_that_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A guest of kinst's own has descriptors only; without another choice it is named, though."""
+    """A guest that kinst started has descriptors only; it is named only if there is no other."""
     lines = {
         1: "qemu-system-x86_64 -chardev socket,id=gdb,fd=7 -gdb chardev:gdb",
         2: "qemu-system-x86_64 -s",

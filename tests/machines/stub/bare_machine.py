@@ -52,7 +52,7 @@ class BareMachine:
         self.ask("qmp_capabilities")
 
     def ask(self, command: str, **arguments: object) -> Any:
-        """Return what the monitor answers."""
+        """Return the monitor's answer."""
         self._stream.write(json.dumps({"execute": command, "arguments": arguments}).encode())
         self._stream.flush()
         while "return" not in (answer := json.loads(self._stream.readline())):

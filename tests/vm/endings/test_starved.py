@@ -106,7 +106,7 @@ def test_processes() -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="root mounts")
 def test_disk(tmp_path: Path) -> None:
     """The cache and the folder for temporary files are on a disk of so many kB: kinst works
-    without what has no room there."""
+    without files that do not fit."""
     disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()
     sizes = spread(8, 300_000)

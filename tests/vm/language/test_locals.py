@@ -140,7 +140,7 @@ LOST = (
     ["amd64", *(pytest.param(name, marks=pytest.mark.slow) for name in ("arm64", "riscv64"))],
 )
 def test_values_at_entry(isa: str, tmp_path: Path, data: Path) -> None:
-    """kinst computes from the callers what a register held when the function was entered.
+    """kinst computes a register's value at the function's entry from the callers.
 
     The instructions are ones at which nothing else has the value any more.
     """

@@ -45,7 +45,7 @@ def test_one_cpu_and_the_last_records() -> None:
         "-q", "-x", "cpu=1", "-x", "bufpolicy=ring", "-x", f"bufsize={RECORDS}", "-n", PROGRAM,
         "-c", f"({READS}) 2>/dev/null",
     ).good()  # fmt: skip
-    assert done.err == "", done.err  # a ring loses nothing but what is too old
+    assert done.err == "", done.err  # a ring loses only old records
     rows = [tuple(map(int, m)) for m in re.findall(r"^read (\d+) (\d+) (\d+)$", done.out, re.M)]
     (hits,) = (int(n) for n in re.findall(r"^hits (\d+)$", done.out, re.M))
     assert 3000 <= hits < 3100

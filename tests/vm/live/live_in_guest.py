@@ -109,7 +109,7 @@ def changed() -> list[str]:
 
 @contextmanager
 def busy() -> Iterator[None]:
-    """Keep each CPU busy with work that executes what is traced."""
+    """Keep each CPU busy with work that executes the traced functions."""
     loop = ["/bin/sh", "-c", f"while :; do {PROGRAM} 200; ls -lR /proc/sys; done"]
     children = [
         subprocess.Popen(

@@ -83,7 +83,7 @@ def test_hits_of_a_jump_a_run_and_a_trap_are_counted(found: dict[str, list[int]]
 def test_all_is_as_before(found: dict[str, object]) -> None:
     assert found["left"] == 0
     assert found["same"] and found["back"]
-    assert found["led"]  # breakpoints came straight to it meanwhile
+    assert found["led"]  # breakpoints came directly to it meanwhile
     log = str(found["log"])
     assert not BAD.search(log), log[-3000:]
 

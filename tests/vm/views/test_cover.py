@@ -1,7 +1,7 @@
 """kinst cover on a real kernel.
 
 Its lines are those that addr2line finds for the instructions that a plain trace counts, its totals
-are lcov's, and a second run reaches what the first one has not.
+are lcov's, and a second run reaches code that the first one has not.
 """
 
 from __future__ import annotations
