@@ -232,8 +232,7 @@ DECISIONS = decisions()
     "page", [ROOT / "docs/architecture.md", *DECISIONS], ids=lambda page: page.stem[:30]
 )
 def test_pages_name_modules_that_there_are(page: Path) -> None:
-    """Documents name modules by a path with a folder, or by the file name alone after such a
-    path."""
+    """Modules that documents name, by path or by file name alone, exist."""
     named = set(re.findall(r"`((?:[\w*]+/)*\w+\.py)(?:`|,)", page.read_text()))
     files = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("kinst/**/*.py")]
     files += [path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/*.py")]

@@ -144,7 +144,7 @@ def test_what_is_no_table(source: str, tmp_path: Path) -> None:
 
 
 def test_addresses_that_may_be_of_tables(tmp_path: Path) -> None:
-    """Whole addresses: every one that adrp and add make, however far apart they are."""
+    """Whole addresses: each that adrp and add make, unless they are too far apart."""
     near = ".inst 0x90000005\nnop\nadd x6, x5, #64\nret"
     far = ".inst 0x90000005\n" + "nop\n" * 8 + "add x6, x5, #64\nret"
     other = ".inst 0x90000005\nadd x6, x7, #64\nsub x6, x5, #64\nadd w6, w5, #64\nret"

@@ -32,7 +32,7 @@ SIZES = {"module_sect_attr": 80, "bin_attribute": 72}
 
 
 def memory_of(offsets: dict[tuple[str, str], int]) -> dict[int, bytes]:
-    """Return pieces of memory; random bytes follow the last section."""
+    """Return pieces of memory; bytes of 0xee follow the last section."""
     old = offsets is OLD
     size, where = (80, 72) if old else (72, 24)
     raw = bytearray(b"\xee" * 48)

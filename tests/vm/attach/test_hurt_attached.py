@@ -230,7 +230,7 @@ def test_killed_while_a_thread_of_the_guest_lends(rig: Rig, what: str) -> None:
 
 @pytest.mark.parametrize("what", ["SIGKILL", BOTH, "ENOMEM"])
 def test_hurt_while_qemu_makes_calls(rig: Rig, what: str) -> None:
-    """QEMU's thread returns by itself, and kinst later reuses its memory."""
+    """QEMU's thread returns by itself, and the next kinst recognises memory left in QEMU."""
     whole = rig.run(PROGRAMS[0], "auto")
     assert whole.status == 0, rig.err
     for name in ("stand", "call", "make_memory", "close_file", "let_go"):
