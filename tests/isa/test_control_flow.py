@@ -459,7 +459,7 @@ def test_riscv64_registers_read_and_written() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_what_does_not_decode_is_told_as_its_bits(count: int) -> None:
-    """The next instructions on arm64 and riscv64 are in step, and each word or parcel is shown
+    """Instructions after such words on arm64 and riscv64 are in step; each word or parcel is shown
     once."""
     for name, good, bad in (("arm64", "1f2003d5", "ffffffff"), ("riscv64", "13000000", "0b000000")):
         code = bytes.fromhex(good + bad * count + good + bad + good * count)

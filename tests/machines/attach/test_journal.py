@@ -100,7 +100,7 @@ def test_those_of_processes_that_are_gone_go(tmp_path: Path) -> None:
 
 
 def test_half_a_journal_is_none(tmp_path: Path) -> None:
-    """Once a record could not be written, no more are."""
+    """A journal is deleted when a record cannot be written, and is not made again."""
     journal = Journal(os.getpid(), "1", tmp_path)
     journal.begin()
     journal.mapped(1, 2)
