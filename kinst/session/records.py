@@ -62,7 +62,7 @@ class TraceRecords:
     Attributes:
         schema: the meaning of records, for renderers.
         first: whether no record has arrived yet.
-        has_fired: whether a record of a probe in the kernel has arrived.
+        has_fired: whether a record or a fault of a probe in the kernel has arrived, or was lost.
         drainer: reads the rings in a thread of its own.
         interpreter: does what records ask for: exit(), setopt(), printa(), ...
         store: all aggregations.
@@ -151,6 +151,12 @@ class TraceRecords:
         for chunks in self.drainer.stop():
             yield from self._take(chunks)
 
+    @property
+    def has_counted(self) -> bool:
+        """Whether an aggregation has a value, as of the last snapshot."""
+        tables = self.store.tables.values()
+        return any(entry.data.any() for one in tables for entry in one.entries.values())
+
     def finish(self) -> Iterator[Event]:
         """Yield the events of the end of a trace."""
         yield from self._noted(self.interpreter.finish())
@@ -161,9 +167,11 @@ class TraceRecords:
         Data that are lost while a slow client works are told in between.
         """
         cpus = self._scratch.cpus
-        self.has_fired = self.has_fired or any(one.slot < cpus for one in chunks)
-        yield from lost_events(self._rings.lost(), cpus)
+        losses = self._rings.lost()
         faults = [one for slot in range(self._rings.slots) for one in self._faults(slot)]
+        slots = (one.slot for some in (chunks, losses, faults) for one in some)
+        self.has_fired = self.has_fired or any(slot < cpus for slot in slots)
+        yield from lost_events(losses, cpus)
         for event in self._noted(self.interpreter.take(chunks, faults)):
             given = time.monotonic()
             yield event

@@ -19,7 +19,7 @@ from kinst.core.machine import CommandEnded, Gone, MachineEvent, Stopped
 from kinst.events import Aggregation, End, Event, Lost, Message, Output, TracingOver
 from kinst.session.records import TraceRecords
 from kinst.session.report import Report
-from kinst.session.silence import SECONDS, Quiet, reason
+from kinst.session.silence import SECONDS, Quiet, last_words, leaves_traces, reason
 from kinst.session.timers import Timers
 from kinst.session.tracee import SHARE, Tracee
 from kinst.session.values import EnabledSite, TracePlan
@@ -93,6 +93,7 @@ class RunningTrace:
             more: whether another batch comes next.
         """
         self._parts = plan.placement
+        self._layout = plan.placed.layout
         self._fail = plan.compiled.options.fail.split(",")  # what makes the trace fail
         self._tracee = tracee
         self._report = report
@@ -182,6 +183,7 @@ class RunningTrace:
             yield from records.finish()
             yield from self._written()
             yield from self._complaints()
+            self._tell_nothing_fired(command)
             self._restoring.told = True  # it is raised below
         except KinstError as error:
             self._undo()
@@ -265,15 +267,35 @@ class RunningTrace:
             return
         self._look_at = time.monotonic() + SECONDS
         records.store.snapshot()
-        tables = records.store.tables.values()
-        counted = any(entry.data.any() for one in tables for entry in one.entries.values())
-        planted = len(self._parts.planted) + len(self._parts.stopped)
+        counted = records.has_counted
         if counted and (ends or command):
             self._look_at = math.inf
             return
         waits_in = tracee.waits_in() if command and not counted else ""
-        if said := reason(Quiet(planted, counted, bool(command), tracee.is_guest, waits_in)):
+        if said := reason(self._quiet(command, waits_in)):
             self._look_at = math.inf
+            self._report.say(said)
+
+    def _quiet(self, command: str, waits_in: str = "") -> Quiet:
+        """Return the facts of a trace without a record."""
+        records, parts = self._records, self._parts
+        sites = [one.enabled.clauses for one in parts.planted]
+        tells = leaves_traces(
+            parts.enabled.compiled.program, self._layout, sites, self._tracee.passer
+        )
+        return Quiet(
+            len(parts.planted) + len(parts.stopped), records.has_counted, bool(command),
+            self._tracee.is_guest, waits_in, tells,
+        )  # fmt: skip
+
+    def _tell_nothing_fired(self, command: str) -> None:
+        """Say at the end of a trace if no probe of the kernel has fired."""
+        records, in_batches = self._records, self._more or not self._is_first
+        if records.has_fired or self._tracee.has_fired or records.interpreter.options.quiet:
+            return
+        if in_batches or self._ending.gone is not None or not self._restoring.planted:
+            return
+        if said := last_words(self._quiet(command)):
             self._report.say(said)
 
     def _loop(self, command: str) -> Generator[Event, None, str]:

@@ -5,7 +5,12 @@ Tested by tests/session/test_silence.py and tests/vm/language/test_silence.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from kinst.core.records import ProgramLayout
+from kinst.dlang import typed
+from kinst.dlang.walk import find
 
 SECONDS = 2.0  # seconds without a record until the message
 
@@ -21,6 +26,7 @@ class Quiet:
         is_guest: whether the machine is a guest that runs kinst's commands and nothing else.
         waits_in: function of the kernel in which the command waits; "" if it does not wait, or that
             is not known.
+        leaves_traces: whether each hit would have left a record or a value (see leaves_traces()).
     """
 
     planted: int
@@ -28,6 +34,7 @@ class Quiet:
     has_command: bool
     is_guest: bool
     waits_in: str = ""
+    leaves_traces: bool = True
 
 
 def reason(quiet: Quiet) -> str:
@@ -39,9 +46,68 @@ def reason(quiet: Quiet) -> str:
             return ""
         return "kinst: probes fire; aggregations are printed when the trace ends: Ctrl-C ends it"
     some = "1 instruction is" if quiet.planted == 1 else f"{quiet.planted} instructions are"
-    planted = f"kinst: {some} planted, and none has run for {SECONDS:g} s"
+    idle = "none has run" if quiet.leaves_traces else "no clause has recorded anything"
+    planted = f"kinst: {some} planted, and {idle} for {SECONDS:g} s"
     if not quiet.has_command:
         if quiet.is_guest:
             return f"{planted}: the guest has booted and is idle; -c or --shell gives it work"
         return f"{planted}: nothing that runs there comes to them"
-    return f"{planted}: the command waits in {quiet.waits_in}()" if quiet.waits_in else ""
+    if quiet.waits_in:
+        return f"{planted}: the command waits in {quiet.waits_in}()"
+    if not quiet.leaves_traces:
+        return ""  # a predicate may wait for something rare
+    return f"{planted}: the command has not come to {'it' if quiet.planted == 1 else 'them'}"
+
+
+def last_words(quiet: Quiet) -> str:
+    """Return the line to say at the end of a silent trace, "" if a probe may have fired."""
+    if not quiet.planted or quiet.has_counted or not quiet.leaves_traces:
+        return ""
+    some = "1 instruction was" if quiet.planted == 1 else f"{quiet.planted} instructions were"
+    during = "the command ran" if quiet.has_command else "the trace ran"
+    return f"kinst: no probe fired: {some} planted while {during}"
+
+
+# Functions whose values count their calls: a value is not zero.
+_COUNTING = ("count", "avg", "stddev", "quantize", "lquantize", "llquantize")
+
+
+def leaves_traces(
+    program: typed.TypedProgram,
+    layout: ProgramLayout,
+    sites: Sequence[Sequence[int]],
+    passer: int,
+) -> bool:
+    """Return whether each hit of each site leaves a record or a value of an aggregation.
+
+    Args:
+        sites: the clauses of each site.
+        passer: id of the process that clauses leave out (not_in_process()), 0 if there is none.
+    """
+    if any(find(program, typed.ClearAction)) or any(find(program, typed.TruncAction)):
+        return False
+    telling = {c.index for c in program.clauses if _tells(c, layout, passer)}
+    return all(not telling.isdisjoint(clauses) for clauses in sites)
+
+
+def _tells(clause: typed.Clause, layout: ProgramLayout, passer: int) -> bool:
+    """Return whether each firing of a clause leaves a record or a value."""
+    if clause.predicate is not None and not _leaves_out(clause.predicate, passer):
+        return False
+    if any(
+        isinstance(one, typed.AggregateAction)
+        and one.aggregation.function.name in _COUNTING
+        and one.weight is None
+        for one in clause.actions
+    ):
+        return True
+    return bool(layout.clauses[clause.index].size) and not any(find(clause, typed.Speculation))
+
+
+def _leaves_out(predicate: typed.Expr, passer: int) -> bool:
+    """Return whether a predicate is `pid != passer`."""
+    if not passer or not isinstance(predicate, typed.Binary) or predicate.op != "!=":
+        return False
+    pids = {one.name for one in find(predicate, typed.Builtin)}
+    numbers = [one.value for one in find(predicate, typed.IntConst)]
+    return pids == {"pid"} and numbers == [passer] and not any(find(predicate, typed.Logical))

@@ -50,12 +50,16 @@ class Tracee(Protocol):
         command_status: exit status of the guest's command, known once restore() has returned.
         is_guest: whether it is a guest that runs kinst's commands and nothing else.
         has_fired: whether a stop-planted probe has fired.
+        passer: id of the process of kinst that the clauses leave out, 0 if there is none.
     """
 
     names: Names
     command_status: int
     is_guest: bool
     has_fired: bool
+
+    @property
+    def passer(self) -> int: ...
 
     @property
     def gather(self) -> Callable[[], None] | None: ...
@@ -115,6 +119,7 @@ class HostAlone:
     gather = None
     command_status = 0
     is_guest = has_fired = False
+    passer = 0
 
     def __init__(self, plan: TracePlan, isa: Isa) -> None:
         fill(plan)
@@ -171,6 +176,11 @@ class PlantedMachine:
         self._life: CommandLife | None = None
         self._exited = False  # whether the command has ended and its parent has not been told
         self._early: MachineEvent | None = None  # an event that came instead of the command's start
+
+    @property
+    def passer(self) -> int:
+        helpers = self._target.helpers
+        return 0 if helpers is None else helpers.passer
 
     @property
     def gather(self) -> Callable[[], None] | None:

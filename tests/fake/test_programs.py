@@ -260,3 +260,27 @@ def test_a_program_is_checked_twice_at_most(isa: str, monkeypatch: pytest.Monkey
         kinst::leaf:0 { @ = sum(locals->a); }"""
     run(isa, program, [Call("work", (4,))])
     assert len(checked) == 2
+
+
+@both
+@pytest.mark.parametrize(
+    ("clause", "fires", "told"),
+    [
+        ("{ @ = count(); }", False, True),
+        ("{ @[execname] = quantize(arg0); }", False, True),
+        ("{ trace(cpu); }", False, True),
+        ("{ @ = count(); }", True, False),
+        ("{ @[arg0] = quantize(arg0); }", True, False),
+        ("{ trace(cpu); }", True, False),
+        ("/arg0 == 12345/ { trace(cpu); }", True, False),  # it fires; no predicate was true
+        ("{ n++; }", True, False),
+        ("{ @ = count(); clear(@); }", True, False),
+    ],
+)
+def test_a_trace_without_a_firing_says_so(
+    isa: str, way: str, clause: str, fires: bool, told: bool
+) -> None:
+    calls = leaf_calls([3, 0]) if fires else [Call("fibonacci", (3,), 0)]
+    settings = {"plant": way, "quiet": "0", "bufsize": "256k", "aggsize": "256k"}
+    said = trace(FakeMachine(isa), f"fbt::leaf:entry {clause}", calls, settings=settings).said
+    assert told == any("kinst: no probe fired: 1 instruction was planted" in one for one in said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinst.session.silence import Quiet, reason
+from kinst.session.silence import Quiet, last_words, reason
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,12 @@ from kinst.session.silence import Quiet, reason
             "75 instructions are planted, and none has run for 2 s: noth",
         ),
         (Quiet(75, False, True, True, "do_syslog"), "the command waits in do_syslog()"),
+        (Quiet(75, False, True, True), "none has run for 2 s: the command has not come to them"),
+        (Quiet(1, False, True, False), "none has run for 2 s: the command has not come to it"),
+        (
+            Quiet(75, False, False, True, leaves_traces=False),
+            "75 instructions are planted, and no clause has recorded anything for 2 s: the guest",
+        ),
         (Quiet(75, True, False, True), "probes fire; aggregations are printed when the trace ends"),
     ],
 )
@@ -34,9 +40,24 @@ def test_what_is_said(quiet: Quiet, said: str) -> None:
     "quiet",
     [
         Quiet(0, False, False, True),  # BEGIN and tick alone
-        Quiet(75, False, True, True),  # the command runs
+        Quiet(75, False, True, True, leaves_traces=False),  # a predicate may wait
         Quiet(75, True, True, True),  # its end prints aggregations
     ],
 )
 def test_nothing_to_say(quiet: Quiet) -> None:
     assert not reason(quiet)
+
+
+@pytest.mark.parametrize(
+    ("quiet", "said"),
+    [
+        (Quiet(1, False, True, True), "no probe fired: 1 instruction was planted while the comm"),
+        (Quiet(75, False, False, False), "75 instructions were planted while the trace ran"),
+        (Quiet(75, False, True, True, leaves_traces=False), ""),
+        (Quiet(75, True, True, True), ""),
+        (Quiet(0, False, False, True), ""),
+    ],
+)
+def test_the_end_of_a_silent_trace(quiet: Quiet, said: str) -> None:
+    assert said in last_words(quiet)
+    assert bool(said) == bool(last_words(quiet))

@@ -53,3 +53,18 @@ def test_a_command_that_waits_on_each_isa(guest: Guest) -> None:
 def test_a_quiet_trace_says_nothing() -> None:
     done = kinst("-q", "-n", PROBE, "--timeout", "4")
     assert "planted" not in done.err
+
+
+def test_a_command_that_does_not_come_to_the_probe() -> None:
+    """busybox's cat copies by sendfile(), dd by read()."""
+    probe = ("-n", "fbt::vfs_read:entry { @[execname] = quantize(arg2); }")
+    said = "kinst: no probe fired: 1 instruction was planted while the command ran"
+    assert said in kinst(*probe, "-c", "cat /etc/passwd").good().err
+    assert "no probe fired" not in kinst(*probe, "-c", "dd if=/etc/passwd").good().err
+    assert "no probe fired" not in kinst("-q", *probe, "-c", "cat /etc/passwd").good().err
+
+
+def test_a_busy_command_that_does_not_come_to_the_probe() -> None:
+    busy = ("--timeout", "4", "-c", "while :; do :; done")
+    done = kinst("-n", "kinst::vfs_read:0 { @[execname] = count(); }", *busy)
+    assert "none has run for 2 s: the command has not come to it" in done.err
