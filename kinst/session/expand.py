@@ -169,8 +169,15 @@ class SourceLines:
         die, lines = self._die(image, function), image.debug.lines
         file = line.file or Path(die.decl_file).name
         ranges = _line_ranges(image, die.unit, file, line.number, die.ranges, every=line.every)
+        ranges = ranges or _first_ranges(image, die.unit, file, line.number, die.ranges)
         if ranges:
             return ranges
+        if called := _inlined_calls(image, file, line.number, die.ranges):
+            raise KinstError(
+                f"{function.name} has no instruction of {file}:{line.number}",
+                f"line {line.number} calls {' and '.join(f'{name}()' for name in called)}, inlined:"
+                f" {', '.join(f'{of_instructions()}::{name}:entry' for name in called)}",
+            )
         has = {span.line for span in lines.of_file(die.unit, file, die.ranges)}
         near = sorted(sorted(has, key=lambda n: abs(n - line.number))[:NEAR])
         raise KinstError(
@@ -234,6 +241,9 @@ class SourceLines:
             pieces.update(
                 _line_ranges(image, unit, file.name, file.number, ranges, every=file.every)
             )
+        if not pieces:
+            for unit, ranges in dict.fromkeys(places):
+                pieces.update(_first_ranges(image, unit, file.name, file.number, ranges))
         patterns: dict[ProbePattern, None] = {}
         for low, high in sorted(pieces):
             address = image.move(low)
@@ -295,6 +305,31 @@ def _line_ranges(
         copy = next(iter(index.copies_at(one.address)), None)
         firsts.setdefault(-1 if copy is None else copy.die, one.address)
     return [(address, address + 1) for address in firsts.values()]
+
+
+def _first_ranges(
+    image: LoadedImage, unit: int, file: str, line: int, within: Sequence[tuple[int, int]]
+) -> Sequence[tuple[int, int]]:
+    """Return the first instruction of a line that has no statement: [low, high), as linked.
+
+    The compiler may have moved all code of a line between that of others.
+    """
+    lows = [span.low for span in image.debug.lines.of_line(unit, file, line, within)]
+    return [(min(lows), min(lows) + 1)] if lows else []
+
+
+def _inlined_calls(
+    image: LoadedImage, file: str, line: int, within: Sequence[tuple[int, int]]
+) -> Sequence[str]:
+    """Return the names of the functions that a line calls and that are inlined there."""
+    tail = "/" + file.lstrip("/")
+    names = [
+        copy.function
+        for low, high in within
+        for copy, _ in image.debug.index.copies_within(low, high)
+        if copy.call_line == line and ("/" + copy.call_file).endswith(tail)
+    ]
+    return list(dict.fromkeys(names))
 
 
 def _instruction(function: Function, one: Instruction) -> ProbePattern:
