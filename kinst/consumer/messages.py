@@ -32,8 +32,15 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+# A slash begins a predicate, but not in FILE:FUNCTION:LINE and FUNCTION+OFFSET/SIZE.
+_DESCRIPTIONS = re.compile(
+    r"(?:(?<![\w.])[-\w./]+\.[chS]:[\w.@]+:[0-9]+|\+0[xX][0-9a-fA-F]+/0[xX][0-9a-fA-F]+|[^{/;])*"
+)
+
+
 def _description(program: str) -> str:
-    return re.split("[{/;]", program, maxsplit=1)[0]
+    match = _DESCRIPTIONS.match(program)
+    return match.group() if match else program
 
 
 def described(letter: str, text: str, file: str) -> str:

@@ -38,6 +38,7 @@ from kinst.dlang.types.conversions import (
     size_of,
 )
 from kinst.dlang.types.operators import move, need_definition
+from kinst.dlang.vocabulary.other_tracers import member_hint
 from kinst.dlang.vocabulary.type_names import typedef
 
 PER_CPU_HINT = "every CPU has its own: there is no one address"
@@ -151,7 +152,8 @@ def find(struct: StructType, name: str, span: Span) -> Member:
         raise DError(error.message, span, "D_UNKNOWN", error.hint) from error
     if member is None:
         near = get_close_matches(name[:80], [m.name for m in struct.members if m.name], 1)
-        hint = f"did you mean {near[0]}?" if near else ""
+        spelt = f"did you mean {near[0]}?" if near else ""
+        hint = member_hint(name) or spelt
         message = f"{name[:80]} is not a member of {struct}"
         raise DError(message, span, "D_TYPE_MEMBER", hint)
     return member

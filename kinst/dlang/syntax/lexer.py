@@ -123,6 +123,7 @@ _DESCRIPTION = re.compile(r"[-$:a-zA-Z_.?*\\\[\]!@][-$:0-9a-zA-Z_.`?*\\\[\]!@]*"
 # FILE:FUNCTION:LINE.
 _PLUS_OFFSET = re.compile(r"(?<=[0-9a-zA-Z_])\+(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:/0[xX][0-9a-fA-F]+)?")
 _IN_FILE = re.compile(r"(?:kinst)?:*[-0-9a-zA-Z_./]+\.[chS]:[0-9a-zA-Z_.@]+:[0-9]+")
+_IN_NO_LINE = re.compile(r"(?:kinst)?:*[-0-9a-zA-Z_.]*/[-0-9a-zA-Z_./]+\.[chS]:[0-9a-zA-Z_.@]*:?")
 
 _OPERATORS = (
     "<<=", ">>=", "...",
@@ -207,6 +208,11 @@ class Lexer:
             return self._with_integer(token, read_integer(match.group(), token.span))
         if match := _IN_FILE.match(text, at):
             return self._token("description", at, match.end())
+        if match := _IN_NO_LINE.match(text, at):
+            span = self._token("description", at, match.end()).span
+            message = f"probe description {match.group()[:80]} has a file without a line"
+            form = "kinst:FILE:FUNCTION:LINE; kinst::FUNCTION: means all instructions of a function"
+            raise DError(message, span, "D_PDESC_INVAL", f"the form is {form}")
         if match := _DESCRIPTION.match(text, at):
             offset = _PLUS_OFFSET.match(text, match.end())
             return self._token("description", at, (offset or match).end())

@@ -6,7 +6,7 @@ misspelt `cpu`. The tables only give hints to error messages. Two forms of probe
 understood: FUNCTION+OFFSET and FILE:FUNCTION:LINE. docs/coming-from.md is this as a page.
 
 Sources: bpftrace's language reference (0.23), perf-probe(1), the kernel's Documentation/trace/
-kprobetrace.rst, SystemTap's tapset reference, gdb's manual ("Registers").
+kprobetrace.rst, SystemTap's tapset reference, gdb's manual ("Registers"), FreeBSD's sys/sys/proc.h.
 """
 
 from __future__ import annotations
@@ -69,16 +69,38 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
     }
 )  # fmt: skip
 
+# Members of FreeBSD's threads and processes.
+MEMBERS: Mapping[str, str] = MappingProxyType(
+    {
+        "td_name": "execname, or curthread->comm", "td_tid": "tid, or curthread->pid",
+        "td_proc": "curthread->group_leader", "p_comm": "execname, or curthread->comm",
+        "p_pid": "pid, or curthread->tgid",
+    }
+)  # fmt: skip
+
 _TICKS = {"s": "s", "ms": "ms", "us": "us", "hz": "hz"}
 _PROBE_WORDS = frozenset({"kprobe", "k", "p", "kretprobe", "r"})
 _NAME = r"([\w.*?\[\]-]+)"
 _USERLAND = "kinst traces a kernel: kinst has no probes in programs"
-_TRACEPOINT = "kinst has no probes at tracepoints; a function near it has: kinst -l -f '*{}*'"
+_TRACEPOINT = "kinst has no probes at tracepoints"
+# Functions that run at tracepoints, by the tracepoint's name.
+_AT_TRACEPOINTS = {"sched_switch": "fbt::finish_task_switch*:entry"}
 
 
 def _ticks(match: re.Match[str]) -> str:
     unit = _TICKS.get(match[1])
     return f"in D: tick-{match[2]}{unit}" if unit else ""
+
+
+def _tracepoint(match: re.Match[str]) -> str:
+    name = match[1]
+    call = re.fullmatch(r"sys_(?:enter|exit)_(\w+)", name)
+    probe = f"fbt::__*_sys_{call[1]}:entry" if call else _AT_TRACEPOINTS.get(name)
+    if probe:
+        return f"{_TRACEPOINT}; in D: {probe}"
+    if not name.isidentifier():
+        return f"{_TRACEPOINT}; fbt::FUNCTION:entry names the kernel's functions"
+    return f"{_TRACEPOINT}; inlinecall trace_{name} VMLINUX prints the functions that it is in"
 
 
 # Whole probe descriptions of other languages: the hint, or a function that makes it.
@@ -88,7 +110,7 @@ _PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (rf"(?:kretprobe|kr|fexit|kretfunc|fr):(?:\w+:)?{_NAME}", r"in D: fbt::\1:return"),
     (rf"p:(?:\w+/)?(?:\w+:)?{_NAME}", r"in D: fbt::\1:entry"),
     (rf"r:(?:\w+/)?(?:\w+:)?{_NAME}", r"in D: fbt::\1:return"),
-    (rf"(?:tracepoint|t|rawtracepoint|rt):(?:[\w*]+:)?{_NAME}", lambda m: _TRACEPOINT.format(m[1])),
+    (rf"(?:tracepoint|t|rawtracepoint|rt):(?:[\w*]+:)?{_NAME}", _tracepoint),
     (r"(?:interval|i):(\w+):(\d+)", _ticks),
     (r"(?:profile|p):hz:(\d+)", r"in D: profile-\1"),
     (r"(?:profile|p):(s|ms|us):(\d+)", r"in D: profile-\2\1"),
@@ -161,3 +183,9 @@ def function_hint(name: str) -> str:
     """Return what D has for a function of another language, or ""."""
     meant = FUNCTIONS.get(name)
     return f"in D: {meant}" if meant else ""
+
+
+def member_hint(name: str) -> str:
+    """Return what D has for a member of FreeBSD's threads and processes, or ""."""
+    meant = MEMBERS.get(name)
+    return f"Linux: {meant}" if meant else ""

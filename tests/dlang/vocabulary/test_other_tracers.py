@@ -43,6 +43,25 @@ def test_places_as_other_tools_write_them(written: str, meant: tuple[str, str, s
     assert pattern_of(written) == ProbePattern(*meant)
 
 
+@pytest.mark.parametrize(
+    "written", ["kinst:fs/read_write.c:vfs_read:", "fs/read_write.c:vfs_read", "kinst:fs/a.h:"]
+)
+def test_a_file_without_a_line(written: str) -> None:
+    with pytest.raises(DError) as caught:
+        parse_option("n", f"{written} {{ @ = count(); }}")
+    assert f"{written} has a file without a line" in caught.value.message
+    assert "the form is kinst:FILE:FUNCTION:LINE" in caught.value.hint
+
+
+def test_members_of_freebsds_threads() -> None:
+    with pytest.raises(DError) as caught:
+        text = (
+            "struct task_struct { int tgid; }; struct task_struct *p; BEGIN { trace(p->td_name); }"
+        )
+        compile_text(text, "test")
+    assert caught.value.hint == "Linux: execname, or curthread->comm"
+
+
 def test_a_predicate_follows_an_offset() -> None:
     (clause,) = parse_option("n", "vfs_read+19/pid == 1/{ trace(1); }").items
     assert isinstance(clause, tree.ClauseNode) and clause.predicate is not None
@@ -60,7 +79,10 @@ def test_a_predicate_follows_an_offset() -> None:
         ("interval:s:5", "tick-5s"),
         ("interval:ms:10", "tick-10ms"),
         ("profile:hz:99", "profile-99"),
-        ("tracepoint:sched:sched_switch", "*sched_switch*"),
+        ("tracepoint:sched:sched_switch", "in D: fbt::finish_task_switch*:entry"),
+        ("tracepoint:syscalls:sys_enter_read", "in D: fbt::__*_sys_read:entry"),
+        ("tracepoint:block:block_rq_issue", "inlinecall trace_block_rq_issue VMLINUX"),
+        ("tracepoint:sched:*", "no probes at tracepoints; fbt::FUNCTION:entry"),
         ("uprobe:/bin/bash:readline", "programs"),
         ("syscall::read:entry", "fbt::__*_sys_read:entry"),
         ("sched:::on-cpu { trace(args[0]->pr_pid); }", "no such provider"),
