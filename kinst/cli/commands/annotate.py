@@ -72,8 +72,8 @@ shows: it is shown instead of tracing; without FUNCTION, all functions that it h
 
 {option_rows(OPTIONS)}
 How does read(2) go, for files of /proc?
-  kinst annotate vfs_read --if 'pid == $target' -c 'cat /proc/version'
-  kinst annotate vfs_read ksys_read --html read.html -c 'cat /proc/version'
+  kinst annotate vfs_read --if 'pid == $target' -c 'wc -l /proc/version'
+  kinst annotate vfs_read ksys_read --html read.html -c 'wc -l /proc/version'
 """
 
 

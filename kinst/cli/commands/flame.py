@@ -47,7 +47,7 @@ What does the kernel do while a command runs?
   kinst flame -o ls.svg -c 'ls -lR / >/dev/null'
 Which callers reach vfs_read(), by bytes?
   kinst flame -o read.svg -n 'fbt::vfs_read:entry {{ @[execname, stack()] = sum(arg2); }}' \\
-      -c 'cat /init >/dev/null'
+      -c 'wc /init >/dev/null'
 """
 
 

@@ -36,7 +36,7 @@ Run test files, each a D program with clauses like
 whose statements must hold when its trace is over: operators over aggregations (@a, @a[key],
 count(@a), sum(@a), min(@a), max(@a)), variables and all else of D, and $status.  A predicate says
 when a TEST is skipped.  In the file, or else in the options:
-    #pragma D test command "cat /etc/passwd"      (-c)
+    #pragma D test command "wc -l /etc/passwd"    (-c)
     #pragma D test timeout 20                     (--timeout; {SECONDS:g} seconds without it)
 The trace itself is a test as well: it fails by what -x fail=LIST names (all without it), by a
 status of the command or of exit() that is not 0 and that no TEST asks for, and by a timeout.
