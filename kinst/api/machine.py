@@ -51,7 +51,7 @@ from kinst.session.functions import (
     places_of,
     source_functions,
 )
-from kinst.session.listing import list_all, list_names, list_on_host, list_planned
+from kinst.session.listing import list_all, list_names, list_on_host, list_planned, refused_told
 from kinst.session.machine import start
 from kinst.session.options import DUMP_STAGES
 from kinst.session.place import choose_ways, place, place_on_host
@@ -419,8 +419,12 @@ class Machine:
         self._stand(program.compiled)
         enabled = self._enabled(program, listed=True)
         if not details:
-            kernel = self._started.machine.kernel if self._started is not None else None
-            return list_names(enabled.enabled, kernel)
+            if self._started is None:
+                return list_names(enabled.enabled, None)
+            machine = self._started.machine
+            if refused := refused_told(enabled.enabled, machine.system):
+                self._report.say(f"kinst: {refused}")
+            return list_names(enabled.enabled, machine.kernel)
         about = partial(probe_stability, providers=load_all(), types=program.compiled.types)
         if self._started is None:
             return list_on_host(enabled.enabled, about)

@@ -88,6 +88,9 @@ class BasicSystem(System):
         """Return False: control may go on after a trap."""
         return False
 
+    def counterpart(self, name: str) -> str:
+        return ""
+
     def dead_ends(self) -> Sequence[str]:
         """Return none: an extra path only makes an inlined copy end earlier."""
         return ()

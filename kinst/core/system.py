@@ -388,6 +388,10 @@ class Symbols(Protocol):
         """Return the functions whose name matches an sh(1) pattern, in address order."""
         ...
 
+    def counterpart(self, name: str) -> str:
+        """Return what this kernel has for a function of another system's kernel, or ""."""
+        ...
+
     def function_at(self, address: int) -> Function | None:
         """Return the function whose code holds this address."""
         ...

@@ -55,6 +55,10 @@ class FileImage:
     def function_at(self, address: int) -> Function | None:
         return self._rules.functions.at(address)
 
+    def counterpart(self, name: str) -> str:
+        """Return nothing: the file's system is not asked for names."""
+        return ""
+
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
         """Refuse nothing: a running kernel's refusals are not known."""
         return [""] * len(sites)

@@ -5,6 +5,7 @@ Tested by tests/session/test_gaps.py and tests/vm/counts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from kinst.core.columns import columns_of
 from kinst.core.instruction import Instruction
 from kinst.core.kernel import Kernel, PlantableKernel, Provider
 from kinst.core.probe import Function, Probe, ProbeName
+from kinst.core.system import SiteRules
 from kinst.patch.chains import find_chains
 from kinst.providers import FIRST_ID, listed
 from kinst.session.compiled import ProbeStability
@@ -39,6 +41,22 @@ def list_names(enabled: Sequence[EnabledSite], kernel: Kernel | None) -> list[Li
     """List each probe once, by its name only."""
     probes = {e.probe.id: e.probe for e in enabled}
     return _with_gaps([_row(probe) for probe in probes.values()], list(probes.values()), kernel)
+
+
+def refused_told(enabled: Sequence[EnabledSite], system: SiteRules) -> str:
+    """Return how many of these probes are in functions that refuse all of theirs, "" for none."""
+    functions = Counter(e.probe.site.function for e in enabled if e.probe.site is not None)
+    reasons = Counter[str]()
+    for function, count in functions.items():
+        if reason := system.refusals(function):
+            reasons[reason] += count
+    if not reasons:
+        return ""
+    ((most, _),) = reasons.most_common(1)
+    return (
+        f"{reasons.total()} of these cannot be planted, and nothing else in their functions"
+        f" ({'' if len(reasons) == 1 else 'most often: '}{most}); -l -v shows each one's reason"
+    )
 
 
 def _with_gaps(

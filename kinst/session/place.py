@@ -56,7 +56,7 @@ def place(
     planted, or there is not enough scratch."""
     placement = choose_ways(program, workspace)
     if not workspace.in_batches:
-        _tell_ways(placement, say)
+        _tell_ways(placement, workspace.machine.system, say)
 
     def counters(size: int, more: int) -> Counters | None:
         return workspace.place_counters(placement.memory, size, more)
@@ -238,16 +238,17 @@ def rerun_refusals(system: System, spans: Sequence[tuple[int, int]]) -> dict[tup
     return found
 
 
-def _tell_ways(placement: Placement, say: Callable[[str], None]) -> None:
+def _tell_ways(placement: Placement, system: System, say: Callable[[str], None]) -> None:
     """Say how many sites are left out, or stop the machine.  Raises KinstError if none is left."""
     count = len(placement.refused)
     if count:
         if not placement.running:
             first = placement.refused[0]
+            function = first.site.function
+            none = f"no instruction of {function.name} can"
             raise KinstError(
-                f"{first.site.function.name}+{first.site.offset} cannot be planted:"
-                f" {first.choice.reason}",
-                "kinst -l -v shows what can",
+                f"{function.name}+{first.site.offset} cannot be planted: {first.choice.reason}",
+                none if system.refusals(function) else "kinst -l -v shows what can",
             )
         some = "1 instruction" if count == 1 else f"{count} instructions"
         say(f"kinst: {some} cannot be planted and {'is' if count == 1 else 'are'}"

@@ -19,6 +19,12 @@ REGION_REASONS = {
     "init": "it is init code: its memory is freed after boot",
 }
 
+# Functions of FreeBSD's kernel (dtrace_kinst(4)'s examples): what Linux has for them.
+COUNTERPARTS = {
+    "vm_fault": "handle_mm_fault",
+    "amd64_syscall": "x64_sys_call, or __x64_sys_read and its like for one system call",
+}
+
 HOOKED = "kinst's own hook is there"
 _CLAUSE = "every probe's clause runs through it"
 _FTRACE = "it is ftrace's own code, which the kernel copies and rewrites"

@@ -39,7 +39,7 @@ from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.modules import LinuxModules, Module, ModuleRules
 from kinst.systems.linux.page_allocator import allocator
 from kinst.systems.linux.refusals import KernelRules
-from kinst.systems.linux.special_names import NEVER_RETURN
+from kinst.systems.linux.special_names import COUNTERPARTS, NEVER_RETURN
 from kinst.systems.linux.system_calls import system_calls
 from kinst.systems.linux.tables import KernelTables
 from kinst.systems.linux.waiting import waits_in
@@ -239,6 +239,9 @@ class Linux:
     @cached_property
     def _fatal(self) -> frozenset[int]:
         return frozenset(self._tables.fatal_bugs.tolist())
+
+    def counterpart(self, name: str) -> str:
+        return COUNTERPARTS.get(name, "")
 
     def dead_ends(self) -> Sequence[str]:
         return NEVER_RETURN

@@ -150,7 +150,11 @@ def test_a_function_that_is_not_there() -> None:
 def test_good_d_for_an_instruction_that_no_one_may_plant_on() -> None:
     done = kinst("-n", "kinst::asm_exc_page_fault:0 { @ = count(); }", "-c", "echo ran")
     assert "ran" not in done.guest
-    one_line(done, 1, r"asm_exc_page_fault\+0 cannot be planted: .+")
+    one_line(
+        done,
+        1,
+        r"asm_exc_page_fault\+0 cannot be planted: .+ \(no instruction of asm_exc_page_fault can\)",
+    )
 
 
 def test_functions_and_offsets_that_are_not_there(prepared: Prepared) -> None:
@@ -229,3 +233,14 @@ def test_programs_that_need_no_guest_start_at_once() -> None:
     assert done.status == 6, done
     # Periods that a busy machine missed are not caught up.
     assert 1 <= int(done.out) <= 10
+
+
+def test_a_listed_function_that_refuses_all_probes() -> None:
+    done = kinst("-l", "-n", "kinst::do_syscall_64:", "-n", "kinst::vfs_read:0").good()
+    listed = sum(" do_syscall_64 " in line for line in done.out.splitlines())
+    assert f"kinst: {listed} of these cannot be planted" in done.err and "noinstr" in done.err
+    assert "cannot be planted" not in kinst("-l", "-n", "kinst::vfs_read:0").good().err
+
+
+def test_a_function_of_freebsds_kernel() -> None:
+    assert "(here: handle_mm_fault)" in kinst("-n", "kinst::vm_fault:4").err
