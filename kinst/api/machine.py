@@ -456,6 +456,13 @@ class Machine:
         found = find_functions(patterns, machine.kernel, machine.images)
         return source_functions(found, machine.images)
 
+    def interrupt_entry(self) -> list[Function]:
+        """Return the functions that begin and end interrupts in this kernel, with the variants and
+        parts that the compiler made of them."""
+        system = self._looked_at().system
+        names = self._files.dialect().interrupt_entry
+        return [one for name in names for glob in (name, f"{name}.*") for one in system.glob(glob)]
+
     def graphs(self, functions: Sequence[SourceFunction]) -> list[FunctionCode]:
         """Return the flow graphs of functions and of the parts moved away from them, without source
         lines."""

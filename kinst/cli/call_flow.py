@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 
 from kinst.api import Machine, Report, Request
@@ -21,11 +21,13 @@ from kinst.cli.progress import Progress
 from kinst.errors import KinstError
 from kinst.events import Aggregation, Batch, Event, Lost, Record
 from kinst.views.call_tracing import (
+    Caller,
     CallTracing,
     FunctionKey,
     InlinedParts,
     Unfollowed,
     arguments_text,
+    calls_found,
     finding_program,
     found_functions,
     inlined_parts,
@@ -62,6 +64,7 @@ class _Followed:
     Attributes:
         tracing: what traced it.
         parts: what is inlined in each of its functions.
+        caller: the thread that made it.
         unfollowed: calls that led to functions that were not traced.
         status: of the trace.
     """
@@ -69,6 +72,7 @@ class _Followed:
     tracing: CallTracing
     parts: InlinedParts
     tree: CallTree
+    caller: Caller | None
     unfollowed: Sequence[Unfollowed]
     status: int
 
@@ -157,7 +161,7 @@ def _traced(
     root_call = call.tree.root
     with_inlined(root_call, call.parts)
     _say_left_out(call, refused)
-    prototype = machine.prototype
+    prototype = cache(machine.prototype)
 
     def arguments(one: Call) -> str:
         return arguments_text(one.arguments, prototype(*one.function))
@@ -165,7 +169,22 @@ def _traced(
     def result(one: Call) -> str:
         return result_text(one.result, prototype(*one.function))
 
-    return tree_text(root_call, arguments, result), call.status
+    heading = _heading(root[1], call.caller, calls_found(first.aggregations, root), whole=whole)
+    return heading + tree_text(root_call, arguments, result), call.status
+
+
+def _heading(function: str, caller: Caller | None, seen: int, *, whole: bool) -> str:
+    """Return the line that says which call is shown.
+
+    Args:
+        caller: the thread that made it.
+        seen: calls that were counted when the functions were looked for.
+        whole: all were counted then, rather than one.
+    """
+    if caller is None:
+        return ""
+    which = f"the first of {_counted(seen, 'call')}" if whole else "the first call"
+    return f"{function} in {caller.execname}, pid {caller.pid}, CPU {caller.cpu}: {which}\n"
 
 
 def _followed(
@@ -179,7 +198,10 @@ def _followed(
     """Trace the first call with these functions; `refused` gets what is not planted.  Raises
     KinstError if there is none."""
     functions = machine.functions(*(f"{module}:{name}" for module, name in sorted(names)))
-    tracing = CallTracing(root, machine.graphs(functions), machine.result_register, condition)
+    tracing = CallTracing(
+        root, machine.graphs(functions), machine.result_register, condition,
+        machine.interrupt_entry(),
+    )  # fmt: skip
     traced = follower.run(tracing.program, shown=True)
     refused |= traced.left_out
     tree = tracing.tree(traced.records)
@@ -187,7 +209,8 @@ def _followed(
         raise KinstError(f"{root[1]} was not called again", "--if PREDICATE")
     unfollowed = tracing.unfollowed(tree, traced.aggregations)
     parts = inlined_parts(tracing.codes, functions)
-    return _Followed(tracing, parts, tree, unfollowed, traced.status)
+    caller = tracing.caller(traced.records)
+    return _Followed(tracing, parts, tree, caller, unfollowed, traced.status)
 
 
 def _functions(machine: Machine, name: str) -> list[FunctionKey]:
@@ -227,5 +250,8 @@ def _say_left_out(followed: _Followed, refused: dict[int, str]) -> None:
     if others > 0:
         count = sum(left.values()) - sum(count for _, count in left.most_common(MOST_NAMED))
         say(f"kinst: {_counted(count, 'call')} of {_counted(others, 'other function')} left out")
+    if tree.interrupted:
+        say(f"kinst: {_counted(tree.interrupted, 'call')} by interrupts left out; times include"
+            " interrupts")  # fmt: skip
     for (_, name), count in tree.unmatched.items():
         say(f"kinst: {name}: {_counted(count, 'return')} not seen")

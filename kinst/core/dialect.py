@@ -70,6 +70,9 @@ class Dialect:
     libraries: tuple[Library, ...] = ()
     devices: DeviceNumbers | None = None
     families: AddressFamilies | None = None
+    # Globs of the functions that begin and end an interrupt. In them, and in what they call, the
+    # CPU may still have, or have again, the thread-local variables of the interrupted thread.
+    interrupt_entry: tuple[str, ...] = ()
 
 
 UNKNOWN = Dialect()

@@ -16,6 +16,7 @@ from functools import cached_property
 
 from kinst.core.code import CodeInstruction, FunctionCode
 from kinst.core.dtypes import DType, EnumType, FunctionType, IntType, PointerType, VoidType
+from kinst.core.probe import Function
 from kinst.core.source import SourceFunction
 from kinst.events import Aggregation, Record
 from kinst.views.call_tree import CallTree, EntryRecord, ReturnRecord, build_tree
@@ -27,6 +28,7 @@ PLAIN = 1 << 20  # unsigned numbers of 8 bytes are decimal up to here
 MASK = (1 << 64) - 1
 FOUND, CALLS = "entered", "calls"  # aggregations
 INSIDE = "self->inside"
+CALLER = "trace(tid); trace(pid); trace(execname);"
 FunctionKey = tuple[str, str]  # module and name
 # Of each function its parts, with what is inlined in them.
 InlinedParts = Mapping[FunctionKey, Sequence[SourceFunction]]
@@ -69,6 +71,12 @@ def found_functions(aggregations: Iterable[Aggregation]) -> set[FunctionKey]:
     }
 
 
+def calls_found(aggregations: Iterable[Aggregation], root: FunctionKey) -> int:
+    """Return how many calls of `root` finding_program() has counted."""
+    counts = (one.rows.get(root) for one in aggregations if one.name == FOUND)
+    return sum(count for count in counts if isinstance(count, int))
+
+
 @dataclass(frozen=True, slots=True)
 class Unfollowed:
     """Calls that led to a function whose entry was not traced.
@@ -86,6 +94,15 @@ class Unfollowed:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The thread that made a call."""
+
+    execname: str
+    pid: int
+    cpu: int
+
+
 @dataclass(frozen=True)
 class CallTracing:
     """Traces calls of one function.
@@ -95,16 +112,22 @@ class CallTracing:
         codes: of it and of those that run in it.
         result: the register for results, as regs[] has it.
         condition: a D predicate of the calls that are meant, or "".
+        interrupt_entry: functions that begin and end interrupts.
     """
 
     root: FunctionKey
     codes: Sequence[FunctionCode]
     result: str
     condition: str = ""
+    interrupt_entry: Sequence[Function] = ()
 
     @cached_property
     def _by_name(self) -> dict[FunctionKey, FunctionCode]:
         return {_name(code): code for code in self.codes}
+
+    @cached_property
+    def _function_of_part(self) -> dict[int, FunctionKey]:
+        return {part.address: _name(code) for code in self.codes for part in code.parts}
 
     @cached_property
     def _addresses(self) -> frozenset[int]:
@@ -136,8 +159,18 @@ class CallTracing:
             clause(",\n".join(f"{name}:return" for name in names), INSIDE, left),
             *([clause(watched, INSIDE, counts)] if watched else []),
         ]
-        text = "".join(f"{one}\n" for one in clauses)
+        about = clause(":".join(("fbt", *self.root, "entry")), f"{INSIDE} == 1", CALLER)
+        text = "".join(f"{one}\n" for one in (about, *clauses))
         return _program(self.root, self.condition, text, whole=False)
+
+    def caller(self, records: Iterable[Record]) -> Caller | None:
+        """Return the thread that made the first call; None without any."""
+        met = []
+        for one in records:
+            match [found.value for found in one.values]:
+                case [int(), int(pid), str(name)]:
+                    met.append((one.time_ns, Caller(name, pid, one.cpu)))
+        return min(met, key=lambda row: row[0])[1] if met else None
 
     def tree(self, records: Iterable[Record]) -> CallTree | None:
         """Build the tree of the first call of which there are records; None without any."""
@@ -148,17 +181,33 @@ class CallTracing:
     def _rows(self, records: Iterable[Record]) -> Iterator[tuple[int, EntryRecord | ReturnRecord]]:
         for one in records:
             numbers = [found.value for found in one.values if isinstance(found.value, int)]
-            if not numbers:
-                continue  # a clause that only knows whether the call goes on
+            if not numbers or len(numbers) < len(one.values):
+                continue  # a clause that only knows whether the call goes on, or the caller's
             thread, *values = numbers
             name = one.probe.name
             function = name.module, name.function
             if name.name == "entry":
                 back, *arguments = (value & MASK for value in values)
-                yield thread, EntryRecord(one.cpu, one.time_ns, function, back, tuple(arguments))
+                yield (
+                    thread,
+                    EntryRecord(
+                        one.cpu,
+                        one.time_ns,
+                        function,
+                        back,
+                        tuple(arguments),
+                        self._interrupt(back),
+                    ),
+                )
             else:
                 jumped = self._jumps(function, values[0])
                 yield thread, ReturnRecord(one.cpu, one.time_ns, function, jumped, values[1] & MASK)
+
+    def _interrupt(self, returns_to: int) -> FunctionKey | None:
+        """Return the interrupt entry function that a call returns to; None if it is another."""
+        at = returns_to - 1
+        found = (f for f in self.interrupt_entry if f.address <= at < f.address + f.size)
+        return next(((one.module, one.name) for one in found), None)
 
     def _jumps(self, function: FunctionKey, offset: int) -> bool:
         """Whether control leaves a function for another one at an offset, rather than by
@@ -170,7 +219,9 @@ class CallTracing:
     def unfollowed(self, tree: CallTree, aggregations: Iterable[Aggregation]) -> list[Unfollowed]:
         """The calls that led to functions whose entry was not traced."""
         entered: dict[int, int] = {}
+        shown: set[FunctionKey] = set()  # what ran in interrupts alone has calls that do not count
         for call in tree.root.walk():
+            shown.add(call.function)
             for one in call.calls:
                 if one.returns_to != call.returns_to:  # it was called, not jumped to
                     entered[one.returns_to] = entered.get(one.returns_to, 0) + 1
@@ -181,6 +232,8 @@ class CallTracing:
             for key, count in table.rows.items():
                 site = self._watched.get((str(key[0]), str(key[1]), int(str(key[2]))))
                 if site is None or not isinstance(count, int):
+                    continue
+                if self._function_of_part[site.function.address] not in shown:
                     continue
                 missing = count - entered.get(site.address + len(site.code), 0)
                 if missing > 0:

@@ -3,7 +3,8 @@
 Built from records of entries and returns of one thread, in their order.  A call is placed by its
 return address: a function that was entered by a jump at another function's end has that one's, and
 is shown within it, as the kernel's function_graph tracer shows it.  What the compiler has inlined
-is shown if something was called from it.
+is shown if something was called from it.  Functions that an interrupt's entry or exit code called
+are left out, with all that they called.
 
 Tested by tests/views/test_call_tree.py.
 """
@@ -28,6 +29,8 @@ class EntryRecord:
         function: module and name.
         returns_to: the return address.
         arguments: as many as were recorded.
+        interrupt: the function that the return address is in, if that is part of the kernel's
+            interrupt entry or exit; else None.
     """
 
     cpu: int
@@ -35,6 +38,7 @@ class EntryRecord:
     function: tuple[str, str]
     returns_to: int
     arguments: tuple[int, ...]
+    interrupt: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +95,19 @@ class CallTree:
     Attributes:
         root: the call.
         unmatched: returns without an entry, and calls whose return was not seen, by function.
+        interrupted: how many calls by interrupt entry and exit code were left out.
     """
 
     root: Call
     unmatched: Mapping[tuple[str, str], int]
+    interrupted: int = 0
 
 
 def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None:
     """Build the tree of the first call in these records of one thread; None without an entry."""
+    rows = list(records)
+    interrupted = 0
+    resume = 0  # index of the first row after what an interrupt called
     stack: list[Call] = []
     root: Call | None = None
     unmatched: dict[tuple[str, str], int] = {}
@@ -111,8 +120,14 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
             if not (stack and stack[-1].left is not None):
                 return
 
-    for record in records:
+    for index, record in enumerate(rows):
+        if index < resume:
+            continue
         if isinstance(record, EntryRecord):
+            if stack and record.interrupt not in (None, stack[-1].function):
+                interrupted += 1
+                resume = _index_after(rows, index)
+                continue
             while stack and stack[-1].left is not None:
                 if stack[-1].returns_to == record.returns_to:
                     break
@@ -141,7 +156,24 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
             end(record.result, record.time, record.cpu)
         if not stack:
             break
-    return None if root is None else CallTree(root, unmatched)
+    return None if root is None else CallTree(root, unmatched, interrupted)
+
+
+def _index_after(rows: Sequence[EntryRecord | ReturnRecord], entry: int) -> int:
+    """Return the index after the return of a call, or after its entry if it has no return: the
+    function that counts an interrupt in returns as part of that interrupt, without a record."""
+    function, depth = rows[entry].function, 0
+    for index in range(entry, len(rows)):
+        row = rows[index]
+        if row.function != function:
+            continue
+        if isinstance(row, EntryRecord):
+            depth += 1
+        else:  # what a jump at its end leads to returns to the interrupt's code, too
+            depth -= 1
+            if not depth:
+                return index + 1
+    return entry + 1
 
 
 def with_inlined(call: Call, functions: Mapping[tuple[str, str], Sequence[SourceFunction]]) -> None:

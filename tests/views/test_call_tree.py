@@ -81,6 +81,36 @@ def test_returns_that_were_not_seen_are_counted() -> None:
     assert build_tree([]) is None
 
 
+def by_interrupt(name: str, time: int, caller: str) -> Row:
+    return EntryRecord(0, time, ("vmlinux", name), 90, (), ("vmlinux", caller))
+
+
+def test_calls_by_interrupt_entry_and_exit_are_left_out() -> None:
+    # As Linux does: the count that tells interrupts apart rises in irq_enter_rcu, so that its
+    # return has no record, and falls in __irq_exit_rcu before that calls handle_softirqs.
+    interrupt = [by_interrupt("irq_enter_rcu", 2, "sysvec_timer"),
+                 by_interrupt("handle_softirqs", 3, "__irq_exit_rcu"), into("work", 4, 91),
+                 back("work", 5), back("handle_softirqs", 6)]  # fmt: skip
+    rows = [into("a", 1, 9), *interrupt, into("b", 7, 10), back("b", 8), *interrupt, back("a", 9)]
+    tree = build_tree(rows)
+    assert tree is not None and shape(tree.root) == "a(b)"
+    assert tree.interrupted == 4 and not tree.unmatched
+
+
+def test_a_call_of_interrupt_exit_itself_has_its_calls() -> None:
+    rows = [into("__irq_exit_rcu", 1, 9), by_interrupt("handle_softirqs", 2, "__irq_exit_rcu"),
+            back("handle_softirqs", 3), back("__irq_exit_rcu", 4)]  # fmt: skip
+    assert built(*rows) == "__irq_exit_rcu(handle_softirqs)"
+
+
+def test_a_jump_in_an_interrupt_is_left_out_with_what_it_leads_to() -> None:
+    rows = [into("a", 1, 9), by_interrupt("b", 2, "sysvec_timer"), jump("b", 3),
+            by_interrupt("c", 4, "sysvec_timer"), back("c", 5), into("d", 6, 10), back("d", 7),
+            back("a", 8)]  # fmt: skip
+    tree = build_tree(rows)
+    assert tree is not None and shape(tree.root) == "a(d)" and not tree.unmatched
+
+
 def test_calls_from_inlined_copies_are_in_those() -> None:
     outer = InlinedCode("outer", "f.c", 1, 100, ((100, 140),))
     inner = InlinedCode("inner", "f.c", 2, 110, ((110, 120),))

@@ -37,15 +37,16 @@ something was called from them.  FUNCTION is a name or MODULE:NAME.
 
 The command (-c) runs twice or more: first with the entries of all functions planted, to find those
 that run in calls of FUNCTION; then with those alone, of which the first call is shown.  If that has
-met others, they are found and the command runs once more.  Interrupts that came meanwhile are left
-out, and so are functions that cannot be planted: the last lines say which, why, and how often they
-were called.
+met others, they are found and the command runs once more.  A line above the tree says which thread
+made the call, on which CPU, and of how many it is the first.  Interrupts that came meanwhile are
+left out of the tree, not of the times.  Functions that cannot be planted are left out, too: the
+last lines say which, why, and how often they were called.
 
 {option_rows(OPTIONS)}
 What does open(2) do?
-  kinst flow do_sys_openat2 -c 'cat /etc/passwd >/dev/null'
+  kinst flow do_sys_openat2 --if 'execname == "cat"' -c 'cat /etc/passwd'
 And a page fault?
-  kinst flow handle_mm_fault -c 'cat /etc/passwd >/dev/null'
+  kinst flow handle_mm_fault -c 'cat /etc/passwd'
 """
 # Until the command runs, its process is kinst's own, which waits for that by a read.
 OF_COMMAND = 'progenyof($target) && execname != "init"'

@@ -61,6 +61,19 @@ _OTHERS = {
     "SOCK_STREAM": 1, "SOCK_DGRAM": 2, "SOCK_RAW": 3,
 }  # fmt: skip
 
+# Interrupt entry and exit outside of what preempt_count tells. Sources, of Linux 6.1 and 6.12:
+# kernel/softirq.c, kernel/entry/common.c; arch/x86/include/asm/idtentry.h (DEFINE_IDTENTRY_SYSVEC,
+# DEFINE_IDTENTRY_IRQ); arch/arm64/kernel/entry-common.c; arch/riscv/kernel/traps.c.
+_INTERRUPT_ENTRY = (
+    "irq_enter", "irq_enter_rcu", "irq_exit", "irq_exit_rcu", "__irq_exit_rcu",
+    "irqentry_enter", "irqentry_exit", "irqentry_exit_cond_resched",
+    "raw_irqentry_exit_cond_resched", "irqentry_nmi_enter", "irqentry_nmi_exit",
+    "sysvec_*", "common_interrupt", "spurious_interrupt", "exc_nmi",
+    "asm_sysvec_*", "asm_common_interrupt", "asm_spurious_interrupt",
+    "el1_interrupt", "el1h_64_irq_handler", "el1h_64_fiq_handler", "arm64_preempt_schedule_irq",
+    "do_irq", "handle_riscv_irq",
+)  # fmt: skip
+
 _NO_ZONES = "it names a part of another kernel's system; Linux has namespaces"
 _NO_LOCKS = "the locks of Linux are not what it asks about"
 _NO_STREAMS = "Linux has no STREAMS messages"
@@ -118,4 +131,5 @@ def dialect() -> Dialect:
         # MAJOR() and MINOR() of a kernel's dev_t (include/linux/kdev_t.h): 12 and 20 bits.
         devices=DeviceNumbers(major=(EncodedBits(20, 0xFFF),), minor=(EncodedBits(0, 0xFFFFF),)),
         families=_FAMILIES,
+        interrupt_entry=_INTERRUPT_ENTRY,
     )

@@ -128,8 +128,9 @@ def test_a_call_with_arguments_results_and_times() -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     rows = ran.stdout.splitlines()
-    assert rows[0] == "CPU FUNCTION"
-    assert re.fullmatch(r" +\d+ -> ksys_read\(\d+, 0x[0-9a-f]+, \d+\)", rows[1])
+    assert re.fullmatch(r"ksys_read in \w+, pid \d+, CPU \d+: the first of \d+ calls?", rows[0])
+    assert rows[1] == "CPU FUNCTION"
+    assert re.fullmatch(r" +\d+ -> ksys_read\(\d+, 0x[0-9a-f]+, \d+\)", rows[2])
     assert re.fullmatch(r" +\d+ <- ksys_read = -?\d+ +[\d.]+ (ns|µs|ms)", rows[-1])
     assert any(" -> vfs_read(0x" in row for row in rows)
     assert "left out" in ran.stderr or "calls of" in ran.stderr
