@@ -21,7 +21,7 @@ from kinst.cli.progress import Progress
 from kinst.errors import KinstError
 from kinst.events import Aggregation, Batch, Event, Lost, Record
 from kinst.views.call_tracing import (
-    Caller,
+    CallingThread,
     CallTracing,
     FunctionKey,
     InlinedParts,
@@ -72,7 +72,7 @@ class _Followed:
     tracing: CallTracing
     parts: InlinedParts
     tree: CallTree
-    caller: Caller | None
+    caller: CallingThread | None
     unfollowed: Sequence[Unfollowed]
     status: int
 
@@ -173,7 +173,7 @@ def _traced(
     return heading + tree_text(root_call, arguments, result), call.status
 
 
-def _heading(function: str, caller: Caller | None, seen: int, *, whole: bool) -> str:
+def _heading(function: str, caller: CallingThread | None, seen: int, *, whole: bool) -> str:
     """Return the line that says which call is shown.
 
     Args:

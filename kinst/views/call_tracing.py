@@ -95,7 +95,7 @@ class Unfollowed:
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class CallingThread:
     """The thread that made a call."""
 
     execname: str
@@ -163,13 +163,13 @@ class CallTracing:
         text = "".join(f"{one}\n" for one in (about, *clauses))
         return _program(self.root, self.condition, text, whole=False)
 
-    def caller(self, records: Iterable[Record]) -> Caller | None:
+    def caller(self, records: Iterable[Record]) -> CallingThread | None:
         """Return the thread that made the first call; None without any."""
         met = []
         for one in records:
             match [found.value for found in one.values]:
                 case [int(), int(pid), str(name)]:
-                    met.append((one.time_ns, Caller(name, pid, one.cpu)))
+                    met.append((one.time_ns, CallingThread(name, pid, one.cpu)))
         return min(met, key=lambda row: row[0])[1] if met else None
 
     def tree(self, records: Iterable[Record]) -> CallTree | None:
