@@ -18,6 +18,7 @@ from kinst.cli.guard import say, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.outcome import finished
 from kinst.cli.progress import Progress
+from kinst.cli.steps import Steps
 from kinst.errors import KinstError
 from kinst.events import Aggregation, Batch, Event, Lost, Record
 from kinst.views.call_tracing import (
@@ -77,14 +78,44 @@ class _Followed:
     status: int
 
 
+class _StepReport(Report):
+    """Says the step that comes after each stage of a trace.
+
+    Attributes:
+        steps: says them.
+        running: the step while the command runs.
+    """
+
+    steps: Steps
+    running: str
+
+    def stage(self, name: str) -> None:
+        super().stage(name)
+        if name == "code and plan":
+            self.steps.begin("planting")
+        elif name == "plant":
+            self.steps.begin(self.running)
+
+
 class _Follower:
     """Traces one call on a machine."""
 
-    def __init__(self, machine: Machine, request: Request, interrupts: Interrupts) -> None:
+    def __init__(
+        self, machine: Machine, request: Request, interrupts: Interrupts, steps: Steps
+    ) -> None:
         self._machine, self._request, self._interrupts = machine, request, interrupts
+        self._steps = steps
+        self._rounds = 0
 
-    def run(self, program: str, *, shown: bool) -> _Round:
-        """Run the command with a program.  shown: pass on what the command writes."""
+    def run(self, program: str, step: str, *, shown: bool) -> _Round:
+        """Run the command with a program.
+
+        Args:
+            step: the purpose, for the user.
+            shown: pass on what the command writes.
+        """
+        self._rounds += 1
+        self._steps.begin(f"round {self._rounds}, {step}: planning")
         records: list[Record] = []
         lost: list[Lost] = []
 
@@ -118,10 +149,15 @@ def traced_call(
 
     Returns its tree as text, and the status of the trace.  Raises KinstError.
     """
-    report = Report(say, Progress("kinst"), time.monotonic(), request.verbose, left_out=_nothing)
-    with Machine(replace(request, arguments=()), report=report) as machine:
+    report = _StepReport(
+        say, Progress("kinst"), time.monotonic(), request.verbose, left_out=_nothing
+    )
+    with Steps(say) as steps, Machine(replace(request, arguments=()), report=report) as machine:
+        report.steps = steps
+        report.running = "running the command" if request.command else "waiting for a call"
+        steps.begin("starting the machine")
         root = _root(machine, pattern)
-        follower = _Follower(machine, request, interrupts)
+        follower = _Follower(machine, request, interrupts, steps)
         return _traced(machine, follower, root, condition, bool(request.command))
 
 
@@ -139,8 +175,8 @@ def _traced(
 ) -> tuple[str, int]:
     """Find the functions, then trace until none is missing: the tree as text, and the status."""
     finding = finding_program(root, condition, whole=whole)
-    say(f"kinst: finding the functions that run in {root[1]}")
-    first = follower.run(finding, shown=False)
+    find = f"to find the functions that run in {root[1]}"
+    first = follower.run(finding, find, shown=False)
     names, refused = found_functions(first.aggregations), dict(first.left_out)
     if root not in names:
         raise KinstError(f"{root[1]} was not called", "-c CMD, or --if PREDICATE")
@@ -150,7 +186,7 @@ def _traced(
         met = (_functions(machine, one.name) for one in missing if one.target is not None)
         new = set(chain.from_iterable(met)) - names
         if any(one.target is None for one in missing):
-            again = follower.run(finding, shown=False)
+            again = follower.run(finding, find, shown=False)
             new |= found_functions(again.aggregations) - names
         if not new:
             break
@@ -202,7 +238,7 @@ def _followed(
         root, machine.graphs(functions), machine.result_register, condition,
         machine.interrupt_entry(),
     )  # fmt: skip
-    traced = follower.run(tracing.program, shown=True)
+    traced = follower.run(tracing.program, f"to trace one call of {root[1]}", shown=True)
     refused |= traced.left_out
     tree = tracing.tree(traced.records)
     if tree is None:
