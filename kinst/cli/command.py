@@ -105,7 +105,12 @@ def _shown(line: CommandLine) -> str:
         return help_text()
     if line.shows == "version":
         return f"kinst: kinst {__version__}, D {D_VERSION}\n"
-    name = {"bash": "kinst.bash", "zsh": "_kinst"}[line.shows]
+    return shell_script(line.shows)
+
+
+def shell_script(shell: str) -> str:
+    """Return the script that makes bash or zsh complete kinst's command lines."""
+    name = {"bash": "kinst.bash", "zsh": "_kinst"}[shell]
     return (Path(__file__).parent / "completion" / name).read_text(encoding="utf-8")
 
 

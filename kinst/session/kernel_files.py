@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,14 +204,17 @@ def with_build(request: Request) -> Request:
 def with_vmlinux(request: Request, report: Report) -> Request:
     """Return a request with the vmlinux of the kernel that runs, found by its build-id.
 
-    Only requests that attach and name no vmlinux change.  Raises KinstError if there is none, and
-    TargetError.
+    Only requests for a machine that runs already, whose memory can be read before it is opened, and
+    that name no vmlinux change.  Raises KinstError if there is none, and TargetError.
     """
     options = request.machine
     if not options.address or options.debug or options.kernel:
         return request
-    memory = _reported(request.kind.memory(options.address), report.progress)
-    build = of_host().running_build(memory)
+    memory = request.kind.memory(options.address)
+    first = next(memory, None)
+    if first is None:
+        return request
+    build = of_host().running_build(_reported(chain([first], memory), report.progress))
     if build is None:
         raise KinstError(
             "the kernel there is not known: its memory has no VMCOREINFO note with a build-id",

@@ -56,7 +56,7 @@ def test_an_error_gives_the_terminal_back() -> None:
     top = Terminal("-w", "--every", "50ms", "-n", program)
     top.until(lambda screen: "@:" in screen)
     assert top.status() == 1
-    assert "kinst: system() has no place beside a table (take it out)" in top.written
+    assert "kinst: system() cannot be used with a live table (take it out)" in top.written
 
 
 def test_keys_of_a_terminal() -> None:
@@ -69,9 +69,10 @@ def test_keys_of_a_terminal() -> None:
     [
         (["-n", "BEGIN { @ = count(); }"],
          "kinst top needs a terminal (kinst without a command prints the same aggregation)"),
-        (["-n", "BEGIN { trace(1); }"], "the program has no aggregation to show (--by names one)"),
-        (["-o", "x"], "-o and --shell have no place beside a table (kinst without a command)"),
-        (["--every", "1"], "--every 1: not a time (100ms, 1s, 10hz)"),
+        (["-n", "BEGIN { trace(1); }"],
+         "the program has no aggregation to show (--by NAME says which)"),
+        (["-o", "x"], "-o and --shell do not go with a live table (kinst without a command)"),
+        (["--every", "1"], "--every 1: not an interval (100ms, 1s, 10hz)"),
     ],
 )  # fmt: skip
 def test_a_wrong_command_line(

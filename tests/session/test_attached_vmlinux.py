@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kinst.core.errors import KinstError
+from kinst.core.options import MachineOptions
 from kinst.machines import attach
 from kinst.session import kernel_files
 from kinst.session.kernel_files import with_vmlinux
@@ -20,6 +22,8 @@ BUILD_ID = "0123456789abcdef0123456789abcdef01234567"
 # Start of a VMCOREINFO note: Documentation/admin-guide/kdump/vmcoreinfo.rst.
 NOTE = f"OSRELEASE={RELEASE}\nBUILD-ID={BUILD_ID}\nPAGESIZE=4096\n".encode()
 PAGE = 4096
+ATTACHED = MachineOptions(kind="attach", address="auto")
+STUB = MachineOptions(kind="gdb", address=":1234")
 
 
 @pytest.fixture
@@ -58,14 +62,14 @@ def hold(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> None:
 def test_the_build_in_memory_is_taken(vmlinux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hold(monkeypatch, bytes(PAGE), bytes(PAGE) + NOTE.ljust(PAGE, b"\0"))
     said = Said()
-    assert with_vmlinux(Request(attach="auto"), said.report).debug == str(vmlinux)
+    assert with_vmlinux(Request(ATTACHED), said.report).machine.debug == str(vmlinux)
     assert said.texts == [f"kinst: the kernel there is {RELEASE}, whose vmlinux is {vmlinux}"]
     assert not said.work
 
 
 def test_a_named_file_is_not_looked_for(vmlinux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hold(monkeypatch, NOTE)
-    for request in (Request(attach="auto", kernel="mine"), Request(gdb=":1234"), Request()):
+    for request in (Request(replace(ATTACHED, kernel="mine")), Request(STUB), Request()):
         assert with_vmlinux(request, Said().report) is request
 
 
@@ -73,7 +77,7 @@ def test_memory_without_the_note(vmlinux: Path, monkeypatch: pytest.MonkeyPatch)
     """The format of a note's lines, which is in the kernel's file, is no note."""
     hold(monkeypatch, b"OSRELEASE=%s\nBUILD-ID=%20phN\n")
     with pytest.raises(KinstError, match="no VMCOREINFO note") as told:
-        with_vmlinux(Request(attach="auto"), Said().report)
+        with_vmlinux(Request(ATTACHED), Said().report)
     assert "--kernel VMLINUX" in str(told.value.hint)
 
 
@@ -81,5 +85,5 @@ def test_a_long_search_is_reported(vmlinux: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(kernel_files, "_LONG", -1.0)
     hold(monkeypatch, bytes(PAGE), NOTE)
     said = Said()
-    assert with_vmlinux(Request(attach="auto"), said.report).debug
+    assert with_vmlinux(Request(ATTACHED), said.report).machine.debug
     assert said.work == ["looking for the build-id of the kernel there"] * 2

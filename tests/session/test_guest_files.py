@@ -85,7 +85,7 @@ def test_a_root_for_this_guest(tmp_path: Path, compiled: Callable[..., Path]) ->
     program = compiled("-static")
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "bin").symlink_to("usr/bin")
-    with pytest.raises(KinstError, match="there is no /bin/sh in it"):
+    with pytest.raises(KinstError, match="it has no /bin/sh"):
         check_root(tmp_path, AMD64)
     program.rename(tmp_path / "usr/bin/own-shell")
     (tmp_path / "bin/sh").symlink_to("/usr/bin/own-shell")

@@ -21,6 +21,8 @@ ROOT = Path(kinst.__file__).parent
 PROGRAM = "kinst::work: { @[probename] = count(); } END { printa(@); }"
 # Modules that stages use, rather than hand a value to.
 OWNERS = {"workspace", "values", "report", "request", "sizes", "kernel_files", "descriptions"}
+# Modules of the library that call the stages.
+CALLERS = {("api", "compiling"), ("api", "machine")}
 STAGES = ["compile", "machine", "expand", "enable", "place", "plan", "tracee", "run"]
 
 
@@ -33,7 +35,7 @@ def module_of(frame: FrameType) -> tuple[str, str]:
 
 
 class Walk:
-    """Records the modules of session/ that api.Machine calls, in order."""
+    """Records the modules of session/ that the library calls, in order."""
 
     def __init__(self) -> None:
         self.entered: list[str] = []
@@ -49,7 +51,7 @@ class Walk:
         if event != "call" or frame.f_back is None:
             return
         package, module = module_of(frame)
-        if package != "session" or module_of(frame.f_back) != ("api", "machine"):
+        if package != "session" or module_of(frame.f_back) not in CALLERS:
             return
         if module not in OWNERS and self.entered[-1:] != [module]:
             self.entered.append(module)

@@ -170,9 +170,9 @@ def test_what_an_ended_trace_left_in_scratch_stays() -> None:
     probes = (enabled(5, (0,)),)
     whole = EnabledProgram(compiled, probes, probes)
     system = SimpleNamespace(facts=SimpleNamespace(cpus=1), modules=tuple)
-    unused = cast(Any, None)
+    isa, unused = cast(Any, SimpleNamespace(no_trampolines="")), cast(Any, None)
     machine = StartedMachine(
-        unused, cast(Target, target), cast(System, system), unused, (0, 0), unused
+        isa, cast(Target, target), cast(System, system), unused, (0, 0), unused
     )
     data = data_reserved(whole, 1)
     size = 2 * pool_size(whole, 1, compiled.trampolines) + counters_room(1)

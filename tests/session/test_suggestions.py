@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from kinst.codegen.subroutines import prototypes
 from kinst.core.dtypes import INT, DType
 from kinst.core.errors import DError
 from kinst.core.probe import ProbePattern
-from kinst.dlang.api import compile_text, parse_text
+from kinst.dlang.api import Environment, compile_text, parse_text
 from kinst.providers import load_all
 from kinst.session.descriptions import naming
 from kinst.sugar.locals import provisional
 
+ENVIRONMENT = Environment(subroutines=prototypes())
+
 
 def hint_of(text: str) -> str:
     with pytest.raises(DError) as caught:
-        compile_text(text, "t.d")
+        compile_text(text, "t.d", environment=ENVIRONMENT)
     return caught.value.hint
 
 

@@ -175,10 +175,11 @@ def test_it_shows_its_program(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "-o FILE is needed (FILE.svg, FILE.html, or - for standard output)"),
         (["-o", "a.svg"], "no probes specified (-n or -s names some, or kinst plot RESULT)"),
         (["-o", "a.svg", "--every", "soon", "-n", "BEGIN"],
-         "--every soon: not a time (100ms, 1s, 10hz)"),
+         "--every soon: not an interval (100ms, 1s, 10hz)"),
         (["-o", "a.svg", "--every", "1s", "-n", "BEGIN { @ = count(); }"],
-         "--every: the program has no distribution (--by names one)"),
-        (["-o", "a.svg", "--every", "1s", "a.json"], "--every is about what is traced now"),
+         "--every: the program has no distribution (--by NAME says which)"),
+        (["-o", "a.svg", "--every", "1s", "a.json"],
+         "--every changes a program, and RESULT has none (leave it out)"),
     ],
 )  # fmt: skip
 def test_a_wrong_command_line(

@@ -87,7 +87,7 @@ def test_the_module_is_of_this_package() -> None:
 def test_who_is_not_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(TargetError, match=r"for root.*sudo"):
+    with pytest.raises(TargetError, match=r"needs root.*sudo"):
         set_up.load()
 
 
