@@ -294,11 +294,11 @@ class _Words:
         elif name in _PREPROCESSOR:
             option = options()[_PREPROCESSOR[name]]
             if bool(value) != bool(option.value):
-                raise KinstError(f"-x {text}: takes {'a' if option.value else 'no'} value")
+                raise KinstError(f"-x {text}: {'needs a' if option.value else 'takes no'} value")
             self.take(option, value)
         elif name == "cpppath":
             if not value:
-                raise KinstError("-x cpppath: takes a value", "the preprocessor's path")
+                raise KinstError("-x cpppath: needs a value", "the preprocessor's path")
             self._values["preprocessor_path"] = value
         else:
             settings = self._values.get("settings", ())
