@@ -44,7 +44,7 @@ def test_each_hit_has_its_record_and_each_is_whole(append: str, tmp_path: Path) 
     recorded = Counter(int(row[0]) for row in rows)
     assert recorded == {int(k): int(n) for k, n in re.findall(r"^ +(\d) +(\d+)$", counts, re.M)}
     # Ticks come by the clock: the faster the machine, the fewer ticks for each read.
-    assert recorded[0] > READS and recorded[1] > READS and recorded[2] > 20
+    assert recorded[0] >= READS and recorded[1] >= READS and recorded[2] > 20
     # A stack pointer twice, and the size of reads, nearly always one byte.
     assert all(row[4] == row[5] and row[4].startswith("ffff") for row in rows)
     assert Counter(row[3] for row in rows if row[0] != "2")["1"] >= 2 * READS

@@ -146,7 +146,7 @@ def test_edges_of_other_isas(isa: str) -> None:
 def test_the_command(tmp_path: Path) -> None:
     """Text, page and graph are of one trace; a saved result prints the same again."""
     page, text = tmp_path / "a.html", tmp_path / "a.txt"
-    command = "cat /proc/1/comm; exit 3"
+    command = "read -r name </proc/1/comm; echo $name; exit 3"
     arguments = [
         "annotate",
         "vfs_read",
