@@ -101,7 +101,7 @@ def test_functions_offsets_and_commands(terminal: Terminal) -> None:
     terminal.type("\x15kinst -n 'kinst::__fdget_p\t", r"fdget_pos:")
     terminal.type("0\t", r"0.*")
     terminal.type("\x15kinst -n 'kinst::vfs_read:1\t\t", r"19? +[a-z]+ \w+")
-    terminal.type("\x15kinst fl\t", "kinst flame $")
+    terminal.type("\x15kinst fla\t", "kinst flame $")
     terminal.type("\x15kinst --col\t", "kinst --cold $")
     terminal.type("\x15kinst -n 'BEGIN { @[execn\t", r"\[execname")
     # The quotes are left open: more text follows.
