@@ -22,9 +22,12 @@ FUNCTIONS = [
 ]
 
 
-class FakePersonality:
+class FakeSystem:
     def functions(self) -> list[Function]:
         return FUNCTIONS
+
+    def counterpart(self, name: str) -> str:
+        return ""
 
     def lookup(self, name: str) -> list[Function]:
         return [f for f in FUNCTIONS if f.name == name]
@@ -35,7 +38,7 @@ class FakePersonality:
 
 @pytest.fixture
 def kernel() -> RunningKernel:
-    return RunningKernel(None, FakePersonality(), None)  # type: ignore[arg-type]
+    return RunningKernel(None, FakeSystem(), None)  # type: ignore[arg-type]
 
 
 def names(found: object) -> list[str]:
@@ -68,7 +71,7 @@ def test_suggestions(kernel: RunningKernel) -> None:
 
 
 def test_an_unknown_name_may_be_an_inline_function() -> None:
-    kernel = RunningKernel(None, FakePersonality(), None, inlines=False)  # type: ignore[arg-type]
+    kernel = RunningKernel(None, FakeSystem(), None, inlines=False)  # type: ignore[arg-type]
     assert kernel.suggest("zzz") == "no debug information says which functions are inline"
     told = kernel.suggest("vfs_raed")
     assert told.startswith("did you mean vfs_read") and "no debug information" in told
@@ -84,7 +87,7 @@ def test_code_that_is_unmapped_has_no_instructions_and_a_lost_machine_is_told(
 ) -> None:
     """Code of the boot is unmapped later; a machine that cannot be read is a different error."""
 
-    class Unread(FakePersonality):
+    class Unread(FakeSystem):
         def code(self, address: int, size: int) -> bytes:
             raise error
 
