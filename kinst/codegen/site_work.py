@@ -101,7 +101,7 @@ def counted(
     counters: int,
     snippets: Snippets,
 ) -> tuple[CountBody, ...] | None:
-    """Return the counting that a probe's clauses consist of; None if they do anything else.
+    """Return a probe's clauses as counting alone, or None if a clause does anything else.
 
     Args:
         program: the program.

@@ -34,8 +34,9 @@ def load(name: str) -> Isa:
 
 
 def load_registers(name: str) -> RegisterNames:
-    """Return the registers of the instruction set with this name, without the rest of it if they
-    have a module of their own. Raises KinstError if there is none."""
+    """Return an instruction set's registers. If a module has them, only that module is loaded.
+
+    Raises KinstError if there is no instruction set of this name."""
     _check(name)
     package = importlib.import_module(f"{__name__}.{name}")
     if not hasattr(package, "__path__"):

@@ -92,7 +92,7 @@ def list_planned(
 ) -> list[ListedProbe]:
     """List each probe at each site, with its instruction and how it would be planted.
 
-    Each row has the reason why it cannot be planted, or not in a better way.
+    A site that is refused, or planted in another way than by a jump, has the reason.
 
     Args:
         can_run: whether runs can be planted in this machine.

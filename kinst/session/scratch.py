@@ -206,7 +206,7 @@ def most_probes(compiled: Compiled, cpus: int, room: int) -> int:
 
 
 def _described(program: EnabledProgram) -> int:
-    """Return the bytes of strings, descriptors and trap tables of a program's probes, at most."""
+    """Return an upper bound of the bytes of a program's strings, descriptors and trap tables."""
     count = len(program.enabled)
     descriptors = (count + 2) * descriptor_size(len(program.compiled.program.aggregations))
     return program.strings_size + descriptors + TABLE_ROOM * count + 8 * PAGE

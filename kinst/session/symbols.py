@@ -38,7 +38,7 @@ def names_of(machine: StartedMachine) -> Names:
     def copies(address: int) -> list[str]:
         """Return the inlined copies at an address of the kernel proper.
 
-        None are returned if its index is not in the cache: no index is made for this.
+        The list is empty if the index of copies is not in the cache; it is not built here.
         """
         index = images.kernel.debug.made_index
         linked = images.kernel.back(address)

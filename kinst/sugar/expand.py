@@ -415,7 +415,7 @@ class _Count:
     elsewhere: int = 0
 
     def left_out(self) -> str:
-        """Say how many copies are not traced, and why; "" if all are."""
+        """Say how many copies are not traced, and why; "" if every copy is traced."""
         parts = (
             (self.empty, "without code"),
             (self.lost, "outside of every function, or rewritten"),

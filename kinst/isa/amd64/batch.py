@@ -117,7 +117,7 @@ def trampolines(batch: TrampolineBatch, to: U64, goal: U64) -> MadeTrampolines:
     _put(out, (displaced - len(RESTORE_FLAGS))[shape.saved], RESTORE_FLAGS)
 
     def aimed(which: Bools, at: I64, target: U64) -> None:
-        """Write distances, from the end of the four bytes at `at`, to targets."""
+        """In rows of `which`: write at `at` the 4-byte distance, from its end, to `target`."""
         here = to + (at - start).view(np.uint64) + np.uint64(4)
         _put32(out, at[which], (target - here)[which].view(np.int64))
 

@@ -80,9 +80,10 @@ def is_linked(code: bytes, address: int, onward: Onward) -> bool:
 
 
 def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> bytes:
-    """Return code at `at` that goes to the original instruction at goal, or to its trampoline. If
-    there is one it must go there: the text at goal may by then be the middle of a jump that leads
-    elsewhere."""
+    """Return code for the address `at` that continues at the instruction at `goal`.
+
+    If that instruction has a trampoline, the code continues there: the bytes at `goal` may be in
+    the middle of a jump that leads elsewhere."""
     there = onward.links.get(goal, goal)
     if there != goal and e.fits(there - at, 21):
         return e.jal(e.X0, there - at)

@@ -186,7 +186,7 @@ class GuestMemory:
     def _one_write(
         self, start: int, end: int, group: Sequence[tuple[int, bytes]]
     ) -> tuple[int, bytes]:
-        """Return one write for a group of near writes and the bytes between them."""
+        """Return one write for a group of near writes, with the present bytes between them."""
         whole = bytearray(self._physical.read_physical(start, end - start))
         for at, part in group:
             whole[at - start : at - start + len(part)] = part
