@@ -18,6 +18,7 @@ from kinst.core.code import CodeInstruction, FunctionCode
 from kinst.core.dtypes import DType, EnumType, FunctionType, IntType, PointerType, VoidType
 from kinst.core.probe import Function
 from kinst.core.source import SourceFunction
+from kinst.core.words import MASK
 from kinst.events import Aggregation, Record
 from kinst.views.call_tree import CallTree, EntryRecord, ReturnRecord, build_tree
 from kinst.views.counting import clause, described
@@ -25,7 +26,6 @@ from kinst.views.counting import clause, described
 ARGUMENTS = 6  # that are recorded of each call
 MOST_ERROR = 4095  # a pointer from -4095 to -1 is an error number (Linux, include/linux/err.h)
 PLAIN = 1 << 20  # unsigned numbers of 8 bytes are decimal up to here
-MASK = (1 << 64) - 1
 FOUND, CALLS = "entered", "calls"  # aggregations
 INSIDE = "self->inside"
 CALLER = "trace(tid); trace(pid); trace(execname);"
@@ -130,6 +130,12 @@ class CallTracing:
         return {part.address: _name(code) for code in self.codes for part in code.parts}
 
     @cached_property
+    def _jumps_at(self) -> frozenset[int]:
+        """Addresses of all instructions of these functions but returns."""
+        instructions = (one for code in self.codes for one in code.instructions)
+        return frozenset(one.address for one in instructions if one.flow.kind != "return")
+
+    @cached_property
     def _addresses(self) -> frozenset[int]:
         return frozenset(code.function.address for code in self.codes)
 
@@ -212,9 +218,7 @@ class CallTracing:
     def _jumps(self, function: FunctionKey, offset: int) -> bool:
         """Whether control leaves a function for another one at an offset, rather than by
         returning."""
-        code = self._by_name[function]
-        at = code.function.address + offset
-        return next((i.flow.kind != "return" for i in code.instructions if i.address == at), False)
+        return self._by_name[function].function.address + offset in self._jumps_at
 
     def unfollowed(self, tree: CallTree, aggregations: Iterable[Aggregation]) -> list[Unfollowed]:
         """The calls that led to functions whose entry was not traced."""

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 from kinst.core.source import InlinedCode, SourceFunction
 from kinst.core.units import value_text
 
 HEADER = "CPU FUNCTION\n"
 STEP = 2  # columns
+# Returns the inlined copies in a function that the call with this return address was made from.
+CopiesAt = Callable[[tuple[str, str], int], Sequence[InlinedCode]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +183,17 @@ def with_inlined(call: Call, functions: Mapping[tuple[str, str], Sequence[Source
     """Put calls that were made from inlined copies into those.
 
     functions: of each function its parts with what is inlined in them."""
+    _move_into_copies(call, cache(partial(_copies, functions)))
+
+
+def _move_into_copies(call: Call, copies_at: CopiesAt) -> None:
     calls, call.calls = call.calls, []
     inside: list[tuple[InlinedCode, Call]] = []
     for one in calls:
-        with_inlined(one, functions)
+        _move_into_copies(one, copies_at)
         # A function that was jumped to has the return address of this one.
-        chain = [] if one.returns_to == call.returns_to else list(_copies(call, one, functions))
+        jumped_to = one.returns_to == call.returns_to
+        chain = () if jumped_to else copies_at(call.function, one.returns_to)
         kept = 0
         while kept < min(len(chain), len(inside)) and inside[kept][0] is chain[kept]:
             kept += 1
@@ -198,18 +206,19 @@ def with_inlined(call: Call, functions: Mapping[tuple[str, str], Sequence[Source
 
 
 def _copies(
-    caller: Call, call: Call, functions: Mapping[tuple[str, str], Sequence[SourceFunction]]
-) -> Iterator[InlinedCode]:
-    """Yield the inlined copies that a call was made from, outermost first."""
-    at = call.returns_to - 1
+    functions: Mapping[tuple[str, str], Sequence[SourceFunction]],
+    caller: tuple[str, str],
+    returns_to: int,
+) -> tuple[InlinedCode, ...]:
+    """Return the inlined copies in a function that a call was made from, outermost first."""
+    at = returns_to - 1
     found = [
         (sum(high - low for low, high in copy.ranges), number, copy)
-        for part in functions.get(caller.function, ())
+        for part in functions.get(caller, ())
         for number, copy in enumerate(part.inlined)
         if any(low <= at < high for low, high in copy.ranges)
     ]
-    for _, _, copy in sorted(found, key=lambda row: (-row[0], row[1])):
-        yield copy
+    return tuple(copy for _, _, copy in sorted(found, key=lambda row: (-row[0], row[1])))
 
 
 def tree_text(
