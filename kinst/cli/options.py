@@ -35,6 +35,9 @@ from kinst.render import DEFAULT, formats
 
 SHELLS = ("bash", "zsh")
 # Options of -x that are the preprocessor's.
+# Options that several commands have.
+SHOW_PROGRAM = Option("-d", "", "show the D program, and end")
+TITLE = Option("--title", "TEXT", "the picture's title; without it the command or the program")
 _PREPROCESSOR = {"define": "-D", "undef": "-U", "incdir": "-I", "cpphdrs": "-H"}
 _HARD = "\0"  # a space at which no line ends
 _WIDTH, _INDENT = 96, 20  # of a line of --help, and where an option's explanation starts

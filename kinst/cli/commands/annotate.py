@@ -17,7 +17,7 @@ from kinst.api import Option
 from kinst.cli.guard import UsageError, say, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
-from kinst.cli.options import check_traces, option_rows, own_options, parse
+from kinst.cli.options import SHOW_PROGRAM, check_traces, option_rows, own_options, parse
 from kinst.cli.pager import columns, has_colours, show
 from kinst.errors import KinstError
 
@@ -55,7 +55,7 @@ OPTIONS = (
            " what is installed of that package"),
     Option("--order", "ORDER", "address (as the code lies in memory; the default) or source (by"
            " lines)", words=ORDERS),
-    Option("-d", "", "show the D program, and end"),
+    SHOW_PROGRAM,
 )  # fmt: skip
 # An older spelling of RESULT.
 _FROM = Option("--from", "RESULT")

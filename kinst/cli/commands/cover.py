@@ -17,7 +17,7 @@ from kinst.api import Option
 from kinst.cli.guard import UsageError, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
-from kinst.cli.options import check_traces, option_rows, own_options, parse
+from kinst.cli.options import SHOW_PROGRAM, check_traces, option_rows, own_options, parse
 from kinst.errors import KinstError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ OPTIONS = (
     ),
     Option("--if", "EXPR", "count only if this D expression is true: 'pid == $target'"),
     Option("-q", "", "no summary"),
-    Option("-d", "", "show the D program, and end"),
+    SHOW_PROGRAM,
 )  # fmt: skip
 HELP = f"""\
 usage: kinst cover [--html FILE] [-o FILE] [--drcov FILE] [--since FILE] [--source DIR]

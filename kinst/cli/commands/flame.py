@@ -13,7 +13,7 @@ from kinst.api import Option
 from kinst.cli.guard import UsageError, say
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
-from kinst.cli.options import check_traces, option_rows, own_options, parse
+from kinst.cli.options import SHOW_PROGRAM, TITLE, check_traces, option_rows, own_options, parse
 
 if TYPE_CHECKING:
     from kinst.cli import outcome
@@ -30,8 +30,8 @@ OPTIONS = (
         " flamegraph.pl, speedscope and their like; without -o: folded stacks on standard output",
     ),
     Option("--by", "NAME", "the aggregation, if several have stacks"),
-    Option("--title", "TEXT", "the picture's title; without it the command or the program"),
-    Option("-d", "", "show the D program, and end"),
+    TITLE,
+    SHOW_PROGRAM,
 )  # fmt: skip
 HELP = f"""\
 usage: kinst flame [-o FILE] [--by NAME] [--title TEXT] [kinst's options]

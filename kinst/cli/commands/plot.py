@@ -14,7 +14,7 @@ from kinst.api import Option, Request
 from kinst.cli.guard import UsageError
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
-from kinst.cli.options import check_traces, option_rows, own_options, parse
+from kinst.cli.options import SHOW_PROGRAM, TITLE, check_traces, option_rows, own_options, parse
 
 if TYPE_CHECKING:
     from kinst import events
@@ -33,8 +33,8 @@ OPTIONS = (
         " printa(@NAME); clear(@NAME); } and the same for END, which makes a heat map",
     ),
     Option("--by", "NAME", "the aggregation, if there are several"),
-    Option("--title", "TEXT", "the picture's title; without it the command or the program"),
-    Option("-d", "", "show the D program, and end"),
+    TITLE,
+    SHOW_PROGRAM,
 )  # fmt: skip
 HELP = f"""\
 usage: kinst plot -o FILE [--every TIME] [--by NAME] [--title TEXT] [kinst's options]

@@ -14,7 +14,7 @@ from kinst.api import Option, ProgramText, Request
 from kinst.cli.guard import UsageError, say
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.later import LaterModule
-from kinst.cli.options import check_traces, option_rows, own_options, parse
+from kinst.cli.options import SHOW_PROGRAM, check_traces, option_rows, own_options, parse
 from kinst.errors import KinstError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ OPTIONS = (
         f" tick-{EVERY} {{ printa(@NAME); }} to the program",
     ),
     Option("--by", "NAME", "the aggregation; without it all of the program's, one at a time (tab)"),
-    Option("-d", "", "show the D program, and end"),
+    SHOW_PROGRAM,
 )  # fmt: skip
 HELP = f"""\
 usage: kinst top [--every TIME] [--by NAME] [kinst's options]
