@@ -27,6 +27,7 @@ from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import IntType, PointerType, StringType, StructType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE, Scratch
 from kinst.core.records import SLOT_BIAS, AggregationLayout, Field, KeyValue, ProgramLayout
+from kinst.core.words import MASK
 from kinst.dlang.typed import AggFunction, AggregationVariable, TypedProgram, is_signed
 
 Data = npt.NDArray[np.int64]
@@ -37,7 +38,7 @@ WAIT_SECONDS = 0.005
 
 
 def _halves(low: int, high: int) -> tuple[int, int]:
-    return low & 0xFFFFFFFFFFFFFFFF, high & 0xFFFFFFFFFFFFFFFF
+    return low & MASK, high & MASK
 
 
 def square_sum(data: Data) -> int:
@@ -55,7 +56,7 @@ def combine(function: AggFunction, into: Data, more: Data) -> None:
     elif function.name == "stddev":
         total = (square_sum(into) + square_sum(more)) & ((1 << 128) - 1)
         into[:2] += more[:2]
-        into.view(np.uint64)[2:] = (total & 0xFFFFFFFFFFFFFFFF, total >> 64)
+        into.view(np.uint64)[2:] = (total & MASK, total >> 64)
     else:
         into += more
 

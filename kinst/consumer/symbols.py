@@ -12,6 +12,7 @@ from kinst.core.dataclass import dataclass
 from kinst.core.dtypes import USER_WORDS, DType, StackType, SymbolType
 from kinst.core.inline import InlinedFrame, SourcePlace
 from kinst.core.records import Field
+from kinst.core.words import MASK
 from kinst.events import Frame, Stack
 
 
@@ -116,7 +117,7 @@ class Names:
         start = symbol.start if symbol.name else words_of(value)[-1]
         if type_.kind in ("mod", "umod"):
             start = symbol.base
-        return value[:-8] + (start & (1 << 64) - 1).to_bytes(8, "little")
+        return value[:-8] + (start & MASK).to_bytes(8, "little")
 
     def frame(self, pc: int, caller: bool) -> ResolvedSymbol | None:
         """Return the function of a frame of a kernel stack.  With `caller`, pc is a return address,

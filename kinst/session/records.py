@@ -27,6 +27,7 @@ from kinst.core.layout import (
     Scratch,
 )
 from kinst.core.probe import Probe
+from kinst.core.words import MASK
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import Arrived, Closing, Event
 from kinst.session.report import Report
@@ -215,7 +216,7 @@ def _sums(plan: TracePlan) -> CounterSums:
     """Return how the counters of basic blocks add to the other counters."""
     counters, sums = plan.placed.counters, plan.sites.sums
     base = counters.displacement if counters is not None else 0
-    first = np.uint64(base & (1 << 64) - 1)
+    first = np.uint64(base & MASK)
     source, target = (
         (place.view(np.uint64) - first).view(np.int64) >> 3 for place in (sums.source, sums.target)
     )

@@ -20,6 +20,7 @@ from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR
 from kinst.core.system import UserMemory
+from kinst.core.words import MASK
 
 
 def read_helper(unit: Unit) -> IrFunction:
@@ -47,7 +48,7 @@ def shared(firing: Firing, address: IrValue) -> IrValue:
 def _apart(machine: CodeMachine) -> int:
     """Return the distance from an address of scratch here to its address in the traced kernel."""
     start = machine.scratch.address
-    return start - machine.base & (1 << 64) - 1 if machine.host and start else 0
+    return start - machine.base & MASK if machine.host and start else 0
 
 
 def here_of(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:

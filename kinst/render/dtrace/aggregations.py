@@ -21,6 +21,7 @@ from kinst.consumer.convert import Spec, Symbolise, Value, fixed, text
 from kinst.consumer.symbols import is_address_data
 from kinst.core.dtypes import IntType, StringType, StructType
 from kinst.core.records import Field
+from kinst.core.words import MASK
 from kinst.dlang.typed import FormatPart, PrintfFormat, is_signed
 from kinst.render.dtrace.clauses import (
     INTEGER_WIDTH,
@@ -197,7 +198,7 @@ def _value_text(part: FormatPart, spec: Spec, row: _FormattedRow, options: AggOp
     number = scalar(function, data, table.normal)
     signed = function.name != "count" and spec.conversion in "dicC"
     if not signed:
-        number &= 0xFFFFFFFFFFFFFFFF
+        number &= MASK
     return Spec(spec.conversion, spec.flags, spec.width, spec.precision, signed).format(number, str)
 
 
