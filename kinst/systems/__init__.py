@@ -1,7 +1,7 @@
-"""Rank 3: one file or folder for each operating system.
+"""Operating systems that kinst knows: one file or folder for each system.
 
-Each has a value SYSTEM (SystemKind, below).  kinst finds the system from the kernel's image, never
-by name: to add a system, add a file.
+Each file or folder defines a value SYSTEM (SystemKind, below). kinst chooses the system by looking
+at the kernel's image, never by a name: to add a system, add a file. Rank 3 of the import order.
 
 Tested by tests/test_contracts.py.
 """
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class FileRules(Protocol):
-    """Facts about the code in a file of a system, at linked addresses.
+    """What one kernel or module file says about its code. All addresses are linked addresses.
 
-    fixup(), is_fatal() and dead_ends() are those of core.system.Refusals.
+    fixup(), is_fatal() and dead_ends() mean what they mean in core.system.SiteRules.
 
     Attributes:
-        functions: the functions of the file; they are in no module.
+        functions: the functions of the file; their module name is "".
     """
 
     functions: FunctionTable
@@ -47,50 +47,64 @@ class SystemKind(Protocol):
     """An operating system: the value SYSTEM of a file or folder of kinst.systems."""
 
     name: str
-    # Whether it is for kernels that no other system knows.
+    # Whether this is the system for kernels that no other system knows.
     fallback: bool
-    # Whether kinst itself runs on this system, and fetches kernels of it.
+    # Whether kinst itself runs on this system, and fetches kernels of this system.
     hosts: bool
 
     def knows(self, elf: Elf) -> bool:
-        """Return whether the image is a kernel of this system."""
+        """Return whether the ELF file is a kernel of this system."""
         ...
 
     def dialect(self) -> Dialect:
-        """Return the system's part of D."""
+        """Return the system's own part of D: its constants, structures and libraries."""
         ...
 
     def virtual_layout(self, isa: Isa) -> VirtualLayout | None:
-        """Return where such a kernel is mapped; None if that is not known."""
+        """Return where kernels of this system are mapped on an ISA; None if that is not known."""
         ...
 
     def boot(self, isa: Isa) -> Boot | None:
-        """Return how such a kernel is booted in a virtual machine; None if kinst boots none."""
+        """Return how QEMU boots a kernel of this system on an ISA; None if kinst boots no such
+        kernel."""
         ...
 
     def running_build(self, memory: Iterable[bytes]) -> KernelBuild | None:
-        """Find out from a machine's memory, in any order, which build of this system's kernel runs
-        there.  Return None if the memory does not say."""
+        """Return which build of this system's kernel runs on a machine, found in pieces of its
+        memory; None if the memory does not say.
+
+        Args:
+            memory: pieces of the machine's memory, in any order.
+        """
         ...
 
     def lacks(self, name: str, elf: Elf) -> str:
-        """Return why kernels of this image lack a built-in variable, a subroutine or an action of
-        D, or ""."""
+        """Return why kernels with this ELF file lack a part of D, or "" if they have it.
+
+        Args:
+            name: a built-in variable, a subroutine or an action of D.
+        """
         ...
 
     def of_file(self, elf: Elf) -> FileRules:
-        """Return what is known of the code in this file before it runs."""
+        """Return the rules for the code in a kernel's file, for use before the kernel runs."""
         ...
 
     def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
-        """Find out about the kernel that runs on a target after bring_up().
+        """Examine the kernel that runs on a target, and return a System for that kernel.
 
-        Raises KinstError if the image is another kernel's."""
+        Args:
+            target: a machine that has been brought up.
+            image: the files of the kernel that should run there.
+            bearings: where the kernel may be in memory.
+
+        Raises KinstError if another kernel than that of `image` runs there.
+        """
         ...
 
 
 def _kinds() -> Iterator[SystemKind]:
-    """Load every system there is by and by, those with a folder of their own first."""
+    """Import the systems one by one and yield each, systems with a folder of their own first."""
     found = sorted(pkgutil.iter_modules(__path__), key=lambda info: (not info.ispkg, info.name))
     for info in found:
         kind: SystemKind = importlib.import_module(f"{__name__}.{info.name}").SYSTEM
@@ -99,18 +113,20 @@ def _kinds() -> Iterator[SystemKind]:
 
 @cache
 def kinds() -> tuple[SystemKind, ...]:
-    """Return all systems, the fallback last."""
+    """Return all systems, the fallback for unknown kernels last."""
     return tuple(sorted(_kinds(), key=lambda kind: kind.fallback))
 
 
 def of_image(elf: Elf) -> SystemKind:
-    """Return the system that knows this kernel."""
+    """Return the system that an ELF file is a kernel of, or the fallback for unknown kernels."""
     return next(kind for kind in kinds() if kind.fallback or kind.knows(elf))
 
 
 def of_host() -> SystemKind:
-    """Return the system that kinst runs on.
+    """Return the system that kinst itself runs on, or the fallback if no system is the host's.
 
-    Without a kernel, BEGIN, END and timers run on it; kinst fetches its kernels."""
+    kinst fetches kernels of this system. If no kernel is traced, BEGIN, END and timers use its
+    dialect.
+    """
     own = next((kind for kind in _kinds() if kind.hosts and not kind.fallback), None)
     return own or next(kind for kind in kinds() if kind.fallback)

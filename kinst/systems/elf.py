@@ -1,8 +1,10 @@
-"""The system for unknown kernels: facts from an ELF file and its DWARF.  SYSTEM is found by name.
+"""The system for unknown kernels, with facts from an ELF file and its DWARF only.
 
 Such a kernel has functions, instructions, registers, arguments, source lines, inline functions,
-local variables and types.  It has no thread, process or caller, since only a system knows where
-those are.  kinst writes nothing into it: its probes are stop-planted.
+local variables and types. It has no thread, process or caller, since only a system knows where
+those are. kinst writes nothing into it: its probes are stop-planted.
+
+The loader of kinst.systems finds the value SYSTEM by its name.
 
 Tested by tests/vm/other_systems and tests/test_contracts.py.
 """
@@ -51,7 +53,7 @@ _VARIED = 16  # different values that those bytes must have: padding has fewer
 
 
 class _FileCode:
-    """The code in the kernel's file."""
+    """The code in the sections of a kernel's ELF file, by linked address."""
 
     def __init__(self, elf: Elf) -> None:
         self._sections = [
@@ -64,21 +66,23 @@ class _FileCode:
 
     @property
     def range(self) -> tuple[int, int]:
-        """Lowest and highest linked address, [low, high)."""
+        """Lowest and highest linked address of the file's code, [low, high)."""
         return (
             min(at for at, _ in self._sections),
             max(at + len(data) for at, data in self._sections),
         )
 
     def read(self, address: int, size: int) -> bytes:
-        """Read code at a linked address.  Raises KinstError if the file has none there."""
+        """Return code of the file at a linked address. Raises KinstError if the file has no code
+        there."""
         for at, data in self._sections:
             if at <= address and address + size <= at + len(data):
                 return data[address - at : address - at + size]
         raise KinstError(f"the kernel's file has no code at {address:#x}")
 
     def find(self, code: bytes) -> int | None:
-        """Return the linked address of these bytes; None if they occur never or more than once."""
+        """Return the linked address at which the file's code has these bytes. Return None if the
+        bytes occur nowhere or several times."""
         matches: list[int] = []
         for at, data in self._sections:
             offset = data.find(code)
@@ -91,11 +95,15 @@ class _FileCode:
 def _agreement(
     memory: KernelMemory, code: _FileCode, places: Sequence[int], slide: int
 ) -> tuple[int, int]:
-    """Compare memory with the file's code at these linked addresses.
+    """Compare live memory with the file's code at sample addresses.
+
+    Args:
+        places: linked addresses of the samples.
+        slide: running address minus linked address.
 
     Returns:
-        How many are equal, and how many differ.  Addresses that cannot be read, or where only zeros
-        or ones are yet, are not counted.
+        The number of samples that are equal and the number that differ. Samples that cannot be
+        read, or whose memory has only 0x00 or only 0xff bytes, count as neither.
     """
     same = other = 0
     for at in places:
@@ -118,16 +126,18 @@ def _locate(
     functions: Sequence[Function],
     bearings: Bearings,
 ) -> tuple[int, bool]:
-    """Find the kernel in memory: where it was linked, or where code at one of the machine's places
-    says that it is.
+    """Find where the kernel's code is in live memory.
+
+    The candidates are the linked address, and the slides that follow from code at the addresses in
+    `bearings`, if the file has the same code. The candidate with the most equal samples wins.
 
     Args:
-        functions: at linked addresses.
+        functions: the file's functions, at linked addresses.
 
     Returns:
-        The distance from where it was linked, and whether it is in memory at all.
+        The slide (running address minus linked address), and whether the code is in memory at all.
 
-    Raises KinstError if another kernel's code is there.
+    Raises KinstError if memory has another kernel's code.
     """
     samples = [f.address for f in functions if f.size >= _SAMPLE]
     samples = samples[:: max(1, len(samples) // _SAMPLES)]
@@ -153,13 +163,15 @@ def _locate(
 
 
 class ElfKernel(BasicSystem):
-    """Implements System (core/system.py) from a file alone.
-
-    A system that knows more derives from this class."""
+    """A running kernel of an unknown system. It implements System (core/system.py) from the
+    kernel's ELF file alone, and is the base class of systems that know more."""
 
     def __init__(self, target: Target, image: DebugInfo, bearings: Bearings) -> None:
-        """Raises KinstError if the machine runs another kernel, or if the file has no code or no
-        symbols."""
+        """Find the kernel in the target's memory and index its functions and variables.
+
+        Raises KinstError if the machine runs another kernel, or if the file has no code or no
+        symbols.
+        """
         elf = image.elf
         self._target = target
         self._image = image
@@ -192,19 +204,22 @@ class ElfKernel(BasicSystem):
         return None if variable is None else (KERNEL, *variable)
 
     def code(self, address: int, size: int) -> bytes:
-        """Read memory; before the kernel is loaded and mapped, read its file."""
+        """Return the code that the kernel has at a running address: from live memory or, before the
+        kernel is loaded, from its file."""
         if self._is_loaded:
             return self._target.read(address, size)
         return self._file.read(address - self._slide & MASK, size)
 
     def frame_address(self, address: int) -> tuple[str, int] | None:
-        """Look up the file's call frame information."""
+        """Return (base register's D name, offset) of the canonical frame address at an instruction,
+        from the file's call frame information; None if it has no rule there."""
         registers = self._target.isa.dwarf_registers
         return self._image.frame_address(address - self._slide & MASK, registers)
 
 
 class PlainFile:
-    """Implements FileRules (kinst/systems/__init__.py) for a file of an unknown system."""
+    """Rules for the code of an unknown system's file. Implements FileRules
+    (kinst/systems/__init__.py)."""
 
     def __init__(self, elf: Elf) -> None:
         self.functions = FunctionTable(elf, 0, "")
@@ -213,7 +228,8 @@ class PlainFile:
         return None
 
     def is_fatal(self, address: int) -> bool:
-        """Return True: control never continues after a trap."""
+        """Return True: of an unknown system, kinst assumes that control never continues after a
+        trap instruction."""
         return True
 
     def dead_ends(self) -> Sequence[str]:
@@ -221,9 +237,8 @@ class PlainFile:
 
 
 class ElfKind:
-    """Implements SystemKind (kinst/systems/__init__.py) for any ELF file.
-
-    A system that knows more derives from this class."""
+    """The system that any ELF file belongs to, and the base class of systems that know more.
+    Implements SystemKind (kinst/systems/__init__.py)."""
 
     name = "elf"
     fallback = True
@@ -235,11 +250,11 @@ class ElfKind:
         return True
 
     def dialect(self) -> Dialect:
-        """Return D without a system's part."""
+        """Return D without a system's own part."""
         return UNKNOWN
 
     def virtual_layout(self, isa: Isa) -> VirtualLayout | None:
-        """Return None: memory is read as the CPUs see it."""
+        """Return None: the virtual layout of an unknown system is not known."""
         return None
 
     def boot(self, isa: Isa) -> Boot | None:
@@ -249,7 +264,12 @@ class ElfKind:
         return None
 
     def lacks(self, name: str, elf: Elf) -> str:
-        """Return the reason for names that need the structures of threads and processes."""
+        """Return why a kernel of this system lacks a built-in variable, a subroutine or an action
+        of D, or "" if it has it.
+
+        All names that need the structures of threads and processes are lacking, except those in
+        `knows_of`.
+        """
         lacking = _LACKING.get(name, "").format(name)
         if not lacking or name in self.knows_of:
             return ""

@@ -1,4 +1,6 @@
-"""Linux.  SYSTEM is found by name; facts about one ISA are in the file with its name.
+"""Linux, as a SystemKind. The loader of kinst.systems finds the value SYSTEM by its name.
+
+Facts about Linux on one ISA are in the file with the name of that ISA.
 
 Tested by tests/test_contracts.py and tests/systems/linux.
 """
@@ -32,19 +34,19 @@ _VMCOREINFO = re.compile(rb"OSRELEASE=([\x21-\x7e]{1,64})\nBUILD-ID=([0-9a-f]{40
 
 
 def _module(name: str) -> Any:
-    """Import a module of this package.  Modules that are needed only for a running kernel are
-    imported when there is one."""
+    """Import and return a module of this package, for modules that are loaded only when a running
+    kernel needs them."""
     return import_module(f"kinst.systems.linux.{name}")
 
 
 def _facts_of(isa: str) -> IsaFacts:
-    """Raises KinstError if kinst does not know Linux on this ISA."""
+    """Return the facts about Linux on an ISA. Raises KinstError if there are none."""
     facts: IsaFacts = _module("isafacts").facts_of(isa)
     return facts
 
 
 class _Linux:
-    """Implements SystemKind (kinst/systems/__init__.py)."""
+    """Linux as an operating system. Implements SystemKind (kinst/systems/__init__.py)."""
 
     name = "linux"
     fallback = False
@@ -52,23 +54,26 @@ class _Linux:
     dialect = staticmethod(dialect)
 
     def knows(self, elf: Elf) -> bool:
-        """Return whether this is the file of a Linux kernel or of a module."""
+        """Return whether an ELF file is that of a Linux kernel or of a Linux module."""
         marked = any(elf.section(name) is not None for name in _SECTIONS)
         return marked or any(elf.address(name) is not None for name in _SYMBOLS)
 
     def virtual_layout(self, isa: Isa) -> VirtualLayout | None:
-        """Raises KinstError if kinst does not know Linux on this ISA."""
+        """Return where Linux is mapped on an ISA. Raises KinstError if kinst does not know Linux on
+        it."""
         return _facts_of(isa.name).virtual_layout
 
     def boot(self, isa: Isa) -> Boot | None:
-        """Raises KinstError if kinst does not know Linux on this ISA."""
+        """Return how QEMU boots Linux on an ISA. Raises KinstError if kinst does not know Linux on
+        it."""
         return _facts_of(isa.name).boot
 
     def running_build(self, memory: Iterable[bytes]) -> KernelBuild | None:
-        """Find the VMCOREINFO note of kernels with CONFIG_CRASH_CORE or CONFIG_VMCORE_INFO, which
-        has a build-id since Linux 5.9.
+        """Return the release and build-id of the Linux kernel that runs on a machine, from the
+        VMCOREINFO note in its memory; None if no piece of memory has the note.
 
-        Source: Documentation/admin-guide/kdump/vmcoreinfo.rst; kernel/crash_core.c.
+        Kernels with CONFIG_CRASH_CORE or CONFIG_VMCORE_INFO have the note, with a build-id since
+        Linux 5.9. Source: Documentation/admin-guide/kdump/vmcoreinfo.rst; kernel/crash_core.c.
         """
         for piece in memory:
             if match := _VMCOREINFO.search(piece):
@@ -76,16 +81,21 @@ class _Linux:
         return None
 
     def lacks(self, name: str, elf: Elf) -> str:
-        """Return "": the facts of a kernel tell what it was built without."""
+        """Return "": no part of D is missing in all Linux kernels. Facts about the running kernel
+        tell what that kernel was built without."""
         return ""
 
     def of_file(self, elf: Elf) -> FileRules:
-        """Return what the tables in the file tell."""
+        """Return the rules for the code in a vmlinux or a module's file, from the tables in that
+        file."""
         rules: FileRules = _module("file_rules").LinuxFile(elf)
         return rules
 
     def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
-        """Raises KinstError if the image is another kernel's, or has no types."""
+        """Examine the Linux kernel that runs on a target, and return a System for that kernel.
+
+        Raises KinstError if the running kernel is not that of `image`, or if `image` has no types.
+        """
         arch, hooks = _facts_of(target.isa.name), target.abilities.writes_code
         notified = target.planter is not None
         system: System = _module("system").attach(

@@ -1,4 +1,4 @@
-"""Linux on amd64 (arch/x86)."""
+"""Facts about Linux on amd64 (arch/x86)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kinst.systems.linux.guest.boot import boot, text_is_protected
 from kinst.systems.linux.isafacts import CallNames, CallSite, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
-# Addresses of its text: from __START_KERNEL_map to the modules
+# Addresses of the kernel's text: from __START_KERNEL_map to the modules
 # (Documentation/arch/x86/x86_64/mm.rst).
 _IMAGE = (0xFFFF_FFFF_8000_0000, 0xFFFF_FFFF_C000_0000)
 
@@ -47,10 +47,10 @@ LINUX = IsaFacts(
     boot=boot(
         image="arch/x86/boot/bzImage", console="ttyS0", ports=("ttyS1", "ttyS2"),
         limit="mem={end}",
-        # All CPUs of a QEMU have one cycle counter.  The kernel cannot know that; with this
-        # parameter it keeps time by the counter.  The kernel checks its timer by counting ticks; on
-        # a busy host they may be late, and it would panic ("IO-APIC + timer doesn't work!", seen
-        # once).
+        # tsc=reliable: all CPUs of a QEMU have one cycle counter.  The kernel cannot know that;
+        # with this parameter it keeps time by the counter.  no_timer_check: the kernel checks its
+        # timer by counting ticks; on a busy host ticks may be late, and the kernel would panic
+        # ("IO-APIC + timer doesn't work!", seen once).
         parameters="tsc=reliable no_timer_check",
         text_is_final=text_is_protected,
     ),

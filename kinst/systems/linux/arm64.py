@@ -1,4 +1,4 @@
-"""Linux on arm64 (arch/arm64)."""
+"""Facts about Linux on arm64 (arch/arm64)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LINUX = IsaFacts(
         "R_PC", "R_SP", "R_FP", "R_LR", 0, 8, user_bits=48,
     ),
     unwound=("R_FP", "R_SP", "R_LR"),
-    # All synchronous exceptions of EL1 enter here; the table of planted addresses tells which of
-    # them are breakpoints of kinst.
+    # All synchronous exceptions of EL1 enter these functions; the table of planted addresses tells
+    # which exceptions are breakpoints of kinst.
     trap_hooks=("el1h_64_sync_handler", "el1_sync_handler"),
     pc="pc",
     pc_delta=0,

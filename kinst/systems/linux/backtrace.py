@@ -1,5 +1,7 @@
-"""stack() of stop-planted probes, unwound on the host as the kernel's own unwinder does it: by
-tables, or by frame pointers.
+"""Backtraces of stopped CPUs and waiting threads, unwound on the host.
+
+They are the values of stack() in stop-planted probes. The host unwinds as the kernel's own unwinder
+does: by ORC tables (x86) or by frame pointers (arm64, riscv64).
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -15,13 +17,14 @@ from kinst.core.probe import Function
 from kinst.core.words import MASK
 from kinst.systems.linux.isafacts import FrameChain
 
-MOST = 512  # frames
+MOST = 512  # frames of a backtrace
 THREAD_STACK = 16 << 10  # bytes, THREAD_SIZE of the kernels that are unwound by frame pointers
-STACK_POINTER, FRAME_POINTER = "R_RSP", "R_RBP"  # of the one ISA with tables
+STACK_POINTER, FRAME_POINTER = "R_RSP", "R_RBP"  # D names on x86, the only ISA with ORC tables
 
 
 class Rules(Protocol):
-    """The part of Linux that unwinding needs."""
+    """What the host needs to know of a Linux kernel to unwind it: frame rules and functions, by
+    address."""
 
     def frame_rule(self, address: int) -> tuple[str, int, int] | None: ...
     def saved_frame_pointer(self, address: int) -> int | None: ...
@@ -31,9 +34,11 @@ class Rules(Protocol):
 def by_rules(
     rules: Rules, memory: KernelMemory, pc: int, registers: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """Return the program counter and the return addresses of a stopped CPU, innermost first.
+    """Return the program counter and the return addresses of a stopped CPU, innermost first,
+    unwound by tables.
 
-    The backtrace ends where the tables have no rule: at frames of interrupts and system calls.
+    The backtrace ends at an address without a rule, such as the entry of an interrupt or a system
+    call.
 
     Args:
         registers: the CPU's registers by D name.
@@ -56,23 +61,32 @@ def by_rules(
             break
         if rules.function_at(pc - 1 & MASK) is None:
             break
-        # The caller's registers; the others are not known.
+        # Of the caller's registers, only these are known.
         names = {STACK_POINTER: cfa, FRAME_POINTER: names.get(FRAME_POINTER, 0)}
         frames.append(pc)
-        look = pc - 1  # in the call: the instruction after it may belong to another function
+        look = pc - 1  # in the call: the instruction after a call may be another function's
     return tuple(frames)
 
 
 def by_frames(
     chain: FrameChain, rules: Rules, memory: KernelMemory, pc: int, registers: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """Unwind as by_rules() does, but by frame records, like walk_stackframe() of riscv and
-    unwind_next() of arm64."""
+    """Return the program counter and the return addresses of a stopped CPU, innermost first,
+    unwound by frame pointers.
+
+    Source: walk_stackframe() of arch/riscv/kernel/stacktrace.c and unwind_next() of arch/arm64.
+
+    Args:
+        chain: layout of a frame record.
+        registers: the CPU's registers by D name.
+    """
     frames = [pc]
     stack, frame = registers[chain.stack], registers[chain.frame]
 
     def valid(address: int) -> bool:
-        """Return whether a frame that begins at `stack` may end at this address."""
+        """Return whether `address` can be the frame pointer of a frame whose lowest address is
+        `stack`: it is aligned and, if frame records lie below the frame pointer, within the
+        thread's stack."""
         size = -chain.next_at if chain.next_at < 0 else 0
         top = stack + THREAD_STACK - 1 & -THREAD_STACK if size else MASK
         return not address & 7 and stack + size <= address <= top

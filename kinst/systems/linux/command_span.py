@@ -1,4 +1,5 @@
-"""Where a process of Linux becomes a command, and how memory shows that it has ended.
+"""How a process of Linux becomes the command of a trace, and how memory shows that the command has
+ended.
 
 Source: fs/exec.c (execve); kernel/exit.c: exit_notify() leaves a process a zombie until its parent
 asks for its status, and __exit_signal() counts its other threads down.
@@ -20,10 +21,11 @@ _TASK = "task_struct"
 
 
 def command_span(kernel: LinuxMemory, btf: Btf, layouts: Sequence[CallNames]) -> CommandSpan | None:
-    """Return the span of commands; None if this kernel lacks a symbol or a member for it.
+    """Return how kinst can see a command start and end: the address of execve's function and
+    offsets of structure members. Return None if this kernel lacks a symbol or a member for that.
 
     Args:
-        layouts: how its system calls may be named.
+        layouts: possible names of the functions of system calls.
     """
     entries = [f"{layout.prefix}execve" for layout in layouts]
     entry = next((kernel.symbol(name) for name in entries if kernel.has(name)), 0)

@@ -1,8 +1,8 @@
-"""Linux's part of D: constants, structures, libraries and encodings.
+"""Linux's own part of D: constants, structures, libraries and encodings.
 
-The values are those of errno(3), signal(7), open(2) and socket(2), the same on amd64, arm64 and
-riscv64.  dtrace(1) defines these constants in its libraries errno.d, signal.d, unistd.d, io.d,
-procfs.d and socket.d.  Translators are in the folder d.
+The values are those of errno(3), signal(7), open(2) and socket(2), which are equal on amd64, arm64
+and riscv64. dtrace(1) defines these constants in its libraries errno.d, signal.d, unistd.d, io.d,
+procfs.d and socket.d. The libraries with translators are in the folder d.
 
 Tested by tests/dlang/check/test_library.py.
 """
@@ -102,8 +102,8 @@ def _constants() -> dict[str, int]:
 
 
 class _Members:
-    """Implements core.dtypes.MemberSource for struct in6_addr and its union
-    (include/uapi/linux/in6.h)."""
+    """Members of struct in6_addr and of the union in it (include/uapi/linux/in6.h). Implements
+    core.dtypes.MemberSource."""
 
     def members(self, struct: StructType) -> tuple[Member, ...]:
         if struct.kind == "struct":
@@ -118,7 +118,7 @@ def _bytes(name: str, count: int) -> Member:
 
 @cache
 def dialect() -> Dialect:
-    """Return Linux's part of D."""
+    """Return Linux's own part of D, with its library files."""
     files = sorted(_LIBRARIES.glob("*.d"))
     return Dialect(
         system="Linux",

@@ -1,7 +1,8 @@
-"""Facts about a running Linux kernel: built-in variables, CPUs, the clock.
+"""Facts that kinst reads from a running Linux kernel: how to find D's built-in variables, its CPUs,
+its clock.
 
 Source: the kernel's include/linux/sched.h, include/linux/timekeeper_internal.h and
-arch/x86/kernel/tsc.c.  The offsets of members come from the kernel's own BTF.
+arch/x86/kernel/tsc.c. The offsets of members come from the kernel's own BTF.
 
 Tested by tests/systems/linux/test_clock.py.
 """
@@ -24,11 +25,12 @@ from kinst.systems.linux.unwind import unwinder
 from kinst.systems.linux.user_state import user_state
 
 NANOSECONDS = 1_000_000_000
-_READINGS = 20  # of the clock, at most, until two are equal
+_READINGS = 20  # most readings of the clock until two are equal
 
 
 def _current(kernel: LinuxMemory, btf: Btf) -> tuple[Access, Access]:
-    """Return how the current thread's address and the CPU's number are found."""
+    """Return how in-target code finds the current thread's address, and how it finds the CPU's
+    number."""
     if kernel.has("pcpu_hot"):  # Linux 6.2 to 6.14
         hot = kernel.per_cpu("pcpu_hot")
         task = hot + btf.offset("pcpu_hot", "current_task")
@@ -47,7 +49,7 @@ def _current(kernel: LinuxMemory, btf: Btf) -> tuple[Access, Access]:
 
 
 def builtins(kernel: LinuxMemory, btf: Btf) -> dict[str, Access]:
-    """Return how in-target code finds D's built-in variables.
+    """Return how in-target code finds each of D's built-in variables, by the variable's name.
 
     Raises KinstError, which names a structure member or symbol that this kernel lacks.
     """
@@ -73,17 +75,17 @@ def builtins(kernel: LinuxMemory, btf: Btf) -> dict[str, Access]:
     }
 
 
-# Masks of the preemption count (include/linux/preempt.h): set while the handler of a soft interrupt
-# runs, and while that of a hard interrupt or an NMI runs.
+# Masks of bits of the preemption count (include/linux/preempt.h) that are set while a CPU runs the
+# handler of a soft interrupt, and while it runs the handler of a hard interrupt or an NMI.
 _SOFT_INTERRUPT = 1 << 8
 _HARD_INTERRUPT = 0xFF0000
 
 
 def preemption_count(kernel: LinuxMemory, btf: Btf, thread: Access) -> Access | None:
-    """Return how the preemption count is found; None if it is not.
+    """Return how in-target code finds the preemption count; None if it cannot find it.
 
-    It tells whether a CPU handles an interrupt, which thread-local variables need; a thread that
-    increments it stays on its CPU.
+    The count tells whether a CPU handles an interrupt, which thread-local variables of D need to
+    know. A thread that increments the count stays on its CPU.
 
     Args:
         thread: how the current thread's address is found.
@@ -103,10 +105,12 @@ _FULL = 2  # preempt_dynamic_full (kernel/sched/core.c); none and voluntary are 
 
 
 def preemption(kernel: LinuxMemory) -> int | None:
-    """Return Facts.preemption.
+    """Return whether threads can lose their CPU in the kernel (Facts.preemption): 0 if they never
+    do, the address of a word that is 0 or 1 while they do not, or None if they may at any time.
 
-    Kernels with PREEMPT_DYNAMIC have preempt_dynamic_mode.  Of the others, only those that preempt
-    have preempt_schedule_irq, which the end of an interrupt calls."""
+    Kernels with PREEMPT_DYNAMIC have that word, preempt_dynamic_mode. Among other kernels, only
+    those that preempt have preempt_schedule_irq, which the end of an interrupt calls.
+    """
     if kernel.has("preempt_dynamic_mode"):
         mode = kernel.symbol("preempt_dynamic_mode")
         return mode if kernel.number(mode, 4) < _FULL else None
@@ -114,13 +118,13 @@ def preemption(kernel: LinuxMemory) -> int | None:
 
 
 def possible_cpus(kernel: LinuxMemory) -> int:
-    """Return one more than the highest CPU number that is possible: a CPU that is offline may come
-    online during a trace."""
+    """Return the highest possible CPU number plus one. CPUs that are offline count, since they may
+    come online during a trace."""
     return max(1, _cpu_mask(kernel, "__cpu_possible_mask").bit_length())
 
 
 def online_cpus(kernel: LinuxMemory) -> tuple[int, ...]:
-    """Return the CPUs that are online now."""
+    """Return the numbers of the CPUs that are online now, ascending."""
     mask = _cpu_mask(kernel, "__cpu_online_mask")
     return tuple(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
@@ -134,17 +138,18 @@ def _cpu_mask(kernel: LinuxMemory, name: str) -> int:
 
 
 def per_cpu_bases(kernel: LinuxMemory, cpus: int) -> tuple[int, ...]:
-    """Return the value of the per-CPU base register on each CPU."""
+    """Return the value of the per-CPU base register on each of the first `cpus` CPUs, in CPU
+    order."""
     table = kernel.symbol("__per_cpu_offset")
     raw = kernel.read(table, 8 * cpus)
     return tuple(int.from_bytes(raw[i : i + 8], "little") for i in range(0, 8 * cpus, 8))
 
 
 def _steady_timekeeper(kernel: LinuxMemory, btf: Btf) -> int:
-    """Return the address of a timekeeper that is not being written.
+    """Return the address of a copy of the kernel's timekeeper that is not being written now.
 
     The kernel computes a new state in shadow_timekeeper (since Linux 6.13 a member of struct
-    tk_data), and copies it while the sequence count is odd.  If the machine was stopped during that
+    tk_data), and copies it while the sequence count is odd. If the machine was stopped during the
     copy, the shadow is complete.
     """
     # Since Linux 6.17 the core timekeeper is the first of several (kernel/time/timekeeping.c).
@@ -162,10 +167,15 @@ def _steady_timekeeper(kernel: LinuxMemory, btf: Btf) -> int:
 
 
 def clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) -> Clock | None:
-    """Read the kernel's clock.
+    """Return the conversion of cycles to nanoseconds that the kernel itself uses now. Return None
+    if the kernel has calibrated no clock that counts cycles.
 
-    A kernel that runs may change it meanwhile, so it is read until two readings are equal: ticks
-    are some milliseconds apart."""
+    A running kernel may change its clock during a reading. So clock() reads until two readings are
+    equal; the kernel's ticks are some milliseconds apart.
+
+    Args:
+        per_cpu_base: the per-CPU base of any CPU.
+    """
     before = _clock(kernel, btf, names, per_cpu_base)
     for _ in range(_READINGS):
         now = _clock(kernel, btf, names, per_cpu_base)
@@ -176,14 +186,18 @@ def clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) -> 
 
 
 def _clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) -> Clock | None:
-    """Return the conversion of cycles to CLOCK_MONOTONIC nanoseconds that the kernel itself uses;
-    None if the kernel has calibrated neither clock.
+    """Return the conversion of cycles to CLOCK_MONOTONIC nanoseconds that the kernel itself uses,
+    from one reading of its structures. Return None if the kernel has calibrated no clock that
+    counts cycles.
 
-    codegen must multiply to 128 bits before the shift.  If the kernel keeps time by another clock
-    (hpet, kvm-clock), the scheduler's conversion of the TSC is used, moved by the difference
-    between CLOCK_MONOTONIC and that clock at the scheduler's last tick (struct sched_clock_data has
-    both). It is exact to a tick if the scheduler does not trust the TSC; otherwise it is off by the
-    drift between the two clocks since boot.  NTP's corrections are not in it.
+    If the kernel keeps time by the cycle counter, the conversion is the timekeeper's. If it keeps
+    time by another clock (hpet, kvm-clock), the conversion is the scheduler's for the TSC, moved by
+    the difference between CLOCK_MONOTONIC and the scheduler's clock at the last tick (both are in
+    struct sched_clock_data). The moved conversion is exact to a tick if the scheduler does not
+    trust the TSC; otherwise it is off by the drift between the two clocks since boot. NTP's
+    corrections are not in it.
+
+    Code that applies the conversion must multiply to 128 bits before the shift.
     """
     keeper = _steady_timekeeper(kernel, btf)
 
@@ -223,14 +237,19 @@ def _clock(kernel: LinuxMemory, btf: Btf, names: IsaFacts, per_cpu_base: int) ->
 
 
 def release(kernel: LinuxMemory) -> str:
-    """Return the kernel's release (uname -r) from its banner; "" if the banner has none."""
+    """Return the kernel's release (uname -r), from its version line in memory; "" if that has
+    none."""
     banner = re.match(r"Linux version (\S+)", kernel.text(kernel.symbol("linux_banner"), 128))
     return banner[1] if banner else ""
 
 
 def user_memory(kernel: LinuxMemory, btf: Btf, thread: Access) -> UserMemory | None:
-    """Return how a clause reads the memory of the current process: with the kernel's own functions
-    that never fault or sleep (mm/maccess.c).  None if this kernel has none."""
+    """Return how clauses read and write the memory of the current process: by kernel functions that
+    neither fault nor sleep (mm/maccess.c). Return None if this kernel lacks those functions.
+
+    Args:
+        thread: how the current thread's address is found.
+    """
     read = "copy_from_user_nofault"
     if not kernel.has(read) or not btf.has("task_struct", "mm"):
         return None
@@ -246,7 +265,7 @@ def user_memory(kernel: LinuxMemory, btf: Btf, thread: Access) -> UserMemory | N
 
 
 def gather(kernel: LinuxMemory, btf: Btf, names: IsaFacts) -> Facts:
-    """Return all facts of a kernel whose slide was verified.
+    """Return all facts about a running kernel whose slide has been verified.
 
     Raises KinstError, which names the type or symbol that is missing.
     """

@@ -1,4 +1,4 @@
-"""Facts about the code in a vmlinux or a module's file, from Linux's own tables.
+"""Rules for the code in a vmlinux or a module's file, from Linux's own tables in that file.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -16,7 +16,7 @@ from kinst.systems.linux.tables import KernelTables
 
 
 class LinuxFile:
-    """Implements FileRules (kinst/systems/__init__.py)."""
+    """Rules for the code in one Linux file. Implements FileRules (kinst/systems/__init__.py)."""
 
     def __init__(self, elf: Elf) -> None:
         self.functions = FunctionTable(elf, 0, "", PADDING)
@@ -24,11 +24,13 @@ class LinuxFile:
         self._tables = KernelTables(elf)
 
     def fixup(self, address: int) -> int | None:
-        """Look up the exception table."""
+        """Return the linked address at which control continues if the instruction at a linked
+        address faults, from the exception table; None if it has no entry."""
         return self._fixups.get(address)
 
     def is_fatal(self, address: int) -> bool:
-        """Return whether control never continues after a trap: only after a WARN it does."""
+        """Return whether control never continues after the trap instruction at a linked address.
+        After a WARN it continues; after any other trap it does not."""
         return address not in self._warnings
 
     def dead_ends(self) -> Sequence[str]:

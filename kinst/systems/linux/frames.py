@@ -1,9 +1,8 @@
-"""Where the caller's frame is at each instruction of the kernel and of its modules.
+"""Rules for finding the caller's frame at each instruction of the kernel and of its modules.
 
-The rules come from ORC, if the kernel has it; otherwise from call frame information, in the
-kernel's file or in a module's debug file, which the function given to find_with() looks for.  By
-call frame information, the return address may still be in its register: then its offset is
-RA_IN_SLOT.
+The rules come from ORC tables, if the kernel has them; otherwise from call frame information, in
+the kernel's file or in a module's debug file. By call frame information, the return address may
+still be in its register: then RA_IN_SLOT stands in place of its offset.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -25,14 +24,14 @@ FindFrames = Callable[[LoadedModule], ModuleFrames | None]
 
 
 class Frames:
-    """The rules of one running kernel."""
+    """Rules for finding the caller's frame, for one running kernel and its modules."""
 
     def __init__(
         self, kernel: LinuxMemory, image: DebugInfo, modules: LinuxModules, names: IsaFacts
     ) -> None:
         """
         Args:
-            image: the kernel's file.
+            image: the kernel's files.
         """
         self._kernel = kernel
         self._image = image
@@ -42,12 +41,14 @@ class Frames:
         self._of_modules: dict[str, ModuleFrames | None] = {}
 
     def find_with(self, find: FindFrames) -> None:
-        """Call `find`, once for each module, for modules without tables in memory."""
+        """Use `find` from now on to get the call frame information of modules that have no ORC
+        table in memory. It is called once for each such module."""
         self._find = find
         self._of_modules.clear()
 
     def _orc(self, address: int) -> tuple[Orc | None, int]:
-        """Return the table for an address, and the address as the table has it."""
+        """Return the ORC table that covers a running address (None if there is none), and the
+        address by which the table is to be searched: linked in the kernel, running in a module."""
         module = self._modules.at(address)
         if module is not None:
             return module.orc, address
@@ -65,8 +66,13 @@ class Frames:
         return frames.rule(linked) if frames is not None and linked is not None else None
 
     def rule(self, address: int) -> tuple[str, int, int] | None:
-        """Return (base register's D name, offset of the CFA, offset of the return address from the
-        CFA), or (the return address's register, 0, RA_IN_SLOT), or None."""
+        """Return the rule that finds the caller at an instruction; None if there is no rule.
+
+        Returns:
+            (D name of the base register, offset of the CFA from it, offset of the return address
+            from the CFA) or, if the return address is still in a register, (D name of that
+            register, 0, RA_IN_SLOT).
+        """
         orc, place = self._orc(address)
         if orc is not None:
             rule = orc.rule(place)
@@ -82,7 +88,8 @@ class Frames:
         return names[register], cfi.offset, cfi.return_at
 
     def cfa(self, address: int) -> tuple[str, int] | None:
-        """Return (base register's D name, offset) of the canonical frame address, or None."""
+        """Return (D name of the base register, offset) of the canonical frame address at an
+        instruction; None if there is no rule."""
         orc, place = self._orc(address)
         if orc is not None:
             rule = orc.rule(place)
@@ -93,8 +100,8 @@ class Frames:
         return names[cfi.register], cfi.offset
 
     def _at_entry(self, address: int) -> tuple[str, int, int] | None:
-        """Return the rule for the first instruction of a module's function, without tables: the
-        return address is where the ABI puts it."""
+        """Return the rule for the first instruction of a function of a module without tables: the
+        return address is in the ABI's link register. Return None at any other address."""
         module, link = self._modules.at(address), self._names.link
         if module is None or not link:
             return None
@@ -102,6 +109,7 @@ class Frames:
         return (link, 0, RA_IN_SLOT) if entered else None
 
     def saved_frame_pointer(self, address: int) -> int | None:
-        """Return where the caller's frame pointer is saved, as an offset from the CFA, or None."""
+        """Return where the caller's frame pointer is saved at an instruction, as an offset from the
+        CFA. Return None if it is not saved or if there is no ORC table."""
         orc, place = self._orc(address)
         return None if orc is None else orc.saved_frame_pointer(place)

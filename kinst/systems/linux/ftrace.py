@@ -1,18 +1,20 @@
-"""ftrace's call sites (a nop, two nops, or an auipc and a nop at the start of nearly every
-function) and the records that tell which are in use.
+"""ftrace's call sites, and the records that tell whether ftrace uses them.
 
-ftrace has one struct dyn_ftrace (ip, flags) for each call site, in pages of records sorted by ip,
-linked from ftrace_pages_start.  The low bits of flags count the users; bit 31 is set while the nop
-is a call; bit 25 (FTRACE_FL_DISABLED) means that ftrace must not touch the code.  Linux 6.1 ignores
-a record that is DISABLED and not ENABLED wherever it would change it: it counts no user, compares
-and writes no byte, prints no warning, and filters do not match the function.  (Checked in the
-running kernel's disassembly: the test is flags & 0x82000000 == 0x2000000, in
-__ftrace_hash_rec_update before it counts a user, and in ftrace_check_record before it decides on a
-change, where it returns "ignore".)
+A call site is a nop, two nops, or an auipc and a nop, at the start of nearly every function. ftrace
+has one struct dyn_ftrace (ip, flags) for each call site, in pages of records sorted by ip, linked
+from ftrace_pages_start. The low bits of flags count the users; bit 31 is set while the nop is a
+call; bit 25 (FTRACE_FL_DISABLED) means that ftrace must not touch the code.
 
-kinst may clear the flag only while ftrace has no user at all.  A user that came while the record
-was disabled is not counted in it, and ftrace would disable itself with a warning when it decrements
-the count.  Otherwise the flag stays, and ftrace ignores that function until the kernel boots again.
+If a record is DISABLED and not ENABLED, Linux 6.1 ignores it at each step of a change: ftrace
+counts no user, compares and writes no byte, prints no warning, and filters do not match the
+function. (Checked in the running kernel's disassembly: the test is flags & 0x82000000 == 0x2000000,
+in __ftrace_hash_rec_update before it counts a user, and in ftrace_check_record before it decides on
+a change, where it returns "ignore".)
+
+kinst may clear the flag only while ftrace has no user at all. ftrace does not count a user that
+came while the record was disabled, and would disable itself with a warning when it decrements the
+count for that user. If ftrace has users, kinst leaves the flag set, and ftrace ignores the function
+until the kernel boots again.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -43,8 +45,8 @@ _NEAR = 4096  # records that are no further apart are read at once
 
 
 def no_users(kernel: LinuxMemory) -> tuple[int, int] | None:
-    """Return the address of a word and its value while no ftrace_ops is registered; None if that is
-    not known."""
+    """Return (address, value) of a word of the kernel that has this value while no ftrace_ops is
+    registered, that is, while ftrace has no user. Return None if the kernel lacks the symbols."""
     if not (kernel.has("ftrace_ops_list") and kernel.has("ftrace_list_end")):
         return None
     return kernel.symbol("ftrace_ops_list"), kernel.symbol("ftrace_list_end")
@@ -52,13 +54,13 @@ def no_users(kernel: LinuxMemory) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class FtraceRecord:
-    """The record of one call site.
+    """ftrace's record of one call site, as it was when kinst read it.
 
     Attributes:
-        flags_address: address of the 8-byte flags word.
-        flags: its value when it was read.
-        in_use: a tracer, kprobe, bpf program or livepatch uses this call site now.
-        disabled: ftrace must not touch it.
+        flags_address: address of the record's 8-byte flags word.
+        flags: value of that word.
+        in_use: whether a tracer, kprobe, bpf program or livepatch uses the call site.
+        disabled: whether ftrace must not touch the call site.
     """
 
     flags_address: int
@@ -68,12 +70,12 @@ class FtraceRecord:
 
 
 class Ftrace:
-    """The ftrace records of a running kernel, read when they are first used."""
+    """All ftrace records of a running kernel, read when they are first used."""
 
     def __init__(self, kernel: LinuxMemory, btf: Btf, call_sites: tuple[CallSite, ...]) -> None:
         """
         Args:
-            call_sites: possible layouts of call sites (IsaFacts).
+            call_sites: layouts that a call site may have on this ISA (IsaFacts.call_sites).
         """
         self._kernel = kernel
         self._btf = btf
@@ -81,8 +83,8 @@ class Ftrace:
 
     @cached_property
     def layout(self) -> CallSite:
-        """The layout of this kernel's call sites: the one that fits most of a sample.  Each call
-        site is compared with it before it is planted."""
+        """The layout of this kernel's call sites: the one that fits the most call sites of a
+        sample. refusal() compares each call site with it before it may be planted."""
         first, *others = self._call_sites
         if not others:
             return first
@@ -96,15 +98,20 @@ class Ftrace:
         return max(self._call_sites, key=fitting)
 
     def _at(self, site: int, size: int) -> bytes:
-        """Read code, or return b"": before a module's first record there may be nothing, if the
-        layout is another one."""
+        """Return live code; b"" if nothing is mapped there, which happens before a module's first
+        record if a wrong layout is tried."""
         try:
             return self._kernel.read(site, size)
         except UnmappedError:
             return b""
 
     def _unused(self, layout: CallSite, site: int) -> tuple[bytes, ...]:
-        """Return the bytes that an unused call site of this layout may have."""
+        """Return each byte string that a call site of a layout may hold while ftrace does not use
+        it.
+
+        Args:
+            site: running address of the call site.
+        """
         if layout.head is None:
             return layout.nops
         if not self._kernel.has(layout.caller):
@@ -113,17 +120,18 @@ class Ftrace:
 
     @cached_property
     def size(self) -> int:
-        """Bytes of a call site."""
+        """Size of a call site in bytes."""
         return self.layout.size
 
     @cached_property
     def sites(self) -> U64:
-        """Running addresses of all call sites, sorted."""
+        """Running addresses of all call sites, ascending."""
         return self._index[0] - np.uint64(self.layout.head_size)
 
     @cached_property
     def _index(self) -> tuple[U64, U64]:
-        """The addresses in all records, ascending, and the addresses of their flags words."""
+        """The addresses that all records hold (dyn_ftrace.ip), ascending, and the address of each
+        record's flags word, in the same order."""
         kernel, btf = self._kernel, self._btf
         empty = np.zeros(0, dtype=np.uint64)
         if not kernel.has("ftrace_pages_start"):
@@ -158,7 +166,8 @@ class Ftrace:
 
     @cached_property
     def _bits(self) -> tuple[int, int, int]:
-        """FTRACE_FL_DISABLED, FTRACE_FL_ENABLED, and the mask of the count of users."""
+        """The masks FTRACE_FL_DISABLED and FTRACE_FL_ENABLED, and the mask of the count of users,
+        in a flags word."""
         disabled = self._btf.enumerator("FTRACE_FL_DISABLED")
         enabled = self._btf.enumerator("FTRACE_FL_ENABLED")
         if disabled is None or enabled is None:
@@ -170,7 +179,7 @@ class Ftrace:
         return disabled, enabled, min(bit for bit in low if bit) - 1
 
     def flags_now(self) -> U64:
-        """Read the flags of all records, in the order of their sites."""
+        """Read the flags words of all records now, and return them in the order of `sites`."""
         where = self._index[1]
         order = np.argsort(where)
         there = where[order]
@@ -187,10 +196,12 @@ class Ftrace:
         return flags
 
     def record(self, address: int, flags_now: U64 | None = None) -> FtraceRecord | None:
-        """Return the record of the call site around this running address, or None.
+        """Return the record of the call site that contains a running address; None if no call site
+        does.
 
         Args:
-            flags_now: the result of flags_now(); without it, only this record's flags are read.
+            flags_now: the result of flags_now(). If it is None, only this record's flags word is
+                read.
         """
         sites, where = self.sites, self._index[1]
         at = int(np.searchsorted(sites, np.uint64(address), side="right")) - 1
@@ -205,12 +216,17 @@ class Ftrace:
     def refusal(
         self, address: int, size: int, live: bytes, flags_now: U64 | None = None
     ) -> str | None:
-        """Return None for an instruction outside of call sites, "" if it may be planted because
-        ftrace does not use its call site, otherwise why it may not.
+        """Return why an instruction at ftrace's call sites may not be planted.
+
+        Returns:
+            None if the instruction is outside of all call sites. "" if it is in a call site that
+            ftrace does not use, so that it may be planted. Otherwise the reason.
 
         Args:
-            live: the instruction's live bytes.
-            flags_now: as in record().
+            address: running address of the instruction.
+            size: its size in bytes.
+            live: its live bytes.
+            flags_now: the result of flags_now(). If it is None, one flags word is read.
         """
         sites = self.sites
         last = int(np.searchsorted(sites, np.uint64(address + size), side="left")) - 1
@@ -226,16 +242,18 @@ class Ftrace:
         return USED if record is not None and record.in_use else ""
 
     def idle(self) -> bool:
-        """Return whether ftrace has no user at all (no ftrace_ops is registered)."""
+        """Return whether ftrace has no user at all now: no ftrace_ops is registered."""
         word = no_users(self._kernel)
         return word is not None and self._kernel.number(word[0]) == word[1]
 
     def claims(self, addresses: Iterable[int]) -> list[tuple[int, bytes]]:
-        """Return the writes that keep ftrace away from these nops, to be made before the nops are
-        overwritten, while the machine is stopped.
+        """Return the memory writes that make ftrace ignore the call sites at these addresses: each
+        sets FTRACE_FL_DISABLED in a record.
 
-        Each write is the byte of a flags word that contains the flag.  Records that are disabled
-        already are left as they are.  Raises KinstError if ftrace uses one of the call sites.
+        The caller must make the writes while the machine is stopped, before it overwrites the call
+        sites. Each write is (address, one byte): the byte of the flags word that contains the flag.
+        Records that are disabled already get no write. Raises KinstError if ftrace uses one of the
+        call sites now.
         """
         if not len(self):  # a kernel without dynamic ftrace, which has no such flags
             return []
@@ -262,7 +280,8 @@ class Ftrace:
     def _inside(
         self, addresses: Iterable[int]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-        """Return the index of the call site of each address that is in one, and these addresses."""
+        """Find the addresses that lie in call sites. Return the index in `sites` of each one's call
+        site, and these addresses in the same order."""
         wanted = np.fromiter(addresses, np.uint64)
         if not len(self.sites):
             return np.zeros(0, np.int64), wanted[:0]
@@ -272,8 +291,15 @@ class Ftrace:
         return at[inside], wanted[inside]
 
     def releases(self, claimed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Return the writes that undo those of claims(), to be made after the nops were restored,
-        while the machine is stopped; none if ftrace has users (see above)."""
+        """Return the memory writes that undo those of claims(): each clears FTRACE_FL_DISABLED in a
+        record. Return no writes if ftrace has users (see the module's text).
+
+        The caller must make the writes while the machine is stopped, after it has restored the call
+        sites.
+
+        Args:
+            claimed: what claims() returned.
+        """
         if not len(self) or not self.idle():
             return []
         shift = self._bits[0].bit_length() - 1

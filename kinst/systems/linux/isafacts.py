@@ -1,4 +1,4 @@
-"""Facts about Linux on one ISA.  The file with the ISA's name has the value.
+"""Types for facts about Linux on one ISA. The module with an ISA's name has the facts.
 
 Source: the kernel's arch/*/kernel/traps.c, entry*.S, ftrace.c, jump_label.c and
 include/asm/ftrace.h; checked on the running kernels of Debian 12 (6.1) and 13 (6.12).
@@ -21,15 +21,15 @@ from kinst.systems.linux.ptregs import SavedRegisters
 
 @dataclass(frozen=True, slots=True)
 class FrameChain:
-    """Frame records of a kernel that unwinds by frame pointers.
+    """Layout of frame records, for a kernel that is unwound by frame pointers.
 
     Attributes:
         stack: D name of the stack pointer.
         frame: D name of the frame pointer.
         next_at: offset of the caller's frame pointer from the frame pointer.
         return_at: offset of the return address from the frame pointer.
-        lone_link: D name of the register with the return address, if a function without calls
-            saves only the frame pointer, directly below the caller's frame; otherwise "".
+        lone_link: D name of the register with the return address, if a function without calls saves
+            only the frame pointer, directly below the caller's frame; otherwise "".
         high: bits that are set in each kernel address (a return address may be signed).
     """
 
@@ -43,16 +43,17 @@ class FrameChain:
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """A layout of ftrace's call sites.
+    """A layout that ftrace's call sites may have.
 
     Attributes:
-        nops: the bytes that may be at a record's address while ftrace does not use it, all of one
-            length.
-        before: bytes before that address that boot writes for ftrace and that are final (arm64:
-            mov x9, x30).
-        head: if a call takes two instructions: returns the bytes of the first one, which boot
-            writes and ftrace compares, for a distance to `caller`.
-        caller: the function that call sites call first.
+        nops: the byte strings that may be at the record's address while ftrace does not use the
+            call site, all of one length.
+        before: number of bytes before the record's address that boot writes for ftrace and that are
+            final (arm64: mov x9, x30).
+        head: None if a call is one instruction. Otherwise a function that returns the bytes of the
+            first of two instructions, which boot writes and ftrace compares, for a distance in
+            bytes to `caller`.
+        caller: name of the function that call sites call first.
     """
 
     nops: tuple[bytes, ...]
@@ -62,28 +63,33 @@ class CallSite:
 
     @property
     def head_size(self) -> int:
-        """Bytes of a call site before its record's address."""
+        """Number of bytes of a call site that lie before the address in its record."""
         return len(self.head(0)) if self.head else 0
 
     @property
     def size(self) -> int:
-        """Bytes of a call site."""
+        """Size of a call site in bytes."""
         return self.head_size + len(self.nops[0])
 
     def unused(self, distance: int) -> tuple[bytes, ...]:
-        """Return the bytes that an unused call site may have, at this distance before `caller`."""
+        """Return each byte string that a call site may hold while ftrace does not use it.
+
+        Args:
+            distance: bytes from the call site to the function `caller`.
+        """
         head = self.head(distance) if self.head else b""
         return tuple(head + nop for nop in self.nops)
 
 
 @dataclass(frozen=True, slots=True)
 class CallNames:
-    """Names and arguments of the functions of system calls (arch/*/include/asm/syscall_wrapper.h).
+    """How a kernel names the functions of its system calls, and where these functions find their
+    arguments (arch/*/include/asm/syscall_wrapper.h).
 
     Attributes:
         prefix: the name of a function is this prefix and the name of the system call.
-        members: (member, bytes after its start) of the pt_regs that the function gets, for each of
-            the program's arguments; () if the function gets the arguments themselves.
+        members: where each of the program's arguments is in the pt_regs that the function gets, as
+            (member, bytes after its start); () if the function gets the arguments themselves.
     """
 
     prefix: str
@@ -92,29 +98,33 @@ class CallNames:
 
 @dataclass(frozen=True, slots=True)
 class IsaFacts:
-    """Linux on one ISA.
+    """Facts about Linux on one ISA.
 
     Attributes:
-        virtual_layout: where its image and kinst's scratch may be.
-        saved: struct pt_regs.
+        virtual_layout: where the kernel's image and kinst's scratch may be mapped.
+        saved: the layout of struct pt_regs.
         unwound: D names of the registers that the kernel's unwinder needs.
         trap_hooks: names of the first C function that a breakpoint reaches, with pt_regs as its
-            first argument, newest first.
+            first argument; names of newer kernels first.
         pc: the member of pt_regs with the program counter.
         pc_delta: saved program counter minus the address of the breakpoint instruction.
         clocksources: clock sources that count the cycles of the ISA's timestamp instruction.
         page_tables: symbol of the top level of the page tables that map the kernel in every
             context.
-        call_sites: layouts of ftrace's call sites; a running kernel's code shows which one it has.
+        call_sites: layouts of ftrace's call sites; a running kernel's code shows which layout it
+            has.
         per_cpu: how code reaches the data of its CPU, and the current thread.
-        label_size: bytes of a jump label; 0 if it is 2 or 5, as its first byte tells.
-        thread_registers: as in Facts.
-        chain: how a stopped CPU is unwound by frame pointers; None if there are tables for that.
-        link: D name of the register that holds the return address when a function is entered.
+        label_size: size of a jump label in bytes; 0 if the size is 2 or 5 and the label's first
+            byte tells which (x86).
+        thread_registers: registers that may hold the current thread's address, as in Facts.
+        chain: layout of frame records, if stopped CPUs are unwound by frame pointers; None if there
+            are ORC tables for that.
+        link: D name of the register that holds the return address when a function is entered; "" if
+            calls push it.
         frame_registers: D names, by DWARF number, of the registers from which a caller is found.
-        system_calls: how the functions of system calls are named and find their arguments, newest
-            kernels first.
-        boot: how it is started in a virtual machine; None if kinst starts none.
+        system_calls: how the functions of system calls are named and find their arguments;
+            conventions of newer kernels first.
+        boot: how QEMU boots the kernel; None if kinst boots none on this ISA.
     """
 
     virtual_layout: VirtualLayout
@@ -137,7 +147,8 @@ class IsaFacts:
 
 
 def facts_of(isa: str) -> IsaFacts:
-    """Return the facts about Linux on an ISA (Isa.name).  Raises KinstError if there are none."""
+    """Return the facts about Linux on the ISA with this name (Isa.name). Raises KinstError if there
+    are none."""
     folder = importlib.import_module("kinst.systems.linux")
     names = {info.name for info in pkgutil.iter_modules(folder.__path__)}
     module = importlib.import_module(f"kinst.systems.linux.{isa}") if isa in names else None

@@ -1,4 +1,4 @@
-"""The running kernel's memory, read by address and by symbol.
+"""Reading a running Linux kernel's memory, by address and by symbol.
 
 Tested by tests/systems/linux/test_modules.py.
 """
@@ -12,7 +12,7 @@ from kinst.image.elf import Elf
 
 
 class LinuxMemory:
-    """A running kernel's memory and its vmlinux file.
+    """A running kernel's memory, with the symbols of its vmlinux file.
 
     Reads raise KinstError if nothing is mapped; symbol() and per_cpu() raise it if the file has no
     such symbol.
@@ -39,8 +39,8 @@ class LinuxMemory:
     def per_cpu(self, name: str) -> int:
         """Return the offset of a per-CPU variable from the per-CPU base.
 
-        Variables that are linked at 0 (x86) do not slide.  On other ISAs the base is the distance
-        of a CPU's copy from the running address of the variable itself.
+        Per-CPU variables that are linked at 0 (x86) do not move with the kernel's slide. On other
+        ISAs the per-CPU base is the distance from the variable's running address to the CPU's copy.
         """
         linked = self.elf.address(name)
         if linked is None:
@@ -53,12 +53,12 @@ class LinuxMemory:
         return self.memory.read(address, size)
 
     def number(self, address: int, size: int = 8) -> int:
-        """Read an unsigned little-endian integer of `size` bytes."""
+        """Read an unsigned little-endian integer of `size` bytes from memory."""
         return int.from_bytes(self.memory.read(address, size), "little")
 
     def text(self, address: int, limit: int) -> str:
-        """Read a NUL-terminated string of at most `limit` bytes.  Memory after its NUL need not be
-        mapped."""
+        """Read a NUL-terminated string of at most `limit` bytes from memory. Memory after the NUL
+        need not be mapped."""
         raw = b""
         while len(raw) < limit and b"\0" not in raw:
             at = address + len(raw)

@@ -1,8 +1,8 @@
-"""Loaded modules: their functions, tables and sections, from the running kernel's memory.
+"""Loaded modules of a running Linux kernel: their functions, tables and sections, read from memory.
 
 All of it comes from struct module (include/linux/module.h): the symbols for kallsyms, the tables
-that the kernel applied when it loaded the module, and the addresses of its sections.  kinst needs
-no file to trace a module by function or instruction.
+that the kernel applied when it loaded the module, and the addresses of its sections. kinst needs no
+file to trace a module by function or instruction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kinst.systems.linux.tables import Spans, spans
 U64 = npt.NDArray[np.uint64]
 
 MAX_MODULES = 4096
-MAX_TABLE = 1 << 22  # entries of one table of a module; with more, the memory is no module
+MAX_TABLE = 1 << 22  # most entries of a module's table; with more, the memory is not a module
 MAX_SECTIONS = 1024
 TEXT_LETTERS = frozenset(b"tTwW")
 STT_FUNC = 2
@@ -40,14 +40,16 @@ LIVE = 0  # MODULE_STATE_LIVE
 
 @dataclass(frozen=True)
 class Module:
-    """One loaded module.
+    """One loaded module, at running addresses.
 
     Attributes:
         text: [start, end) of its code.
+        functions: its functions, in address order.
+        sections: its sections and their addresses.
         exceptions: instructions with an exception-table entry.
-        bugs: BUG and WARN traps.
+        bugs: BUG and WARN trap instructions.
         jump_labels: nops and jumps of static keys.
-        static_calls: sites of static calls.
+        static_calls: call instructions of static calls.
         forbidden: (start, end, reason) of code that must not be planted.
         orc: the module's ORC table, or None.
         fixups: address at which control continues after a fault, by the faulting instruction.
@@ -72,7 +74,7 @@ class Module:
 
 
 class _ModuleStruct:
-    """A struct module at one address, read by the names of its members."""
+    """A struct module in the running kernel's memory, read by the names of its members."""
 
     def __init__(self, kernel: LinuxMemory, btf: Btf, at: int) -> None:
         self._kernel = kernel
@@ -89,7 +91,14 @@ class _ModuleStruct:
         return self._kernel.number(self.place(path), size)
 
     def table(self, pointer: str, count: str, entry: int) -> tuple[int, bytes]:
-        """A table's address and bytes; nothing where the kernel was built without it."""
+        """Read a table of the module and return its address and its bytes; (0, b"") if the kernel
+        was built without that table.
+
+        Args:
+            pointer: member of struct module with the table's address.
+            count: member with the number of entries.
+            entry: size of an entry in bytes.
+        """
         if not self.has(pointer):
             return 0, b""
         number, start = self.number(count, 4), self.number(pointer)
@@ -98,8 +107,15 @@ class _ModuleStruct:
         return start, self._kernel.read(start, number * entry) if number and start else b""
 
     def relative(self, pointer: str, count: str, entry: int, offset: int = 0) -> U64:
-        """Return addresses that are stored as 32-bit distances from the field at `offset` of each
-        entry."""
+        """Read a table of the module that stores addresses as 32-bit distances, and return these
+        addresses in the table's order.
+
+        Args:
+            pointer: member of struct module with the table's address.
+            count: member with the number of entries.
+            entry: size of an entry in bytes.
+            offset: offset in an entry of the distance, which counts from its own address.
+        """
         start, raw = self.table(pointer, count, entry)
         words = np.frombuffer(raw, dtype="<i4").reshape(-1, entry // 4)[:, offset // 4]
         words = words.astype(np.int64)
@@ -107,7 +123,13 @@ class _ModuleStruct:
         return (words + at).astype(np.uint64) + np.uint64(start)
 
     def absolute(self, pointer: str, count: str) -> U64:
-        """Return addresses that are stored as they are."""
+        """Read a table of the module whose entries are 64-bit addresses, and return these addresses
+        in the table's order.
+
+        Args:
+            pointer: member of struct module with the table's address.
+            count: member with the number of entries.
+        """
         return np.frombuffer(self.table(pointer, count, 8)[1], dtype="<u8")
 
     def region(self, start: str, size: str) -> tuple[int, int]:
@@ -126,11 +148,12 @@ def _within(addresses: U64, text: tuple[int, int]) -> U64:
 
 
 def _sized(kernel: LinuxMemory, addresses: U64, sizes: dict[int, int], otherwise: int) -> Spans:
-    """Return spans of code whose sizes depend on their first bytes.
+    """Return spans of live code whose sizes follow from their first bytes.
 
     Args:
-        sizes: size by first byte.
-        otherwise: size for other bytes.
+        addresses: running addresses of the spans.
+        sizes: size in bytes by the value of the first byte.
+        otherwise: size in bytes for all other values.
     """
     first = [kernel.number(int(a), 1) for a in addresses.tolist()]
     lengths = np.array([sizes.get(b, otherwise) for b in first], dtype=np.uint64)
@@ -138,15 +161,15 @@ def _sized(kernel: LinuxMemory, addresses: U64, sizes: dict[int, int], otherwise
 
 
 class LinuxModules:
-    """The modules that were loaded when `all` was first read."""
+    """The modules that were loaded when the property `all` was first read."""
 
     def __init__(
         self, kernel: LinuxMemory, btf: Btf, names: IsaFacts, bug_size: int, exception_size: int
     ) -> None:
         """
         Args:
-            bug_size: bytes of an entry of the table of BUG and WARN traps.
-            exception_size: bytes of an entry of the exception table.
+            bug_size: size in bytes of an entry of the table of BUG and WARN traps.
+            exception_size: size in bytes of an entry of the exception table.
         """
         self._exception_size = exception_size
         self._kernel = kernel
@@ -156,7 +179,8 @@ class LinuxModules:
 
     @cached_property
     def all(self) -> tuple[Module, ...]:
-        """All live modules.  Raises KinstError if the kernel's list is damaged."""
+        """All loaded modules in the state MODULE_STATE_LIVE. Raises KinstError if the kernel's list
+        of modules is damaged."""
         kernel, btf = self._kernel, self._btf
         layouts = btf.has("module", "core_layout") or btf.has("module", "mem")
         if not kernel.has("modules") or not layouts:
@@ -175,7 +199,7 @@ class LinuxModules:
         raise KinstError("the running kernel's list of modules is damaged: it has no end")
 
     def at(self, address: int) -> Module | None:
-        """Return the module whose code contains this address."""
+        """Return the module whose code contains a running address; None if it is in no module."""
         return next((m for m in self.all if m.holds(address)), None)
 
     def _read(self, reader: _ModuleStruct) -> Module:
@@ -205,8 +229,8 @@ class LinuxModules:
         )
 
     def _text(self, reader: _ModuleStruct) -> tuple[int, int]:
-        """Return [start, end) of a module's code, since Linux 6.4 the first element of an array of
-        memories."""
+        """Return the running addresses [start, end) of a module's code. Since Linux 6.4 it is the
+        first element of an array of memory areas."""
         if reader.has("core_layout"):
             base = reader.number("core_layout.base")
             return base, base + reader.number("core_layout.text_size", 4)
@@ -258,7 +282,11 @@ class LinuxModules:
         )
 
     def _listed(self, pointer: int) -> int:
-        """Return the length of the null-terminated list of pointers to which this pointer leads."""
+        """Return the length of a list of pointers that ends with a null pointer.
+
+        Args:
+            pointer: address of a pointer to the list.
+        """
         kernel = self._kernel
         start = kernel.number(pointer)
         ends = (n for n in range(MAX_SECTIONS) if not kernel.number(start + 8 * n))
@@ -296,7 +324,7 @@ def _over(where: Spans, address: int, size: int) -> bool:
 
 
 class ModuleRules:
-    """Reasons why instructions of modules may not be planted, with the texts of refusals.py."""
+    """Rules for planting in the code of loaded modules, with the reasons of refusals.py."""
 
     def __init__(self, kernel: LinuxMemory, modules: LinuxModules, ftrace: Ftrace) -> None:
         self._kernel = kernel
@@ -304,7 +332,8 @@ class ModuleRules:
         self._ftrace = ftrace
 
     def function(self, function: Function) -> str:
-        """Return why no instruction of a module's function may be planted, or ""."""
+        """Return why no instruction of a module's function may be planted, or "" if instructions
+        may be planted."""
         module = self._modules.at(function.address)
         if module is None:
             return f"module {function.module} is not loaded any more"
@@ -314,11 +343,12 @@ class ModuleRules:
         return ""
 
     def site(self, address: int, size: int, fault_hook: bool, bug_hook: bool) -> str:
-        """Return why this instruction of a module may not be planted, or "".
+        """Return why one instruction of a module may not be planted, or "" if it may.
 
         Args:
-            fault_hook: faults of displaced instructions can be reported at the original address.
-            bug_hook: BUG and WARN traps can be reported at the original address.
+            fault_hook: whether faults of displaced instructions can be reported at the original
+                address.
+            bug_hook: whether BUG and WARN traps can be reported at the original address.
         """
         module = self._modules.at(address)
         if module is None:
@@ -334,7 +364,8 @@ class ModuleRules:
         return self._ftrace.refusal(address, size, self._kernel.read(address, size)) or ""
 
     def rewritten(self, address: int, size: int) -> bool:
-        """Return whether the kernel may write there while it runs."""
+        """Return whether the kernel itself may overwrite these `size` bytes of a module's code
+        while it runs, at jump labels and static calls."""
         module = self._modules.at(address)
         return module is not None and any(
             _over(where, address, size) for where in (module.jump_labels, module.static_calls)

@@ -1,4 +1,6 @@
-"""Functions of a running Linux kernel that allocate memory for kinst, and where its threads are.
+"""How kinst allocates memory of a running Linux kernel: addresses of the functions of its page
+allocator. Also, how to find the stacks of all threads, to see that memory is unused before it is
+freed.
 
 Sources: include/linux/gfp.h and gfp_types.h, mm/page_alloc.c (free_pages), mm/vmalloc.c
 (vunmap_range); include/linux/sched.h and sched/signal.h for the lists of threads.
@@ -15,31 +17,33 @@ from kinst.systems.linux.ftrace import no_users
 from kinst.systems.linux.memory import LinuxMemory
 from kinst.systems.linux.user_state import stack_size
 
-# Functions that system calls enter, and one that runs periodically.  Their thread may sleep, holds
-# no lock and takes interrupts.
+# Functions at whose entry a thread may sleep, holds no lock and takes interrupts.  System calls
+# enter them; vmstat_shepherd runs periodically.
 _ENTRIES = (
     "ksys_read", "ksys_write", "do_sys_openat2", "do_sys_poll", "core_sys_select", "do_epoll_wait",
     "do_futex", "hrtimer_nanosleep", "kernel_wait4", "vmstat_shepherd",
 )  # fmt: skip
-# Never executed unless the kernel panics.
+# A function that is never executed unless the kernel panics: control reaches its address only if
+# kinst makes a call return there.
 _LANDING = "panic"
-# Entered by system calls with an unknown number; it returns the error ENOSYS.
+# The function for system calls with an unknown number, which returns the error ENOSYS.
 _RETURNING = "sys_ni_syscall"
 # Since Linux 6.10 these names are macros around functions with other names
 # (CONFIG_MEM_ALLOC_PROFILING).
 _ALLOCATE = ("__get_free_pages", "get_free_pages_noprof")
 _RELEASE = "free_pages"
-# All take (start, end), and make all CPUs discard cached translations of these addresses.  The
-# first is inline on arm64; the others do it after they have unmapped what is mapped.
+# Functions of (start, end) that make all CPUs discard cached translations of these addresses.  The
+# first is inline on arm64; the second and third first unmap these addresses.
 _FORGET = ("flush_tlb_kernel_range", "vunmap_range", "unmap_kernel_range")
 # GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN | __GFP_NORETRY.  Because the kernel itself zeroes the
-# memory, QEMU discards translations of code that was there.
+# memory, QEMU discards its translations of code that was in this memory before.
 _FLAGS = 0xCC0 | 0x100 | 0x2000 | 0x10000
 _SAVED_STACK_POINTER = ("thread.sp", "thread.cpu_context.sp")
 
 
 def allocator(kernel: LinuxMemory, btf: Btf, facts: Facts) -> PageAllocator | None:
-    """Return the page allocator; None if this kernel lacks one of the functions."""
+    """Return the addresses by which kinst calls the kernel's page allocator; None if this kernel
+    lacks a function that is needed."""
 
     def first(names: tuple[str, ...]) -> int:
         return next((kernel.symbol(name) for name in names if kernel.has(name)), 0)
@@ -59,7 +63,8 @@ def allocator(kernel: LinuxMemory, btf: Btf, facts: Facts) -> PageAllocator | No
 
 
 def threads(kernel: LinuxMemory, btf: Btf) -> Threads | None:
-    """Return the lists of all threads; None if the kernel's types do not tell them."""
+    """Return how to find all threads and their stacks in memory; None if the kernel's symbols or
+    types do not tell."""
     task = "task_struct"
     saved = next((path for path in _SAVED_STACK_POINTER if btf.has(task, path)), "")
     wanted = [

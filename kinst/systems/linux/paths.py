@@ -1,7 +1,8 @@
-"""In-target code that finds the path of a file, from Linux's directory entries and mounts.
+"""LLVM IR that finds the path of a file in Linux's directory entries and mounts, for D's cwd, root
+and d_path().
 
-It walks as d_path() does (fs/d_path.c): from the directory entry up to the process's root, across
-mounts.  It takes no lock, so it may see half of a concurrent rename; each read is checked.
+The code walks as d_path() does (fs/d_path.c): from the directory entry up to the process's root,
+across mounts. It takes no lock, so it may see half of a concurrent rename; each read is checked.
 
 Tested by tests/codegen/helpers.
 """
@@ -30,12 +31,12 @@ _DELETED = b" (deleted)"
 
 @dataclass(frozen=True, slots=True)
 class LinuxPaths:
-    """Implements PathCode (codegen/helpers/paths.py).  The fields are offsets of structure
-    members."""
+    """Offsets of members of Linux's structures for files, and emitters of code that reads them.
+    Implements PathCode (codegen/helpers/paths.py)."""
 
-    # fs, in a thread: address of the structure with its current directory (pwd) and its root.  Each
-    # of these is a pair of addresses: of a mount's public part (mount), and of a directory entry
-    # (dentry).
+    # In a task_struct: address of its fs_struct.  In an fs_struct: the current directory (pwd) and
+    # the root, each a struct path.  In a struct path: the address of a mount's public part (mount)
+    # and the address of a directory entry (dentry).
     fs: int
     pwd: int
     root: int
@@ -47,12 +48,12 @@ class LinuxPaths:
     length: int
     hashed: int
     operations: int
-    # In an entry's operations: address of a function that makes up its name.
+    # In a directory entry's operations: address of a function that makes up the entry's name, or 0.
     own_name: int
-    # In the public part of a mount: address of its topmost entry.
+    # In the public part of a mount: address of the mount's topmost directory entry.
     top: int
-    # In a mount: its public part, and the addresses of the mount that it is mounted in and of the
-    # directory entry that it is mounted on.
+    # In a mount: the public part; the address of the mount in which this mount is mounted; the
+    # address of the directory entry on which this mount is mounted.
     public: int
     above: int
     at: int
@@ -71,8 +72,12 @@ class LinuxPaths:
         return _path(unit, name, self)
 
     def _place(self, firing: Firing, offset: int) -> IrValue:
-        """Emit code for the address of one of the thread's pairs of mount and entry, 0 without a
-        thread."""
+        """Emit LLVM IR for the address of a struct path (mount and directory entry) of the current
+        thread; the address is 0 if there is no thread. Return the value.
+
+        Args:
+            offset: offset of the struct path in the thread's fs_struct.
+        """
         code = firing.code
         words = (current_thread(firing), code.add(firing.temp(), TEMP_WORD))
         write = partial(_file_system, offset=self.fs)
@@ -81,9 +86,11 @@ class LinuxPaths:
 
 
 class _Walk:
-    """The function path(place, root, work, room) (codegen/helpers/paths.py), while it is generated.
+    """Emitter of the function path(place, root, work, room) of codegen/helpers/paths.py, which
+    writes the path of a file as text.
 
-    place and root are addresses of a pair of mount and directory entry; root 0 is the topmost one.
+    place and root are addresses of a struct path, a pair of mount and directory entry; a root of 0
+    means the topmost directory. The text grows downwards in the buffer at work.
     """
 
     def __init__(self, unit: Unit, code: IrFunction, paths: LinuxPaths) -> None:
@@ -117,8 +124,8 @@ class _Walk:
         return self.code.op("add", self.work, self.code.get(self.at))
 
     def begin(self) -> None:
-        """Handle files outside of all trees, which have no path, and deleted files, whose path ends
-        in " (deleted)"."""
+        """Emit LLVM IR that returns early for a file outside of all trees, which has no path, and
+        that puts " (deleted)" at the path's end for a deleted file."""
         code, paths = self.code, self.paths
         entry = code.get(self.entry)
         top = self.word(code.get(self.mount), paths.top)
@@ -140,7 +147,8 @@ class _Walk:
         when(code, both(code, unhashed, code.icmp("ne", entry, parent)), say)
 
     def up(self) -> None:
-        """Emit one step towards the root."""
+        """Emit LLVM IR that goes one step towards the root: to the parent directory, or from the
+        top of a mount to the directory that it is mounted on."""
         code, paths = self.code, self.paths
         mount, entry = code.get(self.mount), code.get(self.entry)
         top, parent = self.word(mount, paths.top), self.word(entry, paths.parent)
@@ -169,7 +177,7 @@ class _Walk:
         self.code.set(self.going, const(0))
 
     def name(self, entry: IrValue) -> None:
-        """Emit code that puts a slash and the entry's name before the text so far."""
+        """Emit LLVM IR that puts a slash and a directory entry's name before the text so far."""
         code, paths = self.code, self.paths
         length = self.word(entry, paths.length, 4)
         start = code.op("sub", code.get(self.at), length)
@@ -182,7 +190,8 @@ class _Walk:
 
 
 def _path(unit: Unit, name: str, paths: LinuxPaths) -> IrFunction:
-    """Generate path(place, root, work, room); _Walk has the parameters."""
+    """Return the LLVM function path(place, root, work, room) of codegen/helpers/paths.py, built
+    with a _Walk."""
     code = unit.function(name, 4)
     walk = _Walk(unit, code, paths)
     end = const(ROOM - 1)
@@ -219,10 +228,12 @@ def _path(unit: Unit, name: str, paths: LinuxPaths) -> IrFunction:
 
 
 def _file_system(unit: Unit, name: str, offset: int) -> IrFunction:
-    """Generate file_system(thread, room), which returns the address of the thread's fs_struct or 0.
+    """Return an LLVM function file_system(thread, room), which returns the address of the thread's
+    fs_struct, or 0.
 
     Args:
-        offset: offset of that address in a thread.
+        name: name of the function.
+        offset: offset in a task_struct of the fs_struct's address.
     """
     code = unit.function(name, 2)
     thread, room = code.params
@@ -235,7 +246,8 @@ def _file_system(unit: Unit, name: str, offset: int) -> IrFunction:
 
 
 def paths(btf: Btf) -> LinuxPaths | None:
-    """Return the offsets; None if this kernel's structures have other members."""
+    """Return the offsets of members that paths need, from the kernel's BTF; None if this kernel's
+    structures have other members."""
     try:
         return LinuxPaths(
             fs=btf.offset("task_struct", "fs"),

@@ -1,4 +1,4 @@
-"""struct pt_regs, in which Linux saves registers (arch/*/include/asm/ptrace.h).
+"""Layout of struct pt_regs, in which Linux saves registers (arch/*/include/asm/ptrace.h).
 
 The kernel's BTF has the offsets of its members.
 
@@ -18,10 +18,10 @@ Places = Mapping[str, tuple[str, int]]  # D name to (member, bytes after its sta
 
 @dataclass(frozen=True, slots=True)
 class SavedRegisters:
-    """The saved registers of one ISA.
+    """Where Linux saves each register of one ISA in struct pt_regs.
 
     Attributes:
-        places: where each register of regs[] is saved.
+        places: for each D name of a register, its member and the offset in that member.
         pc: D name of the program counter.
         stack: D name of the stack pointer.
         frame: D name of the frame pointer.
@@ -29,10 +29,11 @@ class SavedRegisters:
         next_at: offset of the caller's frame pointer from the frame pointer (the ABI's frame
             record).
         return_at: offset of the return address from the frame pointer.
-        kernel: (member, value) of each member that marks registers as those of the kernel.
+        kernel: (member, value) of each member whose value shows that the registers are the
+            kernel's.
         padding: (symbol, bytes): kernels with this symbol leave so many bytes above the registers
             on a thread's stack.
-        user_bits: bits of an address in user mode.
+        user_bits: number of bits of an address in user mode.
     """
 
     places: Places
@@ -47,7 +48,7 @@ class SavedRegisters:
     user_bits: int = 64
 
     def offset(self, btf: Btf, name: str) -> int:
-        """Return the offset of a register in the structure, by its D name.  Raises KinstError if
-        this kernel's structure lacks the member."""
+        """Return the offset of a register in struct pt_regs, by the register's D name. Raises
+        KinstError if this kernel's structure lacks the member."""
         member, after = self.places[name]
         return btf.offset(PT_REGS, member) + after

@@ -1,10 +1,10 @@
-"""Code of the Linux kernel that is never planted, with the reasons.
+"""Rules for planting in the Linux kernel's own code: which code is never planted, and why.
 
-After boot, the kernel changes its text only at jump labels, static calls and ftrace's nops.  It
+After boot, the kernel changes its text only at jump labels, static calls and ftrace's nops. It
 rewrites alternatives, paravirtual calls, retpolines and return thunks once, before the first
-process runs; their live bytes are planted like others.  It rewrites lock prefixes only when a
-kernel that booted with one CPU gets a second one, and only if the byte is still the one that boot
-wrote: it does not touch a patch.
+process runs; their live bytes are planted like others. It rewrites lock prefixes only when a kernel
+that booted with one CPU gets a second one, and only if the byte is still the one that boot wrote:
+it does not touch a patch.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -43,13 +43,13 @@ FIXUP = "it may fault on purpose, and the kernel's fault lookup cannot be hooked
 
 
 class KernelRules:
-    """The rules for one running kernel."""
+    """Rules for planting in the own code of one running kernel, without its modules."""
 
     def __init__(self, kernel: LinuxMemory, tables: KernelTables, table: FunctionTable,
                  ftrace: Ftrace, names: IsaFacts, *, notified: bool = False) -> None:  # fmt: skip
         """
         Args:
-            notified: breakpoints reach kinst by a die notifier.
+            notified: whether breakpoints reach kinst by a die notifier instead of a hook.
         """
         self._notified = notified
         self._kernel = kernel
@@ -69,7 +69,7 @@ class KernelRules:
 
     @cached_property
     def _by_address(self) -> dict[int, str]:
-        """Reasons for single functions, by address."""
+        """Reasons why single functions may not be planted, by the function's running address."""
         reasons: dict[int, str] = {}
         for linked in self._tables.blacklist.tolist():
             function = self._functions.at(linked + self._kernel.slide & MASK)
@@ -85,7 +85,8 @@ class KernelRules:
         return reasons
 
     def function(self, function: Function) -> str:
-        """Return why no instruction of a function may be planted, or ""."""
+        """Return why no instruction of a kernel function may be planted, or "" if instructions may
+        be planted."""
         for start, end, reason in self._regions:
             if start <= function.address < end:
                 return reason
@@ -128,7 +129,8 @@ class KernelRules:
 
     @cached_property
     def _final(self) -> list[Spans]:
-        """Code that may differ from the file because boot selected its final form."""
+        """Spans of code, at running addresses, that may differ from the file because boot selected
+        its final form."""
         tables, before = self._tables, self._ftrace.layout.before
         return [
             self._spans(tables.alternatives.start, tables.alternatives.size),
@@ -142,7 +144,7 @@ class KernelRules:
         ]
 
     def has_fixup(self, address: int) -> bool:
-        """Return whether the instruction at this address has an exception-table entry."""
+        """Return whether the instruction at a running address has an exception-table entry."""
         return address in self._fixups
 
     @cached_property
@@ -150,7 +152,7 @@ class KernelRules:
         return frozenset(self._exceptions.start.tolist())
 
     def is_bug(self, address: int) -> bool:
-        """Return whether the instruction at this address is a BUG or WARN trap."""
+        """Return whether a running address is in a BUG or WARN trap instruction."""
         return address in self._bug_bytes
 
     @cached_property
@@ -163,11 +165,14 @@ class KernelRules:
     def sites(
         self, sites: Sequence[tuple[int, int]], fault_hook: bool, bug_hook: bool
     ) -> list[str]:
-        """Return, for each (address, size) of an instruction, why it may not be planted, or "".
+        """Return why each instruction may not be planted, "" for an instruction that may, in the
+        order of `sites`.
 
         Args:
-            fault_hook: faults of displaced instructions can be reported at the original address.
-            bug_hook: BUG and WARN traps can be reported at the original address.
+            sites: (running address, size) of each instruction.
+            fault_hook: whether faults of displaced instructions can be reported at the original
+                address.
+            bug_hook: whether BUG and WARN traps can be reported at the original address.
         """
         reasons = [""] * len(sites)
         if not sites:
@@ -196,16 +201,19 @@ class KernelRules:
         return reasons
 
     def at_call_sites(self, sites: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:
-        """Return, for each (address, size), whether it overlaps a call site of ftrace."""
+        """Return, for each (address, size) in the order of `sites`, whether the instruction
+        overlaps a call site of ftrace."""
         address = np.array([a for a, _ in sites], dtype=np.uint64)
         size = np.array([s for _, s in sites], dtype=np.uint64)
         return self._ftrace_sites.overlaps(address, size)
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:
-        """Return, for each (address, size), whether the kernel may write there after boot.
+        """Return, for each (address, size) in the order of `sites`, whether the kernel itself may
+        overwrite the instruction after boot.
 
-        Call sites of ftrace are not among them, since claims prevent that.  Lock prefixes are: when
-        a second CPU comes, the kernel restores those that boot replaced."""
+        Call sites of ftrace do not count, since Ftrace.claims() keeps ftrace from writing them.
+        Lock prefixes count: when a second CPU comes, the kernel restores those that boot replaced.
+        """
         address = np.array([a for a, _ in sites], dtype=np.uint64)
         size = np.array([s for _, s in sites], dtype=np.uint64)
         rewritten = self._locks.overlaps(address, size)
@@ -225,11 +233,14 @@ class KernelRules:
     def _bytes(
         self, address: U64, size: U64, always: Bools, different: Bools
     ) -> Iterator[tuple[int, bytes, bytes]]:
-        """Yield (index, live bytes, the file's bytes) of sites, many neighbours read at once.
+        """Yield (index, live bytes, the file's bytes) of instructions, reading the code of
+        neighbours at once.
 
         Args:
-            always: sites that are always yielded.
-            different: sites that are yielded if their live bytes differ from the file's.
+            address: running address of each instruction.
+            size: size of each instruction.
+            always: the instructions that are yielded in any case.
+            different: the instructions that are yielded if their live bytes differ from the file's.
         """
         order = np.argsort(address, kind="stable")
         there = address[order]
@@ -259,10 +270,11 @@ class KernelRules:
             return b""
 
     def _slid(self, live: bytes, linked: bytes) -> bool:
-        """Return whether the bytes differ only by 32- or 64-bit addresses that KASLR relocated.
+        """Return whether live bytes and the file's bytes differ only by 32- or 64-bit addresses
+        that KASLR relocated.
 
-        Absolute addresses increase by the slide; distances to per-CPU variables, which do not move,
-        decrease by it.
+        KASLR adds the slide to absolute addresses. It subtracts the slide from distances to per-CPU
+        variables, which do not move.
         """
         slide = self._kernel.slide
         return bool(slide) and len(live) == len(linked) and _relocated(live, linked, slide, 2)
@@ -272,12 +284,13 @@ _TOGETHER = 1 << 16  # bytes of code that are read at once
 
 
 def _live(start: U64, size: int) -> Spans:
-    """Return spans of one size at running addresses."""
+    """Return spans at running addresses, each of `size` bytes."""
     return spans(start, np.full(len(start), size, dtype=np.uint64))
 
 
 def _relocated(live: bytes, linked: bytes, slide: int, fields: int) -> bool:
-    """Return whether relocating at most `fields` fields of 4 or 8 bytes turns linked into live."""
+    """Return whether `linked` becomes `live` if KASLR relocates at most `fields` fields of 4 or 8
+    bytes."""
     first = next((i for i, (a, b) in enumerate(zip(live, linked, strict=True)) if a != b), None)
     if first is None:
         return True

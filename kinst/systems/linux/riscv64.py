@@ -1,4 +1,4 @@
-"""Linux on riscv64 (arch/riscv).
+"""Facts about Linux on riscv64 (arch/riscv).
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -27,7 +27,12 @@ _AUIPC_T0 = 0x297
 
 
 def _upper_half(distance: int) -> bytes:
-    """Return the auipc t0 that boot writes before a nop that ftrace replaces with a jalr by t0."""
+    """Return the `auipc t0` instruction of a call site of ftrace, as boot writes it before the nop
+    that ftrace replaces with a `jalr` by t0.
+
+    Args:
+        distance: bytes from the call site to the function that it calls.
+    """
     return (distance + 0x800 & 0xFFFF_F000 | _AUIPC_T0).to_bytes(4, "little")
 
 
@@ -48,15 +53,17 @@ LINUX = IsaFacts(
     clocksources=("riscv_clocksource",),
     per_cpu=PerCpu(None, "", "%tp"),
     page_tables="swapper_pg_dir",
-    # Two nops, for auipc and jalr; since Linux 6.16 boot writes the auipc, and records have the
-    # address of the jalr.
+    # A call site is two nops, for auipc and jalr; since Linux 6.16 boot writes the auipc, and
+    # ftrace's records have the address of the jalr.
     call_sites=(CallSite((_NOP * 2,)), CallSite((_NOP,), head=_upper_half)),
-    # In kernel mode tp holds the thread and sscratch is 0; in user mode sscratch holds it.
+    # In kernel mode tp holds the thread's address and sscratch is 0; in user mode sscratch holds
+    # the thread's address.
     thread_registers=("sscratch", "tp"),
     chain=FrameChain("R_SP", "R_S0", -16, -8, "R_RA", 0),
     link="R_RA",
     frame_registers={1: "R_RA", 2: "R_SP", 8: "R_S0"},
-    # Since Linux 6.6 the functions get pt_regs; before, they got the arguments themselves.
+    # Since Linux 6.6 the functions of system calls get pt_regs; before, they got the arguments
+    # themselves.
     system_calls=(
         CallNames("__riscv_sys_", tuple((n, 0) for n in ("orig_a0", "a1", "a2", "a3", "a4", "a5"))),
         CallNames("sys_", ()),
@@ -64,7 +71,7 @@ LINUX = IsaFacts(
     boot=boot(
         image="arch/riscv/boot/Image", console="ttyS0", ports=("ttyS1", "ttyS2"),
         limit="mem={size}",
-        # Page tables never show that it is about to start init: its text is mapped read-only from
-        # early on (arch/riscv/mm/init.c).
+        # Page tables never show that the kernel is about to start init: they map its text read-only
+        # from early on (arch/riscv/mm/init.c).
     ),
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Regions and functions of Linux that are special by name: those never planted, with the reason,
-and those that never return.
+"""Tables of functions and regions of Linux that are special by name: code that is never planted,
+with the reason, and functions that never return.
 
-Names that a kernel does not have are ignored, so that one table is for all ISAs.
+kinst ignores names that a kernel does not have, so one table serves all ISAs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REGION_REASONS = {
     "init": "it is init code: its memory is freed after boot",
 }
 
-# Functions of FreeBSD's kernel (dtrace_kinst(4)'s examples): what Linux has for them.
+# For functions of FreeBSD's kernel that dtrace_kinst(4) has in its examples: Linux's counterparts.
 COUNTERPARTS = {
     "vm_fault": "handle_mm_fault",
     "amd64_syscall": "x64_sys_call, or __x64_sys_read and its like for one system call",
@@ -100,8 +100,9 @@ NAME_REASONS = {
     "riscv_v_context_nesting_end": _ON_THE_WAY,
 }
 
-# Functions that a breakpoint runs through on its way to a die notifier and that are on no list of
-# the kernel's own (kernel/notifier.c, kernel/rcu/tree_plugin.h); and notifiers called earlier.
+# Functions that a breakpoint runs through on its way to kinst's die notifier and that the kernel's
+# do-not-probe list lacks (kernel/notifier.c, kernel/rcu/tree_plugin.h), with the notifiers that the
+# kernel calls earlier.
 _NOTIFIED = "every breakpoint runs through it on its way to kinst"
 NOTIFIED_REASONS = {
     "__rcu_read_lock": _NOTIFIED,

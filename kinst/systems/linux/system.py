@@ -1,7 +1,6 @@
-"""A running Linux kernel.
+"""A running Linux kernel, as a System (core/system.py).
 
-attach() checks that the file is the running kernel's, and returns a Linux, which implements System
-of kinst/core/system.py.
+attach() checks that the vmlinux file is the running kernel's, and returns a Linux.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ PADDING = (*NO_FUNCTIONS, "__pfx_", "__cfi_", "__efistub_$", "__efistub_.L", "__
 
 
 class Linux:
-    """Implements System for a running Linux kernel.  attach() makes it."""
+    """A running Linux kernel. Implements System (core/system.py). attach() makes it."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class Linux:
     ) -> None:
         """
         Args:
-            notified: breakpoints reach kinst by a die notifier.
+            notified: whether breakpoints reach kinst by a die notifier.
             argument_slots: slots of the registers in which a C function gets its arguments (Isa).
         """
         self.facts = facts
@@ -107,14 +106,15 @@ class Linux:
         return inside
 
     def modules(self) -> Sequence[Module]:
-        """Return the modules that were loaded when this was first called."""
+        """Return the modules that were loaded when this method was first called."""
         return self._modules.all
 
     def find_frames_with(self, find: FindFrames) -> None:
         self.frames.find_with(find)
 
     def code(self, address: int, size: int) -> bytes:
-        """Read live bytes.  Raises KinstError if nothing is mapped."""
+        """Return live bytes of the kernel or a module at a running address. Raises KinstError if
+        nothing is mapped there."""
         return self._kernel.read(address, size)
 
     def clock(self) -> Clock | None:
@@ -124,8 +124,8 @@ class Linux:
         return online_cpus(self._kernel)
 
     def functions(self) -> Sequence[Function]:
-        """Return the kernel's functions under their canonical names, in address order, followed by
-        those of the loaded modules."""
+        """Return the kernel's functions in address order, each under its canonical name, followed
+        by the functions of the loaded modules."""
         return (*self.table.all, *(f for m in self._modules.all for f in m.functions))
 
     def lookup(self, name: str) -> list[Function]:
@@ -145,7 +145,8 @@ class Linux:
         return next(inside, None)
 
     def variable_at(self, address: int) -> tuple[str, str, int] | None:
-        """Return (module, name, start); variables of modules are not known."""
+        """Return (module, name, start) of the kernel variable that contains a running address; None
+        if there is none. Variables of modules are not known."""
         variable = self._variables.at(address)
         return None if variable is None else (MODULE, *variable)
 
@@ -162,11 +163,18 @@ class Linux:
         return self._refusals.function(function)
 
     def site_refusal(self, address: int, size: int) -> str:
-        """Return why this instruction may not be planted, or ""."""
+        """Return why the instruction at a running address may not be planted, or "" if it may."""
         return self.site_refusals([(address, size)])[0]
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
-        """Read the live bytes of all sites, neighbours at once."""
+        """Return why each instruction may not be planted, "" for an instruction that may, in the
+        order of `sites`.
+
+        The live bytes of all instructions are read, those of neighbours at once.
+
+        Args:
+            sites: (running address, size) of each instruction.
+        """
         reasons = self._site_refusals(sites)
         if self._leaves_call_sites:
             pairs = zip(reasons, self.left(sites), strict=True)
@@ -204,7 +212,8 @@ class Linux:
         return fixups
 
     def landings(self) -> npt.NDArray[np.uint64]:
-        """Return fix-ups and the branch targets of static keys."""
+        """Return the running addresses that Linux's own tables may lead control to, ascending:
+        fix-ups of faults, and branch targets of static keys."""
         labels = self._tables.label_targets + np.uint64(self._kernel.slide & MASK)
         of_modules = [m.label_targets for m in self._modules.all]
         fixups = np.array(list(self._fixups.values()), np.uint64)
@@ -224,7 +233,7 @@ class Linux:
         return rules.is_bug(address)
 
     def _is_own(self, address: int) -> bool:
-        """Return whether an address is in the kernel's own text, not in a module."""
+        """Return whether a running address is in the kernel's own text, not in a module."""
         low, high = self._own_text
         return low <= address < high
 
@@ -233,7 +242,8 @@ class Linux:
         return self.text
 
     def is_fatal(self, address: int) -> bool:
-        """Return whether this instruction is a BUG; after a WARN, control continues."""
+        """Return whether the trap instruction at a running address is a BUG, after which control
+        never continues. After a WARN, control continues."""
         return address - self._kernel.slide & MASK in self._fatal
 
     @cached_property
@@ -247,23 +257,34 @@ class Linux:
         return NEVER_RETURN
 
     def claims(self, addresses: Iterable[int]) -> list[tuple[int, bytes]]:
-        """Return the writes that keep ftrace away from nops among these instructions, which include
-        those of the hooks.  The machine is stopped when they are made."""
+        """Return the memory writes that make ftrace ignore the call sites among these instructions,
+        so that kinst may overwrite them. The caller makes the writes while the machine is stopped.
+
+        Args:
+            addresses: running addresses of the instructions that kinst will overwrite, including
+                those of its hooks.
+        """
         return self.ftrace.claims(addresses)
 
     def releases(self, claimed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         return self.ftrace.releases(claimed)
 
     def frame_rule(self, address: int) -> tuple[str, int, int] | None:
-        """Return the rule; if the return address is still in its register, that register, 0 and
-        RA_IN_SLOT."""
+        """Return the rule that finds the caller at an instruction; None if there is no rule.
+
+        Returns:
+            (D name of the base register, offset of the CFA from it, offset of the return address
+            from the CFA) or, if the return address is still in a register, (D name of that
+            register, 0, RA_IN_SLOT).
+        """
         return self.frames.rule(address)
 
     def frame_address(self, address: int) -> tuple[str, int] | None:
         return self.frames.cfa(address)
 
     def saved_frame_pointer(self, address: int) -> int | None:
-        """Return where the caller's frame pointer is saved, as an offset from the CFA, or None."""
+        """Return where the caller's frame pointer is saved at an instruction, as an offset from the
+        CFA. Return None if it is not saved or if there is no ORC table."""
         return self.frames.saved_frame_pointer(address)
 
     def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
@@ -273,19 +294,20 @@ class Linux:
         return by_rules(self, memory, pc, registers)
 
     def waits_in(self, thread: int) -> str:
-        """See core/system.py."""
         return waits_in(
             self._kernel, self._btf, self._arch.chain, thread, self.backtrace, self.function_at
         )
 
     @property
     def page_tables(self) -> int:
-        """Raises KinstError if the kernel has no symbol for its page tables."""
+        """Running address of the top level of the kernel's page tables. Raises KinstError if the
+        kernel has no symbol for it."""
         return self._kernel.symbol(self._arch.page_tables)
 
     @property
     def heartbeat(self) -> int | None:
-        """Address of the kernel's counter of timer ticks."""
+        """Address of the kernel's counter of timer ticks; None if the kernel has no symbol for
+        it."""
         return self._kernel.symbol(TICKS) if self._kernel.has(TICKS) else None
 
     @property
@@ -298,11 +320,15 @@ class Linux:
 
 
 def _running_banners(memory: KernelMemory, text_base: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the address and the text of each version line in memory, around text_base.
+    """Yield (address, text) of each version line ("Linux version ...") in the memory around
+    text_base.
 
-    Copies of the kernel's own, such as those in its log, are among them.  text_base may lie above
-    the image's start: until a kernel has protected its text, late in its boot, what is mapped as
-    code and cannot be written is another part of it.
+    Besides the version line of the running kernel's image there may be copies of it, such as those
+    in the kernel's log.
+
+    Args:
+        text_base: start of the memory that is mapped as code and not writable. Until a kernel has
+            protected its text, late in boot, this may be a later part of the image than its start.
     """
     tail = b""
     for low in range(text_base - SEARCH, text_base + SEARCH, CHUNK):
@@ -320,11 +346,12 @@ def _running_banners(memory: KernelMemory, text_base: int) -> Iterator[tuple[int
 
 
 def _slides(elf: Elf, text_base: int) -> list[int]:
-    """Return the distances by which the kernel may have been moved from where it was linked, most
-    likely first.
+    """Return the possible slides of the kernel (running address minus linked address), most likely
+    first.
 
-    text_base is where executable mappings begin.  Which part of the image that is depends on the
-    ISA: _text, _stext, or the first section with code.
+    Args:
+        text_base: running address at which executable mappings begin. On some ISAs this is _text,
+            on others _stext or the first section with code.
     """
     code = [s.address for s in elf.sections if s.flags & SHF_EXECINSTR and s.address]
     linked = (elf.address("_text"), elf.address("_stext"), min(code, default=None))
@@ -332,7 +359,12 @@ def _slides(elf: Elf, text_base: int) -> list[int]:
 
 
 def _build_id(kernel: LinuxMemory, notes: tuple[int, int]) -> str:
-    """Return the build-id in memory, or ""."""
+    """Return the build-id in the notes of the running kernel, or "" if they cannot be read or have
+    none.
+
+    Args:
+        notes: linked addresses [start, end) of the notes.
+    """
     try:
         return build_id_in(kernel.read(notes[0] + kernel.slide & MASK, notes[1] - notes[0]))
     except KinstError:
@@ -340,9 +372,11 @@ def _build_id(kernel: LinuxMemory, notes: tuple[int, int]) -> str:
 
 
 def _verified(memory: KernelMemory, elf: Elf, text_base: int) -> LinuxMemory:
-    """Return the kernel at the slide at which the build-id in memory equals the file's.
+    """Find the slide at which the build-id in memory equals the file's, and return the kernel's
+    memory with that slide.
 
-    Raises KinstError, which names both kernels, if there is none."""
+    Raises KinstError, which names the running kernel and the file's, if there is no such slide.
+    """
     first, last = elf.address("__start_notes"), elf.address("__stop_notes")
     if first is None or last is None:
         raise KinstError(f"{elf.path}: no kernel notes (not a vmlinux?)")
@@ -370,7 +404,8 @@ def _verified(memory: KernelMemory, elf: Elf, text_base: int) -> LinuxMemory:
 
 
 def _refuse_panicked(kernel: LinuxMemory) -> None:
-    """Raise TargetError if the kernel has panicked: nothing can be traced in it any more.
+    """Raise TargetError if the kernel has panicked, since then nothing runs in it that could be
+    traced.
 
     Source: kernel/panic.c, panic_cpu is -1 (PANIC_CPU_INVALID) until the first panic() (since Linux
     4.5, commit subject "panic, x86: Fix re-entrance problem due to panic on NMI").
@@ -399,19 +434,21 @@ def attach(
     notified: bool = False,
     argument_slots: Sequence[int] = (),
 ) -> Linux:
-    """Find out about a running Linux kernel.
+    """Examine a running Linux kernel, and return a System for it.
 
     Args:
-        image: its vmlinux.
-        text_base: running address of its first code (KASLR); None if it is where it was linked.
-        arch: facts about Linux on its ISA.
+        image: the kernel's vmlinux.
+        text_base: running address of the kernel's first code (KASLR); None if it runs where it was
+            linked.
+        arch: facts about Linux on the kernel's ISA.
         cache: folder for saved indexes; None for kinst's own.
-        hook_bugs: the caller will hook facts.bug_hook, so that BUG and WARN traps may be planted;
-            otherwise they are refused.
-        notified: nothing is hooked, and breakpoints reach kinst by a die notifier.
+        hook_bugs: whether the caller will hook facts.bug_hook, so that BUG and WARN traps may be
+            planted; otherwise they are refused.
+        notified: whether breakpoints reach kinst by a die notifier, so that nothing is hooked.
         argument_slots: slots of the registers in which a C function gets its arguments.
 
-    Raises KinstError if the file is another kernel's, or has no symbols or no BTF.
+    Raises KinstError if the file is another kernel's, or has no symbols or no BTF; TargetError if
+    the kernel has panicked.
     """
     elf = image.elf
     linked = elf.address("_text")

@@ -1,4 +1,5 @@
-"""Linux's system calls: the function of each, and where its arguments are.
+"""Linux's system calls: the kernel function of each system call, and where that function finds its
+arguments.
 
 Tested by tests/vm/language/test_examples.py.
 """
@@ -29,9 +30,11 @@ _NAMES = {
 def system_calls(
     table: FunctionTable, btf: Btf, layouts: Sequence[CallNames], slots: Sequence[int]
 ) -> list[SystemCall]:
-    """Return the system calls, sorted by name, in the first layout of which the kernel has any.
+    """Return the system calls of a kernel, sorted by name.
 
     Args:
+        layouts: naming conventions of the functions. The first convention by which the kernel has
+            any function is used.
         slots: slots of the registers in which a C function gets its arguments.
     """
     for layout in layouts:

@@ -1,10 +1,10 @@
-"""The kernel's own tables of special code, from the vmlinux file.
+"""Linux's own tables of special code, read from a vmlinux or module file.
 
-Each table lists code that the kernel rewrites, looks up by address, or forbids to probe.  Addresses
-are linked addresses.  The file also has the tables that the kernel frees after boot.
+Each table lists code that the kernel rewrites, looks up by address, or forbids to probe. All
+addresses are linked addresses. The file also has the tables that the kernel frees after boot.
 
 Source: struct exception_table_entry, jump_entry, static_call_site, alt_instr, paravirt_patch_site
-and bug_entry of the kernel's headers.  The sizes of entries are checked against the table's length.
+and bug_entry of the kernel's headers. The sizes of entries are checked against the table's length.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Spans:
-    """Ranges of code, sorted by start.
+    """Ranges of addresses, sorted by start. They may overlap.
 
     Attributes:
-        start: start addresses.
-        size: sizes in bytes.
+        start: start address of each range.
+        size: size of each range in bytes, in the same order.
     """
 
     start: U64
@@ -45,7 +45,8 @@ class Spans:
         return np.maximum.accumulate(self.start + self.size) if len(self.start) else self.start
 
     def overlaps(self, addresses: U64, sizes: U64) -> npt.NDArray[np.bool_]:
-        """Return, for each [address, address + size), whether any span overlaps it."""
+        """Return, for each range [address, address + size), in the same order, whether any span
+        overlaps it."""
         if not len(self.start):
             return np.zeros(len(addresses), dtype=np.bool_)
         before = np.searchsorted(self.start, addresses + sizes, side="left")
@@ -54,7 +55,12 @@ class Spans:
 
 
 def spans(start: U64, size: U64) -> Spans:
-    """Return spans sorted by start, without empty ones."""
+    """Make Spans of ranges in any order, leaving out empty ranges.
+
+    Args:
+        start: start address of each range.
+        size: size of each range in bytes, in the same order.
+    """
     start, size = start[size > 0], size[size > 0]
     order = np.argsort(start, kind="stable")
     return Spans(start[order], size[order])
@@ -62,7 +68,7 @@ def spans(start: U64, size: U64) -> Spans:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Code between two symbols, [start, end)."""
+    """A part of the kernel's code, [start, end) in linked addresses, that two symbols delimit."""
 
     name: str
     start: int
@@ -92,31 +98,43 @@ REGIONS = (
 
 _Names = tuple[str, str, str]  # symbols at the start and the end of a table, and its section
 _EXCEPTION_TABLE = "__start___ex_table", "__stop___ex_table", "__ex_table"
-# Bytes of an entry: address, fixup and handler; before Linux 5.16 without the handler.
+# Bytes of an entry: address, fix-up and handler; before Linux 5.16 there is no handler on arm64 and
+# riscv64.
 _EXCEPTION_SIZES = (12, 8)
 _BUG_TABLE = "__start___bug_table", "__stop___bug_table", "__bug_table"
-# Bytes of an entry: address, file, line, flags; since Linux 6.19 with a format, too.
+# Bytes of an entry: address, file, line, flags and, since Linux 6.19, format.
 _BUG_SIZES = (12, 16)
 SHF_EXECINSTR = 4  # a flag of sections
 
 
 class KernelTables:
-    """Tables of one vmlinux, each read when it is first used.
+    """Tables of special code in one file, each read when it is first used.
 
-    Each property is empty if the kernel was built without the table.  It raises KinstError if the
-    table is damaged.
+    A property is empty if the kernel was built without its table, and raises KinstError if the
+    table is damaged. All addresses are linked addresses.
     """
 
     def __init__(self, elf: Elf, label_size: int = 0) -> None:
         """
         Args:
-            label_size: bytes of a jump label; 0 if its first byte tells (x86).
+            label_size: size of a jump label in bytes; 0 if the label's first byte tells its size
+                (x86).
         """
         self._elf = elf
         self._label_size = label_size
 
     def _bytes(self, start: str, stop: str, section: str, entry: int) -> tuple[int, bytes]:
-        """Return a table's linked address and bytes: between two symbols, or a whole section."""
+        """Return the linked address and the bytes of a table; (0, b"") if the file does not have
+        it.
+
+        Args:
+            start: symbol at the table's start.
+            stop: symbol at the table's end.
+            section: section that is the whole table, if the file lacks one of the two symbols.
+            entry: size of an entry in bytes, which the size of the table must be a multiple of.
+
+        Raises KinstError if the table's size is no multiple of `entry`.
+        """
         first, last = self._elf.address(start), self._elf.address(stop)
         if first is None or last is None:
             whole = self._elf.section(section)
@@ -131,19 +149,26 @@ class KernelTables:
         return first, self._elf.read(first, last - first) if last > first else b""
 
     def _relative(self, table: tuple[int, bytes], entry: int, offset: int = 0) -> U64:
-        """Return addresses that are stored as 32-bit distances from the field at `offset` of each
-        entry."""
+        """Return the addresses that a table stores as 32-bit distances, in the table's order.
+
+        Args:
+            table: the table's linked address and bytes.
+            entry: size of an entry in bytes.
+            offset: offset in an entry of the distance, which counts from its own address.
+        """
         base, raw = table
         words = np.frombuffer(raw, dtype="<i4").reshape(-1, entry // 4)[:, offset // 4]
         at = np.arange(len(words), dtype=np.int64) * entry + offset
         return (words.astype(np.int64) + at).astype(np.uint64) + np.uint64(base)
 
     def _sites(self, name: str) -> U64:
-        """Return the addresses in the section .name, stored as 32-bit distances; sorted."""
+        """Return the addresses that the table __NAME (section .NAME) stores as 32-bit distances,
+        ascending."""
         return np.sort(self._relative(self._bytes(f"__{name}", f"__{name}_end", f".{name}", 4), 4))
 
     def _first_bytes(self, addresses: U64) -> npt.NDArray[np.uint8]:
-        """Return the file's byte at each code address, 0 if it has none there."""
+        """Return the byte that the file has at each code address, in the same order; 0 for an
+        address at which the file has no bytes."""
         first = np.zeros(len(addresses), dtype=np.uint8)
         for section in self._elf.sections:
             inside = (addresses >= np.uint64(section.address)) & (
@@ -157,11 +182,18 @@ class KernelTables:
         return first
 
     def _size_in_code(self, table: _Names, sizes: Sequence[int], fields: Sequence[int]) -> int:
-        """Return the bytes of an entry of a table that has had several layouts.
+        """Find out the size of a table's entries, for a table whose layout differs between kernels,
+        and return it in bytes.
 
-        In the right layout all addresses in `fields` are in code.  If that is true of several
-        layouts, the one is taken in which addresses are sorted, since the build sorts tables for
-        lookups.  Raises KinstError if none fits."""
+        In the right layout all addresses in the table are in code. If that is true of several
+        layouts, the layout is taken in which addresses are sorted, since the kernel's build sorts
+        tables for lookups. Raises KinstError if no layout fits.
+
+        Args:
+            table: symbols at the start and end of the table, and its section.
+            sizes: possible sizes of an entry.
+            fields: offsets in an entry of addresses of code.
+        """
         code = [one for one in self._elf.sections if one.flags & SHF_EXECINSTR]
         inside = spans(
             np.array([one.address for one in code], np.uint64),
@@ -185,7 +217,8 @@ class KernelTables:
 
     @cached_property
     def exception_size(self) -> int:
-        """Bytes of a struct exception_table_entry, which has only two addresses in some kernels."""
+        """Size in bytes of a struct exception_table_entry in this kernel: some kernels have two
+        addresses in an entry, others also a type of handler."""
         return self._size_in_code(_EXCEPTION_TABLE, _EXCEPTION_SIZES, (0, 4))
 
     @cached_property
@@ -194,31 +227,34 @@ class KernelTables:
 
     @cached_property
     def exceptions(self) -> U64:
-        """Instructions with an exception-table entry, sorted."""
+        """Instructions that have an exception-table entry, ascending."""
         return np.sort(self._relative(self._exception_table, self.exception_size))
 
     @cached_property
     def fixups(self) -> dict[int, int]:
-        """Address at which control continues after a fault, by the faulting instruction."""
+        """Address at which control continues after a fault, for each instruction with an
+        exception-table entry."""
         table, size = self._exception_table, self.exception_size
         where, to = self._relative(table, size).tolist(), self._relative(table, size, 4).tolist()
         return dict(zip(where, to, strict=True))
 
     @cached_property
     def bug_size(self) -> int:
-        """Bytes of a struct bug_entry, which has the message's format in newer kernels."""
+        """Size in bytes of a struct bug_entry in this kernel: newer kernels add the message's
+        format."""
         return self._size_in_code(_BUG_TABLE, _BUG_SIZES, (0,))
 
     @cached_property
     def bugs(self) -> U64:
-        """BUG() and WARN() instructions, which the kernel looks up by address when they trap;
-        sorted."""
+        """BUG() and WARN() instructions, ascending. The kernel looks them up by address when they
+        trap."""
         table = self._bytes(*_BUG_TABLE, self.bug_size)
         return np.sort(self._relative(table, self.bug_size))
 
     @cached_property
     def fatal_bugs(self) -> U64:
-        """BUG() instructions: those of `bugs` that are not flagged as warnings; sorted.
+        """BUG() instructions, ascending: the entries of the bug table without the flag of a
+        warning.
 
         Source: include/asm-generic/bug.h, BUGFLAG_WARNING is bit 0 of the u16 that ends an entry.
         """
@@ -228,7 +264,8 @@ class KernelTables:
 
     @cached_property
     def jump_labels(self) -> Spans:
-        """Nops and jumps of static keys, which the kernel exchanges."""
+        """Instructions of static keys, each a nop or a jump. The kernel replaces one by the other
+        while it runs."""
         table = self._bytes("__start___jump_table", "__stop___jump_table", "__jump_table", 16)
         code = self._relative(table, 16)
         if self._label_size:
@@ -239,13 +276,13 @@ class KernelTables:
 
     @cached_property
     def label_targets(self) -> U64:
-        """Branch targets of the jumps of static keys, written or not; sorted."""
+        """Branch targets of static keys, ascending, whether their jump is written now or not."""
         table = self._bytes("__start___jump_table", "__stop___jump_table", "__jump_table", 16)
         return np.sort(self._relative(table, 16, 4))
 
     @cached_property
     def static_calls(self) -> Spans:
-        """Sites of static calls: calls and tail jumps (5 bytes), conditional tail jumps (6
+        """Instructions of static calls: calls and tail jumps (5 bytes), conditional tail jumps (6
         bytes)."""
         table = self._bytes(
             "__start_static_call_sites", "__stop_static_call_sites", ".static_call_sites", 8
@@ -256,17 +293,18 @@ class KernelTables:
     @cached_property
     def ftrace(self) -> U64:
         """ftrace's call sites (at the start of nearly every function) as the compiler listed them,
-        sorted.  The kernel moves some by an instruction, and drops some."""
+        ascending. The kernel moves some by an instruction when it boots, and drops some."""
         table = self._bytes("__start_mcount_loc", "__stop_mcount_loc", "__mcount_loc", 8)
         return np.sort(pointers(self._elf, *table))
 
     @cached_property
     def alternatives(self) -> Spans:
-        """Code that boot selected for this CPU, final afterwards.
+        """Code for which boot selects an alternative that suits the CPU, and which is final
+        afterwards.
 
         struct alt_instr has 12 bytes up to Linux 6.2 (cpuid u16, lengths u8, u8) and 14 since 6.3
-        (flags u32), with the length of the original code at 10 and 12.  riscv's struct alt_entry
-        has 16 bytes, in a section of another name, with a 16-bit length at 10.
+        (flags u32), with the length of the original code at 10 and 12. riscv's struct alt_entry has
+        16 bytes, in a section of another name, with a 16-bit length at 10.
         """
         other = self._elf.section(".alternative")
         if other is not None:
@@ -284,8 +322,14 @@ class KernelTables:
         return spans(start + np.uint64(base), length)
 
     def _entry_size(self, start: str, stop: str, sizes: tuple[int, int]) -> int:
-        """Return which of two entry sizes a table has: with it, the first entries point into
-        code."""
+        """Find out which of two sizes the entries of a table have, and return it: with the right
+        size, the distances in the table's first entries lead to code. Return the first size if
+        there is no table.
+
+        Args:
+            start: symbol at the table's start.
+            stop: symbol at the table's end.
+        """
         first, last = self._elf.address(start), self._elf.address(stop)
         if first is None or last is None or last <= first:
             return sizes[0]
@@ -302,10 +346,11 @@ class KernelTables:
 
     @cached_property
     def paravirt(self) -> Spans:
-        """Indirect calls that boot replaced.
+        """Indirect calls of paravirtual operations, which boot replaces.
 
         struct paravirt_patch_site has 16 bytes; the last 4 are padding, which kernels before Linux
-        5.18 leave out of the last entry."""
+        5.18 leave out of the last entry.
+        """
         table = self._bytes("__parainstructions", "__parainstructions_end", ".parainstructions", 4)
         raw = table[1] + bytes(4 if len(table[1]) % 16 == 12 else 0)
         if len(raw) % 16:
@@ -319,7 +364,7 @@ class KernelTables:
 
     @cached_property
     def locks(self) -> U64:
-        """Lock prefixes, which a kernel on one CPU replaces at boot; sorted."""
+        """Lock prefixes of instructions, ascending. A kernel on one CPU replaces them at boot."""
         base, raw = self._bytes("__smp_locks", "__smp_locks_end", ".smp_locks", 4)
         # The linker pads the table with zeros to a page.
         used = np.frombuffer(raw, dtype="<i4") != 0
@@ -327,29 +372,29 @@ class KernelTables:
 
     @cached_property
     def retpolines(self) -> U64:
-        """Indirect calls and jumps through thunks, which only boot may rewrite; sorted."""
+        """Indirect calls and jumps through thunks, ascending. Only boot may rewrite them."""
         return self._sites("retpoline_sites")
 
     @cached_property
     def returns(self) -> U64:
-        """Jumps to the return thunk, which only boot may rewrite; sorted."""
+        """Jumps to the return thunk, ascending. Only boot may rewrite them."""
         return self._sites("return_sites")
 
     @cached_property
     def calls(self) -> U64:
-        """Calls that boot leads through thunks in kernels that track the depth of calls (since
-        Linux 6.2); sorted."""
+        """Calls that boot redirects through thunks in kernels that track the depth of calls (since
+        Linux 6.2), ascending."""
         return self._sites("call_sites")
 
     @cached_property
     def seals(self) -> U64:
-        """endbr64 instructions that no indirect branch leads to, which boot replaces (since Linux
-        5.18); sorted."""
+        """endbr64 instructions that no indirect branch leads to, ascending. Boot replaces them
+        (since Linux 5.18)."""
         return self._sites("ibt_endbr_seal")
 
     @cached_property
     def blacklist(self) -> U64:
-        """Functions that the kernel itself forbids to probe (NOKPROBE_SYMBOL); sorted."""
+        """Functions that the kernel itself forbids to probe (NOKPROBE_SYMBOL), ascending."""
         table = self._bytes(
             "__start_kprobe_blacklist", "__stop_kprobe_blacklist", "_kprobe_blacklist", 8
         )
@@ -357,7 +402,7 @@ class KernelTables:
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:
-        """Regions of REGIONS that this kernel has."""
+        """The regions that REGIONS names and this kernel has."""
         regions = []
         for name, start, end in REGIONS:
             low, high = self._elf.address(start), self._elf.address(end)

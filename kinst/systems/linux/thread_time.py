@@ -1,8 +1,9 @@
-"""vtimestamp on Linux: how long the current thread has run, from its scheduling entity.
+"""D's vtimestamp on Linux: how to compute the time that the current thread has run, from its
+scheduling entity.
 
-The kernel updates a thread's sum_exec_runtime when it switches to another thread and at ticks.  The
-time since then is the run queue's task clock minus exec_start, plus the time since the run queue's
-clock was read: now minus that clock, in the scheduler's nanoseconds.
+The kernel updates a thread's sum_exec_runtime when it switches to another thread and at ticks. The
+time since the last update is the run queue's task clock minus exec_start, plus the time since the
+run queue's clock was read: now minus that clock, in the scheduler's nanoseconds.
 
 Source: kernel/sched/core.c update_rq_clock(), kernel/sched/fair.c update_curr().
 
@@ -28,12 +29,13 @@ def _signed(value: int) -> int:
 def thread_time(
     kernel: LinuxMemory, btf: Btf, thread: Access, per_cpu_base: int, clock: Clock | None
 ) -> ThreadTime | None:
-    """Return the terms of vtimestamp; None if the scheduler's clock does not count the cycles of
-    `clock`.
+    """Return the terms of the sum that is vtimestamp; None if the scheduler's clock does not count
+    the cycles that `clock` converts.
 
     Args:
         thread: how the current thread's address is found.
         per_cpu_base: the per-CPU base of any CPU.
+        clock: how the kernel converts cycles to nanoseconds.
     """
     if clock is None:
         return None
@@ -58,19 +60,21 @@ def thread_time(
 
 
 def _this_queue(kernel: LinuxMemory, btf: Btf, member: str) -> Access:
-    """Return a member of this CPU's run queue."""
+    """Return how in-target code reads a member of this CPU's run queue, in the CPU's per-CPU
+    data."""
     return Access(kernel.per_cpu("runqueues") + btf.offset("rq", member), (), 8)
 
 
 def _queue_of(btf: Btf, thread: Access, member: str) -> Access:
-    """Return a member of the run queue that the current thread is on, for ISAs on which an Access
-    cannot reach per-CPU data by itself."""
+    """Return how in-target code reads a member of the current thread's run queue, found from the
+    thread, for ISAs on which an Access cannot start from per-CPU data."""
     path = (("task_struct", "se.cfs_rq"), ("cfs_rq", "rq"), ("rq", member))
     return replace(thread, offsets=tuple(btf.offset(*one) for one in path))
 
 
 def _x86_clock(kernel: LinuxMemory, btf: Btf, per_cpu_base: int, clock: Clock) -> int | None:
-    """Return the scheduler's ns at clock.base_cycles, which it computes from the TSC."""
+    """Return the scheduler's time in ns at clock.base_cycles, which it computes from the TSC.
+    Return None if the scheduler does not trust the TSC."""
     if not all(kernel.has(name) for name in ("__sched_clock_stable", "__sched_clock_offset")):
         return None
     if kernel.number(kernel.symbol("__sched_clock_stable"), 4) != 1:
@@ -86,10 +90,13 @@ def _x86_clock(kernel: LinuxMemory, btf: Btf, per_cpu_base: int, clock: Clock) -
 
 
 def _generic_clock(kernel: LinuxMemory, btf: Btf, clock: Clock) -> int | None:
-    """Return the scheduler's ns at clock.base_cycles by the generic sched_clock
+    """Return the scheduler's time in ns at clock.base_cycles, by the generic sched_clock
     (kernel/time/sched_clock.c), which counts the same cycles as the architecture's clock source.
+    Return None if this kernel does not use that clock.
 
-    It has two sets of numbers; the latch's low bit tells which one is not being written."""
+    The clock has two sets of numbers; the low bit of its latch tells which set is not being
+    written.
+    """
     if not kernel.has("cd") or not btf.has("clock_data", "read_data"):
         return None
     if kernel.has("sched_clock_data"):  # the scheduler corrects an unstable one by ticks

@@ -2,9 +2,9 @@
 
 stack_trace_save_regs() (kernel/stacktrace.c, in kernels whose architecture has
 CONFIG_ARCH_STACKWALK) walks from a struct pt_regs, with the architecture's unwinder: ORC on x86,
-frame pointers on arm64 (arch/arm64/kernel/stacktrace.c) and riscv64.  The kernel itself calls it
-from NMI and breakpoint handlers: it takes no lock, and reads memory only in the stacks of the
-current CPU and thread.
+frame pointers on arm64 (arch/arm64/kernel/stacktrace.c) and riscv64. The kernel itself calls the
+function from NMI and breakpoint handlers: it takes no lock, and reads memory only in the stacks of
+the current CPU and thread.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -21,7 +21,8 @@ SAVE = "stack_trace_save_regs"
 
 
 def unwinder(kernel: LinuxMemory, btf: Btf, arch: IsaFacts) -> Unwinder | None:
-    """Return this kernel's unwinder; None if it has none."""
+    """Return the address of this kernel's unwinder and the layout of the registers that it starts
+    from; None if the kernel has no such function."""
     saved = arch.saved
     if not kernel.has(SAVE):
         return None

@@ -1,4 +1,5 @@
-"""Where Linux saves the user-mode registers of a thread, and the name of its program.
+"""Where Linux saves the user-mode registers of a thread, and where it keeps the name of the
+thread's program.
 
 Tested by tests/systems/linux/test_system.py and tests/vm.
 """
@@ -16,10 +17,11 @@ _NAME = (("mm_struct", "exe_file"), ("file", "f_path.dentry"), ("dentry", "d_nam
 
 
 def stack_size(kernel: LinuxMemory) -> int:
-    """Return THREAD_SIZE in bytes, or 0 if it is not known.
+    """Return the size of a thread's kernel stack in bytes (THREAD_SIZE), or 0 if it is not known.
 
     It is the size of the first thread's stack, which the linker lays out
-    (include/asm-generic/vmlinux.lds.h)."""
+    (include/asm-generic/vmlinux.lds.h).
+    """
     for end in ("__end_init_task", "__end_init_stack"):
         if kernel.has(end) and kernel.has("init_stack"):
             return kernel.symbol(end) - kernel.symbol("init_stack")
@@ -27,7 +29,8 @@ def stack_size(kernel: LinuxMemory) -> int:
 
 
 def user_state(kernel: LinuxMemory, btf: Btf, arch: IsaFacts) -> UserState | None:
-    """Return where the state is; None if the kernel's types do not tell all of it.
+    """Return where the current thread's user-mode registers and the name of its program are in
+    memory; None if the kernel's symbols or types do not tell all of it.
 
     A thread enters from user mode with an empty kernel stack; the first thing on it is its
     registers (task_pt_regs() of each architecture).

@@ -1,4 +1,4 @@
-"""Where in the kernel a thread waits that does not run.
+"""How to find the kernel function in which a thread waits that no CPU runs.
 
 Sources: arch/x86/include/asm/switch_to.h (struct inactive_task_frame), arch/arm64 and arch/riscv
 include/asm/processor.h (struct thread_struct); in_sched_functions() of kernel/sched/core.c.
@@ -35,11 +35,14 @@ def waits_in(
     unwind: Unwind,
     function_at: Callable[[int], Function | None],
 ) -> str:
-    """Return the function that has called the scheduler, or "" if that is not known.
+    """Return the name of the kernel function in which a thread waits: the innermost one outside of
+    the scheduler. Return "" if that is not known.
 
     Args:
-        chain: how the kernel is unwound by frame pointers, None where it has tables.
-        thread: address of a thread that does not run.
+        chain: layout of frame records; None if the kernel is unwound by ORC tables.
+        thread: address of a thread that no CPU runs.
+        unwind: returns the backtrace for a program counter and registers by D name.
+        function_at: returns the function that contains an address.
     """
     try:
         low, high = (kernel.symbol(f"__sched_text_{end}") for end in ("start", "end"))
@@ -47,7 +50,7 @@ def waits_in(
             function = function_at(address - 1)
             if function is None or low <= function.address < high:
                 continue
-            # What switches the stacks is outside of the scheduler's section.
+            # The function that switches stacks is outside of the scheduler's section.
             if not function.name.startswith("__switch_to"):
                 return function.name
     except KinstError:
@@ -58,7 +61,13 @@ def waits_in(
 def _registers(
     kernel: LinuxMemory, btf: Btf, chain: FrameChain | None, thread: int
 ) -> tuple[int, Mapping[str, int]]:
-    """Return a thread's saved program counter, and its stack and frame pointers by D name."""
+    """Return the program counter that was saved when a thread stopped running, and its saved stack
+    and frame pointers by D name.
+
+    Args:
+        chain: layout of frame records; None if the kernel is unwound by ORC tables.
+        thread: address of the thread.
+    """
     if chain is None:
         frame = kernel.number(thread + btf.offset(_TASK, "thread.sp"))
         back = btf.offset(_FRAME, "ret_addr")

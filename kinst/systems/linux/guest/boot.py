@@ -1,4 +1,5 @@
-"""How Linux is booted in QEMU, and patterns for its console.
+"""How Linux is booted in QEMU, patterns for the lines on its console, and checks by page tables
+that its boot is nearly complete.
 
 Tested by tests/machines/vm/test_console.py.
 """
@@ -44,15 +45,15 @@ def boot(
     modules: str = "",
     text_is_final: TextCheck = never_final,
 ) -> Boot:
-    """Return how Linux boots on one ISA.
+    """Return how QEMU boots Linux on one ISA.
 
     Args:
-        image: the kernel's boot image, relative to the folder of the build.
-        console: the kernel's name of the first serial port.
-        ports: its names of the ports for output and control.
-        limit: the parameter that limits the memory that it uses.
-        parameters: more parameters in guests with kinst's own initrd.
-        modules: more parameters if modules are loaded.
+        image: path of the boot image in the kernel's build folder.
+        console: the kernel's name of the serial port for its console.
+        ports: the kernel's names of the serial ports for the command's output and for control.
+        limit: the kernel parameter that limits how much memory the kernel uses.
+        parameters: more kernel parameters for guests with kinst's own initrd.
+        modules: more kernel parameters for guests that load modules.
         text_is_final: tells by page tables whether the kernel is about to start init.
     """
     # Without the self-tests of ciphers, the kernel boots in four fifths of the time under TCG.  A
@@ -74,8 +75,8 @@ def boot(
 def text_is_protected(
     paging: Paging, read: Read, registers: Mapping[str, int], image: tuple[int, int]
 ) -> bool:
-    """Return whether Linux has write-protected its text, the last thing that it does before it
-    starts init (init/main.c, mark_readonly)."""
+    """Return whether page tables show that Linux has write-protected its text: the last thing that
+    it does before it starts init (init/main.c, mark_readonly)."""
     if not paging.translates(registers):
         return False
     root = paging.root_of(registers)
@@ -89,8 +90,8 @@ def text_is_protected(
 def boot_code_is_freed(
     paging: Paging, read: Read, registers: Mapping[str, int], image: tuple[int, int]
 ) -> bool:
-    """Return whether Linux has freed its init code, which it does just before it starts init
-    (init/main.c, free_initmem)."""
+    """Return whether page tables show that Linux has freed its init code, which it does just before
+    it starts init (init/main.c, free_initmem)."""
     if not paging.translates(registers):
         return False
     root = paging.root_of(registers)

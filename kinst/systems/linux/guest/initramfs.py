@@ -1,4 +1,4 @@
-"""The guest's file system: a newc cpio archive with busybox and kinst's own init.
+"""The initramfs of a guest: a cpio archive with busybox and kinst's own init.
 
 The format is the "new ASCII" format of cpio(5): for each entry 110 bytes of hexadecimal header, the
 name and the data, each padded to 4 bytes; the last entry is TRAILER!!!.
@@ -49,7 +49,7 @@ _ETC = {
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An entry of the archive.
+    """A file, folder or device in the archive.
 
     Attributes:
         name: path without the leading slash.
@@ -65,12 +65,12 @@ class _Entry:
 
 
 def build(busybox: Path, files: Mapping[str, Path], modules: Sequence[Path] = ()) -> bytes:
-    """Return the uncompressed initramfs, byte for byte the same for the same files.
+    """Return the uncompressed initramfs of a guest. Equal files give byte for byte equal archives.
 
     Args:
         busybox: a statically linked busybox for the guest's ISA.
-        files: files of the host, by their absolute path in the guest.  Those that are executable on
-            the host are executable in the guest.
+        files: files of the host, by their absolute path in the guest. A file that is executable on
+            the host is executable in the guest.
         modules: kernel modules, which init loads in this order before it says `ready`.
 
     Raises KinstError if a file cannot be read or a guest path is not absolute.
@@ -93,7 +93,7 @@ def build(busybox: Path, files: Mapping[str, Path], modules: Sequence[Path] = ()
 
 
 class Initramfs:
-    """Implements core.boot.GuestFiles."""
+    """The archives that Linux unpacks as its first file system. Implements core.boot.GuestFiles."""
 
     def build(
         self, busybox: Path, files: Mapping[str, Path], modules: Sequence[Path] = ()
@@ -104,17 +104,23 @@ class Initramfs:
         return beside(initrd, busybox)
 
     def starting_beside(self, append: str) -> str:
-        """Return parameters that start kinst's helper, which then starts the user's init."""
+        """Return `append`, a kernel command line, with parameters added that make the kernel start
+        kinst's helper first. The helper then starts the init that the command line named."""
         inits = [word for word in append.split() if word.startswith("rdinit=")]
         user_init = inits[-1].removeprefix("rdinit=") if inits else "/init"
         return f"{append} rdinit={BESIDE} kinst_init={user_init}".strip()
 
 
 def beside(initrd: bytes, busybox: Path) -> bytes:
-    """Return the user's archive, compressed or not, followed by an archive with kinst's helper.
+    """Return the user's initrd followed by an archive with kinst's helper, which the kernel unpacks
+    into the same file system. The helper's init is at BESIDE.
 
-    The kernel unpacks the second one over the first.  The helper's init is at BESIDE.  Raises
-    KinstError if busybox cannot be read."""
+    Args:
+        initrd: the user's archive, compressed or not.
+        busybox: a statically linked busybox for the guest's ISA.
+
+    Raises KinstError if busybox cannot be read.
+    """
     script = _read(_INIT).replace(b"#!/bin/busybox", b"#!/.kinst/busybox", 1)
     folders = [_Entry(name, stat.S_IFDIR | 0o755) for name in (".kinst", ".kinst/dev")]
     devices = [replace(one, name=f".kinst/{one.name}") for one in _devices()]
@@ -127,7 +133,8 @@ def beside(initrd: bytes, busybox: Path) -> bytes:
 
 
 def _directories(contents: Mapping[str, _Entry]) -> Iterator[_Entry]:
-    """Yield all folders, parents first; the kernel makes none by itself."""
+    """Yield an entry for each folder that the archive needs, parents first: the kernel makes no
+    folders by itself."""
     wanted = {PurePosixPath(name) for name in _DIRECTORIES}
     for path in [*wanted, *map(PurePosixPath, contents)]:
         wanted.update(path.parents)
