@@ -1,5 +1,5 @@
-"""Rank 5: pictures and texts for people, made from results: annotated functions, flame graphs,
-differences.
+"""Pictures and texts for people, made from the results of a trace: annotated functions, coverage,
+flame graphs, histograms, call trees, differences between two traces.
 
-Values in, text out: nothing here traces, prints or opens a file.
+The modules only turn values into text: they do not trace, print or open files.
 """

@@ -1,7 +1,8 @@
-"""Annotations as one self-contained page for a browser: source, instructions and the flow graph
-side by side.  Selecting something in one pane shows it in the others.
+"""Page for a browser that shows annotated functions: source, instructions and flow graph side by
+side. Selecting an item in one pane shows it in the other panes.
 
-The page contains data (JSON), the script that shows them, and the graphs (SVG).
+The page is one self-contained file with data (JSON), the script that shows the data, and the graphs
+(SVG).
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from kinst.views.html_page import interactive_page
 
 
 def annotated_html(annotations: Sequence[Annotation], title: str) -> str:
-    """Return the page's text.
+    """Return an HTML page that shows annotated functions.
 
     Args:
-        annotations: of functions.
-        title: what was traced.
+        annotations: the functions with their results, in the order of the page.
+        title: what was traced, for the heading.
     """
     data = [_Function(one, f"f{number}").data() for number, one in enumerate(annotations)]
     graphs = "".join(
@@ -40,8 +41,8 @@ def annotated_html(annotations: Sequence[Annotation], title: str) -> str:
 
 
 class _Function:
-    """One function's data.  Lines of source have numbers, by which their instructions refer to
-    them."""
+    """Builder of the page's JSON data for one function. Each source line gets a number, by which
+    the instructions of the line refer to it."""
 
     def __init__(self, annotation: Annotation, name: str) -> None:
         self._one, self._name = annotation, name

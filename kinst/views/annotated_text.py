@@ -1,7 +1,7 @@
-"""An annotation as text: instructions with their counts on the left, source on the right.
+"""Text of annotated functions: instructions with their counts on the left, source on the right.
 
-Inlined code is indented under a line that names the function and the call.  In address order a rule
-separates blocks; in source order the instructions of a line are together.
+Inlined code is indented below a line that names the function and the call. In address order, a rule
+separates basic blocks. In source order, the instructions of a source line are together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RESET = "\x1b[0m"
 _STYLES = {"hot": "\x1b[1;31m", "warm": "\x1b[33m", "cool": "\x1b[32m", "never": "\x1b[2m",
            "name": "\x1b[1m", "inlined": "\x1b[36m", "note": "\x1b[35m", "plain": ""}  # fmt: skip
 _BARS = "▁▂▃▄▅▆▇█"
-# Columns of instructions: half of the page, but at least and at most these.
+# Least and most columns for the disassembly; between these it gets the left half of the page.
 _LEAST, _MARGIN = 40, 58
 _NAME = 12  # columns of the name of the --by value
 _NESTING = "│ "
@@ -42,9 +42,9 @@ class Page:
     """Layout of a printed annotation.
 
     Attributes:
-        width: columns.
-        colours: whether the terminal has them.
-        order: one of ORDERS.
+        width: columns of the page.
+        colours: whether to colour the text with escape sequences.
+        order: order of the instructions, one of ORDERS ("address" or "source").
     """
 
     width: int = 132
@@ -57,12 +57,13 @@ class Page:
 
 
 def annotated_text(annotations: Iterable[Annotation], page: Page) -> str:
-    """Return all annotations, one below the other."""
+    """Return text that shows annotated functions, one below the other."""
     return "\n".join(_Text(one, page).whole() for one in annotations)
 
 
 def heat(count: int | None, most: int) -> str:
-    """Return the style of a count, by its share of the greatest one."""
+    """Return the name of the style for a count: "hot", "warm" or "cool" by its share of `most`,
+    "never" for 0, "note" for None (not counted)."""
     if not count:
         return "never" if count == 0 else "note"
     part = count / most
@@ -74,12 +75,12 @@ def per_cent(part: float) -> str:
 
 
 def measured(value: Measure | None, unit: str = "") -> str:
-    """Return the text of an instruction's --by value: a number, or for a distribution its lowest
-    bound, its shape and its highest bound.
+    """Return the text of an instruction's --by value: the number; for a distribution, its lowest
+    bound, a bar for each bucket and its highest bound; "" for None.
 
     Args:
-        value: of the instruction, or None.
-        unit: of the value; without it numbers are whole.
+        value: the --by value, or None if the instruction has no value.
+        unit: unit of the value, such as "ns"; "" if it is not known: a plain integer is shown.
     """
     if value is None:
         return ""
@@ -175,15 +176,15 @@ class _Text:
         yield from map(self._gap, gaps)
 
     def _gap(self, gap: Gap) -> str:
-        """Return the row of bytes that are not decoded."""
+        """Return the line of text for a gap (bytes that are not decoded)."""
         label = self._one.label(gap.function.address + gap.offset)
         text = f"{'-':>{self._wide}} {'':>7}  "
         text += f"{'':{self._measures}}  " if self._measures else ""
         return self._page.paint("note", f"{text}{label:>{self._offsets}}  {gap_text(gap)}")
 
     def _rule(self, block: int) -> str:
-        """Return the rule above a block: its number, and the blocks that lead to it from
-        elsewhere."""
+        """Return the rule above a basic block: the block's number, and the number and count of each
+        block that branches to it. The block just before it in address order is left out."""
         callers = [
             f"{number}" + ("" if count is None else f" ({count:,})")
             for number, count in into(self._one, block)
@@ -273,7 +274,8 @@ class _Text:
         return f"taken {per_cent(row.branch.taken / row.branch.ran)}"
 
     def _line(self, spot: SourceSpot) -> str:
-        """Return a source line: its number and text; if there is no text, its file."""
+        """Return a source line for the right column: "LINE TEXT", or "FILE:LINE TEXT" for a line of
+        another file than the function's. "" if the line is not known."""
         if not spot.file:
             return ""
         text = self._one.source(spot)
@@ -285,8 +287,8 @@ class _Text:
 
 
 def into(annotation: Annotation, block: int) -> Iterator[tuple[int, int | None]]:
-    """Return (block, count) of each edge that leads to a block: where it comes from, and how often
-    it was taken."""
+    """Yield (block, count) for each edge of the flow graph that leads to a block: the number of the
+    block where the edge starts, and how often the edge was taken (None if that is not known)."""
     for number, one in enumerate(annotation.code.blocks):
         for k, edge in enumerate(one.edges):
             if edge.to == block and edge.to != OUTSIDE:

@@ -1,8 +1,9 @@
-"""A function with the results of a trace: the value that annotate's renderers show.
+"""A function together with the results of a trace, as `kinst annotate` shows it.
 
-Source lines are a tree: under each line are the functions inlined there, with lines of their own.
-A line's count is that of its most frequent instruction; its share is its part of all instructions
-that ran in the function, including what is inlined there.
+Source lines form a tree: below a line are the functions that were inlined at calls on that line,
+with lines of their own. A line's count is the count of its most frequent instruction. A line's
+share is its part of all instructions that ran in the function; it includes the code inlined at the
+line.
 
 Tested by tests/views/test_annotated_text.py.
 """
@@ -18,14 +19,14 @@ from kinst.core.inline import SourcePlace
 from kinst.events import Bucket
 from kinst.views.flow import FlowCounts, taken_share
 
-NEAR = 4  # lines before a function's first one in which its name must occur
+NEAR = 4  # source lines up to a function's beginning in which fits() looks for its name
 
 Measure = int | tuple[Bucket, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSpot:
-    """A line of a file; "" and 0 if it is not known."""
+    """A line of a source file; file "" and line 0 if the line is not known."""
 
     file: str
     line: int
@@ -36,7 +37,7 @@ class SourceSpot:
 
 @dataclass(frozen=True, slots=True)
 class InlinedAt:
-    """A function that was inlined, and where it was called."""
+    """Name of an inlined function, and the source line of the call that was inlined."""
 
     function: str
     call: SourceSpot
@@ -47,8 +48,8 @@ class BranchCounts:
     """Counts of a conditional branch.
 
     Attributes:
-        taken: times, None if it is not known.
-        ran: how often the branch ran.
+        taken: how often the branch was taken; None if that is not known.
+        ran: how often the branch instruction ran.
     """
 
     taken: int | None
@@ -60,16 +61,16 @@ class AnnotatedInstruction:
     """An instruction with its results.
 
     Attributes:
-        instruction: decoded.
+        instruction: the decoded instruction.
         block: number of its basic block.
-        count: how often it ran, None if it was not counted.
-        share: of all instructions that ran, 0 to 1.
-        reason: why it was not counted, "" if it was.
-        text: disassembly, with names and offsets for the targets of branches.
-        spot: its own source line.
-        within: the inlined functions that it is in, outermost first.
-        branch: counts of a conditional branch.
-        measure: its --by value.
+        count: how often it ran; None if it was not counted.
+        share: its part, 0 to 1, of all instructions that ran in the function.
+        reason: why it was not counted; "" if it was counted.
+        text: disassembly with names or offsets for branch targets.
+        spot: its source line, in the innermost inlined function that it belongs to.
+        within: the inlined functions that it belongs to, outermost first.
+        branch: counts of a conditional branch; None for other instructions.
+        measure: its --by value; None if it has no value.
     """
 
     instruction: CodeInstruction
@@ -86,12 +87,12 @@ class AnnotatedInstruction:
 
 @dataclass(slots=True)
 class LineNode:
-    """A line of a function, or of an inlined copy.
+    """A source line of a function or of an inlined copy, with its instructions.
 
     Attributes:
         spot: file and line.
-        own: its instructions.
-        inlined: copies inlined there, by function name.
+        own: instructions of the line itself, without those of copies inlined at it.
+        inlined: copies inlined at calls on the line, by function name.
     """
 
     spot: SourceSpot
@@ -119,11 +120,11 @@ class LineNode:
 
 @dataclass(slots=True)
 class CopyNode:
-    """The lines of an inlined copy, in the order in which they first occur.
+    """The source lines of an inlined copy, or of the annotated function itself.
 
     Attributes:
-        function: its name; "" for the annotated function itself.
-        lines: by file and line.
+        function: name of the inlined function; "" for the annotated function itself.
+        lines: by file and line, in the order in which the instructions mention them.
     """
 
     function: str
@@ -137,17 +138,18 @@ class CopyNode:
 
 @dataclass(frozen=True)
 class Annotation:
-    """One function with its results.
+    """A function with the results of a trace.
 
     Attributes:
-        code: the function's instructions and blocks.
+        code: the function's instructions and basic blocks.
         flow: counts of instructions and edges.
         reasons: why instructions were not planted, by address.
-        sources: lines of text by file, for the files that are available.
-        measure_name: of the --by value.
-        measure_unit: of the --by value.
-        measures: --by values by address.
-        edges: --by values by (from block, to block or OUTSIDE).
+        sources: lines of source text by file; a file that is not available is missing.
+        measure_name: heading of the --by values; "" without --by.
+        measure_unit: unit of the --by values, such as "ns"; "" if it is not known.
+        measures: --by values by address of the instruction.
+        edges: average nanoseconds between the starts of two blocks (--by latency), by (from block,
+            to block or OUTSIDE).
     """
 
     code: FunctionCode
@@ -165,17 +167,17 @@ class Annotation:
 
     @cached_property
     def executed(self) -> int:
-        """Number of instructions that ran in the function."""
+        """Sum of the counts of all instructions of the function."""
         return sum(self.flow.instructions.values())
 
     @cached_property
     def hottest(self) -> int:
-        """The greatest count."""
+        """The greatest count of an instruction; 0 if nothing was counted."""
         return max(self.flow.instructions.values(), default=0)
 
     @cached_property
     def instructions(self) -> Sequence[AnnotatedInstruction]:
-        """The function's instructions, by address."""
+        """The function's instructions with their results, in address order."""
         return tuple(
             self._annotated(number, one)
             for number, block in enumerate(self.code.blocks)
@@ -205,8 +207,9 @@ class Annotation:
         return one.text.replace(f"#{one.target:#x}", name).replace(f"{one.target:#x}", name)
 
     def label(self, address: int) -> str:
-        """Return an address of the function as an offset; in a part that was moved away, with that
-        part's name."""
+        """Return the text for an address of the function: "+OFFSET", or "PART+OFFSET" in a part
+        that the compiler moved away (such as F.cold). Return an address outside of the function in
+        hexadecimal."""
         for part in self.code.parts:
             if part.address <= address < part.address + part.size:
                 offset = f"+{address - part.address}"
@@ -215,12 +218,12 @@ class Annotation:
 
     @cached_property
     def file(self) -> str:
-        """The file of the function, "" if it is not known."""
+        """Source file of the function; "" if it is not known."""
         return beginning(self.code).file
 
     @cached_property
     def lines(self) -> CopyNode:
-        """The function's instructions by source lines."""
+        """Tree of the function's source lines with their instructions."""
         top = CopyNode("")
         for row in self.instructions:
             copy = top
@@ -231,14 +234,19 @@ class Annotation:
         return top
 
     def source(self, spot: SourceSpot) -> str:
-        """Return the text of a line, "" if it is not available."""
+        """Return the text of a source line; "" if its file is not available."""
         lines = self.sources.get(spot.file, ())
         return lines[spot.line - 1].rstrip() if 0 < spot.line <= len(lines) else ""
 
 
 def position(place: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, ...]]:
-    """Return the line of an instruction itself, and the inlined functions that it is in, outermost
-    first."""
+    """Return the source line of an instruction, and the inlined functions that the instruction
+    belongs to, outermost first.
+
+    Args:
+        place: the instruction's source position; None if the debug information has none, which
+            gives the unknown line and no functions.
+    """
     if place is None:
         return SourceSpot("", 0), ()
     spot = SourceSpot(place.file, place.line)
@@ -250,23 +258,28 @@ def position(place: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, ..
 
 
 def beginning(code: FunctionCode) -> SourceSpot:
-    """Return where a function begins: the line of its first instruction that has one.  On some
-    machines the padding for a tracer in front of a function has none."""
+    """Return the source line of the function's first instruction that has a source line. (On some
+    instruction sets the padding for a tracer before a function has no line.)"""
     places = (one.place for one in code.blocks[code.root].instructions)
     first = next((place for place in places if place is not None and place.file), None)
     return SourceSpot(first.file, first.line) if first is not None else SourceSpot("", 0)
 
 
 def files_of(codes: Iterable[FunctionCode]) -> list[str]:
-    """Return all source files that instructions of these functions come from."""
+    """Return the source files that instructions of these functions come from, each once."""
     places = [one.place for code in codes for one in code.instructions if one.place is not None]
     files = [[place.file, *(frame.file for frame in place.inlined)] for place in places]
     return list(dict.fromkeys(name for names in files for name in names if name))
 
 
 def fits(sources: Mapping[str, Sequence[str]], codes: Iterable[FunctionCode]) -> bool:
-    """Return whether source text belongs to these functions: at least one of them begins at the
-    line where its name is.  True if none of their files is available."""
+    """Return whether source text matches these functions: at least one function's name occurs near
+    the line where its code begins. True if the source of none of the functions is available.
+
+    Args:
+        sources: lines of source text by file.
+        codes: functions.
+    """
     seen = False
     for code in codes:
         start = beginning(code)

@@ -1,4 +1,5 @@
-"""Distributions prepared for drawing: buckets as rows of one grid, and the names of keys.
+"""Distributions prepared for drawing: which aggregation and which buckets to draw, and the text of
+keys.
 
 Tested by tests/views/test_distributions.py.
 """
@@ -12,18 +13,18 @@ from kinst.core.errors import KinstError
 from kinst.events import Aggregation, Bucket, Frame, Key, KeyPart, Stack
 
 FUNCTIONS = ("quantize", "lquantize", "llquantize")
-_MOST_FILLED = 200  # most empty buckets in a row to draw one by one
+_MOST_FILLED = 200  # most consecutive empty buckets; more are joined into one bucket
 
 Bounds = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class DistributionSnapshot:
-    """A distribution at one moment.
+    """A distribution at one moment of a trace.
 
     Attributes:
-        time_ns: D's timestamp, None if it is not known.
-        table: the aggregation.
+        time_ns: D's timestamp of that moment; None if it is not known.
+        table: the aggregation with its values at that moment.
     """
 
     time_ns: int | None
@@ -31,14 +32,16 @@ class DistributionSnapshot:
 
 
 def chosen(names: Iterable[tuple[str, str]], by: str) -> str:
-    """Return the name of the aggregation to draw.
+    """Return the name of the distribution to draw.
 
     Args:
-        names: (name, function) of each aggregation.
-        by: the one that was asked for, "" for the only one.
+        names: (name, aggregating function) of each aggregation of a trace. Aggregations that are
+            not distributions are ignored.
+        by: name that the user asked for, with or without "@"; "" to choose the only distribution.
 
     Raises:
-        KinstError: there is none of that name, or several and none was asked for.
+        KinstError: no distribution has the name `by`; or `by` is "" and the trace has several
+            distributions, or no distribution.
     """
     names_found = list(dict.fromkeys(name for name, function in names if function in FUNCTIONS))
     wanted = by.removeprefix("@")
@@ -57,16 +60,20 @@ def chosen(names: Iterable[tuple[str, str]], by: str) -> str:
 
 
 def distribution(value: int | tuple[Bucket, ...]) -> tuple[Bucket, ...]:
-    """Return a row's buckets."""
+    """Return the buckets of an aggregation's value; an empty tuple if the value is a number."""
     return value if isinstance(value, tuple) else ()
 
 
 def grid(buckets: Iterable[Bucket], function: str) -> tuple[Bounds, ...]:
-    """Return the bounds of all buckets from the lowest to the highest, including empty ones between
-    them.
+    """Return the bounds of the buckets to draw, ascending: the buckets that have values, and empty
+    buckets for the ranges between them.
 
-    Empty ranges are divided as the function does: doubling for quantize(), of equal width for
-    lquantize(); for others one bucket.
+    An empty range is divided as the aggregating function divides it: doubling for quantize(), in
+    equal widths for lquantize(). For another function it is one bucket.
+
+    Args:
+        buckets: of all keys that share the grid, in any order.
+        function: the aggregating function.
     """
     have = sorted({(one.low, one.high) for one in buckets if one.count}, key=_order)
     rows: list[Bounds] = []
@@ -84,7 +91,12 @@ def _order(bounds: Bounds) -> float:
 
 
 def _between(start: int, end: int, function: str, have: Sequence[Bounds]) -> list[Bounds]:
-    """Return the empty buckets from start to end."""
+    """Return the bounds of the empty buckets from start to end; more than _MOST_FILLED are joined
+    into one bucket.
+
+    Args:
+        have: bounds of the buckets with values, which give the width for lquantize().
+    """
     widths = [high - low for low, high in have if low is not None and high is not None]
     empty: list[Bounds] = []
     while start < end and len(empty) < _MOST_FILLED:
@@ -102,7 +114,7 @@ def _between(start: int, end: int, function: str, have: Sequence[Bounds]) -> lis
 
 
 def key_text(key: Key) -> str:
-    """Return a row's keys as text for people."""
+    """Return an aggregation's key as text for people, its parts separated by commas."""
     return ", ".join(map(_part_text, key))
 
 

@@ -1,9 +1,11 @@
-"""The D programs that trace one call of a function, and what their records say.
+"""D programs that trace one call of a function with everything that it calls, and decoding of their
+results (for `kinst flow`).
 
-Functions are found first: every function's entry is planted and counted while the traced function
-runs.  Those that ran are then traced with their returns, and so are the call instructions in them
-that may lead to any other function: where those ran more often than a planted function was entered
-from them, the call went another way this time, and the functions that it has met have to be found.
+A first program finds functions: it plants the entry of every function and counts those that run in
+calls of the traced function. A second program traces these functions: it records their entries and
+returns. It also counts their call instructions that may lead to other functions. If such an
+instruction ran more often than a traced function was entered from it, it called a function that is
+not traced yet. Such functions are added, and the call is traced again.
 
 Tested by tests/views/test_call_tree.py.
 """
@@ -23,33 +25,41 @@ from kinst.events import Aggregation, Record
 from kinst.views.call_tree import CallTree, EntryRecord, ReturnRecord, build_tree
 from kinst.views.counting import clause, described
 
-ARGUMENTS = 6  # that are recorded of each call
+ARGUMENTS = 6  # number of arguments that are recorded of each call
 MOST_ERROR = 4095  # a pointer from -4095 to -1 is an error number (Linux, include/linux/err.h)
-PLAIN = 1 << 20  # unsigned numbers of 8 bytes are decimal up to here
-FOUND, CALLS = "entered", "calls"  # aggregations
+PLAIN = 1 << 20  # unsigned 8-byte numbers below this are printed in decimal
+FOUND, CALLS = "entered", "calls"  # names of aggregations
 INSIDE = "self->inside"
 CALLER = "trace(tid); trace(pid); trace(execname);"
 FunctionKey = tuple[str, str]  # module and name
-# Of each function its parts, with what is inlined in them.
+# Debug information of each function: one SourceFunction per part, with its inlined copies.
 InlinedParts = Mapping[FunctionKey, Sequence[SourceFunction]]
 
 
 def finding_program(root: FunctionKey, condition: str, *, whole: bool) -> str:
-    """Return the program that counts the functions that run in calls of `root`.
+    """Return the D program that counts the functions that run in calls of `root`.
 
     Args:
-        condition: a D predicate of the calls that are meant, or "".
-        whole: count in all calls until the trace is over, rather than in the first one.
+        root: the traced function.
+        condition: a D predicate that selects calls of `root`; "" selects all calls.
+        whole: count in every selected call until the trace ends. Otherwise count only in the first
+            one, and end the trace with it.
     """
     counts = f"{{ @{FOUND}[probemod, probefunc] = count(); }}"
     return _program(root, condition, f"fbt:::entry\n/{INSIDE}/\n{counts}\n", whole=whole)
 
 
 def _program(root: FunctionKey, condition: str, clauses: str, *, whole: bool) -> str:
-    """Return clauses that run in calls of `root`, with those that know when one does.
+    """Return a D program: the given clauses, and clauses that make self->inside positive during
+    calls of `root`.
 
-    A thread-local variable counts calls that are within one another.  An interrupt's handler has
-    thread-local variables of its own, so that the clauses do not run there.
+    The thread-local variable self->inside counts nested calls. An interrupt handler has
+    thread-local variables of its own, so self->inside is 0 in it.
+
+    Args:
+        clauses: D text; their predicates test self->inside.
+        condition: as for finding_program().
+        whole: as for finding_program().
     """
     where = ":".join(("fbt", *root))
     begins = condition or "1"
@@ -65,27 +75,27 @@ def _program(root: FunctionKey, condition: str, clauses: str, *, whole: bool) ->
 
 
 def found_functions(aggregations: Iterable[Aggregation]) -> set[FunctionKey]:
-    """The functions that finding_program() has counted."""
+    """Return the functions that the program of finding_program() has counted."""
     return {
         (str(key[0]), str(key[1])) for one in aggregations if one.name == FOUND for key in one.rows
     }
 
 
 def calls_found(aggregations: Iterable[Aggregation], root: FunctionKey) -> int:
-    """Return how many calls of `root` finding_program() has counted."""
+    """Return how many calls of `root` the program of finding_program() has counted."""
     counts = (one.rows.get(root) for one in aggregations if one.name == FOUND)
     return sum(count for count in counts if isinstance(count, int))
 
 
 @dataclass(frozen=True, slots=True)
 class Unfollowed:
-    """Calls that led to a function whose entry was not traced.
+    """A call instruction that called a function whose entry was not traced.
 
     Attributes:
-        site: the call or jump.
-        target: address of the function; None if it was computed.
-        name: of the function, "" if it was computed.
-        count: how often.
+        site: the call instruction.
+        target: address of the called function; None for an indirect call.
+        name: name of the called function; "" for an indirect call.
+        count: how many of its calls were not traced.
     """
 
     site: CodeInstruction
@@ -96,7 +106,7 @@ class Unfollowed:
 
 @dataclass(frozen=True, slots=True)
 class CallingThread:
-    """The thread that made a call."""
+    """The thread that made the traced call, and the CPU that it ran on."""
 
     execname: str
     pid: int
@@ -105,14 +115,14 @@ class CallingThread:
 
 @dataclass(frozen=True)
 class CallTracing:
-    """Traces calls of one function.
+    """The D program that traces one call of a function, and decoding of its results.
 
     Attributes:
         root: the function.
-        codes: of it and of those that run in it.
-        result: the register for results, as regs[] has it.
-        condition: a D predicate of the calls that are meant, or "".
-        interrupt_entry: functions that begin and end interrupts.
+        codes: instructions of `root` and of each function to trace in its calls.
+        result: name of the register for results, as regs[] takes it (such as R_RAX).
+        condition: a D predicate that selects calls of `root`; "" selects the first call.
+        interrupt_entry: kernel functions that begin and end interrupts.
     """
 
     root: FunctionKey
@@ -131,7 +141,7 @@ class CallTracing:
 
     @cached_property
     def _jumps_at(self) -> frozenset[int]:
-        """Addresses of all instructions of these functions but returns."""
+        """Addresses of all instructions of these functions except return instructions."""
         instructions = (one for code in self.codes for one in code.instructions)
         return frozenset(one.address for one in instructions if one.flow.kind != "return")
 
@@ -141,7 +151,8 @@ class CallTracing:
 
     @cached_property
     def _watched(self) -> dict[tuple[str, str, int], CodeInstruction]:
-        """Calls that may lead to a function that is not traced, by module, part and offset."""
+        """Call instructions that may lead to a function that is not traced, by module, part of the
+        function, and offset in the part."""
         return {
             (one.function.module, one.function.name, one.offset): one
             for code in self.codes
@@ -153,7 +164,8 @@ class CallTracing:
 
     @property
     def program(self) -> str:
-        """The D program: records of entries and returns, and counts of calls."""
+        """Text of the D program, which records entries and returns of the traced functions and
+        counts the watched call instructions."""
         names = [f"fbt:{module}:{name}" for module, name in self._by_name]
         values = " ".join(f"trace(arg{k});" for k in range(ARGUMENTS))
         entered = f"trace(tid); trace((uint64_t)caller); {values}"
@@ -170,7 +182,7 @@ class CallTracing:
         return _program(self.root, self.condition, text, whole=False)
 
     def caller(self, records: Iterable[Record]) -> CallingThread | None:
-        """Return the thread that made the first call; None without any."""
+        """Return the thread that made the first traced call; None if no call was traced."""
         met = []
         for one in records:
             match [found.value for found in one.values]:
@@ -179,7 +191,7 @@ class CallTracing:
         return min(met, key=lambda row: row[0])[1] if met else None
 
     def tree(self, records: Iterable[Record]) -> CallTree | None:
-        """Build the tree of the first call of which there are records; None without any."""
+        """Return the tree of the first traced call; None if no call was traced."""
         rows = sorted(self._rows(records), key=lambda row: row[1].time)
         threads = [thread for thread, row in rows if row.function == self.root]
         return build_tree(row for thread, row in rows if threads and thread == threads[0])
@@ -188,7 +200,7 @@ class CallTracing:
         for one in records:
             numbers = [found.value for found in one.values if isinstance(found.value, int)]
             if not numbers or len(numbers) < len(one.values):
-                continue  # a clause that only knows whether the call goes on, or the caller's
+                continue  # a record of the caller, or of a clause that updates self->inside
             thread, *values = numbers
             name = one.probe.name
             function = name.module, name.function
@@ -210,20 +222,26 @@ class CallTracing:
                 yield thread, ReturnRecord(one.cpu, one.time_ns, function, jumped, values[1] & MASK)
 
     def _interrupt(self, returns_to: int) -> FunctionKey | None:
-        """Return the interrupt entry function that a call returns to; None if it is another."""
+        """Return the interrupt entry function that contains a return address; None if the address
+        is in another function."""
         at = returns_to - 1
         found = (f for f in self.interrupt_entry if f.address <= at < f.address + f.size)
         return next(((one.module, one.name) for one in found), None)
 
     def _jumps(self, function: FunctionKey, offset: int) -> bool:
-        """Whether control leaves a function for another one at an offset, rather than by
-        returning."""
+        """Return whether the function is left at an offset by a jump to another function (a tail
+        call) rather than by a return instruction."""
         return self._by_name[function].function.address + offset in self._jumps_at
 
     def unfollowed(self, tree: CallTree, aggregations: Iterable[Aggregation]) -> list[Unfollowed]:
-        """The calls that led to functions whose entry was not traced."""
+        """Return the call instructions that called functions whose entry was not traced.
+
+        Args:
+            tree: tree of the traced call.
+            aggregations: results of the trace that gave the tree.
+        """
         entered: dict[int, int] = {}
-        shown: set[FunctionKey] = set()  # what ran in interrupts alone has calls that do not count
+        shown: set[FunctionKey] = set()  # not functions that ran in interrupts only
         for call in tree.root.walk():
             shown.add(call.function)
             for one in call.calls:
@@ -252,7 +270,14 @@ def _name(code: FunctionCode) -> FunctionKey:
 def inlined_parts(
     codes: Iterable[FunctionCode], functions: Iterable[SourceFunction]
 ) -> InlinedParts:
-    """What is inlined in each function, with the parts that were moved away from it."""
+    """Return the debug information of each function: that of its main part, then those of parts
+    that the compiler moved away (such as F.cold).
+
+    Args:
+        codes: the functions.
+        functions: debug information of all parts, in any order. A part that is missing here is left
+            out.
+    """
     by_address = {one.function.address: one for one in functions}
     return {
         _name(code): [by_address[p.address] for p in code.parts if p.address in by_address]
@@ -261,7 +286,13 @@ def inlined_parts(
 
 
 def arguments_text(values: Sequence[int], prototype: FunctionType | None) -> str:
-    """Return a call's arguments as text, by their types; "" without those."""
+    """Return the arguments of a call as text, by the types of the function's parameters; "" if the
+    prototype is not known.
+
+    Args:
+        values: values of the argument registers.
+        prototype: type of the function; None if it is not known.
+    """
     if prototype is None:
         return ""
     types = prototype.parameters
@@ -270,14 +301,15 @@ def arguments_text(values: Sequence[int], prototype: FunctionType | None) -> str
 
 
 def result_text(value: int | None, prototype: FunctionType | None) -> str:
-    """Return a call's result as text; "" for a function that has none, and if it is not known."""
+    """Return the result of a call as text; "" if the function returns nothing, or if the result or
+    the function's type is not known."""
     if value is None or prototype is None or isinstance(prototype.result, VoidType):
         return ""
     return value_of(value, prototype.result)
 
 
 def value_of(value: int, type_: DType) -> str:
-    """Return a register's value as one of its type."""
+    """Return the text of a register's value as a C value of this type."""
     if isinstance(type_, IntType):
         bits = 8 * type_.size
         value &= (1 << bits) - 1

@@ -1,10 +1,11 @@
-"""One call of a function as a tree: what was called in it, with arguments, results and times.
+"""One call of a function as a tree: the calls made in it, with their arguments, results and times.
 
-Built from records of entries and returns of one thread, in their order.  A call is placed by its
-return address: a function that was entered by a jump at another function's end has that one's, and
-is shown within it, as the kernel's function_graph tracer shows it.  What the compiler has inlined
-is shown if something was called from it.  Functions that an interrupt's entry or exit code called
-are left out, with all that they called.
+The tree is built from one thread's records of function entries and returns, in order of time. The
+return address says where a call belongs in the tree. A function that was entered by a tail call (a
+jump at the end of another function) has the return address of the function that jumped, and is
+shown inside that function, as the kernel's function_graph tracer shows it. An inlined copy is shown
+if a call was made from it. Functions that interrupt entry or exit code called are left out, with
+everything that they called.
 
 Tested by tests/views/test_call_tree.py.
 """
@@ -20,20 +21,22 @@ from kinst.core.units import value_text
 
 HEADER = "CPU FUNCTION\n"
 STEP = 2  # columns
-# Returns the inlined copies in a function that the call with this return address was made from.
+# From a function and a call's return address to the inlined copies that the call was made from.
 CopiesAt = Callable[[tuple[str, str], int], Sequence[InlinedCode]]
 
 
 @dataclass(frozen=True, slots=True)
 class EntryRecord:
-    """A function was entered.
+    """Record of the entry of a function.
 
     Attributes:
+        cpu: number of the CPU.
+        time: in nanoseconds.
         function: module and name.
         returns_to: the return address.
-        arguments: as many as were recorded.
-        interrupt: the function that the return address is in, if that is part of the kernel's
-            interrupt entry or exit; else None.
+        arguments: values of the argument registers that were recorded.
+        interrupt: module and name of the kernel's interrupt entry or exit function that contains
+            the return address; None if the return address is elsewhere.
     """
 
     cpu: int
@@ -46,12 +49,15 @@ class EntryRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReturnRecord:
-    """Control left a function.
+    """Record that control left a function, by a return instruction or a tail call.
 
     Attributes:
+        cpu: number of the CPU.
+        time: in nanoseconds.
         function: module and name.
-        jumped: it went on in another function, which returns in this one's place.
-        result: in the register for results.
+        jumped: whether a tail call left the function: a jump to another function, which then
+            returns to this function's caller.
+        result: value of the result register.
     """
 
     cpu: int
@@ -63,14 +69,20 @@ class ReturnRecord:
 
 @dataclass(slots=True)
 class Call:
-    """A call, or an inlined copy in which calls were made.
+    """A call, or an inlined copy from which calls were made.
 
     Attributes:
         function: module and name.
+        cpu: number of the CPU on which the call returned, or began if it has no return.
+        start: time of the entry, in nanoseconds.
         returns_to: the return address; 0 for an inlined copy.
-        end: time of the return; None if it was not seen.
-        left: time of the jump at its end, while the function jumped to runs.
-        result: None if it is not known.
+        arguments: values of the argument registers that were recorded.
+        end: time of the return; None if no return was seen.
+        left: time of the tail call at the function's end, while the function jumped to runs; None
+            otherwise.
+        result: value of the result register; None if it is not known.
+        inlined: whether this is an inlined copy.
+        calls: calls made from here, in order of time.
     """
 
     function: tuple[str, str]
@@ -85,7 +97,7 @@ class Call:
     calls: list[Call] = field(default_factory=list)
 
     def walk(self) -> Iterator[Call]:
-        """Yield this call and all within it, in the order in which they began."""
+        """Yield this call and all calls and copies within it, in the order in which they began."""
         yield self
         for one in self.calls:
             yield from one.walk()
@@ -93,12 +105,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CallTree:
-    """One call.
+    """Tree of one call.
 
     Attributes:
         root: the call.
-        unmatched: returns without an entry, and calls whose return was not seen, by function.
-        interrupted: how many calls by interrupt entry and exit code were left out.
+        unmatched: number of returns without an entry plus number of calls without a return, by
+            function.
+        interrupted: number of calls by interrupt code that were left out.
     """
 
     root: Call
@@ -107,16 +120,22 @@ class CallTree:
 
 
 def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None:
-    """Build the tree of the first call in these records of one thread; None without an entry."""
+    """Return the tree of the first call in one thread's records; None if there is no record of an
+    entry.
+
+    Args:
+        records: in order of time.
+    """
     rows = list(records)
     interrupted = 0
-    resume = 0  # index of the first row after what an interrupt called
+    resume = 0  # index of the first record after the calls of an interrupt
     stack: list[Call] = []
     root: Call | None = None
     unmatched: dict[tuple[str, str], int] = {}
 
     def end(result: int | None, time: int, cpu: int) -> None:
-        """The innermost call returns, with those that had jumped to it."""
+        """Pop the innermost call from the stack and set its end, and do so for each function that
+        had jumped to it."""
         while True:
             one = stack.pop()
             one.end, one.result, one.cpu = time, result, cpu
@@ -134,7 +153,7 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
             while stack and stack[-1].left is not None:
                 if stack[-1].returns_to == record.returns_to:
                     break
-                end(None, stack[-1].left, record.cpu)  # what it jumped to is not traced
+                end(None, stack[-1].left, record.cpu)  # the function jumped to is not traced
             call = Call(
                 record.function, record.cpu, record.time, record.returns_to, record.arguments
             )
@@ -163,8 +182,14 @@ def build_tree(records: Iterable[EntryRecord | ReturnRecord]) -> CallTree | None
 
 
 def _index_after(rows: Sequence[EntryRecord | ReturnRecord], entry: int) -> int:
-    """Return the index after the return of a call, or after its entry if it has no return: the
-    function that counts an interrupt in returns as part of that interrupt, without a record."""
+    """Return the index after the return of a call that interrupt code made.
+
+    If the call has no return, return the index after its entry. (The function by which the kernel
+    notes that an interrupt begins returns in the interrupt, where its return is not recorded.)
+
+    Args:
+        entry: index of the call's entry.
+    """
     function, depth = rows[entry].function, 0
     for index in range(entry, len(rows)):
         row = rows[index]
@@ -172,7 +197,7 @@ def _index_after(rows: Sequence[EntryRecord | ReturnRecord], entry: int) -> int:
             continue
         if isinstance(row, EntryRecord):
             depth += 1
-        else:  # what a jump at its end leads to returns to the interrupt's code, too
+        else:  # after a tail call the other function returns to the interrupt's code
             depth -= 1
             if not depth:
                 return index + 1
@@ -180,9 +205,13 @@ def _index_after(rows: Sequence[EntryRecord | ReturnRecord], entry: int) -> int:
 
 
 def with_inlined(call: Call, functions: Mapping[tuple[str, str], Sequence[SourceFunction]]) -> None:
-    """Put calls that were made from inlined copies into those.
+    """Move calls that were made from inlined copies into nodes for these copies, in the whole tree
+    below a call.
 
-    functions: of each function its parts with what is inlined in them."""
+    Args:
+        call: root of the tree, which is changed in place.
+        functions: debug information of the parts of each function, with their inlined copies.
+    """
     _move_into_copies(call, cache(partial(_copies, functions)))
 
 
@@ -210,7 +239,13 @@ def _copies(
     caller: tuple[str, str],
     returns_to: int,
 ) -> tuple[InlinedCode, ...]:
-    """Return the inlined copies in a function that a call was made from, outermost first."""
+    """Return the inlined copies from which a call was made, outermost first.
+
+    Args:
+        functions: as for with_inlined().
+        caller: module and name of the function that contains the copies.
+        returns_to: the return address of the call.
+    """
     at = returns_to - 1
     found = [
         (sum(high - low for low, high in copy.ranges), number, copy)
@@ -226,11 +261,12 @@ def tree_text(
     arguments: Callable[[Call], str],
     result: Callable[[Call], str],
 ) -> str:
-    """Return the tree in the manner of -F: a row for each entry and each return.
+    """Return a call tree as text in the manner of dtrace -F: a line for each entry and each return.
 
     Args:
-        arguments: text of a call's arguments.
-        result: text of its result, "" without one.
+        root: the outermost call.
+        arguments: returns the text of a call's arguments.
+        result: returns the text of a call's result; "" if there is no result.
     """
     return HEADER + "".join(f"{row}\n" for row in _rows(root, 0, arguments, result))
 

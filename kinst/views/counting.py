@@ -1,4 +1,5 @@
-"""The D program that counts functions, instructions and edges, and how to read its results."""
+"""D program that counts the instructions and flow-graph edges of functions, and evaluation of its
+results."""
 
 from __future__ import annotations
 
@@ -12,19 +13,19 @@ from kinst.core.words import MASK
 from kinst.events import Aggregation
 from kinst.views.flow import EdgeKey, FlowCounts, Question, questions, solve
 
-# Names of the aggregations, and their keys; @went has the target of the jump as well.
+# Names of the aggregations, and their keys; @went has the jump's target as an additional key.
 COUNT, TAKEN, WENT = "count", "taken", "went"
 SITE = "probemod, probefunc, probename"
 
 
 @dataclass(frozen=True)
 class CountingPlan:
-    """Plan of a counting program.
+    """The functions that a counting program counts, and the edges that it asks about.
 
     Attributes:
         codes: the functions.
-        asked: questions() of each function.
-        condition: a D predicate, or "".
+        asked: questions() of each function, in the same order.
+        condition: a D predicate that selects the hits to count; "" selects all hits.
     """
 
     codes: tuple[FunctionCode, ...]
@@ -33,7 +34,7 @@ class CountingPlan:
 
     @property
     def program(self) -> str:
-        """The D program."""
+        """Text of the D program."""
         return "\n".join(chain(self._counts(), self._answers())) + "\n"
 
     def _counts(self) -> Iterator[str]:
@@ -55,20 +56,27 @@ class CountingPlan:
 
 
 def described(one: CodeInstruction) -> str:
-    """Return the probe description of an instruction."""
+    """Return the D probe description that matches an instruction."""
     return f"kinst:{one.function.module}:{one.function.name}:{one.offset}"
 
 
 def clause(where: str, predicate: str, action: str) -> str:
-    """Return a clause as D text."""
+    """Return the D text of a clause.
+
+    Args:
+        where: probe descriptions.
+        predicate: a D expression; "" for a clause without predicate.
+        action: D statements.
+    """
     return f"{where}\n" + (f"/{predicate}/\n" if predicate else "") + f"{{ {action} }}"
 
 
 def plan_counting(codes: Iterable[FunctionCode], condition: str = "") -> CountingPlan:
-    """Return what to ask so that all edges of these functions are known, as far as possible.
+    """Return a plan to count functions so that the counts of all their edges can be computed, as
+    far as possible.
 
-    Counts add up only if the condition has one value all the way through a function, as a process
-    id has.
+    Counts add up only if the condition does not change during a call of a function, as a test of
+    the process id does not.
 
     Args:
         codes: functions.
@@ -85,8 +93,8 @@ def _refused(code: FunctionCode) -> Collection[int]:
 
 
 def site_rows(found: Aggregation) -> Mapping[tuple[str, str, int], object]:
-    """Return the values of an aggregation by module, function and offset.  Raises KinstError if its
-    keys are others."""
+    """Return the values of an aggregation by module, function and offset. Raises KinstError if the
+    aggregation has other keys."""
     rows: dict[tuple[str, str, int], object] = {}
     for key, value in found.rows.items():
         if len(key) != 3 or not (isinstance(key[2], str) and key[2].isdigit()):
@@ -98,15 +106,15 @@ def site_rows(found: Aggregation) -> Mapping[tuple[str, str, int], object]:
 def counted(
     plan: CountingPlan, found: Sequence[Aggregation], left_out: Collection[int] = ()
 ) -> list[FlowCounts]:
-    """Return what the program of a plan has counted, for each function.
+    """Return the counts of each function of a plan, in the plan's order.
 
     Args:
-        plan: that the program was made from.
-        found: the aggregations.
+        plan: the plan whose program was traced.
+        found: aggregations that the program gave.
         left_out: addresses of instructions that were not planted.
 
     Raises:
-        KinstError: the results are of another program or another kernel.
+        KinstError: the results are from another program or another kernel.
     """
     named = {one.name: one for one in found}
     counts = _numbers(named.get(COUNT))

@@ -1,13 +1,13 @@
-"""Coverage: which source lines, functions and branches ran in a trace that counts instructions.
+"""Coverage: the source lines, functions and branches that ran in a trace that counts instructions.
 
-A line is listed if it has instructions, by the debug information's line table; inlined code counts
-for the file and line that it was written in.  A line's count is the sum, over the bodies that it is
-in (a function, or a copy of an inline one), of the count of its most frequent instruction there.  A
-line that did not run, but has instructions that could not be planted, is unknown and left out; a
-line without code is not listed.
+A line is listed if the debug information's line table has instructions for it. Inlined code counts
+for the file and line where the inline function is written. A line can be in several bodies: a body
+is a function, or one inlined copy. In each body the line's most frequent instruction gives a count;
+the line's count is the sum over the bodies. If no instruction of a line ran and some of its
+instructions could not be planted, the line is unknown and left out.
 
-A branch is a conditional jump of the machine code, with two ways, at the line of the jump; each
-copy of an inlined function has its own.
+A branch is a conditional jump of the machine code with two ways, and belongs to the source line of
+the jump. Each inlined copy has branches of its own.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from kinst.views.flow import FlowCounts
 
 @dataclass(frozen=True, slots=True)
 class BranchWay:
-    """One way of a conditional jump.
+    """One of the two ways on from a conditional jump.
 
     Attributes:
-        line: of the jump.
-        block: which jump of the line.
-        way: 0 for the jump, 1 for straight on.
-        taken: how often; None if the jump was never reached.
+        line: source line of the jump.
+        block: number of the jump among the jumps of the line.
+        way: 0 for the jump taken, 1 for the next instruction.
+        taken: how often control went this way; None if the jump was never reached.
     """
 
     line: int
@@ -43,13 +43,14 @@ class BranchWay:
 
 @dataclass(slots=True)
 class FileCoverage:
-    """Coverage of one file.
+    """Coverage of one source file.
 
     Attributes:
         lines: counts by line.
         functions: counts by (line of declaration, name).
-        branches: of all lines.
-        own: whether wanted functions are declared here, and not only inlined from here.
+        branches: both ways of each conditional jump in the file.
+        own: whether the file declares functions that were asked for. Otherwise its code is only
+            inlined in them.
     """
 
     lines: dict[int, int] = field(default_factory=dict)
@@ -63,12 +64,12 @@ class Coverage:
     """Coverage of a trace.
 
     Attributes:
-        files: by path as the debug information has it.
-        sites: how many instructions were planted.
-        seen: how many of them ran.
-        reasons: how many instructions could not be planted, by reason.
-        unknown: how many lines are left out because of that.
-        sourceless: functions without line information.
+        files: coverage of each source file, by its path in the debug information.
+        sites: number of planted instructions.
+        seen: number of planted instructions that ran.
+        reasons: number of instructions that could not be planted, by reason.
+        unknown: number of lines that are left out because instructions could not be planted.
+        sourceless: names of functions without line information.
     """
 
     files: Mapping[str, FileCoverage]
@@ -81,7 +82,8 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Number of lines, functions or branches that were reached, of all."""
+    """Number of lines, functions or branches that were reached (`seen`), and of all that exist
+    (`all`)."""
 
     seen: int
     all: int
@@ -92,7 +94,11 @@ class Total:
 
 
 def total(counts: Iterable[int | None]) -> Total:
-    """Sum up lines, functions or branches by their counts."""
+    """Return how many counts are above 0, and how many counts there are.
+
+    Args:
+        counts: of lines, functions or branches; None for a branch that was never reached.
+    """
     known = list(counts)
     return Total(sum(1 for count in known if count), len(known))
 
@@ -100,8 +106,13 @@ def total(counts: Iterable[int | None]) -> Total:
 def counts_by_address(
     sites: Sequence[TracedSite], aggregation: Aggregation | None
 ) -> dict[int, int]:
-    """Return how often each planted site ran, by an aggregation with (module, function, offset) as
-    keys.  None if nothing was counted."""
+    """Return how often each planted site ran, by its address.
+
+    Args:
+        sites: sites that were planted or refused.
+        aggregation: count() with the keys module, function and offset; None if nothing was counted,
+            which makes every count 0.
+    """
     places = {(s.function.module, s.function.name, str(s.offset)): s for s in sites}
     counts = {site.address: 0 for site in sites if not site.reason}
     for key, count in aggregation.rows.items() if aggregation is not None else ():
@@ -112,7 +123,7 @@ def counts_by_address(
     return counts
 
 
-# Name, file, line, entry and ranges of a function or a copy.
+# Name, file, line, entry and address ranges of a function or an inlined copy.
 _Body = tuple[str, str, int, int | None, tuple[tuple[int, int], ...]]
 
 
@@ -121,8 +132,8 @@ class _Line:
     """Counts of one source line.
 
     Attributes:
-        bodies: highest count by body.
-        left_out: whether one of its instructions could not be planted.
+        bodies: count of the line's most frequent instruction in each body, by the body's number.
+        left_out: whether an instruction of the line could not be planted.
     """
 
     bodies: dict[int, int] = field(default_factory=dict)
@@ -138,10 +149,10 @@ def cover(
     """Return the coverage of functions.
 
     Args:
-        functions: with their lines and copies.
-        sites: that were planted or left out.
-        counts: of the planted sites, by address.
-        flows: of the functions, for branches.
+        functions: debug information with source lines and inlined copies.
+        sites: all instructions of the functions, planted or refused, in address order.
+        counts: how often the planted sites ran, by address.
+        flows: flow graphs of the functions with the counts of their edges, for branches.
     """
     addresses = [site.address for site in sites]
     files: dict[str, FileCoverage] = {}
@@ -161,7 +172,7 @@ def cover(
         if function.file in files:
             files[function.file].own = True
     return Coverage(
-        # If all lines are of code that is inlined further in, there is nothing to add.
+        # A file has no lines if all code of its functions is inlined from other files.
         {path: file for path, file in sorted(files.items()) if file.lines},
         len(counts),
         sum(1 for count in counts.values() if count),
@@ -182,10 +193,11 @@ def _add_lines(
     counts: Mapping[int, int],
     lines: dict[tuple[str, int], _Line],
 ) -> None:
-    """Add the lines of a function.
+    """Add the counts of a function's source lines to `lines`.
 
     Args:
-        number: of the function's own body; its copies have the numbers after that.
+        number: body number of the function itself; its inlined copies have the numbers after it.
+        addresses: of all sites, ascending.
     """
     start = function.function.address
     body = _Bodies(function)
@@ -201,10 +213,10 @@ def _add_lines(
 
 
 class _Bodies:
-    """Finds the innermost inlined copy that the code at an address belongs to."""
+    """Map from an address of a function to the innermost inlined copy that contains the address."""
 
     def __init__(self, function: SourceFunction) -> None:
-        # A copy comes after those that it is in, so a later mark is further in.
+        # A copy comes after the copies that contain it, so the innermost one is written last.
         ends = {function.function.address}
         for copy in function.inlined:
             ends |= {end for bounds in copy.ranges for end in bounds}
@@ -217,7 +229,8 @@ class _Bodies:
                 self._copies[first:last] = [number] * (last - first)
 
     def at(self, address: int) -> int:
-        """Return the copy's number from 1, or 0 for the function's own code."""
+        """Return the number of the innermost copy that contains an address: copies count from 1,
+        and 0 is the function itself."""
         at = bisect_right(self._starts, address) - 1
         return self._copies[at] if at >= 0 else 0
 
@@ -228,8 +241,14 @@ def _add_functions(
     counts: Mapping[int, int],
     files: dict[str, FileCoverage],
 ) -> None:
-    """Add the count of a function: that of its first planted instruction, and at least 1 if any of
-    it ran.  A function without planted instructions is left out."""
+    """Add the counts of a function and of the functions inlined in it to `files`.
+
+    The count is that of the first planted instruction after the entry, and at least 1 if any
+    instruction ran. A function without planted instructions is left out.
+
+    Args:
+        addresses: of all sites, ascending.
+    """
     begin = function.function.address
     whole_range = ((begin, begin + function.function.size),)
     moved = COLD in function.function.name
@@ -255,7 +274,8 @@ def _add_branches(
     flows: Iterable[tuple[FunctionCode, FlowCounts]],
     files: Mapping[str, FileCoverage],
 ) -> None:
-    """Add the branches whose counts are known for each way, or that were not reached."""
+    """Add conditional jumps to `files`: those that were never reached, and those for which the
+    counts of both ways are known."""
     spans = sorted(
         (span for function in functions for span in function.lines), key=lambda span: span.low
     )
@@ -274,7 +294,7 @@ def _add_branches(
                 continue
             number = numbers[span.file, span.line]
             numbers[span.file, span.line] += 1
-            # A thread that was inside when the trace began may make one count too small.
+            # A thread that was in the function when the trace began may make a count negative.
             file.branches += [
                 BranchWay(span.line, number, way, max(count or 0, 0) if ran else None)
                 for way, count in enumerate(taken)

@@ -1,5 +1,5 @@
-"""Coverage as one self-contained page for a browser: the files with how much of each ran, and their
-source with how often each line ran."""
+"""Coverage as one self-contained page for a browser: a table of files with the share of each that
+ran, and their source with the count of each line."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from kinst.views.coverage import Coverage, FileCoverage, total
 from kinst.views.html_page import interactive_page
 
-NEAR = 3  # lines to show around those with code, of files from which code was only inlined
+NEAR = 3  # lines to show around each line with code, in a file whose code was only inlined
 Source = Mapping[str, Sequence[str]]
 
 
 def coverage_html(coverage: Coverage, sources: Source, title: str, notes: Sequence[str]) -> str:
-    """Return the page's text.
+    """Return an HTML page that shows a coverage.
 
     Args:
-        coverage: of a trace.
-        sources: lines of text by file, for the files that are available.
-        title: what was traced.
-        notes: details, such as the kernel's release.
+        coverage: the coverage of a trace.
+        sources: lines of source text by file; a file that is not available is missing.
+        title: what was traced, for the heading.
+        notes: details for the heading, such as the kernel's release.
     """
     paths = sorted(coverage.files, key=lambda path: (not coverage.files[path].own, path))
     data = {"files": [_file(path, coverage.files[path], sources.get(path)) for path in paths]}
@@ -33,7 +33,8 @@ def coverage_html(coverage: Coverage, sources: Source, title: str, notes: Sequen
 
 
 def _figures(covered: Iterable[FileCoverage]) -> list[str]:
-    """Return how many lines, functions and branches were reached."""
+    """Return how many lines, functions and branches of files were reached, as texts such as "5 of 9
+    lines (55.6%)"."""
     rows = list(covered)
     parts = {
         "lines": total(count for one in rows for count in one.lines.values()),
@@ -48,7 +49,13 @@ def _figures(covered: Iterable[FileCoverage]) -> list[str]:
 
 
 def _table(paths: Sequence[str], covered: Mapping[str, FileCoverage]) -> str:
-    """Return the files of the wanted functions, then the files from which code was only inlined."""
+    """Return an HTML table of files with their shares: first the files that declare functions that
+    were asked for, then the files whose code was only inlined.
+
+    Args:
+        paths: the files in the order of the table.
+        covered: coverage by path.
+    """
     rows = ['<table><tr><th>file</th><th colspan="2">lines</th><th>functions</th>'
             '<th class="branches">branches</th></tr>']  # fmt: skip
     own = True
@@ -93,10 +100,11 @@ def _file(path: str, file: FileCoverage, source: Sequence[str] | None) -> dict[s
 
 
 def _pieces(file: FileCoverage, source: Sequence[str] | None) -> Iterator[tuple[int, list[str]]]:
-    """Return runs of lines, each with the number of its first.
+    """Yield (first line number, lines of text) for each run of consecutive lines to show.
 
-    All lines of a file of wanted functions; of other files those near code.  Without source text
-    the lines that have counts.
+    For a file that declares functions that were asked for, all lines are shown; for another file,
+    the lines near code. If the source text is not available, the lines that have counts are shown,
+    with empty text.
     """
     counted_lines = {*file.lines, *(line for line, _ in file.functions)}
     if source and file.own:

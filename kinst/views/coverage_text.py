@@ -1,4 +1,5 @@
-"""Coverage as text: a summary, and what one run has reached that another has not.
+"""Coverage as text: a summary, and a comparison that lists the code that one run reached and
+another run did not.
 
 Tested by tests/views/test_coverage.py.
 """
@@ -13,8 +14,12 @@ MOST_REASONS = 8
 
 
 def summary(coverage: Coverage) -> str:
-    """Return a table: the files of the wanted functions, the code inlined from other files, and the
-    total; then what is left out and why."""
+    """Return a table of lines, functions and branches reached, followed by the number of
+    instructions that were left out, with the reasons.
+
+    The table has a row for each file that declares functions that were asked for, a row for the
+    code inlined from other files, and a total.
+    """
     rows: list[tuple[str, ...]] = [("", "LINES", "", "FUNCTIONS", "", "BRANCHES", "")]
     own = {path: file for path, file in coverage.files.items() if file.own}
     rows += [_row(path, [file]) for path, file in own.items()]
@@ -74,12 +79,13 @@ def _number(count: int, what: str) -> str:
 
 
 def new_text(now: Mapping[str, FileCoverage], before: Mapping[str, FileCoverage], name: str) -> str:
-    """Return what was reached now and not before: functions and lines, file by file.
+    """Return the functions and lines that one run reached and an earlier run did not, as a text
+    with a line for each file.
 
     Args:
-        now: coverage of this run.
-        before: coverage of the other run.
-        name: of the other run's file.
+        now: coverage of this run, by file.
+        before: coverage of the earlier run, by file.
+        name: file of the earlier run's coverage, for the text.
     """
     lines = [f"reached now, and not in {name}:"]
     for path, file in now.items():
@@ -98,7 +104,7 @@ def new_text(now: Mapping[str, FileCoverage], before: Mapping[str, FileCoverage]
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as text such as 3-5, 9."""
+    """Return line numbers as text such as "3-5, 9"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][1] == number - 1:

@@ -1,4 +1,5 @@
-"""Differences between two results, aggregation by aggregation and key by key."""
+"""Differences between the results of two traces, A and B, aggregation by aggregation and key by
+key."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ Value = int | float
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key that has another value in B than in A; None: the key is not there."""
+    """A key of an aggregation with different values in A and B.
+
+    Attributes:
+        key: texts of the parts of the key.
+        a: value in A; None if A does not have the key.
+        b: value in B; None if B does not have the key.
+    """
 
     key: tuple[str, ...]
     a: Value | None
@@ -26,7 +33,7 @@ class Difference:
 
     @property
     def ratio(self) -> float:
-        """B's value divided by A's, infinite if A has none."""
+        """B's value divided by A's: infinite if A has no value or 0, 0 if B has no value."""
         if self.a is None or self.b is None:
             return inf if self.a is None else 0.0
         return self.b / self.a if self.a else inf
@@ -34,13 +41,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """An aggregation of both results.
+    """An aggregation compared between A and B.
 
     Attributes:
         name: of the aggregation.
-        function: that aggregates.
-        differences: keys with different values.
-        same: how many keys have equal values.
+        function: its aggregating function.
+        differences: keys with different values, in the order of compare().
+        same: number of keys with equal values.
     """
 
     name: str
@@ -57,21 +64,23 @@ def compare(
     normalised: bool = False,
     lines: tuple[LineNames, LineNames] = (NUMBERS, NUMBERS),
 ) -> tuple[Comparison, ...]:
-    """Compare two results: aggregations in B's order, then those of A alone.
+    """Return a comparison of each aggregation of two results: first B's aggregations in B's order,
+    then those that only A has.
 
-    Keys only in B come first, then those only in A, then those that changed most.  Code (stacks and
-    symbols) is compared by function and offset, by line, or by function, never by address, which
-    changes with every boot.  A distribution counts as the sum of its buckets.
+    In a comparison, keys that only B has come first, then keys that only A has, then common keys,
+    those that changed most first. Code (stacks and symbols) in keys is never compared by address,
+    which changes with every boot. The value of a distribution is the sum of its buckets.
 
     Args:
         a: aggregations of the first result.
         b: aggregations of the second result.
-        level: how code is compared.
-        normalised: scale B's values so that both sums are equal.
-        lines: names of the lines of A and of B, for the level "line".
+        level: how code in keys is compared: "instruction" (function and offset), "line" or
+            "function".
+        normalised: scale B's values so that their sum equals the sum of A's.
+        lines: names of the source lines of A and of B, for the level "line".
 
     Raises:
-        KinstError: an aggregation has another function in B.
+        KinstError: an aggregation has different aggregating functions in A and B.
     """
     before, after = ({one.name: one for one in side} for side in (a, b))
     out = []
@@ -103,8 +112,16 @@ def _order(one: Difference) -> tuple[int, float, tuple[str, ...]]:
 def _values(
     one: Aggregation | None, level: str, lines: LineNames
 ) -> Mapping[tuple[str, ...], Value]:
-    """Return values by key as text; values of keys that are equal at this level are added up, which
-    is possible only for sums."""
+    """Return the values of an aggregation by the text of the key.
+
+    If several keys have the same text at this level, their values are added up; for an aggregating
+    function whose values do not add up, the least value is taken for min(), the greatest otherwise.
+
+    Args:
+        one: the aggregation; None gives no values.
+        level: as for compare().
+        lines: names of source lines, for the level "line".
+    """
     totals: dict[tuple[str, ...], Value] = {}
     for key, value in one.rows.items() if one else ():
         text = tuple(_text(part, level, lines) for part in key)
@@ -145,7 +162,8 @@ def _frame(frame: Frame, level: str, lines: LineNames) -> str:
 
 
 def comparison_text(comparisons: Iterable[Comparison]) -> str:
-    """Return a table for each aggregation that differs; "" if none does."""
+    """Return a table of the differences for each aggregation that has any; "" if no aggregation
+    differs."""
     return "\n".join(_table(one) for one in comparisons if one.differences)
 
 

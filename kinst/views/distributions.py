@@ -1,8 +1,9 @@
-"""Histograms of distributions, and heat maps of how they change, as a self-contained SVG.
+"""Histograms of distributions, and heat maps that show how a distribution changes over time, as
+self-contained SVG.
 
-One panel for each key, those with most values first.  In a histogram a bar is a bucket.  In a heat
-map a column is a span of time, a row is a bucket, and a field is the stronger the more values it
-has.  A tooltip has the figures.
+Each key of the aggregation gets a panel, those with most values first. In a histogram each bar is a
+bucket. In a heat map each column is a span of time, each row is a bucket, and the colour of a field
+shows the number of values. A tooltip gives the figures.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Rows = Mapping[Key, tuple[Bucket, ...]]
 
 
 def histogram_svg(snapshot: DistributionSnapshot, heading: Heading) -> str:
-    """Draw the distribution of each key."""
+    """Return an SVG with a histogram for each key of a distribution."""
     table = snapshot.table
     rows = {key: distribution(value) for key, value in table.rows.items()}
     bounds = grid([one for row in rows.values() for one in row], table.function)
@@ -52,7 +53,13 @@ def histogram_svg(snapshot: DistributionSnapshot, heading: Heading) -> str:
 
 
 def heat_map_svg(snapshots: Sequence[DistributionSnapshot], heading: Heading) -> str:
-    """Draw one distribution at several moments, each with what was added since the one before."""
+    """Return an SVG with a heat map for each key of a distribution.
+
+    Args:
+        snapshots: one distribution at several moments, in order of time; each snapshot has only the
+            values that were added since the one before.
+        heading: text above the picture.
+    """
     table = snapshots[0].table
     columns = [
         {key: distribution(value) for key, value in one.table.rows.items()} for one in snapshots
@@ -75,14 +82,21 @@ def heat_map_svg(snapshots: Sequence[DistributionSnapshot], heading: Heading) ->
 
 
 def html_page(svg: str, title: str, program: str) -> str:
-    """Return a page with the picture and the program that made it."""
+    """Return an HTML page with a picture and the D program that it comes from.
+
+    Args:
+        svg: text of the picture.
+        title: of the page.
+        program: D text; "" if it is not known.
+    """
     drawn = svg.partition("?>\n")[2]
     shown = f"<pre>{escape(program.strip())}</pre>\n" if program.strip() else ""
     return _HTML.format(title=escape(title), style=STYLE, svg=drawn, program=shown)
 
 
 def _largest(rows: Rows) -> list[Key]:
-    """Return the keys that get a panel."""
+    """Return the keys that get a panel: the MOST_PANELS keys with most values, in descending
+    order."""
     return sorted(rows, key=lambda key: -_total(rows[key]))[:MOST_PANELS]
 
 
@@ -104,7 +118,12 @@ def _scale(table: Aggregation, bounds: Sequence[Bounds]) -> BucketScale:
 
 
 def _heading(key: Key, row: Sequence[Bucket], scale: BucketScale, top: int) -> str:
-    """Return the head of a panel: its name, how many values it has, and two quantiles."""
+    """Return the SVG text above a panel: the key, the number of values, the median and the 99th
+    percentile.
+
+    Args:
+        top: y of the panel, in pixels.
+    """
     named = f'<tspan class="name">{escape(key_text(key))}</tspan>  ' if key else ""
     figures = [f"n = {_total(row):,}"]
     for part, name in ((0.5, "median"), (0.99, "99th percentile")):
@@ -120,7 +139,12 @@ def _heading(key: Key, row: Sequence[Bucket], scale: BucketScale, top: int) -> s
 
 
 def _quantile(row: Sequence[Bucket], part: float) -> Bounds | None:
-    """Return the bucket in which this part of the values ends."""
+    """Return the bounds of the bucket that contains a quantile; None if there are no values.
+
+    Args:
+        row: buckets, in any order.
+        part: the quantile, 0 to 1.
+    """
     counts: dict[Bounds, int] = {}
     for one in row:
         counts[one.low, one.high] = counts.get((one.low, one.high), 0) + one.count
@@ -164,7 +188,7 @@ def _bars(
 
 
 def _whole_ticks(highest: int) -> list[float]:
-    """Return round counts from 0 on."""
+    """Return round whole numbers from 0 to `highest` for the axis of counts."""
     return [tick for tick in round_ticks(0, highest, 6) if tick == int(tick)]
 
 
@@ -194,11 +218,12 @@ def _axis_name(table: Aggregation) -> str:
 
 
 class _Time:
-    """The horizontal axis of heat maps: seconds, or numbers of prints if no time is known.
+    """The horizontal axis of heat maps: time, or numbers of snapshots if the times are not known.
 
     Attributes:
-        edges: where columns begin and end.
-        unit: of the edges.
+        edges: ends of the columns: nanoseconds from the start, or numbers of snapshots.
+        unit: unit of the edges: "ns" or "".
+        end: where the last column ends, in per cent of the picture's width.
     """
 
     def __init__(self, snapshots: Sequence[DistributionSnapshot]) -> None:
@@ -219,7 +244,7 @@ class _Time:
         return "time" if self.unit else "print"
 
     def place(self, moment: float) -> float:
-        """Return a moment's place in per cent of the width."""
+        """Return where a moment is on the axis, in per cent of the picture's width."""
         return LEFT + (self.end - LEFT) * moment / self.edges[-1]
 
     def text(self, moment: float) -> str:
@@ -267,7 +292,12 @@ def _fields(
 
 
 def _legend(most: int, top: int) -> str:
-    """Return the legend of colours and counts."""
+    """Return the SVG legend of the colours, from a count of 1 to `most`.
+
+    Args:
+        most: the greatest count in the heat maps.
+        top: y of the legend, in pixels.
+    """
     parts = [text(str(MARGIN), top + 14, "values in a field", kind="axis-name")]
     counts = sorted({_least(k, most) for k in range(1, SHADES + 1)})
     shades = sorted({_shade(count, most) for count in counts})
@@ -284,12 +314,18 @@ def _legend(most: int, top: int) -> str:
 
 
 def _least(shade: int, most: int) -> int:
-    """Return about the least count of a shade."""
+    """Return approximately the least count that is drawn in a shade.
+
+    Args:
+        shade: 1 to SHADES.
+        most: the greatest count in the heat maps.
+    """
     return max(1, round(math.pow(most, (shade - 1) / (SHADES - 1))))
 
 
 def _shade(count: int, most: int) -> int:
-    """Return the shade of a count, from 1 to SHADES, by its logarithm."""
+    """Return the shade for a count, from 1 to SHADES, on a logarithmic scale that ends at
+    `most`."""
     if most <= 1:
         return SHADES // 2
     return 1 + round((SHADES - 1) * math.log(count) / math.log(most))

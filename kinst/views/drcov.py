@@ -1,5 +1,7 @@
-"""drcov, DynamoRIO's format for coverage, version 2, which disassemblers show (Lighthouse and
-others): a table of modules as text, then the code that ran, as 8 bytes for each piece.
+"""Writer of drcov, DynamoRIO's coverage format, version 2, which extensions of disassemblers (such
+as Lighthouse) read.
+
+A file has a table of modules as text, followed by 8 bytes for each range of code that ran.
 
 Tested by tests/views/test_coverage.py.
 """
@@ -19,12 +21,12 @@ _LONGEST = 0xFFFF
 
 @dataclass(frozen=True, slots=True)
 class DrcovModule:
-    """A module.
+    """An entry of a drcov file's module table: the kernel or one of its modules.
 
     Attributes:
-        low: first address of its code, as a disassembler has it if it does not move the file.
-        high: address after its code.
-        path: of its file.
+        low: first address of its code in a disassembler that does not relocate the file.
+        high: end of its code (exclusive).
+        path: path of the image.
     """
 
     low: int
@@ -33,10 +35,10 @@ class DrcovModule:
 
 
 def drcov(modules: Sequence[tuple[DrcovModule, Sequence[tuple[int, int]]]]) -> bytes:
-    """Return the file's bytes.
+    """Return the bytes of a drcov file.
 
     Args:
-        modules: each with the pieces of it that ran: addresses, low to high (exclusive).
+        modules: each module with the address ranges in it that ran, as (low, high), high exclusive.
     """
     rows = [
         f"{k}, {one.low:#018x}, {one.high:#018x}, {0:#018x}, {0:#010x}, {0:#010x}, {one.path}\n"
@@ -60,12 +62,12 @@ def drcov(modules: Sequence[tuple[DrcovModule, Sequence[tuple[int, int]]]]) -> b
 def pieces_that_ran(
     sites: Sequence[TracedSite], counts: Mapping[int, int]
 ) -> dict[str, list[tuple[int, int]]]:
-    """Return the code that ran, low to high, by module; adjacent instructions with one count are
-    joined.
+    """Return the address ranges that ran, as (low, high) with high exclusive, by module. Adjacent
+    instructions with equal counts are joined to one range.
 
     Args:
-        sites: by address.
-        counts: by address.
+        sites: planted and refused sites, in address order.
+        counts: how often each planted site ran, by address.
     """
     ran: dict[str, list[tuple[int, int]]] = {}
     for before, site in pairwise([None, *sites]):

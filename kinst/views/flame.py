@@ -1,8 +1,9 @@
-"""Flame graphs: folded stacks as one self-contained SVG, for a browser.
+"""Flame graphs: folded stacks drawn as one self-contained SVG for a browser.
 
-One box for each frame that stacks share, as wide as the values in it; callees are above their
-callers.  A click makes a box the whole width, a tooltip has the figures, Ctrl-F (or /) marks what a
-regular expression matches.  Without scripts it is still the picture.
+Stacks with the same outer frames share the boxes of these frames. The width of a box is the sum of
+the values of its stacks; callees are above their callers. A click on a box widens it to the whole
+picture, a tooltip shows the figures, and Ctrl-F (or /) highlights frames that match a regular
+expression. Where scripts are disabled, the picture is still complete.
 
 Tested by tests/views/test_folded.py.
 """
@@ -22,11 +23,11 @@ from kinst.views.picture import MARGIN, Heading, svg_document
 
 WIDTH, ROW, BOTTOM = 1200, 18, 34
 LEGEND = 26  # pixels
-ACROSS = 97.4  # per cent of the width for frames
-LETTER = 6.7  # pixels of a letter of monospace at 11
-NARROWEST = 0.025  # per cent of the width that a box must have to be drawn
-TINTS = 4  # of each kind of frame
-# Kinds of frames: their names in the legend, and what they mean.
+ACROSS = 97.4  # per cent of the picture's width that frames use
+LETTER = 6.7  # width in pixels of a monospace letter of 11 pixels
+NARROWEST = 0.025  # a box narrower than this (per cent of the width) is not drawn
+TINTS = 4  # number of tints of each kind of frame
+# For each kind of frame: its name and its tooltip in the legend.
 KINDS = {
     "plain": ("function", "a function, or another key"),
     "kernel": ("kernel", "a function of the kernel"),
@@ -41,12 +42,12 @@ _COLOURS = {  # hue, saturation, lightness in the light and in the dark theme
 
 @dataclass(slots=True)
 class _Box:
-    """A frame under its callers.
+    """A box of the flame graph: a frame that was called from the frames below it.
 
     Attributes:
-        name: of the frame.
-        total: values in it and in what it called.
-        callees: by name.
+        name: name of the frame.
+        total: sum of the values of the stacks that go through the box.
+        callees: boxes directly above, by name.
     """
 
     name: str
@@ -55,12 +56,12 @@ class _Box:
 
 
 def flame_svg(stacks: Iterable[FoldedStack], heading: Heading, table: Aggregation) -> str:
-    """Return the SVG's text.
+    """Return a flame graph as the text of an SVG.
 
     Args:
-        stacks: folded.
-        heading: above the picture.
-        table: the aggregation that has the stacks.
+        stacks: folded stacks.
+        heading: text above the picture.
+        table: aggregation that the stacks were folded from.
     """
     root = _tree(stacks)
     boxes = list(_placed(root, 0, 0, max(root.total, 1)))
@@ -105,8 +106,15 @@ def _tree(stacks: Iterable[FoldedStack]) -> _Box:
 
 
 def _placed(box: _Box, depth: int, start: int, whole: int) -> Iterator[tuple[_Box, int, int]]:
-    """Yield (box, rows above the lowest, values to its left) of all boxes that are wide enough to
-    be drawn."""
+    """Yield (box, depth, start) for a box and the boxes above it that are wide enough to be drawn:
+    `depth` counts rows from the lowest one, `start` is the sum of the values left of the box.
+
+    Args:
+        box: the lowest box.
+        depth: of that box.
+        start: of that box.
+        whole: sum of the values of all stacks.
+    """
     yield box, depth, start
     for callee in sorted(box.callees.values(), key=lambda one: one.name):
         if 100 * callee.total >= NARROWEST * whole:
@@ -132,18 +140,23 @@ def _drawn(box: _Box, depth: int, start: int, whole: int, height: int, unit: str
 
 
 def _kind(name: str) -> str:
-    """Return whether a frame was inlined, or is the kernel's in stacks of a program and the
-    kernel."""
+    """Return the kind of a frame by the suffix of its name: "inlined", "kernel" or "plain". Names
+    have a suffix for the kernel only if stacks also have frames of a program."""
     return "inlined" if name.endswith(INLINED) else "kernel" if name.endswith(KERNEL) else "plain"
 
 
 def _tint(name: str) -> int:
-    """Return a number below TINTS, the same for equal names."""
+    """Return a number below TINTS that depends only on the name."""
     return hashlib.blake2b(name.encode(errors="replace"), digest_size=1).digest()[0] % TINTS
 
 
 def _legend(kinds: list[str], top: int) -> str:
-    """Return the legend of colours and kinds of frames, and the buttons."""
+    """Return the SVG of the legend (the colours of the kinds of frames) and of the buttons.
+
+    Args:
+        kinds: kinds of frames that the picture has.
+        top: y of the legend, in pixels.
+    """
     parts, x = [], MARGIN
     for kind in kinds:
         name, meaning = KINDS[kind]

@@ -1,14 +1,15 @@
 """Counts of the edges of a function's flow graph, computed from counts of instructions.
 
-Counts alone often suffice: a block is entered as often as it runs and as often as it is left.  Each
-side of a block is an equation, and each edge an unknown of two of them, so an edge is known unless
-it closes a cycle of unknown ones.  questions() finds the edges that do, and a trace asks the
-processor there: how often the branch's condition held, or where a computed jump went.  solve()
-computes the rest, and says what does not add up.  Nothing is assumed.
+A block's first instruction runs as often as the edges into the block are taken, and its last
+instruction as often as the edges out of it. So each side of a block gives an equation, and each
+edge is an unknown in two equations. The equations determine an edge unless it closes a cycle of
+unknown edges. questions() finds edges that close cycles; for these the trace counts how often the
+branch's condition held, or where an indirect jump went. solve() computes the other edges and
+reports counts that do not add up.
 
-A thread may be inside of a call, or in a fault, when a trace begins or ends.  So instructions of
-one block need not have the same count, and the edge "inside" has the difference between a block
-that ends with a call and its successor.
+A thread may be inside a call or a fault when a trace begins or ends. So the instructions of a block
+may have different counts, and a block that ends with a call has an additional edge, INSIDE, for
+threads that did not come back from the call.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from dataclasses import dataclass, field
 
 from kinst.core.code import OUTSIDE, CodeBlock, FunctionCode
 
-# An edge: (block, its number among the block's edges).  ENTRY: into the function.  INSIDE as the
-# number: threads that stayed in a block's last instruction.
+# An edge: (block, number among the block's edges). ENTRY is the edge into the function;
+# (block, INSIDE) stands for threads that did not come back from the block's last instruction.
 EdgeKey = tuple[int, int]
 ENTRY: EdgeKey = (OUTSIDE, 0)
 INSIDE = -1
@@ -27,13 +28,13 @@ INSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Question to ask at the last instruction of a block.
+    """What a trace counts at the last instruction of a block, in order to know its edges.
 
     Attributes:
-        block: its number.
-        edge: how often did the condition of the block's edge of this number hold?  OUTSIDE: how
-            often did the jump go to which target?
-        expression: in D.
+        block: number of the block.
+        edge: number of the edge whose condition is counted; OUTSIDE to count the targets of an
+            indirect jump.
+        expression: in D, the condition of the edge or the target of the jump.
     """
 
     block: int
@@ -43,15 +44,17 @@ class Question:
 
 @dataclass(frozen=True)
 class FlowCounts:
-    """Counts of one function.
+    """Counts of the instructions, blocks and edges of a function.
 
     Attributes:
-        instructions: by address, for those that were counted.
-        entries: of each block: how often its first instruction ran.
-        exits: of each block: how often its last instruction ran.
-        edges: by edge; unknown ones are missing.
-        asked: the edges that the trace asked about.
-        odd: sentences about what does not add up.
+        instructions: by address; instructions that were not counted are missing.
+        entries: how often the first counted instruction of each block ran; None if the block was
+            not counted.
+        exits: how often the last counted instruction of each block ran; None if the block was not
+            counted.
+        edges: by edge; edges whose count is not known are missing.
+        asked: the edges that the trace counted by questions.
+        odd: sentences about counts that do not add up.
     """
 
     instructions: Mapping[int, int]
@@ -63,14 +66,20 @@ class FlowCounts:
 
     @property
     def entered(self) -> int | None:
-        """Count of the function's entries, None if it is not known."""
+        """How often the function was entered; None if that is not known."""
         return self.edges.get(ENTRY)
 
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """An unknown in two equations; None stands for the world outside of the function, which has
-    none."""
+    """An edge of the flow graph as the unknown of two equations.
+
+    Attributes:
+        key: the edge.
+        source: equation of the block that the edge leaves: number of the block, and "in", "out" or
+            "both" sides; None for an edge from outside of the function, which has no equation.
+        target: equation of the block that the edge enters; None for an edge to the outside.
+    """
 
     key: EdgeKey
     source: tuple[int, str] | None
@@ -78,7 +87,8 @@ class _Link:
 
 
 def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Question]:
-    """Return the questions that leave no edge unknown, as far as possible.
+    """Return the questions that make the counts of all edges known, as far as possible, in the
+    order of the blocks.
 
     Args:
         code: the function.
@@ -110,7 +120,8 @@ def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Quest
 
 
 def _price(code: FunctionCode, key: EdgeKey, uncounted: Collection[int]) -> int:
-    """Return the priority of asking about an edge; 0 if that is impossible."""
+    """Return the priority of counting an edge by a question: among edges of a cycle the one with
+    the highest number is chosen; 0 if no question can count the edge."""
     block, edge = key
     if block == OUTSIDE or edge == INSIDE or code.blocks[block].last.address in uncounted:
         return 0
@@ -125,8 +136,15 @@ def _counted(block: CodeBlock, uncounted: Collection[int]) -> bool:
 
 
 def _links(code: FunctionCode, counted: Sequence[bool]) -> Iterator[_Link]:
-    """Return all unknowns.  A block that is not counted is one equation: its entries equal its
-    exits."""
+    """Yield an unknown for each edge of the flow graph, for the entry, and for threads that do not
+    come back from a block's last instruction.
+
+    A block that is not counted gives one equation instead of two: its entries equal its exits.
+
+    Args:
+        code: the function.
+        counted: for each block, whether an instruction of it is counted.
+    """
 
     def node(block: int, side: str) -> tuple[int, str] | None:
         if block == OUTSIDE:
@@ -147,13 +165,14 @@ def solve(
     instructions: Mapping[int, int],
     answers: Mapping[EdgeKey, int],
 ) -> FlowCounts:
-    """Return the counts of all edges that are known or can be derived.
+    """Return the counts of all edges that are known or can be computed.
 
     Args:
         code: the function.
-        instructions: counts by address, 0 for those that were counted and did not run; the others
-            are missing.
-        answers: to questions(), and for computed jumps for each edge.
+        instructions: counts by address; 0 for a counted instruction that did not run. Instructions
+            that were not counted are missing.
+        answers: counts of edges that questions() asked about; for an indirect jump, the count of
+            each of its edges.
     """
     entries, exits = [], []
     for block in code.blocks:
@@ -174,8 +193,9 @@ def solve(
                 around[node].append(link)
 
     def balance(node: tuple[int, str]) -> tuple[int, list[_Link]]:
-        """Return what the node's unknown edges must add up to (edges into it for "in", otherwise
-        out of it), and those edges."""
+        """Return the sum that the unknown edges of an equation must have, and these edges. The sum
+        is over edges into the block for side "in", out of the block for "out", and out minus in for
+        "both"."""
         number, side = node
         whole = {"in": entries, "out": exits}.get(side, [0] * len(entries))[number] or 0
         remaining, unknown = whole, []
@@ -214,8 +234,15 @@ def _odd(
     balance: Callable[[tuple[int, str]], tuple[int, list[_Link]]],
     known: Mapping[EdgeKey, int],
 ) -> Iterator[str]:
-    """Return what cannot be: a side of a block whose edges do not add up, or an edge with a
-    negative count."""
+    """Yield a sentence for each equation whose edges do not add up, and for each edge with a
+    negative count.
+
+    Args:
+        code: the function.
+        nodes: all equations.
+        balance: as in solve().
+        known: counts of edges.
+    """
     for node in nodes:
         remaining, unknown = balance(node)
         if remaining and not unknown:
@@ -238,8 +265,8 @@ def _name(code: FunctionCode, block: int) -> str:
 
 
 def taken_share(flow: FlowCounts, code: FunctionCode, block: int) -> tuple[int, int] | None:
-    """Return how often the conditional branch at a block's end was taken and how often it ran; None
-    if there is none, or it is not known."""
+    """Return how often the conditional branch at the end of a block was taken, and how often it
+    ran. None if the block does not end with a conditional branch, or if a count is not known."""
     edges = code.blocks[block].edges
     number = next((k for k, edge in enumerate(edges) if edge.kind == "taken"), None)
     ran = flow.exits[block]

@@ -1,5 +1,5 @@
-"""Flow graphs in graphviz's language: boxes coloured by their blocks' counts, lines as thick as
-their edges' counts.
+"""Flow graphs in graphviz's language: a box for each basic block, coloured by its count, and a line
+for each edge, as thick as its count.
 
 Tested by tests/views/test_flow_graphs.py.
 """
@@ -17,7 +17,7 @@ _STYLES = {"taken": "solid", "next": "solid", "jump": "solid", "computed": "dash
 
 
 def flow_dot(annotations: Iterable[Annotation]) -> str:
-    """Return one graph with a cluster for each function."""
+    """Return a graph in graphviz's language with a cluster for each function."""
     lines = ["digraph annotate {", '  node [shape=box, style=filled, fontname="monospace",'
              ' fontsize=10, margin="0.08,0.04"];',
              '  edge [fontname="monospace", fontsize=9];']  # fmt: skip
@@ -27,15 +27,16 @@ def flow_dot(annotations: Iterable[Annotation]) -> str:
 
 
 def shown_blocks(one: Annotation) -> list[int]:
-    """Return the blocks of a flow graph without padding: blocks that nothing leads to, and that did
-    not run."""
+    """Return the numbers of the basic blocks to draw: all except padding, which no edge leads to
+    and which did not run."""
     led_to = {edge.to for block in one.code.blocks for edge in block.edges} | {one.code.root}
     blocks = range(len(one.code.blocks))
     return [number for number in blocks if number in led_to or one.flow.entries[number]]
 
 
 def block_label(one: Annotation, number: int) -> tuple[str, str, str]:
-    """Return where a block is, how often it ran, and the first line of its source, for people."""
+    """Return three texts that describe a basic block: its range of offsets, how often it ran, and
+    its first source line."""
     block = one.code.blocks[number]
     low, high = one.label(block.address), one.label(block.last.address)
     count = one.flow.entries[number]
@@ -46,7 +47,7 @@ def block_label(one: Annotation, number: int) -> tuple[str, str, str]:
 
 
 def share_of(one: Annotation, number: int) -> float:
-    """Return a block's part of all instructions that ran in the function."""
+    """Return a block's part, 0 to 1, of all instructions that ran in the function."""
     counts = (one.flow.instructions.get(i.address, 0) for i in one.code.blocks[number].instructions)
     return sum(counts) / one.executed if one.executed else 0.0
 
@@ -85,7 +86,8 @@ def _cluster(number: int, one: Annotation) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """Return a string in graphviz's quoting, with each line aligned left."""
+    """Return text as a string of graphviz's language; if it has several lines, each is aligned
+    left."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     lines = escaped.split("\n")
     return f'"{escaped}"' if len(lines) == 1 else '"' + "".join(f"{one}\\l" for one in lines) + '"'

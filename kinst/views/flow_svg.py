@@ -1,4 +1,5 @@
-"""A flow graph as SVG: a box is as high as its share of what ran, a line as thick as its count.
+"""A function's flow graph as SVG: the height of a box shows its block's share of the instructions
+that ran, the thickness of a line shows its edge's count.
 
 Tested by tests/views/test_flow_graphs.py.
 """
@@ -15,19 +16,19 @@ from kinst.views.annotation import Annotation
 from kinst.views.flow_dot import block_label, share_of, shown_blocks
 from kinst.views.graph_layout import GraphEdge, Placed, lay_out
 
-WIDTH, LETTERS = 214.0, 34  # pixels of a box, and how many letters fit
-LEAST, MOST = 42.0, 120.0  # height of a box that never ran, and the most that is added
-THIN, THICK = 0.8, 9.0  # lines of edges that were never, and most often, taken
+WIDTH, LETTERS = 214.0, 34  # width of a box in pixels, and number of letters that fit in it
+LEAST, MOST = 42.0, 120.0  # height of a box that never ran; additional height for a share of 1
+THIN, THICK = 0.8, 9.0  # thickness of the lines of edges that were never, and most often, taken
 
 Points = Sequence[tuple[float, float]]
 
 
 def flow_svg(one: Annotation, name: str) -> str:
-    """Return the element, without a document around it.
+    """Return a function's flow graph as an SVG element that an HTML page can contain.
 
     Args:
         one: the function.
-        name: prefix of the ids in it, unique in a page.
+        name: a name that is unique in the page, for ids in the element.
     """
     blocks = shown_blocks(one)
     edges = [(b, k, edge) for b in blocks for k, edge in enumerate(one.code.blocks[b].edges)
@@ -53,7 +54,8 @@ def flow_svg(one: Annotation, name: str) -> str:
 
 
 def heat_class(count: int | None, most: int) -> str:
-    """Return the class of a count: h1 to h10, h0 if it never ran, hx if it is not known."""
+    """Return the CSS class for a count: "h1" to "h10" by its share of `most`, "h0" for 0, "hx" for
+    None (not known)."""
     if count is None:
         return "hx"
     return f"h{max(1, round(10 * count / most))}" if count and most else "h0"
@@ -105,7 +107,7 @@ def _edge(
 
 
 def _path(points: Points) -> Iterator[str]:
-    """Return a smooth line that leaves each point downward, or upward if it leads back."""
+    """Yield the SVG path commands of a smooth line through points."""
     (x, y), *rest = points
     yield f"M{x:.0f} {y:.0f}"
     for to_x, to_y in rest:

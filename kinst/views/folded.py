@@ -1,8 +1,9 @@
-"""Folded stacks: a line for each stack, its frames outermost first, and its value.
+"""Folded stacks: a line of text for each stack, with the names of its frames, outermost first, and
+its value.
 
-flamegraph.pl and speedscope read this.  As in perf's and flamegraph.pl's own folding, a frame that
-the compiler inlined into the next one's function ends in `_[i]`, and one of the kernel in `_[k]` if
-a line has frames of both kinds.
+flamegraph.pl and speedscope read this format. The names of frames follow perf and flamegraph.pl: a
+frame that the compiler inlined into its caller ends in `_[i]`, and a kernel frame ends in `_[k]` if
+the stacks also have frames of a user program.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class FoldedStack:
 
     Attributes:
         frames: names, outermost first.
-        value: counted or summed up there.
+        value: count or sum of the stack.
     """
 
     frames: tuple[str, ...]
@@ -33,9 +34,13 @@ class FoldedStack:
 
 
 def fold(chosen: Aggregation) -> tuple[FoldedStack, ...]:
-    """Return the stacks of an aggregation that stacks_of() chose.
+    """Return the stacks of an aggregation with their values; the values of equal stacks are added
+    up, and stacks without a positive value are left out.
 
-    Other keys come below the stacks, as frames of their own: a program's name, a pid.
+    Keys that are not stacks, such as a program's name or a pid, become the outermost frames.
+
+    Args:
+        chosen: the aggregation that stacks_of() returned.
     """
     both = len({part.kind for key in chosen.rows for part in key if isinstance(part, Stack)}) > 1
     totals: dict[tuple[str, ...], int] = {}
@@ -47,7 +52,8 @@ def fold(chosen: Aggregation) -> tuple[FoldedStack, ...]:
 
 
 def folded_text(stacks: Iterable[FoldedStack]) -> str:
-    """Return a line for each stack, sorted: outermost;...;innermost value."""
+    """Return folded stacks as text: a line "outermost;...;innermost value" for each stack, sorted
+    by frames."""
     return "".join(f"{';'.join(one.frames)} {one.value}\n" for one in _sorted(stacks))
 
 
@@ -60,9 +66,17 @@ def _has_stacks(one: Aggregation) -> bool:
 
 
 def stacks_of(aggregations: Sequence[Aggregation], name: str = "") -> Aggregation:
-    """Return the aggregation `name`, or the only one that has stacks for keys.
+    """Return the aggregation to fold: the one with this name, or the only one that has stacks as
+    keys.
 
-    Raises KinstError if there is no such aggregation, or its values do not add up."""
+    Args:
+        aggregations: of a trace.
+        name: with or without "@"; "" for the only one.
+
+    Raises:
+        KinstError: there is no such aggregation, or several could be meant, or its function is
+            neither count() nor sum().
+    """
     with_stacks = [one for one in aggregations if _has_stacks(one)]
     names = ", ".join(f"@{one.name}" for one in with_stacks)
     if name:
@@ -86,8 +100,14 @@ def stacks_of(aggregations: Sequence[Aggregation], name: str = "") -> Aggregatio
 
 
 def _frames(key: Key, both: bool) -> tuple[str, ...]:
-    """Return frames outermost first: keys that are not stacks, then the user's stack, then the
-    kernel's."""
+    """Return the names of a key's frames, outermost first: keys that are not stacks, then the user
+    stack, then the kernel stack.
+
+    Args:
+        key: a key of the aggregation.
+        both: whether the aggregation has user and kernel stacks, so that kernel frames get a
+            suffix.
+    """
     stacks = sorted((p for p in key if isinstance(p, Stack)), key=lambda one: one.kind != "user")
     names = [_clean(_plain(part)) for part in key if not isinstance(part, Stack)]
     for stack in stacks:
@@ -111,5 +131,6 @@ def _named(frame: Frame) -> str:
 
 
 def _clean(name: str) -> str:
-    """Return a name without the characters that separate frames and values."""
+    """Return a name in which the separators of the format (semicolons and line ends) are
+    replaced."""
     return name.replace(";", ":").replace("\n", " ") or "-"

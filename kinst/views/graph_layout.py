@@ -1,8 +1,10 @@
-"""Lays out a directed graph: boxes and lines in layers from top to bottom.
+"""Layout of a directed graph in layers from top to bottom: positions of the boxes, and lines for
+the edges.
 
-Sugiyama's steps: edges that lead back are reversed, each box gets a layer below all that lead to
-it, an edge over several layers gets a bend in each, layers are ordered with few crossings, and
-boxes are moved toward their neighbours, more for a heavier edge.  The result is deterministic.
+The steps are Sugiyama's. Edges that close cycles are reversed. Each box gets a layer below all
+boxes that lead to it. An edge over several layers gets a bend in each layer between. Layers are
+ordered so that few edges cross. Boxes are moved toward their neighbours, with the weights of the
+edges. Equal graphs get equal layouts.
 
 Tested by tests/views/test_flow_graphs.py.
 """
@@ -13,18 +15,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-GAP, BEND, LAYER = 26.0, 12.0, 54.0  # between boxes, around bends, between layers
+GAP, BEND, LAYER = 26.0, 12.0, 54.0  # pixels between boxes, around bends, between layers
 SWEEPS, MOVES = 8, 24
 
 
 @dataclass(frozen=True, slots=True)
 class GraphEdge:
-    """An edge between two boxes.
+    """A directed edge between two boxes.
 
     Attributes:
-        source: number of a box.
-        target: number of a box.
-        weight: how straight it should be.
+        source: number of the box where it starts.
+        target: number of the box where it ends.
+        weight: how strongly the layout keeps it short and straight.
     """
 
     source: int
@@ -34,13 +36,13 @@ class GraphEdge:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A laid-out graph.
+    """Layout of a graph, in pixels from the upper left corner.
 
     Attributes:
-        boxes: centres by number.
-        lines: points of each edge from its source to its target.
-        width: of the drawing.
-        height: of the drawing.
+        boxes: centre (x, y) of each box, by number.
+        lines: points of each edge from its source to its target, in the order of the edges.
+        width: width of the drawing.
+        height: height of the drawing.
     """
 
     boxes: Mapping[int, tuple[float, float]]
@@ -54,12 +56,12 @@ class _Node:
     """A box, or a bend of an edge.
 
     Attributes:
-        width: of the box.
-        height: of the box.
-        layer: number from the top.
-        above: (node, weight) of its neighbours above.
-        below: (node, weight) of its neighbours below.
-        x: of its centre.
+        width: in pixels.
+        height: in pixels.
+        layer: counted from 0 at the top.
+        above: (node, weight) of each neighbour in the layer above.
+        below: (node, weight) of each neighbour in the layer below.
+        x: x of the centre.
     """
 
     width: float
@@ -73,12 +75,12 @@ class _Node:
 def lay_out(
     sizes: Mapping[int, tuple[float, float]], edges: Sequence[GraphEdge], root: int
 ) -> Placed:
-    """Lay out a graph.
+    """Return the layout of a graph.
 
     Args:
-        sizes: width and height of each box by number; all ends of edges are among them.
-        edges: between boxes.
-        root: the box at the top.
+        sizes: width and height of each box, by number.
+        edges: between boxes that are in `sizes`.
+        root: number of the box at the top.
     """
     if not sizes:
         return Placed({}, [], 0.0, 0.0)
@@ -101,7 +103,8 @@ def lay_out(
 def _back_edges(
     sizes: Mapping[int, object], edges: Sequence[GraphEdge], root: int
 ) -> frozenset[int]:
-    """Return the edges that close a cycle, found by depth-first search."""
+    """Return the indices of the edges that close a cycle, found by depth-first search from
+    `root`."""
     out: dict[int, list[int]] = {n: [] for n in sizes}
     for k, edge in enumerate(edges):
         out[edge.source].append(k)
@@ -131,7 +134,13 @@ def _back_edges(
 def _layers(
     sizes: Mapping[int, object], edges: Sequence[GraphEdge], back: frozenset[int]
 ) -> dict[int, int]:
-    """Return each box's layer, from 0: one below the lowest box that leads to it."""
+    """Return the layer of each box, from 0 at the top: one below the lowest box that leads to it.
+
+    Args:
+        sizes: the boxes.
+        edges: of the graph.
+        back: indices of edges that are taken in reverse direction.
+    """
     ways = [(e.target, e.source) if k in back else (e.source, e.target)
             for k, e in enumerate(edges) if e.source != e.target]  # fmt: skip
     waits = dict.fromkeys(sizes, 0)
@@ -151,11 +160,15 @@ def _layers(
 
 
 def _chain(nodes: dict[int, _Node], edge: GraphEdge, boxes: int, *, turned: bool) -> list[int]:
-    """Return the nodes that an edge goes through, downward; its bends are new nodes with negative
-    numbers.
+    """Return the nodes of an edge from top to bottom: its upper box, a bend in each layer between,
+    its lower box. The bends are added to `nodes` under negative numbers, and neighbours are
+    connected.
 
     Args:
-        boxes: how many nodes are not bends.
+        nodes: all nodes so far.
+        edge: the edge.
+        boxes: number of nodes that are boxes.
+        turned: whether the edge leads upward, from its lower box.
     """
     upper, lower = (edge.target, edge.source) if turned else (edge.source, edge.target)
     chain = [upper]
@@ -175,7 +188,7 @@ def _chain(nodes: dict[int, _Node], edge: GraphEdge, boxes: int, *, turned: bool
 
 
 def _ordered(nodes: Mapping[int, _Node]) -> list[list[int]]:
-    """Return the nodes of each layer from left to right.
+    """Return the nodes of each layer from left to right, in an order with few crossings.
 
     Sweeps down and up sort each layer by the average position of its neighbours; the order with the
     fewest crossings is returned.
@@ -201,7 +214,8 @@ def _ordered(nodes: Mapping[int, _Node]) -> list[list[int]]:
 
 
 def _downward(nodes: Mapping[int, _Node]) -> list[int]:
-    """Return all nodes, those of one path downward together."""
+    """Return all nodes in the order of a depth-first search, which keeps the nodes of a path
+    together."""
     seen: dict[int, None] = {}
     for start in sorted(nodes, key=lambda n: (nodes[n].layer, n < 0, abs(n))):
         todo = [start]
@@ -234,7 +248,12 @@ def _crossings(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> int
 
 
 def _move(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> None:
-    """Set each node's x toward the middle of its neighbours, keeping the order of its row."""
+    """Set the x of each node near the average x of its neighbours, keeping the order of each layer.
+
+    Args:
+        nodes: all nodes.
+        rows: nodes of each layer from left to right.
+    """
     for row in rows:
         x = 0.0
         for number in row:
@@ -262,11 +281,16 @@ def _move(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> None:
 def _settle(
     nodes: Mapping[int, _Node], row: Sequence[int], wanted: Sequence[tuple[float, float]]
 ) -> None:
-    """Place a row's nodes as near to the wanted positions as possible, in order and without
+    """Set the x of a layer's nodes as near to wanted positions as possible, in order and without
     overlap.
 
-    Minimises the sum of squares: neighbours that would overlap become one group (isotonic
-    regression).
+    Minimises the weighted sum of squared distances: nodes that would overlap become one group
+    (isotonic regression).
+
+    Args:
+        nodes: all nodes.
+        row: the layer's nodes from left to right.
+        wanted: (position, weight) of each node of the layer.
     """
     groups: list[tuple[float, float, list[int]]] = []  # (position of the first, weight, members)
     before: list[float] = []
@@ -286,7 +310,8 @@ def _settle(
 
 
 def _tops(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> list[float]:
-    """Return the upper edge of each layer, and the lower edge of the drawing."""
+    """Return the y of the upper edge of each layer, followed by the y of the drawing's lower
+    edge."""
     tops, y = [], GAP
     for row in rows:
         tops.append(y)
@@ -297,8 +322,17 @@ def _tops(nodes: Mapping[int, _Node], rows: Sequence[Sequence[int]]) -> list[flo
 def _line(
     nodes: Mapping[int, _Node], tops: Sequence[float], chain: Sequence[int], back: bool
 ) -> list[tuple[float, float]]:
-    """Return the points of an edge: from the lower side of its source to the upper side of its
-    target; of an edge that leads back, from side to side."""
+    """Return the points of an edge from its source to its target.
+
+    The line goes from the lower side of the source to the upper side of the target. The line of an
+    edge that leads back goes from one side of the source to the same side of the target.
+
+    Args:
+        nodes: all nodes.
+        tops: result of _tops().
+        chain: nodes of the edge from top to bottom.
+        back: whether the edge leads back, from the last node of `chain` to the first one.
+    """
     upper, lower = nodes[chain[0]], nodes[chain[-1]]
     top = tops[upper.layer]
     if chain[0] == chain[-1]:  # to itself

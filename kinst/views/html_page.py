@@ -1,4 +1,4 @@
-"""The shell of kinst's self-contained pages for a browser: styles, a body, data and a script.
+"""Frame of kinst's self-contained HTML pages: styles, a body, data and a script.
 
 Tested by tests/views/test_annotated_html.py and tests/views/test_coverage_html.py.
 """
@@ -15,14 +15,14 @@ from typing import Any
 def interactive_page(
     command: str, name: str, title: str, parts: Mapping[str, str], data: Any
 ) -> str:
-    """Return a page's text.
+    """Return the text of a self-contained HTML page.
 
     Args:
-        command: of kinst, for the window's title.
+        command: name of the kinst command, for the window's title.
         name: of the page's own files in this folder: NAME.html (the body), NAME.css and NAME.js.
         title: what was traced.
-        parts: HTML that replaces {{KEY}} in the body.
-        data: values for the script, as JSON.
+        parts: HTML for each {{KEY}} in the body, by key.
+        data: values that the page's script gets as JSON.
     """
     # "</" would end the script that contains the data.
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")

@@ -1,7 +1,8 @@
-"""LCOV's format for coverage, written and read, for genhtml, lcov, editors and CI services.
+"""Writer and reader of LCOV's coverage format (tracefiles), which genhtml, lcov, editors and CI
+services use.
 
-One section for each source file, from SF: to end_of_record, with its functions (FN, FNDA), branches
-(BRDA) and lines (DA). Source: geninfo(1), "Files".
+A tracefile has a section for each source file, from SF: to end_of_record, with its functions (FN,
+FNDA), branches (BRDA) and lines (DA). Source: geninfo(1), "Files".
 
 Tested by tests/views/test_coverage.py.
 """
@@ -16,11 +17,11 @@ from kinst.views.coverage import BranchWay, Coverage, FileCoverage, total
 
 
 def lcov_text(coverage: Coverage, source: str = "") -> str:
-    """Return a tracefile.
+    """Return a coverage as the text of an LCOV tracefile.
 
     Args:
-        coverage: of a trace.
-        source: the folder that paths of the source are relative to, "" to leave them as they are.
+        coverage: the coverage of a trace.
+        source: folder to put before relative source paths; "" leaves the paths as they are.
     """
     return "".join(
         line + "\n"
@@ -56,15 +57,15 @@ def _found(letter: str, counts: Iterable[int | None]) -> Iterator[str]:
 
 
 def read_lcov(lines: Iterable[str], name: str) -> dict[str, FileCoverage]:
-    """Return the files of a tracefile by their paths; counts of several sections of one file are
-    added up.
+    """Return the coverage of each file in an LCOV tracefile, by path. If a file has several
+    sections, their counts are added up.
 
     Args:
-        lines: of the tracefile.
-        name: of the tracefile.
+        lines: text of the tracefile.
+        name: of the tracefile, for the error.
 
     Raises:
-        KinstError: it is not a tracefile.
+        KinstError: the text is not in LCOV's format.
     """
     files: dict[str, FileCoverage] = {}
     file: FileCoverage | None = None

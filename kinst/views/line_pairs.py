@@ -1,4 +1,5 @@
-"""Pairs of equal lines in two versions of a source tree, and their text."""
+"""Pairs of equal lines in two versions, A and B, of a source tree, and names for the lines of
+both."""
 
 from __future__ import annotations
 
@@ -14,14 +15,16 @@ Sources = Mapping[str, Sequence[str]]  # lines of text by file
 
 @dataclass(frozen=True, slots=True)
 class LineNames:
-    """Names for the lines of one side, under which a line of A and the same line of B are equal.
+    """Names for the source lines of one version, A or B, of a source tree. Equal lines of A and B
+    get the same name.
 
     Attributes:
-        text: the files of this side.
-        others: by file and line: the number that a line has in A, None for a line that the other
-            side lacks.  Files without text are compared by number.
-        mark: of lines that only this side has.
-        paths: of files, for people.
+        text: lines of this version's source text, by file.
+        others: for each file that both versions have, the line number in A by the line number in
+            this version; a line that only this version has is missing. Lines of files that are
+            missing here keep their own number.
+        mark: put before the number of a line that only this version has.
+        paths: file names for people, by file; a file that is missing here has its own name.
     """
 
     text: Sources = field(default_factory=dict)
@@ -35,24 +38,24 @@ class LineNames:
         return f"{path}:{self.mark}{line}" if known is None else f"{path}:{known}"
 
     def source(self, file: str, line: int) -> str:
-        """Return the text of a line, "" if the text of either side is not available."""
+        """Return the text of a line; "" if the file's text is not available in both versions."""
         lines = self.text[file] if file in self.others else ()
         return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
 
-NUMBERS = LineNames()  # lines with the same number are the same
+NUMBERS = LineNames()  # lines with equal numbers have equal names
 
 
 def paired(
     a: Sources, b: Sources, paths: Mapping[str, str] | None = None
 ) -> tuple[LineNames, LineNames]:
-    """Return how to name the lines of A and those of B: by A's numbers, with a plus for lines that
-    only B has, and with a minus for lines that only A has.
+    """Return names for the lines of A and for the lines of B. A line is named by its number in A; a
+    line that only A has by "-" and that number; a line that only B has by "+" and its number in B.
 
     Args:
-        a: lines of text by file.
-        b: lines of text by file.
-        paths: of files, if people know them by others.
+        a: lines of A's text, by file.
+        b: lines of B's text, by file.
+        paths: file names for people, by file; None if the files have their own names.
     """
     pairs = {file: _pairs(a[file], b[file]) for file in a.keys() & b.keys()}
     in_a = {file: {b: a for a, b in found} for file, found in pairs.items()}
@@ -62,7 +65,7 @@ def paired(
 
 
 def _pairs(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the numbers, from 1, of lines that are in both, in A and in B."""
+    """Return (line in A, line in B) for each line that both texts have, counted from 1."""
     # Skip the equal start and end: the matcher's time grows with the square of the length.
     before = _alike(a, b)
     after = _alike(a[before:][::-1], b[before:][::-1])
@@ -78,7 +81,8 @@ def _alike(a: Sequence[str], b: Sequence[str]) -> int:
 
 
 def files_in(found: Iterable[Aggregation]) -> list[str]:
-    """Return the source files of all stacks and symbols in keys."""
+    """Return the source files of all frames (in stacks and symbols) in the keys of aggregations,
+    each once."""
     parts = (part for one in found for key in one.rows for part in key)
     return list(dict.fromkeys(f.file for part in parts for f in _frames(part) if f.file))
 

@@ -1,5 +1,6 @@
-"""Values of each instruction besides its count: an expression's value there, or the time of a
-thread from the start of one block to that of the next."""
+"""Values of each instruction besides its count (`kinst annotate --by`): the value of a D
+expression, or the time that a thread takes from the start of one basic block to the start of the
+next."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from kinst.views.annotation import Measure
 from kinst.views.counting import SITE, clause, described, site_rows
 
 LATENCY = "latency"
-BY, TOOK, TIMES = "by", "took", "times"  # aggregations
+BY, TOOK, TIMES = "by", "took", "times"  # names of aggregations
 _AGGREGATING = re.compile(
     r"\s*(count|sum|min|max|avg|stddev|quantize|lquantize|llquantize)\s*\(.*\)\s*\Z", re.DOTALL
 )
@@ -23,11 +24,12 @@ _AGGREGATING = re.compile(
 
 @dataclass(frozen=True)
 class Measurement:
-    """Values of one function.
+    """Values measured in one function.
 
     Attributes:
-        values: by address.
-        edges: nanoseconds on average, by (from block, to block or OUTSIDE).
+        values: by the address of the instruction.
+        edges: average nanoseconds between the starts of two blocks, by (from block, to block or
+            OUTSIDE).
     """
 
     values: Mapping[int, Measure] = field(default_factory=dict)
@@ -36,12 +38,13 @@ class Measurement:
 
 @dataclass(frozen=True)
 class MeasuringPlan:
-    """Plan of a measuring program.
+    """What the clauses of --by measure, and in which functions.
 
     Attributes:
         codes: the functions.
-        expression: a D expression, an aggregating function of one, or LATENCY; "" for nothing.
-        condition: a predicate, or "".
+        expression: a D expression, an aggregating function of one, or LATENCY; "" to measure
+            nothing.
+        condition: a D predicate that selects the hits to measure; "" selects all hits.
     """
 
     codes: tuple[FunctionCode, ...]
@@ -49,14 +52,18 @@ class MeasuringPlan:
     condition: str = ""
 
     def unit(self, found: Sequence[Aggregation]) -> str:
-        """Return the unit of the values that the program has found; "" if it is not known."""
+        """Return the unit of the measured values, such as "ns"; "" if it is not known.
+
+        Args:
+            found: aggregations that the program gave.
+        """
         if self.expression == LATENCY:
             return "ns"
         return next((one.unit for one in found if one.name == BY), "")
 
     @property
     def program(self) -> str:
-        """More clauses for the counting program."""
+        """D clauses to append to the counting program; "" if nothing is measured."""
         if not self.expression:
             return ""
         found = self._latencies() if self.expression == LATENCY else self._values()
@@ -71,10 +78,10 @@ class MeasuringPlan:
         yield clause(where, self.condition, f"@{BY}[{SITE}] = {aggregated};")
 
     def _latencies(self) -> Iterator[str]:
-        """Yield the clauses of LATENCY.
+        """Yield the D clauses that measure latencies.
 
-        Each function has variables of its own for a thread's last block and its time, so that
-        functions may call one another.
+        Each function has its own thread-local variables for the block that a thread entered last
+        and the time when it entered the block, so that functions may call one another.
         """
         for number, code in enumerate(self.codes, 1):
             block, since = f"self->block{number}", f"self->since{number}"
@@ -93,8 +100,14 @@ class MeasuringPlan:
                 yield clause(",\n".join(map(described, ways_out)), block, ends)
 
     def measured(self, found: Sequence[Aggregation]) -> list[Measurement]:
-        """Return what the program has measured, for each function.  Raises KinstError if results
-        are of another kernel."""
+        """Return the measured values of each function, in the plan's order.
+
+        Args:
+            found: aggregations that the program gave.
+
+        Raises:
+            KinstError: the aggregations are not those of this program.
+        """
         named = {one.name: one for one in found}
         if not self.expression:
             return [Measurement() for _ in self.codes]
@@ -123,13 +136,15 @@ class MeasuringPlan:
 
 
 def _starts(code: FunctionCode) -> list[CodeInstruction]:
-    """Return the first instruction of each block that can be planted."""
+    """Return the first instruction of each block that can be planted; blocks without one are left
+    out."""
     firsts = (next((i for i in block.instructions if not i.refused), None) for block in code.blocks)
     return [one for one in firsts if one is not None]
 
 
 def _ways_out(code: FunctionCode) -> list[CodeInstruction]:
-    """Return the instructions that leave the function for good."""
+    """Return the last instruction of each block that always leaves the function, if it can be
+    planted."""
     return [
         block.last
         for block in code.blocks

@@ -1,8 +1,9 @@
-"""Common parts of all SVG pictures: colours for the light and the dark theme, a heading, lengths
-that fit the window.
+"""Parts that all SVG pictures share: colours for the light and the dark theme, a heading, texts and
+the document around them.
 
-Horizontal lengths are percentages and vertical ones pixels, so that a picture is as wide as its
-window and its letters keep their size.  Parts for only one width have the class `wide` or `narrow`.
+Horizontal lengths are percentages and vertical lengths are pixels, so that a picture is as wide as
+its window while its letters keep their size. Elements that only wide or only narrow windows show
+have the class `wide` or `narrow`.
 
 Tested by tests/views/test_distributions.py.
 """
@@ -13,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-NARROW = 640  # most pixels of a window that gets the narrow picture
-WIDE_LETTERS, NARROW_LETTERS = 138, 55  # letters of 12 pixels in a line
+NARROW = 640  # pixels; a window of at most this width shows the narrow picture
+WIDE_LETTERS, NARROW_LETTERS = 138, 55  # number of letters of 12 pixels in a line
 MARGIN = 16  # pixels
 # Colours, light and dark, by the name of a CSS variable.
 _COLOURS = {
@@ -38,7 +39,7 @@ SHADES = 9  # s1 to s9
 
 
 def palette() -> str:
-    """Return the colours as CSS variables."""
+    """Return the colours of both themes as CSS variables."""
     light, dark = (
         " ".join(f"--{name}: {both[k]};" for name, both in _COLOURS.items()) for k in (0, 1)
     )
@@ -70,9 +71,9 @@ class Heading:
     """The text above a picture.
 
     Attributes:
-        title: what was traced: a command, or the user's name for it.
-        program: D text, "" if it is not known.
-        notes: figures, such as how many values there are.
+        title: what was traced: a command, or a title that the user gave.
+        program: D text; "" if it is not known.
+        notes: figures, such as the number of values.
     """
 
     title: str
@@ -89,7 +90,8 @@ class Heading:
         return "" if shown == " ".join(self.title.split()) else shown
 
     def svg(self) -> str:
-        """Return the lines; each has its whole text as a tooltip."""
+        """Return the heading as SVG text: a line each for title, program and notes, with the whole
+        text as a tooltip."""
         lines, y = [_line("title", self.title, 28, 1.45)], 28
         if self._program:
             y += 20
@@ -101,10 +103,13 @@ class Heading:
 
 
 def _line(kind: str, whole: str, y: int, size: float) -> str:
-    """Return a line, cut to fit.
+    """Return a line of the heading as SVG text, cut to fit wide and narrow windows.
 
     Args:
-        size: of its letters, relative to normal ones.
+        kind: CSS class.
+        whole: the text, of any length.
+        y: in pixels.
+        size: size of the letters, relative to 12 pixels.
     """
     whole = " ".join(whole.split())
     wide, narrow = (_cut(whole, round(most / size)) for most in (WIDE_LETTERS, NARROW_LETTERS))
@@ -123,10 +128,15 @@ def _cut(line: str, letters: int) -> str:
 def text(
     x: str, y: float, shown: str, *, anchor: str = "start", kind: str = "", dx: int = 0
 ) -> str:
-    """Return an element of text.
+    """Return an SVG text element.
 
     Args:
         x: with its unit, such as 12%.
+        y: of the base line, in pixels.
+        shown: the text.
+        anchor: value of text-anchor.
+        kind: CSS class.
+        dx: pixels to move the text to the right.
     """
     more = f' class="{kind}"' if kind else ""
     more += f' dx="{dx}"' if dx else ""
@@ -136,8 +146,16 @@ def text(
 def svg_document(
     parts: Sequence[str], heading: Heading, width: int, height: int, style: str
 ) -> str:
-    """Return a document that a browser shows by itself, as wide as its window up to a greatest
-    width."""
+    """Return an SVG document that a browser shows on its own. It is as wide as the window, but not
+    wider than `width`.
+
+    Args:
+        parts: elements of the picture.
+        heading: text above the picture.
+        width: in pixels.
+        height: in pixels.
+        style: CSS rules in addition to STYLE.
+    """
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" width="{width}" '

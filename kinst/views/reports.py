@@ -1,4 +1,5 @@
-"""Results of test files as TAP (testanything.org, version 13 and 14) and as JUnit's XML.
+"""Results of test files (`kinst test`) in the formats TAP (testanything.org, versions 13 and 14)
+and JUnit XML.
 
 Tested by tests/cli/test_testing.py.
 """
@@ -13,7 +14,7 @@ from xml.etree import ElementTree
 from kinst.views.verdicts import Verdict
 
 TRACE = "the trace"  # name of the first result of each file
-MOST_LINES = 40  # most lines of a failed file's output to show
+MOST_LINES = 40  # number of lines of a test file's output to show, from its end
 # Characters that XML 1.0 cannot express.
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -24,9 +25,9 @@ class FileReport:
 
     Attributes:
         file: its path.
-        verdicts: of the trace itself, and of each TEST clause.
-        output: what it printed, and messages.
-        seconds: that it took.
+        verdicts: first the verdict on the trace itself, then one per TEST clause.
+        output: text that the trace printed, and messages.
+        seconds: how long the trace took.
     """
 
     file: str
@@ -44,12 +45,12 @@ def tap_head(points: int) -> str:
 
 
 def tap_lines(report: FileReport, first: int, *, verbose: bool) -> str:
-    """Return the test points of a file.
+    """Return the TAP lines of a test file: a test point for each verdict, with details of failures.
 
     Args:
-        report: of the file.
+        report: result of the file.
         first: number of the first test point.
-        verbose: add what the file printed, even if nothing failed.
+        verbose: show the file's output even if nothing failed.
     """
     lines: list[str] = []
     for number, one in enumerate(report.verdicts, first):
@@ -80,12 +81,13 @@ def _yaml(verdict: Verdict) -> Iterable[str]:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a YAML scalar in single quotes, on one line."""
+    """Return text as a YAML scalar in single quotes, on one line."""
     return "'" + " ".join(text.split()).replace("'", "''") + "'"
 
 
 def explained(verdict: Verdict) -> str:
-    """Return why a test failed, in some lines."""
+    """Return a few lines that say why a TEST clause failed: the assertion, the reason and the
+    values."""
     lines = [f"{verdict.place}: {verdict.expression}" if verdict.expression else verdict.place]
     lines += [verdict.why] if verdict.why else []
     lines += [f"{name} = {value}" for name, value in verdict.values]
@@ -93,8 +95,8 @@ def explained(verdict: Verdict) -> str:
 
 
 def junit_xml(reports: Sequence[FileReport]) -> str:
-    """Return a test suite for each file, with a test case for its trace and for each TEST
-    clause."""
+    """Return reports as JUnit XML: a test suite for each file, with a test case for its trace and
+    one for each TEST clause."""
     root = ElementTree.Element("testsuites", {"name": "kinst", **_totals(reports)})
     for report in reports:
         about = {"name": _clean(report.file), **_totals([report])}

@@ -1,4 +1,4 @@
-"""Read results that were saved with --json (docs/json.md)."""
+"""Reader of results that were saved with --json (docs/json.md)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ class SavedTrace:
     """The last trace in a file of JSON lines.
 
     Attributes:
-        snapshots: each aggregation that was printed, in order, at the time of the record before it.
-        program: its D text, "" if the file does not say.
-        command: that it traced, or "".
-        kernel: the release of the kernel, or "".
+        snapshots: each aggregation that was printed, in order, with the time of the last record
+            before it.
+        program: D text of the trace; "" if the file does not have it.
+        command: the traced command; "" if there was no command.
+        kernel: release of the kernel; "" if the file does not have it.
     """
 
     snapshots: Sequence[DistributionSnapshot]
@@ -32,14 +33,20 @@ class SavedTrace:
 
     @property
     def aggregations(self) -> tuple[Aggregation, ...]:
-        """Each aggregation as it was at the end, or as printa() printed it last."""
+        """The aggregations of the trace, each with the values that were printed last."""
         return tuple({one.table.name: one.table for one in self.snapshots}.values())
 
 
 def saved_trace(lines: Iterable[str], name: str) -> SavedTrace:
-    """Read the last trace of a file that --json has made.
+    """Return the last trace of a file that --json has made.
 
-    name: of the file.  Raises KinstError if it is not what --json prints."""
+    Args:
+        lines: text of the file.
+        name: of the file, for the error.
+
+    Raises:
+        KinstError: the text is not the output of --json.
+    """
     snapshots: list[DistributionSnapshot] = []
     time: int | None = None
     end: Mapping[str, Any] = {}

@@ -1,4 +1,5 @@
-"""Axes: round numbers along them, numbers with their unit, and their place among buckets."""
+"""Axes of pictures: round numbers for ticks, numbers with their units, and positions of values on
+an axis of buckets."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ _DIGITS = 1e-9  # tolerance for rounded floating-point numbers
 
 
 def round_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most `most` round numbers from low to high: multiples of 1, 2 or 5 times a power of
-    ten."""
+    """Return at most `most` round numbers from low to high, ascending: multiples of 1, 2 or 5 times
+    a power of ten."""
     if high <= low:
         return [low]
     step = next(step for step in _round_steps((high - low) / max(most, 1))
@@ -40,8 +41,8 @@ class Tick:
     """A mark on an axis.
 
     Attributes:
-        at: position, counted in buckets from the first one's low bound.
-        text: its label.
+        at: position, in widths of a bucket from the low bound of the first bucket.
+        text: label of the mark.
     """
 
     at: float
@@ -50,12 +51,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class BucketScale:
-    """An axis along buckets, each as wide as every other.
+    """An axis on which all buckets have the same width, whatever their bounds.
 
     Attributes:
-        bounds: of the buckets, ascending.
-        function: quantize, lquantize or llquantize.
-        unit: of the values, "" if it is not known.
+        bounds: bounds of the buckets, ascending.
+        function: aggregating function: "quantize", "lquantize" or "llquantize".
+        unit: unit of the values; "" if it is not known.
     """
 
     bounds: Sequence[Bounds]
@@ -67,13 +68,18 @@ class BucketScale:
         return self.function == "quantize" and self.unit not in UNITS
 
     def text(self, value: float) -> str:
-        """Return a value of the axis as a short text."""
+        """Return a value as a short text for a label of the axis."""
         if self._binary and value == int(value) and abs(value) >= 1024:
             return binary_text(value)
         return value_text(value, self.unit)
 
     def ticks(self, most: int) -> list[Tick]:
-        """Return at most so many ticks at round values, ascending, and one for each open bucket."""
+        """Return the ticks of the axis, ascending: one for each open bucket (a bucket without a low
+        or high bound), and about as many round values as fit.
+
+        Args:
+            most: number of ticks for which there is room.
+        """
         opened = list(self._opened())
         inner = [one for one in self.bounds if None not in one]
         if not inner:
@@ -106,7 +112,7 @@ class BucketScale:
         return finest[:: math.ceil(len(finest) / most)]
 
     def _candidates(self, low: int, high: int) -> Iterator[list[float]]:
-        """Yield sets of round values on a logarithmic axis, the largest set first."""
+        """Yield sets of round values for ticks of a logarithmic axis, the largest set first."""
         base, sets = (2, ((1,),)) if self._binary else (10, ((1, 2, 5), (1,)))
         top = max(abs(low), abs(high), 1)
         powers = range(math.ceil(math.log(top, base)) + 1)
@@ -120,7 +126,8 @@ class BucketScale:
         return [float(value) for value in both if low <= value <= high]
 
     def place(self, value: float) -> float:
-        """Return the position of a value, counted in buckets."""
+        """Return the position of a value on the axis, in widths of a bucket from the low bound of
+        the first bucket."""
         for k, (low, high) in enumerate(self.bounds):
             if low is None or high is None or not low <= value <= high:
                 continue
@@ -130,7 +137,7 @@ class BucketScale:
         return float(len(self.bounds)) if self.bounds else 0.0
 
     def range_text(self, bounds: Bounds) -> str:
-        """Return one bucket's range as text for people."""
+        """Return the range of values of a bucket as text for people."""
         low, high = bounds
         if low is None:
             return f"less than {self.text(high)}" if high is not None else "any"

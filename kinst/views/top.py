@@ -1,7 +1,8 @@
-"""The live table of an aggregation: its values at each moment, sorted and cut to the screen.
+"""Live table of an aggregation, as `kinst top` shows it: values and rates at each moment, sorted,
+and cut to the size of the screen.
 
-Everything except the terminal: values come in as snapshots, keys as names, and cells go out as
-text.
+The table has no terminal of its own: it takes snapshots of the aggregation and names of pressed
+keys, and returns the texts of its cells.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from dataclasses import dataclass, field
 from kinst.events import Aggregation, Bucket, Key
 from kinst.views.buckets import key_text
 
-HISTORY = 24  # intervals in a sparkline
+HISTORY = 24  # number of intervals in a sparkline
 _BLOCKS = "▁▂▃▄▅▆▇█"
 # Aggregating functions whose values only grow: their change per second has a meaning.
 _GROWING = ("count", "sum", "quantize", "lquantize", "llquantize")
 
 
 def sparkline(values: Iterable[float]) -> str:
-    """Return a character for each value, as high as its share of the highest; a blank for 0."""
+    """Return a character for each value: a block as high as the value's share of the highest value,
+    or a blank for 0."""
     shown = list(values)
     most = max(shown, default=0)
     if most <= 0:
@@ -32,13 +34,19 @@ def sparkline(values: Iterable[float]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number for a column: whole numbers in full."""
+    """Return a number as text for a column, with commas between thousands; a small number that is
+    not whole gets three digits."""
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
 def quantile(row: Sequence[Bucket], part: float) -> float:
-    """Return the lower bound of the bucket in which this part of the values ends; -inf below
-    all."""
+    """Return the low bound of the bucket that contains a quantile; -inf if the bucket has no low
+    bound, 0 if there are no values.
+
+    Args:
+        row: buckets, ascending.
+        part: the quantile, 0 to 1.
+    """
     remaining = part * sum(one.count for one in row)
     for one in row:
         remaining -= one.count
@@ -49,14 +57,15 @@ def quantile(row: Sequence[Bucket], part: float) -> float:
 
 @dataclass(slots=True)
 class _TopRow:
-    """A row of the table.
+    """A row of the table, for one key of the aggregation.
 
     Attributes:
-        key: of the aggregation.
-        value: of the aggregation; for a distribution how many values it has.
-        rate: change per second.
-        buckets: of a distribution.
-        rates: of the last intervals.
+        key: the aggregation's key.
+        value: the key's value; for a distribution, its number of values.
+        rate: change of the value per second.
+        buckets: buckets of a distribution; empty for a number.
+        rates: the last HISTORY rates; values instead of rates if the aggregating function can
+            decrease.
     """
 
     key: Key
@@ -67,13 +76,13 @@ class _TopRow:
 
 
 class TopTable:
-    """The table of one aggregation.
+    """Live table of one aggregation.
 
     Attributes:
-        name: of the aggregation.
-        function: that aggregates.
-        sorted_by: index of a column.
-        reverse: smallest first.
+        name: name of the aggregation.
+        function: its aggregating function.
+        sorted_by: index of the column that rows are sorted by.
+        reverse: whether the smallest value comes first.
         first: index of the first row on the screen.
     """
 
@@ -97,7 +106,8 @@ class TopTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns; the first is the key, the last has sparklines."""
+        """Names of the columns. The first one is the key; the last one, without a name, has the
+        sparklines."""
         rate = ("per s",) if self._grows else ()
         share = ("%",) if self.function in ("count", "sum") else ()
         spread = ("p50", "p99") if self._distributed else ()
@@ -105,7 +115,12 @@ class TopTable:
         return ("key", value, *rate, *share, *spread, "")
 
     def take(self, aggregation: Aggregation, now: float) -> None:
-        """Take the values at a moment (seconds on any clock)."""
+        """Update the table from a snapshot of the aggregation.
+
+        Args:
+            aggregation: the snapshot.
+            now: time of the snapshot, in seconds on any clock.
+        """
         passed = now - self._when if self._when is not None else 0.0
         self._when = now
         rows: Mapping[Key, int | tuple[Bucket, ...]] = aggregation.rows
@@ -122,14 +137,14 @@ class TopTable:
             row.rates.append(row.rate if self._grows else value)
 
     def press(self, key: str, height: int) -> None:
-        """Handle a key.
+        """Update sorting and scrolling for a pressed key.
 
-        Left, right or a digit chooses the column that is sorted by; r reverses; up, down, page up,
-        page down and home scroll.
+        Left, right and digits choose the column to sort by. r reverses the order. Up, down, page
+        up, page down and home scroll.
 
         Args:
-            key: its name.
-            height: rows on the screen.
+            key: name of the pressed key.
+            height: number of rows on the screen.
         """
         columns = len(self.columns) - 1
         if key in ("left", "right"):
@@ -146,7 +161,11 @@ class TopTable:
         return len(self._rows)
 
     def cells(self, height: int) -> list[tuple[str, ...]]:
-        """Return the rows on the screen."""
+        """Return the texts of the cells of the rows on the screen, sorted.
+
+        Args:
+            height: number of rows on the screen.
+        """
         total = sum(row.value for row in self._rows.values()) or 1.0
         by = self.columns[self.sorted_by]
 

@@ -1,4 +1,5 @@
-"""Judge the assertions of TEST clauses, and give the values that explain the verdict."""
+"""Evaluation of the assertions of TEST clauses (`kinst test`), with the values that explain each
+verdict."""
 
 from __future__ import annotations
 
@@ -40,16 +41,17 @@ _FROM_ZERO = ("count", "sum")
 
 
 class UnknownValueError(Exception):
-    """A value cannot be computed; the message says why."""
+    """A value in an assertion cannot be computed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceResults:
-    """The results of a trace that assertions use.
+    """The results of a trace that assertions refer to.
 
     Attributes:
         tables: aggregations by name.
-        reads: for each END clause of the test file what it traced, None if it did not run.
+        reads: the values that each END clause of the test file traced; None for a clause that did
+            not run.
         status: exit status of the trace.
     """
 
@@ -63,12 +65,12 @@ class Verdict:
     """The verdict on one TEST clause.
 
     Attributes:
-        name: of the clause.
-        state: ok, failed or skipped.
-        place: file:line.
-        expression: the assertion that failed.
-        values: of the parts of the assertion that failed.
-        why: the reason if a value is unknown.
+        name: name of the clause.
+        state: "ok", "failed" or "skipped".
+        place: file:line of the assertion that failed, or of the clause.
+        expression: text of the assertion that failed, or of the condition that skipped the clause.
+        values: (part, value) for the parts of the failed assertion.
+        why: why a value of the failed assertion is unknown; "" if all values are known.
     """
 
     name: str
@@ -80,7 +82,8 @@ class Verdict:
 
 
 def judge(test: TestClause, measured: TraceResults) -> Verdict:
-    """Check the assertions of a TEST clause; the first one that does not hold decides."""
+    """Return the verdict on a TEST clause: "skipped" if its condition is false, otherwise "failed"
+    for the first assertion that is false or unknown, otherwise "ok"."""
     place = f"{test.span.file}:{test.span.line}"
     checked = (*([test.condition] if test.condition else []), *test.assertions)
     for one in checked:
@@ -99,7 +102,7 @@ def judge(test: TestClause, measured: TraceResults) -> Verdict:
 
 
 def _parts(assertion: Assertion, measured: TraceResults) -> list[tuple[str, str]]:
-    """Return the parts of an assertion that are not literals, with their values."""
+    """Return (text, value) for each part of an assertion that is not a literal."""
     values: dict[str, str] = {}
     for term in terms(assertion.term):
         if isinstance(term, Rows | Status) or (isinstance(term, Read) and not term.is_literal):
@@ -156,10 +159,18 @@ def _of_rows(term: Rows, assertion: Assertion, measured: TraceResults) -> Given:
 
 
 def _folded(term: Rows, function: str, rows: Sequence[int | tuple[Bucket, ...]]) -> int:
-    """Return the count, sum, min or max of rows.
+    """Return the count, sum, min or max over rows of an aggregation.
 
-    Of distributions, count is the number of values, and min and max are the bounds of the outermost
-    buckets that have values.
+    For distributions, the count is the number of values, and min and max are bounds of the
+    outermost buckets that have values.
+
+    Args:
+        term: names the operation (term.fold).
+        function: the aggregating function.
+        rows: values of the aggregation.
+
+    Raises:
+        UnknownValueError: the rows do not have such a value.
     """
     plain = [row for row in rows if isinstance(row, int)]
     buckets = [one for row in rows if isinstance(row, tuple) for one in row if one.count]
@@ -181,8 +192,8 @@ def _folded(term: Rows, function: str, rows: Sequence[int | tuple[Bucket, ...]])
 
 
 def _comparable(value: object) -> object:
-    """Return a key as it is compared: numbers as 64-bit patterns, since only the type says whether
-    a number is signed."""
+    """Return a part of a key in the form in which keys are compared: numbers as 64-bit patterns,
+    since only the type says whether a number is signed."""
     return value % _WORD if isinstance(value, int) else value
 
 
