@@ -1,1 +1,1 @@
-"""Rank 4: the stages of a trace, from a request to its events."""
+"""Stages of a trace, from the user's request to the events that the trace yields (rank 4)."""

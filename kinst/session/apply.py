@@ -1,4 +1,4 @@
-"""Stage: write a plan into the machine, and take it out again, whatever happens in between.
+"""Stage that writes a trace's plan into the machine and, at the end of the trace, removes it.
 
 Tested by tests/fake/test_runs.py and tests/session/test_trapped_cpu.py.
 """
@@ -29,37 +29,43 @@ JOINED = 64  # patches at most so many bytes apart are written at once, with the
 
 
 class Planted(Protocol):
-    """Plan that is in a machine.
+    """Plan of a trace whose code is in scratch; its patches can be planted and unplanted.
 
     Attributes:
-        hidden: call sites that stay closed to the kernel's own tracer, since it is in use.
+        hidden: number of call sites that the kernel's own tracer (ftrace) cannot use after
+            unplant(), because the tracer was in use then.
     """
 
     hidden: int
 
     def plant(self) -> str:
-        """Write the patches.
+        """Write the patches into the kernel's text.
 
-        Returns a sentence that says which runs are planted as single sites, and why; "" for none.
+        Returns a sentence that names the runs whose sites are patched one by one instead, and says
+        why; "" if there are no such runs.
 
-        Raises KinstError, with nothing written, if the live text differs from the planned one.
+        Raises KinstError, before anything is written, if the live text differs from the text that
+        the plan was made for.
         """
         ...
 
     def stopped_at(self, address: int) -> Sequence[EnabledSite]:
-        """Return the stop-planted probes at this address."""
+        """Return the stop-planted probes whose breakpoint is at this address."""
         ...
 
     def unplant(self) -> str:
-        """Undo everything, and say how the text compares to the text before ("" without patches).
+        """Remove all patches and breakpoints from the kernel.
 
-        Raises TargetError that says what may remain in the kernel if it cannot be undone.
+        Returns a sentence that compares the kernel's text with the text before plant(); "" if no
+        patch was written.
+
+        Raises TargetError, which says what may remain in the kernel, if a patch cannot be removed.
         """
         ...
 
 
 def apply(plan: TracePlan, machine: StartedMachine) -> Planted:
-    """Write everything but the patches, which plant() writes."""
+    """Write a plan's code and data into scratch, and return an object that plants its patches."""
     fill(plan)
     planter = machine.target.planter
     if planter is not None:
@@ -68,7 +74,7 @@ def apply(plan: TracePlan, machine: StartedMachine) -> Planted:
 
 
 def fill(plan: TracePlan) -> None:
-    """Write descriptors, code, trampolines and tables into scratch."""
+    """Write a plan's descriptors, clause code, trampolines and trap table into scratch."""
     view, scratch = plan.placed.memory.view, plan.placed.scratch
 
     def put(offset: int, data: bytes | bytearray) -> None:
@@ -87,18 +93,28 @@ def fill(plan: TracePlan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LiveText:
-    """Text of the kernel at one moment: bytes from `address` on."""
+    """Copy of the kernel's text at one moment.
+
+    Attributes:
+        address: virtual address of the first byte.
+        data: the bytes.
+    """
 
     address: int
     data: bytes
 
     def holds(self, patches: Patches) -> Bools:
-        """Return which patches lie in this text; modules lie outside of the kernel's own text."""
+        """Return, for each patch, whether all of its bytes lie in this copy.
+
+        Patches in modules do not: the copy has only the kernel's own text.
+        """
         start = self.offsets(patches)
         return (start >= 0) & (start + patches.size <= len(self.data))
 
     def offsets(self, patches: Patches) -> I64:
-        """Return the offsets of the patches in this text."""
+        """Return, for each patch, its offset from the start of this copy, negative for a patch
+        before it.
+        """
         return (patches.address - np.uint64(self.address)).view(np.int64)
 
 
@@ -106,7 +122,9 @@ NO_TEXT = LiveText(0, b"")
 
 
 def compared(before: LiveText, after: LiveText) -> str:
-    """Say how the kernel's text compares to the text before."""
+    """Return a sentence that says whether, and where first, two copies of the kernel's text
+    differ.
+    """
     size = len(before.data)
     if before.data == after.data:
         return f"kernel text is as before ({size} bytes compared)"
@@ -124,10 +142,10 @@ def _read_text(machine: StartedMachine) -> LiveText:
 
 
 class PlantedStopped:
-    """Plan in a machine that stops to be planted.
+    """Plan of a trace in a machine that is stopped while patches are written.
 
-    If the machine can be read while it runs, all of its text is read then.  While it is stopped,
-    only the text around a few patches is read.
+    If memory can be read while the machine runs, kinst copies the whole text while it runs. During
+    the stop it then reads only the text around the patches, if they are few.
     """
 
     def __init__(self, plan: TracePlan, machine: StartedMachine) -> None:
@@ -135,12 +153,12 @@ class PlantedStopped:
         self._machine = machine
         self._target = machine.target
         self._before = NO_TEXT
-        # It is to be stopped only for a short time.
+        # Whether the machine should be stopped only briefly.
         self._brief = machine.target.abilities.reads_running
         self._patches = NO_PATCHES
         self._hooks = NO_PATCHES
         self._exits = NO_PATCHES
-        # The second instruction of each jump that has two, and where the jump leads.
+        # Address of the second instruction of each two-instruction jump -> the jump's target.
         self._steps: dict[int, int] = {}
         self._claimed: Sequence[tuple[int, bytes]] = ()
         self._unloaded = ""  # what became of patches in modules
@@ -148,17 +166,18 @@ class PlantedStopped:
         self.hidden = 0
 
     def _text_for(self, patches: Patches) -> LiveText:
-        """Return the text now.
+        """Return a copy of the kernel's text, or NO_TEXT if the patches are to be read one by one.
 
-        For few patches in a machine that is to be stopped only for a short time, return no text:
-        they are read one by one, like those in modules.
+        They are read one by one if they are few and the machine should be stopped only briefly.
         """
         return NO_TEXT if self._brief and len(patches) <= FEW else _read_text(self._machine)
 
     def _differs(self, text: LiveText, patches: Patches, expected: bytes) -> Bools:
-        """Return the patches at which the bytes are not the expected ones.
+        """Return, for each patch, whether memory at the patch differs from the expected bytes.
 
-        The expected bytes are laid out as Patches.new and Patches.old are.
+        Args:
+            text: copy of the kernel's text; patches outside of it are compared with memory.
+            expected: the bytes for all patches, laid out as Patches.new and Patches.old are.
         """
         inside = text.holds(patches)
         there = patches.take(np.flatnonzero(inside))
@@ -174,10 +193,13 @@ class PlantedStopped:
         return wrong
 
     def _writes(self, text: LiveText, patches: Patches, data: bytes) -> list[tuple[int, bytes]]:
-        """Return writes of `data` to the addresses of patches: few and large ones.
+        """Return writes (address, bytes) that put `data` at the patches; near patches share one
+        write.
 
-        A write has the bytes of `text` between near patches.  `data` is laid out as Patches.new and
-        Patches.old are.
+        Args:
+            text: copy of the kernel's text, which has the bytes between near patches; a patch
+                outside of it gets a write of its own.
+            data: the bytes for all patches, laid out as Patches.new and Patches.old are.
         """
         inside = text.holds(patches)
         there = patches.take(np.flatnonzero(inside))
@@ -201,7 +223,7 @@ class PlantedStopped:
         return writes
 
     def plant(self) -> str:
-        """Stop the machine, and write the patches of hooks and sites, and the breakpoints."""
+        """Stop the machine, write the patches of hooks and sites, and insert the breakpoints."""
         plan, machine = self._plan, self._machine
         if self._brief:
             self._before = _read_text(machine)
@@ -237,7 +259,14 @@ class PlantedStopped:
         return self._told(runs, entered)
 
     def _entered(self, runs: PlannedRuns, ended: Sequence[EndedCode]) -> Bools:
-        """Return which runs a program counter or a possible return address points into."""
+        """Return, for each run, whether a thread may be inside it.
+
+        A program counter or a possible return address then points into the run, or into code of an
+        ended trace that leads back into the run. True for all runs if memory cannot be searched.
+
+        Args:
+            ended: code of earlier traces that threads may still be in.
+        """
         insides = runs.insides
         if not len(insides):
             return np.zeros(len(runs), np.bool_)
@@ -253,16 +282,20 @@ class PlantedStopped:
         before = np.concatenate([[0], np.cumsum(wrong)])
         entered: Bools = before[runs.inside_at[1:]] > before[runs.inside_at[:-1]]
         step = self._machine.isa.RUN_STEP
-        # A thread at a jump's second instruction when the jump is taken out must have come by the
-        # first.
+        # When the jump is removed, a word that holds the address of its second instruction must
+        # belong to a thread that has executed the first.  So no such word may exist now.
         return entered | np.isin(starts + np.uint64(step), live) if step else entered
 
     def _steps_of(self, runs: PlannedRuns, entered: Bools) -> dict[int, int]:
-        """Map the second instruction of each jump that has one to the jump's target.
+        """Map the address of the second instruction of each two-instruction jump to the jump's
+        target.
 
-        When the jumps were written, no word of memory was that address.  So a word that is that
-        address when they are taken out is the program counter of a thread that came by the first
-        instruction.
+        No word of memory held such an address when the jumps were written. So a word that holds one
+        when they are removed is the program counter of a thread that has executed the first
+        instruction, and the thread must continue at the target.
+
+        Args:
+            entered: for each run, whether it has no jump because a thread may be inside it.
         """
         step = self._machine.isa.RUN_STEP
         if not step:
@@ -286,7 +319,9 @@ class PlantedStopped:
         return f"{function.name}+{address - function.address}" if function else f"{address:#x}"
 
     def _insert_stop(self, enabled: EnabledSite, address: int) -> None:
-        """Insert the breakpoint of a stop-planted probe."""
+        """Insert a debugger's breakpoint for a stop-planted probe, unless the address has one
+        already.
+        """
         there = self._stops.setdefault(address, [])
         if not there:
             self._target.insert_breakpoint(address)
@@ -296,10 +331,10 @@ class PlantedStopped:
         return self._stops.get(address, ())
 
     def unplant(self) -> str:
-        """Stop the machine, and undo everything.
+        """Stop the machine, and remove all patches and breakpoints.
 
-        A step that fails is tried once more, whatever was raised: no memory, a second Ctrl-C.  An
-        error other than TargetError is raised after all is undone.
+        After any exception (no memory, a second Ctrl-C) this is tried a second time. An exception
+        other than TargetError is raised again once everything is removed.
         """
         torn: BaseException | None = None
         try:
@@ -319,7 +354,9 @@ class PlantedStopped:
             raise TargetError(f"{error.message}{remains}", hint) from error
 
     def _remains(self) -> str:
-        """Say what kinst may have left in the kernel, for the end of a message; "" for nothing."""
+        """Return the end of an error message: how many sites may still be planted; "" if
+        none is.
+        """
         hooks = self._hooks.address.tolist()
         places = [*self._patches.address.tolist(), *hooks, *self._stops]
         if not places:
@@ -349,9 +386,10 @@ class PlantedStopped:
         return compared(self._before, _read_text(self._machine)) + self._unloaded
 
     def _restore_sites(self) -> str:
-        """Write the sites' original bytes back, and report patches that were not there any more.
+        """Write the original bytes over the sites' patches.
 
-        Afterwards no CPU is on its way to a hook.
+        Afterwards no CPU is between a breakpoint and the hook that handles it. Returns the end of a
+        message about patches that vanished with an unloaded module, "" if there are none.
         """
         patches = self._patches
         here = patches.take(np.flatnonzero(self._still_there(patches)))
@@ -367,15 +405,20 @@ class PlantedStopped:
         return f"; {gone} patches went with a module that was unloaded" if gone else ""
 
     def _restore(self, patches: Patches, text: LiveText) -> Patches:
-        """Write original bytes back.  Returns the patches that are still there."""
+        """Write original bytes over patches, and return the patches whose bytes are still not
+        original.
+
+        Args:
+            text: copy of the kernel's text; NO_TEXT to write and compare patches one by one.
+        """
         self._target.write_text(self._writes(text, patches, patches.old))
         after = self._text_for(patches) if text.data else text
         return patches.take(np.flatnonzero(self._differs(after, patches, patches.old)))
 
     def _still_there(self, patches: Patches) -> Bools:
-        """Return which patches are still there.
+        """Return, for each patch, whether it is still in memory.
 
-        A patch in a module that has been unloaded since is not: kinst must not write there.
+        A patch is gone if its module has been unloaded; kinst must not write to such an address.
         """
         there = self._before.holds(patches)
         for k in np.flatnonzero(~there).tolist():
@@ -386,10 +429,10 @@ class PlantedStopped:
 
 
 class PlantedRunning:
-    """Plan in a machine that never stops.
+    """Plan of a trace in a machine that never stops: the machine itself writes the patches.
 
-    The machine gets the patches, with the bytes that must be there before; it writes all or none,
-    and takes them out again.
+    kinst gives the machine each patch together with the bytes that must be in memory before. The
+    machine writes all patches or none, and removes them again.
     """
 
     def __init__(self, plan: TracePlan, machine: StartedMachine, planter: Planter) -> None:
@@ -401,9 +444,10 @@ class PlantedRunning:
         self.hidden = 0  # the kernel's own locks keep its tracer away
 
     def plant(self) -> str:
-        """Write the sites' patches, and start the timers of samples.
+        """Let the machine write the sites' patches, and start the timers of profile-N probes.
 
-        There are no hooks.  The machine makes sure that no thread is in the middle of a run.
+        No kernel function is detoured. The machine makes sure that no thread is in the middle of a
+        run.
         """
         plan, code, samplers = self._plan.sites, self._plan.code, self._plan.samplers
         self._before = _read_text(self._machine)
@@ -425,11 +469,13 @@ class PlantedRunning:
         return ""
 
     def stopped_at(self, address: int) -> Sequence[EnabledSite]:
-        """Return none: this machine never stops."""
+        """Return an empty tuple: this machine never stops at a probe."""
         return ()
 
     def unplant(self) -> str:
-        """Take everything out."""
+        """Let the machine remove all patches, and return how the text compares to the text
+        before.
+        """
         if not self._in:
             return ""
         try:
@@ -454,13 +500,23 @@ def _need_none(left: Patches) -> None:
 
 
 def _insides(runs: PlannedRuns, which: Bools) -> U64:
-    """Return the instructions that the jumps of some runs cover, without the first of each run."""
+    """Return the addresses of the instructions that the jumps of some runs cover, without the first
+    instruction of each run.
+
+    Args:
+        which: for each run, whether it is meant.
+    """
     count = np.diff(runs.inside_at)[which]
     return runs.insides[ragged(runs.inside_at[:-1][which], count)]
 
 
 def _of_runs(runs: PlannedRuns, entered: Bools) -> Patches:
-    """Return one patch for each run; for a run that is entered, the patches of its sites."""
+    """Return the patches to write for runs: one jump for each run or, for a run that a thread may
+    be inside, the patches of its sites.
+
+    Args:
+        entered: for each run, whether a thread may be inside it.
+    """
     first, last = runs.instead_at[:-1][entered], runs.instead_at[1:][entered]
     return runs.patches.take(np.flatnonzero(~entered)) + runs.instead.take(
         ragged(first, last - first)

@@ -1,10 +1,10 @@
-"""Batches: parts of the instructions that a program means, planted one part after another.
+"""Batches (-x batch=TIME): parts of the functions that a program traces, planted in turn.
 
-A kernel has more instructions than can reasonably be planned and planted at once: two and a half
-millions, while a hundred thousand take seconds and a few megabytes of scratch.  With -x batch=TIME
-a program is traced with one part of the functions after another.  Only its aggregations go on
-through all parts (consumer.aggregations): each part has scratch of its own, and the records of one
-mean nothing in the next.  So clauses at instructions may only aggregate.
+A kernel has two and a half million instructions; to plan and plant a hundred thousand takes seconds
+and a few megabytes of scratch. With -x batch=TIME kinst traces a program for TIME with one part of
+the functions, then for TIME with the next part. Each batch has scratch of its own, so records and
+variables end with it. Only aggregations continue through all batches (consumer.aggregations), so
+clauses at instructions may only aggregate.
 
 Tested by tests/fake/test_batches.py.
 """
@@ -28,7 +28,11 @@ MeansKernel = Callable[[Sequence[ProbePattern]], bool]
 
 
 def check_batches(program: typed.TypedProgram, means_kernel: MeansKernel) -> None:
-    """Raise DError or KinstError if a program uses anything that ends with its batch."""
+    """Check that a program only aggregates in the kernel, since all else ends with its batch.
+
+    Raises DError for another action in a clause at instructions, KinstError for a global or
+    thread-local variable.
+    """
     hint = "without -x batch=, or with aggregations alone"
     for clause in program.clauses:
         if not means_kernel(clause.patterns):
@@ -46,10 +50,10 @@ def check_batches(program: typed.TypedProgram, means_kernel: MeansKernel) -> Non
 def cut(
     compiled: Compiled, kernel: Kernel, system: System, means_kernel: MeansKernel
 ) -> list[frozenset[int]]:
-    """Return the addresses of the functions that a program means, in batches.
+    """Split the functions that a program traces into batches; return each batch as addresses.
 
-    Functions without an instruction that can be planted are in no batch.  Raises KinstError if no
-    function is left.
+    Batches are in address order. Functions without an instruction that can be planted are left out.
+    Raises KinstError if no function is left.
     """
     meant = dict[int, Function]()
     for pattern in compiled.patterns:

@@ -1,9 +1,10 @@
-"""The guest's command from its execve(2) to its end, without kinst's own processes there.
+"""Watch of the command of -c in the guest, from its execve(2) to its exit.
 
-A guest runs its command by a shell script: it reads requests, waits for the command, reports its
-status.  These helpers wait while the command lives: the machine stops at the command's execve,
-kinst plants the probes there, and reads the command's end from memory before its parent learns it.
-So no probe needs a predicate, and the probes count only the command and the kernel.
+In the guest, kinst's helper processes (a shell script) start the command, wait for it and report
+its status. These helpers sleep while the command lives: the machine stops at the command's execve,
+and kinst plants the probes there. kinst then sees in memory that the command has exited, before the
+command's parent is told. So the probes count only the command and the kernel, and need no
+predicate.
 
 Tested by tests/vm/language/test_command_alone.py.
 """
@@ -26,7 +27,7 @@ PIECE = 0.5  # seconds of one wait
 
 
 class CommandLife:
-    """Prepared command, whose parent waits until kinst has seen its end."""
+    """Life of the guest's command of -c, whose parent waits until kinst has seen its exit."""
 
     def __init__(self, machine: StartedMachine, helpers: Helpers, span: CommandSpan) -> None:
         self._machine = machine
@@ -39,7 +40,10 @@ class CommandLife:
     def begin(self, resume: Callable[[], None]) -> MachineEvent | None:
         """Run the machine until the command is about to execute its program, and stop it there.
 
-        Returns None, or the event that the machine reports instead, if it or the command ends.
+        Returns None, or the machine's event if the machine or the command ends before.
+
+        Args:
+            resume: lets the machine run.
         """
         target, span = self._target, self._span
         target.insert_breakpoint(span.entry)
@@ -53,7 +57,14 @@ class CommandLife:
         return None if isinstance(event, Stopped) else event
 
     def _reach(self, resume: Callable[[], None]) -> MachineEvent | None:
-        """Wait for the command's execve.  Returns None if it does not come in time."""
+        """Wait until a CPU stops at the command's execve.
+
+        Returns the stop, or the machine's event if the machine or the command ends before; None if
+        nothing happens within START_SECONDS.
+
+        Args:
+            resume: lets the machine run after a stop of another process.
+        """
         machine, target = self._machine, self._target
         facts, deadline = machine.facts, time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
@@ -71,10 +82,11 @@ class CommandLife:
         return None
 
     def has_ended(self) -> bool:
-        """Return whether the command has exited; its parent does not know yet.
+        """Return whether the command has exited, by the kernel's memory; its parent does not know
+        yet.
 
-        The machine may run.  If the command cannot be followed any more, let the helpers go on: the
-        machine then reports its end.
+        The machine may run. If the command cannot be followed any more, let the helpers continue
+        and return False: the machine then reports the command's end.
         """
         span, thread = self._span, self._thread
         if not self._held:
@@ -89,9 +101,10 @@ class CommandLife:
         return group is not None and self._word(group + span.thread_count) == 1
 
     def waits_in(self) -> str:
-        """Return where in the kernel the command, or the process that it has made, waits.
+        """Return the kernel function in which the command waits; "" if it runs or that is unknown.
 
-        "" if that process runs, or if it is not known.
+        If the command has child processes, return the function in which its first child waits, or
+        that child's first child, and so on.
         """
         span, thread = self._span, self._thread
         if not thread or not self._is_command():
@@ -107,7 +120,11 @@ class CommandLife:
         return self._machine.system.waits_in(thread)
 
     def finish(self) -> MachineEvent | None:
-        """Let the command's parent learn of its end.  Returns what the machine reports of it."""
+        """Let the helpers continue, so that the command's parent learns of its exit.
+
+        Returns the event in which the machine reports the command's or its own end; None if it
+        reports nothing within END_SECONDS.
+        """
         self._go_on()
         deadline = time.monotonic() + END_SECONDS
         while time.monotonic() < deadline:
@@ -122,15 +139,17 @@ class CommandLife:
             self._helpers.go_on()
 
     def _is_command(self) -> bool:
-        """Return whether the thread is still the command's.
+        """Return whether the followed thread still has the command's process id.
 
-        Another thread that calls execve takes its place.
+        If another thread of the process calls execve, that thread takes over the process id.
         """
         offset = self._machine.facts.builtins["pid"].offsets[-1]
         return self._word(self._thread + offset) == self._helpers.pid
 
     def _word(self, address: int, size: int = 4) -> int | None:
-        """Return the number at an address, None if nothing is mapped there."""
+        """Return the little-endian number of `size` bytes at an address; None if it is not
+        mapped.
+        """
         try:
             return int.from_bytes(self._target.read(address, size), "little")
         except TargetError:

@@ -1,4 +1,4 @@
-"""Stage: parse the programs of a request and check them as one; no machine is needed.
+"""Stage that parses the programs of a request and checks them as one; it needs no machine.
 
 Tested by tests/session/test_compile_once.py.
 """
@@ -74,7 +74,7 @@ def _with_settings(options: Options, settings: tuple[tuple[str, str], ...]) -> O
 
 
 def host_dialect() -> Dialect:
-    """Return the host system's part of D."""
+    """Return the part of D that belongs to this host's operating system."""
     return of_host().dialect()
 
 
@@ -85,14 +85,16 @@ def compile_program(
     say: Callable[[str], None],
     dialect: Callable[[], Dialect],
 ) -> Compiled:
-    """Parse a request's programs, and check everything that is known before there is a kernel.
+    """Parse a request's programs, and check everything that can be checked without a kernel.
 
     Args:
-        types: of the kernel to be traced.
-        say: gets the C preprocessor's messages.
-        dialect: the traced system's part of D.
+        isa: the register names of the ISA to be traced.
+        types: the types of the kernel to be traced.
+        say: called with the C preprocessor's messages.
+        dialect: returns the traced system's part of D.
 
-    Raises DError with its place, KinstError for options.
+    Raises DError for an error in a program, with its position, and KinstError for an error in the
+    options.
     """
     providers = load_all()
     compiled = compile_request(request, isa, 0, types, say, dialect)
@@ -106,10 +108,10 @@ def compile_program(
 
 
 def needs_kernel(compiled: Compiled, *, fired: bool) -> bool:
-    """Return whether a program means probes or symbols of a kernel.
+    """Return whether a program uses probes or symbols of a kernel.
 
     Args:
-        fired: whether it is to run.
+        fired: whether the program is to run; then profile-N needs a kernel as well.
     """
     wanted = bool(symbols_in(compiled.program))
     return wanted or wants_kernel(compiled.patterns, load_all(), fired=fired)
@@ -123,15 +125,17 @@ def compile_request(
     say: Callable[[str], None] | None = None,
     dialect: Callable[[], Dialect] = host_dialect,
 ) -> Compiled:
-    """Parse and check the programs of -n, -P, -m, -f, -i and -s.
+    """Parse the programs of -n, -P, -m, -f, -i and -s, and check them as one program.
 
     Args:
-        target_pid: $target.
-        types: of the kernel to be traced.
-        say: gets the C preprocessor's messages.
-        dialect: the traced system's part of D.
+        isa: the register names of the ISA to be traced.
+        target_pid: the value of $target.
+        types: the types of the kernel to be traced; None if they are not known.
+        say: called with the C preprocessor's messages.
+        dialect: returns the traced system's part of D.
 
-    Raises DError with its place, KinstError for options.
+    Raises DError for an error in a program, with its position, and KinstError for an error in the
+    options.
     """
     programs = parse_request(request, target_pid, types, say, dialect=dialect)
     if not (request.zero or _options(request, programs).zdefs):
@@ -140,7 +144,7 @@ def compile_request(
 
 
 def _options(request: Request, programs: tuple[tree.ProgramNode, ...]) -> Options:
-    """Return D's options: -x of the command line overrides those of the programs."""
+    """Return the D options of a request; -x on the command line overrides the programs' own."""
     options = _with_settings(Options(), request.settings)
     written = tuple((o.name, o.value) for o in combine(programs).options)
     return _with_settings(_with_settings(options, written), request.settings)
@@ -154,11 +158,12 @@ def parse_request(
     before: tuple[tree.ProgramNode, ...] = (),
     dialect: Callable[[], Dialect] = host_dialect,
 ) -> tuple[tree.ProgramNode, ...]:
-    """Return the request's programs, parsed, in their order.
+    """Parse the request's programs, and return their syntax trees in the same order.
 
     Args:
-        before: the programs as parsed with another $target; only the texts that name $target are
-            parsed again.
+        target_pid: the value of $target.
+        before: the syntax trees of the same programs for another $target; only programs that
+            contain $target are parsed again. Empty to parse all.
     """
     options = _with_settings(Options(), request.settings)
     programs: list[tree.ProgramNode] = []
@@ -167,7 +172,9 @@ def parse_request(
     part = len(request.programs) > 1
 
     def knows(name: str) -> bool:
-        """Return whether the kernel, or a program before, has a type of this name."""
+        """Return whether the kernel or an earlier program of the request has a type of this
+        name.
+        """
         own = any(t.name == name for p in programs for t in p.items
                   if isinstance(t, tree.TypeDeclarationNode))  # fmt: skip
         return own or known(name)
@@ -205,9 +212,13 @@ def _is_only_command(request: Request, programs: Sequence[tree.ProgramNode]) -> 
 def with_programs(
     request: Request, before: Compiled, programs: tuple[tree.ProgramNode, ...], isa: RegisterNames
 ) -> Compiled:
-    """Return the request with other trees for its programs, in their order, checked.
+    """Check other syntax trees in place of a request's programs, and return the checked program.
 
-    If the trees are unchanged, that is the earlier result.  Raises DError.
+    Returns `before` itself if no tree has changed. Raises DError.
+
+    Args:
+        before: the request's programs as they were checked.
+        programs: one syntax tree for each of them, in the same order.
     """
     if all(map(operator.is_, programs, before.programs)):
         return before
@@ -216,9 +227,8 @@ def with_programs(
 
 
 def _check_destructive(program: typed.TypedProgram, options: Options) -> None:
-    """Check destructive actions of a program.
-
-    Raises KinstError if the program has some without -w, or has one that kinst does not do.
+    """Raise KinstError if a program has a destructive action without -w, or an action that kinst
+    does not support.
     """
     for clause in program.clauses:
         names = list(destructive_calls(tuple(expressions(clause))))
@@ -233,7 +243,9 @@ def _check_destructive(program: typed.TypedProgram, options: Options) -> None:
 
 def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType | None]:
     def type_of(pattern: ProbePattern, name: str) -> DType | None:
-        """Return the type of a variable in the function that a description names."""
+        """Return the type of a local variable of the function that a description names; None if it
+        is not known.
+        """
         module = "" if GLOB & set(pattern.module) else pattern.module
         plain = pattern.function.partition("@")[0]
         found = None if types is None else types.local(plain, name, module)
@@ -244,7 +256,7 @@ def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType
 
 def _local_names(types: TypeSource | None) -> Callable[[ProbePattern], Sequence[str]]:
     def names_of(pattern: ProbePattern) -> Sequence[str]:
-        """Return the variables of the function that a description names."""
+        """Return the names of the local variables of the function that a description names."""
         module = "" if GLOB & set(pattern.module) else pattern.module
         return () if types is None else types.locals(pattern.function.partition("@")[0], module)
 
@@ -259,11 +271,12 @@ def _checked(
     dialect: Callable[[], Dialect],
     measures: Mapping[str, typed.Measure] = {},
 ) -> Compiled:
-    """Return programs checked as one.
+    """Check syntax trees as one program, and return the checked program.
 
     Args:
-        measures: what the aggregations of the original program measure, if `programs` differ from
-            it.
+        programs: one syntax tree for each program of the request, in the same order.
+        measures: for each aggregation, the expressions that it measured as the user wrote them, if
+            `programs` differ from what the user wrote.
     """
     options = _options(request, programs)
     environment = Environment(

@@ -1,4 +1,4 @@
-"""A parsed and checked program: the first value of the path, which needs no machine.
+"""Parsed and checked program, the first value that the stages of a trace pass on.
 
 Tested by tests/session/test_compile_once.py.
 """
@@ -33,15 +33,16 @@ class Compiled:
     """Programs of a request, parsed and checked.
 
     Attributes:
-        texts: each text as given, with the indexes of its clauses.
-        programs: the syntax tree of each text.
-        program: all programs as one, typed.
-        plant: what -x plant= allows.
-        trampolines: bytes for code.
-        types: of the kernel, as the program was compiled with them.
-        batch: seconds for which each batch of instructions is traced, 0 without batches.
-        only: "all" traces kinst's own processes in a guest too; "command" traces only the command
-            and its descendants; "" traces all but kinst's own processes.
+        texts: each program as the user gave it, with the indexes of its clauses in `program`.
+        programs: the syntax tree of each text, in the same order.
+        program: all texts as one typed program.
+        options: the D options.
+        plant: the ways to plant that -x plant= allows.
+        trampolines: bytes of scratch for code.
+        types: the types of the kernel, with which the program was compiled.
+        batch: seconds for which each batch of functions is traced, 0 without batches.
+        only: "all" traces kinst's own processes in a guest as well; "command" traces only the
+            command and its descendants; "" traces all processes except kinst's own.
     """
 
     texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
@@ -58,14 +59,14 @@ class Compiled:
 
     @cached_property
     def tree(self) -> tree.ProgramNode:
-        """Syntax tree of all programs together."""
+        """Syntax tree of all programs joined into one."""
         return combine(self.programs)
 
     @property
     def wants_expansion(self) -> bool:
-        """Whether the program has inline functions, source lines or local variables.
+        """Whether the program uses inline functions, source lines or local variables.
 
-        The kernel's files explain these.
+        session/expand.py replaces these by means of the kernel's debug information.
         """
         return has_sugar(self.tree) or has_lines(self.tree) or has_locals(self.tree)
 
@@ -75,18 +76,18 @@ class Compiled:
 
     @cached_property
     def sizes(self) -> Sizes:
-        """Bytes of scratch that the program needs, whatever its probes are."""
+        """Bytes of scratch that the program needs independently of its probes."""
         return sizes_of(self.options, self.program)
 
     @cached_property
     def strings(self) -> bytes:
-        """String constants, as in the strings area."""
+        """Bytes of the program's string constants, as they lie in the strings area of scratch."""
         return string_table(self.program)[1]
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeStability:
-    """Stability of a probe.
+    """Stability attributes of a probe.
 
     Attributes:
         description: attributes of the probe's name.
@@ -101,11 +102,12 @@ class ProbeStability:
 
 @dataclass(frozen=True, slots=True)
 class ProgramStability:
-    """Stability of one program.
+    """Stability attributes of one program of a request.
 
     Attributes:
-        descriptions: of the least stable of its probe descriptions.
-        statements: of the least stable of its statements.
+        text: the program as the user gave it.
+        descriptions: attributes of its least stable probe description.
+        statements: attributes of its least stable statement.
     """
 
     text: ProgramText

@@ -1,4 +1,5 @@
-"""Counter blocks: one for each CPU, in reach of its per-CPU base register.
+"""Memory for counters: for each CPU a block that its trampolines reach from its per-CPU base
+register, at the same displacement on all CPUs.
 
 Tested by tests/session/test_place.py.
 """
@@ -25,14 +26,15 @@ LINE = 64  # bytes of a cache line: blocks of different traces share none
 
 
 def share_counters(address: int, offset: int, block_size: int, room: int) -> Counters | None:
-    """Return one counter block for all CPUs, where the blocks of each CPU would be.
+    """Return one block of counters for all CPUs, for ISAs that add to memory atomically.
 
-    It is for ISAs that add to memory atomically.  None without counters.
+    None if the program has no counters, or the block does not fit.
 
     Args:
-        address: of scratch.
-        offset: of the room for counters there.
-        room: its bytes.
+        address: address of scratch in the target.
+        offset: offset in scratch of the area for counters.
+        block_size: bytes of the block.
+        room: bytes of the area for counters.
     """
     if not block_size or block_size > room:
         return None
@@ -40,7 +42,11 @@ def share_counters(address: int, offset: int, block_size: int, room: int) -> Cou
 
 
 def _places(lowest: int, highest: int) -> Iterator[int]:
-    """Yield virtual addresses to try, above the highest base and then below the lowest."""
+    """Yield the virtual addresses at which counters may be mapped, nearest to the per-CPU bases
+    first.
+
+    They lie above the highest base and below the lowest one, in reach of all bases.
+    """
     for distance in range(STEP, REACH - SLACK, STEP):
         if highest + distance - lowest < REACH - SLACK:
             yield (highest + distance) & -LEAF
@@ -49,9 +55,13 @@ def _places(lowest: int, highest: int) -> Iterator[int]:
 
 
 def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
-    """Return the bytes of whole leafs for these CPUs' blocks.
+    """Return the bytes to map for the counter blocks of all CPUs, a multiple of 2 MB (LEAF).
 
-    The first block may start anywhere in its leaf.
+    The size allows for a first block that starts anywhere in its leaf of the page tables.
+
+    Args:
+        bases: values of the per-CPU base register, one for each CPU.
+        block_size: bytes of each CPU's block.
     """
     span = max(bases) - min(bases) + block_size + LEAF
     return (span + LEAF - 1) & -LEAF
@@ -60,14 +70,16 @@ def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
 def map_counters(
     target: Planting, bases: tuple[int, ...], scratch_size: int, block_size: int
 ) -> Counters | None:
-    """Map the end of scratch: each CPU finds its block at the same displacement from its base.
+    """Map the end of scratch near the per-CPU bases, so that each CPU finds its block of counters
+    at the same displacement from its base.
 
-    The machine is stopped.  Return None if the bases are too close together or too far apart, or
-    the page tables have no room near them.
+    The machine is stopped. Returns None if there are no counters, the bases are too close together
+    or too far apart, or the page tables have no room near them.
 
     Args:
         bases: values of the per-CPU base register, in CPU order.
-        block_size: bytes of each block.
+        scratch_size: bytes of all scratch.
+        block_size: bytes of each CPU's block.
     """
     if not bases or not block_size:
         return None
@@ -88,13 +100,15 @@ def map_counters(
 
 
 class CounterBlocks:
-    """Counter blocks of all traces of one machine.
+    """Allocator of counter blocks for the traces of one machine.
 
-    The room after scratch is mapped for the first trace that counts.  In a machine that is planted
-    while it runs, each CPU counts in memory that the kernel allocated, and kinst copies the counts
-    to this room.  Each trace has blocks of its own: a thread that was preempted in a counting
-    trampoline may go on after its trace has ended, and counts without a check.  A trace's room is
-    used again once no thread can be in its code (release()).
+    Each CPU has an area for the counters of all traces, at the end of scratch; it is mapped for the
+    first trace that counts. In a machine that is planted while it runs, each CPU counts in memory
+    that the kernel allocated, and kinst copies the counts to the end of scratch.
+
+    Each trace has blocks of its own: a thread that was preempted in a trampoline may continue and
+    count after the trace has ended. The blocks are used again once no thread can be in the trace's
+    code (release()).
     """
 
     def __init__(self, machine: StartedMachine) -> None:
@@ -105,9 +119,15 @@ class CounterBlocks:
         self._limit = 0
 
     def place(self, memory: ScratchMemory, block_size: int, more: int = 0) -> Counters | None:
-        """Return blocks of block_size bytes, and `more` if there is room.
+        """Return counter blocks of `block_size + more` bytes or, if these do not fit, of
+        `block_size`.
 
-        None if there can be no blocks.
+        None if the program has no counters, or no block fits. keep() reserves the blocks.
+
+        Args:
+            memory: the trace's scratch.
+            block_size: bytes that each CPU's block must have.
+            more: further bytes that would be useful.
         """
         if more and block_size:
             larger = self.place(memory, block_size + more)
@@ -124,7 +144,9 @@ class CounterBlocks:
         return Counters(self._first.displacement + at, offsets, block_size)
 
     def _free(self, size: int) -> int | None:
-        """Return where so many bytes are free in each CPU's room; None if they are nowhere."""
+        """Return the lowest offset in each CPU's area at which `size` bytes are free; None if there
+        is none.
+        """
         at = 0
         for low, high in (*self._used, (self._limit, self._limit)):
             if at + size <= low:
@@ -133,13 +155,14 @@ class CounterBlocks:
         return None
 
     def has_room(self, size: int) -> bool:
-        """Return whether there is, or may be, room for blocks of so many bytes."""
+        """Return whether a block of `size` bytes fits, or may fit since nothing is mapped yet."""
         return self._first is None or self._free(size) is not None
 
     def keep(self, counters: Counters | None) -> tuple[int, int]:
-        """Keep the blocks that were placed last from being used again.
+        """Reserve the counter blocks that place() returned last.
 
-        Returns the bytes [low, high) of each CPU's room, for release().
+        Returns the offsets [low, high) of the reserved bytes in each CPU's area, for release(); (0,
+        0) without counters.
         """
         if counters is None or self._first is None:
             return 0, 0
@@ -149,7 +172,12 @@ class CounterBlocks:
         return own
 
     def release(self, own: tuple[int, int], view: memoryview) -> None:
-        """Free the bytes that keep() returned, and zero them.  view: of all scratch."""
+        """Free and zero the bytes of each CPU's area that keep() reserved.
+
+        Args:
+            own: offsets [low, high), as keep() returned them.
+            view: all scratch of the machine.
+        """
         if self._first is None or own not in self._used:
             return
         self._used.remove(own)
@@ -158,7 +186,11 @@ class CounterBlocks:
             view[offset + low : offset + high] = bytes(high - low)
 
     def start_again(self) -> None:
-        """Free all blocks: no thread is in any trace's code any more, and all counters are zero."""
+        """Free the blocks of all traces.
+
+        The caller knows that no thread is in any trace's code any more, and that all counters are
+        zero.
+        """
         self._used = []
 
     def _map(self, memory: ScratchMemory, block_size: int) -> None:

@@ -1,4 +1,4 @@
-"""Option -C: the host's C preprocessor reads D scripts first (dtrace(1), "-C").
+"""C preprocessor of the host, which -C runs on D scripts before they are parsed (dtrace(1), "-C").
 
 Tested by tests/d/scripting.cases.
 """
@@ -35,12 +35,14 @@ def preprocess(
     say: Callable[[str], None] | None = None,
     program: str = "",
 ) -> str:
-    """Return the script after the preprocessor, with its line markers.
+    """Run the C preprocessor on a D script, and return its output, with line markers.
 
     Args:
-        arguments: -D, -U, -I and -H as given.
-        say: gets the preprocessor's messages (-H).
-        program: the preprocessor (option cpppath), cpp if it is "".
+        text: the script.
+        file: the script's path, for messages and relative #include.
+        arguments: -D, -U, -I and -H as the user gave them.
+        say: called with the preprocessor's messages (-H).
+        program: the preprocessor (option cpppath); "" means cpp.
 
     Raises KinstError if there is no preprocessor, or it finds errors.
     """

@@ -1,4 +1,4 @@
-"""Probe descriptions: which probes they mean, and what to type instead of one that matches none.
+"""Probe descriptions: the probes that each one matches, and hints for those that match none.
 
 Tested by tests/session/test_enable.py and tests/dlang/vocabulary/test_other_tracers.py.
 """
@@ -27,8 +27,12 @@ def wants_kernel(
 ) -> bool:
     """Return whether any of these descriptions needs a traced kernel.
 
-    A description needs one if it can mean a probe of it or, if it is to be fired, a probe that
-    samples its CPUs (profile-N).  A description that a provider refuses without a kernel does not.
+    A description needs one if it may match probes of a kernel. It does not if its provider refuses
+    it without a kernel.
+
+    Args:
+        fired: whether the probes are to fire rather than to be listed; then profile-N needs a
+            kernel as well, since it samples the kernel's CPUs.
     """
     for pattern in patterns:
         try:
@@ -44,9 +48,12 @@ def wants_kernel(
 def expand(
     pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None
 ) -> list[Found]:
-    """Return each probe that a description means once, in the providers' order.
+    """Return the probes that a description matches, each once, in the order of the providers.
 
-    An id means one of the probes that exist without a description, as -l numbers them.
+    A description by id (-i) means one of the probes that kinst -l numbers.
+
+    Args:
+        kernel: the traced kernel; None to match only probes that need no kernel.
     """
     return list(matching(pattern, providers, kernel))
 
@@ -54,7 +61,11 @@ def expand(
 def matching(
     pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None
 ) -> Iterator[Found]:
-    """Yield the probes that a description means, one by one."""
+    """Yield the probes that a description matches, in the order of the providers.
+
+    Args:
+        kernel: the traced kernel; None to match only probes that need no kernel.
+    """
     if pattern.id:
         yield from listed(providers)[pattern.id - FIRST_ID : pattern.id - FIRST_ID + 1]
         return
@@ -63,7 +74,7 @@ def matching(
 
 
 def gaps_in(probes: Iterable[Probe], kernel: Kernel) -> Sequence[Gap]:
-    """Return the gaps of the functions that have probes after their first instruction."""
+    """Return the gaps of the functions that have a probe after their first instruction."""
     sites = (probe.site for probe in probes if probe.site is not None)
     functions = {s.function.address: s.function for s in sites if s.offset > 0}
     return kernel.gaps(list(functions.values()))
@@ -72,11 +83,12 @@ def gaps_in(probes: Iterable[Probe], kernel: Kernel) -> Sequence[Gap]:
 def check_providers(
     programs: Sequence[tree.ProgramNode], providers: Mapping[str, Provider]
 ) -> None:
-    """Check that descriptions name existing providers, before anything else in a program.
+    """Check that probe descriptions name existing providers, before the rest of a program is
+    checked.
 
-    The actions of a clause cannot be checked without its probe.  Raises DError D_PDESC_ZERO for the
-    first description of a provider that neither kinst nor the program has, or that has the form of
-    another language.
+    The actions of a clause cannot be checked without its probe. Raises DError D_PDESC_ZERO for the
+    first description whose provider neither kinst nor the program has, or that is written in
+    another tracer's language.
     """
     declared = {
         item.name for program in programs for item in program.items
@@ -97,7 +109,7 @@ def check_providers(
 
 
 def check_descriptions(program: typed.TypedProgram, providers: Mapping[str, Provider]) -> None:
-    """Raise DError for a description that cannot match in any kernel."""
+    """Raise DError for a description that can match no probe in any kernel."""
     for clause in program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
             provider = providers.get(pattern.provider)
@@ -110,9 +122,11 @@ def check_descriptions(program: typed.TypedProgram, providers: Mapping[str, Prov
 
 
 def shifted(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
-    """Return a hint for a description with a field left out, such as kinst:vfs_read:19.
+    """Return the hint "did you mean ...?" for a description that lacks a field, as
+    kinst:vfs_read:19.
 
-    With fewer than four fields, a provider's name is taken for a module or a function.
+    In a description of fewer than four fields, D takes a provider's name for a module or a
+    function. "" if the description has no such mistake.
     """
     if pattern.provider or pattern.id:
         return ""
@@ -126,7 +140,7 @@ def shifted(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
 
 
 def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None) -> str:
-    """Return a hint for a description that matches nothing: how probes are named."""
+    """Return a hint how to name probes, for a description that matches none."""
     if pattern.id:
         return "kinst -l lists those with numbers"
     if pattern.provider not in providers and (meant := probe_hint(pattern)):
@@ -149,7 +163,10 @@ def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Ker
 
 
 def _exactly(pattern: ProbePattern, kernel: Kernel) -> Sequence[Function]:
-    """Return the function that a description without globs names, with its parts, or nothing."""
+    """Return the parts (main and cold) of the functions that a description names.
+
+    Empty if the description has a glob, or the kernel has no such function.
+    """
     if any(c in pattern.function + pattern.module for c in "*?["):
         return ()
     with suppress(KinstError):

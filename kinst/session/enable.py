@@ -1,11 +1,12 @@
-"""Stage: from clauses to probes.  Each description is expanded, and ids and epids are given out.
+"""Stage that finds the probes of each clause, and numbers them (ids and epids).
 
--x cpu=N limits probes to one CPU (Dynamic Tracing Guide, "Options and Tunables").  dtrace(1) gives
-the other CPUs no buffer, so that clauses do not even begin there.  kinst gives the probes of the
-traced kernel a condition.  BEGIN, END, ERROR and tick-N run on none of its CPUs, and always.
+-x cpu=N limits probes to one CPU (Dynamic Tracing Guide, "Options and Tunables"). dtrace(1) gives
+the other CPUs no buffer, so that clauses do not even begin there. kinst gives the probes of the
+traced kernel the condition cpu == N. BEGIN, END, ERROR and tick-N do not run on the kernel's CPUs,
+and always fire.
 
-Some sites count only on a condition.  A clause with such sites is in the compiled program twice: as
-written, and with the condition before its own predicate.  Later stages know clauses and no
+Some sites count only on a condition. The compiled program then has two copies of the clause: as
+written, and with the condition before its own predicate. So later stages know clauses and no
 conditions.
 """
 
@@ -34,10 +35,10 @@ _ARGUMENT = re.compile(r"arg[0-9]+\Z")
 
 
 def check_arguments(program: typed.TypedProgram, enabled: Sequence[EnabledSite]) -> None:
-    """Check that clauses read arg0 to arg9 only at functions and timers that have them.
+    """Check that each clause that reads arg0 to arg9 is only at probes with such an argument.
 
-    At an instruction there are registers instead.  Raises DError at the first argument that a probe
-    of the clause does not have.
+    Probes at instructions have registers instead of arguments. Raises DError at the first argument
+    that a probe of its clause lacks.
     """
     asking = {
         clause.index
@@ -73,16 +74,19 @@ def enable(
     on_full: Callable[[Found], None] = lambda _: None,
     given: int = 0,
 ) -> tuple[tuple[EnabledSite, ...], dict[int, int]]:
-    """Return the probes of a program, in the order of their ids, and the matches of each clause.
+    """Return the probes that a program matches, and the number of matches by clause index.
+
+    The probes are in the order in which the program's descriptions match them first.
 
     Args:
-        zero: a description may match nothing.
-        absent: also accept names that the kernel does not have (-Z).
-        most: instructions that there is room for, 0 for any number; later ones are left out.
-        on_full: told the first instruction that is left out.
-        given: ids up to this one are taken by an earlier batch.
+        zero: whether a description may match nothing.
+        absent: whether a description may also use names that the kernel does not have (-Z).
+        most: number of instructions that the machine has memory for, 0 for any number; later ones
+            are left out.
+        on_full: called with the first instruction that is left out.
+        given: the last probe id that earlier batches have used.
 
-    Raises DError at a description that matches nothing, or that a provider refuses with a reason.
+    Raises DError for a description that matches nothing, or that its provider refuses.
     """
     ids = {one.name: FIRST_ID + k for k, one in enumerate(listed(providers))}
     named = _Named(ids, max(given, FIRST_ID - 1 + len(ids)) + 1, most, on_full)
@@ -120,16 +124,17 @@ def enable_program(
     in_batches: bool = False,
     given: int = 0,
 ) -> EnabledProgram:
-    """Return the probes that a program means.
+    """Find the probes that a compiled program matches, and return the program with them.
 
     Args:
-        machine: None if the program means no probes of a kernel.
-        say: told if the machine has too little memory for all instructions, and which parts of
-            their functions do not decode.
-        zero: a description may match nothing, as with -Z.
-        listed: the probes are to be listed rather than to fire.
-        in_batches: the probes of a description may all be in another batch.
-        given: the last id that an earlier batch has given out.
+        machine: the traced machine; None if the program has no probes of a kernel.
+        say: called if the machine has too little memory for all instructions, and if parts of their
+            functions do not decode.
+        zero: whether a description may match nothing, as with -Z.
+        listed: whether the probes are to be listed rather than to fire.
+        in_batches: whether the machine traces in batches, so that the probes of a description may
+            all be in another batch.
+        given: the last probe id that earlier batches have used.
 
     Raises DError for a description that matches nothing.
     """
@@ -164,7 +169,12 @@ def enable_program(
 
 
 def _tell_full(say: Callable[[str], None], room: int, first: Found) -> None:
-    """Say that there are more instructions than the machine has memory for."""
+    """Say that more instructions match than the machine has memory for.
+
+    Args:
+        room: bytes of the machine's scratch.
+        first: the first instruction that is left out.
+    """
     site, own = first.site, room // 2**20
     place = f"{site.function.name}+{site.offset}" if site else str(first.name)
     say(
@@ -175,10 +185,11 @@ def _tell_full(say: Callable[[str], None], room: int, first: Found) -> None:
 
 
 class _Named:
-    """Probes by name: the id of each, its sites, the clauses that it fires.
+    """Probes that a program matches, by name: their ids, their sites, and the clauses that they
+    fire.
 
-    There may be several hundred thousand.  Lists in the order in which names came take less memory
-    than an object for each.
+    There may be several hundred thousand probes, so parallel lists are used: they take less memory
+    than an object for each probe.
     """
 
     def __init__(
@@ -187,10 +198,10 @@ class _Named:
         """Begin without probes.
 
         Args:
-            ids: ids of the probes that have one already.
-            first: first id for the others.
-            most: see enable().
-            on_full: see enable().
+            ids: ids of the probes that have one already, by name.
+            first: first id for all other probes.
+            most: as in enable().
+            on_full: as in enable().
         """
         self._most, self._on_full, self.full = most, on_full, False
         self._given, self._next = ids, first
@@ -202,7 +213,13 @@ class _Named:
         self._longer: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
 
     def add(self, found: Iterable[Found], clause: int) -> int:
-        """Add the probes of another description of a clause.  Returns how many names they have."""
+        """Add the probes that a description of a clause matches; return how many different names
+        they have.
+
+        Args:
+            found: the probes at their sites.
+            clause: the clause's index.
+        """
         met = set[int]()
         for one in found:
             k = self._index.get(one.name)
@@ -233,7 +250,7 @@ class _Named:
         return k
 
     def _has(self, k: int, found: Found) -> bool:
-        """Return whether a site is among those of a name."""
+        """Return whether the name with index `k` already has the site of `found`."""
         at = found.site.address if found.site else 0
         return any(
             at == (one.site.address if one.site else 0)
@@ -241,7 +258,9 @@ class _Named:
         )
 
     def enabled(self) -> tuple[EnabledSite, ...]:
-        """Return the probes in the order of their names."""
+        """Return all probes, one for each site, in the order in which their names were
+        first added.
+        """
         made, epid = [], 1
         for k, (id_, first, clauses) in enumerate(
             zip(self._ids, self._first, self._clauses, strict=True)
@@ -256,23 +275,31 @@ class _Named:
 
 
 def check_cpu(cpu: int, cpus: int) -> None:
-    """Raise KinstError if the traced machine does not have this CPU.  cpu: -1 for all."""
+    """Raise KinstError if the traced machine does not have a CPU with this number.
+
+    Args:
+        cpu: the number, -1 for all CPUs.
+        cpus: how many CPUs the machine has.
+    """
     if cpu >= cpus:
         message = f"could not enable tracing: there is no CPU {cpu}"
         raise KinstError(message, f"the traced machine has {cpus}, 0 to {cpus - 1}")
 
 
 def on_one_cpu(enabled: Sequence[EnabledSite], cpu: int) -> tuple[EnabledSite, ...]:
-    """Return the probes, those of the traced kernel limited to one CPU.  cpu: -1 for all."""
+    """Return the probes, with those of the traced kernel limited to one CPU by a condition.
+
+    Args:
+        cpu: the CPU's number; -1 to limit no probe.
+    """
     if cpu < 0:
         return tuple(enabled)
     return tuple(_limited(one, f"cpu == {cpu}") if _on_a_cpu(one) else one for one in enabled)
 
 
 def _on_a_cpu(enabled: EnabledSite) -> bool:
-    """Return whether a probe fires on CPUs of the traced kernel.
-
-    These are probes at instructions, and profile-N.
+    """Return whether a probe fires on CPUs of the traced kernel: it is at an instruction, or
+    profile-N.
     """
     return enabled.probe.site is not None or (enabled.timer is not None and enabled.timer.each_cpu)
 
@@ -283,7 +310,10 @@ def _limited(enabled: EnabledSite, condition: str) -> EnabledSite:
 
 
 def condition_of(text: str, isa: Isa) -> typed.Expr:
-    """Return a D expression over regs[] and built-ins, typed.  Raises DError if it is not one."""
+    """Compile a condition, which is a D expression over regs[] and built-in variables.
+
+    Raises DError if it is not a valid expression.
+    """
     environment = Environment({r.d_name: r.index for r in isa.registers}, 8)
     _, program = compile_text(f"BEGIN/{text}/{{}}", "<condition>", None, environment)
     predicate = program.clauses[0].predicate
@@ -294,10 +324,10 @@ def condition_of(text: str, isa: Isa) -> typed.Expr:
 def with_conditions(
     program: typed.TypedProgram, enabled: Sequence[EnabledSite], isa: Isa
 ) -> tuple[typed.TypedProgram, tuple[EnabledSite, ...]]:
-    """Return the program and its probes without conditions.
+    """Turn the conditions of probes into predicates of clauses.
 
-    The program has a copy of each clause for each condition under which it runs, and the probes
-    refer to these copies.
+    Returns the program with one more copy of each clause for each condition under which it runs,
+    and the probes, without conditions, with the indexes of those copies.
     """
     clauses = list(program.clauses)
     copies: dict[tuple[int, str], int] = {}

@@ -1,4 +1,4 @@
-"""Stage: parts of D that debug information explains become plain clauses.
+"""Stage that replaces the parts of D that need debug information by plain clauses.
 
 These parts are kinst::F:entry and kinst::F:return of inline functions, source lines, and
 locals->NAME.
@@ -56,10 +56,13 @@ def expand(
     report: Report,
     target_pid: int = 0,
 ) -> Compiled:
-    """Expand the parts of a program that need debug information.
+    """Replace the parts of a compiled program that need debug information or a process id.
 
     $target becomes a process id; inline functions, source lines and local variables become plain
-    clauses.  The changed program is checked once more.  Raises DError.
+    clauses. The changed program is checked again, and returned. Raises DError.
+
+    Args:
+        target_pid: process id of the command, 0 without a command.
     """
     system, images, programs = machine.system, machine.images, compiled.programs
     if target_pid:
@@ -93,12 +96,14 @@ def expanded(
     *,
     zero: bool = False,
 ) -> tuple[tree.ProgramNode, ...]:
-    """Return the programs with each such description and variable replaced.
+    """Return the syntax trees with source lines, inline functions and local variables replaced.
 
     Args:
-        types: of the kernel.
-        images: without debug information, each function of the kernel is a plain one.
-        zero: descriptions that match nothing are left out (-Z).
+        types: the types of the kernel.
+        images: debug information of the kernel and its modules; a function without any is taken for
+            one that is never inlined.
+        frame_address: returns how to find the canonical frame address at an instruction.
+        zero: whether descriptions that match nothing are left out (-Z) rather than refused.
 
     Raises DError at a description that matches nothing, and at a variable that cannot be read.
     """
@@ -134,14 +139,16 @@ def expanded(
 
 
 class SourceLines:
-    """Source lines of functions of the kernel proper, and of its modules by their debug files."""
+    """Lookup of source lines in the debug information of the kernel and, if there are debug files,
+    of its modules.
+    """
 
     def __init__(self, images: LoadedImages, kernel: Kernel) -> None:
         self._images = images
         self._kernel = kernel
 
     def at(self, function: Function, address: int) -> str:
-        """Return file:line of an instruction, or "" if it is not known.
+        """Return FILE:LINE of the instruction at an address in a function, "" if it is not known.
 
         Raises KinstError if debug information is damaged or missing.
         """
@@ -165,7 +172,11 @@ class SourceLines:
     def _ranges(
         self, image: LoadedImage, function: Function, line: SourceLine
     ) -> Sequence[tuple[int, int]]:
-        """Return the instructions of a line in a function, as linked addresses [low, high)."""
+        """Return the linked addresses [low, high) of the instructions of a source line in a
+        function.
+
+        Raises KinstError if the line has no instruction there.
+        """
         die, lines = self._die(image, function), image.debug.lines
         file = line.file or Path(die.decl_file).name
         ranges = _line_ranges(image, die.unit, file, line.number, die.ranges, every=line.every)
@@ -186,7 +197,8 @@ class SourceLines:
         )
 
     def find_file(self, file: SourceFile) -> Sequence[ProbePattern]:
-        """Return descriptions of a file's functions, or of the instructions of one of its lines.
+        """Return probe descriptions for the functions of a source file or, if `file` has a line
+        number, for the instructions of that line.
 
         Raises KinstError if there are none.
         """
@@ -223,10 +235,13 @@ class SourceLines:
     def _of_line(
         self, image: LoadedImage, declared: Sequence[FunctionDie], file: SourceFile
     ) -> Sequence[ProbePattern]:
-        """Return descriptions of the instructions of a line.
+        """Return probe descriptions for the instructions of a line of a source file.
 
-        The line is in the last function that begins at it or before it.  There may be several
-        instances and copies of that function.
+        The line belongs to the last function that begins at it or before it; the instructions may
+        be in several instances and inlined copies of that function.
+
+        Args:
+            declared: the functions that are declared in the file.
         """
         index, lines = image.debug.index, image.debug.lines
         starts = [die.decl_line for die in declared]
@@ -262,7 +277,8 @@ class SourceLines:
         return list(patterns)
 
     def find(self, line: SourceLine) -> Sequence[ProbePattern]:
-        """Return descriptions of the instructions of a line.
+        """Return probe descriptions for the instructions of a source line in the functions that it
+        names.
 
         Raises KinstError if there are none.
         """
@@ -292,10 +308,13 @@ def _line_ranges(
     *,
     every: bool,
 ) -> Sequence[tuple[int, int]]:
-    """Return the linked addresses [low, high) of a source line inside some ranges.
+    """Return the linked addresses [low, high) of a source line's instructions.
 
-    With `every` these are all of its instructions, else the first one in the function and in each
-    inlined copy.
+    Args:
+        unit: the compilation unit.
+        within: linked ranges [low, high) outside of which instructions are left out.
+        every: True for all instructions of the line; False for the first instruction of the line in
+            the function, and the first in each inlined copy.
     """
     lines, index = image.debug.lines, image.debug.index
     if every:
@@ -310,9 +329,10 @@ def _line_ranges(
 def _first_ranges(
     image: LoadedImage, unit: int, file: str, line: int, within: Sequence[tuple[int, int]]
 ) -> Sequence[tuple[int, int]]:
-    """Return the first instruction of a line that has no statement: [low, high), as linked.
+    """Return the linked address [low, high) of the lowest instruction of a source line, or nothing.
 
-    The compiler may have moved all code of a line between that of others.
+    For a line at which no statement begins, because the compiler has moved all of its code between
+    that of other lines.
     """
     lows = [span.low for span in image.debug.lines.of_line(unit, file, line, within)]
     return [(min(lows), min(lows) + 1)] if lows else []
@@ -321,7 +341,12 @@ def _first_ranges(
 def _inlined_calls(
     image: LoadedImage, file: str, line: int, within: Sequence[tuple[int, int]]
 ) -> Sequence[str]:
-    """Return the names of the functions that a line calls and that are inlined there."""
+    """Return the names of the functions that a source line calls and that the compiler inlined
+    there.
+
+    Args:
+        within: linked ranges [low, high) of the function with the calls.
+    """
     tail = "/" + file.lstrip("/")
     names = [
         copy.function
@@ -340,9 +365,9 @@ def _instruction(function: Function, one: Instruction) -> ProbePattern:
 def source_of(
     kernel: Kernel, images: LoadedImages, say: Callable[[str], None]
 ) -> Callable[[Function, int], str]:
-    """Return a lookup from (function, address) to file:line.
+    """Return a function that looks up FILE:LINE of an address in a function.
 
-    The lookup returns "" if debug files do not tell; `say` is told why.
+    It returns "" if the debug files do not tell, and says why once.
     """
     lines = SourceLines(images, kernel)
     told: list[KinstError] = []
@@ -364,7 +389,9 @@ def source_of(
 
 
 def call_convention(isa: Isa) -> CallConvention:
-    """Return the rules by which a caller's values are found."""
+    """Return the calling convention of an ISA, by which DWARF's entry values are found in the
+    caller.
+    """
     names = isa.dwarf_registers
     own = [r.d_name for r in isa.registers if r.slot == isa.sp_slot and r.d_name in names]
     kept = frozenset(names.index(name) for name in isa.kept_registers)
@@ -374,12 +401,12 @@ def call_convention(isa: Isa) -> CallConvention:
 
 
 class ImageLocals:
-    """Local variables of the functions of a kernel, or of a file.
+    """Lookup of local variables in the debug information of a kernel, running or as a file.
 
     Args:
-        frame_address: (register's D name, offset) of the canonical frame address at an instruction,
-            None if it is not known.
-        types: types of the rest of the program.
+        frame_address: returns (register's D name, offset) of the canonical frame address at an
+            instruction, None if it is not known.
+        types: the types of the rest of the program; variables get these types.
     """
 
     def __init__(
@@ -398,7 +425,10 @@ class ImageLocals:
         self._providers = load_all()
 
     def places(self, pattern: ProbePattern) -> Sequence[MatchedInstruction]:
-        """Return the instructions that a description means."""
+        """Return the instructions at which the probes of a description fire.
+
+        Raises KinstError if there are none.
+        """
         found = [
             f for p in self._providers.values() for f in p.match(pattern, self._kernel) if f.site
         ]
@@ -416,7 +446,14 @@ class ImageLocals:
         return made
 
     def find(self, place: MatchedInstruction, name: str, inlined: str) -> Local:
-        """Return a variable.  Raises KinstError if the functions there have no such variable."""
+        """Return the type and location of a local variable at an instruction.
+
+        Args:
+            inlined: the inline function whose variable is meant; "" for the innermost variable of
+                that name.
+
+        Raises KinstError if no function at the instruction has such a variable.
+        """
         locals_, frame, function = self._at(place.address)
         found = locals_.find(function, frame, name, inlined)
         if found is not None:
@@ -428,7 +465,13 @@ class ImageLocals:
         )
 
     def names(self, place: MatchedInstruction, inlined: str) -> Sequence[str]:
-        """Return the names of all variables there, innermost first.  Raises KinstError."""
+        """Return the names of the local variables at an instruction, innermost scope first.
+
+        Args:
+            inlined: the inline function whose variables are meant, or "".
+
+        Raises KinstError without debug information.
+        """
         locals_, frame, function = self._at(place.address)
         return locals_.names(function, frame.address, inlined)
 
@@ -447,7 +490,10 @@ class ImageLocals:
         return found, InspectedFrame(linked, first, cfa, place), function.name
 
     def _linked(self, module: str, address: int) -> tuple[DebugInfo, int, Move]:
-        """Return an image, an address in its file, and the move from there to running addresses."""
+        """Return (debug information, linked address, move) for a running address in a module.
+
+        `move` maps linked addresses of the module to running ones.
+        """
         image = self._images.of(module)
         if image is None:
             raise KinstError(
@@ -460,7 +506,9 @@ class ImageLocals:
         return image.debug, linked, image.move
 
     def nearest(self, place: MatchedInstruction, name: str, inlined: str) -> str:
-        """Say where near a place a variable can be read."""
+        """Return a hint that names the instruction nearest to `place` at which a variable can be
+        read.
+        """
         function = self._kernel.at(place.address)
         if function is None:
             return ""
@@ -477,14 +525,18 @@ class ImageLocals:
 
 
 def _with_types(local: Local, types: TypeSource) -> Local:
-    """Return the variable with the types of the rest of the program."""
+    """Return a local variable with its type replaced by the program's type of the same name."""
     return Local(
         local.name, as_named(local.type, types), local.function, local.pieces, local.reason
     )
 
 
 def _placed(debug: DebugInfo, move: Move, address: int) -> int:
-    """Return the running address of a variable.  Raises NotHereError."""
+    """Return the running address of a static variable from its linked address.
+
+    Raises NotHereError for a per-CPU variable, and for one in a part of a module that is not
+    loaded.
+    """
     if debug.is_per_cpu(address):
         raise NotHereError("it is per-CPU: each CPU has its own")
     found = move(address)

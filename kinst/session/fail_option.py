@@ -1,4 +1,4 @@
-"""Exit status of a trace with -x fail, and the sentence that says why."""
+"""Option -x fail, which gives a trace an exit status by what happened in it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ _SEEN = {
 
 
 class FailOption:
-    """Watcher of a trace's events for what -x fail names."""
+    """Watcher of a trace's events for the problems that -x fail names."""
 
     def __init__(self, fail: str) -> None:
-        """fail: the value of the option, see vocabulary/d_options.py."""
+        """Begin to watch.
+
+        Args:
+            fail: the value of -x fail, words with commas between them (vocabulary/d_options.py).
+        """
         self._wanted = [word for word in fail.split(",") if word]
         self._seen: Counter[str] = Counter()
 
@@ -34,9 +38,10 @@ class FailOption:
                 self._seen[event.kind] += 1
 
     def verdict(self, end: End) -> tuple[int, str]:
-        """Return the exit status, and why it is not End's own ("" if it is).
+        """Return the exit status of a trace, and the sentence that explains it.
 
-        A trace that ended with an error, or with the guest, keeps that status.
+        The sentence is "" if the status is that of the trace itself: none of the problems occurred,
+        or the trace ended with an error or with the end of the guest.
         """
         found = next((word for word in self._wanted if self._seen[word]), "")
         if not found or end.error:

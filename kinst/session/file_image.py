@@ -1,7 +1,7 @@
-"""Expansion in a file without a target (kinst -d -e): what a program means in the file as it is.
+"""Expansion of a program for an ELF file that is not running (kinst -d -e).
 
-Functions, instructions, inlined copies and source lines come from the ELF file's own symbols, bytes
-and DWARF, in the file's own instruction set; nothing is booted and nothing is refused.
+Functions, instructions, inlined copies and source lines come from the file's own symbols, bytes and
+DWARF, decoded for the file's own ISA. Nothing is booted, and no instruction is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from kinst.systems import of_image
 
 
 class FileImage:
-    """File that replaces a machine and its system (session.kernel's Data and KernelSystem)."""
+    """ELF file in place of a machine and its system (Data and KernelSystem of
+    session/kernel.py).
+    """
 
     def __init__(self, elf: Elf) -> None:
         self._elf = elf
@@ -56,11 +58,11 @@ class FileImage:
         return self._rules.functions.at(address)
 
     def counterpart(self, name: str) -> str:
-        """Return nothing: the file's system is not asked for names."""
+        """Return "": no counterpart of a function of another system is suggested for a file."""
         return ""
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
-        """Refuse nothing: a running kernel's refusals are not known."""
+        """Return "" for each site: only a running kernel has reasons to refuse sites."""
         return [""] * len(sites)
 
     def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
@@ -73,7 +75,7 @@ class FileImage:
         return self._rules.fixup(address)
 
     def system_calls(self) -> Sequence[SystemCall]:
-        """Return none: a kernel's system calls are known when it runs."""
+        """Return an empty tuple: a kernel's system calls are known only while it runs."""
         return ()
 
     def dead_ends(self) -> Sequence[str]:
@@ -81,7 +83,12 @@ class FileImage:
 
 
 def _debug_of(request: Request, file: ElfFile, report: Report) -> ElfFile:
-    """Return the file with the debug information: --debug next to --kernel, or the file itself."""
+    """Return the ELF file that has the debug information of a request's file.
+
+    If the request has both --kernel and --debug, that is the file of --debug. Otherwise it is the
+    request's file itself, or its separate debug file. Raises KinstError if there is none, or the
+    two files do not belong together.
+    """
     options = request.machine
     if options.kernel and options.debug:
         debug = open_file(options.debug)
@@ -100,7 +107,10 @@ def _debug_of(request: Request, file: ElfFile, report: Report) -> ElfFile:
 
 
 def expand_request_in_file(request: Request, report: Report) -> str:
-    """Return the request's program as expanded in its file, as D.  Raises DError, KinstError."""
+    """Expand the request's program by the debug information of its file, and return it as D text.
+
+    Raises DError or KinstError.
+    """
     path = request.machine.kernel or request.machine.debug
     isa = isa_of_file(path)
     files = DebugFiles(cache_folder(), partial(report.progress, "indexing debug information"))

@@ -1,4 +1,6 @@
-"""Functions as values: live instructions, flow graphs, source lines and inlined copies."""
+"""Functions of a kernel as plain values: instructions, flow graphs, source lines, inlined
+copies.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ Places = Callable[[Function, int], SourcePlace | None]
 
 
 def named_functions(kernel: Kernel, names: Iterable[str]) -> list[Function]:
-    """Return the functions that names, globs and MODULE:NAME mean.
+    """Return the functions that match names, globs and MODULE:NAME, in the order of the names.
 
-    Raises KinstError if no function has the name.
+    Raises KinstError if a name matches no function.
     """
     found: list[Function] = []
     for one in names:
@@ -42,7 +44,12 @@ def named_functions(kernel: Kernel, names: Iterable[str]) -> list[Function]:
 
 
 def codes_of(kernel: Kernel, functions: Iterable[Function], places: Places) -> list[FunctionCode]:
-    """Return the code of each function once, cold parts included.
+    """Return the instructions and the flow graph of each function, with its cold parts.
+
+    A function that is given several times is returned once.
+
+    Args:
+        places: returns the source place of an instruction.
 
     Raises KinstError for a function without instructions.
     """
@@ -52,18 +59,19 @@ def codes_of(kernel: Kernel, functions: Iterable[Function], places: Places) -> l
 
 
 def no_place(function: Function, address: int) -> SourcePlace | None:
-    """Return None: a Places for callers that need no source lines."""
+    """Return None, as the `places` argument for callers that need no source lines."""
     return None
 
 
 def _code_of(
     kernel: Kernel, parts: Sequence[Function], places: Places, dead_ends: Collection[int]
 ) -> FunctionCode:
-    """Return the code of one function.
+    """Return the instructions and the flow graph of one function.
 
     Args:
-        parts: of the function, the main one first.
-        dead_ends: addresses of functions that never return.
+        parts: the function's parts, the main one first, then the cold ones.
+        places: returns the source place of an instruction.
+        dead_ends: addresses of the functions that never return.
     """
     graph = Graph(kernel, parts, (), (), dead_ends)
     gaps = tuple(kernel.gaps(parts))
@@ -121,7 +129,10 @@ def _kind(edge: Edge, flow: Flow, *, first: bool) -> str:
 
 
 def places_of(images: LoadedImages | None) -> Places:
-    """Return a lookup of source places in the images.  Missing indexes are made."""
+    """Return a function that looks up the source place of an instruction in the images.
+
+    Debug indexes that are not in the cache are built.
+    """
     if images is None:
         return no_place
     known: dict[str, bool] = {}
@@ -145,7 +156,7 @@ def places_of(images: LoadedImages | None) -> Places:
 
 
 def find_functions(patterns: Iterable[str], kernel: Kernel, images: LoadedImages) -> list[Function]:
-    """Return the functions that the patterns mean, each once, cold parts included.
+    """Return the functions that any of the patterns match, each once, with their cold parts.
 
     A pattern is one of these:
 
@@ -154,8 +165,8 @@ def find_functions(patterns: Iterable[str], kernel: Kernel, images: LoadedImages
         a source file or a glob of files, in which * does not match /: fs/*.c, read_write.c;
         a folder: fs/ext4/ or fs/ext4.
 
-    Files and folders mean the functions that are declared in them.  Raises KinstError for a pattern
-    that means none.
+    A file or a folder matches the functions that are declared in it. Raises KinstError for a
+    pattern that matches no function.
     """
     found: dict[int, Function] = {}
     for pattern in patterns:
@@ -197,10 +208,10 @@ def _of_files(pattern: str, kernel: Kernel, images: LoadedImages) -> Sequence[Fu
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a test whether a path of a source file matches a pattern.
+    """Return a predicate that tells whether the path of a source file matches a pattern.
 
-    The pattern is a file, a glob of files, or a folder that the file is in or below.  Its parts are
-    the last ones of the path, or of the folder's path.
+    The pattern is a file or a glob of files, which the last parts of the path must match, or a
+    folder, which the last parts of any folder in the path must match.
     """
     parts = PurePosixPath(pattern).parts
     size = len(parts)
@@ -217,7 +228,10 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def source_functions(functions: Sequence[Function], images: LoadedImages) -> list[SourceFunction]:
-    """Return the debug information of each function.  Raises KinstError if it is damaged."""
+    """Return the source lines and inlined copies of each function, in the same order.
+
+    Raises KinstError if debug information is damaged.
+    """
     return [_described(one, images.of(one.module)) for one in functions]
 
 
@@ -254,7 +268,7 @@ def _described(function: Function, image: LoadedImage | None) -> SourceFunction:
 
 
 def code_image(image: LoadedImage) -> CodeImage:
-    """Return the range of an image's code in memory, and its linked address."""
+    """Return where an image's code lies in memory and where it was linked."""
     found = sorted(
         (low, low + section.size, section.address)
         for section in image.debug.placed.sections

@@ -1,7 +1,7 @@
-"""Checks of the files that --copy and --root give to a guest of kinst's own.
+"""Checks of the files that --copy and --root give to a guest that kinst boots.
 
-The guest has busybox and no libraries: a copied program must be able to run there.  The tree of
---root must be for the guest's ISA.
+The guest has busybox and no libraries, so a copied program must be able to run without them. The
+folder of --root must hold programs for the guest's ISA.
 
 Source: elf(5): PT_INTERP, the dynamic section; execve(2) for interpreters of scripts.
 """
@@ -26,12 +26,12 @@ _INSTEAD = "--root / runs programs of the host with all that they need"
 
 
 def check_copy(path: Path, isa: Isa, beside: Collection[str]) -> None:
-    """Raise KinstError if a guest of this ISA could not run the file.
+    """Raise KinstError if a guest of this ISA could not run a file of --copy.
 
-    A file that is no program is data, and always accepted.
+    A file that is neither a script nor an ELF program is data, and always accepted.
 
     Args:
-        beside: names of the files that are copied with it.
+        beside: names of all files that are copied.
     """
     try:
         with path.open("rb") as file:
@@ -45,10 +45,7 @@ def check_copy(path: Path, isa: Isa, beside: Collection[str]) -> None:
 
 
 def check_root(root: Path, isa: Isa) -> None:
-    """Raise KinstError if commands of a guest of this ISA could have no shell with --root.
-
-    Either the tree has no shell, or its shell is for another machine.
-    """
+    """Raise KinstError if the folder of --root has no shell that a guest of this ISA can run."""
     shell = root / "bin/sh"
     for _ in range(_MOST_LINKS):
         if not shell.is_symlink():
@@ -99,7 +96,7 @@ def _check_program(path: Path, isa: Isa) -> None:
 
 
 def _libraries(file: ElfFile) -> list[str]:
-    """Return the names of the libraries that a file needs."""
+    """Return the names of the shared libraries that an ELF file needs."""
     dynamic, strings = file.section(".dynamic"), file.section(".dynstr")
     if dynamic is None or strings is None:
         return []

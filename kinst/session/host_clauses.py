@@ -1,7 +1,7 @@
-"""Clauses that kinst's own process runs: BEGIN, END, timers, and those at stop-planted probes.
+"""Clauses that kinst runs in its own process: those of BEGIN, END, timers and stop-planted probes.
 
-They have the same code as in the target, compiled for this process.  They read built-ins from a
-context after the frame.
+They are compiled from the same code as clauses in the target, but for this host. They read built-in
+variables from a context, which lies in memory after the frame of saved registers.
 
 Tested by tests/d, whose programs run there.
 """
@@ -36,7 +36,7 @@ EXECNAME_SIZE = 32
 
 @dataclass(frozen=True, slots=True)
 class FiringContext:
-    """Built-in variables of one host-run firing; times in ns.
+    """Values of the built-in variables for one firing that kinst's own process runs; times in ns.
 
     Attributes:
         interrupt: the value of Facts.builtins["interrupt"].
@@ -62,10 +62,11 @@ class FiringContext:
 def pack(
     isa: Isa, registers: Mapping[int, int], context: FiringContext, frames: int = 0
 ) -> NDArray[np.uint64]:
-    """Return the frame (registers by slot) and the context after it, as a clause reads them.
+    """Return the memory that a host-run clause reads: the frame of registers, then the context.
 
     Args:
-        frames: the program's longest stack().
+        registers: values by frame slot.
+        frames: the most frames that a stack() of the program records.
     """
     frame = np.zeros(isa.frame_slots + layout.CONTEXT_SLOTS + 1 + frames, np.uint64)
     for slot, value in registers.items():
@@ -99,10 +100,11 @@ def pack(
 
 
 class HostClock:
-    """Clock of host-run clauses: the guest's monotonic clock as the host can follow it.
+    """Clock of host-run clauses: the guest's monotonic clock, as far as the host can follow it.
 
-    Without a target it is the host's own monotonic clock.  It is made while the guest is stopped.
-    A stopped guest's time stands still, so the difference is computed anew at each resume.
+    Without a guest it is the host's own monotonic clock. The guest must be stopped when this object
+    is made. The time of a stopped guest does not pass, so each resume corrects the difference to
+    the host's clock.
     """
 
     def __init__(self, clock: Clock | None) -> None:
@@ -120,12 +122,15 @@ class HostClock:
             self._stopped_at = None
 
     def now(self) -> int:
-        """Return ns, on the scale of D's timestamp."""
+        """Return the time in ns, on the scale of D's timestamp."""
         return (self._stopped_at or time.monotonic_ns()) + self._ahead
 
 
 def own_context(clock: HostClock, cpu: int) -> FiringContext:
-    """Return the built-ins of kinst itself, in which BEGIN, END and tick run, as in dtrace(1)."""
+    """Return the built-in variables for BEGIN, END and tick-N, which describe kinst's own process.
+
+    dtrace(1) does the same with its own process.
+    """
     return FiringContext(
         cpu=cpu,
         pid=os.getpid(),
@@ -148,7 +153,13 @@ def stopped_context(
     caller: int,
     wanted: Callable[[str], bool],
 ) -> FiringContext:
-    """Return the built-ins of the thread that a stopped CPU runs; only wanted ones are read."""
+    """Return the built-in variables of the thread that a stopped CPU runs.
+
+    Args:
+        cpu: the machine's number of the CPU.
+        caller: the value of D's caller.
+        wanted: returns whether a variable is used; other variables are 0, and not read.
+    """
 
     def value(name: str) -> int:
         access = facts.builtins.get(name)
@@ -180,18 +191,21 @@ def stopped_context(
 
 
 def host_side(machine: StartedMachine) -> HostSide:
-    """Return the memory that host-run clauses reach in a machine."""
+    """Return native functions by which host-run clauses read a machine's memory."""
     target, facts, stopped = machine.target, machine.facts, StoppedCpu()
 
     def read(address: int, size: int) -> bytes | None:
-        """Return bytes of the target; None if they cannot be read."""
+        """Return bytes of kernel memory; None if any of them cannot be read."""
         try:
             return target.read(address, size)
         except TargetError:
             return None
 
     def read_user(address: int, size: int) -> bytes | None:
-        """Return bytes of the process; None for an unreadable address, or in a kernel thread."""
+        """Return bytes of the process that the stopped CPU runs.
+
+        None if an address cannot be read, or the CPU runs a kernel thread.
+        """
         if stopped.number < 0:
             return None
         try:
@@ -210,7 +224,7 @@ def host_side(machine: StartedMachine) -> HostSide:
 
 
 def no_host_side() -> HostSide:
-    """Return the memory that host-run clauses reach without a machine: none."""
+    """Return native functions for host-run clauses without a machine: each read fails."""
 
     def read(_address: int, _size: int) -> bytes | None:
         return None
@@ -219,7 +233,7 @@ def no_host_side() -> HostSide:
 
 
 class HostRunner:
-    """Runner of the clauses of kinst's own probes: BEGIN, END and timers."""
+    """Runner of the clauses of probes that fire in kinst's own process: BEGIN, END and timers."""
 
     def __init__(self, isa: Isa, plan: TracePlan, clock: HostClock) -> None:
         self.clock = clock
@@ -237,12 +251,16 @@ class HostRunner:
         self._entries[enabled.clauses](site, frame.ctypes.data)
 
     def fire(self, enabled: EnabledSite, cpu: int = 0) -> None:
-        """Run the clauses of a probe of kinst's own process."""
+        """Run the clauses of BEGIN, END or a timer.
+
+        Args:
+            cpu: the value of D's cpu.
+        """
         self._call(enabled, {}, own_context(self.clock, cpu))
 
 
 class StoppedRunner(HostRunner):
-    """Runner of clauses for the CPUs of a stopped machine, too."""
+    """Runner of clauses in kinst's own process that also serves the CPUs of a stopped machine."""
 
     def __init__(self, machine: StartedMachine, plan: TracePlan) -> None:
         system, program = machine.system, plan.compiled.program
@@ -265,9 +283,10 @@ class StoppedRunner(HostRunner):
         return found | self._isa.signature_bits if found >> 55 & 1 else found
 
     def sample(self, enabled: EnabledSite, cpu: int) -> None:
-        """Run profile-N's clauses for one CPU, if the kernel uses it.
+        """Run the clauses of profile-N for one CPU, if the kernel uses that CPU.
 
-        arg0 is its program counter in the kernel, or else arg1 is the one in user mode.
+        If the CPU is in the kernel, arg0 is its program counter and arg1 is 0. If it is in user
+        mode, arg0 is 0 and arg1 is its program counter.
         """
         number = kernel_cpu(self._target, self._facts, cpu)
         if number not in self._system.online_cpus():
@@ -276,7 +295,11 @@ class StoppedRunner(HostRunner):
         self.hit(enabled, cpu, (pc, 0) if pc >> 63 else (0, pc))
 
     def hit(self, enabled: EnabledSite, cpu: int, arguments: tuple[int, ...] = ()) -> None:
-        """Run the clauses of a probe that a CPU is stopped at."""
+        """Run the clauses of a probe for a CPU that is stopped at its site.
+
+        Args:
+            arguments: the values of arg0, arg1, ...
+        """
         values = self._target.registers(cpu)
         registers = {
             r.slot: values[r.gdb_name] for r in self._isa.registers if r.gdb_name in values
@@ -301,7 +324,13 @@ class StoppedRunner(HostRunner):
 
 
 def uses(program: typed.TypedProgram, clauses: tuple[int, ...], name: str) -> bool:
-    """Return whether one of these clauses reads a built-in, or a value that depends on it."""
+    """Return whether any of these clauses reads a built-in variable, directly or to compute another
+    value.
+
+    Args:
+        clauses: indexes of clauses.
+        name: the built-in variable.
+    """
     by_thread = ("cwd", "d_path", "execargs", "progenyof", "root") if name == "curthread" else ()
     return any(
         (isinstance(e, typed.Builtin | typed.Subroutine) and e.name in (name, *by_thread))
@@ -313,16 +342,20 @@ def uses(program: typed.TypedProgram, clauses: tuple[int, ...], name: str) -> bo
 
 
 def _thread(target: Target, facts: Facts, cpu: int) -> int:
-    """Return the address of the thread that a stopped CPU runs, 0 if no register has it."""
+    """Return the address of the thread that a stopped CPU runs; 0 if no register holds it."""
     registers = target.registers(cpu)
     found = (registers.get(name, 0) for name in facts.thread_registers)
     return next((value for value in found if value), 0)
 
 
 def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int | bytes:
-    """Return the value of a built-in of the traced kernel on one CPU; the machine is stopped.
+    """Return the value of a built-in variable of the traced kernel for one CPU of a stopped
+    machine.
 
-    Raises TargetError if memory is not mapped.
+    Args:
+        access: where in the kernel's memory the value is.
+
+    Raises TargetError if that memory is not mapped.
     """
     if access.thread:
         pointer = _thread(target, facts, cpu)
@@ -343,9 +376,10 @@ def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int |
 
 
 def kernel_cpu(target: Target, facts: Facts, cpu: int) -> int:
-    """Return the kernel's number of a stopped CPU of the machine.
+    """Return the number that the kernel gives to a stopped CPU of the machine.
 
-    A kernel that finds the number by the current thread may begin to count at any CPU.
+    It may differ from the machine's own number: a kernel that keeps the CPU's number with the
+    current thread may begin to count at any CPU.
     """
     access = facts.builtins.get("cpu")
     if access is None or not access.thread:
@@ -358,9 +392,11 @@ def kernel_cpu(target: Target, facts: Facts, cpu: int) -> int:
 
 
 def thread_ns(target: Target, facts: Facts, cpu: int, now: int) -> int:
-    """Return vtimestamp of the thread on a stopped CPU, at `now` on timestamp's scale.
+    """Return D's vtimestamp, in ns, for the thread on a stopped CPU; 0 if the kernel does not offer
+    it.
 
-    0 if the kernel offers none.
+    Args:
+        now: the time in ns, on the scale of D's timestamp.
     """
     terms = facts.thread_time
     if terms is None:

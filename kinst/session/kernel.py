@@ -1,4 +1,4 @@
-"""The running kernel as providers see it: names to functions, functions to live instructions."""
+"""Running kernel as providers see it: functions by name, and the live instructions of functions."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ READ_GAP, READ_MOST = 4096, 1 << 20
 
 
 class Data(Protocol):
-    """Source of data: a machine, or a file that replaces one."""
+    """Source of kernel memory: a machine, or an ELF file in place of one."""
 
     def read(self, address: int, size: int) -> bytes: ...
 
 
 class KernelSystem(Protocol):
-    """Part of a system (core.system.System) that is used here."""
+    """Part of core.system.System that RunningKernel uses."""
 
     def code(self, address: int, size: int) -> bytes: ...
     def functions(self) -> Sequence[Function]: ...
@@ -75,7 +75,9 @@ class KernelSystem(Protocol):
 
 
 class RunningKernel:
-    """Kernel (core.kernel.Kernel) over a target and its system; answers are cached."""
+    """Implementation of core.kernel.Kernel over a target and its system, which caches its
+    answers.
+    """
 
     def __init__(
         self,
@@ -89,8 +91,9 @@ class RunningKernel:
         """Begin without reading anything.
 
         Args:
-            among: addresses of the functions that find() returns, None for all.
-            inlines: debug information can tell which functions are inline.
+            target: memory of the kernel.
+            among: addresses of the functions that find() may return, None for all.
+            inlines: whether debug information tells which functions are inline.
         """
         self._among = among
         self._inlines = inlines
@@ -199,7 +202,11 @@ class RunningKernel:
         return found
 
     def _holes(self, function: Function, rows: Sequence[tuple[int, int]]) -> Iterator[Gap]:
-        """Yield the gaps between instructions.  rows: offset and size of each instruction."""
+        """Yield the gaps of a function: bytes between its instructions that are not padding.
+
+        Args:
+            rows: (offset, size) of each decoded instruction, in order.
+        """
         code, at = self.code(function), 0
         for start, size in (*rows, (len(code), 0)):
             at += self.isa.padding(code[at:start])
@@ -271,10 +278,10 @@ class RunningKernel:
         return function is not None and COLD in function.name
 
     def marks(self, sites: Sequence[Site]) -> U16:
-        """Return the marks of sites.
+        """Return, for each site, the marks that Isa.scan() gives to its instruction.
 
-        They are those of columns() if the site's function was scanned; other sites are decoded one
-        by one.
+        If the site's function was scanned by columns(), its marks are used. Otherwise only the
+        site's own instruction is scanned.
         """
         addresses = np.array([s.address for s in sites], np.uint64)
         marks = np.zeros(len(sites), np.uint16)
@@ -304,7 +311,9 @@ class RunningKernel:
         return marks.astype(np.uint16)
 
     def fetch(self, functions: Sequence[Function]) -> None:
-        """Read the code of functions, neighbours at once."""
+        """Read the code of functions into the cache, with one read for functions that are close
+        together.
+        """
         new = {f.address: f for f in functions if f.address not in self._code}
         for run in _neighbours([new[at] for at in sorted(new)]):
             start = run[0].address
@@ -315,7 +324,9 @@ class RunningKernel:
                     self._code[f.address] = code[f.address - start :][: f.size]
 
     def code(self, function: Function) -> bytes:
-        """Return the function's live bytes; none if the kernel has unmapped them (boot code)."""
+        """Return the live bytes of a function; empty if the kernel has unmapped them (boot
+        code).
+        """
         known = self._code.get(function.address)
         if known is None:
             try:
@@ -354,7 +365,7 @@ class RunningKernel:
 
     @cached_property
     def _thunks(self) -> dict[int, Flow]:
-        """Map the address of each thunk to the flow that a jump there stands for."""
+        """Map of each thunk's address to the control flow that a jump to the thunk stands for."""
         found: dict[int, Flow] = {}
         for pattern in self.isa.thunks:
             for function in self._system.glob(pattern):
@@ -391,9 +402,13 @@ class RunningKernel:
     def _entries(
         self, table: JumpTable, count: int, places: Collection[int], *, whole: bool = False
     ) -> list[int]:
-        """Return the targets of the first `count` entries.
+        """Return the branch targets in the first `count` entries of a jump table.
 
-        An entry that leads to none of the places ends the list or, with `whole`, is left out.
+        The list ends at the first entry that leads to none of `places`; with `whole`, such entries
+        are left out and the rest is returned.
+
+        Args:
+            places: addresses that the table may lead to.
         """
         found = []
         raw = self._data(table.address, count * table.size, table.size)
@@ -407,7 +422,11 @@ class RunningKernel:
         return found
 
     def _data(self, address: int, size: int, step: int) -> bytes:
-        """Return bytes of the kernel's data, up to the first step that is not mapped."""
+        """Return kernel memory from an address on, up to the first unmapped piece of `step` bytes.
+
+        Args:
+            size: bytes wanted.
+        """
         try:
             return self._target.read(address, size)
         except UnmappedError:
@@ -420,7 +439,9 @@ class RunningKernel:
         return found
 
     def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Return for each site whether the system or the ISA refuses it."""
+        """Return, for each site (address, size), whether the system or the ISA refuses to
+        plant it.
+        """
         reasons = self._system.site_refusals(sites)
         before = [(start := self._rerun_starts.get(a, a), a - start) for a, _ in sites]
         spans = [span for span in before if span[1]]
@@ -437,11 +458,12 @@ class RunningKernel:
         return self._system.left(sites)
 
     def _faults(self, address: int, size: int) -> bool:
-        """Return whether any of this code may fault on purpose."""
+        """Return whether an instruction at [address, address + size) may fault on purpose."""
         return any(self._system.fixup(a) is not None for a in range(address, address + size))
 
     def _stays(self, address: int, size: int) -> bool:
-        """Return whether the ISA cannot displace this instruction to a place that branches reach.
+        """Return whether the ISA cannot displace this instruction into scratch in reach of
+        branches.
 
         False for an ISA that displaces no instructions.
         """
@@ -462,7 +484,11 @@ class RunningKernel:
         return self._unsafe.get(address, "")
 
     def _bound(self, function: Function) -> None:
-        """Find the instructions of a function that depend on others, once for each function."""
+        """Find the instructions of a function that cannot be planted because of those around them.
+
+        They are cached with the instructions that must run again before others (Isa.unsafe(),
+        Isa.rerun_starts()). Does nothing the second time.
+        """
         if function.address not in self._seen_whole:
             self._seen_whole.add(function.address)
             if self.isa.has_sequences(self.code(function)):
@@ -471,7 +497,7 @@ class RunningKernel:
                 self._rerun_starts.update(self.isa.rerun_starts(instructions))
 
     def _plain(self, function: Function) -> Sequence[Instruction]:
-        """Return the function's instructions without their texts, which take longest."""
+        """Return a function's instructions without their disassembly, which takes longest."""
         scanned = self.isa.scan([(function.address, self.code(function))])
         return instructions_of(scanned.columns)
 
@@ -495,7 +521,7 @@ class RunningKernel:
         return known
 
     def _moved(self, function: Function) -> tuple[Function, ...]:
-        """Return the function and its cold parts: the functions of its name that it jumps to."""
+        """Return a function, then its cold parts: functions named after it to which it jumps."""
         stem = function.name.split("@")[0] + COLD
         parts = [function]
         for part in parts:
@@ -521,7 +547,7 @@ class RunningKernel:
         return self._at.get(function.address, function)
 
     def live(self, address: int, size: int) -> bytes:
-        """Return bytes of kernel text as they are now."""
+        """Return bytes of the kernel's text as they are now, not as they are cached."""
         return self._system.code(address, size)
 
     def rerun_prefix(self, function: Function, address: int) -> bytes:
@@ -540,7 +566,11 @@ def _batches(functions: Sequence[Function], most: int) -> Iterator[Sequence[Func
 
 
 def _neighbours(functions: Sequence[Function]) -> Iterator[Sequence[Function]]:
-    """Yield groups of functions, in the order of their addresses, that can each be read at once."""
+    """Yield groups of functions that are close enough to be read at once.
+
+    Args:
+        functions: in the order of their addresses.
+    """
     low = 0
     for k, function in enumerate(functions):
         before = functions[k - 1] if k > low else None
@@ -554,7 +584,10 @@ def _neighbours(functions: Sequence[Function]) -> Iterator[Sequence[Function]]:
 
 
 def _numbered(same: Sequence[Function]) -> list[Function]:
-    """Add @1, @2, ... in address order to functions of one name; a single one keeps its name."""
+    """Return functions of one name in address order, with @1, @2, ... added to their names.
+
+    A single function keeps its name.
+    """
     if len(same) == 1:
         return list(same)
     ordered = sorted(same, key=lambda f: f.address)

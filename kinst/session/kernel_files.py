@@ -1,4 +1,5 @@
-"""Files of the kernel that a request means: found, fetched and opened when first needed.
+"""Files of the kernel that a request traces; each is found, fetched and opened when it is first
+needed.
 
 Tested by tests/session/test_build_folder.py.
 """
@@ -40,9 +41,9 @@ _LONG = 1.0  # seconds of silence before work is reported
 
 
 def _module(name: str) -> Any:
-    """Import a module of kinst when a file of the kernel is first needed.
+    """Import a module of kinst and return it, when a file of the kernel is first needed.
 
-    So an error in a program is told without loading it.
+    An error in a program is so reported without loading the module.
     """
     return import_module(f"kinst.{name}")
 
@@ -51,17 +52,18 @@ _THREAD_LOCAL = "self"  # name by which a system is asked for thread-local varia
 
 
 class KernelFiles:
-    """Files of one kernel.
+    """Files of the kernel that a request traces.
 
     Attributes:
-        types: of the kernel and its modules; no file is opened before a type is needed.
+        types: the types of the kernel and its modules; a file is opened when a type is first
+            needed.
     """
 
     def __init__(self, request: Request, isa: str, report: Report) -> None:
         """Begin without opening a file.
 
         Args:
-            isa: the name of its instruction set.
+            isa: the name of the kernel's ISA.
         """
         self._request = request
         self._isa = isa
@@ -79,12 +81,22 @@ class KernelFiles:
     def open(
         self, path: str | Path, module: str = KERNEL, base: DebugInfo | None = None
     ) -> DebugInfo:
-        """Open a file with debug information, each once.  Raises KinstError."""
+        """Open a file with debug information; the second call for a file returns the same object.
+
+        Raises KinstError.
+
+        Args:
+            module: the module that the file belongs to.
+            base: for a module's file, the debug information of the kernel.
+        """
         return self._debug.open(path, module, base)
 
     @cached_property
     def found(self) -> Files:
-        """Files to boot, or to read symbols from.  Raises KinstError."""
+        """Paths of the kernel's files: the user's, or files that kinst has fetched.
+
+        Raises KinstError if a file is missing or cannot be fetched.
+        """
         files: Files = _module("session.request_machine").find_files(
             self._request, self._progress, self._confirm
         )
@@ -92,18 +104,20 @@ class KernelFiles:
 
     @cached_property
     def image(self) -> DebugInfo:
-        """Kernel file with symbols."""
+        """Debug information of the kernel's file with symbols (vmlinux)."""
         return self.open(self.found.debug)
 
     @cached_property
     def system(self) -> SystemKind:
-        """Operating system of the kernel's file."""
+        """Kind of operating system that the kernel's file belongs to."""
         return of_image(self.image.elf)
 
     def check_system(self, program: typed.TypedProgram) -> None:
-        """Raise DError at the first item in a clause of the traced kernel that its system lacks.
+        """Raise DError at the first expression whose value the traced kernel's system does not
+        offer.
 
-        BEGIN, END and tick-N run in kinst itself, on the host's system.
+        Only clauses of the traced kernel are checked: BEGIN, END and tick-N run in kinst's own
+        process, on the host's system.
         """
         providers = load_all()
         for clause in program.clauses:
@@ -116,10 +130,10 @@ class KernelFiles:
                     raise DError(reason, expr.span, "D_UNKNOWN")
 
     def dialect(self) -> Dialect:
-        """Return the traced system's part of D.
+        """Return the part of D that belongs to the traced kernel's operating system.
 
-        The system is that of the kernel's file.  Without a named file it is the host's: kinst
-        fetches a kernel of that system, or traces this very machine.
+        If the request names a kernel file, that file tells the system. Otherwise the system is the
+        host's: kinst then fetches a kernel of that system, or traces this host.
         """
         options = self._request.machine
         named = options.debug or options.kernel
@@ -127,9 +141,10 @@ class KernelFiles:
 
     @cached_property
     def folders(self) -> Sequence[Path]:
-        """Folders with debug files of modules: --debug DIR, and Debian's, fetched on first use.
+        """Folders with debug files of modules: those of --debug DIR, and Debian's, fetched on first
+        use.
 
-        Raises KinstError if they cannot be fetched.
+        Raises KinstError if Debian's cannot be fetched.
         """
         files, folders = self.found, list(self.found.folders)
         if files.ready is not None and files.modules:
@@ -140,7 +155,7 @@ class KernelFiles:
         return folders
 
     def _modules(self) -> Mapping[str, Path]:
-        """Files of --module, or their debug files, by module name."""
+        """Return the debug file, or else the file, of each module of --module, by module name."""
         found = {_module_name(path): path for path in self.found.modules}
         return {name: find_file(name, self.found.folders) or path for name, path in found.items()}
 
@@ -154,7 +169,7 @@ def _module_name(path: Path) -> str:
 
 
 def find_file(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the debug file of a module in or below one of these folders."""
+    """Return the debug file of a module in or below one of these folders; None if there is none."""
     for folder in folders:
         for suffix in ("*.ko.debug", "*.ko"):
             for file in sorted(folder.rglob(suffix)):
@@ -164,10 +179,10 @@ def find_file(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def with_build(request: Request) -> Request:
-    """Return a request with the kernel and debug file of --build.
+    """Return a request that names the kernel and the debug file in the folder of --build.
 
-    For a kernel that runs already, only the debug file is taken.  Raises KinstError if the folder
-    lacks a file, or its ISA is not --vm's.
+    For a kernel that runs already, the request gets only the debug file. Raises KinstError if the
+    folder lacks a file, or holds a kernel for another ISA than --vm says.
     """
     options = request.machine
     if not options.build:
@@ -202,10 +217,12 @@ def with_build(request: Request) -> Request:
 
 
 def with_vmlinux(request: Request, report: Report) -> Request:
-    """Return a request with the vmlinux of the kernel that runs, found by its build-id.
+    """Return a request that names the vmlinux of the kernel that runs in its machine.
 
-    Only requests for a machine that runs already, whose memory can be read before it is opened, and
-    that name no vmlinux change.  Raises KinstError if there is none, and TargetError.
+    The vmlinux is found by the build-id in the machine's memory. The request is returned unchanged
+    if it names a vmlinux, or if the machine's memory cannot be read before the machine is opened.
+
+    Raises KinstError if there is no build-id or no such vmlinux, and TargetError.
     """
     options = request.machine
     if not options.address or options.debug or options.kernel:
@@ -228,7 +245,7 @@ def with_vmlinux(request: Request, report: Report) -> Request:
 def _reported(
     memory: Iterable[bytes], progress: Callable[[str, float | None], None]
 ) -> Iterator[bytes]:
-    """Yield a machine's memory, and report progress if that takes long."""
+    """Yield the pieces of a machine's memory, and report progress once this has taken a second."""
     started, work = time.monotonic(), "looking for the build-id of the kernel there"
     for piece in memory:
         if time.monotonic() - started > _LONG:
@@ -237,7 +254,7 @@ def _reported(
 
 
 def isa_of_file(path: str) -> Isa:
-    """Return the instruction set of an ELF file.  Raises KinstError for one unknown to kinst."""
+    """Return the ISA of an ELF file.  Raises KinstError if kinst does not know the ISA."""
     machine = open_file(path).machine
     isa = of_machine(machine)
     if isa is None:
@@ -246,7 +263,10 @@ def isa_of_file(path: str) -> Isa:
 
 
 def _asked(expr: typed.Expr) -> str:
-    """Return the name by which a system is asked for an expression's value, or ""."""
+    """Return the name by which SystemKind.lacks() knows the value of an expression.
+
+    "" if every system offers the value.
+    """
     if isinstance(expr, typed.Builtin | typed.Subroutine):
         return expr.name
     if isinstance(expr, typed.RegisterRead):

@@ -1,4 +1,4 @@
-"""Listed probes: the probes that a description means, as -l shows them.
+"""Lists of probes, as kinst -l shows them.
 
 Tested by tests/session/test_gaps.py and tests/vm/counts.
 """
@@ -33,18 +33,23 @@ SourceLines = Callable[[Function, int], str]
 
 
 def list_all(providers: Mapping[str, Provider]) -> list[ListedProbe]:
-    """List the probes that exist without a description."""
+    """List the probes that exist independently of any description (BEGIN, END, ...)."""
     return [_row(Probe(FIRST_ID + k, f.name)) for k, f in enumerate(listed(providers))]
 
 
 def list_names(enabled: Sequence[EnabledSite], kernel: Kernel | None) -> list[ListedProbe]:
-    """List each probe once, by its name only."""
+    """List each enabled probe once, with its name and without its instructions.
+
+    Gaps of the probes' functions are added. None as kernel: the probes need no kernel.
+    """
     probes = {e.probe.id: e.probe for e in enabled}
     return _with_gaps([_row(probe) for probe in probes.values()], list(probes.values()), kernel)
 
 
 def refused_told(enabled: Sequence[EnabledSite], system: SiteRules) -> str:
-    """Return how many of these probes are in functions that refuse all of theirs, "" for none."""
+    """Return a sentence that says how many probes are in functions of which no instruction can be
+    planted, and why; "" if there are none.
+    """
     functions = Counter(e.probe.site.function for e in enabled if e.probe.site is not None)
     reasons = Counter[str]()
     for function, count in functions.items():
@@ -62,7 +67,11 @@ def refused_told(enabled: Sequence[EnabledSite], system: SiteRules) -> str:
 def _with_gaps(
     rows: list[ListedProbe], probes: Sequence[Probe], kernel: Kernel | None
 ) -> list[ListedProbe]:
-    """Add each gap to the last listed instruction before it.  probes: those of the rows."""
+    """Return the rows, with each gap added to the last listed instruction before the gap.
+
+    Args:
+        probes: the probe of each row, in the same order.
+    """
     gaps = gaps_in(probes, kernel) if kernel is not None else ()
     for gap in gaps:
         before = [
@@ -78,7 +87,7 @@ def _with_gaps(
 
 
 def list_on_host(enabled: Sequence[EnabledSite], stability: Stabilities) -> list[ListedProbe]:
-    """List probes that kinst's own process fires."""
+    """List the probes that fire in kinst's own process."""
     return [_row(e.probe, stability=stability(e.probe.name)) for e in enabled]
 
 
@@ -90,11 +99,13 @@ def list_planned(
     *,
     can_run: bool,
 ) -> list[ListedProbe]:
-    """List each probe at each site, with its instruction and how it would be planted.
+    """List each probe at each of its sites, with the instruction and the way it would be planted.
 
     A site that is refused, or planted in another way than by a jump, has the reason.
 
     Args:
+        source: returns FILE:LINE of an instruction.
+        stability: returns the stability of a probe.
         can_run: whether runs can be planted in this machine.
     """
     kernel, plant = machine.kernel, placement.enabled.compiled.plant
@@ -119,7 +130,13 @@ def list_planned(
 
 
 def _ways(placement: Placement, *, can_run: bool) -> dict[tuple[int, int], tuple[str, str]]:
-    """Return how each site would be planted, and why in no better way, by EnabledSite.key."""
+    """Return (way, reason) for each site, by EnabledSite.key.
+
+    The way is how the site would be planted, the reason why it cannot be planted in a better way.
+
+    Args:
+        can_run: whether runs can be planted in this machine.
+    """
     no_run = "runs are forbidden"
     if placement.enabled.compiled.plant.runs:
         here = "no run of neighbours is safe there"
@@ -139,9 +156,9 @@ def _ways(placement: Placement, *, can_run: bool) -> dict[tuple[int, int], tuple
 
 
 def _links(placement: Placement, kernel: PlantableKernel) -> dict[int, int]:
-    """Map each chained site to a predecessor in its chain.
+    """Map the address of each chained site to the address of a predecessor in its chain.
 
-    The instruction directly before it is preferred.
+    If there are several predecessors, the instruction directly before the site is preferred.
     """
     every = (*(s.site for s in placement.planted), *placement.unprobed, *placement.gates)
     sites = list({site.address: site for site in every}.values())
@@ -158,7 +175,7 @@ def _links(placement: Placement, kernel: PlantableKernel) -> dict[int, int]:
 
 
 def _named(address: int, function: Function, kernel: Kernel) -> str:
-    """Return an address as an offset in this function, or in the function that holds it."""
+    """Return an address as +OFFSET in `function`, or as NAME+OFFSET in another function."""
     there = kernel.at(address)
     offset = f"+{address - there.address}" if there is not None else f"{address:#x}"
     return offset if there is None or there.address == function.address else there.name + offset

@@ -1,4 +1,4 @@
-"""Start of the machine that a request means, and identification of its kernel.
+"""Start of the machine that a request names, and identification of the kernel in it.
 
 Tested by tests/fake, through the whole path.
 """
@@ -38,15 +38,16 @@ def start(
     terminal: Terminal | None,
     report: Report,
 ) -> StartedMachine:
-    """Boot the machine or connect to it, stop it when its kernel is up, and identify the kernel.
+    """Boot the machine or connect to it, stop it once its kernel is up, and identify the kernel.
 
     Args:
-        scratch: bytes to set aside.
-        on_output: gets the output of the guest's command.
-        early_start: what start_early() has started.
-        terminal: the terminal of the guest's command.
+        files: files of the kernel.
+        scratch: bytes of the machine's memory to set aside for scratch.
+        on_output: called with the output of the guest's command.
+        early_start: the machine that start_early() has started; None if it has started none.
+        terminal: terminal of the guest's command; None without one.
 
-    Raises TargetError if it does not come up, KinstError if the image is of another kernel.
+    Raises TargetError if the machine does not come up, KinstError if it runs another kernel.
     """
     config = replace(
         machine_config(request, isa, files.found, scratch, files.system.boot(isa)),
@@ -71,7 +72,10 @@ def start(
 
 
 def _programs_of(request: Request, files: Files) -> dict[str, Path]:
-    """Return the programs in a guest of kinst's own, by the name of their file there."""
+    """Return the program files that kinst has put into its guest, by their file name in the guest.
+
+    Empty for any other machine.
+    """
     if request.machine.initrd or files.busybox is None:
         return {}
     copies = {Path(name).name: Path(name) for name in request.machine.copies}
@@ -84,13 +88,13 @@ def _programs_of(request: Request, files: Files) -> dict[str, Path]:
 def _images(
     target: Target, system: System, files: KernelFiles, say: Callable[[str], None]
 ) -> LoadedImages:
-    """Return the images of the kernel and of its modules.
+    """Return the debug information of the kernel and its modules, each with its place in memory.
 
-    Each file is found when it is first needed, and used only if its build-id is that of the loaded
-    module.
+    A module's debug file is looked for when it is first needed, and used only if its build-id is
+    that of the loaded module.
 
     Args:
-        say: told why there is no image.
+        say: called with the reason if a module's debug file is missing or not used.
     """
 
     @cache
@@ -131,7 +135,7 @@ def _images(
 
 
 def loaded_build_id(memory: KernelMemory, module: LoadedModule) -> str:
-    """Return the build-id of the module in memory, or ""."""
+    """Return the build-id of a loaded module, read from memory; "" if the module has none."""
     for section in module.sections:
         if section.name == BUILD_ID_NOTE:
             return build_id_in(memory.read(section.address, NOTE_SIZE))
@@ -141,10 +145,10 @@ def loaded_build_id(memory: KernelMemory, module: LoadedModule) -> str:
 def frames_finder(
     images: LoadedImages, say: Callable[[str], None]
 ) -> Callable[[LoadedModule], ModuleFrames | None]:
-    """Return a lookup of the call frame information of a loaded module in its debug file.
+    """Return a function that looks up a loaded module's call frame information in its debug file.
 
     Args:
-        say: told why a debug file cannot be read.
+        say: called with the reason if a debug file cannot be read.
     """
 
     def find(module: LoadedModule) -> ModuleFrames | None:

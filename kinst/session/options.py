@@ -1,6 +1,6 @@
-"""Options of the command line: those of all machines, and each machine's own.
+"""Table of the command line's options: those of all machines, and each machine's own.
 
-The parser, --help, completion, the library's checks and the tests of the man page use this table.
+The parser, --help, completion, the library's checks and the tests of the man page use it.
 
 Tested by tests/session/test_options.py.
 """
@@ -147,7 +147,7 @@ NameOf = Callable[[str, Request], str]
 
 
 def option_of(field: str) -> Option | None:
-    """Return the option that sets a field of Request or MachineOptions, if there is one."""
+    """Return the option that sets a field of Request or MachineOptions; None if no option does."""
     field = {"debug_folders": "debug", "release": "kernel"}.get(field, field)
     every = (
         *PROGRAM_OPTIONS,
@@ -159,7 +159,7 @@ def option_of(field: str) -> Option | None:
 
 
 def spelled(field: str, request: Request) -> str:
-    """Return how the command line spells a field of a request."""
+    """Return the option by which the user sets a field of a request, for a message."""
     if field == "machine":
         return request.kind.option.name
     option = option_of(field)
@@ -168,10 +168,10 @@ def spelled(field: str, request: Request) -> str:
 
 
 def disagreement(request: Request, name_of: NameOf = spelled) -> KinstError | None:
-    """Return the first conflict between the options of a request, None if they agree.
+    """Return an error for the first conflict between a request's options; None if there is none.
 
     Args:
-        name_of: how the user has set a field, or would.
+        name_of: returns how the user has set a field of the request, or would set it.
     """
     for message, hint in _disagreements(request, name_of):
         return KinstError(message, hint)
@@ -190,7 +190,9 @@ def _disagreements(request: Request, name_of: NameOf) -> Iterator[tuple[str, str
 
 
 def _not_taken(request: Request, name_of: NameOf) -> Iterator[tuple[str, str]]:
-    """Yield the options that are set and belong to other machines only, each with a hint."""
+    """Yield (message, hint) for each option of the request that its kind of machine does
+    not have.
+    """
     taken = {kind.option.name: _fields(kind) for kind in kinds()}
     asked, own = request.kind.option.name, _fields(request.kind)
     for field in sorted({field for fields in taken.values() for field in fields}):
@@ -211,7 +213,7 @@ def _given(request: Request, field: str) -> object:
 
 
 class _OptionNames(dict[str, str]):
-    """Names of options in a rule's message."""
+    """Map from a field of a request, in the template of a message, to the name of its option."""
 
     def __init__(self, request: Request, name_of: NameOf, fields: dict[str, str]) -> None:
         super().__init__()

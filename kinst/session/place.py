@@ -1,4 +1,4 @@
-"""Stage: choose how each enabled probe's sites are planted, and lay out scratch."""
+"""Stage that chooses how each site is planted, and lays out the trace's scratch."""
 
 from __future__ import annotations
 
@@ -50,10 +50,13 @@ PlaceCounters = Callable[[int, int], Counters | None]
 def place(
     program: EnabledProgram, workspace: Workspace, say: Callable[[str], None]
 ) -> PlacedProgram:
-    """Choose how each site is planted, and lay out the trace's scratch.
+    """Choose how each site of a program is planted, and lay out the trace's scratch.
 
-    say: told how many sites are left out, or stop the machine.  Raises KinstError if no site can be
-    planted, or there is not enough scratch."""
+    Args:
+        say: called with the number of sites that are left out, and of those that stop the machine.
+
+    Raises KinstError if no site can be planted, or there is not enough scratch.
+    """
     placement = choose_ways(program, workspace)
     if not workspace.in_batches:
         _tell_ways(placement, workspace.machine.system, say)
@@ -65,14 +68,14 @@ def place(
 
 
 def place_on_host(program: EnabledProgram) -> PlacedProgram:
-    """Place a program without a machine: kinst's own process fires all of its probes."""
+    """Lay out a program that needs no machine: all of its probes fire in kinst's own process."""
     memory = own_memory(program.compiled, 1)
     placement = Placement(program, memory, program.enabled, _error_of(program.enabled))
     return _lay_out(placement, 1, lambda _size, _more: None)
 
 
 def choose_ways(program: EnabledProgram, workspace: Workspace) -> Placement:
-    """Take scratch for a program, and choose how each of its sites is planted.
+    """Allocate scratch for a program, and choose how each of its sites is planted.
 
     The machine is stopped.
     """
@@ -83,7 +86,11 @@ def choose_ways(program: EnabledProgram, workspace: Workspace) -> Placement:
 
 
 def _ability(machine: StartedMachine, memory: ScratchMemory, forced: str) -> PlantingAbility:
-    """Return what planting in this machine can rely on."""
+    """Return which ways of planting this machine and its kernel allow.
+
+    Args:
+        forced: the one way that -x plant= asks for, or "".
+    """
     facts = machine.facts
     inside = bool(facts.nofault_read) and "cpu" in facts.builtins
     code = memory.address + memory.size - PAGE  # after the data: near the end of scratch
@@ -97,7 +104,7 @@ def _ability(machine: StartedMachine, memory: ScratchMemory, forced: str) -> Pla
 
 
 def _error_of(enabled: Sequence[EnabledSite]) -> EnabledSite:
-    """Return dtrace:::ERROR, which exists even if no clause is attached to it."""
+    """Return the probe dtrace:::ERROR, without clauses if the program does not enable it."""
     error = next((e for e in enabled if e.probe.name == ERROR), None)
     return error or EnabledSite(Probe(ERROR_ID, ERROR), (), 0, None)
 
@@ -108,7 +115,11 @@ def _split(
     machine: StartedMachine,
     ability: PlantingAbility,
 ) -> Placement:
-    """Choose how each site is planted.  kinst's own process runs the probes without a site."""
+    """Choose how each site is planted, and sort the probes by what fires them.
+
+    Each site is planted by itself here; _with_runs() adds runs. Probes without a site fire in
+    kinst's own process, or by timers of the machine.
+    """
     system, kernel, isa, enabled = machine.system, machine.kernel, machine.isa, program.enabled
     sampled = tuple(
         _sampled(e, isa)
@@ -160,7 +171,9 @@ def _split(
 
 
 def _sampled(enabled: EnabledSite, isa: Isa) -> EnabledSite:
-    """Return a sampled probe whose arg0 and arg1 are after its frame (write_sampler())."""
+    """Return a profile-N probe whose arg0 and arg1 lie after its frame, where write_sampler()'s
+    code stores them.
+    """
     places = (isa.frame_slots, isa.frame_slots + 1)
     none = Argument(ARGUMENT_CONSTANT, 0)
     own = tuple(Argument(ARGUMENT_SLOT, place) for place in places)
@@ -168,10 +181,15 @@ def _sampled(enabled: EnabledSite, isa: Isa) -> EnabledSite:
 
 
 def _with_runs(placement: Placement, workspace: Workspace, *, gates: bool) -> Placement:
-    """Choose runs for sites that would otherwise be traps, and gates if no run fits.
+    """Add runs for sites that would otherwise be traps, and gates for sites in no run.
 
-    For few functions memory is searched now, when other runs can still be chosen: most words that
-    point into a function are left over from interrupts, and stay for a long time.
+    If the sites are in few functions, memory is searched now for possible return addresses, and no
+    run is chosen that such an address points into. Most of these words are left over from
+    interrupts and stay for a long time; when patches are written it is too late to choose other
+    runs.
+
+    Args:
+        gates: whether gates may be used.
     """
     leaders, target = workspace.leaders, workspace.machine.target
     if leaders is None:
@@ -194,9 +212,9 @@ def _with_runs(placement: Placement, workspace: Workspace, *, gates: bool) -> Pl
 def _kinds(
     sites: Sequence[Site], machine: StartedMachine, ability: PlantingAbility
 ) -> Sequence[int]:
-    """Return a number for each instruction; choose_movable() decides alike for equal numbers.
+    """Return a number for each site; choose_movable() gives the same answer for equal numbers.
 
-    Instructions that are not marked as displaceable to scratch have 0.
+    The number is 0 if the instruction's marks do not show that it can be displaced into scratch.
     """
     if not ability.scratch_address or ability.forced == "stop" or not sites:
         return [0] * len(sites)
@@ -223,10 +241,13 @@ def _kinds(
 
 
 def rerun_refusals(system: System, spans: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """Return why code must not be run a second time elsewhere, by (address, size).
+    """Return the reason why code must not be executed a second time in scratch, by (address, size).
 
-    The kernel changes an instruction there, or finds it by its address in a fault.  Spans that may
-    be run again are left out.
+    The reason is that the kernel rewrites an instruction there, or looks its address up after a
+    fault. Spans that may be executed again are not in the result.
+
+    Args:
+        spans: (address, size) of code, possibly empty.
     """
     there = [span for span in spans if span[1]]
     found = {}
@@ -239,7 +260,10 @@ def rerun_refusals(system: System, spans: Sequence[tuple[int, int]]) -> dict[tup
 
 
 def _tell_ways(placement: Placement, system: System, say: Callable[[str], None]) -> None:
-    """Say how many sites are left out, or stop the machine.  Raises KinstError if none is left."""
+    """Say how many sites are left out, and how many stop the machine.
+
+    Raises KinstError if every site is left out.
+    """
     count = len(placement.refused)
     if count:
         if not placement.running:
@@ -263,7 +287,11 @@ def _tell_ways(placement: Placement, system: System, say: Callable[[str], None])
 
 
 def _lay_out(placement: Placement, cpus: int, counters: PlaceCounters) -> PlacedProgram:
-    """Lay out variables, records and aggregations, and the areas of scratch that hold them."""
+    """Lay out variables, records and aggregations, and the areas of scratch for them.
+
+    Args:
+        counters: returns counter blocks of a size.
+    """
     compiled, running = placement.enabled.compiled, placement.running
     layout = lay_out_program(
         compiled.program, [(e.probe.name, e.probe.id, e.clauses) for e in running],
@@ -278,7 +306,11 @@ def _lay_out(placement: Placement, cpus: int, counters: PlaceCounters) -> Placed
 def lay_out_scratch(
     program: EnabledProgram, memory: ScratchMemory, cpus: int, layout: ProgramLayout, probes: int
 ) -> Scratch:
-    """Return the areas of scratch for so many probes.  Raises KinstError if it is too small."""
+    """Return the areas of a trace's scratch.  Raises KinstError if the scratch is too small.
+
+    Args:
+        probes: number of probes that can fire.
+    """
     sizes = program.compiled.sizes
     try:
         return lay_out(

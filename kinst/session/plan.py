@@ -1,4 +1,4 @@
-"""Stage: from placed probes to machine code and patches; nothing is written yet.
+"""Stage that makes machine code and patches from placed probes; nothing is written yet.
 
 Tested by tests/fake, through the whole path.
 """
@@ -60,7 +60,7 @@ Shapes = Mapping[tuple[Clauses, Arguments], InlineRecord]
 def plan(
     placed: PlacedProgram, machine: StartedMachine, ended: Sequence[EndedCode] = ()
 ) -> TracePlan:
-    """Compile the clauses for host and target, and plan the patches.
+    """Compile the clauses for host and target, and plan trampolines and patches.
 
     Args:
         ended: code of earlier traces that threads may still be in.
@@ -124,7 +124,7 @@ def plan(
 
 
 def plan_on_host(placed: PlacedProgram, isa: Isa) -> TracePlan:
-    """Compile clauses that run without a machine."""
+    """Compile the clauses of a program that needs no machine."""
     places, side = _descriptor_places(placed), no_host_side()
     here = host_machine(
         isa, placed.scratch, placed.memory.native, side.read.address, host_triple(),
@@ -135,7 +135,12 @@ def plan_on_host(placed: PlacedProgram, isa: Isa) -> TracePlan:
 
 
 def _compile_host(placed: PlacedProgram, places: Descriptors, machine: CodeMachine) -> HostCode:
-    """Compile the clauses that kinst's own process runs."""
+    """Compile the clauses that kinst runs in its own process.
+
+    Args:
+        places: places of the probes' descriptors in scratch.
+        machine: this host, as a machine that runs code.
+    """
     parts = placed.placement
     entries = ProgramEntries(
         placed.compiled.program, placed.layout,
@@ -146,7 +151,10 @@ def _compile_host(placed: PlacedProgram, places: Descriptors, machine: CodeMachi
 
 
 def frame_rules(isa: Isa, system: System, enabled: Sequence[EnabledSite]) -> FrameRules:
-    """Return how the caller is found at each site that has a rule."""
+    """Return how to find the caller's return address at each site, by EnabledSite.key.
+
+    Sites for which the system has no rule are left out.
+    """
     slots = {r.d_name: r.slot for r in isa.registers}
     found = {}
     for e in enabled:
@@ -164,10 +172,14 @@ def _entries(enabled: Sequence[EnabledSite]) -> tuple[tuple[int, ...], ...]:
 def _near(
     wanted: Sequence[WantedSite], kernel: PlantableKernel, table: CodeTable | None
 ) -> Sequence[int]:
-    """Return addresses near a few sites, to which control comes from other pages.
+    """Return addresses near a few sites to which control comes from other pages, in order.
 
-    These are the entries of the sites' functions and, for few functions, the targets of their calls
-    and the addresses to which these return.
+    These are the entries of the sites' functions and, if the functions are few, the targets of
+    their calls and the return addresses of these calls. Empty if the machine has no table of
+    translated code, or the sites are too many for it.
+
+    Args:
+        table: the machine's table of translated code.
     """
     if table is None or not fits(table, len(wanted), 0):
         return ()
@@ -184,7 +196,7 @@ def _near(
 def _block_rules(
     wanted: Sequence[WantedSite], placed: PlacedProgram, system: System
 ) -> BlockRules | None:
-    """Return the counters that basic blocks may use; None for none."""
+    """Return the counters that may count basic blocks instead of sites; None if there are none."""
     counters = placed.counters
     if counters is None:
         return None
@@ -198,9 +210,9 @@ def _block_rules(
 def _hooks(placed: PlacedProgram, code: TargetCode, machine: StartedMachine) -> list[Hook]:
     """Return the kernel functions to detour.
 
-    These are its breakpoint handler if there are traps, its search of exception tables if a planted
-    instruction may fault on purpose, and its search of BUG and WARN traps if one of those is
-    planted.  A machine that is planted while it runs brings breakpoints to kinst's code by itself.
+    These are the breakpoint handler if there are traps; the search of exception tables if a planted
+    instruction may fault on purpose; and the search of BUG and WARN traps if one of these is
+    planted. A machine that is planted while it runs passes breakpoints to kinst's code by itself.
     """
     facts, kernel, system, parts = machine.facts, machine.kernel, machine.system, placed.placement
     hooks = []
@@ -227,14 +239,18 @@ def _wanted(
     rules: FrameRules,
     shapes: Shapes,
 ) -> list[WantedSite]:
-    """Return the work at each planted site.
+    """Return each site to plant, with the work that its trampoline does.
 
-    For each of its probes the work is a call of its clauses, or only a count or a record.  A
-    program that exits from a planted clause calls everywhere, so that nothing is counted after its
-    exit().
+    For each of a site's probes the work is a call of the probe's clauses, or only a count or a
+    record. In a program that calls exit() in a planted clause, the work is always a call, so that
+    nothing is counted after exit().
 
     Args:
-        there: the CPUs that run the code.
+        there: the target, as a machine that runs code.
+        code: the compiled clauses.
+        descriptors: places of the probes' descriptors in scratch.
+        rules: how to find the caller, by EnabledSite.key.
+        shapes: records that a trampoline can write without a call.
     """
     program, layout, parts = placed.compiled.program, placed.layout, placed.placement
     kernel, scratch, isa = machine.kernel, placed.scratch, machine.isa
@@ -295,13 +311,17 @@ def _wanted(
 
 
 def _exits(placed: PlacedProgram) -> bool:
-    """Return whether a planted clause may exit()."""
+    """Return whether a clause that runs in the target may call exit()."""
     inside = frozenset(c for e in placed.placement.inside for c in e.clauses)
     return exits_in(placed.compiled.program, inside)
 
 
 def argument_slots(isa: Isa, enabled: EnabledSite, numbers: frozenset[int]) -> frozenset[int]:
-    """Return the frame slots that hold these arguments of a probe, or lead to them."""
+    """Return the frame slots that hold arguments of a probe, or pointers to them.
+
+    Args:
+        numbers: which arguments, 0 for arg0.
+    """
     read = [a for n, a in enumerate(enabled.arguments) if n in numbers]
     stack = {isa.sp_slot for a in read if a.kind == ARGUMENT_STACK}
     pointers = {a.value & POINTED_SLOT for a in read if a.kind == ARGUMENT_POINTED}
@@ -309,10 +329,10 @@ def argument_slots(isa: Isa, enabled: EnabledSite, numbers: frozenset[int]) -> f
 
 
 def _descriptor_places(placed: PlacedProgram) -> Descriptors:
-    """Return the places of descriptors.
+    """Return where in scratch the probes' descriptors lie; their bytes are still missing.
 
-    There are descriptors of probes that the target fires, of those that the host fires, and of
-    dtrace:::ERROR for clauses in the target and on the host.
+    First come the probes that the target fires, then those that the host fires, then dtrace:::ERROR
+    twice, for clauses in the target and on the host.
     """
     parts, sites = placed.placement, placed.scratch.sites
     size = descriptor_size(len(placed.layout.constant_aggregations))
@@ -326,9 +346,13 @@ def _descriptor_places(placed: PlacedProgram) -> Descriptors:
 def _describe(
     placed: PlacedProgram, places: Descriptors, rules: FrameRules, *, counted_only: bool = False
 ) -> Descriptors:
-    """Return the descriptors with their bytes.
+    """Return the probes' descriptors with their places and bytes.
 
-    counted_only: the planted probes are only counted, and no clause reads their descriptors."""
+    Args:
+        places: their places, as _descriptor_places() returns them.
+        rules: how to find the caller, by EnabledSite.key.
+        counted_only: whether planted probes only count, so that no clause reads their descriptors.
+    """
     parts, layout, scratch = placed.placement, placed.layout, placed.scratch
     strings = Strings(placed.compiled.strings)
     others = [*parts.host, *(s.enabled for s in parts.stopped)]

@@ -1,4 +1,4 @@
-"""Events from scratch memory: records of the rings, faults, aggregations, and lost data.
+"""Events from a trace's scratch memory: records of the rings, faults, aggregations, lost data.
 
 Tested by tests/session/test_place.py.
 """
@@ -39,13 +39,21 @@ FIRST_SECONDS = 0.02  # until the first record, which a user waits for
 
 
 def set_speculations(view: memoryview, count: int, size: int) -> None:
-    """Set the number of speculations, and the bytes of each on one CPU."""
+    """Write the number of speculations, and the bytes of each one on one CPU, into scratch.
+
+    Args:
+        view: the trace's scratch.
+    """
     view[HEADER_NSPEC : HEADER_NSPEC + 8] = count.to_bytes(8, "little")
     view[HEADER_SPECSIZE : HEADER_SPECSIZE + 8] = size.to_bytes(8, "little")
 
 
 def set_active(view: memoryview, scratch: Scratch, active: bool) -> None:
-    """Turn in-target clauses on or off."""
+    """Turn the clauses that run in the target on or off.
+
+    Args:
+        view: the trace's scratch.
+    """
     for slot in range(scratch.cpus + 1):
         at = scratch.state_of(slot) + STATE_CLOSED
         view[at : at + 4] = int(not active).to_bytes(4, "little")
@@ -53,17 +61,21 @@ def set_active(view: memoryview, scratch: Scratch, active: bool) -> None:
 
 
 def is_active(view: memoryview) -> bool:
-    """Return whether clauses run: not before the start, nor after an exit()."""
+    """Return whether clauses run: not before the trace starts, nor after an exit().
+
+    Args:
+        view: the trace's scratch.
+    """
     return view[HEADER_ACTIVE] == 1
 
 
 class TraceRecords:
-    """Records, faults and aggregations of one trace.
+    """Records, faults and aggregations of one trace, read from its scratch and turned into events.
 
     Attributes:
-        schema: the meaning of records, for renderers.
+        schema: the layout and meaning of records, for renderers.
         first: whether no record has arrived yet.
-        has_fired: whether a record or a fault of a probe in the kernel has arrived, or was lost.
+        has_fired: whether a record or a fault of a probe in the kernel has arrived or been lost.
         drainer: reads the rings in a thread of its own.
         interpreter: does what records ask for: exit(), setopt(), printa(), ...
         store: all aggregations.
@@ -78,13 +90,14 @@ class TraceRecords:
         gather: Callable[[], None] | None,
         besides: Callable[[], None],
     ) -> None:
-        """Begin to read what a plan's clauses will write.
+        """Prepare to read what a plan's clauses will write.
 
         Args:
-            names: names of recorded addresses.
-            before: the records of the batch before, which has the same program.
-            gather: brings counters up to date, if they are copies.
-            besides: the thread that reads the rings calls it again and again.
+            names: lookup of names for recorded addresses.
+            before: the records of the preceding batch, which has the same program; None for the
+                first batch.
+            gather: copies the counters to scratch; None if CPUs count in scratch.
+            besides: called again and again by the thread that reads the rings.
         """
         placed, parts, compiled = plan.placed, plan.placement, plan.compiled
         options = compiled.options
@@ -123,17 +136,17 @@ class TraceRecords:
     # Whether clauses run.
 
     def activate(self, active: bool) -> None:
-        """Turn clauses on or off."""
+        """Turn the clauses that run in the target on or off."""
         set_active(self._view, self._scratch, active)
 
     @property
     def active(self) -> bool:
-        """Whether clauses run: not before the start, nor after an exit()."""
+        """Whether clauses run: not before the trace starts, nor after an exit()."""
         return is_active(self._view)
 
     @property
     def wait(self) -> float:
-        """Seconds for which records may wait."""
+        """Seconds for which records may wait before they are shown."""
         if self.drainer.behind:
             return 0.0
         if self.first:
@@ -144,28 +157,34 @@ class TraceRecords:
     # From records to events.
 
     def arrived(self) -> Iterator[Event]:
-        """Yield events of the records that have arrived."""
+        """Yield the events of the records that have arrived since the last call."""
         yield from self._take(self.drainer.batch())
 
     def rest(self) -> Iterator[Event]:
-        """Yield events of the records that are left, once no clause runs."""
+        """Yield the events of the remaining records, when no clause runs any more."""
         for chunks in self.drainer.stop():
             yield from self._take(chunks)
 
     @property
     def has_counted(self) -> bool:
-        """Whether an aggregation has a value, as of the last snapshot."""
+        """Whether any aggregation had a value when aggregations were last read."""
         tables = self.store.tables.values()
         return any(entry.data.any() for one in tables for entry in one.entries.values())
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events of the end of a trace."""
+        """Yield the last events of a trace, among them the aggregations that are still to be
+        printed.
+        """
         yield from self._noted(self.interpreter.finish())
 
     def _take(self, chunks: list[Chunk]) -> Iterator[Event]:
-        """Yield lost data first, then records and faults: the order of dtrace_work().
+        """Yield the events of some records: first lost data, then records and faults (as
+        dtrace_work()).
 
-        Data that are lost while a slow client works are told in between.
+        Data that are lost while a slow client handles an event are reported before the next event.
+
+        Args:
+            chunks: the records, as the rings had them.
         """
         cpus = self._scratch.cpus
         losses = self._rings.lost()
@@ -180,7 +199,9 @@ class TraceRecords:
                 yield from lost_events(self._rings.lost(), cpus)
 
     def _noted(self, events: Iterable[Event]) -> Iterator[Event]:
-        """Yield events, and report when the client has dealt with the first records."""
+        """Yield the events, and report the stage's time when the client has handled the first
+        records.
+        """
         arrived = False
         for event in events:
             if isinstance(event, Closing) and self.first:
@@ -197,7 +218,11 @@ class TraceRecords:
         self._report.tell_stages()
 
     def _faults(self, slot: int) -> list[PlacedFault]:
-        """Return a CPU's faults since the last call; count overwritten faults as lost."""
+        """Return a CPU's faults since the last call; overwritten faults are counted as lost.
+
+        Args:
+            slot: the CPU's number; one past the last CPU means clauses that the host runs.
+        """
         entries, more = self._rings.faults(slot)
         cpus, faults = self._scratch.cpus, []
         for one in entries:
@@ -213,7 +238,10 @@ class TraceRecords:
 
 
 def _sums(plan: TracePlan) -> CounterSums:
-    """Return how the counters of basic blocks add to the other counters."""
+    """Return which counters of basic blocks must be added to which other counters.
+
+    Counters are given by their index in a CPU's counter block.
+    """
     counters, sums = plan.placed.counters, plan.sites.sums
     base = counters.displacement if counters is not None else 0
     first = np.uint64(base & MASK)
@@ -224,7 +252,7 @@ def _sums(plan: TracePlan) -> CounterSums:
 
 
 def _counters(placed: PlacedProgram) -> list[npt.NDArray[np.uint64]]:
-    """Return the counter blocks, as words."""
+    """Return each CPU's counter block as an array of 64-bit words; empty without counters."""
     if placed.counters is None:
         return []
     view = placed.memory.view

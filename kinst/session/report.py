@@ -1,4 +1,4 @@
-"""Reports of a session besides events: messages, progress, and how long each stage took.
+"""Reports of a session besides events: messages, progress, and the time that each stage took.
 
 Tested by tests/cli/test_progress.py and tests/failures.
 """
@@ -15,12 +15,16 @@ class Report:
     """Receivers of a session's messages.
 
     Attributes:
-        say: takes one message for the user.
-        progress: takes the name of long work and the part of it that is done, None if unknown.
+        say: called with one message for the user.
+        progress: called with the name of long work and the part of it that is done, 0 to 1, or None
+            if that is unknown.
         started: monotonic seconds when the command began.
-        verbose: whether details are said, too.
-        left_out: takes probes that a program matches and that cannot be traced; None: say does.
-        confirm: asks whether to download something of so many bytes; None: download it.
+        verbose: whether details are reported (-v).
+        stages: name and end, in monotonic seconds, of each stage so far.
+        left_out: called with a message about probes that a program matches and kinst cannot trace;
+            None to call `say`.
+        confirm: called to ask whether to download something of so many bytes; None to download
+            without asking.
     """
 
     say: Callable[[str], None]
@@ -32,16 +36,16 @@ class Report:
     confirm: Callable[[str, int], bool] | None = None
 
     def begin(self) -> None:
-        """Begin anew for another program on an open machine."""
+        """Forget the stages, and start the time anew for another program on an open machine."""
         self.started = time.monotonic()
         self.stages.clear()
 
     def stage(self, name: str) -> None:
-        """Note the name of the stage that has just ended, and the time."""
+        """Record that a stage has just ended."""
         self.stages.append((name, time.monotonic()))
 
     def tell_stages(self) -> None:
-        """Say how long each stage took until now (-v)."""
+        """Report how long each stage took so far, if details are reported (-v)."""
         if not self.verbose:
             return
         before, parts = self.started, []
@@ -52,10 +56,10 @@ class Report:
         self.say(f"kinst: {total:.2f} s to the {self.stages[-1][0]}: {', '.join(parts)}")
 
     def leave_out(self, text: str) -> None:
-        """Say what a program matches and is not traced."""
+        """Report probes that a program matches and that are not traced."""
         (self.left_out or self.say)(text)
 
     def detail(self, text: str) -> None:
-        """Say a message only with -v."""
+        """Report a message if details are reported (-v)."""
         if self.verbose:
             self.say(text)

@@ -1,6 +1,6 @@
-"""Request of a user, parsed.
+"""Request of a user: the parsed command line.
 
-This module alone answers a wrong command line and --help, so it imports little.
+A wrong command line and --help are answered by this module alone, so it imports little.
 
 Tested by tests/session/test_cli_options.py.
 """
@@ -23,7 +23,7 @@ DEFAULT_ISA = "amd64"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Parsed command line: a machine, programs, and what to do with them."""
+    """Parsed command line: a machine, D programs, and what to do with them."""
 
     # Used only if a probe needs a kernel.
     machine: MachineOptions = NO_OPTIONS
@@ -56,10 +56,10 @@ class Request:
 
     @property
     def of_file(self) -> bool:
-        """Whether the request is about a file as it is, and needs no machine.
+        """Whether the request is only about a file, and needs no machine.
 
-        Such a request has -d with -e, and a file that is neither booted nor compared with a running
-        kernel.
+        It then has -d and -e, names a file, and neither boots the file nor compares it with a
+        running kernel.
         """
         machine = self.machine.kind or self.command
         file = self.machine.kernel or self.machine.debug
@@ -67,20 +67,20 @@ class Request:
 
     @property
     def runs_command(self) -> bool:
-        """Whether a command or a shell is run in the guest."""
+        """Whether a command (-c) or a shell (--shell) runs in the machine."""
         return bool(self.command or self.shell)
 
     @property
     def names_alone(self) -> bool:
-        """Whether only the names of probes are asked for (-l without -v)."""
+        """Whether the user asks only for the names of probes (-l without -v)."""
         return self.list_probes and not self.verbose and not self.runs_command
 
     @property
     def kind(self) -> MachineKind:
-        """The kind of machine."""
+        """Kind of machine to trace."""
         return load_kind(self.machine.kind or DEFAULT)
 
     @property
     def cpus(self) -> int:
-        """Number of CPUs that the machine may have, as far as that is known before it starts."""
+        """Largest number of CPUs that the machine may have, as far as known before it starts."""
         return self.machine.cpus or self.kind.cpus(self.machine.qemu_args)

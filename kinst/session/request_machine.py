@@ -1,7 +1,7 @@
-"""Files and machine that a request means.
+"""Files and machine that a request needs.
 
-A guest takes a third of a second to continue from a saved state, and so does loading the rest of
-kinst.  start_early() makes both happen at once.  So this module imports little.
+A guest takes a third of a second to continue from a saved state, and Python as long to load the
+rest of kinst. start_early() makes both happen at once, so this module imports little.
 
 Tested by tests/session/test_cli_options.py and tests/kernels/test_fetch.py.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files to boot, or to read symbols from."""
+    """Paths of files to boot, or to read symbols from."""
 
     debug: Path
     # None for a machine that runs already.
@@ -50,17 +50,17 @@ class Files:
 
 
 def _wants_guest(request: Request) -> bool:
-    """Return whether a guest is needed, or nearly certainly needed."""
+    """Return whether a request certainly, or almost certainly, needs a guest."""
     if request.compile_only or request.dump or request.of_file:
         return False
     return request.runs_command or any(names_kernel_probe(one.text) for one in request.programs)
 
 
 def start_early(request: Request) -> EarlyStart | None:
-    """Start as much as possible of the request's machine, before its program is compiled.
+    """Start the request's machine before its program is compiled, to save time.
 
-    Return None if nothing can be started yet, or if no guest may be needed.  Errors in the request
-    are reported when the machine is opened.
+    Returns None if no machine can be started yet, or the request may not need one. Errors in the
+    request are reported later, when the machine is opened.
     """
     options = request.machine
     if not _wants_guest(request):
@@ -82,13 +82,15 @@ def start_early(request: Request) -> EarlyStart | None:
 def machine_config(
     request: Request, isa: Isa, files: Files, scratch: int, boot: Boot | None
 ) -> MachineConfig:
-    """Return the machine that a request means.
+    """Return the configuration of the machine that a request needs.
 
     Args:
-        scratch: bytes to set aside.
-        boot: how the kernel's system is started.
+        files: the kernel's files.
+        scratch: bytes of memory to set aside for scratch.
+        boot: how the kernel's system is booted; None if no system is known.
 
-    Raises KinstError for files that cannot be used."""
+    Raises KinstError for files that cannot be used.
+    """
     boots = request.kind.abilities.boots
     return MachineConfig(
         isa,
@@ -105,9 +107,12 @@ def machine_config(
 
 
 def guest_append(request: Request, boot: Boot | None) -> str:
-    """Return additions to the kernel's command line.
+    """Return what to add to the kernel's command line.
 
-    If the user gave an initial RAM disk and a command, kinst's helper is started first.
+    If the user gave an initial RAM disk and a command, this starts kinst's helper before init.
+
+    Args:
+        boot: how the kernel's system is booted; None if no system is known.
     """
     options = request.machine
     if boot is None or not (options.initrd and request.runs_command):
@@ -120,14 +125,14 @@ def find_files(
     progress: Callable[[str, float | None], None],
     confirm: Confirm | None = None,
 ) -> Files:
-    """Return the kernel's files: the user's own, or Debian's, fetched on first use.
+    """Return the paths of the kernel's files: the user's own, or Debian's, fetched on first use.
 
     Args:
-        request: options that agree with one another.
-        confirm: asks before a kernel is downloaded; None: do not ask.
+        request: a request whose options agree with one another.
+        progress: called with the name of long work and the part of it that is done.
+        confirm: called to ask before a kernel is downloaded; None to download without asking.
 
-    Raises:
-        KinstError: a file is missing, or cannot be fetched.
+    Raises KinstError if a file is missing, or cannot be fetched.
     """
     options = request.machine
     for name in (options.kernel, options.debug, options.initrd):
@@ -162,9 +167,12 @@ def find_files(
 
 
 def _modules(request: Request, folder: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Return the files of --module, and those that the guest needs for the host's folders.
+    """Return the files of the modules of --module, and of those that --root and --rw need.
 
-    A module of the latter without a file is built into the kernel.
+    A module that --root or --rw needs is left out if it has no file: it is built into the kernel.
+
+    Args:
+        folder: the kernel's folder of modules.
     """
     options = request.machine
     wanted = DRIVERS if options.root or options.writable else ()
@@ -193,7 +201,14 @@ def _initrd(request: Request, files: Files, isa: Isa, boot: Boot) -> Path | byte
 
 
 def _resolve(folder: Path, names: Sequence[str], *, absent: bool = False) -> tuple[Path, ...]:
-    """Return module files (kmod.resolve(), which is loaded only if there are any)."""
+    """Return the files of modules and of the modules that they depend on, in the order to load
+    them.
+
+    Args:
+        folder: the kernel's folder of modules.
+        names: names or paths of modules.
+        absent: whether modules without a file are left out rather than refused.
+    """
     if not names:
         return ()
     return tuple(import_module("kinst.kernels.kmod").resolve(folder, names, absent=absent))

@@ -1,4 +1,4 @@
-"""Stage: the running trace: hits of stop-planted probes, timers, records, and the end.
+"""Stage that runs a planted trace: hits of stop-planted probes, timers, records, and the end.
 
 Tested by tests/fake, through the whole path.
 """
@@ -35,14 +35,15 @@ TIMED_OUT = 124  # status of a trace that cut its command off, as timeout(1) has
 
 @dataclass(slots=True)
 class Ending:
-    """End of a trace.
+    """State of a trace that tells whether and why it ends.
 
     Attributes:
-        stop: whether it was asked to end.
-        deadline: when it ends, by time.monotonic().
-        reason: why it is over, "" until it is.
-        gone: the machine, if it has ended by itself.
-        busy: the share of a CPU's time in probes, if that was too much.
+        stop: whether the trace was asked to end.
+        deadline: when the trace ends, by time.monotonic().
+        reason: why the trace is over, "" until it is.
+        gone: the machine's last event, if the machine has ended by itself.
+        busy: the share of a CPU's time that went into probes, if the trace ends because it was too
+            large.
     """
 
     stop: bool = False
@@ -54,14 +55,16 @@ class Ending:
 
 @dataclass(slots=True)
 class Restoring:
-    """State of the kernel's text, which the client's thread or the rings' thread restores once.
+    """State of the restoration of the kernel's text.
+
+    The text is restored once, by the client's thread or by the thread that reads the rings.
 
     Attributes:
-        turn: held while a step of events() runs.
+        turn: lock that is held while a step of events() runs.
         planted: whether there is something to restore.
-        done: whether it has been tried.
-        trouble: what went wrong.
-        told: whether the user has been told of it.
+        done: whether restoration has been tried.
+        trouble: the error of a failed restoration.
+        told: whether the user has been told of that error.
     """
 
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -72,7 +75,7 @@ class Restoring:
 
 
 class RunningTrace:
-    """Trace from BEGIN to the last aggregation; events() yields all of it."""
+    """Trace from BEGIN to the last aggregation; events() runs it and yields its events."""
 
     def __init__(
         self,
@@ -84,13 +87,14 @@ class RunningTrace:
         before: RunningTrace | None = None,
         more: bool = False,
     ) -> None:
-        """Prepare a trace.  Its scratch is written, and the machine is stopped.
+        """Prepare a trace whose scratch is written, in a stopped machine.
 
         Args:
-            output: gets the guest's command's output while the tracee is waited for; it is emptied
-                here.
-            before: the trace of the batch before, which has the same program.
-            more: whether another batch comes next.
+            output: the output of the guest's command, which is added while the tracee is waited for
+                and removed here.
+            before: the trace of the preceding batch, which has the same program; None for the first
+                batch.
+            more: whether another batch follows.
         """
         self._parts = plan.placement
         self._layout = plan.placed.layout
@@ -114,7 +118,7 @@ class RunningTrace:
 
     @property
     def reason(self) -> str:
-        """Reason why the trace is over, "" until it is."""
+        """Reason why the trace is over, "" until it is over."""
         return self._ending.reason
 
     def stop(self) -> None:
@@ -125,7 +129,10 @@ class RunningTrace:
         return self._ending.stop
 
     def aggregations(self) -> tuple[Aggregation, ...]:
-        """Return all aggregations as they are now, merged from all CPUs; also after the end."""
+        """Return all aggregations with their present values, merged from all CPUs.
+
+        May be called during the trace and after its end.
+        """
         if not self._over:
             self._records.store.snapshot()
         return self._records.interpreter.aggregations()
@@ -133,18 +140,20 @@ class RunningTrace:
     def events(
         self, command: str = "", timeout: float | None = None
     ) -> Generator[Event, None, None]:
-        """Trace until exit(), the end of the command, stop(), the guest's end or the timeout.
+        """Run the trace until exit(), the end of the command, stop(), the guest's end or the
+        timeout.
 
-        The client has dealt with an event when it asks for the next one.  End is the last event;
-        its status is that of exit(), else the command's, else 0.  If the guest ended by itself,
-        patches remain or anything else failed, TargetError (KinstError) is raised after it.  All is
-        undone when the generator ends, is closed, or raises.
+        Yields the events; when the client asks for the next event, it has handled the last one. The
+        last event is End, whose status is that of exit(), else the command's, else 0. If the guest
+        ended by itself, patches remain or anything else failed, TargetError or KinstError is raised
+        after End. All patches are removed when the generator ends, is closed, or raises.
 
-        A thread restores the kernel's text when the trace has to end, however long the client takes
-        for an event.
+        When the trace must end, another thread restores the kernel's text, however long the client
+        takes for an event.
 
         Args:
-            timeout: seconds.
+            command: the guest's command, "" without one.
+            timeout: seconds after which the trace ends; None for no limit.
         """
         steps = self._steps(command, timeout)
         try:
@@ -202,11 +211,11 @@ class RunningTrace:
         yield End(reason, self._status(reason, command))
 
     def _ends_batch(self, reason: str) -> bool:
-        """Return whether another batch follows, after this batch's time or command is over."""
+        """Return whether the next batch follows, since this batch's time or command is over."""
         return reason in ("command", "timeout") and not self._stopping()
 
     def _batch_end(self, reason: str, command: str) -> Generator[Event, None, None]:
-        """Yield the remaining events of a batch that another one follows: END does not fire."""
+        """Yield the last events of a batch that another batch follows; END does not fire."""
         self._records.activate(False)
         yield from self._records.rest()
         yield from self._missed()
@@ -228,7 +237,7 @@ class RunningTrace:
         return TIMED_OUT if reason == "timeout" and command else 0
 
     def _traced(self, command: str, timeout: float | None) -> Generator[Event, None, str]:
-        """Trace from BEGIN on.  Returns why the trace is over."""
+        """Run BEGIN, plant the probes, and trace.  Returns why the trace is over."""
         records = self._records
         if self._stopping():
             return "interrupted"
@@ -256,10 +265,10 @@ class RunningTrace:
         self._look_at = time.monotonic() + SECONDS
 
     def _tell_silence(self, command: str, *, ends: bool) -> None:
-        """Say once why no record comes.
+        """Say, once, why the trace has shown no record yet.
 
         Args:
-            ends: whether the trace ends by itself.
+            ends: whether the trace has a timeout.
         """
         records, tracee, options = self._records, self._tracee, self._records.interpreter.options
         if records.has_fired or tracee.has_fired or options.quiet:
@@ -277,7 +286,11 @@ class RunningTrace:
             self._report.say(said)
 
     def _quiet(self, command: str, waits_in: str = "") -> Quiet:
-        """Return the facts of a trace without a record."""
+        """Return the facts by which the silence of a trace is explained.
+
+        Args:
+            waits_in: function of the kernel in which the command waits, "" if unknown.
+        """
         records, parts = self._records, self._parts
         sites = [one.enabled.clauses for one in parts.planted]
         tells = leaves_traces(
@@ -289,7 +302,7 @@ class RunningTrace:
         )  # fmt: skip
 
     def _tell_nothing_fired(self, command: str) -> None:
-        """Say at the end of a trace if no probe of the kernel has fired."""
+        """Say, at the end of a trace, that no probe of the kernel has fired, if that is so."""
         records, in_batches = self._records, self._more or not self._is_first
         if records.has_fired or self._tracee.has_fired or records.interpreter.options.quiet:
             return
@@ -325,7 +338,7 @@ class RunningTrace:
         return self._ended()
 
     def _ended(self) -> str:
-        """Return why clauses do not run any more: exit(), or the machine has turned them off."""
+        """Return why clauses do not run any more: exit(), or the end of the machine."""
         event = self._tracee.last_words()
         if isinstance(event, Gone):
             self._ending.gone = event
@@ -335,17 +348,17 @@ class RunningTrace:
         return "exit"
 
     def _until_timer(self, longest: float) -> float:
-        """Return the seconds until the next timer is due, at most `longest`."""
+        """Return the seconds until the next timer is due, or `longest` if that is sooner."""
         due = [at for timers in (self._ticks, self._samplers) if (at := timers.next()) is not None]
         now = time.monotonic_ns()
         return min([longest, *(max(0, at - now) / 1e9 for at in due)])
 
     def _fire_due(self) -> None:
-        """Fire the timers that are due, each once.
+        """Fire each timer that is due once.
 
-        Timers that become due meanwhile wait until the loop has looked at the deadline, at signals,
-        at the command and at records.  After a stop for samples the machine runs for as long as it
-        was stopped, or a command would never end.
+        Timers that become due meanwhile wait until the loop has handled the deadline, signals, the
+        command and records. If the machine was stopped for samples, it then runs for at least as
+        long as it was stopped: otherwise a command might never end.
         """
         for timers, stops in ((self._ticks, False), (self._samplers, True)):
             began = time.monotonic_ns()
@@ -358,7 +371,7 @@ class RunningTrace:
                 timers.fired(due, ended + (ended - began if stops else 0))
 
     def _missed(self) -> Iterator[Lost]:
-        """Yield the firings that timers have missed since the last call."""
+        """Yield the numbers of firings that timers have missed since the last call."""
         for timers in (self._ticks, self._samplers):
             for probe, count in timers.take_missed():
                 yield missed_firings(probe, count)
@@ -369,7 +382,10 @@ class RunningTrace:
         self._tracee.fire(enabled, lambda: self._records.active)
 
     def _wait(self, seconds: float) -> Generator[Event, None, str]:
-        """Wait.  Returns why the trace is over, "" while it is not."""
+        """Wait for some seconds, and handle what the machine reports; yield the command's output.
+
+        Returns why the trace is over, "" if it continues.
+        """
         deadline = time.monotonic() + seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
@@ -397,7 +413,7 @@ class RunningTrace:
     def _is_overloaded(self) -> bool:
         """Return whether the kernel makes no progress because of the probes.
 
-        A program that may be destructive goes on all the same, as in dtrace(1).
+        False for a program that may be destructive: it continues, as in dtrace(1).
         """
         if self._records.interpreter.options.destructive:
             return False
@@ -405,14 +421,14 @@ class RunningTrace:
         return self._ending.busy >= SHARE
 
     def _complaints(self) -> Iterator[Message]:
-        """Yield the kernel's complaints about itself since the last call."""
+        """Yield the problems that the kernel has reported on its console since the last call."""
         for one in self._tracee.complaints():
             yield Message(f"kinst: the traced kernel says: {one.text}", one.kind)
 
     def _written(self) -> Iterator[Output]:
-        """Yield the output of the guest's command so far.
+        """Yield the output that the guest's command had written when this was called.
 
-        The command may write faster than a client reads.
+        The command may write faster than the client reads, so later output waits for the next call.
         """
         for _ in range(len(self._output)):
             yield Output(self._output.popleft())
@@ -420,7 +436,9 @@ class RunningTrace:
     # The end.
 
     def _undo(self) -> None:
-        """Unplant and end the thread, if that has not been done."""
+        """Restore the kernel's text and end the thread that reads the rings.  Does nothing the
+        second time.
+        """
         trouble = self._restore()
         if trouble is not None and not self._restoring.told:
             self._restoring.told = True
@@ -430,9 +448,10 @@ class RunningTrace:
         self._over = True
 
     def _attend(self) -> None:
-        """Restore the kernel's text when the trace has to end, in the thread that reads the rings.
+        """Restore the kernel's text if the trace must end; the thread that reads the rings calls
+        this.
 
-        The client may still be at its last event (a slow reader, a terminal on hold).
+        The client may still be busy with its last event (a slow reader, a stopped terminal).
         """
         restoring = self._restoring
         if not restoring.planted or restoring.done or not restoring.turn.acquire(blocking=False):
@@ -444,7 +463,7 @@ class RunningTrace:
             restoring.turn.release()
 
     def _is_due(self) -> bool:
-        """Return whether the trace has to end.  Events of the machine are kept for _wait()."""
+        """Return whether the trace must end.  Events of the machine are stored for _wait()."""
         ending = self._ending
         if self._stopping() or not self._records.active or time.monotonic() >= ending.deadline:
             return True
@@ -457,7 +476,9 @@ class RunningTrace:
         return bool(self._seen) and isinstance(self._seen[0], CommandEnded)
 
     def _restore(self) -> TargetError | None:
-        """Restore the kernel's text if that has not been tried.  Returns what went wrong."""
+        """Restore the kernel's text, unless that has been tried.  Returns the error, None for
+        success.
+        """
         restoring = self._restoring
         if not restoring.done:
             restoring.done = True

@@ -29,29 +29,31 @@ TABLE_ROOM = 128  # trap and fault tables: bytes for each site, if both are as s
 
 
 class ScratchPool:
-    """Scratch of one machine, allocated to one trace after another.
+    """Scratch memory of one machine, allocated to one trace after another.
 
     A thread that was preempted in a trampoline, or that sleeps in a displaced access to user
-    memory, goes on there after its trace has ended.  So code is not overwritten until no thread can
-    be in it (release()).  The header page and the CPUs' state pages tell the code of an ended trace
-    to do nothing (HEADER_ACTIVE, STATE_CLOSED).  They are never overwritten: each trace's data
-    begin after those pages of the trace before.  The rest of its data is zeroed and used again.
+    memory, continues there after its trace has ended. So the code of an ended trace is not
+    overwritten until no thread can be in it (release()). The trace's header page and CPU state
+    pages tell this code to do nothing (HEADER_ACTIVE, STATE_CLOSED). These pages are never
+    overwritten: the data of the next trace begin after them. The rest of the trace's data is zeroed
+    and used again.
 
         | heads of ended traces, data of the trace | code of all -> | free | counter blocks |
 
-    When the heads fill the room for data, allocation begins anew: at the start if no code is in use
-    (start_again()), else in the largest free piece.
+    When the heads (header and state pages) fill the area for data, allocation begins anew: at the
+    start if no code is in use (start_again()), otherwise after all code.
     """
 
     def __init__(self, machine: StartedMachine, size: int, reserved: int, data: int) -> None:
-        """Map scratch.  The machine is stopped.
+        """Map scratch in a stopped machine.
 
         Args:
-            size: bytes.
-            reserved: bytes at its start where no code may lie, so that they can serve each trace.
-            data: bytes at its start that need not be in reach of code.
+            size: bytes of scratch.
+            reserved: bytes at its start that are kept free of code, so that each trace can have its
+                data there.
+            data: bytes at its start that need not be in reach of the kernel's code.
 
-        Raises TargetError if the target should have scratch and no place for it is found.
+        Raises TargetError if the target should have scratch but has no place for it.
         """
         self._cpus = machine.cpus
         self._data = reserved
@@ -69,10 +71,10 @@ class ScratchPool:
         self._size = size - self._room
 
     def take(self, program: EnabledProgram) -> ScratchMemory:
-        """Return scratch for a program and its probes, with all its data zero.
+        """Return scratch for a program and its probes, with all its data zeroed.
 
-        It is memory of this process if the target has none.  Raises KinstError if there is not
-        enough left.
+        If the target has no scratch, the memory is kinst's own. keep() reserves the scratch. Raises
+        ScratchUsedUpError if too little is left.
         """
         if not self.in_target:
             return own_memory(program.compiled, self._cpus)
@@ -96,7 +98,7 @@ class ScratchPool:
         )  # fmt: skip
 
     def _most_room(self) -> tuple[int, int]:
-        """Return the offsets [low, high) of the largest piece that is free for code."""
+        """Return the offsets [low, high) of the largest free area for code."""
         behind = max(self._data, self._last_code), self._size
         return max((behind, *self._released), key=lambda piece: piece[1] - piece[0])
 
@@ -105,10 +107,10 @@ class ScratchPool:
         return data + _described(program) + PAGE - 1 & -PAGE
 
     def is_short(self, program: EnabledProgram) -> bool:
-        """Return whether there may be too little room for a program.
+        """Return whether scratch may be too small for a program while code of ended traces is in
+        use.
 
-        Either its code does not fit beside that of ended traces, or its data not beside their
-        heads.
+        Either its code or its data may not fit.
         """
         if not self._first_code:
             return False
@@ -117,15 +119,19 @@ class ScratchPool:
         return crowded or high - low < SITE_CODE * len(program.enabled)
 
     def start_again(self) -> None:
-        """Free all scratch: no thread is in any trace's code any more."""
+        """Free all scratch.  The caller knows that no thread is in any trace's code any more."""
         self._heads = self._first_code = self._last_code = 0
         self._released = []
         self._sequences = []
 
     def _behind_all_code(self, data: int) -> tuple[int, int]:
-        """Return offsets for data, and for code after the data, beyond all code so far.
+        """Return the offset for data after all code so far, and the offset for the code after that
+        data.
 
-        Used if there is no room for data before the code.
+        Used if the area before the code has no room for the data.
+
+        Args:
+            data: bytes of data.
         """
         start = self._heads = self._last_code
         self._first_code = 0
@@ -134,9 +140,10 @@ class ScratchPool:
         return start, start + (self._data if several else 0)
 
     def keep(self, placed: PlacedProgram, code_end: int) -> None:
-        """Keep the scratch that was taken last from being overwritten.
+        """Reserve the scratch that take() returned last, so that later traces do not overwrite it.
 
         Args:
+            placed: the program in that scratch.
             code_end: the first address after the trace's code.
         """
         memory, scratch = placed.memory, placed.scratch
@@ -157,11 +164,15 @@ class ScratchPool:
 
     @property
     def in_clause(self) -> bool:
-        """Return whether a CPU is in a clause of any trace."""
+        """Return whether any CPU is executing a clause of any trace."""
         return any(self.view[at] & 1 for at in self._sequences)
 
     def release(self, code: tuple[int, int]) -> None:
-        """Free the kept code at addresses [low, high): no thread is in it, nor can come there."""
+        """Free reserved code.  The caller knows that no thread is in it, nor can come there.
+
+        Args:
+            code: addresses [low, high).
+        """
         low, high = code[0] - self._address & -PAGE, code[1] - self._address + PAGE - 1 & -PAGE
         if not self._first_code or low < self._first_code:
             return  # data may be there now
@@ -174,17 +185,18 @@ class ScratchPool:
 
 
 def own_memory(compiled: Compiled, cpus: int) -> ScratchMemory:
-    """Return scratch in this process's memory, for clauses that the host runs."""
+    """Return scratch in this process's own memory, for clauses that run on the host."""
     size = compiled.sizes.scratch(cpus, compiled.trampolines)
     view = memoryview(mmap.mmap(-1, size))
     return ScratchMemory(view, 0, native.address_of(view), size)
 
 
 def pool_size(program: EnabledProgram, cpus: int, trampolines: int = 0) -> int:
-    """Return the bytes of scratch, a multiple of a leaf, that a machine needs for these probes.
+    """Return the bytes of scratch that a machine needs for a program's probes, a multiple of 2 MB.
 
     Args:
-        trampolines: bytes of code, if they differ from the program's.
+        cpus: number of the machine's CPUs.
+        trampolines: bytes of code; 0 for the program's own number.
     """
     code = trampolines or program.compiled.trampolines
     own = program.compiled.sizes.scratch(cpus, code, len(program.enabled))
@@ -192,13 +204,23 @@ def pool_size(program: EnabledProgram, cpus: int, trampolines: int = 0) -> int:
 
 
 def data_reserved(program: EnabledProgram, cpus: int) -> int:
-    """Return bytes at the start of scratch for the data of these probes, and for as many more."""
+    """Return the bytes to reserve at the start of scratch for the data of each batch of a program.
+
+    Another batch may need twice as many bytes as this one for its probes.
+
+    Args:
+        program: the program with the probes of one batch.
+    """
     described = SPREAD * _described(program)
     return program.compiled.sizes.data(cpus) + described + LEAF - 1 & -LEAF
 
 
 def most_probes(compiled: Compiled, cpus: int, room: int) -> int:
-    """Return how many instructions fit into `room` bytes of a machine's scratch."""
+    """Return for how many instructions a machine's scratch is large enough.
+
+    Args:
+        room: bytes of the machine's scratch.
+    """
     one = descriptor_size(len(compiled.program.aggregations)) + TABLE_ROOM + SITE_CODE
     fixed = compiled.sizes.scratch(cpus, 0) + counters_room(cpus)
     strings = len(compiled.strings) + NAMES_ROOM
@@ -206,19 +228,20 @@ def most_probes(compiled: Compiled, cpus: int, room: int) -> int:
 
 
 def _described(program: EnabledProgram) -> int:
-    """Return an upper bound of the bytes of a program's strings, descriptors and trap tables."""
+    """Return an upper bound for the bytes of a program's strings, descriptors and trap tables."""
     count = len(program.enabled)
     descriptors = (count + 2) * descriptor_size(len(program.compiled.program.aggregations))
     return program.strings_size + descriptors + TABLE_ROOM * count + 8 * PAGE
 
 
 def _map(machine: StartedMachine, size: int, data: int) -> int | None:
-    """Map scratch, in reach of the loaded modules too if that is possible.
+    """Map scratch in the target, if possible in reach of the loaded modules as well as the kernel.
 
-    Return None if the target has no scratch, or the ISA no code for it.
+    Returns its address; None if the target has no scratch memory, or the ISA has no trampolines.
 
     Args:
-        data: bytes at its start that need not be in reach of code.
+        size: bytes of scratch.
+        data: bytes at its start that need not be in reach of the kernel's code.
     """
     target, (low, high) = machine.target, machine.text
     if machine.isa.no_trampolines:

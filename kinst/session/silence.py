@@ -1,4 +1,4 @@
-"""Message about a trace that shows nothing for a while: what is planted, and why nothing comes.
+"""Messages about a trace that shows nothing for a while: what is planted, and why nothing fires.
 
 Tested by tests/session/test_silence.py and tests/vm/language/test_silence.py.
 """
@@ -17,15 +17,15 @@ SECONDS = 2.0  # seconds without a record until the message
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Trace that has shown no record of the kernel yet.
+    """Facts about a trace that has shown no record of the kernel yet.
 
     Attributes:
         planted: how many instructions are planted.
         has_counted: whether an aggregation has a value.
-        has_command: whether it ends with a command.
+        has_command: whether the trace ends with a command.
         is_guest: whether the machine is a guest that runs kinst's commands and nothing else.
-        waits_in: function of the kernel in which the command waits; "" if it does not wait, or that
-            is not known.
+        waits_in: function of the kernel in which the command waits; "" if the command runs, or the
+            function is not known.
         leaves_traces: whether each hit would have left a record or a value (see leaves_traces()).
     """
 
@@ -38,7 +38,7 @@ class Quiet:
 
 
 def reason(quiet: Quiet) -> str:
-    """Return the line to say, "" if there is nothing to say yet."""
+    """Return the message that explains why a running trace shows nothing, "" for no message."""
     if not quiet.planted:
         return ""
     if quiet.has_counted:
@@ -60,7 +60,7 @@ def reason(quiet: Quiet) -> str:
 
 
 def last_words(quiet: Quiet) -> str:
-    """Return the line to say at the end of a silent trace, "" if a probe may have fired."""
+    """Return the message at the end of a trace that no probe fired, "" if one may have fired."""
     if not quiet.planted or quiet.has_counted or not quiet.leaves_traces:
         return ""
     some = "1 instruction was" if quiet.planted == 1 else f"{quiet.planted} instructions were"
@@ -78,10 +78,12 @@ def leaves_traces(
     sites: Sequence[Sequence[int]],
     passer: int,
 ) -> bool:
-    """Return whether each hit of each site leaves a record or a value of an aggregation.
+    """Return whether each hit of each site leaves a record or changes an aggregation.
+
+    If it does, a trace without records and values has had no hit.
 
     Args:
-        sites: the clauses of each site.
+        sites: for each site, the indexes of its clauses.
         passer: id of the process that clauses leave out (not_in_process()), 0 if there is none.
     """
     if any(find(program, typed.ClearAction)) or any(find(program, typed.TruncAction)):
@@ -91,7 +93,7 @@ def leaves_traces(
 
 
 def _tells(clause: typed.Clause, layout: ProgramLayout, passer: int) -> bool:
-    """Return whether each firing of a clause leaves a record or a value."""
+    """Return whether each firing of a clause leaves a record or changes an aggregation."""
     if clause.predicate is not None and not _leaves_out(clause.predicate, passer):
         return False
     if any(
@@ -105,7 +107,7 @@ def _tells(clause: typed.Clause, layout: ProgramLayout, passer: int) -> bool:
 
 
 def _leaves_out(predicate: typed.Expr, passer: int) -> bool:
-    """Return whether a predicate is `pid != passer`."""
+    """Return whether a predicate is exactly `pid != passer`."""
     if not passer or not isinstance(predicate, typed.Binary) or predicate.op != "!=":
         return False
     pids = {one.name for one in find(predicate, typed.Builtin)}

@@ -1,4 +1,4 @@
-"""Bytes of scratch that a program needs, before its probes are known.
+"""Bytes of scratch that a program needs, computed before its probes are known.
 
 Tested by tests/session/test_place.py.
 """
@@ -25,15 +25,15 @@ LEAST_CODE = 4 << 20  # if each piece of scratch costs time: for all code that b
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of scratch that a program needs, whatever its probes are.
+    """Bytes of scratch that a program needs independently of its probes.
 
     Attributes:
-        ring: of each CPU's ring of records.
-        aggs: of each of a CPU's two areas of aggregations.
-        temp: of a CPU's strings and clause-local variables.
-        dynamic: of dynamic variables.
-        variables: of global variables.
-        tables: of the tables that find the entries of aggregations.
+        ring: bytes of each CPU's ring of records.
+        aggs: bytes of each of a CPU's two areas of aggregations.
+        temp: bytes of a CPU's strings and clause-local variables.
+        dynamic: bytes of dynamic variables.
+        variables: bytes of global variables.
+        tables: bytes of the tables that find the entries of aggregations.
     """
 
     ring: int
@@ -44,26 +44,27 @@ class Sizes:
     tables: int
 
     def data(self, cpus: int) -> int:
-        """Return the bytes at the start of scratch, at least, that hold no code (see lay_out())."""
+        """Return a lower bound for the bytes of data at the start of scratch (see lay_out())."""
         each = self.ring + 2 * self.aggs + self.temp + PAGE
         return (cpus + 1) * each + self.dynamic + self.variables + self.tables
 
     def scratch(self, cpus: int, trampolines: int, probes: int = 0) -> int:
-        """Return the bytes of scratch, a multiple of a leaf.
+        """Return the bytes of all scratch, data and code, a multiple of 2 MB.
 
         Args:
             trampolines: bytes for code, descriptors and tables.
-            probes: how many there are, if that is known: `trampolines` may be too little for them.
+            probes: number of probes, for which `trampolines` may be too little; 0 if unknown.
         """
         code = max(trampolines, SITE_CODE * probes)
         return (self.data(cpus) + code + LEAF - 1) & -LEAF
 
 
 def sizes_of(options: Options, program: typed.TypedProgram) -> Sizes:
-    """Return the sizes of a program's areas.
+    """Return the sizes of a program's areas of scratch.
 
-    bufsize is rounded up to a power of two, so that positions wrap by a mask.  With the policies
-    fill and ring the consumer keeps bufsize bytes, and nothing may be lost before that.
+    bufsize is rounded up to a power of two, so that positions in a ring wrap by a mask. With the
+    policies `fill` and `ring` the consumer keeps bufsize bytes, and the ring itself is at least
+    KEPT_RING bytes, so that nothing is lost before.
     """
     wanted = options.bufsize if options.bufpolicy == "switch" else max(options.bufsize, KEPT_RING)
     ring = 1 << max(12, (wanted - 1).bit_length())
@@ -77,9 +78,12 @@ def sizes_of(options: Options, program: typed.TypedProgram) -> Sizes:
 
 
 def fitted(options: Options, program: typed.TypedProgram, cpus: int) -> Options:
-    """Return the options with buffers that fit in MOST_DATA bytes.
+    """Return the options with sizes for which all buffers fit in MOST_DATA bytes.
 
-    Sizes that are too big are halved until all fit, as DTrace does without bufresize=manual.
+    If they do not fit, bufsize, aggsize and dynvarsize are halved until they do, as in DTrace.
+
+    Args:
+        cpus: number of CPUs.
 
     Raises KinstError with bufresize=manual, and if other options take all of MOST_DATA.
     """
@@ -101,17 +105,21 @@ def fitted(options: Options, program: typed.TypedProgram, cpus: int) -> Options:
 
 
 def _halved(size: int, most: int) -> int:
-    """Return a size, halved until it is at most `most` bytes."""
+    """Halve a size until it is at most `most` bytes, and return it."""
     while size > max(most, 1):
         size //= 2
     return size
 
 
 def code_borrowed(trampolines: int, probes: int) -> int:
-    """Return the bytes of code for a kernel that scratch is allocated from piece by piece.
+    """Return the bytes of code to allocate if each allocation from the kernel stops the machine.
 
-    Each piece stops the kernel, so it is twice what the probes need, unless -x scratch says how
-    much.
+    That is twice what the probes need, so that few allocations follow, unless the user has set -x
+    scratch=.
+
+    Args:
+        trampolines: bytes of code that the program asks for.
+        probes: number of probes.
     """
     if trampolines != TRAMPOLINES:
         return trampolines
@@ -119,5 +127,5 @@ def code_borrowed(trampolines: int, probes: int) -> int:
 
 
 def counters_room(cpus: int) -> int:
-    """Return the bytes to keep at the end of scratch for the counter blocks of `cpus` CPUs."""
+    """Return the bytes to keep free at the end of scratch for the counter blocks of `cpus` CPUs."""
     return (cpus + 1) * LEAF

@@ -1,4 +1,4 @@
-"""Stability of a program and its probes, as dtrace(1) tells it with -v.
+"""Stability attributes of programs and probes, as dtrace(1) reports them with -v.
 
 Tested by tests/d/stability.cases.
 """
@@ -19,7 +19,7 @@ from kinst.session.compiled import Compiled, ProbeStability, ProgramStability
 
 
 def _named(pattern: ProbePattern, providers: Mapping[str, Provider]) -> ProbePattern:
-    """Replace a description by number with the name of its probe."""
+    """Return a description by id (-i) as a description by name; any other description unchanged."""
     found = listed(providers)[pattern.id - FIRST_ID : pattern.id - FIRST_ID + 1]
     if not pattern.id or not found:
         return pattern
@@ -34,7 +34,7 @@ def _of_provider(pattern: ProbePattern, providers: Mapping[str, Provider]) -> Pr
 
 
 def check_stability(compiled: Compiled, providers: Mapping[str, Provider]) -> None:
-    """Raise DError D_ATTR_MIN for a name that is less stable than -x amin= demands."""
+    """Raise DError D_ATTR_MIN for a name in a program that is less stable than -x amin= demands."""
     if not compiled.options.amin:
         return
     minimum = attributes(compiled.options.amin)
@@ -47,7 +47,7 @@ def check_stability(compiled: Compiled, providers: Mapping[str, Provider]) -> No
 def program_stability(
     compiled: Compiled, providers: Mapping[str, Provider]
 ) -> tuple[ProgramStability, ...]:
-    """Return the stability of each -n, -s, ..., in their order."""
+    """Return the stability of each program of the request, in the same order."""
     own = given(compiled.tree)
     found = []
     for (text, _), program in zip(compiled.texts, compiled.programs, strict=True):
@@ -67,7 +67,11 @@ def probe_stability(
     providers: Mapping[str, Provider],
     types: TypeSource | None,
 ) -> ProbeStability:
-    """Return the attributes of a probe, and the types of its arguments."""
+    """Return the stability attributes of a probe, and the types of its arguments.
+
+    Args:
+        types: the types of the kernel; None if they are not known.
+    """
     pattern = ProbePattern(name.provider, name.module, name.function, name.name)
     stability = _of_provider(pattern, providers)
     found: Sequence[DType] = ()
@@ -83,7 +87,7 @@ def probe_stability(
 def description_stability(
     compiled: Compiled, providers: Mapping[str, Provider]
 ) -> tuple[tuple[ProbePattern, ProbeStability], ...]:
-    """Return the stability of each probe description, with the description as written."""
+    """Return each probe description of a program with its stability, in program order."""
     patterns = [
         _named(one.pattern, providers)
         for clause in compiled.tree.clauses

@@ -1,4 +1,4 @@
-"""Addresses to names, as dtrace(1) prints them (module`function+0x13), and names to addresses.
+"""Names of addresses, as dtrace(1) prints them (module`function+0x13), and addresses of names.
 
 Tested by tests/fake and tests/vm/language/test_stacks.py.
 """
@@ -25,7 +25,7 @@ from kinst.session.values import StartedMachine
 
 
 def names_of(machine: StartedMachine) -> Names:
-    """Return names for recorded addresses."""
+    """Return the lookup of names for addresses that a trace on this machine records."""
     system, images = machine.system, machine.images
     modules: dict[str, int] = {}
 
@@ -36,9 +36,9 @@ def names_of(machine: StartedMachine) -> Names:
         return replace(found, base=modules.setdefault(found.module, found.start))
 
     def copies(address: int) -> list[str]:
-        """Return the inlined copies at an address of the kernel proper.
+        """Return the names of the inlined functions at an address of the kernel, not of a module.
 
-        The list is empty if the index of copies is not in the cache; it is not built here.
+        Empty if the kernel's debug index is not in the cache; it is not built here.
         """
         index = images.kernel.debug.made_index
         linked = images.kernel.back(address)
@@ -47,9 +47,9 @@ def names_of(machine: StartedMachine) -> Names:
         return [c.function for c in index.copies_at(linked)]
 
     def place(module: str, address: int) -> SourcePlace | None:
-        """Return the source place of an address, if the module's index is in the cache.
+        """Return the source place of an address in a module; None if it is not known.
 
-        Damaged debug information gives None.
+        Debug information that is damaged, or not indexed yet, gives None.
         """
         try:
             return images.place(module, address)
@@ -60,7 +60,7 @@ def names_of(machine: StartedMachine) -> Names:
 
 
 def _symbol(system: System, address: int) -> ResolvedSymbol | None:
-    """Return the function or the variable that holds an address of the kernel."""
+    """Return the kernel's function or variable that contains an address; None if there is none."""
     function = system.function_at(address)
     if function is not None:
         return ResolvedSymbol(function.module, function.name, function.address)
@@ -71,7 +71,7 @@ def _symbol(system: System, address: int) -> ResolvedSymbol | None:
 def running_addresses(
     program: typed.TypedProgram, types: TypeSource | None, machine: StartedMachine
 ) -> dict[tuple[str, str], int]:
-    """Return the running addresses of the symbols of a program.
+    """Return the running address of each symbol that a program uses, by (module, name).
 
     Raises KinstError for a symbol of a module that is not loaded.
     """
@@ -102,13 +102,13 @@ def running_addresses(
 
 @dataclass(frozen=True, slots=True)
 class GuestProgram:
-    """Program file in the guest.
+    """Program file that processes of the guest execute, with its symbols.
 
     Attributes:
-        code: segments of code, start and end as linked, lowest first.
-        starts: linked addresses of its functions, ascending.
-        sizes: bytes of each function.
-        names: of each function.
+        code: linked addresses [start, end) of each segment of code, lowest first.
+        starts: linked addresses of the functions, ascending.
+        sizes: bytes of each function, in the same order.
+        names: name of each function, in the same order.
     """
 
     code: tuple[tuple[int, int], ...]
@@ -117,7 +117,14 @@ class GuestProgram:
     names: tuple[str, ...]
 
     def symbol(self, module: str, address: int, code_start: int) -> ResolvedSymbol | None:
-        """Return the symbol at an address of a process; None outside of the program's own code."""
+        """Return the function that contains an address of a process that executes this program.
+
+        None if the address is outside of the program's own code (in a library, for example).
+
+        Args:
+            module: the program's name.
+            code_start: address at which the process has the program's first segment of code.
+        """
         slide = code_start - self.code[0][0]
         linked = address - slide
         if not any(start <= linked < end for start, end in self.code):
@@ -131,7 +138,9 @@ class GuestProgram:
 
 
 def open_program(path: Path) -> GuestProgram | None:
-    """Return the program in a file; None for a script or a damaged file."""
+    """Read the code segments and functions of a program file; None for a script or a
+    damaged file.
+    """
     try:
         elf = open_elf(path)
         code = elf.code_segments
@@ -161,9 +170,12 @@ def open_program(path: Path) -> GuestProgram | None:
 
 
 def user_names(programs: Mapping[str, Path]) -> Callable[[Process, int], ResolvedSymbol | None]:
-    """Return a function from a process and an address in it to its symbol.
+    """Return a function that looks up the symbol at an address of a guest's process.
 
-    It opens a program's file when it is first called for a process that runs it.
+    It opens a program's file at the first lookup in a process that executes the program.
+
+    Args:
+        programs: paths on the host, by the program's name in the guest.
     """
     opened: dict[str, GuestProgram | None] = {}
 

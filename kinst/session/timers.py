@@ -1,4 +1,4 @@
-"""Timer probes: when each is due next, and how many firings each has missed."""
+"""Timers of probes: when each is due next, and how many of its firings were missed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ DueTimer = tuple[int, EnabledSite]  # (when it was due, the probe)
 
 
 class Timers:
-    """Timer probes that one loop fires.
+    """Timers of probes that one loop fires; times are ns of the caller's clock.
 
-    Times are ns of the caller's clock.  A period in which a timer could not be fired is counted and
-    not made up for: a loop that makes up for it may never end.
+    If a timer cannot be fired in one of its periods, that firing is counted as missed, and not made
+    up for: a loop that makes up for missed firings might never end.
     """
 
     def __init__(self) -> None:
@@ -24,15 +24,15 @@ class Timers:
         self._missed: dict[Probe, int] = {}
 
     def start(self, enabled: Iterable[EnabledSite], now: int) -> None:
-        """Let these probes be due one period from now."""
+        """Start the timers of these probes; each is first due one period after `now`."""
         for one in enabled:
             assert one.timer is not None
             heapq.heappush(self._heap, (now + one.timer.period_ns, one.probe.id, one))
 
     def due(self, now: int) -> list[DueTimer]:
-        """Take the timers that are due, each once, in the order of their times.
+        """Remove and return the timers that are due, each once, in the order of their times.
 
-        They are due again only after fired().
+        fired() schedules them again.
         """
         found: list[DueTimer] = []
         while now >= self._earliest and self._heap and self._heap[0][0] <= now:
@@ -41,9 +41,11 @@ class Timers:
         return found
 
     def fired(self, timers: Sequence[DueTimer], earliest: int) -> None:
-        """Schedule timers that due() gave out, and count their periods that end before `earliest`.
+        """Schedule timers that due() returned for their next period that ends at `earliest` or
+        later.
 
-        No timer is due before `earliest`.
+        Periods that end before `earliest` are counted as missed. No timer at all is due before
+        `earliest`.
         """
         self._earliest = earliest
         for when, one in timers:
@@ -55,7 +57,7 @@ class Timers:
             heapq.heappush(self._heap, (when + (missed + 1) * period, one.probe.id, one))
 
     def next(self) -> int | None:
-        """Return when the next timer is due; None if there are no timers."""
+        """Return the time at which the next timer is due; None if there are no timers."""
         return max(self._heap[0][0], self._earliest) if self._heap else None
 
     def take_missed(self) -> list[tuple[Probe, int]]:

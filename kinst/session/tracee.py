@@ -1,4 +1,4 @@
-"""Tracee of a trace: a planted machine, or only kinst's own process.
+"""Tracees: what a trace runs on, a planted machine or only kinst's own process.
 
 Tested by tests/failures and tests/fake.
 """
@@ -45,12 +45,12 @@ class Tracee(Protocol):
     """Machine or process that a trace runs on.
 
     Attributes:
-        names: names of recorded addresses.
-        gather: brings counters up to date, if they are copies.
+        names: lookup of names for recorded addresses.
+        gather: copies the counters to scratch; None if CPUs count in scratch.
         command_status: exit status of the guest's command, known once restore() has returned.
-        is_guest: whether it is a guest that runs kinst's commands and nothing else.
+        is_guest: whether the machine is a guest that runs kinst's commands and nothing else.
         has_fired: whether a stop-planted probe has fired.
-        passer: id of the process of kinst that the clauses leave out, 0 if there is none.
+        passer: id of the process of kinst in the guest that clauses leave out, 0 if there is none.
     """
 
     names: Names
@@ -67,53 +67,71 @@ class Tracee(Protocol):
     def plant(self, command: str) -> str:
         """Write the patches, start the guest's command, and let the machine run.
 
-        Returns what became of runs, as Planted.plant() does.  Raises KinstError if nothing is
-        planted.
+        Returns a sentence about runs that are planted as single sites, as Planted.plant() does.
+        Raises KinstError if nothing is planted.
+
+        Args:
+            command: the guest's command, "" without one.
         """
         ...
 
     def fire(self, enabled: EnabledSite, is_active: IsActive) -> None:
-        """Run the clauses of one of kinst's own probes; those of profile-N for each CPU."""
+        """Run the clauses of a probe that fires in kinst's own process; those of profile-N for each
+        CPU.
+
+        Args:
+            is_active: returns whether clauses still run.
+        """
         ...
 
     def hit(self, event: Stopped, is_active: IsActive) -> None:
-        """Run the clauses of the probes that the machine has stopped at, and let it run."""
+        """Run the clauses of the probes at which the machine has stopped, and let the machine run.
+
+        Args:
+            event: the stop.
+            is_active: returns whether clauses still run.
+        """
         ...
 
     def wait(self, seconds: float) -> MachineEvent | None:
-        """Wait at most so many seconds until the machine reports something."""
+        """Wait until the machine reports an event, and return it; None after `seconds`."""
         ...
 
     def last_words(self) -> MachineEvent | None:
-        """Return the report of a machine that turns clauses off by itself."""
+        """Return the event of a machine that has turned clauses off by itself; None if it
+        has not.
+        """
         ...
 
     def take_missed(self) -> list[tuple[Probe, int]]:
-        """Return the firings that each probe of the machine's own timers has missed.
-
-        Firings are counted since the last call.
+        """Return how many firings the machine's own timers have missed since the last call, by
+        probe.
         """
         ...
 
     def complaints(self) -> list[Complaint]:
-        """Return the kernel's complaints since the last call."""
+        """Return the problems that the kernel has reported on its console since the last call."""
         ...
 
     def waits_in(self) -> str:
-        """Return the function of the kernel in which the guest's command waits, or ""."""
+        """Return the kernel function in which the guest's command waits; "" if it is not known."""
         ...
 
     def share_in_probes(self) -> float:
-        """Return the share of its time, 0 to 1, that the busiest CPU spends in probes."""
+        """Return the share of time, 0 to 1, that the CPU with most hits spends in probes."""
         ...
 
     def restore(self, gone: Gone | None, report: Report) -> TargetError | None:
-        """Restore the kernel's text, unless the machine is gone.  Returns what went wrong."""
+        """Restore the kernel's text and let the machine run.  Returns the error, None for success.
+
+        Args:
+            gone: the event of a machine that has ended by itself, and cannot be restored; or None.
+        """
         ...
 
 
 class HostAlone:
-    """Process of kinst without a machine: it runs BEGIN, END and timers."""
+    """Tracee without a machine: kinst's own process, which runs BEGIN, END and timers."""
 
     names = NO_NAMES
     gather = None
@@ -157,10 +175,10 @@ class HostAlone:
 
 
 class PlantedMachine:
-    """Machine, its kernel, and the clauses that the host runs for it."""
+    """Tracee with a machine: its kernel, and the clauses that kinst's own process runs for it."""
 
     def __init__(self, plan: TracePlan, machine: StartedMachine) -> None:
-        """Write all but the patches.  The machine is stopped."""
+        """Write a plan's code and data, without the patches, into a stopped machine."""
         self._machine = machine
         self._target = machine.target
         self._runner = StoppedRunner(machine, plan)
@@ -302,13 +320,13 @@ class PlantedMachine:
 
 
 def share_in_probes(target: Stopping, isa: Isa, low: int, high: int) -> float:
-    """Return the share of its time, 0 to 1, that the busiest CPU spends in code at [low, high).
+    """Return the share of time, 0 to 1, that the busiest CPU spends in code at [low, high).
 
-    The machine runs, and is stopped for each sample.
+    The running machine is stopped for each of some samples.
 
-    dtrace(1) has a timer for this, its deadman.  Here the kernel reports that it makes no progress
-    (a stuck CPU, a stall of RCU, a task that hangs), and kinst then samples its CPUs: unplanting
-    does not help a kernel that is stuck in its own code.
+    dtrace(1) has a timer for this, its deadman. kinst samples the CPUs only after the kernel has
+    reported that it makes no progress (a stuck CPU, a stall of RCU, a hung task): if the kernel is
+    stuck in its own code, unplanting would not help.
     """
     seen = [0] * target.cpus
     for _ in range(SAMPLES):

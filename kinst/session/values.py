@@ -1,4 +1,4 @@
-"""Frozen values that the stages of the path pass on, in the path's order.
+"""Frozen values that the stages of a trace pass on, in the order of the stages.
 
 Request -> Compiled -> EnabledProgram -> Placement -> PlacedProgram -> TracePlan
 
@@ -41,11 +41,11 @@ class StartedMachine:
 
     Attributes:
         target: the kernel as it can be read, written, stopped and resumed.
-        system: knowledge of its operating system.
-        kernel: its functions and decoded instructions.
+        system: knowledge of the kernel's operating system.
+        kernel: the kernel's functions and decoded instructions.
         text: lowest and highest address of the kernel's text.
         images: debug information of the kernel and its modules.
-        programs: files of programs in the guest, by their names there.
+        programs: paths on the host of programs in the guest, by their names in the guest.
     """
 
     isa: Isa
@@ -66,18 +66,19 @@ class StartedMachine:
 
     @property
     def never_stands(self) -> bool:
-        """Whether the machine is planted while it runs, as this host is."""
+        """Whether the machine is never stopped but planted while it runs, as this host is."""
         return self.target.planter is not None
 
 
 @dataclass(frozen=True, slots=True)
 class EnabledSite:
-    """Probe with clauses, at one of its sites, or at none (BEGIN, END, timers).
+    """Probe that a program enables, at one of its sites or without a site (BEGIN, END, timers).
 
     Attributes:
-        clauses: their indexes, in program order.  A clause comes once for each of its descriptions
-            that the probe matches (libdtrace compiles a clause for each: dt_compile_clause()).
-        epid: of the first clause; the others follow.
+        clauses: indexes of the probe's clauses, in program order. A clause is listed once for each
+            of its descriptions that the probe matches (libdtrace compiles a clause for each:
+            dt_compile_clause()).
+        epid: epid of the first clause; the other clauses have the next numbers.
         arguments: as in core.kernel.Found.
         condition: as in core.kernel.Found.
     """
@@ -91,18 +92,22 @@ class EnabledSite:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Key that no other EnabledSite has: a probe with several sites has one for each."""
+        """Key that is unique among EnabledSites: (probe id, site address), with address 0 for no
+        site.
+        """
         return self.probe.id, self.probe.site.address if self.probe.site else 0
 
     @property
     def work(self) -> tuple[tuple[int, ...], tuple[Argument, ...]]:
-        """Key of a site's code, which depends on its clauses and arguments."""
+        """Key of the code that a hit of the site runs: sites with equal clauses and arguments share
+        it.
+        """
         return self.clauses, self.arguments
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSite:
-    """Enabled probe at one of its sites, and how that is planted."""
+    """Enabled probe at one of its sites, with the way in which the site is planted."""
 
     enabled: EnabledSite
     site: Site
@@ -111,12 +116,12 @@ class ChosenSite:
 
 @dataclass(frozen=True)
 class EnabledProgram:
-    """Program with its probes.
+    """Compiled program with the probes that it enables.
 
     Attributes:
-        compiled: has a copy of each clause for each condition under which it runs.
-        enabled: the probes, which refer to those copies.
-        matched: the probes, with the clauses as written.
+        compiled: the program, with a copy of each clause for each condition under which it runs.
+        enabled: the probes, whose clause indexes refer to those copies.
+        matched: the same probes, whose clause indexes refer to the clauses as written.
     """
 
     compiled: Compiled
@@ -125,7 +130,9 @@ class EnabledProgram:
 
     @cached_property
     def strings_size(self) -> int:
-        """Bytes of the strings area, at most: string constants, and the names of all probes."""
+        """Upper bound for the bytes of the strings area: string constants, and the names of all
+        probes.
+        """
         probes = [e.probe.name for e in self.enabled]
         names = {n.provider for n in probes} | {n.module for n in probes}
         names |= {n.function for n in probes} | {n.name for n in probes}
@@ -135,17 +142,19 @@ class EnabledProgram:
 
 @dataclass(frozen=True, slots=True)
 class ScratchMemory:
-    """Scratch as kinst maps it.  A machine has one piece of scratch for all its traces.
+    """Scratch of one trace, as kinst maps it: a part of the machine's scratch, which all traces
+    share.
 
     Attributes:
-        view: from the start of this trace's scratch on.
-        address: in the target, 0 if the target has none (then only the host runs clauses).
+        view: the machine's scratch from the start of this trace's scratch on.
+        address: address in the target, 0 if the target has no scratch (then only the host runs
+            clauses).
         native: address of the mapping in this process.
-        size: bytes.
-        counters_room: bytes that are kept for counter blocks.
-        offset: of this trace's scratch in the machine's.
+        size: bytes of this trace's scratch.
+        counters_room: bytes of the machine's scratch that are kept for counter blocks.
+        offset: offset of this trace's scratch in the machine's scratch.
         text_from: offset in the view before which no code may lie.
-        counters_at: offset of the room for counter blocks in the machine's scratch.
+        counters_at: offset in the machine's scratch of the area for counter blocks.
     """
 
     view: memoryview
@@ -160,20 +169,21 @@ class ScratchMemory:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Enabled probes, by what runs them.
+    """Enabled probes, sorted by how they are planted or what fires them.
 
     Attributes:
         enabled: the program, with all of its probes.
         memory: the trace's scratch.
         host: probes that kinst's own process fires.
-        error: dtrace:::ERROR, also if no clause is attached to it.
-        planted: probes that a jump or a trap in the kernel fires.
+        error: the probe dtrace:::ERROR, which is there even if no clause is attached to it.
+        planted: probes that fire by a jump or a trap in the kernel.
         stopped: probes at which the machine stops.
         refused: probes that are left out, each with the reason.
         runs: groups of planted instructions that one jump covers.
         unprobed: instructions in the runs that have no probe.
-        dead_registers: registers that a jump may overwrite (Isa.dead_registers), by address.
-        gates: instructions without a probe that get a jump each, since they lead to traps.
+        dead_registers: registers that a jump may overwrite (Isa.dead_registers), by address of the
+            jump.
+        gates: instructions without a probe that are planted with a jump, since they lead to traps.
         gated: addresses of the traps whose known predecessors are all displaced.
         sampled: probes that a timer of the machine fires (profile-N in a machine that never stops).
     """
@@ -205,25 +215,28 @@ class Placement:
 
     @property
     def inside(self) -> tuple[EnabledSite, ...]:
-        """Probes that the machine fires by itself; their descriptors have this order."""
+        """Probes that fire in the target, in the order of their descriptors."""
         return (*(s.enabled for s in self.planted), *self.sampled)
 
     @property
     def running(self) -> tuple[EnabledSite, ...]:
-        """Probes that can fire: the host's, those of timers, and sites as they are planned."""
+        """All probes that can fire: those of the host, of the machine's timers, and of planted
+        sites.
+        """
         sites = (s.enabled for s in (*self.planted, *self.stopped))
         return (*self.host, *self.sampled, *sites)
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counter blocks of each CPU, or one that all CPUs share.
+    """Memory for counters: a block for each CPU, or one block that all CPUs share.
 
     Attributes:
-        displacement: from a CPU's per-CPU base to its block, or the address of a shared block.
-        offsets: of each CPU's block in scratch, in CPU order, or of the shared one.
-        size: bytes of a block.  After the bytes of the program's layout come the counters of basic
-            blocks.
+        displacement: from a CPU's per-CPU base to its block; for a shared block, the block's
+            address.
+        offsets: offset in scratch of each CPU's block, in CPU order; of the shared block, if there
+            is one.
+        size: bytes of a block. The program's own counters come first, then those of basic blocks.
     """
 
     displacement: int
@@ -233,12 +246,13 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class PlacedProgram:
-    """Placement with the places of everything that its clauses write.
+    """Placement of a program, with the layout of the scratch that its clauses write.
 
     Attributes:
+        placement: the probes, and how each is planted.
         scratch: the areas of the trace's scratch.
         layout: places of variables, records and aggregations in those areas.
-        counters: None if the program has no counters, or they have no room.
+        counters: None if the program has no counters, or there is no room for them.
     """
 
     placement: Placement
@@ -257,15 +271,18 @@ class PlacedProgram:
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Descriptors of probes: their places in scratch, and their bytes.
+    """Descriptors of probes, which clauses read: their places in scratch, and their bytes.
+
+    All offsets are in the trace's scratch.
 
     Attributes:
-        planted: offset of those of planted probes, in their order, followed by sampled ones.
-        size: bytes of each.
-        offsets: of each other probe's, by EnabledSite.key.
-        error_target: offset of dtrace:::ERROR's, for clauses that run in the target.
-        error_host: offset of dtrace:::ERROR's, for clauses that run on the host.
-        data: (offset, bytes) of pieces of the sites area.
+        planted: offset of the first descriptor of the probes that fire in the target
+            (Placement.inside).
+        size: bytes of each descriptor.
+        offsets: offset of the descriptor of each probe that the host fires, by EnabledSite.key.
+        error_target: offset of the descriptor of dtrace:::ERROR for clauses that run in the target.
+        error_host: offset of the descriptor of dtrace:::ERROR for clauses that run on the host.
+        data: (offset, bytes) of pieces of the area of descriptors.
         strings: bytes of the strings area.
     """
 
@@ -280,9 +297,9 @@ class Descriptors:
 
 @dataclass(slots=True)
 class StoppedCpu:
-    """CPU that is stopped at a probe, -1 outside of stop-planted probes.
+    """Number of the CPU that is stopped at a probe; -1 while no stop-planted probe is handled.
 
-    The code that runs a clause sets it; the clause's reads of user memory use it.
+    The code that runs a clause on the host sets it; the clause's reads of user memory use it.
     """
 
     number: int = -1
@@ -290,13 +307,14 @@ class StoppedCpu:
 
 @dataclass(frozen=True, slots=True)
 class HostSide:
-    """Memory that host-run clauses reach.  The native functions live as long as this object.
+    """Native functions by which host-run clauses read memory; they are valid as long as this
+    object.
 
     Attributes:
         read: reads the target's memory.
         read_user: reads the memory of the process that the stopped CPU runs.
-        stopped: that CPU.
-        user: describes read_user for host code; None without a machine.
+        stopped: the stopped CPU.
+        user: describes read_user for clause code; None without a machine.
     """
 
     read: native.NativeRead
@@ -310,16 +328,16 @@ class TracePlan:
     """Everything that a trace writes into the machine.
 
     Attributes:
-        placed: the probes, and the places of everything.
-        descriptors: of all probes.
-        host: code that kinst's own process runs.
-        host_side: memory that this code reaches.
-        code: for planted probes, code that the target runs; None without planted probes.
-        hooks: patches of the kernel's own functions, and their trampolines.
-        sites: patches of the probes' sites, and their trampolines.
-        traps: the trap table.
-        rules: how the caller is found, by EnabledSite.key.
-        samplers: of sampled probes, (period in ns, address of its code).
+        placed: the probes, and the layout of scratch.
+        descriptors: the descriptors of all probes.
+        host: code of clauses that kinst's own process runs.
+        host_side: memory that this code can read.
+        code: code of clauses that the target runs; None without planted probes.
+        hooks: detours of the kernel's own functions, with their code.
+        sites: patches of the probes' sites, with their trampolines.
+        traps: bytes of the trap table.
+        rules: how to find the caller, by EnabledSite.key.
+        samplers: (period in ns, address of the code) of each sampled probe.
         ended: code of earlier traces that threads may still be in.
     """
 
@@ -345,12 +363,12 @@ class TracePlan:
 
     @property
     def matched(self) -> tuple[EnabledSite, ...]:
-        """Probes, as in EnabledProgram."""
+        """Probes with the clauses as written, as in EnabledProgram."""
         return self.placement.enabled.matched
 
     @property
     def traced_sites(self) -> list[TracedSite]:
-        """Return the planted and refused instructions of its probes, each once, by address."""
+        """Planted and refused instructions of the program's probes, each once, in address order."""
         parts = self.placement
         planted = ((s.site, "") for s in (*parts.planted, *parts.stopped))
         refused = ((s.site, s.choice.reason) for s in parts.refused)
@@ -362,33 +380,33 @@ class TracePlan:
 
     @property
     def left_out(self) -> dict[int, str]:
-        """Return the reasons of instructions that are not planted, by address."""
+        """Reason why each refused instruction is not planted, by address."""
         return {site.address: site.reason for site in self.traced_sites if site.reason}
 
     @property
     def code_end(self) -> int:
-        """First address after its code in the machine, 0 without code."""
+        """First address after the trace's code in the target, 0 if the trace has no code there."""
         code = self.code
         return 0 if code is None else max(code.end, self.hooks.end, self.sites.end)
 
 
 @dataclass(frozen=True, slots=True)
 class ListedProbe:
-    """Row of a list: a probe at one of its sites.
+    """Line of a list of probes (-l): a probe at one of its sites.
 
     Attributes:
-        address: of its instruction, 0 if it has none.
-        code: bytes of its instruction.
-        text: of its instruction, disassembled.
-        kind: where control goes from there, as in core.instruction.Flow (next, branch, jump, call,
-            return, indirect, trap).
+        address: address of the site's instruction, 0 without a site.
+        code: bytes of the instruction.
+        text: disassembly of the instruction.
+        kind: where control goes from the instruction, as in core.instruction.Flow (next, branch,
+            jump, call, return, indirect, trap).
         way: how the instruction would be planted (jump, run, gate, trap, stop), or "refused"; "" if
-            that was not asked, or there is no instruction.
-        reason: why it is refused, or planted in no better way.
-        source: file:line, "" if it is not known.
-        chained: the nearest instruction (+OFFSET) from whose trampoline control comes straight to
-            this one's, or "".
-        gaps: gaps of its function between this instruction and the next one that is listed.
+            the list does not tell, or there is no instruction.
+        reason: why the instruction is refused, or cannot be planted in a better way.
+        source: FILE:LINE, "" if it is not known.
+        chained: a predecessor (+OFFSET) whose trampoline leads straight into this site's
+            trampoline, "" if there is none.
+        gaps: gaps of the function between this instruction and the next one in the list.
     """
 
     id: int

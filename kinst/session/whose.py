@@ -1,4 +1,5 @@
-"""Predicates that exclude processes: -x only=command, and the process that passes output on.
+"""Predicates that limit clauses to some processes: -x only=command, and the exclusion of kinst's
+own process in the guest.
 
 Tested by tests/session/test_whose.py and tests/vm/language/test_command_alone.py.
 """
@@ -14,19 +15,19 @@ from kinst.session.descriptions import wants_kernel
 
 
 def in_command(program: tree.ProgramNode, pid: int) -> tree.ProgramNode:
-    """Return the program with clauses that fire only in a process and its descendants."""
+    """Return the program with clauses that fire only in process `pid` and its descendants."""
     return _where(program, f"progenyof({pid})")
 
 
 def not_in_process(program: tree.ProgramNode, pid: int) -> tree.ProgramNode:
-    """Return the program with clauses that do not fire in a process."""
+    """Return the program with clauses that do not fire in process `pid`."""
     return _where(program, f"pid != {pid}")
 
 
 def _where(program: tree.ProgramNode, condition: str) -> tree.ProgramNode:
-    """Put a condition before the predicates of all clauses at probes of a kernel.
+    """Return the program with a condition before the predicate of each clause of a kernel's probes.
 
-    BEGIN, END, ERROR and tick are kinst's own probes.
+    Clauses of kinst's own probes (BEGIN, END, ERROR, tick-N) are not changed.
     """
     (example,) = parse_option("n", f"BEGIN /{condition}/ {{ }}").clauses
     test, providers = example.predicate, load_all()

@@ -1,4 +1,5 @@
-"""State that a machine keeps between traces: scratch, counters, ended code, decoded text.
+"""Workspace of a machine: scratch, counters, code of ended traces, and decoded text, which outlive
+a trace.
 
 Tested by tests/fake, through the whole path.
 """
@@ -35,19 +36,19 @@ COUNTER = 8  # bytes
 
 
 class Workspace:
-    """Started machine, and the state that its traces leave to later ones.
+    """Started machine, with the state that its traces leave to later traces.
 
     Attributes:
-        machine: with the functions and instructions that stand() read last.
-        ended: code of all traces so far that a thread may still be in.
+        machine: the machine, with the functions and instructions that stand() found last.
+        ended: code of earlier traces that a thread may still be in.
     """
 
     def __init__(self, machine: StartedMachine, set_aside: int, *, for_any: bool) -> None:
         """Begin with a machine that has just been started.
 
         Args:
-            set_aside: bytes of scratch that it was started with.
-            for_any: whether it was started for any programs, rather than for one.
+            set_aside: bytes of scratch that the machine was started with.
+            for_any: whether the machine is to run any programs, rather than one that is known.
         """
         self.machine = machine
         self.ended: tuple[EndedCode, ...] = ()
@@ -64,13 +65,15 @@ class Workspace:
     # Decoded text.
 
     def stand(self, among: Collection[int] | None = None, *, call_sites: bool = True) -> None:
-        """Stop the machine, and forget decoded instructions if its text has changed.
+        """Stop the machine, and forget decoded instructions if the kernel has changed its text.
 
-        The kernel changes jump labels.  The machine stays stopped for the next reads and writes.
+        The kernel changes its text when it switches jump labels. The machine stays stopped for the
+        reads and writes that follow. A machine whose memory can be read while it runs is not
+        stopped.
 
         Args:
-            among: addresses of the functions that find() returns, None for all.
-            call_sites: as in PlantRules.
+            among: addresses of the functions that find() may return, None for all.
+            call_sites: whether call sites of the kernel's own tracer may be planted (PlantRules).
         """
         machine, system = self.machine, self._system
         target = machine.target
@@ -92,14 +95,15 @@ class Workspace:
 
     @property
     def in_batches(self) -> bool:
-        """Whether only some of the functions are traced at a time."""
+        """Whether the machine traces in batches: only some functions at a time."""
         return self._among is not None
 
     @property
     def leaders(self) -> Leaders | None:
-        """Leaders of the kernel's code; None if no runs can be planted.
+        """Leaders of the kernel's basic blocks; None if no runs can be planted.
 
-        The ISA needs none, or the machine stops to be planted and its memory cannot be searched.
+        That is so if the ISA needs no runs, or if the machine must stop to be planted and its
+        memory cannot be searched.
         """
         machine = self.machine
         if not machine.isa.RUN_SIZE:
@@ -113,9 +117,9 @@ class Workspace:
     # Scratch.
 
     def take(self, program: EnabledProgram) -> ScratchMemory:
-        """Return scratch for a program and its probes; keep() makes it the program's own.
+        """Return scratch for a program and its probes; keep() reserves it.
 
-        Raises KinstError if there is not enough left.
+        Raises KinstError if too little is left.
         """
         if self._pool is None:
             self._pool = self._new_pool(program)
@@ -123,14 +127,21 @@ class Workspace:
         return self._pool.take(program)
 
     def place_counters(self, memory: ScratchMemory, size: int, more: int) -> Counters | None:
-        """Return counter blocks of `size` bytes, and `more` if there is room.
+        """Return counter blocks of `size + more` bytes or, if these do not fit, of `size` bytes.
 
-        None if there can be no blocks.
+        None if the program has no counters, or no block fits.
+
+        Args:
+            memory: the trace's scratch.
+            size: bytes that each CPU's block must have.
+            more: further bytes that would be useful.
         """
         return self._counters.place(memory, size, more)
 
     def keep(self, plan: TracePlan) -> None:
-        """Keep the scratch, the counters and the code of a trace from being overwritten."""
+        """Reserve the scratch, the counters and the code of a trace, so that later traces do not
+        overwrite them.
+        """
         placed = plan.placed
         if self._pool is not None:
             self._pool.keep(placed, plan.code_end)
@@ -141,7 +152,9 @@ class Workspace:
             self.ended += (EndedCode((start, plan.code_end), back, counters),)
 
     def _new_pool(self, program: EnabledProgram) -> ScratchPool:
-        """Return scratch for this program or, in a machine that was started for any, for more."""
+        """Map scratch for a program and return it, with reserves if the machine is to run any
+        programs.
+        """
         compiled, machine = program.compiled, self.machine
         data = compiled.sizes.data(machine.cpus)
         if compiled.batch:
@@ -157,12 +170,13 @@ class Workspace:
         return ScratchPool(machine, max(size, self._set_aside), data, data)
 
     def _pool_of_batches(self, data: int, most: int) -> ScratchPool:
-        """Return scratch for batches, as much as is free near the kernel.
+        """Map scratch for a program that is traced in batches, as much as is free near the kernel.
 
-        With less scratch, code of ended batches is freed more often.
+        With less scratch, code of ended batches must be freed more often.
 
         Args:
-            most: bytes of the machine's scratch, 0 for any number.
+            data: bytes for the data of a batch.
+            most: bytes that the machine has for scratch, 0 if it has no limit.
         """
         room = ROOM_FOR_BATCHES
         while True:
@@ -175,9 +189,8 @@ class Workspace:
                 room //= 2
 
     def _release_ended(self, pool: ScratchPool, program: EnabledProgram) -> None:
-        """Free code of ended traces that no thread is in.
-
-        Nothing is freed while that code and its counters leave enough room for this program.
+        """Free code of ended traces that no thread is in, if a program might otherwise lack
+        room.
         """
         machine = self.machine
         target = machine.target
@@ -206,7 +219,11 @@ class Workspace:
             pool.start_again()
 
     def _release(self, pool: ScratchPool, free: Sequence[EndedCode]) -> None:
-        """Free code of ended traces, and its counters."""
+        """Free code of ended traces and its counters, and overwrite the code with breakpoints.
+
+        Args:
+            free: code that no thread is in any more.
+        """
         trap = self.machine.isa.breakpoint
         # Write through QEMU, which then drops its translations of the code.
         pieces = [(one.range[0], one.range[1] - one.range[0]) for one in free]
