@@ -1,5 +1,5 @@
-"""Rank 1: what files say about a kernel: ELF symbols, BTF types, ORC tables, DWARF.
+"""Rank 1: readers of a kernel's files: ELF symbols, BTF types, ORC tables, DWARF.
 
-debug_info.DebugInfo answers for one image; loaded_images.LoadedImages for those of a running
-machine.
+DebugInfo (debug_info.py) reads the files of one image; LoadedImages (loaded_images.py) holds the
+images of a running machine.
 """

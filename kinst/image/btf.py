@@ -1,8 +1,9 @@
-"""BTF, the kernel's own compact type information: the offsets of structure members.
+"""Reader of BTF, the kernel's compact type information: offsets of structure members, type records,
+names of types.
 
-Only what member offsets need is read.  An index of where each type's record starts is made once
-(0.1 s for a kernel) and kept in the user's cache folder by build-id; the records themselves are
-read from the ELF file.  Format: the kernel's Documentation/bpf/btf.rst.
+The word index at which each type's record starts is computed once (0.1 s for a kernel) and saved in
+the user's cache folder by build-id; the records themselves are read from the ELF file. Format: the
+kernel's Documentation/bpf/btf.rst.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ KIND_FWD, KIND_TYPEDEF, KIND_VOLATILE, KIND_CONST, KIND_RESTRICT = 7, 8, 9, 10, 
 KIND_FUNC, KIND_FUNC_PROTO, KIND_VAR, KIND_DATASEC, KIND_FLOAT = 12, 13, 14, 15, 16
 KIND_DECL_TAG, KIND_TYPE_TAG, KIND_ENUM64 = 17, 18, 19
 
-# Words after the three of every type: a constant part, and one part for each of vlen entries.
+# Words after the three fixed words of a type's record: a number for the kind, and a number for
+# each of the record's vlen entries.
 FIXED_WORDS = {KIND_INT: 1, KIND_ARRAY: 3, KIND_VAR: 1, KIND_DECL_TAG: 1}
 ENTRY_WORDS = {
     KIND_STRUCT: 3,
@@ -47,7 +49,7 @@ U32 = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class BtfMember:
-    """A member of a structure.
+    """A member of a structure, as BTF describes it.
 
     Attributes:
         bit: offset from the structure's start, in bits.
@@ -63,12 +65,12 @@ class BtfMember:
 
     @property
     def offset(self) -> int:
-        """Bytes from the structure's start, to the byte with the first bit."""
+        """Bytes from the structure's start to the byte that holds the member's first bit."""
         return self.bit // 8
 
 
 class Btf:
-    """Type information of one image.  Made by open_btf()."""
+    """Type information (BTF) of one image: types by name and by id. open_btf() makes it."""
 
     def __init__(self, where: str, words: U32, strings: bytes, starts: U32) -> None:
         self._where = where
@@ -80,14 +82,16 @@ class Btf:
         return len(self._starts)
 
     def offset(self, struct: str, path: str) -> int:
-        """Return the byte offset of a member; see member().  Raises KinstError for a bit-field."""
+        """Return the byte offset of a structure's member, which is given by a dotted path. Raises
+        KinstError for a bit-field, or if the structure or member does not exist."""
         member = self.member(struct, path)
         if member.bits:
             raise KinstError(f"{self._where}: {struct}.{path} is a bitfield of {member.bits} bits")
         return member.offset
 
     def has(self, struct: str, path: str = "") -> bool:
-        """Return whether a structure of this name exists and has the member."""
+        """Return whether BTF has a structure of this name and, if `path` is given, the structure
+        has this member."""
         try:
             self.member(struct, path) if path else self.size(struct)
         except KinstError:
@@ -95,8 +99,10 @@ class Btf:
         return True
 
     def member(self, struct: str, path: str) -> BtfMember:
-        """Return the member at a dotted path; the members of an anonymous member belong to the
-        outer structure.
+        """Return a structure's member, given by its dotted path; the offset is from the start of
+        `struct`.
+
+        Members of an anonymous member belong to the outer structure.
 
         Raises:
             KinstError: the kernel has no such structure or member; the message names it.
@@ -111,14 +117,16 @@ class Btf:
         raise KinstError(f"{self._where}: struct {struct} has no member {path}")
 
     def size(self, struct: str) -> int:
-        """Return the bytes of a structure.  Raises KinstError if there is none of this name."""
+        """Return the size of a structure in bytes. Raises KinstError if BTF has no structure of
+        this name."""
         candidates = self._named(struct)
         if not candidates:
             raise KinstError(f"{self._where}: the kernel's types have no struct {struct}")
         return int(self._words[int(self._starts[candidates[0] - 1]) + 2])
 
     def enumerator(self, name: str) -> int | None:
-        """Return the value of an enumeration constant, or None if there is none of this name."""
+        """Return the value of the enumeration constant with this name; None if no enumeration has
+        it."""
         offsets = self.string_offsets(name)
         if not offsets:
             return None
@@ -137,32 +145,33 @@ class Btf:
         return None
 
     def record(self, type_id: int) -> tuple[int, int, int, int]:
-        """Return the record of a type: (info word, name offset, third word, word index of what
-        follows)."""
+        """Return the fixed words of a type's record: (info word, name offset, third word, index of
+        the word after them)."""
         at = int(self._starts[type_id - 1])
         name, info, third = (int(w) for w in self._words[at : at + 3])
         return info, name, third, at + 3
 
     def words_at(self, at: int, count: int) -> list[int]:
-        """Return up to `count` words from a word index on; fewer at the end of the section."""
+        """Return `count` words of BTF's type section from the word index `at` on; fewer if the
+        section ends before."""
         found: list[int] = self._words[at : at + count].tolist()
         return found
 
     def text(self, offset: int) -> str:
-        """Return the string at an offset; "" if there is none."""
+        """Return the string at an offset of BTF's string section; "" if no string is there."""
         end = self._strings.find(b"\0", offset)
         return self._strings[offset:end].decode("utf-8", "replace") if end > offset else ""
 
     def named(self, names: Sequence[int], kinds: Sequence[int]) -> list[int]:
-        """Return the ids of the types of these kinds whose name is at one of these offsets, in
-        order."""
+        """Return the ids of the types that have one of these kinds (KIND_*) and whose name is at
+        one of these string offsets, in ascending order."""
         hits = np.isin(self._names, np.array(names, dtype=np.uint32))
         hits &= np.isin(self._info >> 24 & 31, np.array(kinds, dtype=np.uint32))
         return [int(i) + 1 for i in np.flatnonzero(hits)]
 
     def enumerations(self, names: Sequence[int]) -> list[int]:
-        """Return the ids of the enumerations with a constant whose name is at one of these
-        offsets."""
+        """Return the ids of the enumerations that have a constant whose name is at one of these
+        string offsets, in ascending order."""
         offsets = np.array(names, dtype=np.uint32)
         enumerations: list[int] = []
         kinds = self._info >> 24 & 31
@@ -177,7 +186,8 @@ class Btf:
 
     @property
     def strings_size(self) -> int:
-        """Bytes of the string section: the string offsets of a module's BTF continue from there."""
+        """Bytes of the string section. If this is the kernel's BTF, string offsets of a module's
+        BTF count on from this number."""
         return len(self._strings)
 
     @cached_property
@@ -189,7 +199,7 @@ class Btf:
         return self._words[self._starts]
 
     def string_offsets(self, text: str) -> list[int]:
-        """Return the offsets at which this whole string begins in the section."""
+        """Return the offsets in BTF's string section at which exactly this string begins."""
         whole_string = b"\0" + text.encode() + b"\0"
         offsets, at = [], self._strings.find(whole_string)
         while at >= 0:
@@ -198,21 +208,23 @@ class Btf:
         return offsets
 
     def _named(self, name: str) -> list[int]:
-        """Return the ids of the structures and unions of this name (there may be several)."""
+        """Return the ids of the structures and unions of this name; several may have the same
+        name."""
         rows, index = self._composites
         return [int(rows[i]) + 1 for i in index.find(name)]
 
     @cached_property
     def _composites(self) -> tuple[npt.NDArray[np.int64], StringIndex]:
-        """Structures and unions that have a name in this section, indexed by it."""
+        """Structures and unions whose name is in this BTF's string section: their indexes (type id
+        - 1), and a string index of their names in the same order."""
         kinds = self._info >> 24 & 31
         named = (self._names > 0) & (self._names < len(self._strings))
         rows = np.flatnonzero(((kinds == KIND_STRUCT) | (kinds == KIND_UNION)) & named)
         return rows, StringIndex(self._strings, self._names[rows])
 
     def _resolve(self, type_id: int) -> int:
-        """Return the type that type_id names or qualifies; 0 for void or if the chain is
-        damaged."""
+        """Return the id of the type that a typedef or qualifier stands for, or `type_id` itself if
+        the type is neither; 0 for void or if the chain is damaged."""
         for _ in range(32):
             if not 0 < type_id <= len(self._starts):
                 return 0
@@ -248,7 +260,8 @@ class Btf:
         return None if member is None else BtfMember(bit, member.bits, member.size, member.type)
 
     def _find(self, type_id: int, name: str, depth: int) -> BtfMember | None:
-        """Return the member `name` of a structure, searching its anonymous members too."""
+        """Return the member `name` of a structure or of its anonymous members; None if none has
+        this name."""
         if not type_id or depth > 16:
             return None
         start = int(self._starts[type_id - 1])
@@ -269,7 +282,8 @@ class Btf:
 
 
 def _index(words: U32, where: str) -> U32:
-    """Return the word index of each type's record, in order of type ids from 1."""
+    """Return the word index at which each type's record starts, in the order of type ids from 1.
+    Raises KinstError if the records are damaged."""
     extra_fixed = [FIXED_WORDS.get(kind, 0) + 3 for kind in range(32)]
     extra_entry = [ENTRY_WORDS.get(kind, 0) for kind in range(32)]
     infos: list[int] = words.tolist()
@@ -292,8 +306,8 @@ def parse_btf(data: bytes, where: str, saved: Path | None = None) -> Btf:
     """Parse the bytes of a .BTF section.
 
     Args:
-        where: the file, for messages.
-        saved: where the index is kept, or None.
+        where: the file's path, for messages.
+        saved: file in which the index of type records is cached, None to cache nothing.
 
     Raises:
         KinstError: the data are damaged.
@@ -312,7 +326,8 @@ def parse_btf(data: bytes, where: str, saved: Path | None = None) -> Btf:
 
 
 def _starts(words: U32, where: str, saved: Path | None) -> U32:
-    """Return the index of these records, loaded if it was saved; otherwise made, and saved."""
+    """Return the word index of each type's record: load the list from `saved`, or compute it and
+    save it there."""
     if saved is None:
         return _index(words, where)
     key = f"btf {len(words)} {zlib.crc32(words.tobytes()):08x}"
@@ -324,7 +339,7 @@ def _starts(words: U32, where: str, saved: Path | None) -> U32:
 
 
 def open_btf(elf: Elf, cache: Path | None = None) -> Btf | None:
-    """Return the .BTF of an ELF file, or None if it has none.
+    """Parse the .BTF section of an ELF file; return None if the file has no such section.
 
     Args:
         cache: the folder of saved indexes (cache_folder()), or None to save nothing.

@@ -1,4 +1,5 @@
-"""Whether a file's BTF has a name at all: for a name that is none, without reading its types.
+"""A check whether a file's BTF contains a name, without reading its types: a misspelled name is
+reported early.
 
 Tested by tests/image/test_btf_types.py.
 """
@@ -14,7 +15,8 @@ HEADER = struct.Struct("<HBBIIIII")  # magic, version, flags, length; types and 
 
 
 def has_string(file: ElfFile, text: str) -> bool:
-    """Whether the BTF of a file has a whole string; True for a file without sound BTF."""
+    """Return whether `text` is a whole string in a file's BTF string section; True if the file has
+    no readable BTF, which cannot rule the name out."""
     section = file.section(".BTF")
     if section is None or section.size <= HEADER.size:
         return True

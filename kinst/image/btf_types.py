@@ -1,7 +1,7 @@
-"""D types from BTF, of the kernel and, on top of it, of its modules (split BTF).
+"""D types from the BTF of the kernel and of its modules (split BTF).
 
-The type ids and string offsets of a module continue where the kernel's end.  Format: the kernel's
-Documentation/bpf/btf.rst.
+Type ids and string offsets of a module's BTF count on from the end of the kernel's. Format: the
+kernel's Documentation/bpf/btf.rst.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _TAGGED = {"struct": (KIND_STRUCT,), "union": (KIND_UNION,), "enum": (KIND_ENUM,
 
 
 class BtfTypes:
-    """Types of one image by name and by id.  Implements core.dtypes.MemberSource."""
+    """D types of one image's BTF, by name and by type id. Implements core.dtypes.MemberSource."""
 
     def __init__(self, btf: Btf, module: str, base: BtfTypes | None = None) -> None:
         """Wrap parsed BTF.
 
         Args:
-            btf: of one image.
+            btf: BTF of one image.
             module: the image's name in D.
-            base: types of the kernel, for a module's.
+            base: types of the kernel, if the image is a module; otherwise None.
         """
         self.module = module
         self._btf = btf
@@ -75,7 +75,7 @@ class BtfTypes:
 
     @property
     def count(self) -> int:
-        """The highest type id."""
+        """The image's highest type id; the ids of a module's types start after the kernel's."""
         return self._first + len(self._btf)
 
     @property
@@ -83,25 +83,31 @@ class BtfTypes:
         return self._first_text + self._btf.strings_size
 
     def tagged(self, kind: str, name: str) -> DType | None:
-        """Return the struct, union or enum with this tag; a definition rather than a
-        declaration."""
+        """Return the struct, union or enum with this tag; None if BTF does not define it (a
+        declaration does not count).
+
+        Args:
+            kind: "struct", "union" or "enum".
+        """
         return self._one(name, _TAGGED[kind])
 
     def typedef(self, name: str) -> DType | None:
-        """Return the type that a typedef or base type names."""
+        """Return the type that a typedef's or base type's name stands for; None if BTF has no such
+        name."""
         return self._one(name, (KIND_TYPEDEF, KIND_INT, KIND_FLOAT))
 
     def function(self, name: str) -> FunctionType | None:
-        """Return the prototype of the function of this name."""
+        """Return the prototype of the function with this name; None if BTF has no such function."""
         found = self._one(name, (KIND_FUNC,))
         return found if isinstance(found, FunctionType) else None
 
     def variable(self, name: str) -> DType | None:
-        """Return the type of a variable; BTF has only those of per-CPU variables."""
+        """Return the type of the variable with this name; None if BTF lacks it. BTF describes only
+        per-CPU variables."""
         return self._one(name, (KIND_VAR,))
 
     def enumerators(self, name: str) -> list[tuple[EnumType, int]]:
-        """Return every enumeration that has a constant of this name, and its value."""
+        """Return (enumeration, value) for each enumeration that has a constant of this name."""
         enumerators = []
         for own in self._btf.enumerations(self._names(name)):
             type_ = self.type(self._first + own)
@@ -114,12 +120,21 @@ class BtfTypes:
         return self.type(self._first + found[0]) if found else None
 
     def _names(self, name: str) -> list[int]:
-        """Return the offsets of a string, as this image's records count them."""
+        """Return the offsets of a name, as the string offsets in this image's type records count:
+        those of a module go on after the kernel's strings."""
         found = self._base._names(name) if self._base else []
         return found + [self._first_text + at for at in self._btf.string_offsets(name)]
 
     def type(self, type_id: int, depth: int = 0) -> DType:
-        """Return the type with this id.  Raises KinstError for damaged BTF."""
+        """Return the type with this id; for a module it may be one of the kernel's.
+
+        Args:
+            depth: how many types nested in one another led to this one; a bound against damaged
+                BTF.
+
+        Raises:
+            KinstError: BTF is damaged.
+        """
         if type_id == 0:
             return VOID
         if self._base is not None and type_id <= self._first:
@@ -209,12 +224,12 @@ class BtfTypes:
 def open_types(
     elf: Elf, module: str, base: BtfTypes | None = None, cache: Path | None = None
 ) -> BtfTypes | None:
-    """Return the types in the .BTF of an ELF file, or None if it has none.
+    """Return the types in the .BTF section of an ELF file; None if the file has no such section.
 
     Args:
         module: the image's name in D.
-        base: types of the kernel that a module is for.
-        cache: folder of saved indexes.
+        base: types of the kernel, if the file is a module; otherwise None.
+        cache: folder of saved indexes, None to save nothing.
 
     Raises:
         KinstError: the section is damaged.

@@ -1,9 +1,10 @@
-"""One object for everything that an image's files say about it.
+"""All debug information of one image: types, inlined copies, source lines, local variables and call
+frames.
 
-A DebugInfo is one image (the kernel, a module, a program): its types, inlined copies, source lines,
-local variables and call frames.  Its file is opened once, and each part of it is read when it is
-first needed.  DebugFiles keeps those of one machine, so that every stage of a session, and the next
-trace on the same machine, use the same one; two machines share only saved indexes.
+A DebugInfo is the debug information of one image (the kernel, a module, a program). It opens the
+image's file once and reads each part when it is first needed. DebugFiles keeps the DebugInfo
+objects of one machine, so that every stage of a session and the next trace on that machine share
+them; two machines share only saved indexes.
 
 Addresses are as linked; in a relocatable file, as its layout places them (ElfFile.layout).
 """
@@ -37,18 +38,20 @@ from kinst.image.orc import Orc, open_orc
 from kinst.image.relocations import placed
 from kinst.image.variable_table import PER_CPU_SECTION
 
-MOST_PLACES = 1 << 16  # results of place() to keep
+MOST_PLACES = 1 << 16  # results of place() that are cached
 
 
 @dataclass(frozen=True)
 class CallConvention:
-    """Calling convention of an ISA.
+    """Facts of an ISA's calling convention that are needed to compute values of a function's
+    caller.
 
     Attributes:
-        returns: (code, address, target) -> return addresses, as Isa.returns_of().
+        returns: takes (code, address of the code, target); returns the return addresses of the
+            calls of `target` in the code (Isa.returns_of()).
         stack: DWARF number of the stack pointer, -1 if it has none.
         kept: DWARF numbers of the registers that calls preserve.
-        signature: bits of a return address that a pointer signature takes.
+        signature: mask of the bits of a return address that a pointer signature takes.
     """
 
     returns: Callable[[bytes, int, int], Sequence[int]]
@@ -58,15 +61,16 @@ class CallConvention:
 
 
 def stem_of(name: str) -> str:
-    """Return the name that the debug information has: `name` for name@2 and name.isra.0."""
+    """Return a function symbol's name as debug information spells it: without a suffix such as @2
+    or .isra.0."""
     return name.partition("@")[0].partition(".")[0]
 
 
 class DebugInfo:
-    """Debug information of one image.  Implements core.inline.DebugIndex.
+    """Debug information of one image. Implements core.inline.DebugIndex.
 
-    For a file without DWARF the answer is None or (), unless a method says that it raises.  Every
-    method raises KinstError, in one line that names the file, if the file is damaged.
+    If the file has no DWARF, methods return None or (), unless their docstring says that they
+    raise. If the file is damaged, every method raises KinstError with one line that names the file.
     """
 
     def __init__(
@@ -77,14 +81,14 @@ class DebugInfo:
         cache: Path | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Describe an image; nothing is read yet.
+        """Describe the image without reading its file yet.
 
         Args:
-            file: the image's file.
+            file: the image's ELF file, opened or as a path.
             module: the image's name in D.
-            base: the kernel, for one of its modules.
+            base: debug information of the kernel, if the image is one of its modules.
             cache: folder of saved indexes, None to save nothing.
-            progress: called with the part that is done (0 to 1) while an index is made.
+            progress: called with the finished part (0 to 1) while an index is built.
         """
         self.module = module
         self._file = file
@@ -109,7 +113,8 @@ class DebugInfo:
 
     @cached_property
     def placed(self) -> Elf:
-        """The file, laid out if it is relocatable."""
+        """The image's ELF file, with its sections at the addresses of its layout if the file is
+        relocatable."""
         return placed(self.elf)
 
     @property
@@ -118,15 +123,16 @@ class DebugInfo:
 
     @property
     def index(self) -> Index:
-        """The index of its DWARF, made if there is none yet (seconds, for a kernel).  Raises
-        KinstError if the file has no DWARF."""
+        """Index of the file's DWARF, loaded from the cache or built now (seconds, for a kernel).
+        Raises KinstError if the file has no DWARF."""
         if self._index is None:
             self._index = open_index(self.elf, self._cache, self._progress)
         return self._index
 
     @property
     def made_index(self) -> Index | None:
-        """The index if it is open or was saved before; otherwise None: it is not made."""
+        """Index of the file's DWARF if it is open or in the cache; otherwise None: no index is
+        built."""
         if self._index is None and self._cache is not None and not self._sought_index:
             self._sought_index = True
             self._index = open_saved(self.elf, self._cache)
@@ -155,11 +161,13 @@ class DebugInfo:
         return self.index.copies_at(address) if self.has_dwarf else ()
 
     def function_at(self, name: str, address: int) -> FunctionDie | None:
-        """Return the function of this (symbol's) name whose code holds an address, or begins just
-        after it.
+        """Return the DWARF function of a symbol's name whose code contains an address, or begins at
+        most ROOM bytes after it; None if no function does.
 
-        A symbol's size includes the padding for a tracer in front of the function, and DWARF's
-        range does not.
+        A symbol may begin with padding for a tracer, which DWARF's ranges leave out.
+
+        Args:
+            name: the symbol's name; suffixes such as .isra.0 are ignored.
         """
         key = name, address
         if key not in self._functions:
@@ -177,26 +185,27 @@ class DebugInfo:
 
     @cached_property
     def lines(self) -> Lines:
-        """Its line tables by unit.  Raises KinstError if the file has no DWARF."""
+        """Line tables of the file, by unit. Raises KinstError if the file has no DWARF."""
         return Lines(self._sections, self.index)
 
     def line_at(self, name: str, address: int, entry: int | None = None) -> LineSpan | None:
-        """Return the source line of an instruction of the function with this symbol.
+        """Return the source line of an instruction; None if its function or its line is not known.
 
         Args:
-            name: of the symbol.
-            address: of the instruction.
-            entry: where the function begins, to find it by; None: the address itself.
+            name: symbol of the function that contains the instruction.
+            address: the instruction's linked address.
+            entry: linked address of the function's entry, to find the function by; None to find it
+                by the instruction's address.
         """
         function = self.function_at(name, address if entry is None else entry)
         return self.lines.at(function.unit, address) if function is not None else None
 
     def place(self, address: int) -> SourcePlace | None:
-        """Return the source of an instruction, and what is inlined there; None if that is not
-        known.
+        """Return the source line of an instruction and the functions that are inlined there; None
+        if they are not known.
 
-        Only an index that exists already is used: making one takes seconds, and a running trace
-        waits for this.  Line tables are read by units, once (milliseconds each).
+        Only an index that exists already is used: building an index takes seconds, and a running
+        trace waits for this function. Line tables are read by units, once (milliseconds each).
         """
         index = self.made_index
         if index is None:
@@ -228,7 +237,8 @@ class DebugInfo:
 
     @cached_property
     def btf(self) -> BtfTypes | None:
-        """The types in its BTF; None if it has none or its kernel has none."""
+        """Types in the image's BTF; None if the file has no BTF, or if it is a module and the
+        kernel's file has none."""
         base = self._base.btf if self._base is not None else None
         if self._base is not None and base is None:
             return None
@@ -236,7 +246,7 @@ class DebugInfo:
 
     @cached_property
     def dwarf(self) -> DwarfTypes | None:
-        """The types in its DWARF; None if it has none."""
+        """Types in the file's DWARF; None if the file has no DWARF."""
         if not self.has_dwarf:
             return None
         kept = (self._cache, key_of(self.elf)) if self._cache else None
@@ -245,14 +255,16 @@ class DebugInfo:
 
     @property
     def types(self) -> BtfTypes | DwarfTypes | None:
-        """Its types: those of BTF, which is small and fast, if it has BTF; otherwise DWARF's."""
+        """Types of the image: from BTF, which is small and fast, if there is BTF; otherwise from
+        DWARF. None if there is neither."""
         return self.btf or self.dwarf
 
     def enumerator(self, name: str) -> tuple[EnumType, int] | None:
-        """Return the enumeration that has a constant of this name, and the value.
+        """Return (enumeration, value) of the enumeration constant with this name; None if no
+        enumeration has it.
 
-        From BTF, or from DWARF if there is no BTF. (BTF is made from all of DWARF: of 14,998 names
-        of a Debian kernel none is missing.)
+        The constant is looked up in BTF, or in DWARF if there is no BTF. (BTF is made from all of
+        DWARF: of 14,998 names of a Debian kernel none is missing.)
 
         Raises:
             AmbiguousNameError: several enumerations have the name with different values.
@@ -272,8 +284,9 @@ class DebugInfo:
         return enumerators[0] if enumerators else None
 
     def symbol(self, name: str) -> Symbol | None:
-        """Return the symbol of this name, with its type; of several a global one, otherwise the
-        first."""
+        """Return the ELF symbol with this name, with its D type; None if there is no such symbol.
+        If several symbols have the name, a global one is preferred, otherwise the first is
+        returned."""
         symbols = self.elf.symbols
         indexes = symbols.indexes(name)
         if not indexes:
@@ -290,11 +303,19 @@ class DebugInfo:
         return Symbol(self.module, name, address, size, type_, name_of, per_cpu)
 
     def prototype(self, function: str) -> FunctionType | None:
-        """Return what a function takes and returns."""
+        """Return the D type of a function (parameters and result); None if neither BTF nor DWARF
+        has it."""
         return self.types.function(function) if self.types else None
 
     def _variable(self, name: str, at: int) -> DType | None:
-        """Return the type of a variable, or of the one that a linker script gave another name."""
+        """Return the D type of the variable that a symbol names; None if it is not known.
+
+        If DWARF has no variable of this name, the other symbols at the same address are tried: a
+        linker script may have given the variable another name.
+
+        Args:
+            at: index of the symbol.
+        """
         if self.dwarf is None:
             return self.btf.variable(name) if self.btf else None
         type_ = self.dwarf.variable(name)
@@ -309,7 +330,8 @@ class DebugInfo:
         return None
 
     def is_per_cpu(self, address: int) -> bool:
-        """Return whether an address is that of a per-CPU variable."""
+        """Return whether an address lies in a section of per-CPU variables; addresses are as
+        linked."""
         return any(low <= address < high for low, high in self._per_cpu)
 
     @cached_property
@@ -322,18 +344,19 @@ class DebugInfo:
     def locals(
         self, registers: Sequence[str] = (), calls: CallConvention | None = None
     ) -> DwarfLocals | None:
-        """Return the local variables of its functions; None if it has no DWARF.
+        """Return the local variables of the image's functions; None if the file has no DWARF.
 
         Args:
-            registers: D names by DWARF number.
-            calls: how functions are called, for values that only a caller has.
+            registers: the registers' names in D, by DWARF number.
+            calls: the calling convention, for values that only a function's caller has; None to
+                leave these values out.
         """
         if self.dwarf is None:
             return None
         key = tuple(registers), calls
         if key not in self._locals:
             caller = None
-            # Files of modules have no addresses yet.
+            # The file of a module has no addresses yet.
             if calls is not None and self._base is None:
                 caller = Caller(
                     partial(self._returns, calls), lambda: self.cfi, calls.stack, calls.kept,
@@ -347,8 +370,8 @@ class DebugInfo:
 
     @cached_property
     def _code(self) -> list[tuple[int, bytes]]:
-        """The executable sections with their addresses; none for relocatable files, which have no
-        addresses yet."""
+        """(address, bytes) of each executable section; empty for a relocatable file, whose sections
+        have no addresses."""
         elf = self.elf
         code = [s for s in elf.sections if s.flags & SHF_EXECINSTR and s.address]
         return [(s.address, elf.data(s)) for s in code]
@@ -361,21 +384,22 @@ class DebugInfo:
 
     @cached_property
     def cfi(self) -> Cfi | None:
-        """Its call frame information."""
+        """Call frame information of the file; None if the file has none."""
         return open_cfi(self.placed)
 
     @cached_property
     def orc(self) -> Orc | None:
-        """Its ORC tables."""
+        """ORC unwind tables of the file; None if the file has none."""
         return open_orc(self.placed)
 
     def frame_address(self, address: int, registers: Sequence[str]) -> tuple[str, int] | None:
-        """Return the canonical frame address at an instruction as (base register's D name, offset
-        in bytes).
+        """Return how to compute the canonical frame address at an instruction: (D name of the base
+        register, offset in bytes); None if that is not known.
 
-        ORC is asked first, then call frame information.  None if neither knows.
+        If the image has ORC tables, only they are used; otherwise call frame information is.
 
         Args:
+            address: the instruction's linked address.
             registers: D names by DWARF number, "" for registers that D does not have.
         """
         if self.orc is not None:
@@ -388,7 +412,7 @@ class DebugInfo:
 
 
 class _UnitsByAddress:
-    """Finds the unit whose functions hold an address."""
+    """Lookup of the DWARF unit whose functions contain an address."""
 
     def __init__(self, index: Index) -> None:
         ranges, first, unit = (np.asarray(column) for column in index.function_columns())
@@ -401,7 +425,8 @@ class _UnitsByAddress:
         self._unit: npt.NDArray[np.uint64] = units[order]
 
     def at(self, address: int) -> int | None:
-        """Return the unit's offset in .debug_info, or None."""
+        """Return the offset in .debug_info of the unit whose functions contain an address; None if
+        no unit does."""
         row = int(np.searchsorted(self._low, np.uint64(address), side="right")) - 1
         if row < 0 or address >= int(self._high[row]):
             return None
@@ -421,8 +446,17 @@ class DebugFiles:
     def open(
         self, path: str | Path, module: str = KERNEL, base: DebugInfo | None = None
     ) -> DebugInfo:
-        """Return the image in a file: the one that was opened before, unless the file has another
-        build-id by now.  Raises KinstError if the file cannot be opened."""
+        """Return the debug information of an image's file: the existing object if the file was
+        opened before and still has the same build-id, otherwise a new one.
+
+        Args:
+            path: the image's file.
+            module: the image's name in D.
+            base: debug information of the kernel, if the image is one of its modules.
+
+        Raises:
+            KinstError: the file cannot be opened.
+        """
         file = open_file(path)
         key = file.path.resolve(), file.build_id, module
         if key not in self._known:
@@ -435,7 +469,12 @@ class DebugFiles:
 
 
 def _bounded(type_: DType | None, size: int) -> DType | None:
-    """Give an array that is declared without a bound the length that its symbol's size implies."""
+    """Return an array type that is declared without a bound with the length that its symbol's size
+    implies; return any other type unchanged.
+
+    Args:
+        size: the symbol's size in bytes.
+    """
     if not isinstance(type_, ArrayType) or type_.count:
         return type_
     of = type_.of

@@ -1,7 +1,8 @@
-"""Find the debug file of a stripped file, and check that it belongs to it.
+"""Search for the separate debug file of a stripped ELF file, and a check that the two files belong
+together.
 
-By build-id below .build-id/, and by the name and checksum in .gnu_debuglink: GDB's manual,
-"Debugging Information in Separate Files".
+A debug file is found by build-id below .build-id/, or by the name and checksum in .gnu_debuglink:
+GDB's manual, "Debugging Information in Separate Files".
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class FoundDebug:
     """Result of a search for debug information.
 
     Attributes:
-        file: the file with the debug information, None if there is none.
-        warnings: one line for each file that exists and was rejected, naming both files.
+        file: the file with the debug information, None if none was found.
+        warnings: one line for each debug file that exists but was rejected; it names both files.
     """
 
     file: ElfFile | None
@@ -32,12 +33,14 @@ class FoundDebug:
 
 
 def find_debug(file: ElfFile, folders: Sequence[Path] = SYSTEM) -> FoundDebug:
-    """Find the debug information of a file: its own, or that of its separate debug file.
+    """Find the file with an ELF file's debug information: the file itself, or its separate debug
+    file.
 
-    A file that exists but is damaged, or belongs to another image, gives a warning.
+    A debug file that is damaged or belongs to another image is skipped with a warning.
 
     Args:
-        folders: where separate debug files are kept, besides next to the file and in .debug there.
+        folders: where separate debug files are kept. The name in .gnu_debuglink is also searched
+            for next to the ELF file and in the folder .debug there.
     """
     if file.has_debug:
         return FoundDebug(file)
@@ -61,11 +64,11 @@ def find_debug(file: ElfFile, folders: Sequence[Path] = SYSTEM) -> FoundDebug:
 
 
 def mismatch(file: ElfFile, debug: ElfFile) -> str:
-    """Return why a debug file does not belong to a file, in one line that names both; "" if it
-    does.
+    """Return why a debug file does not belong to an ELF file, in one line that names both files; ""
+    if it belongs to it.
 
-    Build-ids decide if both files have one, otherwise the checksum of .gnu_debuglink.  If there is
-    neither, nothing can be compared, and the debug file is rejected.
+    If both files have a build-id, the build-ids decide. Otherwise the checksum in .gnu_debuglink
+    decides. If the ELF file has neither, nothing can be compared, and the debug file is rejected.
     """
     both = f"{debug.path} is not the debug file of {file.path}"
     if file.build_id and debug.build_id:
@@ -82,7 +85,8 @@ def mismatch(file: ElfFile, debug: ElfFile) -> str:
 
 
 def debug_link(file: ElfFile) -> tuple[str, int]:
-    """Return the name and CRC-32 in .gnu_debuglink; ("", 0) if there is none."""
+    """Return the debug file's name and CRC-32 in .gnu_debuglink; ("", 0) if the file has no such
+    section or it is damaged."""
     section = file.section(".gnu_debuglink")
     data = file.data(section) if section else b""
     name, nul, _ = data.partition(b"\0")

@@ -1,4 +1,4 @@
-"""ELF symbols, as numpy arrays, on top of elf_file.py."""
+"""ELF files with their symbols as numpy arrays; elf_file.py reads the rest of the format."""
 
 from __future__ import annotations
 
@@ -40,15 +40,16 @@ SYMBOL = np.dtype(
 
 @dataclass(frozen=True)
 class SymbolTable:
-    """A symbol table, one array entry for each symbol, in the file's order.
+    """A symbol table of an ELF file: parallel arrays, one element for each symbol, in the file's
+    order.
 
     Attributes:
-        address: as linked.
+        address: value of the symbol, as linked.
         size: bytes.
         kind: STT_*.
         binding: STB_*.
-        section: section index.
-        name: offset in strings.
+        section: index of the section that defines the symbol.
+        name: offset of the symbol's name in `strings`.
         strings: the string table.
     """
 
@@ -64,13 +65,14 @@ class SymbolTable:
         return len(self.address)
 
     def name_of(self, index: int) -> str:
-        """Return the name of one symbol; "" if its offset lies outside the string table."""
+        """Return the name of the symbol with this index; "" if its name lies outside the string
+        table."""
         start = int(self.name[index])
         end = self.strings.find(b"\0", start)
         return self.strings[start : end if end >= 0 else None].decode("utf-8", "replace")
 
     def names_of(self, indexes: Sequence[int] | npt.NDArray[np.int64]) -> list[str]:
-        """Return the names of many symbols."""
+        """Return the names of the symbols with these indexes, in the same order."""
         find, strings = self.strings.find, self.strings
         text = strings.decode("latin-1")
         starts: list[int] = self.name[np.asarray(indexes, dtype=np.int64)].tolist()
@@ -79,7 +81,8 @@ class SymbolTable:
     def begin_with(
         self, indexes: npt.NDArray[np.int64], prefixes: Sequence[str]
     ) -> npt.NDArray[np.bool_]:
-        """Return which of these symbols have a name that begins with one of the prefixes."""
+        """Return a mask of the symbols whose name begins with one of the prefixes: a bool for each
+        of `indexes`, in the same order."""
         text = np.frombuffer(self.strings, np.uint8)
         starts = self.name[indexes].astype(np.int64)
         matches = np.zeros(len(starts), dtype=np.bool_)
@@ -91,9 +94,10 @@ class SymbolTable:
         return matches
 
     def indexes(self, name: str) -> list[int]:
-        """Return the indexes of every defined symbol of this name, in the file's order.
+        """Return the indexes of all defined symbols with this name, in the file's order.
 
-        The linker may let one name be the tail of another (System V ABI, "String Table").
+        A name that ends another name need not have bytes of its own in the string table: the linker
+        may share them (System V ABI, "String Table").
         """
         return [i for i in self._by_name.find(name) if self.section[i] != SHN_UNDEF]
 
@@ -103,11 +107,12 @@ class SymbolTable:
 
 
 class Elf(ElfFile):
-    """An opened ELF file and its symbols.  Made by open_elf()."""
+    """An opened ELF file with its symbols. open_elf() makes it."""
 
     @cached_property
     def symbols(self) -> SymbolTable:
-        """The file's .symtab.  Raises KinstError if it has none (stripped) or it is damaged."""
+        """The file's symbol table (.symtab). Raises KinstError if the file is stripped or the table
+        is damaged."""
         table = next((s for s in self.sections if s.kind == SHT_SYMTAB), None)
         if table is None:
             raise KinstError(
@@ -132,7 +137,8 @@ class Elf(ElfFile):
 
     @cached_property
     def placed_addresses(self) -> U64:
-        """The addresses of the symbols; in a relocatable file, by its layout."""
+        """Address of each symbol: as linked or, in a relocatable file, as its layout
+        (ElfFile.layout) places the symbol's section."""
         base = np.zeros(1 << 16, dtype=np.uint64)
         for index, address in self.layout.items():
             base[index & 0xFFFF] = address
@@ -140,11 +146,12 @@ class Elf(ElfFile):
 
     @cached_property
     def _addresses(self) -> dict[str, int]:
-        """Results of address(), by name."""
+        """Cache of address(): linked addresses by symbol name."""
         return {}
 
     def address(self, name: str) -> int | None:
-        """Return the linked address of the first symbol of this name, or None."""
+        """Return the linked address of the first symbol with this name; None if no symbol has
+        it."""
         addresses = self._addresses
         if name not in addresses:
             indexes = self.symbols.indexes(name)
@@ -155,13 +162,22 @@ class Elf(ElfFile):
 
 
 def with_symbols(file: ElfFile) -> Elf:
-    """Return an opened file with its symbols."""
+    """Return an opened ELF file as an Elf, which also reads symbols."""
     if isinstance(file, Elf):
         return file
     return Elf(file.path, file.mapped, file.machine, file.kind, file.sections)
 
 
 def open_elf(path: str | Path, machine: int | None = None) -> Elf:
-    """Open an ELF file with symbols; arguments and errors are those of elf_file.open_file()."""
+    """Open an ELF file whose symbols are to be read; the file's headers are read now, the symbols
+    on demand.
+
+    Args:
+        machine: the e_machine that the file must have, None for any.
+
+    Raises:
+        KinstError: the file is missing, unreadable, not ELF, truncated, damaged or for another
+            machine.
+    """
     path = Path(path)
     return Elf(path, *read_headers(path, machine))

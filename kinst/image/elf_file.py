@@ -1,11 +1,11 @@
 """ELF files: headers, sections, segments and notes, read with the standard library alone.
 
-The only reader of the format.  The file is mapped, not read: a kernel's debug file has hundreds of
-megabytes and kinst needs a few of them.  elf.py adds symbols, as numpy arrays; importing numpy
-takes longer than finding a function in a saved index (dwarf/index.py), so what needs only sections
-stays here.
+This is the only reader of the format. Files are mapped, not read: a kernel's debug file has
+hundreds of megabytes, and kinst needs a few megabytes of it. elf.py adds symbols, as numpy arrays.
+Importing numpy takes longer than finding a function in a saved index (dwarf/index.py), so code that
+needs only sections imports this module.
 
-Only 64-bit little-endian files are opened: every ISA of kinst uses them.  Format: System V ABI,
+Only 64-bit little-endian files are opened: every ISA of kinst uses them. Format: System V ABI,
 chapter 4 (ELF header, sections) and 5 (program headers, notes).
 
 Tested by tests/image/test_elf.py and tests/image/test_segments_and_lines.py.
@@ -39,7 +39,7 @@ MANY = 0xFFFF  # SHN_XINDEX and PN_XNUM: the real number is in the first section
 
 @dataclass(frozen=True, slots=True)
 class ElfSection:
-    """A section header.
+    """A section header of an ELF file.
 
     Attributes:
         name: from the table of section names.
@@ -49,8 +49,8 @@ class ElfSection:
         address: as linked.
         offset: bytes from the start of the file.
         size: bytes.
-        link: number of a related section, by kind.
-        info: number, by kind.
+        link: sh_link, the number of a related section; its meaning depends on `kind`.
+        info: sh_info, whose meaning depends on `kind`.
         align: bytes.
     """
 
@@ -72,7 +72,7 @@ class ElfSection:
 
 @dataclass(frozen=True, slots=True)
 class ElfSegment:
-    """A program header.
+    """A program header of an ELF file.
 
     Attributes:
         kind: PT_*.
@@ -92,14 +92,14 @@ class ElfSegment:
 
 
 class ElfFile:
-    """An opened ELF file.  Made by open_file().
+    """An opened ELF file: its headers and its mapped bytes. open_file() makes it.
 
     Attributes:
-        path: of the file.
-        mapped: the whole file.
+        path: path of the file.
+        mapped: the bytes of the whole file.
         machine: e_machine.
         kind: e_type.
-        sections: all section headers.
+        sections: all section headers, in the file's order.
     """
 
     def __init__(
@@ -127,31 +127,31 @@ class ElfFile:
 
     @property
     def relocatable(self) -> bool:
-        """Whether it is a .o or .ko, whose sections all start at address 0."""
+        """Whether the file is a .o or .ko, whose sections all start at address 0."""
         return self.kind == ET_REL
 
     @property
     def has_debug(self) -> bool:
-        """Whether it has a .debug_info that is not empty."""
+        """Whether the file has a .debug_info section that is not empty."""
         return any(
             s.size and s.kind != SHT_NOBITS and s.name in (".debug_info", ".zdebug_info")
             for s in self.sections
         )
 
     def section(self, name: str) -> ElfSection | None:
-        """Return the first section of this name, or None."""
+        """Return the first section with this name; None if the file has no such section."""
         return self._by_name.get(name)
 
     def data(self, section: ElfSection) -> bytes:
-        """Return the bytes of a section as the file has them (none for SHT_NOBITS).  Raises
+        """Return the bytes of a section as the file stores them; b"" for SHT_NOBITS. Raises
         KinstError if the file ends before the section does."""
         if section.kind == SHT_NOBITS:
             return b""
         return self._slice(section.offset, section.size, section.name)
 
     def read(self, address: int, size: int) -> bytes:
-        """Return `size` bytes at a linked address, as the file has them.  Raises UnmappedError if
-        no section of the file has those bytes."""
+        """Return `size` bytes at a linked address, as the file has them. Raises UnmappedError if no
+        section of the file contains all of these bytes."""
         for section in self._loaded:
             # Per-CPU sections are linked at 0 and do not collide with kernel addresses.
             if section.address <= address and address + size <= section.end:
@@ -167,10 +167,11 @@ class ElfFile:
 
     @cached_property
     def layout(self) -> Mapping[int, int]:
-        """Assumed addresses of the sections of a relocatable file: index -> address.
+        """Addresses that kinst assumes for the sections of a relocatable file, by section index; {}
+        for a linked file.
 
-        {} for linked files.  .text stays at 0, and the other sections that will be in memory follow
-        it, in their order.
+        .text stays at 0. The other sections that will be in memory follow .text in the file's
+        order.
 
         Raises:
             KinstError: a section is larger than any memory.
@@ -187,8 +188,8 @@ class ElfFile:
         return layout
 
     def place(self, address: int) -> tuple[str, int] | None:
-        """Return the section of a relocatable file that an address of its layout is in, and the
-        offset in it.  None for linked files and for addresses in no section."""
+        """Return (section name, offset in the section) of an address in a relocatable file's
+        layout; None for a linked file, or if the address is in no section."""
         for index, base in self.layout.items():
             section = self.sections[index]
             if base <= address < base + section.size:
@@ -197,7 +198,7 @@ class ElfFile:
 
     @cached_property
     def segments(self) -> tuple[ElfSegment, ...]:
-        """The program headers.  Raises KinstError if they are damaged or cut off."""
+        """The program headers of the file. Raises KinstError if they are damaged or cut off."""
         header = HEADER.unpack_from(self.mapped)
         table, size, count = header[5], header[9], header[10]
         if count == MANY and self.sections:
@@ -214,18 +215,19 @@ class ElfFile:
 
     @cached_property
     def code_segments(self) -> tuple[tuple[int, int], ...]:
-        """Start and end of the segments that are loaded to be executed, as linked, the lowest
-        first.  Raises KinstError as segments does."""
+        """(start, end) of each segment that is loaded to be executed, as linked, in ascending
+        order. Raises KinstError if the program headers are damaged."""
         code = [s for s in self.segments if s.kind == PT_LOAD and s.flags & PF_X]
         return tuple(sorted((s.address, s.address + s.size) for s in code))
 
     @cached_property
     def build_id(self) -> str:
-        """The GNU build-id in hexadecimal, or "" if the file has none."""
+        """The file's GNU build-id in hexadecimal; "" if the file has none."""
         return next(filter(None, map(build_id_in, self._notes())), "")
 
     def _notes(self) -> Iterator[bytes]:
-        """Yield the note sections; the note segments if there are no sections at all."""
+        """Yield the bytes of each note section or, if the file has no sections at all, of each note
+        segment."""
         where = [(s.offset, s.size) for s in self.sections if s.kind == SHT_NOTE]
         if not self.sections:
             where = [(s.offset, s.file_size) for s in self.segments if s.kind == PT_NOTE]
@@ -238,7 +240,8 @@ def _is_tbss(section: ElfSection) -> bool:
 
 
 def build_id_in(notes: bytes) -> str:
-    """Return the GNU build-id (hexadecimal) in the bytes of a note section, or ""."""
+    """Return the GNU build-id (hexadecimal) in the bytes of a note section; "" if they contain
+    none."""
     at = 0
     while at + 12 <= len(notes):
         name_size, size, kind = struct.unpack_from("<III", notes, at)
@@ -255,10 +258,10 @@ def build_id_in(notes: bytes) -> str:
 
 
 def open_file(path: str | Path, machine: int | None = None) -> ElfFile:
-    """Open an ELF file.
+    """Open an ELF file and read its headers.
 
     Args:
-        machine: the e_machine that it must have (Isa.elf_machine), or None for any.
+        machine: the e_machine that the file must have (Isa.elf_machine), or None for any.
 
     Raises:
         KinstError: the file is missing, unreadable, not ELF, truncated, damaged or for another
@@ -271,8 +274,15 @@ def open_file(path: str | Path, machine: int | None = None) -> ElfFile:
 def read_headers(
     path: Path, machine: int | None
 ) -> tuple[mmap.mmap, int, int, Sequence[ElfSection]]:
-    """Return the mapped file, e_machine, e_type and the sections.  Raises KinstError as open_file()
-    does."""
+    """Map an ELF file and read its headers. Return (mapped file, e_machine, e_type, sections).
+
+    Args:
+        machine: the e_machine that the file must have, None for any.
+
+    Raises:
+        KinstError: the file is missing, unreadable, not ELF, truncated, damaged or for another
+            machine.
+    """
     data = _mapped(path)
     if data[:4] != b"\x7fELF":
         # An EFI program, or a bzImage (Documentation/arch/x86/boot.rst, "The Real-Mode Kernel

@@ -1,4 +1,5 @@
-"""The functions of an image, from its symbol table: lookup by name, by glob, by address."""
+"""The functions of an image, from its symbol table: lookup by name, by glob pattern and by
+address."""
 
 from __future__ import annotations
 
@@ -16,24 +17,26 @@ from kinst.core.words import MASK
 from kinst.image.elf import STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, Elf
 from kinst.image.elf_file import SHF_EXECINSTR
 
-# Labels that are no functions.
+# Names of labels that are not functions.
 MARKERS = re.compile(r".*(_start|_end)$|_s?text$|_(e|sinit|einit)text$")
-# Marks between code and data (ELF for the Arm 64-bit architecture, "Mapping symbols"; RISC-V's
-# psABI has them, too) and local labels that an assembler kept.
+# Prefixes of mapping symbols, which separate code from data (ELF for the Arm 64-bit Architecture,
+# "Mapping symbols"; the RISC-V psABI has the same), and of local labels that an assembler kept.
 NO_FUNCTIONS = ("$", ".L")
 
 
 @dataclass(frozen=True, slots=True)
 class _Arrays:
-    """Functions and their symbols: one row for each (name, address), in address order, canonical
-    names first.
+    """Functions of a symbol table and their names, as arrays.
+
+    Names are in the order of their functions' addresses; the canonical name of a function is the
+    first of its names.
 
     Attributes:
-        symbols: symbol index of each row.
-        function: index of the function that a row belongs to.
-        canonical: symbol index of each function.
-        place: of each symbol: index of its function, or -1.
-        address: of each function.
+        symbols: symbol table index of each name.
+        function: index of the function that each name belongs to.
+        canonical: symbol table index of each function's canonical name.
+        place: for each symbol of the symbol table the index of its function, or -1.
+        address: running address of each function.
         size: bytes of each function.
     """
 
@@ -48,16 +51,16 @@ class _Arrays:
 class FunctionTable:
     """Functions of one linked image that runs `slide` bytes above its linked addresses.
 
-    Symbols of one address are one function with several names: a global name is preferred to a weak
-    or local one, then fewer leading underscores.  A function ends where its symbol says, and at the
-    next symbol at the latest; an assembly label outside of every function reaches to the next
-    symbol.
+    Symbols at one address are names of one function. Its canonical name is a global one rather than
+    a weak or local one, and among equals the one with the fewest leading underscores. A function
+    ends where its symbol's size says, but at the next symbol at the latest. An assembly label
+    outside of every function extends to the next symbol.
     """
 
     def __init__(
         self, elf: Elf, slide: int, module: str, no_functions: tuple[str, ...] = NO_FUNCTIONS
     ) -> None:
-        """Describe the table; it is made when first needed.
+        """Describe the table; its arrays are computed at the first lookup.
 
         Args:
             elf: the image.
@@ -104,11 +107,11 @@ class FunctionTable:
         return _Arrays(rows, group, rows[first], place, address + slide, size)
 
     def _order_aliases(self, rows: npt.NDArray[np.int64], first: npt.NDArray[np.int64]) -> None:
-        """Sort the symbols of each address by preference.
+        """Sort the symbols at each address so that the preferred name of the function is the first.
 
         Args:
-            rows: symbol indexes in address order; changed in place.
-            first: where the symbols of each address begin.
+            rows: symbol table indexes in address order; changed in place.
+            first: positions in `rows` at which the symbols of each address begin.
         """
         symbols = self._elf.symbols
         ranks = {STB_GLOBAL: 0, STB_WEAK: 1}
@@ -126,7 +129,12 @@ class FunctionTable:
     def _inside(
         self, addresses: npt.NDArray[np.uint64], functions: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        """Return which addresses lie in (or at the start of) a function symbol."""
+        """Return a mask of the addresses that lie inside a function, its first byte included.
+
+        Args:
+            addresses: as linked.
+            functions: symbol table indexes of the functions.
+        """
         if not len(functions):
             return np.zeros(len(addresses), dtype=np.bool_)
         symbols = self._elf.symbols
@@ -152,7 +160,7 @@ class FunctionTable:
 
     @cached_property
     def all(self) -> Sequence[Function]:
-        """Every function under its canonical name, in address order."""
+        """All functions under their canonical names, in address order."""
         arrays = self._arrays
         names = self._elf.symbols.names_of(arrays.canonical)
         return tuple(
@@ -164,20 +172,20 @@ class FunctionTable:
 
     @cached_property
     def names(self) -> Sequence[str]:
-        """Every name, aliases included."""
+        """All names of functions, aliases included, in address order."""
         return self._elf.symbols.names_of(self._arrays.symbols)
 
     def lookup(self, name: str) -> list[Function]:
-        """Return the functions of exactly this name or alias, in address order, under that name.
-        More than one: the name is ambiguous."""
+        """Return the functions that have exactly this name or alias, in address order; the results
+        carry this name. Several functions are returned if the name is ambiguous."""
         places = self._arrays.place[self._elf.symbols.indexes(name)].tolist()
         return [self._make(i, name) for i in sorted({*places} - {-1})]
 
     def glob(self, pattern: str) -> list[Function]:
-        """Return the functions with a name that matches an sh(1) pattern, in address order.
+        """Return the functions that have a name matching an sh(1) pattern, in address order.
 
-        Each function once: under its canonical name if that matches, otherwise under the first
-        alias that does.
+        Each function is returned once: under its canonical name if that matches, otherwise under
+        the first alias that does.
         """
         if pattern in ("", "*"):
             return list(self.all)
@@ -190,7 +198,7 @@ class FunctionTable:
         return [self._make(i, name) for i, name in matches.items()]
 
     def at(self, address: int) -> Function | None:
-        """Return the function whose code holds a running address, or None."""
+        """Return the function whose code contains a running address; None if no function does."""
         index = self.index_at(address)
         if index is None:
             return None

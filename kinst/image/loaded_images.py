@@ -1,5 +1,5 @@
-"""The images of a running machine: the kernel and its modules, each with the debug information of
-its file and its place in memory."""
+"""The images of a running machine (the kernel and its modules): debug information of their files,
+and maps between file addresses and running addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from kinst.core.words import MASK
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf_file import ElfFile
 
-# From addresses of an image's file to running ones, or back; None if nothing is loaded there.
+# Maps an address of an image's file to its running address, or the reverse; returns None if
+# nothing is loaded there.
 Move = Callable[[int], int | None]
 
 
@@ -24,9 +25,9 @@ class LoadedImage:
     """An image in memory.
 
     Attributes:
-        debug: what its files say.
-        move: from addresses of its debug information to running ones.
-        back: from running addresses to those of its debug information.
+        debug: debug information of the image's files.
+        move: maps an address of the debug information to the running address.
+        back: maps a running address to the address of the debug information.
     """
 
     debug: DebugInfo
@@ -35,12 +36,12 @@ class LoadedImage:
 
 
 def moved_by(debug: DebugInfo, slide: int) -> LoadedImage:
-    """Return an image that lies in one piece, `slide` bytes above where it was linked."""
+    """Return an image that is loaded in one piece, `slide` bytes above its linked addresses."""
     return LoadedImage(debug, lambda at: at + slide & MASK, lambda at: at - slide & MASK)
 
 
 class LoadedImages:
-    """The images of one machine."""
+    """The images of one machine, by module name."""
 
     def __init__(
         self,
@@ -48,13 +49,13 @@ class LoadedImages:
         find: Callable[[str], LoadedImage | None] = lambda name: None,
         loaded: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """Describe the images; modules are found when they are first needed.
+        """Describe the images; a module's image is searched for when it is first needed.
 
         Args:
-            kernel: the kernel proper.
-            find: returns a module's image by name, None if it has no debug file that fits; called
-                once for each.
-            loaded: returns the names of all modules.
+            kernel: image of the kernel itself.
+            find: returns a module's image by its name, None if the module has no debug file that
+                fits; called once for each module.
+            loaded: returns the names of all loaded modules.
         """
         self.kernel = kernel
         self._find = find
@@ -62,7 +63,8 @@ class LoadedImages:
         self._known: dict[str, LoadedImage | None] = {}
 
     def of(self, module: str) -> LoadedImage | None:
-        """Return the image of a module; the kernel for its name and for ""."""
+        """Return the image of a module, None if it has no debug file. The module names "" and
+        "kernel" mean the kernel itself."""
         if module in ("", KERNEL):
             return self.kernel
         if module not in self._known:
@@ -70,20 +72,26 @@ class LoadedImages:
         return self._known[module]
 
     def modules(self) -> Sequence[LoadedImage]:
-        """Return the images of all loaded modules that have debug files."""
+        """Return the images of the loaded modules that have debug files."""
         found = [self.of(name) for name in self._loaded()]
         return [image for image in found if image is not None]
 
     def place(self, module: str, address: int) -> SourcePlace | None:
-        """Return the source of a running address, and what is inlined there (DebugInfo.place())."""
+        """Return the source line at a running address and the functions that are inlined there;
+        None if they are not known.
+
+        Args:
+            module: name of the module that contains the address; "" for the kernel.
+        """
         image = self.of(module)
         linked = image.back(address) if image is not None else None
         return image.debug.place(linked) if image is not None and linked is not None else None
 
 
 def mover(file: ElfFile, module: LoadedModule) -> tuple[Move, Move]:
-    """Return two functions: from the addresses of a module's file, as it is laid out, to running
-    ones, and back."""
+    """Return two functions that map addresses of a module: from its relocatable file, as laid out,
+    to running addresses; and from running addresses back. Both return None for an address that is
+    not in a loaded section."""
     loaded = {s.name: s.address for s in module.sections}
     sections = {s.index: s for s in file.sections}
     spans = sorted(
@@ -114,10 +122,11 @@ def mover(file: ElfFile, module: LoadedModule) -> tuple[Move, Move]:
 
 
 def running_index(images: LoadedImages, say: Callable[[str], None]) -> DebugIndex:
-    """Return the inline functions and copies of all images at running addresses.
+    """Return an index of the inline functions and inlined copies of all images, with running
+    addresses.
 
     Args:
-        say: called with the reason if those of an image are missing.
+        say: called with a message if the inline functions of an image cannot be read.
     """
     parts: list[DebugIndex] = []
     try:
@@ -133,10 +142,12 @@ def running_index(images: LoadedImages, say: Callable[[str], None]) -> DebugInde
 
 
 class MovedIndex:
-    """An image's index at running addresses; code that is not loaded is left out."""
+    """Index of one image's inline functions with running addresses; code that is not loaded is left
+    out."""
 
     def __init__(self, image: LoadedImage) -> None:
-        """Raise KinstError if the image has no debug information, or it is damaged."""
+        """Open the index of the image's DWARF; it may have to be built. Raises KinstError if the
+        image has no debug information or it is damaged."""
         self._index = image.debug.index
         self._move = image.move
         self._back = image.back
@@ -168,7 +179,8 @@ class MovedIndex:
 
 
 class JoinedIndex:
-    """Several indexes as one, in their order."""
+    """Several indexes of inline functions joined to one; its results are in the order of the
+    indexes."""
 
     def __init__(self, parts: Sequence[DebugIndex]) -> None:
         self._parts = parts

@@ -1,15 +1,17 @@
 """ORC, the x86 kernel's unwind tables: where the caller's frame is at each instruction.
 
-Two parallel tables.  .orc_unwind_ip has for each range of instructions the 32-bit distance from the
-entry itself to the range's start.  .orc_unwind has 6 bytes for each range: two signed offsets (of
-the previous stack pointer and the previous frame pointer) and 16 bits.  The layout of these bits
-changed with Linux 6.4. Before: 4 bits base register, 4 bits for the frame pointer, 2 bits type, 1
-bit end.  Since (if there is an .orc_header): 3 bits type, 1 bit signal; type 0 is "no information",
-1 is "end of stack" and 2 is a plain call frame.
+An image has two parallel tables, with an entry for each range of instructions. An entry of
+.orc_unwind_ip is the 32-bit distance from the entry itself to the start of the range. An entry of
+.orc_unwind has 6 bytes: two signed offsets (of the previous stack pointer and the previous frame
+pointer) and a word of 16 bits. The layout of the word changed with Linux 6.4. Before 6.4: 4 bits
+base register, 4 bits for the frame pointer, 2 bits type, 1 bit end. Since 6.4 (the image has an
+.orc_header): 3 bits type, 1 bit signal; type 0 is "no information", 1 is "end of stack" and 2 is a
+plain call frame.
 
-The numbers of the registers changed as well, with 7.2 at the latest; the file does not say so.
-(The new ones are from unwind_next_frame() of 7.3, by the saved registers that it uses.) The stack
-pointer is the base of nearly all frames, which shows the numbering.
+The numbers of the registers changed as well, with 7.2 at the latest, and the file does not say
+which numbering it has. (The new numbers are from unwind_next_frame() of 7.3, by the saved registers
+that it uses.) The stack pointer is the base register of nearly all frames; the numbering is
+recognised by that.
 
 Format: the kernel's Documentation/arch/x86/orc-unwinder.rst and struct orc_entry.
 """
@@ -30,11 +32,11 @@ ENTRY = np.dtype([("stack_offset", "<i2"), ("bp_offset", "<i2"), ("word", "<u2")
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """One numbering of registers (ORC_REG_*).
+    """A numbering of the registers in ORC entries (ORC_REG_*).
 
     Attributes:
-        registers: base registers, to which stack_offset is added; indirect ones, which first load
-            from memory, are left out.
+        registers: D names of the base registers to which stack_offset is added, by number; indirect
+            base registers, which need a load from memory, are left out.
         previous_sp: the number that means that the frame pointer is saved at CFA + bp_offset.
     """
 
@@ -50,8 +52,8 @@ NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class OrcRule:
-    """Rule to find the caller's frame: CFA = register + offset; the return address is at CFA +
-    return_address.
+    """Rule to find the caller's frame at an instruction: CFA = register + offset; the return
+    address is saved at CFA + return_address.
 
     Attributes:
         register: D name, such as R_RSP.
@@ -65,7 +67,7 @@ class OrcRule:
 
 
 class Orc:
-    """The unwind tables of one image.  Made by open_orc()."""
+    """ORC unwind tables of one image. open_orc() makes it."""
 
     def __init__(
         self,
@@ -85,10 +87,11 @@ class Orc:
         return len(self._starts)
 
     def rule(self, address: int) -> OrcRule | None:
-        """Return the rule at a linked address, or None if it does not lead to a caller.
+        """Return the rule to find the caller's frame at a linked address; None if ORC gives no way
+        to a caller.
 
-        None if the table has no information, at the end of the stack, in exception and entry frames
-        (which have the saved registers, not a return address, above them), and if the frame's
+        That is so if the table has no information, at the end of the stack, in exception and entry
+        frames (above them are the saved registers, not a return address), and if the frame's
         address must first be loaded from memory.
         """
         index = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
@@ -102,8 +105,8 @@ class Orc:
         return OrcRule(register, int(self._stack_offset[index]), -8)
 
     def saved_frame_pointer(self, address: int) -> int | None:
-        """Return where the caller's frame pointer is saved, as an offset from the CFA; None if it
-        is still in its register (or was never set)."""
+        """Return where the caller's frame pointer is saved at a linked address, as an offset in
+        bytes from the CFA; None if it is still in its register or was never set."""
         index = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
         if index < 0 or int(self._word[index]) >> 4 & 15 != self._numbers.previous_sp:
             return None
@@ -111,8 +114,8 @@ class Orc:
 
 
 def open_orc(elf: Elf) -> Orc | None:
-    """Return the ORC tables of a linked image, or None if it has none.  Raises KinstError if the
-    two tables do not belong together."""
+    """Return the ORC tables of a linked image; None if the image has none. Raises KinstError if the
+    two tables have different numbers of entries, or number registers in an unknown way."""
     places, rules = elf.section(".orc_unwind_ip"), elf.section(".orc_unwind")
     if places is None or rules is None or not places.size:
         return None
@@ -139,8 +142,8 @@ def open_orc(elf: Elf) -> Orc | None:
 
 
 def numbers_of(entries: npt.NDArray[np.void], where: str) -> Numbers:
-    """Return the numbering that an image's entries use.  Raises KinstError, naming `where`, for an
-    unknown one."""
+    """Return the register numbering that an image's ORC entries use; the most frequent base
+    register shows it. Raises KinstError, naming the file `where`, if the numbering is unknown."""
     bases = np.bincount(entries["word"] & 15, minlength=16)
     bases[0] = 0  # no base at all
     stack_pointer = int(np.argmax(bases))

@@ -1,9 +1,9 @@
-"""Relocations: relocatable files (.o, .ko) as if they were linked, and the pointers of images that
+"""Relocations: relocatable files (.o, .ko) read as if they were linked, and pointers of images that
 relocate themselves at boot.
 
 In a relocatable file every section starts at address 0, and a reference to another section is only
-a relocation.  The file's layout (ElfFile.layout) says where the sections are taken to lie; debug
-sections, symbols and branches are adjusted to it.
+a relocation. The file's layout (ElfFile.layout) gives each section an address; debug sections,
+symbols and branches are adjusted to these addresses.
 
 Formats: System V ABI, chapter 4; the psABI documents of x86-64, AArch64 and RISC-V.
 """
@@ -37,7 +37,7 @@ RELOCATION = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("
 
 
 def _table_of(elf: ElfFile, section: ElfSection) -> npt.NDArray[np.void]:
-    """Return the relocations of a section."""
+    """Return the relocations (Elf64_Rela) that apply to a section; empty if there are none."""
     tables = [s for s in elf.sections if s.kind == SHT_RELA and s.info == section.index]
     raw = elf.data(tables[0]) if tables else b""
     return np.frombuffer(raw, dtype=RELOCATION, count=len(raw) // RELOCATION.itemsize)
@@ -45,9 +45,9 @@ def _table_of(elf: ElfFile, section: ElfSection) -> npt.NDArray[np.void]:
 
 # Debug sections
 
-# What a relocation of data does: (bytes, how).  "set" writes symbol + addend, "add" and "sub"
-# change the present value; "set6" and "sub6" touch six bits, "leb" a ULEB128 number that keeps
-# its length.
+# (bytes, operation) of each type of data relocation, by e_machine.  "set" writes symbol + addend,
+# "add" and "sub" change the present value; "set6" and "sub6" change six bits, "leb" and "subleb" a
+# ULEB128 number, which keeps its length.
 DATA_KINDS: dict[int, dict[int, tuple[int, str]]] = {
     X86_64: {
         1: (8, "set"), 10: (4, "set"), 11: (4, "set"), 17: (8, "set"), 21: (4, "set"),
@@ -63,7 +63,11 @@ DATA_KINDS: dict[int, dict[int, tuple[int, str]]] = {
 
 
 def relocated(elf: Elf, section: ElfSection, array: U8) -> U8:
-    """Return the (unpacked) bytes of a debug section with the file's relocations applied.
+    """Return the bytes of a debug section with the file's relocations applied; a linked file has
+    none.
+
+    Args:
+        array: the section's bytes, decompressed; not changed.
 
     Raises:
         KinstError: a relocation is damaged, or of an unknown type.
@@ -117,7 +121,14 @@ def _apply(
 
 
 def _apply_leb(out: U8, offsets: Sequence[int], values: Sequence[int], subtract: bool) -> None:
-    """Apply relocations of ULEB128 numbers, which keep the length that the assembler gave them."""
+    """Apply relocations of ULEB128 numbers to `out`; each number keeps the length that the
+    assembler gave it.
+
+    Args:
+        offsets: where the numbers start.
+        values: symbol + addend of each relocation.
+        subtract: whether to subtract the value from the present number instead of writing it.
+    """
     for offset, value in zip(offsets, values, strict=True):
         end = offset
         while end < len(out) - 1 and out[end] & 0x80:
@@ -135,12 +146,14 @@ Resolve = Callable[[bytearray, int, int], None]
 
 
 def _relative(code: bytearray, at: int, distance: int) -> None:
-    """Apply R_X86_64_PC32 or PLT32: 32 bits, relative to the field."""
+    """Apply R_X86_64_PC32 or PLT32 at `at`: write the distance from the field to its target as 32
+    bits."""
     code[at : at + 4] = (distance & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 def _branch(code: bytearray, at: int, distance: int) -> None:
-    """Apply R_AARCH64_JUMP26 or CALL26: the lower 26 bits, in words."""
+    """Apply R_AARCH64_JUMP26 or CALL26 at `at`: write the distance to the target, in words, to the
+    lower 26 bits of the instruction."""
     word = int.from_bytes(code[at : at + 4], "little") & 0xFC000000
     code[at : at + 4] = (word | distance >> 2 & 0x3FFFFFF).to_bytes(4, "little")
 
@@ -153,7 +166,8 @@ BRANCHES: dict[int, dict[int, Resolve]] = {
 
 
 class PlacedElf(Elf):
-    """A relocatable file whose sections, symbols and code lie where its layout puts them."""
+    """A relocatable file whose sections, symbols and branches are adjusted to the addresses of its
+    layout."""
 
     def __init__(self, elf: Elf) -> None:
         moved = [replace(s, address=elf.layout.get(s.index, s.address)) for s in elf.sections]
@@ -170,7 +184,8 @@ class PlacedElf(Elf):
         return self.symbols.address
 
     def read(self, address: int, size: int) -> bytes:
-        """Return bytes as Elf.read() does, with branches in code resolved."""
+        """Return `size` bytes at an address of the file's layout, with branches in code resolved.
+        Raises UnmappedError if no section contains all of these bytes."""
         for section in self.sections:
             mine = section.index in self.layout and section.flags & SHF_EXECINSTR
             if mine and section.address <= address and address + size <= section.end:
@@ -204,7 +219,8 @@ class PlacedElf(Elf):
 
 
 def placed(elf: Elf) -> Elf:
-    """Return the file itself if it is linked, otherwise as it is laid out."""
+    """Return a relocatable file with its sections at the addresses of its layout; return a linked
+    file itself."""
     return PlacedElf(elf) if elf.relocatable else elf
 
 
@@ -214,16 +230,16 @@ _RELATIVE = (8, 1027, 3)  # R_X86_64_RELATIVE, R_AARCH64_RELATIVE, R_RISCV_RELAT
 
 
 def pointers(elf: Elf, address: int, raw: bytes) -> U64:
-    """Return the u64 values of a table of pointers, as linked.
+    """Return the pointers in a table of an image, as linked addresses (u64).
 
     The linker may leave the table empty and put the values into .rela.dyn (ld's
-    --no-apply-dynamic-relocs, as arm64's Linux is linked); the type is R_*_RELATIVE of each
-    processor's supplement.
+    --no-apply-dynamic-relocs, as arm64's Linux is linked); the type of these relocations is
+    R_*_RELATIVE of the processor's ABI supplement.
 
     Args:
         elf: the image.
-        address: of the table.
-        raw: the file's bytes at the address.
+        address: linked address of the table.
+        raw: the file's bytes of the table.
     """
     words = np.frombuffer(raw, dtype="<u8").astype(np.uint64)
     section = elf.section(".rela.dyn")

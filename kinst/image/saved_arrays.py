@@ -1,9 +1,9 @@
-"""Files of arrays that can be mapped, for indexes of debug information and of BTF.
+"""Cache files of arrays that can be mapped, for indexes of debug information and of BTF.
 
 Layout: magic, length of the header, checksum of the header, the header (JSON: the key that the
-arrays were made for, the arrays' checksum, and each one's type, offset and length), the arrays
-(8-byte aligned), the magic again.  Opening a file checks all of it: CRC-32 of a whole kernel's 40
-MB takes 13 ms.
+arrays were made for, the arrays' checksum, and the type, offset and length of each array), the
+arrays (8-byte aligned), the magic again. Opening a file checks all of it: CRC-32 of a whole
+kernel's 40 MB takes 13 ms.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kinst.core.whole_files import write_whole
 # save() takes numpy arrays; load() returns views of the mapped file.
 Arrays: TypeAlias = dict[str, Any]
 
-# The number counts changes to the contents of indexes.
+# The number in the magic is raised when the contents of indexes change.
 MAGIC = b"kinst index 05\n\0"
 FIXED = len(MAGIC) + 8
 
 
 def save(path: Path, key: str, arrays: Mapping[str, Any]) -> bool:
-    """Write the arrays to a file, atomically.  Return False if the folder cannot be written.
+    """Write arrays to a cache file, atomically. Return False if the folder cannot be written.
 
     Args:
         key: what the arrays were made for; load() compares it.
@@ -50,8 +50,8 @@ def _content(arrays: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def load(path: Path, key: str) -> Arrays | None:
-    """Return the arrays of a file that save() wrote for this key, mapped; None for any other
-    file."""
+    """Return the arrays of a cache file, mapped; None if the file is missing, damaged or made for
+    another key."""
     try:
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -1,7 +1,8 @@
-"""Finds which of many strings of a file's string section equal a given one, without decoding them.
+"""Index of an ELF string section: finds the strings that equal a given one without decoding all
+strings.
 
-A kernel has 140,000 symbols in 5 MB of names: searching them for each name took two milliseconds,
-and every trace looks up some hundred names at its start.
+A kernel has 140,000 symbols in 5 MB of names. Searching them one after another took two
+milliseconds for each name, and every trace looks up about a hundred names at its start.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)  # odd, 
 
 
 class StringIndex:
-    """Strings of a section that end at their NUL, in any order."""
+    """Index of NUL-terminated strings in a string section, by content."""
 
     def __init__(self, section: bytes, starts: npt.NDArray[np.integer]) -> None:
         """Index the strings.
 
         Args:
-            section: the string section.
-            starts: where each string begins in the section.
+            section: bytes of the string section.
+            starts: offset in the section of each string to index, in any order; a string ends at
+                its NUL.
         """
         section = section if section.endswith(b"\0") else section + b"\0"
         self._section = section
@@ -43,7 +45,8 @@ class StringIndex:
         self._keys = keys[self._order]
 
     def find(self, text: str) -> list[int]:
-        """Return the indexes of the strings that equal this one, in ascending order."""
+        """Return which of the indexed strings equal this text: their positions in the list of
+        strings that the index was made from, ascending."""
         string = text.encode()
         first = int.from_bytes(string[:_EDGE], "little")
         last = int.from_bytes(string[-_EDGE:], "little") if len(string) > _EDGE else 0

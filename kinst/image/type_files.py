@@ -1,6 +1,6 @@
-"""The types of a kernel and its modules from their files: core.types.TypeSource.
+"""Types of a kernel and its modules, read from their files (implements core.types.TypeSource).
 
-No file is opened before it is needed.
+A file is opened when it is first needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALSO_KERNEL = ("kernel", "unix", "genunix")  # what other systems call the kerne
 
 
 class DebugOpener(Protocol):
-    """Opens files with debug information, each once (DebugFiles)."""
+    """Protocol of an object that opens files with debug information, each once (DebugFiles)."""
 
     def open(
         self, path: str | Path, module: str = KERNEL, base: DebugInfo | None = None
@@ -36,10 +36,12 @@ class ImagePaths:
     """Paths of the files of a kernel and its modules.
 
     Attributes:
-        kernel: returns the kernel's debug file.
-        modules: returns the modules' files by name, with debug information if there is any.
-        debug: opens them.
-        module_debug: returns a module's file with DWARF, for a module whose first file has none.
+        kernel: returns the path of the kernel's debug file.
+        modules: returns the path of each module's file by module name; of a file with debug
+            information if there is one.
+        debug: opens the files.
+        module_debug: returns the path of a module's file with DWARF, for a module whose file in
+            `modules` has no DWARF; None if there is none.
     """
 
     kernel: Callable[[], Path]
@@ -49,7 +51,7 @@ class ImagePaths:
 
 
 class FileTypes:
-    """The types of one machine's images, read from files.  Implements core.types.TypeSource."""
+    """Types of one machine's images, read from their files. Implements core.types.TypeSource."""
 
     def __init__(self, places: ImagePaths) -> None:
         self._places = places
@@ -57,7 +59,8 @@ class FileTypes:
         self._with_debug: dict[str, DebugInfo] = {}
 
     def _image(self, module: str) -> DebugInfo:
-        """Return a module's image.  Raises KinstError for a module without a file."""
+        """Return the debug information of a module or of the kernel. Raises KinstError for a module
+        without a file."""
         module = KERNEL if module in ALSO_KERNEL else module
         if module not in self._known:
             if module == KERNEL:
@@ -74,8 +77,8 @@ class FileTypes:
         return self._known[module]
 
     def with_dwarf(self, module: str) -> DebugInfo:
-        """Return an image by its file with DWARF, if there is one; otherwise by its other file.
-        Raises KinstError."""
+        """Return the debug information of an image from its file with DWARF; from its other file if
+        no file has DWARF. Raises KinstError for a module without a file."""
         image = self._image(module)
         if image.module == KERNEL or image.has_dwarf:
             return image
@@ -95,8 +98,15 @@ class FileTypes:
         return [KERNEL, *self._modules]
 
     def _lacks(self, name: str, module: str) -> bool:
-        """Whether no image has a type or a constant of this name, as is known without reading its
-        types: a program with a wrong name is told so before anything is loaded."""
+        """Return whether it is certain, without reading types, that an image has no type or
+        constant of this name.
+
+        A program with a misspelled name is refused by this before anything is loaded. False if it
+        is not certain, or if types are being read anyway.
+
+        Args:
+            module: name of the image; "" for all images.
+        """
         wanted = [module] if module else self.modules()
         if self._known or not set(wanted) <= {KERNEL, *self._modules}:
             return False

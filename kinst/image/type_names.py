@@ -1,4 +1,4 @@
-"""Names of types as D spells them: of base types, typedefs and qualified types.
+"""Names of base types, typedefs and qualified types in the spelling of D.
 
 Tested by tests/image/test_types.py.
 """
@@ -13,7 +13,8 @@ _LONG = {("long", "int"): "long", ("short", "int"): "short", ("long", "long", "i
 
 
 def base_name(name: str) -> str:
-    """Return D's name of a base type: "unsigned long" for gcc's "long unsigned int"."""
+    """Return D's name of a base type, given the compiler's: "unsigned long" for gcc's "long
+    unsigned int"."""
     words = name.split()
     signs = [w for w in words if w in ("unsigned", "signed")]
     others = [w for w in words if w not in signs]
@@ -25,19 +26,19 @@ def base_name(name: str) -> str:
 
 
 def integer(name: str, size: int, signed: bool) -> IntType:
-    """Return a base type of C.
+    """Return the D type of an integer base type of C.
 
     Args:
         name: as the compiler spells it.
         size: bytes.
-        signed: whether it has a sign.
+        signed: whether the type is signed.
     """
     return IntType(size, signed, base_name(name), plain_char=name == "char")
 
 
 def qualified(type_: DType, qualifier: str) -> DType:
-    """Return the type with const, volatile or restrict before its name (for a pointer, after
-    it)."""
+    """Return a type with const, volatile or restrict added to its name: in front of the name or,
+    for a pointer, after it."""
     if isinstance(type_, PointerType):
         _, star, after = type_.alias.rpartition("*")
         if star and ")" not in after:  # it has a qualifier already

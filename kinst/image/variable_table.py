@@ -1,5 +1,8 @@
-"""The variables of an image by address, from its symbol table: dtrace(1) shows an address of data
-by them (dtrace_lookup_by_addr())."""
+"""Variables of an image by address, from its symbol table.
+
+dtrace(1) shows an address of data as variable + offset (dtrace_lookup_by_addr()), and kinst does so
+with this table.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ PER_CPU_SECTION = ".data..percpu"
 class VariableTable:
     """Variables of one linked image that runs `slide` bytes above its linked addresses.
 
-    If several variables have one address, the largest is preferred, and then a global name.
+    If several variables have the same address, the largest is preferred; of equally large ones, a
+    global one is.
     """
 
     def __init__(self, elf: Elf, slide: int) -> None:
@@ -27,8 +31,8 @@ class VariableTable:
 
     @cached_property
     def _rows(self) -> npt.NDArray[np.int64]:
-        """Indexes in the symbol table, one for each address, in address order.  Per-CPU variables
-        are left out: their linked address is an offset."""
+        """Symbol table indexes of the variables, one for each address, in address order. Per-CPU
+        variables are left out: their linked address is only an offset."""
         data = [
             section.index
             for section in self._elf.sections
@@ -50,7 +54,8 @@ class VariableTable:
         return self._elf.symbols.address[self._rows]
 
     def at(self, address: int) -> tuple[str, int] | None:
-        """Return (name, start) of the variable that holds a running address, or None."""
+        """Return (name, running start address) of the variable that contains a running address;
+        None if no variable does."""
         linked = address - self._slide & MASK
         index = int(np.searchsorted(self._starts, np.uint64(linked), side="right")) - 1
         if index < 0:

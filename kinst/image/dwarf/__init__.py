@@ -1,5 +1,6 @@
-"""DWARF of one file: the index, entries, types, locations, call frames and lines.
+"""DWARF of one file: index, debugging information entries (DIEs), types, locations, call frames,
+lines.
 
-index.py needs the standard library alone; scan/, which numba compiles, is imported only by
-build.py, when there is no index yet.
+index.py needs the standard library alone. scan/, which numba compiles, is imported only by
+build.py, and build.py only if a file has no saved index yet.
 """

@@ -1,6 +1,6 @@
-"""Build the index of a file's debug information: scan, join, sort.
+"""Building of the index of a file's debug information: scan .debug_info, join its entries, sort.
 
-index.py imports this when an index is missing; numba is imported only here and from here.
+index.py imports this module if an index is missing; numba is imported only here and from here.
 
 Tested by tests/image/dwarf/test_index.py.
 """
@@ -92,11 +92,11 @@ SECTION_OF_KEY = {
 
 
 def build(file: ElfFile, progress: Callable[[float], None]) -> Arrays:
-    """Return the arrays of the index, which index.py reads.
+    """Build the index of a file's debug information and return its arrays, which index.py reads.
 
     Args:
-        file: with debug information.
-        progress: called with the part that is done (0 to 1).
+        file: ELF file with debug information.
+        progress: called with the finished part (0 to 1).
 
     Raises:
         KinstError: the debug information is damaged; the message has the unit's offset in
@@ -164,7 +164,12 @@ def _trouble(where: str, unit: int, number: int) -> KinstError:
 
 
 class _Names:
-    """The distinct names, in order of their bytes, and the number of each string key."""
+    """The distinct names of an index, sorted by their bytes, and the number (position) of each
+    name.
+
+    A name is given by its string key: the section that has the string, and the offset there
+    (numbers.KEY_*).
+    """
 
     def __init__(self, sections: DebugSections, keys: list[Int]) -> None:
         self.keys: Int = np.unique(np.concatenate([np.zeros(1, dtype=np.int64), *keys]))
@@ -174,7 +179,8 @@ class _Names:
         self.numbers: Int = np.array([numbers[text] for text in texts], dtype=np.int64)
 
     def of(self, keys: Int) -> Int:
-        """Return the numbers of the names of string keys; 0 is the empty name."""
+        """Return the number of the name of each string key, in the same order; the empty name is
+        number 0."""
         return self.numbers[np.searchsorted(self.keys, keys)]
 
     def arrays(self) -> Arrays:
@@ -182,8 +188,8 @@ class _Names:
 
 
 def packed(what: str, texts: list[bytes]) -> Arrays:
-    """Return texts as one array of bytes and one array of where each starts (with one more for the
-    end)."""
+    """Return byte strings as two arrays: {what}_text has the strings joined, {what}_at the offset
+    of each string's start and, at the end, the length of all."""
     lengths = np.array([0, *(len(text) for text in texts)], dtype=np.int64)
     return {
         f"{what}_text": np.frombuffer(b"".join(texts), dtype=np.uint8),
@@ -192,7 +198,8 @@ def packed(what: str, texts: list[bytes]) -> Arrays:
 
 
 def _texts(sections: DebugSections, keys: Int) -> list[bytes]:
-    """Return the strings of keys that are in ascending order."""
+    """Return the string of each string key (numbers.KEY_*), in the same order; the keys must be
+    ascending."""
     texts: list[bytes] = []
     for section in range(5):
         low, high = np.searchsorted(keys, [section << KEY_SHIFT, section + 1 << KEY_SHIFT])
@@ -216,8 +223,8 @@ def _texts(sections: DebugSections, keys: Int) -> list[bytes]:
 
 
 def _files(sections: DebugSections, files: Int, units: Int) -> Arrays:
-    """Return the paths of the files, and for each unit the place of its line table and its
-    compilation folder."""
+    """Return the index's arrays of source files' paths (file_*), of compilation folders (home_*),
+    and of units (unit_*): offset, DWARF version, line table and compilation folder."""
     keys = np.unique(np.concatenate([files.ravel(), units[:, U_COMP_DIR]]))
     text = dict(zip(keys.tolist(), _texts(sections, keys), strict=True))
 
@@ -237,8 +244,8 @@ def _files(sections: DebugSections, files: Int, units: Int) -> Arrays:
 
 
 def _variables(variables: Int) -> Int:
-    """Return the variables that are more than declarations, with the names of the declarations they
-    refer to."""
+    """Return the variables of the scan that are definitions and have a name. A definition without a
+    name gets the name of the declaration that it refers to."""
     at = rows_of(variables[:, V_DIE], variables[:, V_SPECIFICATION])
     unnamed = (variables[:, V_NAME] == 0) & (at >= 0)
     variables[unnamed, V_NAME] = variables[at[unnamed], V_NAME]
@@ -247,8 +254,8 @@ def _variables(variables: Int) -> Int:
 
 
 def rows_of(dies: Int, wanted: Int) -> Int:
-    """Return the row of each wanted entry in `dies`, which are offsets in ascending order; -1 if it
-    is not there."""
+    """Return the position of each wanted DIE offset in `dies`, which is ascending; -1 if `dies`
+    lacks it."""
     if not len(dies):
         return np.full(len(wanted), -1, dtype=np.int64)
     at = np.minimum(np.searchsorted(dies, wanted), len(dies) - 1)
@@ -266,13 +273,21 @@ def _named(what: str, keys: Int, dies: Int, names: _Names) -> Arrays:
 
 
 def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
-    """Join functions with their concrete instances and inlined copies, and with the ranges of
-    both."""
+    """Return the index's arrays of functions (function_*) and inlined copies (copy_*, by_low_*):
+    each function joined with its out-of-line instances and inlined copies, and with the address
+    ranges of all.
+
+    Args:
+        functions: rows that the scan made.
+        copies: rows that the scan made.
+        ranges: rows that the scan made.
+        names: names of functions.
+    """
     dies = functions[:, F_DIE]
     joined = _followed(rows_of(dies, functions[:, F_ORIGIN]))
     completed = _with_declarations(functions, rows_of(dies, functions[:, F_SPECIFICATION]))
     numbers = names.of(completed[:, F_NAME])
-    # Row -1 stands for none, also if there are copies but no functions at all.
+    # Index -1 stands for "no function", also if there are copies but no functions at all.
     joined_or_none, number_or_none = np.append(joined, -1), np.append(numbers, 0)
     of_copy = joined_or_none[rows_of(dies, copies[:, C_ORIGIN])]
 
@@ -309,14 +324,16 @@ def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
 
 
 def _copies(copies: Int, ranges: Int, function: Int, numbers: Int, caller: Int) -> Arrays:
-    """Return the arrays of inlined copies.
+    """Return the index's arrays of inlined copies (copy_*, and by_low_* with their ranges by
+    address).
 
     Args:
-        copies: rows of the scan.
-        ranges: rows of the scan.
-        function: for each copy the row of its function among the kept ones; -1 for none.
-        numbers: names' numbers of the kept functions.
-        caller: for each copy the number of its calling function's name.
+        copies: rows that the scan made.
+        ranges: rows that the scan made.
+        function: for each copy the position of its function in the index; -1 for a copy that is
+            left out.
+        numbers: for each function of the index the number of its name.
+        caller: for each copy the number of the name of the function that contains it.
     """
     kept = np.flatnonzero(function >= 0)
     kept = kept[np.lexsort((copies[kept, C_DIE], numbers[function[kept]]))]
@@ -346,8 +363,12 @@ def _copies(copies: Int, ranges: Int, function: Int, numbers: Int, caller: Int) 
 
 
 def _followed(origin: Int) -> Int:
-    """Return for each function the one that it is an instance of, after following chains of
-    references."""
+    """Return for each function the position of the abstract function that it is an instance of, at
+    the end of a chain of references; its own position if it is no instance.
+
+    Args:
+        origin: for each function the position of the function that it refers to, or -1.
+    """
     targets = np.arange(len(origin))
     for _ in range(8):
         onward = np.where(origin[targets] >= 0, origin[targets], targets)
@@ -358,7 +379,12 @@ def _followed(origin: Int) -> Int:
 
 
 def _with_declarations(functions: Int, specification: Int) -> Int:
-    """Complete functions with what only their declarations say."""
+    """Return the functions with the names, files, lines and inline attributes that only their
+    declarations have.
+
+    Args:
+        specification: for each function the position of its declaration, or -1.
+    """
     completed = functions.copy()
     for _ in range(4):
         has = specification >= 0
@@ -370,7 +396,8 @@ def _with_declarations(functions: Int, specification: Int) -> Int:
 
 
 def _gather(ranges: Int, start: Int, count: Int) -> Int:
-    """Return the rows start[i] to start[i] + count[i] of ranges, one after the other."""
+    """Return the rows start[i] to start[i] + count[i] (exclusive) of `ranges` for each i, one after
+    another."""
     total = int(count.sum())
     shift = np.repeat(start - np.concatenate([[0], np.cumsum(count)[:-1]]), count)
     found: Int = ranges[np.arange(total) + shift] if total else ranges[:0]
@@ -378,8 +405,8 @@ def _gather(ranges: Int, start: Int, count: Int) -> Int:
 
 
 def _symbols(elf: Elf) -> Arrays:
-    """Return the functions of the symbol table, by address; of aliases the preferred name is the
-    last."""
+    """Return the index's arrays of the symbol table's functions (symbol_*), sorted by address; of
+    several names at one address the preferred name is the last."""
     if not any(section.kind == SHT_SYMTAB for section in elf.sections):
         empty = np.zeros(0, dtype=np.uint64)
         return packed("symbol", []) | {

@@ -1,8 +1,8 @@
 """Call frame information: where the caller's frame is at each instruction.
 
-From .debug_frame, or from .eh_frame for what .debug_frame lacks (compilers write .eh_frame unless
-they are told -fno-asynchronous-unwind-tables). Entries are found once for a whole section; the
-rules of one function are computed when they are needed.
+It is read from .debug_frame or, if a file has no .debug_frame, from .eh_frame (which compilers
+write unless they are told -fno-asynchronous-unwind-tables). The entries of a whole section are
+found once; the rules of a function are computed when they are needed.
 
 Formats: DWARF 5, 6.4, versions 1, 3 and 4 of its entries; Linux Standard Base 5.0, "Exception
 Frames", for the differences of .eh_frame.
@@ -23,20 +23,20 @@ from kinst.image.dwarf.reader import Reader
 from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import Elf
 
-# Compilers leave padding for a tracer at a function's start, which CFI leaves out.
+# Most bytes of padding for a tracer at a function's start, which CFI and DWARF's ranges leave out.
 ROOM = 16  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class InspectedFrame:
-    """An instruction whose variables are wanted.
+    """An instruction at which variables are to be read, with its frame.
 
     Attributes:
         address: as linked.
         at_entry: whether it is the first instruction of its function.
         cfa: the canonical frame address as a D expression, None if it is not known.
-        place: maps a linked address to the running one; raises NotHereError if nothing is loaded
-            there.
+        place: maps a linked address to the running address; raises NotHereError if nothing is
+            loaded there.
     """
 
     address: int
@@ -47,20 +47,20 @@ class InspectedFrame:
 
 _CIE = 0xFFFFFFFF
 _NO_OPERAND = {0x00, 0x2D}  # nop; DW_CFA_AARCH64_negate_ra_state
-_ONE = {0x2E}  # DW_CFA_GNU_args_size: an unsigned number that does not concern the caller
+_ONE = {0x2E}  # DW_CFA_GNU_args_size: its operand does not concern the caller
 
 
 @dataclass(frozen=True, slots=True)
 class _Cie:
-    """A common information entry.
+    """A common information entry (CIE) of call frame information.
 
     Attributes:
-        code_align: bytes of a step of the location.
-        data_align: bytes of a step of an offset.
+        code_align: factor of an advance of the location, in bytes.
+        data_align: factor of an offset, in bytes.
         return_register: DWARF number of the return address.
-        program: (start, end) of its initial instructions.
-        augmented: whether its FDEs have augmentation data before their instructions.
-        encoding: of their addresses (DW_EH_PE_*), in .eh_frame.
+        program: bytes of the initial instructions.
+        augmented: whether the CIE's FDEs have augmentation data before their instructions.
+        encoding: DW_EH_PE_* encoding of the FDEs' addresses, in .eh_frame.
     """
 
     code_align: int
@@ -79,11 +79,12 @@ _FROM_HERE = 0x10  # DW_EH_PE_pcrel
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The rules at one instruction.
+    """Rules in force at one instruction, as call frame instructions compute them.
 
     Attributes:
-        cfa: (register, offset), None if it is an expression.
-        back: offset from the CFA of the saved return address; None: it is in its register.
+        cfa: (register, offset) of the canonical frame address, None if it is an expression.
+        back: offset from the CFA at which the return address is saved; None if it is in its
+            register.
         lost: whether the return address cannot be found.
     """
 
@@ -98,15 +99,15 @@ _START = _State((_NO_REGISTER, 0))
 
 
 class Cfi:
-    """The call frame information of one image.  Made by open_cfi()."""
+    """Call frame information of one image. open_cfi() makes it."""
 
     def __init__(self, section: bytes, name: str = ".debug_frame", address: int = 0) -> None:
-        """Find the entries of a section.
+        """Find the entries of a section with call frame information.
 
         Args:
-            section: the bytes.
-            name: for messages.
-            address: where .eh_frame is linked.
+            section: bytes of the section.
+            name: ".debug_frame" or ".eh_frame".
+            address: linked address of the section, for .eh_frame.
 
         Raises:
             KinstError: the section is damaged.
@@ -195,12 +196,13 @@ class Cfi:
         )
 
     def rule(self, address: int, register: int | None = None) -> CallerRule | None:
-        """Return the rule at a linked address, or None if there is none or it is an expression.
+        """Return the rule to find the caller's frame at a linked address; None if there is no rule,
+        or it needs an expression.
 
         Args:
             address: of an instruction.
-            register: DWARF number of the register whose value in the caller is wanted; None for the
-                return address.  The rule's return_... then say where that value is.
+            register: DWARF number of the register whose value in the caller is wanted, None for the
+                return address.  The rule's return_... fields say where that value is.
         """
         index = bisect_right(self._starts, address) - 1
         if index < 0 or address >= self._entries[index][1]:
@@ -228,8 +230,15 @@ class Cfi:
 def _run(
     cie: _Cie, program: bytes, state: _State, initial: _State, at: int, until: int | None
 ) -> _State:
-    """Run call frame instructions to their end, or up to the address `until`.  Raises ValueError
-    for an unknown instruction."""
+    """Interpret call frame instructions, and return the rules at the address `until` (None: after
+    the last instruction). Raises ValueError for an unknown instruction.
+
+    Args:
+        program: the instructions.
+        state: rules before the first instruction.
+        initial: rules to which DW_CFA_restore goes back.
+        at: address at which the first instruction applies.
+    """
     read, stack = Reader(program), list[_State]()
     while read.left():
         code = read.number(1)
@@ -255,7 +264,8 @@ def _run(
 
 
 def _register(cie: _Cie, read: Reader, code: int, state: _State, initial: _State) -> _State:
-    """Note where a register is saved, if it is the wanted one."""
+    """Return the rules after a call frame instruction that says where a register is saved; only
+    cie.return_register is recorded."""
     high = code & 0xC0
     which = code & 0x3F if high else read.uleb()
     new = replace(state, lost=True)
@@ -277,7 +287,8 @@ def _register(cie: _Cie, read: Reader, code: int, state: _State, initial: _State
 
 
 def _frame(cie: _Cie, read: Reader, code: int, state: _State) -> _State:
-    """Note how the CFA is computed."""
+    """Return the rules after a call frame instruction that says how the CFA is computed. Raises
+    ValueError for an unknown instruction."""
     if code in _NO_OPERAND:
         return state
     if code in _ONE:
@@ -300,9 +311,9 @@ def _frame(cie: _Cie, read: Reader, code: int, state: _State) -> _State:
 
 
 def open_cfi(elf: Elf) -> Cfi | None:
-    """Return the call frame information of an image, or None if it has none.
+    """Return the call frame information of an image; None if the image has none.
 
-    Addresses are linked ones; in a relocatable file, those of its layout.
+    Its addresses are linked addresses; in a relocatable file, addresses of the file's layout.
 
     Raises:
         KinstError: the section is damaged.
@@ -310,7 +321,7 @@ def open_cfi(elf: Elf) -> Cfi | None:
     section = DebugSections(elf).array("frame")
     if len(section):
         return Cfi(section.tobytes())
-    # In a relocatable file it would have to be relocated first.
+    # The .eh_frame of a relocatable file is not used: it would have to be relocated first.
     eh_frame = None if elf.relocatable else elf.section(".eh_frame")
     data = elf.data(eh_frame) if eh_frame is not None else b""
     return Cfi(data, ".eh_frame", eh_frame.address) if eh_frame is not None and data else None

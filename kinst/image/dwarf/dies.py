@@ -1,6 +1,7 @@
-"""Single entries of .debug_info, read when they are needed (DWARF 5, section 7.5).
+"""Single debugging information entries (DIEs) of .debug_info, read when they are needed (DWARF 5,
+section 7.5).
 
-The index (index.py) says where entries are; this module reads their attributes and children.
+The index (index.py) gives the offsets of DIEs; this module reads their attributes and children.
 """
 
 from __future__ import annotations
@@ -40,23 +41,24 @@ from kinst.image.dwarf.reader import Reader
 from kinst.image.dwarf.sections import DebugSections
 
 Value = int | str | bytes
-# (attribute, form, value of an implicit constant)
+# (tag, whether the DIE has children, its attributes); an attribute is (DW_AT_*, DW_FORM_*, value of
+# an implicit constant).
 Abbreviation = tuple[int, bool, Sequence[tuple[int, int, int]]]
 _LENGTHS = {SIZE_BLOCK1: 1, SIZE_BLOCK2: 2, SIZE_BLOCK4: 4}
 
 
 @dataclass(frozen=True, slots=True)
 class DieUnit:
-    """A unit of .debug_info.
+    """A DWARF unit in .debug_info.
 
     Attributes:
-        offset: of its header.
-        end: offset after its last byte.
-        first: offset of its first entry.
-        version: of DWARF.
+        offset: offset of the unit's header.
+        end: offset after the unit's last byte.
+        first: offset of the unit's first DIE.
+        version: DWARF version.
         offset_size: bytes of an offset.
         address_size: bytes of an address.
-        abbreviations: its abbreviation table.
+        abbreviations: the unit's abbreviation table, by code.
     """
 
     offset: int
@@ -70,17 +72,17 @@ class DieUnit:
 
 @dataclass(frozen=True, slots=True)
 class Die:
-    """An entry.
+    """A debugging information entry (DIE) with its attributes.
 
     Attributes:
-        offset: in .debug_info.
-        unit: that it is in.
+        offset: offset in .debug_info.
+        unit: the unit that contains the DIE.
         tag: DW_TAG_*.
-        children: whether it has children.
-        attributes: by DW_AT_*; references are offsets in .debug_info, blocks and expressions are
-            bytes, flags and constants are numbers.
-        forms: of the same attributes.
-        next: offset after it.
+        children: whether the DIE has children.
+        attributes: values by DW_AT_*; references are offsets in .debug_info, blocks and expressions
+            are bytes, flags and constants are numbers.
+        forms: DW_FORM_* of each attribute, by DW_AT_*.
+        next: offset after the DIE's attributes.
     """
 
     offset: int
@@ -101,13 +103,13 @@ class Die:
 
 
 class Dies:
-    """Entries of one debug file by their offsets in .debug_info."""
+    """Debugging information entries (DIEs) of one debug file, by their offsets in .debug_info."""
 
     def __init__(self, sections: DebugSections, units: Sequence[int]) -> None:
-        """Read from sections.
+        """Open the sections .debug_info and .debug_abbrev.
 
         Args:
-            sections: of the file.
+            sections: debug sections of the file.
             units: offsets of all units' headers, ascending (Index.units).
         """
         self._sections = sections
@@ -119,7 +121,8 @@ class Dies:
         self._string_bases: dict[int, int] = {}
 
     def die(self, offset: int) -> Die:
-        """Return the entry at an offset.  Raises KinstError for damaged debug information."""
+        """Return the DIE at an offset in .debug_info. Raises KinstError for damaged debug
+        information."""
         try:
             return self._die(offset, self._unit_of(offset))
         except (IndexError, ValueError, KeyError):
@@ -129,13 +132,17 @@ class Dies:
             ) from None
 
     def first_of(self, unit: int) -> int:
-        """Return the offset of the first entry of the unit whose header is at an offset."""
+        """Return the offset of a unit's first DIE.
+
+        Args:
+            unit: offset of the unit's header.
+        """
         if unit not in self._units:
             self._units[unit] = self._header(unit)
         return self._units[unit].first
 
     def children(self, die: Die) -> Iterator[Die]:
-        """Return the direct children of an entry."""
+        """Yield the direct children of a DIE, in their order."""
         at = die.next
         while die.children and at < die.unit.end:
             if self._info[at] == 0:
@@ -145,7 +152,7 @@ class Dies:
             at = self._end_of(child)
 
     def _end_of(self, die: Die) -> int:
-        """Return the offset after an entry and all that is below it."""
+        """Return the offset after a DIE and all of its descendants."""
         sibling = die.number(AT_SIBLING)
         if sibling > die.offset:
             return sibling
@@ -224,10 +231,14 @@ class Dies:
     def _value(
         self, r: Reader, unit: DieUnit, form: int, constant: int, by_index: bool = True
     ) -> Value:
-        """Return the value of an attribute.
+        """Read the value of an attribute and return it.
 
         Args:
-            by_index: whether to look up strings that are given by an index.
+            r: reader at the start of the value.
+            form: DW_FORM_*.
+            constant: the value, if the form is DW_FORM_implicit_const.
+            by_index: whether to look up a string that is given by an index; otherwise the index is
+                returned.
         """
         size, form_class = FORMS[form]
         if form in (FORM_FLAG_PRESENT, FORM_IMPLICIT_CONST):
@@ -261,8 +272,8 @@ class Dies:
         return value
 
     def _indexed(self, unit: DieUnit, index: int) -> str:
-        """Return a string by its index in .debug_str_offsets; the unit's entry says where the
-        unit's part starts."""
+        """Return the string with this index in the unit's part of .debug_str_offsets; "" if the
+        index lies outside of the section."""
         if unit.offset not in self._string_bases:
             self._string_bases[unit.offset] = self._string_base(unit)
         at = self._string_bases[unit.offset] + index * unit.offset_size
@@ -273,10 +284,11 @@ class Dies:
         return self._sections.text("str", offset).decode("utf-8", "replace")
 
     def _string_base(self, unit: DieUnit) -> int:
-        """Return where a unit's part of .debug_str_offsets begins.
+        """Return the offset in .debug_str_offsets at which a unit's part begins
+        (DW_AT_str_offsets_base of the unit's first DIE).
 
-        Strings of the unit's entry itself may need it, and come before it: those by index are not
-        looked up here.
+        Strings of this DIE may come before the attribute and need its value, so strings given by an
+        index are not looked up here.
         """
         r = Reader(self._info, unit.first)
         _, _, rows = unit.abbreviations[r.uleb()]

@@ -1,14 +1,15 @@
-"""Values that registers had on entry to a function, from its callers' call sites (DWARF 5, 3.4).
+"""Values that registers had on entry to a function, computed from call sites in its callers (DWARF
+5, 3.4).
 
-A call site describes what each argument register holds at the call, as an expression over what the
-caller still has afterwards: call-saved registers and constants.  At run time the return address
-tells which call site it was.  So the value becomes one D expression that chooses among the values
-of all call sites by the return address.  If none of them fits (an indirect call, a call from a
-module) it reads address 0, which fires dtrace:::ERROR.
+A call site describes the value of each argument register at the call, as an expression over what
+the caller still has after the call: call-saved registers and constants. At run time the return
+address tells which call site it was. So the value becomes one D expression that chooses among the
+values of all call sites by the return address. If no call site has this return address (an indirect
+call, a call from a module), the expression reads address 0, which fires dtrace:::ERROR.
 
-A return address of a direct call does not prove that the registers are that call's: the function
-may have been left by a tail call and entered again by another one.  Functions for which this cannot
-be ruled out are refused, as gdb does.
+The return address of a direct call does not prove that the registers are those of that call: the
+function may have been left by a tail call and entered again by another tail call. Functions for
+which this cannot be ruled out are refused, as gdb does.
 """
 
 from __future__ import annotations
@@ -55,14 +56,15 @@ _ONLY_ENTRY = "only its value at the function's entry is known"
 
 @dataclass(frozen=True)
 class Caller:
-    """Facts about callers that the code tells, by linked addresses.
+    """Facts about a function's callers that the machine code tells; addresses are as linked.
 
     Attributes:
-        returns: returns the return addresses of the direct calls of a function.
-        cfi: returns the call frame information.
+        returns: takes a function's address; returns the return addresses of direct calls of it.
+        cfi: returns the call frame information, None if there is none.
         stack: DWARF number of the stack pointer.
         kept: DWARF numbers of the call-saved registers.
-        signature: bits of a return address that may hold a signature; without one they are ones.
+        signature: mask of the bits of a return address that may hold a pointer signature; in an
+            address without a signature these bits are ones.
     """
 
     returns: Callable[[int], Sequence[int]]
@@ -74,14 +76,15 @@ class Caller:
 
 @dataclass(frozen=True)
 class Entries:
-    """Lookups in the debug information.
+    """Functions that look up debugging information entries (DIEs).
 
     Attributes:
-        function_at: returns the function whose code holds a linked address.
-        below: returns the entries below one.
-        name: returns an entry's name.
-        die: returns the entry at an offset.
-        base_of: returns the base types of an entry's unit, by offset.
+        function_at: returns the DIE of the function whose code contains a linked address, or None.
+        below: returns the children of a DIE.
+        name: returns the name of a DIE.
+        die: returns the DIE at an offset in .debug_info.
+        base_of: returns, for a DIE, a function that takes an offset in the DIE's unit and returns
+            the base type there.
     """
 
     function_at: Callable[[int], Die | None]
@@ -92,7 +95,8 @@ class Entries:
 
 
 class EntryValues:
-    """Values at entry of one image's functions."""
+    """Computes values that registers had on entry to the functions of one image, as D
+    expressions."""
 
     def __init__(
         self,
@@ -102,10 +106,14 @@ class EntryValues:
         names: Sequence[str],
         facts: Caller,
     ) -> None:
-        """Collect the sources.
+        """Store the sources of information.
 
         Args:
+            entries: access to the DIEs.
+            lists: access to location lists and ranges.
+            index: index of the DWARF.
             names: D names of registers by DWARF number.
+            facts: what the machine code tells about callers.
         """
         self._entries = entries
         self._lists = lists
@@ -116,16 +124,16 @@ class EntryValues:
         self._callers: dict[int, tuple[tuple[int, Die, Die], ...]] = {}
 
     def entry_value(self, function: Die, frame: InspectedFrame, register: int) -> str:
-        """Return what a register held when the function was entered, as a D expression at an
-        instruction of it.
+        """Return the value that a register had when a function was entered, as a D expression for
+        an instruction of the function.
 
         Args:
-            function: entry of the function.
-            frame: the instruction.
-            register: by DWARF number.
+            function: DIE of the function.
+            frame: the instruction at which the expression will be evaluated.
+            register: DWARF number.
 
         Raises:
-            NotHereError: the value is not known there.
+            NotHereError: the value is not known at this instruction.
         """
         callee = _Callee(frame, self._facts.cfi(), self._names, self._facts)
         by_value: dict[str, list[str]] = {}
@@ -148,7 +156,8 @@ class EntryValues:
         return text
 
     def _passed(self, site: Die, register: int) -> bytes:
-        """Return the expression of what a call passes in a register."""
+        """Return the DWARF expression of the value that a call passes in a register. Raises
+        NotHereError if the call site does not give it."""
         for parameter in self._entries.below(site):
             if parameter.tag in TAGS_PARAMETER:
                 place = parameter.attributes.get(AT_LOCATION)
@@ -160,7 +169,14 @@ class EntryValues:
         raise NotHereError("a caller's debug information does not say what it was")
 
     def _context(self, caller: Die, site: Die, callee: _Callee, back: int) -> ExpressionContext:
-        """Return what the expressions of a call may use."""
+        """Return the context in which the DWARF expressions of a call site are evaluated.
+
+        Args:
+            caller: DIE of the calling function.
+            site: DIE of the call site.
+            callee: the function that was called, at an instruction of it.
+            back: return address of the call.
+        """
 
         def frame_base() -> str:
             code = self._lists.location(caller, AT_FRAME_BASE, back - 1)
@@ -194,8 +210,8 @@ class EntryValues:
         return added(callee.value(rule.register), rule.offset)
 
     def _calls_of(self, function: Die) -> Sequence[tuple[int, Die, Die]]:
-        """Return (return address, calling function, call site) of each direct call of a function.
-        Raises NotHereError if they are not known, or too many."""
+        """Return (return address, DIE of the calling function, DIE of the call site) for each
+        direct call of a function. Raises NotHereError if no calls are known, or too many."""
         if function.offset not in self._callers:
             ranges = self._lists.ranges(function)
             symbol = self._index.symbol_at(ranges[0][0]) if ranges else None
@@ -218,7 +234,7 @@ class EntryValues:
         return found_
 
     def _sites_of(self, function: Die) -> dict[int, Die]:
-        """Return the call sites of a function, by return address."""
+        """Return the DIEs of the call sites in a function, by return address."""
         if function.offset not in self._sites:
             sites, queue = {}, [function]
             while queue:
@@ -231,14 +247,15 @@ class EntryValues:
         return self._sites[function.offset]
 
     def _return_address(self, site: Die) -> int:
-        """Return a site's return address; 0 if it has none (a tail call)."""
+        """Return the return address of a call site; 0 for a tail call, which has none."""
         for attribute in (AT_CALL_RETURN_PC, AT_LOW_PC):
             if attribute in site.attributes:
                 return self._lists.address(site, attribute)
         return 0
 
     def _check_tail_calls(self, function: Die) -> None:
-        """Raise NotHereError if a function may reach itself again by tail calls."""
+        """Raise NotHereError unless it is certain that no chain of tail calls leads from a function
+        back to the function itself."""
         seen, queue = {function.offset}, [function]
         while queue:
             for target in self._tail_calls(queue.pop()):
@@ -263,7 +280,12 @@ class EntryValues:
                     yield from self._definitions(self._entries.die(origin))
 
     def _definitions(self, origin: Die) -> Iterator[Die]:
-        """Return the functions with code that a tail call's target means."""
+        """Yield the DIEs of the functions with code that a tail call may lead to. Raises
+        NotHereError if the debug information does not tell them.
+
+        Args:
+            origin: DIE of the target, as the call site names it.
+        """
         if self._lists.ranges(origin):
             yield origin
             return
@@ -280,7 +302,8 @@ class EntryValues:
 
 
 class _Callee:
-    """The caller's registers at the call, as seen from inside the callee."""
+    """Access to the caller's registers at the call, by D expressions at an instruction of the
+    callee."""
 
     def __init__(
         self, frame: InspectedFrame, cfi: Cfi | None, names: Sequence[str], facts: Caller
@@ -291,7 +314,7 @@ class _Callee:
         self._facts = facts
 
     def came_from(self) -> str:
-        """Return the return address as a D expression."""
+        """Return the return address of the present call as a D expression. Raises NotHereError."""
         rule = self._rule(None)
         if rule.return_at is not None:
             text = f"(*(uint64_t *){added(self._cfa, rule.return_at)})"
@@ -303,7 +326,12 @@ class _Callee:
         return f"({text} | {constant(signature)})" if signature else text
 
     def value(self, register: int) -> str:
-        """Return a register of the caller as a D expression.  Raises NotHereError."""
+        """Return the value that a register had in the caller at the call, as a D expression at the
+        callee's instruction. Raises NotHereError if the value cannot be found.
+
+        Args:
+            register: DWARF number.
+        """
         if register == self._facts.stack:
             return self._cfa
         if register not in self._facts.kept:
@@ -327,7 +355,12 @@ class _Callee:
         return self.frame.cfa
 
     def _rule(self, register: int | None) -> CallerRule:
-        """Return the frame rule, if the kernel's own and the file's agree on it."""
+        """Return the rule by which a register of the caller (None: the return address) is found at
+        the callee's instruction.
+
+        Raises NotHereError if there is no rule, or if the rule's frame address differs from the one
+        that the kernel's unwinder gives.
+        """
         rule = self._cfi.rule(self.frame.address, register) if self._cfi else None
         if rule is None:
             raise NotHereError(_NO_FRAME)

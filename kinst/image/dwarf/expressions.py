@@ -1,7 +1,7 @@
 """DWARF location expressions as D expressions over regs[] (DWARF 5, sections 2.5 and 2.6).
 
-The stack machine is run at compile time; what it would compute becomes text.  Values are u64
-(DWARF's generic type), or of the base types that typed operations name.
+The stack machine of DWARF is run when a probe is compiled; its stack holds D text instead of
+numbers. Values are u64 (DWARF's generic type), or of the base types that typed operations name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NotHereError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A base type of typed operations.
+    """A base type that typed DWARF operations name; an integer type.
 
     Attributes:
         size: bytes.
@@ -60,20 +60,23 @@ GENERIC = Base(8, False)
 
 @dataclass(frozen=True, slots=True)
 class ExpressionContext:
-    """Values that an expression may use.  The functions raise NotHereError for unknown ones.
+    """Values that a DWARF expression may use. The functions raise NotHereError for values that are
+    not known.
 
     Attributes:
         registers: D names by DWARF number.
-        frame_base: returns the text of the function's frame base.
-        frame_address: returns the text of the CFA.
-        at_entry: the instruction is the first of its function, so that values at entry are the
-            present ones.
-        base: returns the base type at an offset of the unit (0: generic).
-        indexed: returns an address of .debug_addr.
-        place: maps a linked address to the running one.
-        entry: returns what a register held at the function's entry; None if that must not be used.
-        caller: for an expression about a caller, returns what a register of it holds.  Memory is
-            not loaded then: the caller's may have changed since.
+        frame_base: returns the function's frame base as D text.
+        frame_address: returns the canonical frame address (CFA) as D text.
+        at_entry: whether the instruction is the first of its function, so that values at entry are
+            the present ones.
+        base: returns the base type at an offset of the unit; the generic type for offset 0.
+        indexed: returns the address with an index in .debug_addr.
+        place: maps a linked address to the running address.
+        entry: returns the value of a register at the function's entry, as D text; None if such
+            values must not be used.
+        caller: returns the value of a register in the caller, as D text, for an expression about a
+            caller; otherwise None.  Such an expression loads no memory: the caller's memory may
+            have changed since the call.
     """
 
     registers: Sequence[str]
@@ -98,7 +101,9 @@ class _Machine(Reader):
         super().__init__(code)
         self.context = context
         self.stack: list[_Value] = []
-        self.place: LocalPiece | None = None  # a register or a value, unless it is an address
+        self.place: LocalPiece | None = (
+            None  # a register or a value; None: the stack has an address
+        )
         self.pieces: list[LocalPiece] = []
         self.forks = 0
 
@@ -129,7 +134,8 @@ class _Machine(Reader):
         return (self.taken(0),)
 
     def branch(self) -> None:
-        """Execute DW_OP_bra: run both ways to their ends, and choose between their values."""
+        """Execute DW_OP_bra: run both branches to their ends, and choose between the two results by
+        a D conditional."""
         offset = self.number(2, signed=True)
         condition = self.pop().text
         if offset < 0 or self.forks >= MOST_FORKS or self.pieces:
@@ -149,7 +155,11 @@ class _Machine(Reader):
         self.place = LocalPiece(yes.kind, text)
 
     def taken(self, size: int) -> LocalPiece:
-        """Return what was computed so far as a piece, and clear the stack."""
+        """Take what was computed so far off the stack, and return it as a piece of the variable.
+
+        Args:
+            size: bytes of the piece, 0 for the whole variable.
+        """
         place, self.place = self.place, None
         if place is not None:
             return LocalPiece(place.kind, place.text, size)
@@ -205,14 +215,15 @@ class _Machine(Reader):
 
 
 def _register_in(code: bytes) -> int | None:
-    """Return the register that an expression consists of, None if it is anything else."""
+    """Return the DWARF number of the register that an expression names, if it does nothing else;
+    otherwise None."""
     if len(code) == 1 and OP_REG0 <= code[0] < OP_REG0 + 32:
         return code[0] - OP_REG0
     return code[1] if len(code) == 2 and code[0] == OP_REGX and code[1] < 128 else None
 
 
 def constant(value: int) -> str:
-    """Return the text of a constant of DWARF's generic type."""
+    """Return the D text of a constant of DWARF's generic type."""
     return f"{value & MASK:#x}ull"
 
 
@@ -380,8 +391,8 @@ _PLAIN: dict[int, Callable[[_Machine], None]] = {
 
 
 def value_of(code: bytes, context: ExpressionContext) -> str:
-    """Return the value of an expression that is not a location (DW_AT_call_value).  Raises
-    NotHereError."""
+    """Return the D text of a DWARF expression for a value, not a location (DW_AT_call_value).
+    Raises NotHereError if the value is not known."""
     (piece, *more) = _Machine(code, context).run()
     if more or not piece.kind:
         raise NotHereError("its caller's debug information does not say what it was")
@@ -389,7 +400,8 @@ def value_of(code: bytes, context: ExpressionContext) -> str:
 
 
 def pieces_of(code: bytes, context: ExpressionContext) -> tuple[LocalPiece, ...]:
-    """Return the pieces of a variable by its location expression.  Raises NotHereError."""
+    """Return the pieces of a variable as D text, given its DWARF location expression. Raises
+    NotHereError if the variable is not available."""
     if not code:
         raise NotHereError("it is optimised out")
     try:

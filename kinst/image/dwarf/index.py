@@ -1,7 +1,7 @@
-"""The index of a file's debug information: loaded from the cache, or made and saved there.
+"""The index of a file's debug information: loaded from the cache, or built and saved there.
 
-Reading an index needs the standard library alone; build.py, which makes one and needs numpy and
-numba, is imported only if it is missing.  Terms: kinst/core/inline.py.
+Reading an index needs the standard library alone. build.py, which builds an index and needs numpy
+and numba, is imported only if no index is saved. Terms: kinst/core/inline.py.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class NamedDie:
-    """A named type or variable.
+    """A named type or variable of a file's DWARF.
 
     Attributes:
         kind: struct, union, enum, typedef, base or variable.
-        name: of the type or variable.
-        die: its offset in .debug_info.
-        unit: its unit's offset in .debug_info.
+        name: name of the type or variable.
+        die: offset of its DIE in .debug_info.
+        unit: offset of its unit in .debug_info.
     """
 
     kind: str
@@ -53,12 +53,12 @@ class NamedDie:
 
 @dataclass(frozen=True, slots=True)
 class UnitLines:
-    """Place of a unit's line table.
+    """Where a unit's line table is.
 
     Attributes:
-        offset: in .debug_line, -1 for none.
+        offset: offset in .debug_line, -1 if the unit has no line table.
         home: the folder in which the compiler ran.
-        version: of the unit's DWARF.
+        version: DWARF version of the unit.
     """
 
     offset: int
@@ -67,21 +67,22 @@ class UnitLines:
 
 
 class Index:
-    """Implements core.inline.DebugIndex on mapped arrays, and finds types and variables by name."""
+    """Index of one file's DWARF: functions, inlined copies, types and variables by name. Implements
+    core.inline.DebugIndex on mapped arrays."""
 
     def __init__(self, where: str, arrays: Arrays) -> None:
         self.where = where
         self._a = {name: memoryview(array) for name, array in arrays.items()}
         self._names = self._a["name_text"]
         self._name_at = self._a["name_at"]
-        # Rows of copies by name and entry of their functions; filled by copies_of().
+        # Rows of inlined copies, by name and DIE offset of their functions; copies_of() fills it.
         self._by_function: dict[str, dict[int, list[int]]] = {}
 
     def functions(self, name: str) -> Sequence[FunctionDie]:
-        """Return the functions of this name.
+        """Return the functions with this name.
 
-        The ranges of several out-of-line instances of one abstract instance (clones) come one after
-        the other.
+        Several out-of-line instances of one abstract instance (clones) are one function, with the
+        ranges of the instances one after another.
         """
         return [self._function(row) for row in self._rows("function_name", name)]
 
@@ -89,7 +90,8 @@ class Index:
         return [self._copy(row) for row in self._rows("copy_name", name)]
 
     def copies_of(self, function: FunctionDie) -> Sequence[InlineCopy]:
-        """Return the inlined copies of one function (an abstract instance), in file order."""
+        """Return the inlined copies of one function (an abstract instance), in the order of
+        .debug_info."""
         if function.name not in self._by_function:
             die, of = self._a["function_die"], self._a["copy_function"]
             grouped: dict[int, list[int]] = {}
@@ -99,11 +101,11 @@ class Index:
         return [self._copy(row) for row in self._by_function[function.name].get(function.die, [])]
 
     def inline_names(self) -> Sequence[str]:
-        """Return the names of all inlined functions, in order of their bytes."""
+        """Return the names of all inlined functions, each once, in the order of their bytes."""
         return [self._name(number) for number in sorted(set(self._a["copy_name"]))]
 
     def function_names(self) -> Sequence[str]:
-        """Return the distinct names of all functions, in order of their bytes."""
+        """Return the names of all functions, each once, in the order of their bytes."""
         return [self._name(number) for number in sorted(set(self._a["function_name"]))]
 
     def copies_at(self, address: int) -> Sequence[InlineCopy]:
@@ -121,8 +123,8 @@ class Index:
         return [self._copy(row) for row in sorted(depth, key=lambda r: (-depth[r], r))]
 
     def functions_of(self, wanted: Callable[[str], bool]) -> Sequence[FunctionDie]:
-        """Return the functions with code of their own that are declared in files with such paths,
-        in file order."""
+        """Return the functions that have code of their own and are declared in a source file whose
+        path `wanted` accepts, sorted by name."""
         files, at = self._a["function_file"].tolist(), self._a["function_range"].tolist()
         declares = {number: number >= 0 and wanted(self._file(number)) for number in set(files)}
         return [
@@ -132,8 +134,8 @@ class Index:
         ]
 
     def copies_within(self, low: int, high: int) -> Sequence[tuple[InlineCopy, FunctionDie]]:
-        """Return the copies with a range that begins at these addresses, in file order, and the
-        abstract instance of each."""
+        """Return the inlined copies that have a range beginning at an address from `low` to `high`
+        (exclusive), each with the abstract instance of its function; sorted by name."""
         ranges, rows = self._a["copy_ranges"], self._a["by_low_range"]
         owners, of = self._a["by_low_copy"], self._a["copy_function"]
 
@@ -145,8 +147,8 @@ class Index:
         return [(self._copy(row), self._function(int(of[row]))) for row in found]
 
     def symbol_at(self, address: int) -> tuple[str, int] | None:
-        """Return the function of the symbol table that holds an address, and its own address.  None
-        if there is none, or the file has no symbol table."""
+        """Return (name, start address) of the symbol table's function that contains an address;
+        None if no function does, or the file has no symbol table."""
         lows, highs, reach = (self._a[f"symbol_{what}"] for what in ("low", "high", "reach"))
         at = bisect_right(lows, address) - 1
         while at >= 0 and reach[at] > address:
@@ -156,7 +158,8 @@ class Index:
         return None
 
     def types(self, name: str) -> Sequence[NamedDie]:
-        """Return every complete type of this name (tag or typedef); of equal ones the first."""
+        """Return every complete type of this name (a tag, typedef or base type); of identical types
+        only the first."""
         kinds = self._a["type_kind"]
         return [
             NamedDie(KINDS[int(kinds[row])], name, *self._place("type_die", row))
@@ -164,7 +167,8 @@ class Index:
         ]
 
     def variables(self, name: str) -> Sequence[NamedDie]:
-        """Return every variable at file scope of this name that is more than a declaration."""
+        """Return every variable at file scope of this name that is a definition, not only a
+        declaration."""
         return [
             NamedDie("variable", name, *self._place("variable_die", row))
             for row in self._rows("variable_name", name)
@@ -172,15 +176,16 @@ class Index:
 
     @property
     def enumerations(self) -> Sequence[int]:
-        """The offsets of all enumerations at file scope, ascending; of equal ones the first."""
+        """Offsets in .debug_info of the enumerations at file scope, ascending; of identical
+        enumerations only the first."""
         found: Sequence[int] = self._a["enumeration_die"]
         return found
 
     def declared_in(self, file: str) -> Sequence[FunctionDie]:
-        """Return every function that a file declares, in the order of the names.
+        """Return every function that a source file declares, sorted by name.
 
         Args:
-            file: the file's path, or the last parts of it.
+            file: the file's path, or the last parts of the path.
         """
         numbers = {k for k, name in enumerate(self._files) if f"/{name}".endswith(f"/{file}")}
         rows = (row for row, at in enumerate(self._a["function_file"]) if at in numbers)
@@ -191,30 +196,37 @@ class Index:
         return (self._text("file", k) for k in range(len(self._a["file_at"]) - 1))
 
     def file_names(self) -> Sequence[str]:
-        """Return the paths of all files that declare functions, each once."""
+        """Return the paths of all source files that declare functions, each once."""
         numbers = sorted(set(self._a["function_file"]))
         # Units that were compiled in another folder may name a file by other parts of its path.
         return list(dict.fromkeys(self._file(int(number)) for number in numbers if number >= 0))
 
     def function_columns(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-        """Return the code of all functions as columns.
+        """Return the code ranges of all functions, as columns.
 
         Returns:
-            Ranges (low, high, low, ...); the number of each function's first pair, and one more for
-            the end; each function's unit, as a number in units.
+            Bounds of all ranges: low, high, low, high, ...
+            Number of each function's first range; after them, the number of all ranges.
+            Unit of each function: a position in `units`.
         """
         a = self._a
         return a["function_ranges"], a["function_range"], a["function_unit"]
 
     @property
     def units(self) -> Sequence[int]:
-        """The offsets of all units in .debug_info, ascending."""
+        """Offsets in .debug_info of all units' headers, ascending."""
         found: Sequence[int] = self._a["unit_offset"]
         return found
 
     def lines_of(self, unit: int) -> UnitLines:
-        """Return where the line table of the unit at this offset is.  Raises KinstError if no unit
-        is there."""
+        """Return where the line table of a unit is.
+
+        Args:
+            unit: offset of the unit in .debug_info.
+
+        Raises:
+            KinstError: no unit begins at this offset.
+        """
         offsets = self._a["unit_offset"]
         row = bisect_left(offsets, unit)
         if row >= len(offsets) or int(offsets[row]) != unit:
@@ -232,7 +244,7 @@ class Index:
         return bytes(text).decode("utf-8", "surrogateescape")
 
     def _number(self, name: str) -> int:
-        """Return the number of a name; -1 if no entry has it."""
+        """Return the number of a name in the index; -1 if the index lacks the name."""
         name_bytes = name.encode("utf-8", "surrogateescape")
         text, at = self._names, self._name_at
         low, high = 0, len(at) - 1
@@ -297,7 +309,12 @@ class Index:
 
 
 def _chain(parents: Any, row: int) -> Iterator[int]:
-    """Yield the copies that a copy is nested in, innermost first."""
+    """Yield the rows of the inlined copies that a copy is nested in, innermost first.
+
+    Args:
+        parents: for each row the row of the copy that directly contains it, or -1.
+        row: row of the copy to start from; it is not yielded.
+    """
     row = int(parents[row])
     while row >= 0:
         yield row
@@ -305,8 +322,8 @@ def _chain(parents: Any, row: int) -> Iterator[int]:
 
 
 def key_of(file: ElfFile) -> str:
-    """Return the name of a saved index: the build-id, and a checksum of what the index is made
-    from.
+    """Return the name under which a file's index is saved: the build-id, and a checksum of what the
+    index is made from.
 
     strip, objcopy and dwz change debug sections and symbols but keep the build-id.  For a file
     without a build-id the checksum covers the whole file.
@@ -323,14 +340,14 @@ def key_of(file: ElfFile) -> str:
 
 
 def open_saved(file: ElfFile, cache: Path) -> Index | None:
-    """Return the index of a file if one was saved before; otherwise None."""
+    """Return the index of a file if the cache has it; otherwise None."""
     key = key_of(file) if file.has_debug else ""
     arrays = saved_arrays.load(cache / f"dwarf-{key}.index", key) if key else None
     return Index(str(file.path), arrays) if arrays is not None and _whole(arrays) else None
 
 
 def _whole(arrays: Arrays) -> bool:
-    """Return whether a saved index has every array of today's format."""
+    """Return whether a saved index has every array of the present format."""
     return "enumeration_die" in arrays
 
 
@@ -339,12 +356,12 @@ def open_index(
     cache: Path | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Index:
-    """Return the index of a file's own debug information.
+    """Return the index of a file's own debug information, loaded from the cache or built.
 
     Args:
         file: the file or its path.
         cache: the folder of saved indexes (core.paths), or None to save nothing.
-        progress: called with the part that is done (0 to 1) while an index is made.
+        progress: called with the finished part (0 to 1) while an index is built.
 
     Raises:
         KinstError: the file has no debug information, or it is damaged.

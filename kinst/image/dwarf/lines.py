@@ -1,4 +1,5 @@
-"""Source lines of instructions, from .debug_line, one unit at a time when it is needed.
+"""Source lines of instructions, from .debug_line; the line table of a unit is read when it is
+needed.
 
 Format: DWARF 5, section 6.2; DWARF 2 to 4 by the same program with their older headers.
 """
@@ -39,14 +40,14 @@ FIXED_FORMS = {FORM_DATA1: 1, FORM_DATA2: 2, FORM_DATA4: 4, FORM_DATA8: 8, FORM_
 
 @dataclass(frozen=True, slots=True)
 class LineSpan:
-    """Instructions of one source line.
+    """Consecutive instructions of one source line.
 
     Attributes:
         low: first address, as linked.
         high: address after the last byte.
-        file: path.
+        file: path of the source file.
         line: number.
-        statement: whether low is a good place for a breakpoint on the line (is_stmt).
+        statement: whether `low` is a good address for a breakpoint on the line (is_stmt).
     """
 
     low: int
@@ -58,8 +59,8 @@ class LineSpan:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A place for a breakpoint on a source line, which may have no instruction of its own: address
-    of the first instruction that follows."""
+    """Address for a breakpoint on a source line. A line without instructions of its own has the
+    address of the first instruction that follows the line."""
 
     address: int
     file: str
@@ -68,7 +69,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A line table that has been run."""
+    """A unit's line table: result of the line number program."""
 
     spans: Sequence[LineSpan] = ()
     statements: Sequence[Statement] = ()
@@ -87,7 +88,7 @@ class _Header:
 
 
 class Lines:
-    """The line tables of one debug file, by unit (offset in .debug_info)."""
+    """The line tables of one debug file, by unit (the unit's offset in .debug_info)."""
 
     def __init__(self, sections: DebugSections, index: Index) -> None:
         self._sections = sections
@@ -95,14 +96,22 @@ class Lines:
         self._tables: dict[int, _Table] = {}
 
     def spans(self, unit: int) -> Sequence[LineSpan]:
-        """Return every span of a unit, by address; () if it has no line table.  Raises KinstError
-        if the table is damaged."""
+        """Return all spans of a unit's line table, sorted by address; () if the unit has no line
+        table. Raises KinstError if the table is damaged."""
         return self._table(unit).spans
 
     def statements_of_line(
         self, unit: int, file: str, line: int, within: Sequence[tuple[int, int]]
     ) -> Sequence[Statement]:
-        """Return the statements of a source line inside some ranges, by address; see of_line()."""
+        """Return the statements (breakpoint addresses) of a source line inside some address ranges,
+        sorted by address.
+
+        Args:
+            unit: offset in .debug_info.
+            file: the path or its last parts ("fork.c", "kernel/fork.c"); "" for any file.
+            line: number.
+            within: (low, high) of each range.
+        """
         tail = "/" + file.lstrip("/")
         return [
             one
@@ -128,7 +137,7 @@ class Lines:
         return self._tables[unit]
 
     def at(self, unit: int, address: int) -> LineSpan | None:
-        """Return the span that holds an address, or None."""
+        """Return the span of a unit's line table that contains an address; None if no span does."""
         spans = self.spans(unit)
         at = bisect_right(spans, address, key=lambda span: span.low) - 1
         # Spans of discarded code may start at 0 and have a wrong end.
@@ -139,21 +148,28 @@ class Lines:
     def of_line(
         self, unit: int, file: str, line: int, within: Sequence[tuple[int, int]]
     ) -> Sequence[LineSpan]:
-        """Return the spans of a source line inside some ranges (a function's), by address.
+        """Return the spans of a source line inside some address ranges (a function's), sorted by
+        address.
 
         Args:
             unit: offset in .debug_info.
-            file: the path or its last parts ("fork.c", "kernel/fork.c"); "" for any.
+            file: the path or its last parts ("fork.c", "kernel/fork.c"); "" for any file.
             line: number.
-            within: ranges.
+            within: (low, high) of each range.
         """
         return [span for span in self.of_file(unit, file, within) if span.line == line]
 
     def of_file(
         self, unit: int, file: str, within: Sequence[tuple[int, int]]
     ) -> Sequence[LineSpan]:
-        """Return the spans of all lines of a file inside some ranges; arguments as for
-        of_line()."""
+        """Return the spans of all lines of a source file inside some address ranges, sorted by
+        address.
+
+        Args:
+            unit: offset in .debug_info.
+            file: the path or its last parts ("fork.c", "kernel/fork.c"); "" for any file.
+            within: (low, high) of each range.
+        """
         tail = "/" + file.lstrip("/")
         return [
             span
@@ -164,10 +180,11 @@ class Lines:
 
 
 class _Program(Reader):
-    """Reads a line number program and its header."""
+    """Reader of a line number program and its header."""
 
     def text(self) -> bytes:
-        """Return a string, without its NUL.  Raises ValueError if it has none."""
+        """Read a NUL-terminated string and return it without the NUL. Raises ValueError if there is
+        no NUL."""
         end = bytes(self.data).index(b"\0", self.at)
         text = bytes(self.data[self.at : end])
         self.at = end + 1
@@ -281,10 +298,11 @@ class _LineState:
 
 
 class _Statements:
-    """The statements of a line table, as gdb takes them from its rows: rows without instructions
-    count, unless the program goes on in another file at the same address.  Unlike gdb, leave out
-    one that only goes on with the line of the instructions before it: it may lie outside of the
-    inlined copy that these are in.
+    """Collects the statements of a line table from its rows, as gdb does.
+
+    A row without instructions counts, unless the program goes on in another file at the same
+    address. Unlike gdb, leave out a row that only goes on with the line of the instructions before
+    it: it may lie outside of the inlined copy that contains those instructions.
 
     Source: gdb 13, record_line() of gdb/dwarf2/read.c and of gdb/buildsym.c.
     """
@@ -293,7 +311,7 @@ class _Statements:
         self._files = files
         self._rows: list[_LineState] = []
         self._last: _LineState | None = None
-        self._goes_on = False  # the last row goes on with the line of the one before
+        self._goes_on = False  # whether the last row goes on with the line of the row before it
 
     def add(self, row: _LineState) -> None:
         last = self._last
@@ -313,7 +331,8 @@ class _Statements:
             self._rows.append(row)
 
     def end(self, address: int) -> None:
-        """Forget rows of the last file at an address, where its instructions end."""
+        """Forget the rows of the last file at an address, where the instructions of this file
+        end."""
         file = self._last.file if self._last is not None else 0
         while self._rows and (self._rows[-1].address, self._rows[-1].file) == (address, file):
             self._rows.pop()
@@ -329,7 +348,8 @@ class _Statements:
 
 
 def _run(data: bytes, header: _Header) -> _Table:
-    """Run the line program; a row's span ends where the next row of its sequence starts."""
+    """Run a unit's line number program and return its table. The span of a row ends where the next
+    row of its sequence starts."""
     r = _Program(data, header.program)
     spans: list[LineSpan] = []
     statements = _Statements(header.files)

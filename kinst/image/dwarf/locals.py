@@ -1,7 +1,7 @@
-"""Local variables and parameters at an instruction, by DWARF (DWARF 5, sections 2.6 and 3.5).
+"""Local variables and parameters at an instruction, from DWARF (DWARF 5, sections 2.6 and 3.5).
 
-A name is searched in the innermost block that holds the instruction, then outwards to the block's
-function (inlined or not), then in the functions that this one is inlined in.
+A name is searched for in the innermost block that contains the instruction, then outwards up to the
+block's function (inlined or not), then in the functions that this function is inlined in.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _SCOPES = (TAG_LEXICAL_BLOCK, TAG_INLINED_SUBROUTINE)
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """A function or block that holds an instruction.
+    """A function or block that contains an instruction.
 
     Attributes:
-        die: its entry.
-        function: its function's name.
+        die: DIE of the function or block.
+        function: name of the function, or of the block's function.
     """
 
     die: Die
@@ -61,7 +61,8 @@ class _Scope:
 
 
 class DwarfLocals:
-    """The local variables of one image."""
+    """Local variables and parameters of one image's functions: names, types and locations at an
+    instruction."""
 
     def __init__(
         self,
@@ -72,12 +73,16 @@ class DwarfLocals:
         registers: Sequence[str],
         caller: Caller | None = None,
     ) -> None:
-        """Collect the sources.
+        """Store the sources of information.
 
         Args:
+            dies: access to DIEs.
+            lists: access to location lists and ranges.
+            index: index of the DWARF.
+            types: D types of the DWARF.
             registers: D names by DWARF number.
-            caller: what the code tells about callers, for values that only a caller has; None if
-                that is not known.
+            caller: what the machine code tells about callers, for values that only a caller has;
+                None if that is not known.
         """
         self._dies = dies
         self._lists = lists
@@ -96,12 +101,12 @@ class DwarfLocals:
         self._children: dict[int, tuple[Die, ...]] = {}
 
     def names(self, name: str, address: int, inlined: str = "") -> list[str]:
-        """Return the variables that an instruction's functions have, innermost first.
+        """Return the names of the variables in scope at an instruction, innermost scope first.
 
         Args:
-            name: of the function's symbol.
-            address: as linked.
-            inlined: as for find().
+            name: symbol of the function that contains the instruction.
+            address: the instruction's linked address.
+            inlined: the inlined function whose variables are meant; "" for the innermost function.
         """
         names: dict[str, None] = {}
         address = self._described(name, address)
@@ -114,13 +119,14 @@ class DwarfLocals:
     def find(
         self, name: str, frame: InspectedFrame, variable: str, inlined: str = ""
     ) -> Local | None:
-        """Return a variable at an instruction, or None if there is none of this name.
+        """Return the variable of this name that is in scope at an instruction; None if no variable
+        has the name.
 
         Args:
-            name: of the function's symbol.
+            name: symbol of the function that contains the instruction.
             frame: the instruction.
-            variable: its name.
-            inlined: the inlined function whose variable is meant; "" for the innermost.
+            variable: name of the variable.
+            inlined: the inlined function whose variable is meant; "" for the innermost function.
 
         Raises:
             KinstError: the debug information is damaged.
@@ -137,21 +143,23 @@ class DwarfLocals:
         return None
 
     def type_in(self, function: str, variable: str) -> DType | None:
-        """Return the type of a variable of this name anywhere in a function, inlined or not, for
-        checks that come before the instructions are known."""
+        """Return the type of a variable of this name anywhere in a function, or in code that is
+        inlined in it; None if there is no such variable. It serves checks that come before the
+        instructions are known."""
         for die in self._declared(function):
             if self._name(die) == variable:
                 return self._types.of(die)
         return None
 
     def names_in(self, function: str) -> list[str]:
-        """Return the names of all variables of a function, each once: those of the outermost block
-        first."""
+        """Return the names of all variables of a function and of the code inlined in it, each once;
+        the names of the outermost block come first."""
         names = (self._name(die) for die in self._declared(function))
         return list(dict.fromkeys(filter(None, names)))
 
     def _declared(self, function: str) -> Iterator[Die]:
-        """Yield the variables and parameters of a function and of what is inlined in it."""
+        """Yield the DIEs of the variables and parameters of a function and of the code inlined in
+        it; the outermost block's come first."""
         for found in self._index.functions(function):
             queue = [self._dies.die(found.die)]
             while queue:
@@ -168,7 +176,12 @@ class DwarfLocals:
     # Scopes
 
     def _scopes(self, name: str, address: int) -> list[_Scope]:
-        """Return the functions and blocks around an instruction, innermost first."""
+        """Return the functions and blocks that contain an instruction, innermost first.
+
+        Args:
+            name: symbol of the outermost function.
+            address: the instruction's linked address.
+        """
         die = self._function_at(name, address)
         scopes: list[_Scope] = []
         function = ""
@@ -187,8 +200,15 @@ class DwarfLocals:
         return scopes
 
     def _copy_scopes(self, name: str, address: int, inlined: str) -> list[_Scope]:
-        """Return the scopes of an inlined copy, itself first, at an instruction of it or at its
-        entry, which may belong to other code (an empty range begins there)."""
+        """Return the scopes of an inlined copy, from the copy itself outwards; [] if there is no
+        such copy.
+
+        Args:
+            name: symbol of the function that contains the instruction.
+            address: an instruction of the copy, or the copy's entry, which may belong to other code
+                (an empty range begins there).
+            inlined: name of the inlined function.
+        """
         top = self._function_at(name, address)
         ways = [[_Scope(top, self._name(top))]] if top is not None else []
         while ways:
@@ -216,8 +236,12 @@ class DwarfLocals:
         return any(low <= address < high for low, high in ranges)
 
     def _described(self, name: str, address: int) -> int:
-        """Return the address, or the first one that the debug information has for its function: the
-        padding for a tracer at a function's start comes before that, and changes no variable."""
+        """Return the address at which DWARF describes an instruction's function: the instruction's
+        own address or, in the padding for a tracer at a function's start, the first address after
+        the padding.
+
+        The padding changes no variable.
+        """
         symbol = self._index.symbol_at(address)
         if symbol is None or self._function_at(name, address) is not None:
             return address
@@ -227,7 +251,12 @@ class DwarfLocals:
         return address
 
     def _function_at(self, name: str, address: int) -> Die | None:
-        """Return the entry of the function whose own code holds an address."""
+        """Return the DIE of the function whose out-of-line code contains an address; None if it is
+        not known.
+
+        Args:
+            name: the function's symbol.
+        """
         plain = name.partition("@")[0].partition(".")[0]
         symbol = self._index.symbol_at(address)
         names = dict.fromkeys([plain, symbol[0].partition(".")[0] if symbol else plain])
@@ -271,9 +300,11 @@ class DwarfLocals:
         return self._own[die.offset]
 
     def _inherited(self, die: Die) -> list[Die]:
-        """Yield static variables that only the abstract instance of a function or block has.
+        """Return the DIEs of static variables that only the abstract instance of a function or
+        block has.
 
-        Of several with one name none: the debug information does not say which is meant.
+        If several of these variables have the same name, none of them is returned: the debug
+        information does not say which variable is meant.
         """
         origin = die.number(AT_ABSTRACT_ORIGIN)
         if not origin:
@@ -292,7 +323,8 @@ class DwarfLocals:
         return [c for c, name in zip(variables, names, strict=True) if names.count(name) == 1]
 
     def _origins(self, die: Die) -> Iterator[Die]:
-        """Yield an entry and its abstract origins, which have the attributes that it lacks."""
+        """Yield a DIE and then its abstract origins or declarations, which have the attributes that
+        the DIE lacks."""
         for _ in range(8):
             yield die
             origin = die.number(AT_ABSTRACT_ORIGIN) or die.number(AT_SPECIFICATION)
@@ -350,7 +382,8 @@ class DwarfLocals:
         return None if calls is None else lambda n: calls.entry_value(function, frame, n)
 
     def _frame_base(self, scopes: Sequence[_Scope], frame: InspectedFrame) -> str:
-        """Return the frame base of the function itself, also for what is inlined in it."""
+        """Return the frame base of the out-of-line function as D text; the functions inlined in it
+        have the same frame base."""
         function = scopes[-1].die
         code = self._lists.location(function, AT_FRAME_BASE, frame.address)
         (piece, *more) = pieces_of(code or b"", self._context(function, scopes, frame))

@@ -1,4 +1,5 @@
-"""Ranges and location lists of single entries, read when they are needed.
+"""Address ranges and location lists of single debugging information entries (DIEs), read when they
+are needed.
 
 Source: DWARF 4, sections 2.6.2 and 2.17.3; DWARF 5, sections 7.28 and 7.29.
 """
@@ -31,19 +32,19 @@ from kinst.image.dwarf.sections import DebugSections
 AT_LOCLISTS_BASE = 0x8C
 _INDEXED = (FORM_ADDRX, *range(FORM_ADDRX1, FORM_ADDRX4 + 1), FORM_GNU_ADDR_INDEX)
 MOST = 100_000  # entries of one list
-# Location list entries (table 7.10); the first eight are those of range lists, except one.
+# Kinds of location list entries (table 7.10); kinds 0 to 4 are the same in range lists.
 LLE_DEFAULT, LLE_BASE_ADDRESS = 5, 6
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A unit's base address, and where its parts of shared sections start.
+    """Base address of a unit, and the offsets at which the unit's parts of shared sections start.
 
     Attributes:
         low: base address.
-        addresses: in .debug_addr.
-        ranges: in .debug_rnglists.
-        locations: in .debug_loclists.
+        addresses: offset in .debug_addr.
+        ranges: offset in .debug_rnglists.
+        locations: offset in .debug_loclists.
     """
 
     low: int
@@ -53,7 +54,7 @@ class Home:
 
 
 class Lists:
-    """Ranges and location lists of one file's entries."""
+    """Address ranges and location lists of one file's debugging information entries (DIEs)."""
 
     def __init__(self, sections: DebugSections, dies: Dies) -> None:
         self._sections = sections
@@ -77,12 +78,13 @@ class Lists:
         return self._homes[unit.offset]
 
     def indexed(self, die: Die, index: int) -> int:
-        """Return an address of the unit's part of .debug_addr."""
+        """Return the address with this index in .debug_addr, counted in the part of the DIE's
+        unit."""
         return self._address(self.home(die), die.unit.address_size, index)
 
     def address(self, die: Die, attribute: int) -> int:
-        """Return an attribute that is an address, given directly or by its index.  Raises
-        KinstError."""
+        """Return the value of a DIE's attribute that is an address or an index of an address.
+        Raises KinstError for damaged debug information."""
         value = die.number(attribute)
         try:
             return self.indexed(die, value) if die.forms[attribute] in _INDEXED else value
@@ -96,8 +98,8 @@ class Lists:
         return Reader(self._sections.array(section).data, offset)
 
     def ranges(self, die: Die) -> list[tuple[int, int]]:
-        """Return (low, high) of each piece of an entry's code, () for none.  Raises KinstError for
-        damage."""
+        """Return (low, high) of each range of a DIE's code; [] if the DIE has no code. Raises
+        KinstError for damaged debug information."""
         try:
             if AT_RANGES in die.attributes:
                 return list(self._range_list(die))
@@ -134,7 +136,16 @@ class Lists:
             yield self._pair(die, r, kind, base)
 
     def _old_pairs(self, r: Reader, size: int, base: int) -> Iterator[tuple[int, int]]:
-        """Yield the addresses of each entry of a list of DWARF 2 to 4, as they are read."""
+        """Yield (low, high) of each entry of a range list or location list of DWARF 2 to 4.
+
+        The entries are read one by one, so that the caller can read the rest of a location list's
+        entry from `r` before the next pair.
+
+        Args:
+            r: reader at the start of the list.
+            size: bytes of an address.
+            base: base address of the unit.
+        """
         last = (1 << 8 * size) - 1
         for _ in range(MOST):
             low, high = r.number(size), r.number(size)
@@ -146,8 +157,13 @@ class Lists:
                 yield base + low, base + high
 
     def _pair(self, die: Die, r: Reader, kind: int, base: int) -> tuple[int, int]:
-        """Return the addresses of an entry of kind 2, 3, 4 or, numbered as in range lists, 6 or
-        7."""
+        """Return (low, high) of an entry of a DWARF 5 list.
+
+        Args:
+            r: reader after the entry's kind.
+            kind: 2, 3, 4, 6 or 7, numbered as in range lists (DW_RLE_*).
+            base: base address in force.
+        """
         size = die.unit.address_size
         if kind == 4:
             return base + r.uleb(), base + r.uleb()
@@ -162,9 +178,10 @@ class Lists:
         raise ValueError(kind)
 
     def location(self, die: Die, attribute: int, address: int) -> bytes | None:
-        """Return the expression of an attribute (a location or frame base) at a linked address.
+        """Return the DWARF expression that an attribute (a location or frame base) of a DIE has at
+        a linked address.
 
-        None if the entry lacks the attribute, or the attribute has no expression for this address.
+        None if the DIE lacks the attribute, or the attribute has no expression for this address.
 
         Raises:
             KinstError: the debug information is damaged.

@@ -1,6 +1,6 @@
 """Numbers of the DWARF format (DWARF 5, section 7; GNU extensions by their usual names).
 
-Plain constants, since both the compiled scan and the readers in Python use them.
+They are plain constants, since both the compiled scan and the readers in Python use them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Reads numbers of DWARF data one after another, in plain Python; and makes the paths of source
-files.
+"""Reader of numbers in DWARF data, in plain Python; and the paths of source files.
 
-For data that are read lazily; the scan of a whole .debug_info is compiled (scan/read.py).
+It serves data that are read on demand; the scan of a whole .debug_info is compiled (scan/read.py).
 
 Tested by tests/image/dwarf/test_dies.py.
 """
@@ -12,7 +11,7 @@ _LONGEST = 126  # bits of a LEB128 number; the compiled scan takes as many
 
 
 class Reader:
-    """Reads from data at `at`, which it advances.
+    """Reads values one after another from bytes; `at` is the offset of the next value.
 
     Every method raises IndexError if the data end too early, and ValueError for a LEB128 number
     (DWARF 5, 7.6) longer than 18 bytes, which no compiler writes.
@@ -35,7 +34,7 @@ class Reader:
         return piece
 
     def number(self, size: int, signed: bool = False) -> int:
-        """Read a number of `size` bytes, the lowest first."""
+        """Read a little-endian integer of `size` bytes."""
         return int.from_bytes(self.take(size), "little", signed=signed)
 
     def uleb(self) -> int:
@@ -58,16 +57,16 @@ class Reader:
 
 
 def source_path(home: bytes, folder: bytes | None, name: bytes) -> bytes:
-    """Return a source file's path: its name, below its folder, below the folder in which the
-    compiler ran.
+    """Return a source file's path: home/folder/name, but without the parts in front of an absolute
+    part.
 
-    A relative home (kernels are built with -ffile-prefix-map) is one of two names that were made
-    relative to the same folder, and is not put in front of the other.
+    A relative home (kernels are built with -ffile-prefix-map) is not put in front of a folder: both
+    were made relative to the same folder.
 
     Args:
         home: the folder in which the compiler ran.
-        folder: of the file; None for home itself.
-        name: of the file.
+        folder: the folder of the source file; None for `home` itself.
+        name: name of the source file.
     """
     if name.startswith(b"/"):
         return name

@@ -1,4 +1,4 @@
-"""The debug sections of an ELF file as bytes: mapped, unpacked, relocated.
+"""The debug sections of an ELF file as bytes: mapped, decompressed, relocated.
 
 Format: System V ABI, chapter 4 (compressed sections).
 
@@ -31,11 +31,13 @@ MOST = 1040
 
 
 class DebugSections:
-    """The debug sections of a file as read-only arrays of bytes, each unpacked and relocated when
-    it is first needed; absent ones are empty.
+    """The debug sections of an ELF file as read-only arrays of bytes.
+
+    A section is decompressed and relocated when it is first needed; a section that the file lacks
+    is empty.
 
     Attributes:
-        where: the file, for messages.
+        where: the file's path, for messages.
     """
 
     def __init__(self, elf: Elf) -> None:
@@ -44,7 +46,8 @@ class DebugSections:
         self._arrays: dict[str, U8] = {}
 
     def array(self, name: str) -> U8:
-        """Return the bytes of .debug_NAME.
+        """Return the bytes of .debug_NAME, decompressed and relocated; empty if the file lacks the
+        section.
 
         Raises:
             KinstError: the section is truncated, compressed in an unknown way, or has relocations
@@ -60,7 +63,8 @@ class DebugSections:
         return self._arrays[name]
 
     def text(self, name: str, offset: int) -> bytes:
-        """Return the NUL-terminated string at an offset.  Raises KinstError if there is none."""
+        """Return the NUL-terminated string at an offset of .debug_NAME. Raises KinstError if there
+        is no string."""
         array = self.array(name)
         for room in (128, 4096, len(array)):
             piece = array[offset : offset + room].tobytes()
@@ -71,10 +75,11 @@ class DebugSections:
 
 
 def section_of(file: ElfFile, name: str) -> ElfSection | None:
-    """Return the section .debug_NAME of a file; None if there is none.
+    """Return the section .debug_NAME of a file; None if the file has none.
 
-    In a relocatable file made with -fdebug-types-section every type unit has a .debug_info of its
-    own, in a section group; the functions are in the one that is in no group.
+    A relocatable file made with -fdebug-types-section has several sections .debug_info: for each
+    type unit one in a section group, and one in no group, which has the functions. The one in no
+    group is returned.
     """
     found = [s for s in file.sections if s.name in (f".debug_{name}", f".zdebug_{name}")]
     return min(found, key=lambda s: (s.flags & SHF_GROUP, s.index), default=None)

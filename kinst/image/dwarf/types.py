@@ -1,8 +1,9 @@
-"""D types from DWARF (DWARF 5, chapter 5): what BTF lacks, and kernels without BTF.
+"""D types from DWARF (DWARF 5, chapter 5): types that BTF lacks, and all types of kernels without
+BTF.
 
-A type is read when it is needed, and so are the members of a structure.  Enumerations by the names
-of their constants are needed only for a file without BTF: the table of these names is made on first
-use, and kept in a file of its own (a kernel's 16,000 names take a second).
+A type is read when it is needed, and so are the members of a structure.  The table of enumeration
+constants by name is needed only for a file without BTF. It is made when it is first used, and saved
+in a file of its own (a kernel's 16,000 names take a second).
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _KINDS = {TAG_STRUCTURE: "struct", TAG_UNION: "union"}
 
 
 class DwarfTypes:
-    """Types of one debug file by name and by entry.  Implements core.dtypes.MemberSource."""
+    """D types of one debug file, by name and by DIE. Implements core.dtypes.MemberSource."""
 
     def __init__(self, dies: Dies, index: Index, module: str, names: EnumeratorNames) -> None:
         self.module = module
@@ -75,27 +76,32 @@ class DwarfTypes:
         self._known: dict[int, DType] = {}
 
     def tagged(self, kind: str, name: str) -> DType | None:
-        """Return the struct, union or enum with this tag."""
+        """Return the struct, union or enum with this tag; None if DWARF has no complete one.
+
+        Args:
+            kind: "struct", "union" or "enum".
+        """
         return self._one(self._index.types(name), (kind,))
 
     def typedef(self, name: str) -> DType | None:
-        """Return the type that a typedef or base type names."""
+        """Return the type that a typedef's or base type's name stands for; None if DWARF has no
+        such name."""
         return self._one(self._index.types(name), ("typedef", "base"))
 
     def variable(self, name: str) -> DType | None:
-        """Return the type of a variable at file scope."""
+        """Return the type of the variable at file scope with this name; None if DWARF lacks it."""
         for found in self._index.variables(name):
             return self.of(self._dies.die(found.die))
         return None
 
     def function(self, name: str) -> FunctionType | None:
-        """Return the prototype of the first function of this name."""
+        """Return the prototype of the first function with this name; None if DWARF lacks it."""
         for found in self._index.functions(name):
             return self.prototype(self._dies.die(found.die), 0)
         return None
 
     def enumerators(self, name: str) -> list[tuple[EnumType, int]]:
-        """Return every enumeration that has a constant of this name, and the value."""
+        """Return (enumeration, value) for each enumeration that has a constant of this name."""
         enumerators = []
         for offset in self._names.enumerations(name):
             type_ = self.at(offset)
@@ -107,7 +113,8 @@ class DwarfTypes:
         return next((self.at(one.die) for one in found if one.kind in kinds), None)
 
     def of(self, die: Die, depth: int = 0) -> DType:
-        """Return the type that an entry's DW_AT_type means (of a variable, parameter, member)."""
+        """Return the type of a variable, parameter or member: the type that DW_AT_type of its DIE
+        refers to; VOID if the DIE has no type."""
         # A variable's definition may leave its type to its declaration.
         for also in (AT_ABSTRACT_ORIGIN, AT_SPECIFICATION):
             if AT_TYPE not in die.attributes and also in die.attributes and depth < MAX_DEPTH:
@@ -115,7 +122,15 @@ class DwarfTypes:
         return self.at(die.number(AT_TYPE), depth) if AT_TYPE in die.attributes else VOID
 
     def at(self, offset: int, depth: int = 0) -> DType:
-        """Return the type of the entry at an offset in .debug_info.  Raises KinstError."""
+        """Return the type that the DIE at an offset in .debug_info describes.
+
+        Args:
+            depth: how many types nested in one another led to this one; a bound against damaged
+                DWARF.
+
+        Raises:
+            KinstError: the debug information is damaged, or the type's kind is unknown.
+        """
         if depth > MAX_DEPTH:
             raise KinstError(f"damaged debug information of {self.module}: type at {offset:#x}")
         if offset not in self._known:
@@ -167,7 +182,8 @@ class DwarfTypes:
         return type_
 
     def prototype(self, die: Die, depth: int) -> FunctionType:
-        """Return what a function (or function type) takes and returns."""
+        """Return the parameters and result of a function, given its DIE (or that of a function
+        type)."""
         result = self.of(die, depth)
         origin = die.number(AT_ABSTRACT_ORIGIN)
         if origin and depth < MAX_DEPTH:
@@ -191,7 +207,8 @@ class DwarfTypes:
 
 
 def _place(member: Die) -> tuple[int, int]:
-    """Return (first bit, width of a bit-field or 0) of a member (DWARF 5, section 5.7.6)."""
+    """Return (first bit, width) of a structure's member, given its DIE (DWARF 5, section 5.7.6);
+    the width is 0 unless the member is a bit-field."""
     location = member.attributes.get(AT_MEMBER_LOCATION, 0)
     if isinstance(location, bytes):
         # DWARF 2: an expression, DW_OP_plus_uconst N.
@@ -212,7 +229,8 @@ def _place(member: Die) -> tuple[int, int]:
 
 
 def enumerators_of(dies: Dies, die: Die) -> tuple[tuple[str, int], ...]:
-    """Return (name, value) of each constant of an enumeration, in the order of its declaration."""
+    """Return (name, value) of each constant of an enumeration, given its DIE, in the order of the
+    declaration."""
     enumerators = []
     for child in dies.children(die):
         if child.tag == TAG_ENUMERATOR:
@@ -224,24 +242,26 @@ def enumerators_of(dies: Dies, die: Die) -> tuple[tuple[str, int], ...]:
 
 
 class EnumeratorNames:
-    """The enumerations of one file by the names of their constants."""
+    """The enumerations of one debug file, by the names of their constants."""
 
     def __init__(
         self, dies: Dies, enumerations: Sequence[int], kept: tuple[Path, str] | None = None
     ) -> None:
-        """Describe the table; it is made when first needed.
+        """Describe the table; it is loaded or made when it is first needed.
 
         Args:
-            enumerations: their offsets in .debug_info.
-            kept: the folder of saved tables, and what this one is made from (dwarf.key_of()).
+            dies: access to DIEs.
+            enumerations: offsets in .debug_info of all enumerations.
+            kept: the folder of saved tables, and a key of what the table is made from (key_of());
+                None to save nothing.
         """
         self._dies = dies
         self._enumerations = enumerations
         self._kept = kept
 
     def enumerations(self, name: str) -> Sequence[int]:
-        """Return the offsets of the enumerations that have a constant of this name.  Raises
-        KinstError for damaged debug information."""
+        """Return the offsets in .debug_info of the enumerations that have a constant of this name.
+        Raises KinstError for damaged debug information."""
         name_bytes = name.encode("utf-8", "surrogateescape")
         text, at = self._table["text"], self._table["at"]
 
@@ -254,8 +274,12 @@ class EnumeratorNames:
 
     @cached_property
     def _table(self) -> Arrays:
-        """Return the names in order of their bytes, one after the other; where each starts (with
-        one more for the end); and the enumeration of each."""
+        """The table, as arrays.
+
+        `text` has the constants' names in the order of their bytes, joined; `at` the offset in
+        `text` of each name and, at the end, the length of `text`; `die` the offset in .debug_info
+        of each name's enumeration.
+        """
         if self._kept is None:
             return self._made()
         folder, key = self._kept

@@ -1,1 +1,1 @@
-"""The scan of a whole .debug_info, compiled by numba; the only user of numba."""
+"""The scan of a whole .debug_info, compiled by numba; no other package uses numba."""

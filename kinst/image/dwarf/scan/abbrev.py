@@ -1,7 +1,7 @@
 """Compiled reading of abbreviation tables (DWARF 5, section 7.5.3).
 
-A table becomes arrays: for each abbreviation its attributes in order, and a shorter program to step
-over an entry: attributes of fixed size are one addition, and only the others are read.
+A table is stored as arrays: for each abbreviation its attributes in order, and a shorter list of
+steps to skip an entry: attributes of fixed size are summed up, and only the others are read.
 
 Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
@@ -65,8 +65,17 @@ from kinst.image.dwarf.scan.space import (
 
 @compiled
 def read_attributes(s: Space, u: int, r: int, attribute: int, p: int) -> tuple[int, int]:
-    """Read the attributes of one abbreviation into rows.  Return (next free row, position after
-    them)."""
+    """Store the attributes of one abbreviation in the table ATTRIBUTES.
+
+    Return (number of the next free row, position after the attributes). If the abbreviation is
+    damaged, the position is minus the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+        r: index in s.w of the abbreviation's row.
+        attribute: number of the first free row of ATTRIBUTES.
+        p: position in s.rest of the abbreviation's first attribute.
+    """
     w = s.w
     b = s.rest
     end = w[END + S_ABBREV]
@@ -120,8 +129,13 @@ def read_attributes(s: Space, u: int, r: int, attribute: int, p: int) -> tuple[i
 
 @compiled
 def read_table(s: Space, u: int) -> int:
-    """Append the table at a unit's abbreviation offset.  Return its number of rows, or minus the
-    error."""
+    """Append a unit's abbreviation table to the table ABBREVIATIONS.
+
+    Return the number of abbreviations that were appended, or minus the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+    """
     w = s.w
     end = w[END + S_ABBREV]
     p = w[u + U_ABBREV]
@@ -159,8 +173,14 @@ def read_table(s: Space, u: int) -> int:
 
 @compiled
 def compile_table(s: Space, u: int) -> tuple[int, int]:
-    """Return the abbreviations of a unit as (first row, number of rows), or (minus the error,
-    0)."""
+    """Return (first row, number of rows) of a unit's abbreviations in s.w, or (minus the error
+    number, 0).
+
+    The table is read unless it is still in memory for an earlier unit.
+
+    Args:
+        u: index in s.w of the unit's row.
+    """
     w = s.w
     offset = w[u + U_ABBREV]
     shape = w[u + U_OFFSIZE] << 16 | w[u + U_ADDRSIZE] << 8
@@ -188,7 +208,13 @@ def compile_table(s: Space, u: int) -> tuple[int, int]:
 
 @compiled
 def find(s: Space, first: int, count: int, code: int) -> int:
-    """Return the row of an abbreviation code in a table; -1 if the table lacks it."""
+    """Return the row (index in s.w) of the abbreviation with this code; -1 if the table lacks the
+    code.
+
+    Args:
+        first: row of the table's first abbreviation.
+        count: number of abbreviations in the table.
+    """
     w = s.w
     # Compilers number them from 1, without gaps.
     if 0 < code <= count and w[first + (code - 1) * A_COLUMNS + A_CODE] == code:

@@ -1,7 +1,9 @@
-"""Compiled reading of one entry: put its attributes' values into slots, or step over them.
+"""Compiled reading of one debugging information entry: store its attributes' values, or step over
+it.
 
-Values are stored as they are encoded (w[VALUE + slot], class at w[CLASS + slot]); the functions at
-the end interpret them, once the unit's bases are known.
+An attribute that the scan uses has a slot. Its value is stored in the slot as it is encoded (value
+in w[VALUE + slot], class in w[CLASS + slot]). The functions at the end of this module interpret the
+values, once the bases of the unit are known.
 
 Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
@@ -84,7 +86,12 @@ SLOTS_OF_ENTRY = len(SLOTTED)
 
 @compiled
 def size_of(s: Space, u: int, form: int) -> int:
-    """Return the bytes of a folded form's values in a unit, or a negative SIZE_*."""
+    """Return how many bytes values of a form have in a unit, or a negative SIZE_* if that varies.
+
+    Args:
+        u: index in s.w of the unit's row.
+        form: number of the form after fold().
+    """
     w = s.w
     size = w[FORM_SIZE + form]
     if size == SIZE_ADDRESS:
@@ -98,7 +105,17 @@ def size_of(s: Space, u: int, form: int) -> int:
 
 @compiled
 def fixed(s: Space, u: int, p: int, size: int, what: int, slot: int, const: int) -> int:
-    """Put a value of fixed size into a slot.  Return the position after it, or minus the error."""
+    """Store an attribute's value of fixed size in its slot. Return the position after the value, or
+    minus the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+        p: position of the value in s.info.
+        size: bytes of the value.
+        what: class of the value (CLASS_*).
+        slot: the attribute's slot.
+        const: the value if size is 0.
+    """
     w = s.w
     if size > w[u + U_END] - p:
         return -E_CUT
@@ -112,8 +129,16 @@ def fixed(s: Space, u: int, p: int, size: int, what: int, slot: int, const: int)
 
 @compiled
 def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
-    """Put a value of a form without a fixed size into a slot.  Return the position after it, or
-    minus the error."""
+    """Store an attribute's value whose size the form does not fix in its slot. Return the position
+    after the value, or minus the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+        p: position of the value in s.info.
+        form: number of the form after fold().
+        size: SIZE_* of the form.
+        slot: the attribute's slot.
+    """
     w = s.w
     b = s.info
     end = w[u + U_END]
@@ -158,11 +183,13 @@ def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
 
 @compiled
 def read_entry(s: Space, u: int, r: int, p: int) -> int:
-    """Put the attributes at p of an entry into their slots.  Return the position after them, or
-    minus the error.
+    """Store the values of an entry's attributes in their slots. Return the position after the
+    entry's attributes, or minus the error number.
 
     Args:
-        r: the row of its abbreviation.
+        u: index in s.w of the unit's row.
+        r: index in s.w of the entry's abbreviation.
+        p: position in s.info of the entry's first attribute.
     """
     w = s.w
     for slot in range(SLOTS_OF_ENTRY):
@@ -187,7 +214,13 @@ def read_entry(s: Space, u: int, r: int, p: int) -> int:
 
 @compiled
 def skip_entry(s: Space, u: int, r: int, p: int) -> int:
-    """Return the position after the attributes at p of an entry, or minus the error."""
+    """Return the position after an entry's attributes, or minus the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+        r: index in s.w of the entry's abbreviation.
+        p: position in s.info of the entry's first attribute.
+    """
     w = s.w
     end = w[u + U_END]
     for b in range(w[r + A_STEP], w[r + A_STEPS], B_COLUMNS):
@@ -204,8 +237,15 @@ def skip_entry(s: Space, u: int, r: int, p: int) -> int:
 
 @compiled
 def element(s: Space, section: int, base: int, index: int, size: int) -> int:
-    """Return where in s.rest element `index` of an array at `base` of a section is; -1 if it is
-    outside."""
+    """Return the position in s.rest of an element of an array; -1 if it lies outside of its
+    section.
+
+    Args:
+        section: S_* of the section that contains the array.
+        base: offset of the array in the section.
+        index: number of the element.
+        size: bytes of an element.
+    """
     w = s.w
     start = w[START + section]
     room = w[END + section] - start - base
@@ -216,7 +256,12 @@ def element(s: Space, section: int, base: int, index: int, size: int) -> int:
 
 @compiled
 def address_at(s: Space, u: int, index: int) -> tuple[int, int]:
-    """Return (address, 0 or minus the error) of an index into .debug_addr."""
+    """Return (address, 0) for an index in the unit's part of .debug_addr, or (0, minus the error
+    number).
+
+    Args:
+        u: index in s.w of the unit's row.
+    """
     w = s.w
     size = w[u + U_ADDRSIZE]
     at = element(s, S_ADDR, w[u + U_ADDR_BASE], index, size)
@@ -227,7 +272,13 @@ def address_at(s: Space, u: int, index: int) -> tuple[int, int]:
 
 @compiled
 def address_of(s: Space, u: int, slot: int) -> tuple[int, int]:
-    """Return (address, 0 or minus the error) of a slot of class address or addrx."""
+    """Return (address, 0) for an attribute of class address or addrx, or (0, minus the error
+    number).
+
+    Args:
+        u: index in s.w of the unit's row.
+        slot: the attribute's slot.
+    """
     w = s.w
     if w[CLASS + slot] == CLASS_ADDRX:
         return address_at(s, u, w[VALUE + slot])
@@ -236,7 +287,13 @@ def address_of(s: Space, u: int, slot: int) -> tuple[int, int]:
 
 @compiled
 def string_of(s: Space, u: int, slot: int) -> int:
-    """Return the key of the string in a slot, 0 if there is none, or minus the error."""
+    """Return the string key of an attribute's value; 0 if the entry has no such attribute; or minus
+    the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+        slot: the attribute's slot.
+    """
     w = s.w
     value_class = w[CLASS + slot]
     v = w[VALUE + slot]
@@ -259,8 +316,13 @@ def string_of(s: Space, u: int, slot: int) -> int:
 
 @compiled
 def reference_of(s: Space, u: int, slot: int) -> int:
-    """Return the offset in .debug_info that a slot refers to, ABSENT, or (below it) minus the
-    error."""
+    """Return the offset in .debug_info that an attribute refers to; ABSENT (-1) if the entry has no
+    such attribute; or, below ABSENT, minus the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+        slot: the attribute's slot.
+    """
     w = s.w
     value_class = w[CLASS + slot]
     v = w[VALUE + slot]

@@ -1,4 +1,4 @@
-"""Compiled reading of the file names of line tables (DWARF 5, section 6.2.4).
+"""Compiled reading of the file names in line tables (DWARF 5, section 6.2.4).
 
 Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
@@ -37,7 +37,7 @@ from kinst.image.dwarf.scan.units import line_header, line_string
 
 @compiled
 def add_slot(s: Space, v: int) -> int:
-    """Append a slot.  Return 0, or minus FULL."""
+    """Append the number `v` to the table SLOTS. Return 0, or minus FULL if the table is full."""
     w = s.w
     n = w[N + SLOTS]
     if n >= w[ROOM + SLOTS]:
@@ -49,7 +49,16 @@ def add_slot(s: Space, v: int) -> int:
 
 @compiled
 def add_file(s: Space, u: int, name: int, directory: int, start: int, directories: int) -> int:
-    """Append the slot of a file.  Return 0, or minus the error."""
+    """Add a source file to the table FILES if it is new, and append its number to SLOTS. Return 0,
+    or minus the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+        name: string key of the file's name.
+        directory: the file's directory, as a number in the line table.
+        start: number in SLOTS of the line table's first directory.
+        directories: number of directories.
+    """
     w = s.w
     key = 0
     if 0 <= directory < directories:
@@ -64,8 +73,20 @@ def add_file(s: Space, u: int, name: int, directory: int, start: int, directorie
 def read_entries(
     s: Space, u: int, p: int, end: int, offsize: int, start: int, directories: int
 ) -> int:
-    """Read directories (start < 0) or files of a DWARF 5 table.  Return the position after them, or
-    minus the error."""
+    """Read the directories or the files of a DWARF 5 line table, and append an element to SLOTS for
+    each.
+
+    Return the position after them, or minus the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+        p: position in s.rest at which the list begins.
+        end: position after the line table.
+        offsize: bytes of an offset.
+        start: -1 to read directories; otherwise read files, whose first directory is number `start`
+            of SLOTS.
+        directories: number of directories.
+    """
     b = s.rest
     if p >= end:
         return -E_LINE
@@ -105,11 +126,17 @@ def read_entries(
 
 @compiled
 def read_old_entries(s: Space, u: int, p: int, end: int, start: int) -> int:
-    """Read directories and files of a table of DWARF 2 to 4.  Return the position after them, or
-    minus the error.
+    """Read the directories and files of a line table of DWARF 2 to 4, and append an element to
+    SLOTS for each. Return the position after them, or minus the error number.
 
-    u[U_SLOTS] becomes the number of slots that are directories.  Directory 0 is the one in which
-    the compiler ran; there is no file 0.
+    u[U_SLOTS] becomes the number of directories. Directory 0 is the folder in which the compiler
+    ran; there is no file 0.
+
+    Args:
+        u: index in s.w of the unit's row.
+        p: position in s.rest at which the directories begin.
+        end: position after the line table.
+        start: number of elements in SLOTS before the call.
     """
     w = s.w
     b = s.rest
@@ -149,9 +176,14 @@ def read_old_entries(s: Space, u: int, p: int, end: int, start: int) -> int:
 
 @compiled
 def read_files(s: Space, u: int) -> int:
-    """Number the files of a unit's line table in FILES.  Return 0, or minus the error.
+    """Add the source files of a unit's line table to the tables FILES and SLOTS. Return 0, or minus
+    the error number.
 
-    u[U_SLOT] and u[U_SLOTS] say where SLOTS has the number of each.
+    u[U_SLOT] and u[U_SLOTS] become the first element and the number of elements of SLOTS that are
+    the unit's; each element is the number of a file in FILES.
+
+    Args:
+        u: index in s.w of the unit's row.
     """
     w = s.w
     w[u + U_SLOT] = w[N + SLOTS]
@@ -161,7 +193,7 @@ def read_files(s: Space, u: int) -> int:
     version, offsize, p, end = line_header(s, u)
     if version < 0:
         return version
-    # While they are read, directories are slots too: their string keys.
+    # While the files are read, the directories are in SLOTS as well, by their string keys.
     start = w[N + SLOTS]
     if version == 5:
         p = read_entries(s, u, p, end, offsize, -1, 0)

@@ -1,10 +1,11 @@
-"""The scan's use of numba: compile its functions, and keep the compiled code.
+"""Compilation of the scan by numba, and a cache of the compiled code.
 
-Imported only when an index is built (importing numba takes a quarter of a second). Compiled code is
-kept in kinst's cache, in a folder named by the sources: numba itself recompiles a function only if
-its own file changes, not if one that it calls does.  Each file there has a checksum, which covers
-its name too, because numba runs what it reads.  Damaged files and those of another function are
-compiled again; if the folder cannot be written, every process compiles.
+This module is imported only when an index is built (importing numba takes a quarter of a second).
+Compiled code is cached in a subfolder of kinst's cache that is named by the sources: numba itself
+recompiles a function only if the function's own file changes, not if a function that it calls does.
+Each cache file has a checksum, which covers the file's name too, because numba runs what it reads.
+A damaged file, or a file of another function, is compiled again. If the folder cannot be written,
+every process compiles.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ UNUSED = 30 * 86400  # seconds after which the code of other sources is deleted
 
 
 def _code_folder() -> Path:
-    """Return the folder of compiled code for these sources, and delete what other versions left."""
+    """Return the cache folder of code compiled from the present sources; delete the folders of
+    other sources that have not been used for UNUSED seconds."""
     folder = Path(__file__).parent
     digest = hashlib.sha256(f"{folder} {numba.__version__} {platform.python_version()}".encode())
     for path in [*(folder / f"{name}.py" for name in SOURCES), folder.parent / "numbers.py"]:
@@ -76,7 +78,7 @@ _EXAMPLES: dict[str, Any] = {}
 
 
 class _CheckedFile(_CacheFile):  # type: ignore[misc]
-    """numba's files of one function, each with the CRC-32 of its name and content in front."""
+    """numba's cache files of one function, each preceded by the CRC-32 of its name and content."""
 
     def _load_index(self) -> dict[Any, str]:
         try:
@@ -95,7 +97,8 @@ class _CheckedFile(_CacheFile):  # type: ignore[misc]
         self._write(self._data_path(name), data)
 
     def _content(self, path: Path) -> bytes:
-        """Return a file's content.  Raises OSError if there is none or it is damaged."""
+        """Return the content of a cache file without its checksum. Raises OSError if the file is
+        missing or damaged."""
         data = path.read_bytes()
         if len(data) < 4 or _sum(path, data[4:]) != int.from_bytes(data[:4], "little"):
             raise OSError(f"{path}: damaged")
@@ -112,10 +115,10 @@ def _sum(path: Path, content: bytes) -> int:
 
 
 class _CodeCache(_FunctionCache):  # type: ignore[misc]
-    """The kept code of one entry point."""
+    """numba's cache of the compiled code of one entry point, in kinst's cache folder."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Raise RuntimeError if nothing can be kept."""
+        """Open the cache of a function. Raises RuntimeError if no cache folder can be written."""
         before = _numba.config.CACHE_DIR
         _numba.config.CACHE_DIR = str(_CODE)
         try:
@@ -139,14 +142,16 @@ class _CodeCache(_FunctionCache):  # type: ignore[misc]
 
 
 def compiled(function: F) -> F:
-    """Mark a function that compiled functions call.  It is compiled before the first of those."""
+    """Mark a function that only compiled functions call, and return it as numba's dispatcher. The
+    function is compiled before the first entry point is."""
     dispatcher = _numba.njit(no_cpython_wrapper=True, **_FLAGS)(function)
     _INNER.append(dispatcher)
     return cast(F, dispatcher)
 
 
 def entry_point(function: F) -> F:
-    """Mark a function that Python calls: it is compiled then, and kept for later processes."""
+    """Mark a function that Python calls, and return it as numba's dispatcher. The function is
+    compiled at the first call and cached for later processes."""
     dispatcher = _numba.njit(**_FLAGS)(function)
     try:
         dispatcher._cache = _CodeCache(function)
@@ -156,23 +161,25 @@ def entry_point(function: F) -> F:
 
 
 class _NoCache(caching.NullCache):
-    """Replaces _CodeCache if no folder can be written."""
+    """Replacement for _CodeCache if no cache folder can be written."""
 
     def load_overload(self, sig: Any, target_context: Any) -> None:
         _compile_inner()
 
 
 def prepare(examples: dict[str, Any]) -> None:
-    """Register types for the annotations of inner functions; to be called before any entry point.
+    """Register the types that annotations of compiled functions name; to be called before any entry
+    point.
 
     Args:
-        examples: by annotation (as text): values of types other than int, bool and tuples of int.
+        examples: for each annotation (as text) a value of its type; int, bool and tuples of int
+            need no example.
     """
     _EXAMPLES.update(examples)
 
 
 def _compile_inner() -> None:
-    """Compile all inner functions, each once, for the types of its annotations.
+    """Compile each function that compiled() has marked once, for the types of its annotations.
 
     By itself numba would compile a function again for every constant that it is called with.
     """
@@ -189,7 +196,8 @@ def _compile_inner() -> None:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Suspend garbage collection: compiling makes many objects and drops few."""
+    """Suspend garbage collection while the with block runs: compiling makes many objects and drops
+    few."""
     before = gc.isenabled()
     gc.disable()
     try:

@@ -42,9 +42,14 @@ from kinst.image.dwarf.scan.space import (
 
 @compiled
 def add_range(s: Space, n: int, low: int, high: int) -> int:
-    """Append a range unless it is empty.  Return the new count, or minus FULL.
+    """Append an address range to the table RANGES unless it is empty. Return the new number of
+    ranges, or minus FULL if the table is full.
 
-    In the head, FIRST_ANY says whether there was a range, and FIRST_LOW is the start of the first.
+    If FIRST_ANY is 0, the start of this range is stored in FIRST_LOW, even if the range is empty,
+    and FIRST_ANY becomes 1.
+
+    Args:
+        n: number of ranges so far.
     """
     w = s.w
     if w[FIRST_ANY] == 0:
@@ -63,7 +68,14 @@ def add_range(s: Space, n: int, low: int, high: int) -> int:
 
 @compiled
 def read_old_ranges(s: Space, u: int, offset: int, n: int) -> tuple[int, int]:
-    """Append a list of .debug_ranges (DWARF 2 to 4).  Return (new count, bytes read)."""
+    """Append a list of .debug_ranges (DWARF 2 to 4) to the table RANGES. Return (new number of
+    ranges, bytes read), or (minus the error number, 0).
+
+    Args:
+        u: index in s.w of the unit's row.
+        offset: offset of the list in .debug_ranges.
+        n: number of ranges so far.
+    """
     w = s.w
     b = s.rest
     end = w[END + S_RANGES]
@@ -91,7 +103,12 @@ def read_old_ranges(s: Space, u: int, offset: int, n: int) -> tuple[int, int]:
 
 @compiled
 def list_offset(s: Space, u: int, index: int) -> int:
-    """Return the offset in .debug_rnglists of an index (DW_FORM_rnglistx), or minus the error."""
+    """Return the offset in .debug_rnglists of the range list with an index (DW_FORM_rnglistx), or
+    minus the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+    """
     w = s.w
     size = w[u + U_OFFSIZE]
     base = w[u + U_RNG_BASE]
@@ -104,7 +121,14 @@ def list_offset(s: Space, u: int, index: int) -> int:
 
 @compiled
 def read_operand(s: Space, u: int, p: int, indexed: bool) -> tuple[int, int]:
-    """Read an address in a range list, direct or by index.  Return (address, position after it)."""
+    """Read an address in a range list of DWARF 5. Return (address, position after the operand); the
+    position is minus the error number if the operand is damaged.
+
+    Args:
+        u: index in s.w of the unit's row.
+        p: position of the operand in s.rest.
+        indexed: whether the operand is an index in .debug_addr instead of an address.
+    """
     w = s.w
     b = s.rest
     end = w[END + S_RNGLISTS]
@@ -122,8 +146,14 @@ def read_operand(s: Space, u: int, p: int, indexed: bool) -> tuple[int, int]:
 
 @compiled
 def read_ranges(s: Space, u: int, offset: int, n: int) -> tuple[int, int]:
-    """Append the range list at an offset.  Return (new count, bytes read); the count is minus the
-    error if the list is damaged."""
+    """Append a range list of any DWARF version to the table RANGES. Return (new number of ranges,
+    bytes read), or (minus the error number, 0).
+
+    Args:
+        u: index in s.w of the unit's row.
+        offset: offset of the list in its section.
+        n: number of ranges so far.
+    """
     w = s.w
     if w[u + U_VERSION] < 5:
         return read_old_ranges(s, u, offset, n)

@@ -1,8 +1,8 @@
-"""Compiled readers of bytes: numbers and LEB128 numbers.
+"""Compiled readers of integers, LEB128 numbers and strings.
 
-Every function of the scan checks that what it reads lies inside its section, and otherwise returns
-a negative position (minus one of TROUBLE's numbers). Positions and addresses are int64; addresses
-are the bit patterns of unsigned ones.
+Every function of the scan checks that the bytes that it reads lie inside their section. Otherwise
+it returns minus an error number (of TROUBLE) instead of a position. Positions and addresses are
+int64; addresses are the bit patterns of unsigned numbers.
 
 Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
 """
@@ -20,14 +20,15 @@ FOUR, FIVE, SIX, SEVEN = np.uint64(4), np.uint64(5), np.uint64(6), np.uint64(7)
 
 @compiled
 def u8(b: U8, p: int) -> int:
-    """Return the byte at p, which must be inside b."""
+    """Return the byte at position p of b; p must be inside b."""
     # Index by unsigned numbers: numba tests signed ones for counting "from the end".
     return signed(b[np.uint64(p)])
 
 
 @compiled
 def number(b: U8, p: int, size: int) -> int:
-    """Return an unsigned number of 1, 2, 3, 4 or 8 bytes at p, which must be inside b."""
+    """Return the unsigned little-endian integer of 1, 2, 3, 4 or 8 bytes at position p of b; the
+    bytes must be inside b."""
     i = np.uint64(p)
     v = signed(b[i])
     if size >= 2:
@@ -44,7 +45,8 @@ def number(b: U8, p: int, size: int) -> int:
 
 @compiled
 def uleb(b: U8, p: int, end: int) -> tuple[int, int]:
-    """Read an unsigned LEB128 number at p.  Return (value, position after it)."""
+    """Read the unsigned LEB128 number at position p of b. Return (value, position after it); the
+    position is minus the error number if the number does not end before `end`."""
     if p >= end:
         return 0, -E_CUT
     c = u8(b, p)
@@ -66,7 +68,8 @@ def uleb(b: U8, p: int, end: int) -> tuple[int, int]:
 
 @compiled
 def sleb(b: U8, p: int, end: int) -> tuple[int, int]:
-    """Read a signed LEB128 number at p.  Return (value, position after it)."""
+    """Read the signed LEB128 number at position p of b. Return (value, position after it); the
+    position is minus the error number if the number does not end before `end`."""
     start = p
     v, p = uleb(b, p, end)
     if p > 0:
@@ -78,7 +81,8 @@ def sleb(b: U8, p: int, end: int) -> tuple[int, int]:
 
 @compiled
 def string_end(b: U8, p: int, end: int) -> int:
-    """Return the position after the NUL-terminated string at p, or minus the error."""
+    """Return the position after the NUL of the string at position p of b; minus the error number if
+    there is no NUL before `end`."""
     while p < end:
         if u8(b, p) == 0:
             return p + 1

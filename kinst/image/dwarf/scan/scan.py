@@ -1,4 +1,4 @@
-"""The compiled scan of .debug_info: it makes rows of functions, inlined copies, types and
+"""The compiled scan of .debug_info: it fills tables of functions, inlined copies, types and
 variables.
 
 Tested by tests/image/dwarf/scan/test_forms.py and tests/image/dwarf/scan/test_random.py.
@@ -115,14 +115,20 @@ from kinst.image.dwarf.scan.space import (
 )
 from kinst.image.dwarf.scan.units import read_unit_entry
 
-# Entries may share lists, but not so often that reading them takes forever.  Most bytes of lists
-# and tables to read, as a multiple of the bytes in the file.
+# Most bytes of lists and tables to read, as a multiple of the bytes in the file.  Entries may share
+# lists, but not so often that reading the lists takes forever.
 WORK_LIMIT = 64
 
 
 @compiled
 def file_number(s: Space, u: int, slot: int) -> int:
-    """Return the number in FILES of the unit's file in a slot; -1 if there is none."""
+    """Return the number in the table FILES of the source file that an attribute names; -1 if the
+    entry has no such attribute, or the unit no such file.
+
+    Args:
+        u: index in s.w of the unit's row.
+        slot: the attribute's slot.
+    """
     w = s.w
     index = w[VALUE + slot]
     if w[CLASS + slot] == ABSENT or index < 0 or index >= w[u + U_SLOTS]:
@@ -132,16 +138,23 @@ def file_number(s: Space, u: int, slot: int) -> int:
 
 @compiled
 def line_number(s: Space, slot: int) -> int:
-    """Return the line in a slot; 0 if there is none, or it is out of range."""
+    """Return the source line in an attribute's slot; 0 if the entry has no such attribute, or the
+    line is out of range."""
     v = s.w[VALUE + slot]
     return v if s.w[CLASS + slot] != ABSENT and 0 <= v < 1 << 31 else 0
 
 
 @compiled
 def add_type(s: Space, u: int, die: int, kind: int) -> int:
-    """Add the type whose entry was just read to TYPES.  Return 0, or minus the error.
+    """Add the type whose entry was just read to the table TYPES, unless it is a declaration or
+    equals an earlier type. Return 0, or minus the error number.
 
-    Of types without a name only enumerations are added, whose constants have names.
+    A type without a name is added only if it is an enumeration: its constants have names.
+
+    Args:
+        u: index in s.w of the unit's row.
+        die: offset of the entry in .debug_info.
+        kind: KIND_*.
     """
     w = s.w
     name = string_of(s, u, NAME)
@@ -162,7 +175,13 @@ def add_type(s: Space, u: int, die: int, kind: int) -> int:
 
 @compiled
 def add_variable(s: Space, u: int, die: int) -> int:
-    """Add the variable at file scope whose entry was just read.  Return 0, or minus the error."""
+    """Append the variable at file scope whose entry was just read to the table VARIABLES. Return 0,
+    or minus the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+        die: offset of the entry in .debug_info.
+    """
     w = s.w
     n = w[N + VARIABLES]
     if n >= w[ROOM + VARIABLES]:
@@ -184,7 +203,12 @@ def add_variable(s: Space, u: int, die: int) -> int:
 
 @compiled
 def add_ranges(s: Space, u: int) -> int:
-    """Add the ranges of the entry that was just read to RANGES.  Return 0, or minus the error."""
+    """Append the address ranges of the entry that was just read to the table RANGES. Return 0, or
+    minus the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+    """
     w = s.w
     n = w[N + RANGES]
     w[FIRST_ANY] = 0
@@ -212,9 +236,15 @@ def add_ranges(s: Space, u: int) -> int:
 
 @compiled
 def add_entry(s: Space, u: int, row: int) -> int:
-    """Put the entry address of a copy into its row.  Return 0, or minus the error.
+    """Store the entry address of an inlined copy in the copy's row. Return 0, or minus the error
+    number.
 
-    The address is DW_AT_entry_pc, otherwise DW_AT_low_pc, otherwise the start of its first range.
+    The address is DW_AT_entry_pc, otherwise DW_AT_low_pc, otherwise the start of the copy's first
+    range.
+
+    Args:
+        u: index in s.w of the unit's row.
+        row: index in s.w of the copy's row.
     """
     w = s.w
     start = 0
@@ -243,7 +273,16 @@ def add_entry(s: Space, u: int, row: int) -> int:
 
 @compiled
 def add_code(s: Space, u: int, number: int, die: int, copy: bool, depth: int) -> int:
-    """Add the function or inlined copy whose entry was just read.  Return 0, or minus the error."""
+    """Append the function or inlined copy whose entry was just read to the table FUNCTIONS or
+    COPIES, with its ranges. Return 0, or minus the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+        number: number of the unit.
+        die: offset of the entry in .debug_info.
+        copy: whether the entry is an inlined copy.
+        depth: of the entry in the tree of entries.
+    """
     w = s.w
     table = COPIES if copy else FUNCTIONS
     n = w[N + table]
@@ -290,7 +329,12 @@ def add_code(s: Space, u: int, number: int, die: int, copy: bool, depth: int) ->
 
 @compiled
 def may_skip(s: Space, u: int, do: int) -> bool:
-    """Return whether nothing below an entry belongs into the index."""
+    """Return whether no descendant of an entry can belong into the index.
+
+    Args:
+        u: index in s.w of the unit's row.
+        do: DO_* of the entry's tag.
+    """
     if do >= DO_TYPE:
         # In C, structures hold no functions.
         return s.w[u + U_C_LIKE] != 0
@@ -299,7 +343,13 @@ def may_skip(s: Space, u: int, do: int) -> bool:
 
 @compiled
 def descend(s: Space, depth: int, do: int) -> int:
-    """Enter the children of an entry.  Return the new depth, or minus the error."""
+    """Enter the children of an entry: record which function and inlined copy contain them. Return
+    the new depth, or minus the error number.
+
+    Args:
+        depth: of the entry in the tree of entries.
+        do: DO_* of the entry's tag.
+    """
     w = s.w
     if depth + 1 >= DEPTH:
         return -E_DEPTH
@@ -320,7 +370,15 @@ def descend(s: Space, depth: int, do: int) -> int:
 
 @compiled
 def scan_unit(s: Space, u: int, number: int, first: int, count: int) -> int:
-    """Make rows of one unit's entries.  Return 0, or minus the error."""
+    """Add the functions, inlined copies, types and variables of one unit to the tables. Return 0,
+    or minus the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+        number: number of the unit.
+        first: index in s.w of the unit's first abbreviation.
+        count: number of the unit's abbreviations.
+    """
     w = s.w
     p = w[u + U_FIRST]
     end = w[u + U_END]
@@ -375,9 +433,11 @@ def scan_unit(s: Space, u: int, number: int, first: int, count: int) -> int:
 
 @entry_point
 def scan_units(s: Space, start: int, stop: int) -> tuple[int, int]:
-    """Scan the units start to stop.  Return (unit where it ended, 0 or minus the error there).
+    """Scan the units from `start` to `stop` (exclusive). Return (stop, 0), or (number of the unit
+    with an error, minus the error number).
 
-    With minus FULL the counts are as before that unit, which must be scanned again with more room.
+    The error FULL says that a table was full. The counts of the tables are then as before that
+    unit, which must be scanned again with larger tables.
     """
     w = s.w
     limit = WORK_LIMIT * (len(s.info) + len(s.rest))

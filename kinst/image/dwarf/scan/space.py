@@ -1,9 +1,10 @@
-"""Memory of the compiled scan: three arrays.
+"""Memory of the compiled scan: the sections that it reads, and one array of int64 with all of its
+tables.
 
-The scan's functions share one value: .debug_info, the other sections one after the other, and one
-array of int64 that holds all tables.  (Every array that a compiled function takes costs numba
-compile time, so the tables are parts of one array.) The array starts with a head of counts and of
-each table's start; a row is named by the index at which it starts.
+The functions of the scan share one value with three arrays: .debug_info, the other sections one
+after another, and the tables.  (Every array that a compiled function takes costs numba compile
+time, so the tables are parts of one array.) The array of tables starts with a head: the counts of
+rows and the start of each table. A row is named by its index in this array.
 
 Tested by tests/image/dwarf/scan/test_limits.py.
 """
@@ -28,21 +29,25 @@ from kinst.image.dwarf.numbers import (
 from kinst.image.dwarf.scan.jit import I64, U8, compiled, entry_point
 
 # Columns of a function: offset of its entry, its unit's number, string key of its name, number
-# of its file (-1: none), line, DW_AT_inline (0 when absent), entries it refers to (-1: none).
+# of its source file (or -1), line, DW_AT_inline (0 if absent), offsets of the entries that its
+# abstract origin and specification refer to (or -1), number of its first range, count of its ranges.
 (
     F_DIE, F_UNIT, F_NAME, F_FILE, F_LINE, F_INLINE, F_ORIGIN, F_SPECIFICATION, F_RANGE,
     F_RANGES,
 ) = range(10)  # fmt: skip
-# Columns of an inlined copy; parent: number of the copy it is in, root: of the function; or -1.
+# Columns of an inlined copy.  C_PARENT: number of the copy that contains it, or -1; C_ROOT: number
+# of the function that contains it, or -1.
 (
     C_DIE, C_UNIT, C_ORIGIN, C_ENTRY, C_HAS_ENTRY, C_RANGE, C_RANGES, C_FILE, C_LINE, C_PARENT,
     C_ROOT,
 ) = range(11)  # fmt: skip
 CODE_COLUMNS = 11
-# Columns of a type.  Types with the same first three are one: kind and name, size, place.
+# Columns of a type: kind and name, size, source file and line, offset of its entry.  Types that are
+# equal in the first three are one type.
 T_NAME, T_SIZE, T_PLACE, T_DIE = range(4)
 V_DIE, V_NAME, V_SPECIFICATION, V_DECLARATION = range(4)
-# Columns of the path of entries above the current one: function, copy, is it file scope.
+# Columns of the path from the unit to the current entry, by level: number of the containing
+# function, number of the containing copy, whether the level is at file scope.
 S_FUNCTION, S_COPY, S_GLOBAL = range(3)
 # Columns of an abbreviation, of an attribute (B_STEP_*: fixed bytes before a form that varies),
 # and of the list of abbreviation tables that are still in memory.
@@ -64,19 +69,19 @@ DEPTH = 1024
 MEMORY = 1024
 # The head: rows in use of each table, then where each starts, then how many it has room for.
 N, AT, ROOM = 0, 16, 32
-# Bytes of lists read; two numbers that read_ranges() leaves; start and end of each section.
+# Bytes of lists read; two numbers that read_ranges() sets; start and end of each section.
 WORK, FIRST_ANY, FIRST_LOW, START, END = 48, 49, 50, 64, 80
 # The current entry's attributes: value and class by slot (LINE and FILE of its declaration or
 # call are among them).
 VALUE, CLASS = 96, 128
-# By number (see fold()): size and class of forms, slot of attributes, what to do with tags.
+# By the number that fold() returns: size and class of forms, slot of attributes, DO_* of tags.
 FORM_SIZE, FORM_CLASS, SLOT_OF, DO_OF = 160, 416, 672, 928
 HEAD = 1184
 S_ABBREV, S_STR, S_LINE_STR, S_STR_OFFSETS, S_ADDR, S_RANGES, S_RNGLISTS, S_LINE = range(8)
 
 
 class Words(Protocol):
-    """An array of int64, as compiled code sees it."""
+    """An array of int64, as compiled code sees it: elements are plain numbers."""
 
     def __getitem__(self, at: int) -> int: ...
     def __setitem__(self, at: int, value: int) -> None: ...
@@ -86,9 +91,9 @@ class Space(NamedTuple):
     """Arrays that the scan's functions share.
 
     Attributes:
-        info: .debug_info.
-        rest: the other sections, one after the other.
-        w: head and tables.
+        info: bytes of .debug_info.
+        rest: bytes of the other sections, one after another.
+        w: head and tables of the scan.
     """
 
     info: U8
@@ -103,8 +108,11 @@ def _fold(number: int) -> int:
 
 
 def make_space(arrays: dict[str, U8]) -> Space:
-    """Return room for the scan of these sections (as DebugSections has them), and for one unit's
-    header."""
+    """Return empty tables for the scan of these sections, with space for one unit's header.
+
+    Args:
+        arrays: bytes of each section, by its name without ".debug_" (DebugSections).
+    """
     pieces, bounds, at = [], list[tuple[int, int]](), 0
     for name in SCANNED[1:]:
         size = len(arrays[name])
@@ -152,12 +160,16 @@ def _tables(rooms: list[int], units: int) -> I64:
 
 
 def words(space: Space) -> I64:
-    """Return the array of head and tables, for numpy."""
+    """Return the scan's array of head and tables, typed for numpy."""
     return cast(I64, space.w)
 
 
 def table(space: Space, number: int) -> npt.NDArray[np.int64]:
-    """Return the rows in use of a table."""
+    """Return the rows in use of one of the scan's tables, as a view.
+
+    Args:
+        number: FUNCTIONS, COPIES, RANGES, ...
+    """
     w, columns = words(space), COLUMNS[number]
     start, rows = int(w[AT + number]), int(w[N + number])
     found: npt.NDArray[np.int64] = w[start : start + rows * columns].reshape(rows, columns)
@@ -165,13 +177,13 @@ def table(space: Space, number: int) -> npt.NDArray[np.int64]:
 
 
 def grown(space: Space, units: int, double: bool = True, all_of_them: bool = False) -> Space:
-    """Return the same rows with twice the room in every table that is at least half full.
+    """Return a copy of the scan's tables with their rows and more space.
 
     Args:
-        units: how many units there are.
-        double: whether to double at all.
-        all_of_them: double every table, if it is not known which one a unit filled (its rows were
-            taken back).
+        units: number of units, for the table UNITS.
+        double: whether to double every table that is at least half full.
+        all_of_them: double every other growing table as well, if it is not known which table a unit
+            filled (the unit's rows were taken back).
     """
     old = words(space)
     rooms = [
@@ -195,9 +207,10 @@ def grown(space: Space, units: int, double: bool = True, all_of_them: bool = Fal
 
 @compiled
 def fold(number: int) -> int:
-    """Return the place of a tag, an attribute or a form in a table of 256; 0 for an unknown one.
+    """Return the number of a tag, an attribute or a form in the scan's tables of 256 elements; 0
+    for an unknown tag, attribute or form.
 
-    GNU's forms are at 0x1f00, its attributes at 0x2100.
+    GNU's forms are at 0x1f00, GNU's attributes at 0x2100.
     """
     if number < 0:
         return 0
@@ -212,7 +225,13 @@ def fold(number: int) -> int:
 
 @compiled
 def place_of(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
-    """Return the slot of a hash table that has the row (a, b, c), or the free slot for it."""
+    """Return the index in s.w of the hash table's slot for the row (a, b, c): the slot that names
+    this row, or a free slot.
+
+    Args:
+        table: TYPES or FILES.
+        slots: the hash table of `table`.
+    """
     w = s.w
     h = (a ^ (b << 17) ^ (b >> 9)) * 0x9E3779B97F4A7C1 + c
     h = (h ^ (h >> 29)) * 0x1B873593CC9E2D5
@@ -231,7 +250,12 @@ def place_of(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
 
 @entry_point
 def rehash(s: Space, table: int, slots: int) -> None:
-    """Fill an empty hash table with the rows of a table."""
+    """Enter all rows of a table into its hash table, which must be empty.
+
+    Args:
+        table: TYPES or FILES.
+        slots: the hash table of `table`.
+    """
     w = s.w
     columns = 4 if table == TYPES else 3
     for row in range(w[N + table]):
@@ -241,8 +265,13 @@ def rehash(s: Space, table: int, slots: int) -> None:
 
 @compiled
 def intern(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
-    """Return the number of the row (a, b, c), appended if it is new; minus FULL if there is no
-    room."""
+    """Return the number of the row (a, b, c) in a table; the row is appended if it is new. Return
+    minus FULL if the table is full.
+
+    Args:
+        table: TYPES or FILES.
+        slots: the hash table of `table`.
+    """
     w = s.w
     at = place_of(s, table, slots, a, b, c)
     row = w[at]

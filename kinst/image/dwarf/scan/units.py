@@ -1,4 +1,4 @@
-"""Compiled reading of unit headers, unit entries and the file names of line tables.
+"""Compiled reading of unit headers, unit entries and the headers of line tables.
 
 DWARF 5, sections 7.5.1 (unit headers), 3.1.1 (unit entries), 6.2.4 (line tables' headers).
 
@@ -69,8 +69,13 @@ from kinst.image.dwarf.scan.space import AT, CLASS, END, S_LINE, START, UNITS, V
 
 @compiled
 def read_header(s: Space, p: int, u: int) -> int:
-    """Read the unit header at p into the row u.  Return the next header's position, or minus the
-    error."""
+    """Read a unit's header into the unit's row. Return the position of the next unit's header, or
+    minus the error number.
+
+    Args:
+        p: position of the header in s.info.
+        u: index in s.w of the unit's row.
+    """
     w = s.w
     b = s.info
     for i in range(U_COLUMNS):
@@ -129,7 +134,12 @@ def read_header(s: Space, p: int, u: int) -> int:
 
 @entry_point
 def count_units(s: Space, row: int) -> tuple[int, int]:
-    """Count the units.  Return (count, 0), or (minus the error, offset of the unit)."""
+    """Count the units in .debug_info and check their headers. Return (count, 0), or (minus the
+    error number, offset of the damaged unit).
+
+    Args:
+        row: index in s.w of a unit's row, which is overwritten.
+    """
     n = 0
     p = 0
     while p < len(s.info):
@@ -143,7 +153,7 @@ def count_units(s: Space, row: int) -> tuple[int, int]:
 
 @entry_point
 def read_headers(s: Space, count: int) -> None:
-    """Fill the rows of all units, which count_units() has checked."""
+    """Fill the rows of all units; count_units() must have checked the units before."""
     p = 0
     for i in range(count):
         p = read_header(s, p, s.w[AT + UNITS] + i * U_COLUMNS)
@@ -151,7 +161,12 @@ def read_headers(s: Space, count: int) -> None:
 
 @compiled
 def defaults(s: Space, u: int) -> None:
-    """Set where the unit's parts of shared sections start if its entry does not say."""
+    """Set the offsets of a unit's parts of shared sections to the values that hold if the unit's
+    entry does not give them.
+
+    Args:
+        u: index in s.w of the unit's row.
+    """
     w = s.w
     if w[u + U_VERSION] >= 5:
         # After the section's own header (DWARF 5, sections 7.26, 7.27 and 7.28).
@@ -162,7 +177,14 @@ def defaults(s: Space, u: int) -> None:
 
 @compiled
 def read_unit_entry(s: Space, u: int, first: int, count: int) -> int:
-    """Read the unit's own entry into its row.  Return 0, or minus the error."""
+    """Read a unit's first entry, which describes the unit, into the unit's row. Return 0, or minus
+    the error number.
+
+    Args:
+        u: index in s.w of the unit's row.
+        first: index in s.w of the unit's first abbreviation.
+        count: number of the unit's abbreviations.
+    """
     w = s.w
     defaults(s, u)
     p = w[u + U_FIRST]
@@ -205,8 +227,17 @@ def read_unit_entry(s: Space, u: int, first: int, count: int) -> int:
 
 @compiled
 def line_string(s: Space, p: int, end: int, form: int, offsize: int) -> tuple[int, int, int]:
-    """Read a value in a line table's header.  Return (position after it, string key or number, is a
-    key)."""
+    """Read a value in a line table's header. Return (position after it, value, 1 if the value is a
+    string key or 0 if it is a number).
+
+    The position is minus the error number if the value is damaged.
+
+    Args:
+        p: position of the value in s.rest.
+        end: position after the line table.
+        form: DW_FORM_*.
+        offsize: bytes of an offset.
+    """
     b = s.rest
     if form == FORM_STRING:
         return string_end(b, p, end), KEY_LINE << KEY_SHIFT | p - s.w[START + S_LINE], 1
@@ -236,11 +267,14 @@ def line_string(s: Space, p: int, end: int, form: int, offsize: int) -> tuple[in
 
 @compiled
 def line_header(s: Space, u: int) -> tuple[int, int, int, int]:
-    """Read the header of the line table of a unit that has one.
+    """Read the header of a unit's line table up to its directories.
 
     Returns:
-        (version, offset size, first table's place, end); version is minus the error if it is
-        damaged.
+        (version, bytes of an offset, position of the directories, position after the line table);
+            the version is minus the error number if the header is damaged.
+
+    Args:
+        u: index in s.w of the row of a unit that has a line table.
     """
     w = s.w
     b = s.rest
