@@ -101,9 +101,8 @@ class _Machine(Reader):
         super().__init__(code)
         self.context = context
         self.stack: list[_Value] = []
-        self.place: LocalPiece | None = (
-            None  # a register or a value; None: the stack has an address
-        )
+        # A register or a value; None while the location is the address on the stack.
+        self.place: LocalPiece | None = None
         self.pieces: list[LocalPiece] = []
         self.forks = 0
 

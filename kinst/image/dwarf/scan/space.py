@@ -29,8 +29,8 @@ from kinst.image.dwarf.numbers import (
 from kinst.image.dwarf.scan.jit import I64, U8, compiled, entry_point
 
 # Columns of a function: offset of its entry, its unit's number, string key of its name, number
-# of its source file (or -1), line, DW_AT_inline (0 if absent), offsets of the entries that its
-# abstract origin and specification refer to (or -1), number of its first range, count of its ranges.
+# of its source file (or -1), line, DW_AT_inline (0 if absent), offsets of the entries that are its
+# abstract origin and its specification (or -1), number of its first range, count of its ranges.
 (
     F_DIE, F_UNIT, F_NAME, F_FILE, F_LINE, F_INLINE, F_ORIGIN, F_SPECIFICATION, F_RANGE,
     F_RANGES,
