@@ -1,2 +1,2 @@
-"""Plan what is written into the kernel: pure functions from sites and code to patches and
-trampolines.  Nothing here touches a target."""
+"""Planning of what kinst writes into the kernel: pure functions that make patches and trampolines
+from sites and their code. Nothing in this package touches a target."""

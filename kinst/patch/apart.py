@@ -1,12 +1,14 @@
-"""Choose addresses of trampolines for a machine that finds translated code in a small table.
+"""Choice of trampoline addresses for a machine that finds translated code in a small table (QEMU's
+TCG).
 
-An emulator finds translated code by a hash of its address (CodeTable).  Two pieces of code that
-have one entry evict each other: if both run at a hit, each hit pays two slow look-ups.  So kinst
-puts each of a few trampolines at the next address whose entry is free: not in use by another
+Such an emulator finds translated code by a hash of its address (CodeTable). Two pieces of code that
+have one table entry evict each other: if both run at a hit, each hit pays two slow look-ups. So
+kinst puts each of a few trampolines at the next address whose entry is free: not in use by another
 trampoline, by a site, by an address that a trampoline leads to, or by code near the sites.
 
-kinst does not know what else runs when a site is hit, such as the callers of its function.  The
-trampolines of many sites would fill the table, so they lie as close together as they can.
+kinst does not know what else runs when a site is hit, such as the callers of its function. The
+trampolines of many sites would fill the table, so kinst puts many trampolines as close together as
+possible.
 """
 
 from __future__ import annotations
@@ -22,15 +24,16 @@ _SHARE = 4  # a quarter of the table's entries may be used
 
 
 class Apart:
-    """Allocator of places, each with a table entry of its own."""
+    """Allocator of trampoline addresses that each have an entry of their own in the machine's table
+    of translated code."""
 
     def __init__(self, table: CodeTable, taken: U64, align: int) -> None:
-        """Begin with the entries of `taken` in use.
+        """Start with the table entries of the addresses `taken` in use.
 
         Args:
-            table: of the machine.
+            table: the machine's table of translated code.
             taken: addresses of code that runs at hits.
-            align: of places, in bytes.
+            align: alignment in bytes of the addresses to allocate.
         """
         self._table = table
         self._align = align
@@ -39,8 +42,8 @@ class Apart:
         self._window: list[int] = []
 
     def place(self, at: int) -> int:
-        """Take the first place from `at` on whose entry is free, or the first place of all if no
-        entry near is free."""
+        """Allocate and return the first aligned address from `at` on whose table entry is free. If
+        no address nearby has a free entry, return the first aligned address."""
         first = at + self._align - 1 & -self._align
         for where in range(first, first + _FURTHEST * _WINDOW, self._align):
             entry = self._entry(where)
@@ -59,5 +62,11 @@ class Apart:
 
 
 def fits(table: CodeTable, trampolines: int, taken: int) -> bool:
-    """Return whether the table has room for so many trampolines and addresses in use."""
+    """Return whether the machine's table of translated code is large enough to give each trampoline
+    an entry of its own.
+
+    Args:
+        trampolines: number of trampolines.
+        taken: number of other addresses whose entries are in use.
+    """
     return trampolines + taken <= table.entries // _SHARE

@@ -1,22 +1,23 @@
 """Blocks: one counter for all instructions of a straight line that are only counted.
 
 If trampolines fall into one another, a thread that runs the first of them runs them all, unless an
-instruction faults and the kernel goes on elsewhere.  So a block ends with an instruction that may
-fault on purpose or that branches, and a target of the chain's branches begins one.  A block counts
-once, at the first instruction where the flags that counting changes are dead.
+instruction faults and the kernel continues elsewhere. So a block ends with an instruction that may
+fault on purpose or that branches, and a target of the chain's branches begins a block. A block
+counts once, at the first instruction where the flags that counting changes are dead.
 
-Control may also enter at an instruction in the middle, by its own patch or by that of a run that
-begins there: after a sleep during planting, a return, a computed jump.  That patch leads to a
-*stub*, which adds to a counter of its own and then joins the block.  Let the block count C at
-instruction p, and stubs count E[m] at instruction m.  A thread that joins at m runs m and all
-instructions after it, and passes p if m <= p.  So
+Control may also enter at an instruction in the middle, by that instruction's own patch or by the
+patch of a run that begins there: after a sleep during planting, a return, a computed jump. Such a
+patch leads to a *stub*, which adds to a counter of its own and then joins the block. Let the block
+count C at instruction p, and stubs count E[m] at instruction m. A thread that joins at m runs m and
+all instructions after it, and passes p if m <= p. So
 
     hits of instruction i = C - sum of E[m], i < m <= p     for i <= p
                             C + sum of E[m], p < m <= i     for i >= p
 
-which is computed when counters are read (BlockSums).  Counts that are read while the kernel runs
-may be ahead by the instructions of the block that a CPU is in; they are exact if no CPU is in one.
-A thread that is preempted within a block when the trace ends has been counted for all of it.
+kinst computes these sums when it reads the counters (BlockSums). Counts that are read while the
+kernel runs may be ahead by the instructions of the block that a CPU is in; they are exact if no CPU
+is in a block. A thread that is preempted within a block when the trace ends has been counted for
+all of the block.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from kinst.core.dataclass import dataclass
 from kinst.patch.chains import Chains
 from kinst.patch.wanted import WantedSite
 
-MOST_MEMBERS = 24  # of a block: its sums grow with the square
+MOST_MEMBERS = 24  # most sites of a block: the number of its sums grows with the square
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRules:
-    """Counters that blocks may use.
+    """What arrange() needs to form blocks: free counters, and instructions that end a block.
 
     Attributes:
-        first: offset of the first counter for blocks (as CountBody's).
-        room: counters for blocks in all; they follow the first.
+        first: offset of the first free counter (as in CountBody).
+        room: number of free counters; they follow the first one.
         faulting: addresses of instructions that are expected to fault.
     """
 
@@ -52,12 +53,13 @@ class BlockRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockSums:
-    """Sums of counters of blocks and stubs into counters of instructions, a row for each pair.
+    """How to compute the counters of instructions from the counters of blocks and stubs, as a list
+    of additions.
 
     Attributes:
-        source: offset of the block's or the stub's counter, signed.
-        target: offset of the instruction's counter, signed.
-        weight: how many times the source is added to the target.
+        source: for each addition, the offset of the block's or the stub's counter, signed.
+        target: for each addition, the offset of the instruction's counter, signed.
+        weight: for each addition, how many times the source is added to the target.
     """
 
     source: I64
@@ -75,13 +77,13 @@ def _none() -> I64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Sites that count in blocks.
+    """The sites of a program after blocks were formed, with their remaining work.
 
     Attributes:
-        wanted: the sites, with the work that is left at each.
-        entered: indexes of those that need a stub.
-        counters: offset of each stub's counter, signed.
-        sums: what the counters of blocks and stubs mean.
+        wanted: all sites, with the work that is left at each.
+        entered: indexes of the sites that need a stub.
+        counters: offset of the counter of each stub, signed, in the order of `entered`.
+        sums: how to compute the counters of instructions from those of blocks and stubs.
     """
 
     wanted: Sequence[WantedSite]
@@ -97,14 +99,15 @@ def arrange(
     rules: BlockRules,
     started: U64 = _NO_ADDRESSES,
 ) -> Blocks:
-    """Form the blocks of sites.
+    """Form the blocks of sites: let sites of a straight line that only count share one counter, and
+    return all sites with the work that is left.
 
     Args:
-        wanted: the sites, in the order of their addresses.
-        chains: of the sites.
-        free: the sites at which a counter can be changed without saving anything.
-        rules: what blocks may use.
-        started: addresses of sites that a run's jump leads to, with or without a probe.
+        wanted: the sites, in address order.
+        chains: the links between the trampolines of the sites.
+        free: for each site, whether a counter can be changed there without saving anything.
+        rules: which counters are free, and which instructions end a block.
+        started: addresses of sites, with or without a probe, that a run's jump leads to.
     """
     if not wanted:
         return Blocks(wanted)
@@ -116,7 +119,7 @@ def arrange(
     begins = ~joins | (rank % MOST_MEMBERS == 0)
     low = np.flatnonzero(begins)
     high = np.append(low[1:], len(wanted))
-    block = np.cumsum(begins) - 1  # of each site
+    block = np.cumsum(begins) - 1  # index of each site's block
 
     patched = np.fromiter((bool(w.way) for w in wanted), np.bool_, len(wanted))
     patched |= np.isin(np.array([w.site.address for w in wanted], np.uint64), started)
@@ -161,7 +164,14 @@ def arrange(
 
 
 def _within(made: Bools, need: I64, room: int) -> Bools:
-    """Return the blocks whose counters fit into `room`: in order, each that still fits."""
+    """Return, for each block, whether it is formed: blocks are taken in order, each if its counters
+    still fit.
+
+    Args:
+        made: for each block, whether it should be formed.
+        need: number of counters of each block.
+        room: number of counters that are free.
+    """
     if int(need[made].sum()) <= room:
         return made
     kept = np.zeros(len(made), np.bool_)
@@ -174,12 +184,12 @@ def _within(made: Bools, need: I64, room: int) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SiteCounters:
-    """Offsets of the counters of sites, signed.
+    """The counters that the work of each site adds to, as signed offsets.
 
     Attributes:
-        start: where those of each site begin in `every`.
-        count: how many each site has.
-        every: those of all sites.
+        start: for each site, where its counters begin in `every`.
+        count: for each site, how many counters it has.
+        every: the counters' offsets, joined.
     """
 
     start: I64
@@ -188,7 +198,7 @@ class _SiteCounters:
 
     @classmethod
     def of(cls, wanted: Sequence[WantedSite]) -> _SiteCounters:
-        row_of: dict[int, tuple[int, int]] = {}  # sites share their work
+        row_of: dict[int, tuple[int, int]] = {}  # (start, count) by id() of shared work
         every: list[int] = []
         rows = []
         for work in wanted:
@@ -203,7 +213,14 @@ class _SiteCounters:
 
 
 def _sums(counters: _SiteCounters, sites: I64, source: I64, weight: I64) -> BlockSums:
-    """Return the sums that add each source to all counters of its site."""
+    """Return the additions of source counters to all counters of sites.
+
+    Args:
+        counters: the counters of all sites.
+        sites: index of a site, for each addition.
+        source: offset of the counter to add, in the same order.
+        weight: how many times to add it, in the same order.
+    """
     count = counters.count[sites]
     return BlockSums(
         np.repeat(source, count),
@@ -213,7 +230,7 @@ def _sums(counters: _SiteCounters, sites: I64, source: I64, weight: I64) -> Bloc
 
 
 def _joins(wanted: Sequence[WantedSite], chains: Chains, rules: BlockRules) -> Bools:
-    """Return which sites are in the block of the site before them."""
+    """Return, for each site, whether it is in the same block as the site before it."""
     counts = {id(work.bodies): only_counts(work) for work in wanted if not work.rerun_prefix}
     counting = np.array([counts[id(w.bodies)] if not w.rerun_prefix else False for w in wanted])
     faulting = np.zeros(len(wanted), np.bool_)
@@ -230,14 +247,15 @@ def _joins(wanted: Sequence[WantedSite], chains: Chains, rules: BlockRules) -> B
 
 
 def only_counts(work: WantedSite) -> bool:
-    """Return whether a site's work is nothing, or only adds to counters."""
+    """Return whether a site's work does nothing but add to counters without a condition. No work
+    counts as well."""
     counts = all(isinstance(body, CountBody) and body.guard is None for body in work.bodies)
     return counts and not work.rerun_prefix
 
 
 def signed(place: int) -> int:
-    """Return a counter's offset (CountBody) as a signed 64-bit number.  Those of shared counters
-    are addresses."""
+    """Return a counter's offset (CountBody) as a signed 64-bit number. Offsets of counters that all
+    CPUs share are addresses, which become negative."""
     return place - (1 << 64) if place >> 63 > 0 else place
 
 

@@ -1,15 +1,16 @@
 """Chains: which trampolines lead straight into which others (docs/chains.md).
 
-If the next instruction, or a branch target, is planted as well, control need not go back to the
-kernel's text only to leave it again by the next patch: it goes on in that site's trampoline.  Every
-site keeps its own patch, so a thread that comes another way (a return, a computed jump, from inside
-the function) is counted all the same: a chain changes what a hit costs, never what is counted.
+Suppose that the next instruction, or a branch target, is planted as well. Then control need not go
+back to the kernel's text only to leave it again by the next patch: it continues in the trampoline
+of that next site. Every site keeps its own patch, so a thread that comes another way (a return, a
+computed jump, from inside the function) is counted all the same: a chain changes what a hit costs,
+never what is counted.
 
-Trampolines lie in the order of their sites, so that control falls from one into the next without
-a jump.  A thread could then stay in a chain for as long as a loop of the function runs, even after
-the patches are gone.  In that order each loop has a link that leads backward; the trampoline that
-it leads to, a head, begins with an instruction that a jump fits over.  Unplanting writes a jump to
-the original there, and a thread that was inside leaves the chain within one turn.
+Trampolines lie in the order of their sites, so that control falls from one into the next without a
+jump. A thread could then stay in a chain for as long as a loop of the function runs, even after the
+patches are gone. In that order each loop has a link that leads backward. The trampoline that the
+link leads to, a head, begins with an instruction that a jump fits over. Unplanting writes a jump to
+the original instruction there, and a thread that was inside leaves the chain within one turn.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ from kinst.patch.flows import CALL, flows_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chains:
-    """Links between the trampolines of sites, which are in the order of their addresses.
+    """Links between the trampolines of sites. All fields have one entry for each site, in address
+    order.
 
     Attributes:
-        falls_into: whether the next site's trampoline lies directly after this one's.
-        straight: whether control goes on there and nowhere else, faults aside.
-        target: index of the site that its direct branch or call leads to, or -1.
-        head: whether a link leads back to it.
-        reached: whether any link leads to it.
+        falls_into: whether the trampoline of the next site lies directly after this site's
+            trampoline, so that control falls into it.
+        straight: whether control goes from this site's trampoline to the next one's and nowhere
+            else, faults aside.
+        target: index of the site that this site's direct branch or call leads to, or -1.
+        head: whether a link leads backward to this site's trampoline.
+        reached: whether any link leads to this site's trampoline.
     """
 
     falls_into: Bools
@@ -42,18 +46,18 @@ class Chains:
     reached: Bools
 
     def __bool__(self) -> bool:
-        """Return whether there are any links."""
+        """Return whether there is any link."""
         return bool(self.reached.any())
 
 
 def no_chains(count: int) -> Chains:
-    """Return the chains of sites that are each planted by themselves."""
+    """Return Chains without links, for `count` sites."""
     none = np.zeros(count, np.bool_)
     return Chains(none, none, np.full(count, -1, np.int64), none, none)
 
 
 def find_chains(sites: Columns, isa: Isa) -> Chains:
-    """Return the chains of sites, which are in the order of their addresses."""
+    """Return the links between the trampolines of sites, which are given in address order."""
     count = len(sites)
     if not count:
         return no_chains(0)
@@ -71,12 +75,13 @@ def find_chains(sites: Columns, isa: Isa) -> Chains:
 
 
 def leads_of(sites: Columns, isa: Isa) -> Leads:
-    """Return where control goes from each site."""
+    """Return where control goes from each site's displaced instruction. A call does not lead to the
+    next instruction, since it returns to the original text."""
     flows = flows_of(sites, isa)
-    # A call returns to its return address, which is the original one.
+    # A displaced call returns to the original text, since its return address is the original one.
     return Leads(flows.falls & (flows.kind != CALL), flows.target, flows.kind)
 
 
 def reached_sites(chains: Chains, sites: Columns) -> U64:
-    """Return the addresses of the sites that any link leads to."""
+    """Return the addresses of the sites to whose trampoline a link leads, ascending."""
     return sites.address[chains.reached]

@@ -1,4 +1,5 @@
-"""Site descriptors: what a clause can read about the probe that fired (core/layout.py SITE_*).
+"""Site descriptors: tables in scratch from which a clause reads facts about the probe that fired
+(core/layout.py, SITE_*).
 
 Tested by tests/patch/test_ways.py.
 """
@@ -32,8 +33,8 @@ NO_SLOT = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class FrameRule:
-    """A rule that finds a function's caller: CFA = frame[slot] + offset, and the return address is
-    at CFA + return_offset."""
+    """A rule that finds a function's caller at a site. The CFA is frame[slot] + offset, and the
+    return address is stored at CFA + return_offset."""
 
     slot: int
     offset: int
@@ -41,14 +42,15 @@ class FrameRule:
 
 
 class Strings:
-    """An area of NUL-terminated texts, each stored once."""
+    """A growing block of NUL-terminated texts, each stored once."""
 
     def __init__(self, start: bytes = b"") -> None:
         self._data = bytearray(start)
         self._at: dict[str, int] = {}
 
     def add(self, text: str) -> int:
-        """Return the text's offset from the start of the area."""
+        """Store a text unless it is stored already, and return its offset from the start of the
+        block."""
         at = self._at.get(text)
         if at is None:
             at = self._at[text] = len(self._data)
@@ -61,12 +63,13 @@ class Strings:
 
 
 def descriptor_size(constant_aggregations: int) -> int:
-    """Return the bytes of one descriptor."""
+    """Return the size of one site descriptor in bytes, in a program with so many aggregations with
+    constant keys."""
     return SITE_HEADER + 8 * constant_aggregations
 
 
 class Described(Protocol):
-    """A probe that a descriptor is about."""
+    """A probe that gets a site descriptor."""
 
     @property
     def probe(self) -> Probe: ...
@@ -76,12 +79,16 @@ class Described(Protocol):
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """arg0, arg1, ... of a probe with a site."""
+        """Where arg0, arg1, ... are, for a probe with a site."""
         ...
 
 
 def _row(size: int) -> np.dtype[np.void]:
-    """Return the layout of a descriptor (core/layout.py SITE_*)."""
+    """Return the numpy layout of one site descriptor (core/layout.py, SITE_*).
+
+    Args:
+        size: size of a descriptor in bytes.
+    """
     return np.dtype(
         {
             "names": ["probe", "epid", "pc", "names", "slot", "offset", "back", "ten", "keys"],
@@ -107,15 +114,16 @@ def descriptors_of(
     keys: Sequence[tuple[int, ...]] = (),
     rules: Mapping[int, FrameRule] | None = None,
 ) -> bytes:
-    """Return descriptors, joined.
+    """Return the bytes of site descriptors, one for each probe, in the same order.
 
     Args:
         rows: the probes.
-        base: address of the strings as the machine that runs the probes sees it.
-        strings: the area that names are added to.
-        size: bytes of one descriptor.
-        keys: entries of each row in the constant-key aggregations, in their order.
-        rules: how to find the caller, by the index of a row.
+        base: address of the string block as the code that runs the probes sees it.
+        strings: the string block, to which the probes' names are added.
+        size: size of one descriptor in bytes.
+        keys: for each probe, its entry in each aggregation with constant keys, in the order of the
+            aggregations.
+        rules: how to find the caller, by the index of a probe.
     """
     if not rows:
         return b""
@@ -135,7 +143,7 @@ def descriptors_of(
     for k, rule in (rules or {}).items():
         table["slot"][k] = rule.slot
         table["offset"][k], table["back"][k] = rule.offset, rule.return_offset
-    # There are few lists of arguments, and many probes that share them.
+    # Many probes share a few lists of arguments, so each list is converted once.
     kinds = [(row.arguments, row.probe.site is None) for row in rows]
     number = {kind: k for k, kind in enumerate(dict.fromkeys(kinds))}
     which = [number[kind] for kind in kinds]

@@ -1,4 +1,5 @@
-"""Control flow of many instructions: Isa.flow() as columns.
+"""Where control goes from each of many instructions, computed for all of them at once and stored in
+numpy columns.
 
 Tested by tests/patch/test_gates.py and tests/patch/test_lines_of_runs.py.
 """
@@ -15,16 +16,18 @@ JUMP, BRANCH, CALL, RETURN, INDIRECT, TRAP = map(FLOW_KINDS.index, FLOW_KINDS[2:
 
 
 def flows_of(columns: Columns, isa: Isa) -> Flows:
-    """Return where control goes from each instruction, as far as the ISA alone knows.
+    """Return where control goes from each instruction, as far as the ISA alone knows: no
+    instruction is said to fault.
 
-    Marked instructions are decoded all at once, others once for each encoding.
+    The ISA decodes all instructions with marks at once (Isa.leads). Of the others it decodes one
+    instruction for each encoding (Isa.flow).
     """
     leads = isa.leads(columns)
     kind, target = leads.kind.copy(), leads.target.copy()
     falls = leads.falls | (kind == CALL)
     rows = np.flatnonzero(columns.marks == 0)
     first, alike = _alike(columns, rows)
-    # The distance to a direct branch's target is the same at any address.
+    # A direct branch has the same distance to its target at any address.
     for k, which in zip(first.tolist(), alike, strict=True):
         code, address = columns.code[k, : columns.size[k]].tobytes(), int(columns.address[k])
         flow = isa.flow(code, address)
@@ -35,7 +38,15 @@ def flows_of(columns: Columns, isa: Isa) -> Flows:
 
 
 def _alike(columns: Columns, rows: I64) -> tuple[I64, list[I64]]:
-    """Return one row of each encoding, and for each encoding the rows that have it."""
+    """Group instructions by their encoding.
+
+    Args:
+        rows: indexes in `columns` of the instructions.
+
+    Returns:
+        The index of one instruction of each encoding and, in the same order, the indexes of all
+        instructions that have the encoding.
+    """
     if not len(rows):
         return rows, []
     whole = columns.code[rows].view(np.uint64)

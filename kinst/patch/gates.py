@@ -1,9 +1,11 @@
-"""Gates: jumps at the instructions that lead to a site without room for a jump (docs/chains.md).
+"""Finding the predecessors of sites that have no room for a jump, so that kinst can plant gates
+there (docs/chains.md).
 
 A branch target cannot be inside a run, and there may be no room for a jump between it and the next
-leader.  But control reaches it mostly from a few known instructions: the one before it, and the
-branches that name it.  Displaced themselves, by a jump of their own or in a run, they lead straight
-into the site's trampoline.  The site keeps its trap, for control that comes another way.
+leader. But control mostly reaches it from a few known instructions: the instruction before it, and
+the branches whose target it is. If a jump or a run displaces these predecessors (gates), their
+trampolines lead straight into the site's trampoline. The site keeps its trap, for control that
+comes another way.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ from kinst.patch.flows import BRANCH, CALL, JUMP, TRAP
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predecessors:
-    """Pairs of an instruction and one that leads to it, by rows.
+    """Pairs of a site and an instruction from which control goes to that site. Instructions are
+    given by their index in the columns of their functions.
 
     Attributes:
-        site: the instruction of each pair.
-        row: its predecessor.
-        known: rows to which nothing but the predecessors leads.
+        site: index of each pair's site.
+        row: index of each pair's predecessor.
+        known: for each instruction of the functions, whether all ways to it are among the pairs.
     """
 
     site: I64
@@ -31,7 +34,11 @@ class Predecessors:
     known: Bools
 
     def covered(self, displaced: Bools) -> Bools:
-        """Return the rows whose predecessors are all known and displaced."""
+        """Return, for each instruction, whether all of its predecessors are known and displaced.
+
+        Args:
+            displaced: for each instruction, whether it is displaced.
+        """
         result = self.known.copy()
         result[self.site[~displaced[self.row]]] = False
         return result
@@ -40,14 +47,16 @@ class Predecessors:
 def predecessors_of(
     sites: Bools, flows: Flows, target: I64, follows: Bools, elsewhere: Bools
 ) -> Predecessors:
-    """Find the predecessors of some instructions of functions.
+    """Return the predecessors of some of the instructions of functions. All arguments have one
+    entry for each instruction, in address order.
 
     Args:
-        sites: the rows to find them for.
-        flows: where control goes from each row.
-        target: the row in the same function that each direct jump or branch leads to, or -1.
-        follows: rows that come directly after the row before.
-        elsewhere: rows that anything else leads to, the starts of functions among them.
+        sites: whether to find the instruction's predecessors.
+        flows: where control goes from the instruction.
+        target: index of the instruction in the same function that the direct jump or branch leads
+            to, or -1.
+        follows: whether the instruction comes directly after the previous one.
+        elsewhere: whether anything else leads to the instruction, such as a call of its function.
     """
     returned_to = np.zeros(len(sites), np.bool_)
     returns = flows.falls & ((flows.kind == CALL) | (flows.kind == TRAP))

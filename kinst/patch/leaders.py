@@ -1,21 +1,22 @@
-"""Find basic-block leaders in the kernel's code, and the runs that contain none.
+"""Analysis of the kernel's code for basic-block leaders, and for the runs that contain no leader
+after their first instruction.
 
-A leader is an instruction that control can enter other than from the instruction before it.  An
-instruction may be inside a run only if it is no leader.  Control can enter by:
-- direct branches and calls: the function's own by its instructions, all other code's by whatever
-  its bytes could be (Isa.branches).  A planted branch of the function itself is no hindrance: its
-  displaced copy leads to the trampoline of its target;
+A leader is an instruction that control can enter other than from the instruction before it. An
+instruction may be inside a run only if it is not a leader. Control can enter by:
+- direct branches and calls: those of the function itself are found by its instructions, those of
+  all other code by whatever its bytes could be (Isa.branches).  A planted branch of the function
+  itself does not count: its displaced copy leads to the trampoline of its target;
 - addresses that code makes, found in the same way;
 - computed jumps, by their tables; a function with such a jump and no known table has no runs;
 - the kernel's tables of fix-ups and of static keys (System.landings);
-- return addresses: a call is the last in its run;
+- return addresses: a call is the last instruction of its run;
 - a symbol;
-- addresses in data, saved program counters among them: session/apply.py searches all of the
+- addresses in data, among them saved program counters: session/apply.py searches all of the
   machine's memory for those when it plants.
 
-Many functions are analysed together, with a row for each instruction.  Sets of addresses are kept
-as sets of *places*: the bytes of all functions, numbered one function after another, each with as
-many more places as a run may cover of the padding after it.
+Many functions are analysed together. Their instructions have indexes, in address order. Their bytes
+have numbers, one function after another; each function has as many more numbers as a run may cover
+of the padding after it.
 """
 
 from __future__ import annotations
@@ -73,11 +74,13 @@ class FoundRuns:
     """Runs and gates of some functions.
 
     Attributes:
-        runs: groups of instructions that one jump each may cover.
+        runs: groups of instructions, each of which one jump may cover.
         unprobed: instructions in the runs that have no probe.
-        dead_registers: Isa.dead_registers of the functions' instructions, by address.
-        gates: instructions without a probe that get jumps of their own.
-        gated: addresses of trap-planted instructions whose known predecessors are all displaced.
+        dead_registers: the dead registers at the functions' instructions (Isa.dead_registers), by
+            address.
+        gates: instructions without a probe that get a jump of their own.
+        gated: addresses of trap-planted instructions whose predecessors are all known and
+            displaced.
     """
 
     runs: Runs = NO_RUNS
@@ -89,14 +92,19 @@ class FoundRuns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FunctionRows:
-    """Functions, with a row for each of their instructions.
+    """Functions that are analysed together, with columns of their instructions. Bytes have numbers,
+    one function after another; after each function some numbers are for the padding that a run may
+    cover.
 
     Attributes:
-        of: index of each row's function.
-        place: place of each row's first byte.
-        follows: whether the row before is of the same function.
-        base: place of each function's start, then the number of all places.
-        row_at: row of the instruction that begins at each place, or -1.
+        functions: the functions, in address order.
+        columns: their instructions.
+        flows: where control goes from each instruction.
+        of: index of each instruction's function.
+        place: number of each instruction's first byte.
+        follows: for each instruction, whether the previous one is in the same function.
+        base: number of the first byte of each function; then the number of all bytes.
+        row_at: for each byte, the index of the instruction that begins there, or -1.
     """
 
     functions: Sequence[Function]
@@ -115,21 +123,32 @@ class _FunctionRows:
 
     @property
     def end(self) -> I64:
-        """Return the place after each row's last byte."""
+        """Number of the byte after each instruction."""
         return self.place + self.columns.size
 
     def rows_of(self, addresses: U64, of: I64) -> I64:
-        """Return the rows of the instructions at these addresses of the functions `of`; -1 if
-        there is none."""
+        """Return the index of the instruction at each address, or -1 if none begins there.
+
+        Args:
+            addresses: addresses of code.
+            of: for each address, the index of the function that it is in.
+        """
         return self.row_at[self.base[of] + (addresses - self.start[of]).view(np.int64)].astype(
             np.int64
         )
 
     def within(self, addresses: U64) -> tuple[I64, I64]:
-        """Return the addresses that have places, as indexes, and their places.
+        """Find which addresses are in the functions or in the padding after them.
 
-        The addresses are ascending.  An address has several places if it is in several functions,
-        or after one function and in another.
+        An address is found several times if it is in several functions, or in one function and in
+        the padding after another.
+
+        Args:
+            addresses: addresses, ascending.
+
+        Returns:
+            For each address that is found, its index in `addresses` and, in the same order, the
+            number of the byte there.
         """
         start = self.start
         size = np.diff(self.base)
@@ -143,18 +162,22 @@ class _FunctionRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entered:
-    """Places where control may enter functions.
+    """Where control may enter functions: facts about each byte, and about each instruction, of the
+    functions that are analysed together.
 
     Attributes:
         code: the functions.
-        text: bytes at their places.
-        branched_to: places that direct branches of the function itself lead to.
-        elsewhere: places that anything else leads to except the instruction before.
-        undisplaced: those of branched_to that an unplanted branch, or a call, leads to.
-        returned_to: places that may be live return addresses.
-        blind: rows of functions with a computed jump whose targets are not known.
-        idle: rows that do nothing and that control does not reach.
-        begins: rows where a jump can be made.
+        text: for each byte, its live value.
+        branched_to: for each byte, whether a direct branch of its own function leads there.
+        elsewhere: for each byte, whether anything else leads there, apart from the instruction
+            before.
+        undisplaced: for each byte, whether a branch of its own function that is not planted, or a
+            call, leads there.
+        returned_to: for each byte, whether it may be at a live return address.
+        blind: for each instruction, whether its function has a computed jump whose targets are not
+            known.
+        idle: for each instruction, whether it does nothing and control does not reach it.
+        begins: for each instruction, whether a jump can be written there.
     """
 
     code: _FunctionRows
@@ -169,12 +192,14 @@ class _Entered:
 
     @property
     def leaders(self) -> Bools:
-        """Return whether control may enter each row's original instruction."""
+        """For each instruction, whether control may enter it in the kernel's text other than from
+        the instruction before."""
         return (self.undisplaced | self.elsewhere | self.returned_to)[self.code.place]
 
 
 class Leaders:
-    """Leaders of the kernel's code; what all programs share is computed once."""
+    """Finder of runs and gates in the kernel's code. It keeps what all programs need, such as the
+    branches of all code."""
 
     def __init__(self, isa: Isa, system: System, kernel: PlantableKernel) -> None:
         self._isa = isa
@@ -182,10 +207,10 @@ class Leaders:
         self._kernel = kernel
         self._branches: dict[tuple[int, int], tuple[U64, U64]] = {}
         self._spares: dict[int, dict[int, int]] = {}
-        self._beyond = isa.RUN_SIZE + LONGEST  # places after each function
+        self._beyond = isa.RUN_SIZE + LONGEST  # byte numbers after each function
 
     def seen_by(self, kernel: PlantableKernel) -> Leaders:
-        """Read the kernel through another view from now on; return these leaders."""
+        """Make this object read the kernel through `kernel` from now on, and return this object."""
         self._kernel = kernel
         return self
 
@@ -197,14 +222,14 @@ class Leaders:
         gates: bool = False,
         live: U64 = NO_ADDRESSES,
     ) -> FoundRuns:
-        """Return runs for planted instructions.
+        """Choose runs, and gates, for planted instructions, and return them.
 
         Args:
             planted: the instructions, each with whether it has room for a jump of its own.
             taken: addresses of instructions that must not be displaced.
             gates: whether to displace the predecessors of instructions that are left to traps.
-            live: probable live return addresses, ascending: no run covers them, since planting
-                would find them and fall back.
+            live: probable live return addresses, ascending. No run covers such an address, since
+                planting would find it and plant the run's instructions one by one.
         """
         of = np.array([site.function.address for site, _ in planted], np.uint64)
         room = np.array([has for _, has in planted], np.bool_)
@@ -247,15 +272,16 @@ class Leaders:
     def _look(
         self, code: _FunctionRows, asked: Bools, own: Bools, taken: U64, live: U64, *, gates: bool
     ) -> FoundRuns:
-        """Return the runs in functions that have short planted instructions.
+        """Choose runs, and gates, in functions that have short planted instructions, and return
+        them.
 
         Args:
             code: the functions.
-            asked: rows that are planted.
-            own: rows of those that have room for a jump of their own.
+            asked: for each instruction, whether it is planted.
+            own: for each instruction, whether it is planted and has room for a jump of its own.
             taken: addresses of instructions that must not be displaced, ascending.
             live: probable live return addresses, ascending.
-            gates: whether to displace predecessors.
+            gates: whether to displace the predecessors of instructions that are left to traps.
         """
         seen = self._see(code, live, asked)
         jump = self._isa.RUN_SIZE
@@ -331,14 +357,14 @@ class Leaders:
     def _runs_in(
         self, seen: _Entered, planted: Bools, own: Bools, unfit: Bools, reached: Bools
     ) -> ChosenRuns:
-        """Return the best runs around the planted rows.
+        """Return the runs by which the fewest planted instructions need a trap.
 
         Args:
             seen: the functions, and where control may enter them.
-            planted: rows that are planted.
-            own: rows of those with room for a jump of their own.
-            unfit: rows that cannot be in a run.
-            reached: rows whose predecessors are all displaced.
+            planted: for each instruction, whether it is planted.
+            own: for each instruction, whether it is planted and has room for a jump of its own.
+            unfit: for each instruction, whether it cannot be in a run.
+            reached: for each instruction, whether all its predecessors are displaced.
         """
         code, jump = seen.code, self._isa.RUN_SIZE
         around = near(code.place, planted & ~own, jump)
@@ -354,14 +380,16 @@ class Leaders:
         )  # fmt: skip
 
     def _branch_targets(self, code: _FunctionRows) -> I64:
-        """Return the row of its own function that each direct branch leads to; -1 for none."""
+        """Return, for each instruction, the index of the instruction that its direct branch leads
+        to in its own function; -1 if there is no such target."""
         targets = np.full(len(code.place), -1, np.int64)
         which, places = self._own_targets(code)
         targets[which] = code.row_at[places]
         return targets
 
     def _own_targets(self, code: _FunctionRows) -> tuple[I64, I64]:
-        """Return the rows of direct branches within their functions, and the targets' places."""
+        """Find the direct branches that stay in their function. Return their indexes and, in the
+        same order, the numbers of the bytes that they lead to."""
         which = np.flatnonzero(code.flows.direct)
         of = code.of[which]
         offset = (code.flows.target[which] - code.start[of]).view(np.int64)
@@ -369,12 +397,12 @@ class Leaders:
         return which[there], (offset + code.base[of])[there]
 
     def _see(self, code: _FunctionRows, live: U64, asked: Bools) -> _Entered:
-        """Find where control may enter these functions.
+        """Find out where control may enter functions.
 
         Args:
             code: the functions.
             live: probable live return addresses, ascending.
-            asked: rows that are planted.
+            asked: for each instruction, whether it is planted.
         """
         branched_to, undisplaced, elsewhere, returned_to = np.zeros((4, code.base[-1]), np.bool_)
         returned_to[code.within(live)[1]] = True
@@ -412,7 +440,13 @@ class Leaders:
         )  # fmt: skip
 
     def _fills(self, code: _FunctionRows, unreached: Bools) -> Bools:
-        """Return the rows that are padding: unreached ones, and those directly after padding."""
+        """Return, for each instruction, whether it is padding: it does nothing, and it is unreached
+        or directly after padding.
+
+        Args:
+            code: the functions.
+            unreached: for each instruction, whether the previous one does not fall through to it.
+        """
         fills = np.zeros(len(unreached), np.bool_)
         columns, is_padding = code.columns, dict[bytes, bool]()
         rows = np.flatnonzero(unreached)
@@ -429,10 +463,13 @@ class Leaders:
         return fills
 
     def _add_computed(self, code: _FunctionRows, elsewhere: Bools, blind: Bools) -> None:
-        """Mark the effects of computed jumps.
+        """Add what computed jumps of functions lead to, by changing two arguments.
 
-        Targets in their tables, and addresses that may be those of tables, are marked in
-        `elsewhere`; functions with a computed jump of unknown targets in `blind`.
+        Args:
+            code: the functions.
+            elsewhere: for each byte, set if a table of jump targets leads there or if a table may
+                begin there.
+            blind: for each function, set if it has a computed jump whose targets are not known.
         """
         kernel, isa, columns = self._kernel, self._isa, code.columns
         computing = np.zeros(len(code.functions), np.bool_)
@@ -449,7 +486,7 @@ class Leaders:
                 parts = kernel.parts(function)
                 computed = kernel.computed(parts)
                 addresses += computed
-                # Without an address that could be a table's, the jump leaves the function.
+                # If the code makes no address that could be a table's, the jump leaves the function.
                 blind[k] = not computed and any(
                     isa.jump_tables(kernel.instructions(part)) for part in parts
                 )
@@ -459,7 +496,7 @@ class Leaders:
             elsewhere[int(code.base[k]) + np.array(inside, np.int64)] = True
 
     def _is_alone(self, function: Function) -> bool:
-        """Return whether a function has only one part (Kernel.parts)."""
+        """Return whether a function is in one piece: the compiler put no cold part elsewhere."""
         return COLD not in function.name and function.name.split("@")[0] not in self._parted
 
     @cached_property
@@ -468,7 +505,13 @@ class Leaders:
         return frozenset(stem for stem, cold, _ in names if cold)
 
     def _dead_registers(self, code: _FunctionRows, k: int) -> dict[int, int]:
-        """Return Isa.dead_registers of one of the functions, by address."""
+        """Return the dead registers at the instructions of a function (Isa.dead_registers), by
+        address.
+
+        Args:
+            code: the functions.
+            k: index of the function.
+        """
         start = code.functions[k].address
         dead = self._spares.get(start)
         if dead is None:
@@ -489,10 +532,15 @@ class Leaders:
         return dead
 
     def _unfit(self, code: _FunctionRows, some: Bools, asked: Bools) -> Bools:
-        """Return which of some rows cannot be in a run.
+        """Return, for each instruction, whether it is one of `some` and cannot be in a run.
 
-        Rows without a probe are also checked for whether they can be displaced; `asked` rows have
-        been.
+        Instructions that are not planted are also checked for whether they can be displaced;
+        planted instructions have been checked already.
+
+        Args:
+            code: the functions.
+            some: for each instruction, whether to check it.
+            asked: for each instruction, whether it is planted.
         """
         unfit = np.zeros(len(some), np.bool_)
         rows = np.flatnonzero(some)
@@ -502,14 +550,19 @@ class Leaders:
         spans = _spans(code, rows)
         if spans:
             unfit[rows] |= np.array(self._kernel.refused(spans), np.bool_)
-            # A probed instruction that faults or traps has the hook that it needs.
+            # For a probed instruction that faults or traps, kinst has the hook that it needs.
             fixup, is_bug = self._system.fixup, self._system.is_bug
             unfit[rows] |= [fixup(at) is not None or is_bug(at) for at, _ in spans]
         return unfit
 
     def _padding(self, seen: _Entered, around: Bools) -> I64:
-        """Return the bytes of padding after each row of `around` that control does not fall
-        through, as far as a jump may need them."""
+        """Return the number of bytes of padding after each instruction that a jump may cover; 0 for
+        an instruction that falls through or is not in `around`.
+
+        Args:
+            seen: the functions, and where control may enter them.
+            around: for each instruction, whether to look at it.
+        """
         code, jump = seen.code, self._isa.RUN_SIZE
         padding = np.zeros(len(around), np.int64)
         rows = np.flatnonzero(around & ended_of(code.flows))
@@ -533,8 +586,8 @@ class Leaders:
         return padding
 
     def _pieces(self, code: _FunctionRows) -> Sequence[tuple[int, int]]:
-        """Return the ranges of code that the functions are in: the kernel's, a module's, or else
-        the function's own."""
+        """Return the ranges [low, high) of code in which branches to the functions are searched:
+        the kernel's text, the text of a module, or a function that is in neither."""
         ranges = [self._system.text, *(m.text for m in self._system.modules())]
         start = code.start
         used, covered = [], np.zeros(len(start), np.bool_)
@@ -547,7 +600,14 @@ class Leaders:
         return [*used, *((f.address, f.address + f.size) for f in alone)]
 
     def _read(self, code: _FunctionRows, which: I64, text: U8) -> None:
-        """Put the bytes of functions, and those directly after each, in their places of `text`."""
+        """Store the live bytes of some functions, and the bytes directly after each function, in
+        `text`, by their numbers.
+
+        Args:
+            code: the functions.
+            which: indexes of the functions to read.
+            text: for each byte, its value.
+        """
         some = [(code.functions[k], int(code.base[k])) for k in which.tolist()]
         first = some[0][0].address
         end = max(f.address + f.size for f, _ in some) + self._beyond
@@ -565,7 +625,8 @@ class Leaders:
                     break
 
     def _branches_of(self, low: int, high: int) -> tuple[U64, U64]:
-        """Return Isa.branches of a range of code."""
+        """Return all direct branches in the code [low, high), and all addresses that this code
+        makes: (where, where to), as Isa.branches() does."""
         if (low, high) not in self._branches:
             code = self._system.code(low, high - low)
             self._branches[low, high] = self._isa.branches(code, low)
@@ -581,13 +642,13 @@ class Leaders:
 
 
 def _spans(code: _FunctionRows, rows: I64) -> list[tuple[int, int]]:
-    """Return address and size of each of these rows."""
+    """Return (address, size) of each of the instructions with these indexes."""
     columns = code.columns
     return list(zip(columns.address[rows].tolist(), columns.size[rows].tolist(), strict=True))
 
 
 def _merged(some: ChosenRuns, others: ChosenRuns) -> ChosenRuns:
-    """Merge runs of different functions, in order."""
+    """Merge two sequences of runs of different functions, in address order."""
     first = np.concatenate([some.first, others.first])
     order = np.argsort(first)
     return ChosenRuns(

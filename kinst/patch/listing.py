@@ -1,4 +1,4 @@
-"""Plan as annotated assembly (--dump plan): each site's patch and trampoline, and their targets.
+"""The text of a plan for --dump plan: annotated assembly of each site's patch and trampoline.
 
 Tested by tests/patch/test_chains.py.
 """
@@ -15,8 +15,9 @@ NameOf = Callable[[int], str]  # an address of kernel code to function+offset
 
 
 def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
-    """Yield lines without newlines: a site's original instruction with the way it is planted, then
-    its trampoline, indented, with the names of the addresses that it jumps to."""
+    """Yield the lines of a plan's text, without newlines. For each site there is a line with its
+    original instruction and the way it is planted, followed by its trampoline, indented, with the
+    names of the addresses that it jumps to."""
     places = {at: site[0] for (at, _), site in zip(plan.text, plan.sites, strict=True)}
     heads, links = {patch.address for patch in plan.exits}, set(plan.chained.tolist())
     runs = {run.patch.address: run for run in plan.runs}
@@ -44,7 +45,8 @@ def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
 
 
 def _stubs(plan: Plan, isa: Isa, places: Mapping[int, int]) -> dict[int, int]:
-    """Map each site with a stub to that stub's address, by the stub's last jump."""
+    """Return the address of the stub of each site that has one, by the site's address. The target
+    of a stub's last jump tells which site it belongs to."""
     stubs = {}
     for at, code in plan.stubs:
         *_, last = isa.decode(code, at)
@@ -60,7 +62,8 @@ def _falls_through(last: Instruction, isa: Isa) -> bool:
 
 
 def _note(instruction: Instruction, isa: Isa, places: Mapping[int, int], name_of: NameOf) -> str:
-    """Return the name of the target of a direct jump or call out of the trampoline, or ""."""
+    """Return "-> NAME" for an instruction of a trampoline that jumps to or calls a known address,
+    or ""."""
     flow = isa.flow(instruction.code, instruction.address)
     if flow.target is None:
         return ""

@@ -1,6 +1,5 @@
-"""Patches, and pieces of code, as columns: sequences of plain values that take a few bytes a value
-instead of several objects.
-"""
+"""Sequences of patches and of pieces of code that are stored as numpy columns, which take a few
+bytes for each value instead of several Python objects."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ R = TypeVar("R", covariant=True)
 
 
 class ColumnSequence(Sequence[R]):
-    """A sequence whose values are kept as columns."""
+    """A sequence whose values are stored as numpy columns and are made when they are read."""
 
     __slots__ = ()
 
     @abstractmethod
     def row(self, index: int) -> R:
-        """Return one value; the index is not negative."""
+        """Return the value at an index that is not negative."""
 
     @overload
     def __getitem__(self, index: int) -> R: ...
@@ -42,9 +41,9 @@ class Patch:
     """A change of kernel text.
 
     Attributes:
-        address: of the first byte.
+        address: address of the first byte.
         new: the bytes that kinst writes.
-        old: the bytes that were there, as many.
+        old: the bytes that were there before, as many as `new` has.
     """
 
     address: int
@@ -54,11 +53,12 @@ class Patch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patches(ColumnSequence[Patch]):
-    """Patches in an order, as columns.
+    """A sequence of patches, stored as columns.
 
     Attributes:
-        address: of each patch.
-        start: where the bytes of each begin in new and old, then where the last end.
+        address: address of each patch.
+        start: where the bytes of each patch begin in `new` and in `old`; then where those of the
+            last patch end.
         new: the new bytes of all patches, joined.
         old: the old bytes of all patches, joined.
     """
@@ -70,7 +70,7 @@ class Patches(ColumnSequence[Patch]):
 
     @property
     def size(self) -> I64:
-        """Bytes of each."""
+        """Size of each patch in bytes."""
         return np.diff(self.start)
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class Patches(ColumnSequence[Patch]):
         )
 
     def take(self, which: I64) -> Patches:
-        """Return the patches with these indexes."""
+        """Return the patches with these indexes, in this order."""
         size = self.size[which]
         bytes_of = ragged(self.start[:-1][which], size)
         return Patches(
@@ -106,13 +106,14 @@ class Patches(ColumnSequence[Patch]):
 
 
 def patches_of(patches: Iterable[Patch]) -> Patches:
-    """Return patches as columns."""
+    """Return patches, stored as columns."""
     rows = [(p.address, p.new, p.old) for p in patches]
     return patch_columns([a for a, _, _ in rows], [n for _, n, _ in rows], [o for _, _, o in rows])
 
 
 def patch_columns(address: Sequence[int], new: Sequence[bytes], old: Sequence[bytes]) -> Patches:
-    """Return patches as columns, from their parts."""
+    """Return patches, stored as columns, from the address, the new bytes and the old bytes of
+    each."""
     start = np.zeros(len(address) + 1, np.int64)
     np.cumsum([len(one) for one in new], out=start[1:])
     return Patches(np.array(address, np.uint64), start, b"".join(new), b"".join(old))
@@ -123,14 +124,14 @@ NO_PATCHES = patches_of(())
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces(ColumnSequence[tuple[int, bytes]]):
-    """Pieces of code in one block of memory: (address, bytes) each.  Bytes between pieces belong to
-    none.
+    """A sequence of (address, bytes) of pieces of code in one block of memory. The block may have
+    bytes between the pieces.
 
     Attributes:
-        address: of the block.
-        block: its bytes.
+        address: address of the block.
+        block: bytes of the block.
         start: offset of each piece in the block.
-        size: of each piece, in bytes.
+        size: size of each piece in bytes.
     """
 
     address: int
@@ -151,7 +152,8 @@ class Pieces(ColumnSequence[tuple[int, bytes]]):
 
 
 def pieces_of(pieces: Sequence[tuple[int, bytes]]) -> Pieces:
-    """Return pieces, in the order of their addresses, as columns."""
+    """Return (address, bytes) of pieces of code, stored as one block. The pieces are in address
+    order."""
     if not pieces:
         return NO_PIECES
     address = pieces[0][0]

@@ -1,8 +1,9 @@
-"""The patch plan: every write that planting needs, and the writes that undo it.
+"""The patch plan: every write that planting needs, with the original bytes to restore.
 
-The ISA makes each site's trampoline (Isa.trampoline).  Most of many counted sites are instructions
-of a few kinds, whose trampolines differ only in numbers: the ISA marks those when it decodes them,
-and makes them all at once (Isa.trampolines), byte for byte the same.
+The ISA makes each site's trampoline (Isa.trampoline). If many sites are only counted, most of them
+are instructions of a few kinds, whose trampolines differ only in numbers. The ISA marks such
+instructions when it decodes them, and makes their trampolines all at once (Isa.trampolines), byte
+for byte the same.
 """
 
 from __future__ import annotations
@@ -52,18 +53,19 @@ from kinst.patch.wanted import WantedSite
 
 ALIGN = 16
 NO_DEAD: Mapping[int, int] = {}
-MOST_ROUNDS = 8  # of laying trampolines out
+MOST_ROUNDS = 8  # attempts to lay trampolines out
 TOGETHER = 1 << 15  # trampolines that are made at once; bounds the memory that it takes
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """Jump over several instructions.
+    """A jump over several instructions, with the patches to write in its place if the jump is not
+    possible.
 
     Attributes:
         patch: the jump.
-        insides: addresses of the instructions after the first.  If one of them may be a live return
-            address or a program counter, `instead` is written in place of the jump.
+        insides: addresses of the instructions after the first. If such an address may be a live
+            return address or a program counter, planting writes `instead` and not `patch`.
         instead: patches of the planted instructions one by one.
     """
 
@@ -74,15 +76,16 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedRuns(ColumnSequence[PlannedRun]):
-    """Runs as columns.
+    """A sequence of planned runs, stored as columns.
 
     Attributes:
         patches: the jump of each run.
-        insides: those of all runs, joined.
-        inside_at: where those of each run begin in insides, then where the last end.
-        instead: those of all runs, joined.
-        instead_at: where those of each run begin in instead, then where the last end.
-        target: where the jump of each leads.
+        insides: addresses of the instructions after the first, of all runs, joined.
+        inside_at: where those of each run begin in `insides`; then where those of the last run end.
+        instead: the patches to write in place of the jumps, of all runs, joined.
+        instead_at: where those of each run begin in `instead`; then where those of the last run
+            end.
+        target: address that the jump of each run leads to.
     """
 
     patches: Patches
@@ -106,11 +109,12 @@ class PlannedRuns(ColumnSequence[PlannedRun]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedSites(ColumnSequence[tuple[int, bytes, str]]):
-    """The sites of trampolines: (address, original bytes, way) each, as columns.
+    """A sequence of (address, original bytes, way) of the sites that have trampolines, stored as
+    columns.
 
     Attributes:
         columns: the sites.
-        way: of each, as an index of WAYS_PLANNED.
+        way: how each site is planted, as an index in WAYS_PLANNED.
     """
 
     columns: Columns
@@ -150,20 +154,23 @@ class Plan:
     """Everything that planting writes.
 
     Attributes:
-        patches: of kernel text, except those of runs.
+        patches: patches of kernel text, except those of runs.
         text: the trampolines.
-        traps: (site, trampoline) pairs, those of the runs' fallback patches included.
-        copies: (address of a copied instruction that may fault, address of the original).
-        refused: sites that turned out impossible, with reasons.
+        traps: (site, trampoline) addresses of trap-planted sites, including those that are
+            trap-planted only if their run's jump is not possible.
+        copies: (address of a displaced instruction that may fault, address of the original).
+        refused: sites that turned out to be impossible to plant, with reasons.
         end: first free address after the trampolines and stubs.
-        exits: patches of trampolines at the heads of loops.  They are written after the other
-            patches have been undone, so that a thread leaves its chain within one turn of a loop.
-        chained: sites that another site's trampoline leads to, ascending.
-        runs: jumps over several instructions; planting decides between each and its `instead`.
-        sites: the site of each trampoline; its way is "run" inside a run, "" without a probe.
-        stubs: code that the patches of sites within blocks lead to.
-        sums: the meaning of the counters of blocks.
-        branches: originals that branches of trampolines lead to, or will once exits are written.
+        exits: patches of the trampolines at the heads of loops. Unplanting writes them after it has
+            undone the other patches, so that a thread leaves its chain within one turn of a loop.
+        chained: addresses of the sites that another site's trampoline leads to, ascending.
+        runs: jumps over several instructions; planting decides between each jump and its `instead`.
+        sites: the site of each trampoline, in the order of `text`. Its way is "run" inside a run,
+            or "" without a probe.
+        stubs: code that leads from the patches of sites within blocks to their trampolines.
+        sums: how to compute the counters of instructions from those of blocks and stubs.
+        branches: addresses of original instructions that branches of trampolines lead to, or will
+            lead to once `exits` are written.
     """
 
     patches: Patches = NO_PATCHES
@@ -183,13 +190,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A function of the kernel to detour.
+    """A kernel function that kinst detours to code of its own.
 
     Attributes:
-        address: of the function.
+        address: address of the function.
         code: its first bytes.
-        handler: address of the hook.
-        translate: whether the hook replaces the function's first argument.
+        handler: address of kinst's code.
+        translate: whether that code replaces the function's first argument.
     """
 
     address: int
@@ -215,18 +222,22 @@ def plan_sites(
     table: CodeTable | None = None,
     near: Sequence[int] = (),
 ) -> Plan:
-    """Plan sites: lay out their trampolines, and make the patches that lead there.
+    """Plan the planting of sites: lay out their trampolines, and make the patches that lead to
+    them.
 
     Args:
-        wanted: the sites; all members of runs are among them.
-        isa: of the kernel.
-        start: address of the first free byte.
-        limit: address after the last.
-        chained: whether trampolines lead straight into those of the instructions that come next.
-        runs: groups of chained sites that one jump each covers.
-        blocks: rules by which chained sites that are only counted share counters; None: none do.
-        dead_registers: Isa.dead_registers of instructions, by address.
-        table: the machine's table of translated code (Abilities).
+        wanted: the sites, including all members of runs.
+        isa: the kernel's ISA.
+        start: first address that is free for trampolines.
+        limit: address after the last that is free.
+        chained: whether trampolines lead straight into the trampolines of the instructions that
+            come next.
+        runs: groups of sites, each of which one jump covers. They need `chained`.
+        blocks: rules by which sites that are only counted share counters; None if no counters are
+            shared.
+        dead_registers: the dead registers at instructions (Isa.dead_registers), by address.
+        table: the machine's table of translated code (Abilities), if trampolines should have
+            entries of their own.
         near: addresses of code that runs at hits, besides the sites and their branch targets.
 
     Raises:
@@ -265,14 +276,14 @@ def plan_sites(
         entered = sites.address[aimed[aimed >= 0]].tolist()
         probed = [(k, reason) for k, reason in layout.refused.items() if wanted[k].way in _PROBED]
         refused += [(wanted[k].site, reason) for k, reason in sorted(probed)]
-        # If one member is left out, so are its run and the run's members without a probe.
+        # If a member of a run is left out, so are the run and its members without a probe.
         runs = runs.without(np.array(sorted({*dropped, *entered}), np.uint64))
         dropped |= {work.site.address for work in wanted if not work.way}
         dropped -= set(runs.member.tolist())
         wanted = [work for work in wanted if work.site.address not in dropped]
     text, original_at = layout.text()
     way = np.array([WAYS_PLANNED.index(work.way) for work in wanted], np.uint8)
-    # An instruction without a probe is not expected to fault.
+    # Leaders displaces no instruction without a probe that is expected to fault.
     trapped, copied = way == _TRAP, (original_at >= 0) & ((way == _TRAP) | (way == _JUMP))
     planned = _NO_RUNS
     if runs:
@@ -304,9 +315,10 @@ def plan_sites(
 def _apart(
     sites: Columns, isa: Isa, table: CodeTable | None, near: Sequence[int]
 ) -> Callable[[], Apart] | None:
-    """Return a function that begins a choice of places, for one layout.
+    """Return a function that makes an allocator of trampoline addresses with table entries of their
+    own; None if trampolines should lie as close together as possible.
 
-    Return None if trampolines may lie as close together as they can.
+    Each attempt to lay out the trampolines calls the function once.
     """
     if table is None or not fits(table, len(sites), 2 * len(sites) + len(near)):
         return None
@@ -317,15 +329,16 @@ def _apart(
 
 
 def _branches(sites: Columns, isa: Isa, chains: Chains) -> U64:
-    """Return the originals that branches of trampolines lead to (Plan.branches)."""
+    """Return the addresses of original instructions that branches of trampolines lead to, ascending
+    (Plan.branches)."""
     target = leads_of(sites, isa).target
     out = target[(target > 0) & (chains.target < 0)]
     return np.union1d(out, sites.address[chains.head])
 
 
 def _read_by(wanted: Sequence[WantedSite]) -> int:
-    """Return the registers that any site's work reads, as bits by frame slot.  Patches must keep
-    those, dead or not."""
+    """Return the registers that the work of any site reads, as bits by frame slot. Patches must
+    preserve these registers even if they are dead."""
     slots = set[int]()
     for bodies in {id(work.bodies): work.bodies for work in wanted}.values():
         for body in bodies:
@@ -345,16 +358,19 @@ def _plan_runs(
     patches: Patches,
     dead_registers: Mapping[int, int],
 ) -> tuple[PlannedRuns, Bools]:
-    """Plan the runs for which the ISA has a patch; also return which sites are in one.
+    """Plan the runs for which the ISA can make a jump.
 
     Args:
         runs: the runs.
-        isa: of the kernel.
-        sites: the sites.
-        at: where the patch of each site leads.
-        patched: indexes of the sites that have patches of their own.
-        patches: these patches.
-        dead_registers: Isa.dead_registers of instructions, by address.
+        isa: the kernel's ISA.
+        sites: all sites, in address order.
+        at: for each site, the address that its patch leads to.
+        patched: indexes of the sites that have a patch of their own.
+        patches: these patches, in the same order.
+        dead_registers: the dead registers at instructions (Isa.dead_registers), by address.
+
+    Returns:
+        The planned runs and, for each site, whether it is in a planned run.
     """
     inside = np.zeros(len(sites), np.bool_)
     members = np.searchsorted(sites.address, runs.member)
@@ -369,7 +385,7 @@ def _plan_runs(
     count = np.diff(runs.member_at)[kept]
     which = ragged(runs.member_at[kept], count)
     inside[members[which]] = True
-    # The patch that each member has by itself, if any.
+    # For each site, the index of the patch that it has by itself, or -1.
     patch_of: I64 = np.full(len(sites), -1, np.int64)
     patch_of[patched] = np.arange(len(patched))
     instead = patch_of[members[which]]
@@ -387,10 +403,11 @@ def _columns(wanted: Sequence[WantedSite]) -> Columns:
 
 
 def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
-    """Return the counters that each site's work adds to.
+    """Return, for each site, the offsets of the counters that its work adds to.
 
-    None if it does more than count, if instructions before the site run again, or if a byte cannot
-    count the counters (TrampolineBatch.count).
+    The value is None if the work does more than count without a condition, if instructions before
+    the site run again, or if the site has more counters than one byte can count
+    (TrampolineBatch.count).
     """
     counters_of: dict[int, tuple[int, ...] | None] = {}
     for work in wanted:
@@ -404,11 +421,13 @@ def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
 
 
 class _TrampolineLayout:
-    """Trampolines and their addresses, in the order of `wanted`.
+    """The trampolines of sites and their addresses, in the order of `wanted`.
 
-    A trampoline's address decides what others jump to, so they are laid out until none moves: once
-    if all sizes are known beforehand, twice if a trampoline had to be made for its size, and three
-    times on riscv64, whose code shrinks when a short jump turns out to reach."""
+    A trampoline's address decides what other trampolines jump to. So the layout is repeated until
+    no trampoline moves: once if all sizes are known beforehand, twice if a trampoline had to be
+    made to know its size, and three times on riscv64, whose code shrinks when a short jump turns
+    out to reach.
+    """
 
     def __init__(
         self,
@@ -424,17 +443,19 @@ class _TrampolineLayout:
         self._dead_registers, self._apart = dead_registers, apart
         self._wanted, self._sites, self._isa, self._chains = wanted, sites, isa, chains
         self._start, self._limit = start, limit
-        self.end = self._text_end = start  # after the stubs, after the trampolines
+        self.end = self._text_end = start  # end of the stubs, end of the trampolines
         self.at: U64 = np.zeros(len(wanted), np.uint64)
-        self.refused: dict[int, str] = {}  # by index
+        self.refused: dict[int, str] = {}  # reason by the index of a site
         self._batch, self._which = self._batched()
         self._size: I32 = np.full(len(wanted), -1, np.int32)
         self._size[self._which] = isa.trampoline_sizes(self._batch)
-        # Trampolines that were made one by one: address, links, and the trampoline.
+        # Trampolines that were made one by one, by the index of a site: (address, the addresses of
+        # other trampolines that it jumps to, trampoline).
         self._made: dict[int, tuple[int, dict[int, int], Relocated]] = {}
 
     def _batched(self) -> tuple[TrampolineBatch, I64]:
-        """Return the trampolines that can be made at once, and the indexes of their sites."""
+        """Return the trampolines that the ISA can make all at once, and the indexes of their
+        sites."""
         counters = _counters(self._wanted)
         marked = self._sites.marks != 0
         pairs = ((k, counters[k]) for k in np.flatnonzero(marked).tolist())
@@ -453,7 +474,8 @@ class _TrampolineLayout:
         ), index  # fmt: skip
 
     def settle(self) -> bool:
-        """Lay out until no trampoline moves or one is refused; return False if they keep moving."""
+        """Lay out the trampolines until none moves or one is refused. Return False if trampolines
+        still move after MOST_ROUNDS attempts."""
         unknown = bool((self._size < 0).any())
         before: U64 | None = None
         for _ in range(MOST_ROUNDS):
@@ -466,10 +488,10 @@ class _TrampolineLayout:
         return False
 
     def _lay_out(self, before: U64 | None) -> None:
-        """Lay out once.
+        """Give each trampoline an address, once.
 
         Args:
-            before: addresses of the trampolines in the round before; None in the first.
+            before: addresses of the trampolines in the previous attempt; None in the first.
         """
         joined = [False, *self._chains.falls_into.tolist()]
         next_place = self._apart().place if self._apart is not None else _aligned
@@ -486,7 +508,7 @@ class _TrampolineLayout:
             places.append(at)
             at += size
             if at > self._limit and self._apart is not None:
-                self._apart = None  # closer together they may fit
+                self._apart = None  # trampolines that lie closer together may fit
                 self._lay_out(before)
                 return
             if at > self._limit:
@@ -498,7 +520,14 @@ class _TrampolineLayout:
         self.at = np.array(places, np.uint64)
 
     def _one(self, k: int, at: int, before: U64 | None) -> Relocated | None:
-        """Return the trampoline of one site at `at`; None if it is refused."""
+        """Make the trampoline of one site, and return it; None if the site is refused.
+
+        Args:
+            k: index of the site.
+            at: address of the trampoline.
+            before: addresses of all trampolines in the previous attempt, to which this one may
+                jump; None in the first attempt.
+        """
         work, target = self._wanted[k], int(self._chains.target[k])
         address = work.site.address
         links = {}
@@ -523,10 +552,11 @@ class _TrampolineLayout:
 
         Args:
             counted: the blocks.
-            free: the sites at which a counter can be changed without saving anything.
+            free: for each site, whether a counter can be changed there without saving anything.
 
         Returns:
-            Where the patch of each site leads, and the stubs; None instead if one cannot be made.
+            For each site, the address that its patch leads to; and the stubs, or None if a stub
+            cannot be made.
         """
         entry = self.at.copy()
         kept = ~np.isin(counted.entered, list(self.refused))
@@ -544,8 +574,12 @@ class _TrampolineLayout:
         return entry, stubs
 
     def patches(self, entry: U64) -> tuple[I64, Patches]:
-        """Return the indexes of the sites that have a patch, and the patches, which lead to the
-        trampolines or to their stubs.  A site is refused if its jump does not reach."""
+        """Make the patches of sites. Return the indexes of the sites that have a patch and, in the
+        same order, their patches. A site whose jump does not reach is added to `refused`.
+
+        Args:
+            entry: for each site, the address that its patch leads to: its trampoline or its stub.
+        """
         isa, sites = self._isa, self._sites
         ways = np.array([WAYS_PLANNED.index(work.way) for work in self._wanted], np.uint8)
         jumping = (ways == _JUMP) | (ways == _GATE)
@@ -568,8 +602,8 @@ class _TrampolineLayout:
         )  # fmt: skip
 
     def text(self) -> tuple[Pieces, I32]:
-        """Return the code of all trampolines, and the offset of the copied instruction in each, or
-        -1."""
+        """Return the code of all trampolines. Also return, for each trampoline, the offset in it of
+        the copy of the original instruction, or -1 if that copy cannot fault."""
         start = (self.at - np.uint64(self._start)).view(np.int64)
         block = np.zeros(self._text_end - self._start, np.uint8)
         original_at: I32 = np.full(len(start), -1, np.int32)
@@ -593,8 +627,8 @@ class _TrampolineLayout:
 
 
 def ways_back(plan: Plan) -> U64:
-    """Return the addresses that trampolines lead back to, ascending: those directly after a site
-    that chains into no other, and branch targets."""
+    """Return the addresses in the kernel's text that trampolines lead back to, ascending. They are
+    the addresses directly after sites whose next instruction is not planted, and branch targets."""
     sites = plan.sites.columns
     after = sites.after
     if len(plan.chained):
@@ -603,7 +637,14 @@ def ways_back(plan: Plan) -> U64:
 
 
 def plan_hooks(hooks: Sequence[Hook], isa: Isa, start: int) -> Plan:
-    """Plan detours of the kernel's own functions.  Raises KinstError if one cannot be made."""
+    """Plan detours of kernel functions to kinst's own code. Raises KinstError if a detour cannot be
+    made.
+
+    Args:
+        hooks: the functions.
+        isa: the kernel's ISA.
+        start: first address that is free for the detours.
+    """
     patches, text = [], []
     at = _aligned(start)
     for hook in hooks:

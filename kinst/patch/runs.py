@@ -1,9 +1,10 @@
-"""Runs: one jump over several short instructions, if nothing enters its middle (docs/chains.md).
+"""Choice of runs: groups of short instructions that one jump covers, because nothing enters their
+middle (docs/chains.md).
 
-Most instructions are shorter than a jump.  Several in a row have room for one, which leads to a
-trampoline that holds them all.  Control that comes to an instruction inside a run from elsewhere
-than the instruction before it would enter the middle of the jump.  So CodeLines must mark all such
-instructions.  This module chooses runs so that as few planted instructions as possible are left to
+Most instructions are shorter than a jump. Several in a row have room for a jump, which leads to a
+trampoline that holds them all. Control that comes to an instruction inside a run from elsewhere
+than the instruction before it would enter the middle of the jump. So CodeLines must mark all such
+instructions. This module chooses runs so that as few planted instructions as possible are left to
 traps.
 """
 
@@ -18,25 +19,27 @@ from kinst.core.columns import I64, U8, U64, Bools, Flows, ragged
 from kinst.patch.flows import BRANCH, INDIRECT, JUMP, RETURN, TRAP
 from kinst.patch.patches import ColumnSequence
 
-# Worth of a planted instruction that needs no trap, and of one whose trap is not known to be
-# reached; cost of displacing an instruction without a probe, and of a patch.
+# Worth of a run for a planted instruction that needs no trap because of it, and for one whose trap
+# control is not known to reach; cost of displacing an instruction without a probe, and of a patch.
 _SERVED, _UNREACHED, _UNPROBED, _PATCH = 10000, 100, 2, 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodeLines:
-    """Instructions of functions, one function after another, in the order of their addresses.
+    """What the choice of runs needs to know about the instructions of functions. All fields have
+    one entry for each instruction, one function after another, in address order.
 
     Attributes:
-        place: number of each instruction's first byte.  Functions are further apart than a jump is
-            long, so that no run spans two.
-        size: in bytes.
-        room: bytes after each that a patch may cover as well, since control never reaches them
-            (padding after a return).
-        joins: whether it can be in a run with the instruction before it: control reaches it only
-            from there, by falling through, and it is not expected to fault.
+        place: a number for the instruction's first byte. Numbers of adjacent bytes of a function
+            differ by 1. Functions are further apart than a jump is long, so that no run spans two
+            functions.
+        size: size in bytes.
+        room: number of bytes after the instruction that a patch may cover as well, since control
+            never reaches them (padding after a return).
+        joins: whether it can be in a run together with the instruction before it: control reaches
+            it only by falling through from that instruction, and it is not expected to fault.
         fits: whether it can be in a run at all.
-        begins: whether a jump can be made there.
+        begins: whether a jump can be written at it.
     """
 
     place: I64
@@ -52,9 +55,10 @@ class Run:
     """Instructions that one jump replaces.
 
     Attributes:
-        members: their addresses, in order; the jump is at the first.
-        size: bytes of the patch: all members, and padding after them as far as the jump needs it.
-        code: those bytes, if known.
+        members: addresses of the instructions, in order; the jump is at the first address.
+        size: number of bytes that the jump replaces: all members, and padding after them as far as
+            the jump needs it.
+        code: the original bytes, if known.
     """
 
     members: tuple[int, ...]
@@ -69,13 +73,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs(ColumnSequence[Run]):
-    """Runs as columns.
+    """A sequence of runs, stored as columns.
 
     Attributes:
         member: addresses of the members of all runs, joined.
-        member_at: where those of each run begin in member, then where the last end.
-        code: bytes of all runs, joined.
-        code_at: where those of each run begin in code, then where the last end.
+        member_at: where the members of each run begin in `member`; then where those of the last run
+            end.
+        code: original bytes of all runs, joined.
+        code_at: where the bytes of each run begin in `code`; then where those of the last run end.
     """
 
     member: U64
@@ -97,7 +102,7 @@ class Runs(ColumnSequence[Run]):
         return Run(tuple(self.member[first:end].tolist()), high - low, self.code[low:high])
 
     def take(self, which: I64) -> Runs:
-        """Return the runs with these indexes."""
+        """Return the runs with these indexes, in this order."""
         members, sizes = np.diff(self.member_at)[which], np.diff(self.code_at)[which]
         code = np.frombuffer(self.code, np.uint8)[ragged(self.code_at[:-1][which], sizes)]
         return Runs(
@@ -106,20 +111,21 @@ class Runs(ColumnSequence[Run]):
         )  # fmt: skip
 
     def without(self, addresses: U64) -> Runs:
-        """Return the runs that have none of these members."""
+        """Return the runs that have none of these addresses among their members."""
         lost = np.isin(self.member, addresses)
         return self.take(np.flatnonzero(np.add.reduceat(lost, self.member_at[:-1]) == 0))
 
 
 def bounds_of(sizes: I64) -> I64:
-    """Return where each of these begins if they are joined, then where the last ends."""
+    """Return the offset at which each item begins if items of these sizes are joined, and finally
+    the offset at which the last item ends."""
     bounds = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=bounds[1:])
     return bounds
 
 
 def runs_of(runs: Iterable[Run]) -> Runs:
-    """Return runs as columns."""
+    """Return runs, stored as columns."""
     rows = list(runs)
     return Runs(
         np.array([at for run in rows for at in run.members], np.uint64),
@@ -133,7 +139,7 @@ NO_RUNS = runs_of(())
 
 
 def joined_runs(parts: Sequence[Runs]) -> Runs:
-    """Join runs."""
+    """Return the runs of all parts, one part after another."""
     if not parts:
         return NO_RUNS
     return Runs(
@@ -145,12 +151,14 @@ def joined_runs(parts: Sequence[Runs]) -> Runs:
 
 
 def idle_of(flows: Flows, padding: Bools, follows: Bools) -> Bools:
-    """Return the instructions that only fill room after code that does not fall through.
+    """Return, for each instruction of functions, whether it is padding after code that does not
+    fall through, so that control never reaches it.
 
     Args:
-        flows: of the instructions.
-        padding: those that do nothing.
-        follows: those whose row directly follows another one of the same function.
+        flows: where control goes from each instruction.
+        padding: for each instruction, whether it does nothing.
+        follows: for each instruction, whether the previous one is in the same function and directly
+            before it.
     """
     unreached = follows.copy()
     unreached[1:] &= ~flows.falls[:-1]
@@ -158,7 +166,8 @@ def idle_of(flows: Flows, padding: Bools, follows: Bools) -> Bools:
 
 
 def _spread(begins: Bools, within: Bools) -> Bools:
-    """Return the rows in an unbroken stretch of `within` at or after a row of `begins`."""
+    """Return, for each index, whether it is in an unbroken stretch of `within`, at or after an
+    index of `begins` in that stretch."""
     rows = np.arange(len(within))
     began = np.maximum.accumulate(np.where(begins & within, rows, -1))
     broken = np.maximum.accumulate(np.where(~within, rows, -1))
@@ -166,7 +175,8 @@ def _spread(begins: Bools, within: Bools) -> Bools:
 
 
 def ended_of(flows: Flows) -> Bools:
-    """Return the instructions that control neither falls through nor returns after."""
+    """Return, for each instruction, whether control never continues at the next one, neither by
+    falling through nor by a return."""
     ends = np.isin(flows.kind, (JUMP, RETURN, INDIRECT, TRAP))
     return ends & ~flows.falls
 
@@ -183,25 +193,27 @@ def lines_of(
     padding: I64,
     begins: Bools,
 ) -> CodeLines:
-    """Describe the instructions of functions.
+    """Return what the choice of runs needs to know about the instructions of functions. All
+    arguments have one entry for each instruction, in address order.
 
     Args:
-        place: number of each one's first byte.
-        size: in bytes.
-        flows: where control goes from each.
-        follows: those that have an instruction of their function before them.
-        entered: those that control can enter other than from the instruction before.
-        unfit: those that cannot be in a run.
-        idle: those that only fill room, and do nothing.
-        padding: bytes after each that control never reaches.
-        begins: those at which a jump can be made.
+        place: a number for the first byte, as in CodeLines.
+        size: size in bytes.
+        flows: where control goes from it.
+        follows: whether the previous instruction is in the same function.
+        entered: whether control can enter it other than from the instruction before.
+        unfit: whether it cannot be in a run.
+        idle: whether it is padding that control never reaches.
+        padding: number of bytes of padding after it that control never reaches.
+        begins: whether a jump can be written at it.
     """
     ended, count = ended_of(flows), len(place)
     over, goes_on = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     over[1:] = ended[:-1]
-    # What fills the room after a jump never runs; it may be in the jump's run.
+    # Padding after a jump never runs; it may be in the jump's run.
     idling = _spread(over & follows, idle & ~entered & follows)
-    # A call returns to its return address, a trap to where its handler says.
+    # A call ends a run, since it returns to its return address; so does a trap, since control
+    # continues where its handler says.
     on = flows.falls & ((flows.kind < JUMP) | (flows.kind == BRANCH)) & ~idling
     goes_on[1:] = on[:-1] & (place[:-1] + size[:-1] == place[1:])
     idling[1:] &= place[:-1] + size[:-1] == place[1:]
@@ -210,7 +222,14 @@ def lines_of(
 
 
 def near(place: I64, short: Bools, jump: int) -> Bools:
-    """Return the instructions that a run over one of these short ones may contain."""
+    """Return, for each instruction, whether it is so near to a short one that one run may contain
+    both.
+
+    Args:
+        place: a number for each instruction's first byte, as in CodeLines.
+        short: for each instruction, whether it has no room for a jump.
+        jump: size of a jump in bytes.
+    """
     if not len(place):
         return short
     at = place[short]
@@ -223,12 +242,12 @@ def near(place: I64, short: Bools, jump: int) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChosenRuns:
-    """Runs by the rows of their instructions.
+    """A sequence of runs, given by the indexes of their instructions.
 
     Attributes:
-        first: row of the first instruction of each.
-        end: row after the last.
-        size: bytes of each.
+        first: index of the first instruction of each run.
+        end: index after the last instruction of each run.
+        size: size of each run in bytes.
     """
 
     first: I64
@@ -236,30 +255,31 @@ class ChosenRuns:
     size: I64
 
     def inside(self, count: int) -> Bools:
-        """Return which of `count` rows are in one."""
+        """Return, for each of the first `count` instructions, whether it is in a run."""
         change = np.bincount(self.first, minlength=count + 1)
         change -= np.bincount(self.end, minlength=count + 1)
         inside_one: Bools = np.cumsum(change)[:count] > 0
         return inside_one
 
     def take(self, which: I64 | Bools) -> ChosenRuns:
-        """Return the runs with these indexes."""
+        """Return the runs with these indexes, in this order."""
         return ChosenRuns(self.first[which], self.end[which], self.size[which])
 
 
 def find_runs(
     lines: CodeLines, planted: Bools, own: Bools, jump: int, reached: Bools | None = None
 ) -> ChosenRuns:
-    """Choose the runs that spare the most planted instructions a trap, in order.
+    """Choose runs so that as few planted instructions as possible need a trap, and return the runs
+    in address order.
 
     Args:
-        lines: the instructions.
-        planted: those that are planted.
-        own: planted instructions that have room for a jump of their own.
-        jump: bytes of a jump.
-        reached: planted instructions whose traps control is not known to reach, since all their
-            predecessors are displaced.  They only decide between choices that serve the others
-            equally well.
+        lines: the instructions of functions.
+        planted: for each instruction, whether it is planted.
+        own: for each instruction, whether it is planted and has room for a jump of its own.
+        jump: size of a jump in bytes.
+        reached: for each instruction, whether all its predecessors are displaced, so that control
+            is not known to reach its trap. Such traps matter only between choices that are
+            otherwise equal.
     """
     around = near(lines.place, planted & ~own, jump)
     row = np.flatnonzero(around)
@@ -280,7 +300,14 @@ def find_runs(
 
 
 def shortest_runs(lines: CodeLines, row: I64, jump: int) -> ChosenRuns:
-    """Return the shortest run that begins with each of these rows; its end is 0 if none does."""
+    """Return the shortest run that begins at each of some instructions, in the same order. If no
+    run can begin at an instruction, the end of its run is 0.
+
+    Args:
+        lines: the instructions of functions.
+        row: indexes of the instructions at which to begin.
+        jump: size of a jump in bytes.
+    """
     run_end, size = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
     start, last = lines.place[row], row.copy()
     active = np.flatnonzero(lines.begins[row])
@@ -299,21 +326,23 @@ def shortest_runs(lines: CodeLines, row: I64, jump: int) -> ChosenRuns:
 
 
 def _choose(row: I64, end: I64, gain: I64, useful: Bools, alone: I64, first: Bools) -> I64:
-    """Return the indexes of the runs that are worth the most together.
+    """Return the indexes of the runs that do not overlap and have together the greatest worth,
+    ascending.
 
     Args:
-        row: where each run begins.
-        end: the row after its last.
-        gain: worth of the run that begins at each row, if it is useful.
-        useful: runs that may be chosen.
-        alone: worth of each row if no run begins there.
-        first: rows at which a piece begins that is independent of the one before.
+        row: index of the instruction at which each run begins, ascending.
+        end: for each run, index after its last instruction.
+        gain: worth of each run if it is chosen.
+        useful: for each run, whether it may be chosen.
+        alone: for each run, worth of its first instruction if no chosen run begins there.
+        first: for each run, whether its first instruction begins a stretch of code, so that no
+            earlier run reaches it.
     """
     if not len(row):
         return row
     piece = np.cumsum(first) - 1
     ends = row[np.append(np.flatnonzero(first)[1:], len(row)) - 1] + 1
-    # A slot for each row, and one of worth 0 after each piece.
+    # `worth` has an entry for each run, and an entry of worth 0 after each stretch of code.
     slot = np.arange(len(row)) + piece
     following = slot + np.minimum(end, ends[piece]) - row
     worth = [0] * (len(row) + len(ends))

@@ -1,4 +1,4 @@
-"""Sites to plant, with the work at each.
+"""The type of a site that is to be planted, with the work to do at each hit.
 
 Tested by tests/patch/test_plan.py.
 """
@@ -13,16 +13,18 @@ from kinst.core.probe import Site
 
 @dataclass(frozen=True, slots=True)
 class WantedSite:
-    """A site whose hits run in the target.
+    """An instruction that is to be displaced, and the work that its trampoline does at a hit.
 
     Attributes:
         site: the instruction.
-        way: "jump" or "trap"; for an instruction without a probe "gate" if it has a jump of its
-            own, or "" if it is displaced because it is in a run.
+        way: how the instruction is planted: "jump" or "trap". For an instruction without a probe,
+            "gate" if it gets a jump of its own, or "" if it is displaced only because it is in a
+            run.
         bodies: the work at a hit.
-        following: live bytes after it.
-        rerun_prefix: live bytes before it that are run again (Isa.rerun_starts).
-        marks: as in core.columns.Columns.
+        following: live bytes after the instruction.
+        rerun_prefix: live bytes before the instruction that the trampoline runs again
+            (Isa.rerun_starts).
+        marks: the ISA's note about the instruction, as in core.columns.Columns.
     """
 
     site: Site

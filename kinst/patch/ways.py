@@ -1,4 +1,4 @@
-"""Choose the way each site is planted: jump, trap or stop, or the reason why it is refused."""
+"""Choice of the way to plant each site (jump, trap or stop), or of the reason to refuse it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _UNDONE = "a debugger's stop undoes what the instructions before it have done"
 
 @dataclass(frozen=True, slots=True)
 class PlantRules:
-    """Ways of planting that -x plant= allows.  Runs, gates and blocks need chains, and sites that
-    are all planted in one way have none.
+    """Ways of planting that the user allows (-x plant=).
+
+    Runs, gates and blocks need chains. If all sites are forced to one way, there are no chains.
 
     Attributes:
-        forced: the one way for all sites, or "" for the best of each.
+        forced: the only way for all sites, or "" for the best way of each site.
         chains: whether trampolines may lead into one another.
         runs: whether one jump may cover several instructions.
-        gates: whether a site may be reached by jumps at its predecessors.
-        blocks: whether instructions of a straight line may share a counter.
-        call_sites: whether to plant call sites of the system's own tracer, too
+        gates: whether kinst may plant jumps at the predecessors of a site.
+        blocks: whether the instructions of a straight line may share a counter.
+        call_sites: whether to plant instructions that are call sites of the system's own tracer
             (System.leaving_call_sites).
     """
 
@@ -46,18 +47,18 @@ class PlantRules:
     call_sites: bool = True
 
 
-ALONE = PlantRules("", False, False, False, False)  # every site by itself
+ALONE = PlantRules("", False, False, False, False)  # each site is planted by itself
 
 
 @dataclass(frozen=True, slots=True)
 class PlantingAbility:
-    """Ways of planting that the target and the kernel allow.
+    """Ways of planting that the target and its kernel allow, and the way that the user asked for.
 
     Attributes:
-        scratch_address: where trampolines will lie, or 0 without scratch.
-        trap: whether there is a trap handler to hook.
-        fault_hook: whether faults in trampolines can be translated.
-        forced: the one way that the user asked for (-x plant=WAY), or "".
+        scratch_address: address at which trampolines will lie; 0 if there is no scratch.
+        trap: whether the kernel has a trap handler that kinst can hook.
+        fault_hook: whether a fault in a trampoline can be reported at the original address.
+        forced: the only way that the user allows (-x plant=WAY), or "".
         stops: whether the machine can be stopped.
     """
 
@@ -70,10 +71,10 @@ class PlantingAbility:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The way to plant one site.
+    """How one site is planted, and why it is not planted in a better way.
 
     Attributes:
-        way: jump, trap or stop, or "" if the site is refused.
+        way: "jump", "trap" or "stop"; "" if the site is refused.
         reason: why there is no better way, or why the site is refused.
         rerun_prefix: live bytes before the site that its trampoline runs again (Isa.rerun_starts).
     """
@@ -92,17 +93,18 @@ def choose(
     has_fixup: bool,
     rerun_prefix: bytes = b"",
 ) -> Choice:
-    """Choose the best way to plant a site.
+    """Return the best way to plant a site, or the refusal of it.
 
     Args:
         site: the instruction.
-        following: live bytes after it, on which the instruction may depend.
-        isa: of the kernel.
-        ability: what the target and the kernel allow.
-        forbidden: the system's reason against it, or "".
+        following: live bytes after the instruction, on which its displacement may depend.
+        isa: the kernel's ISA.
+        ability: what the target and its kernel allow.
+        forbidden: why the system forbids to plant the site, or "".
         has_fixup: whether an entry of the kernel's exception table expects this instruction to
             fault at its own address.
-        rerun_prefix: live bytes before it that its trampoline runs again (Isa.rerun_starts).
+        rerun_prefix: live bytes before the instruction that its trampoline runs again
+            (Isa.rerun_starts).
     """
     if forbidden:
         return Choice("", forbidden)
@@ -121,10 +123,12 @@ def choose(
 def choose_movable(
     site: Site, isa: Isa, ability: PlantingAbility, rerun_prefix: bytes = b""
 ) -> Choice:
-    """Choose the best way to plant a site that nothing forbids and that can be displaced.
+    """Return the best way to plant a site that the system does not forbid and that can be
+    displaced.
 
-    The choice depends only on the site's size, and on whether jump_patch() reaches with that size
-    and with LONGEST bytes."""
+    The choice depends only on the size of the site's instruction, and on whether jump_patch()
+    reaches the trampolines with that size and with LONGEST bytes.
+    """
     address, scratch, size = site.address, ability.scratch_address, len(site.code)
     if not scratch or ability.forced == "stop":
         why = "" if scratch else isa.no_trampolines or _NO_SCRATCH
@@ -153,7 +157,8 @@ def _stop(site: Site, isa: Isa, ability: PlantingAbility, why: str, rerun_prefix
 
 @cache
 def _shared(way: str, reason: str, rerun_prefix: bytes) -> Choice:
-    """Return one object for the many sites that have an equal choice."""
+    """Return the choice with these fields. The many sites that have an equal choice share one
+    object."""
     return Choice(way, reason, rerun_prefix)
 
 
@@ -167,8 +172,8 @@ _FORBID = {
 
 
 def plant_rules(value: str) -> PlantRules:
-    """Read a value of -x plant=: auto, one way, or prohibitions with commas between.  Raises
-    KinstError for other words."""
+    """Return the rules for a value of -x plant=: "auto", one way, or prohibitions separated by
+    commas. Raises KinstError for other words."""
     words = [word for word in value.split(",") if word not in ("", "auto")]
     for word in words:
         if word not in (*WAYS, *_FORBID):
