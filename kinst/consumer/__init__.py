@@ -1,1 +1,2 @@
-"""Read what clauses wrote, and make events of it: rings, records, aggregations."""
+"""The consumer: reads the rings, records and aggregations that clauses wrote in scratch, and makes
+events of them."""

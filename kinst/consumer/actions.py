@@ -1,4 +1,5 @@
-"""Tell apart actions that only show data and actions that act when their record arrives.
+"""Classification of D's actions: those that only show data, and those that make the consumer act
+when it gets their record.
 
 Tested by tests/consumer/test_interpreter.py.
 """
@@ -19,22 +20,28 @@ from kinst.dlang.typed import (
 
 
 def shows_data(action: Action) -> bool:
-    """Return whether an action only records values: trace(), printf(), print(), tracemem()."""
+    """Return whether an action only records values to be shown: trace(), printf(), print(),
+    tracemem()."""
     if isinstance(action, PerformAction):
         return action.name == "tracemem"
     return isinstance(action, TraceAction | PrintfAction | PrintAction)
 
 
 def acts(action: Action) -> bool:
-    """Return whether the consumer acts when the record arrives: printa(), clear(), exit(), system()
-    and so on.  Actions before it in the clause are shown before it acts, later ones after."""
+    """Return whether an action makes the consumer act when it gets the record: printa(), clear(),
+    exit(), system() and so on.
+
+    The consumer shows the data of earlier actions of the clause before it acts, and the data of
+    later actions after it has acted.
+    """
     return not (
         shows_data(action) or isinstance(action, EvaluateAction | AggregateAction | ChillAction)
     )
 
 
 def is_silent(clause: Clause) -> bool:
-    """Return whether a clause's records are only about speculations, and show no row."""
+    """Return whether the only actions of a clause that have data in its records are commit() and
+    discard(), so that its records print nothing."""
     performed = [
         a
         for a in clause.actions

@@ -1,11 +1,12 @@
-"""Aggregations: per-CPU tables merged into one, and clear(), trunc() and normalize().
+"""Aggregations: merging the tables of all CPUs into one table for each aggregation, and clear(),
+trunc() and normalize().
 
-Switching halves.  A clause reads HEADER_HALF, and writes the half that it names.  The store flips
-it, gives every CPU's store buffer time to drain, and then waits until each CPU's sequence is even
-or has changed.  (Neither side uses a fence: a CPU that read the old half had made its
-STATE_SEQUENCE odd before, and a store reaches memory in far less than FLIP_SECONDS; a clause that
-starts later sees the new half.)  If a CPU stays inside a clause for longer, its part of the old
-half is left to the next snapshot.
+The tables in scratch have two halves. A clause reads HEADER_HALF, and writes the half that it
+names. To switch halves, the store flips the word, gives the store buffer of each CPU time to drain,
+and then waits until the sequence of each CPU is even or has changed. (Neither side uses a fence: a
+CPU that read the old half had made its STATE_SEQUENCE odd before, and a store reaches memory in far
+less than FLIP_SECONDS; a clause that starts later sees the new half.) If a CPU stays inside a
+clause for longer, the next snapshot merges its part of the old half.
 """
 
 from __future__ import annotations
@@ -42,13 +43,20 @@ def _halves(low: int, high: int) -> tuple[int, int]:
 
 
 def square_sum(data: Data) -> int:
-    """Return the 128-bit sum of squares of stddev()'s data."""
+    """Return the 128-bit sum of squares that the data of stddev() contains."""
     low, high = _halves(int(data[2]), int(data[3]))
     return high << 64 | low
 
 
 def combine(function: AggFunction, into: Data, more: Data) -> None:
-    """Add one CPU's data to the merged data, in place; arithmetic wraps at 64 bits as in C."""
+    """Add the data of one CPU to the merged data of a key, in place. Arithmetic wraps at 64 bits as
+    in C.
+
+    Args:
+        function: the aggregating function.
+        into: the merged data.
+        more: the data to add.
+    """
     if function.name == "min":
         np.minimum(into, more, out=into)
     elif function.name == "max":
@@ -62,15 +70,19 @@ def combine(function: AggFunction, into: Data, more: Data) -> None:
 
 
 def divide(a: int, b: int) -> int:
-    """Divide integers as C does, towards zero."""
+    """Return the quotient of two integers, rounded towards zero as in C."""
     q = abs(a) // abs(b)
     return q if (a < 0) == (b < 0) else -q
 
 
 def scalar(function: AggFunction, data: Data, normal: int = 1) -> int:
-    """Return the one number that count, sum, min, max, avg and stddev print.
+    """Return the number that count(), sum(), min(), max(), avg() and stddev() print for a key.
 
-    stddev is libdtrace's: the root of (mean of squares - square of mean), in integers.
+    stddev() is libdtrace's: the root of (mean of squares - square of mean), in integers.
+
+    Args:
+        data: merged data of the key.
+        normal: divisor that normalize() has set.
     """
     if function.name == "avg":
         n = int(data[0])
@@ -86,12 +98,12 @@ def scalar(function: AggFunction, data: Data, normal: int = 1) -> int:
 
 @dataclass(slots=True)
 class Entry:
-    """Merged data of one key.
+    """Merged data of one key of an aggregation.
 
     Attributes:
-        data: the words.
-        cleared: whether clear() zeroed them and nothing was added since.  The next data then
-            replaces them: a min() must not stay at the zero that clear() shows.
+        data: the data as 8-byte words.
+        cleared: whether clear() has set the data to zero and nothing was added since. Then the next
+            data replaces it: a min() must not stay at the zero that clear() shows.
     """
 
     data: Data
@@ -100,15 +112,16 @@ class Entry:
 
 @dataclass(slots=True)
 class KeyedTable:
-    """Aggregation of a program, with its merged data.
+    """An aggregation of a program, with its data merged over all CPUs.
 
     Attributes:
-        aggregation: of the program.
-        layout: of its entries in scratch.
-        keys: type and size of each key, also of constant keys, which are not stored.
-        entries: merged data, by key.
+        aggregation: the aggregation, as the program declares it.
+        layout: layout of its entries in scratch.
+        keys: type and size of each key. Constant keys have them as well, although they are not
+            stored.
+        entries: merged data by key.
         normal: divisor that normalize() has set.
-        printed: whether a printa() has shown it.
+        printed: whether a printa() has printed it.
     """
 
     aggregation: AggregationVariable
@@ -128,12 +141,13 @@ class KeyedTable:
             combine(self.aggregation.function, entry.data, data)
 
     def zero(self) -> Data:
-        """Return the data that a key without data shows."""
+        """Return the data to show for a key that the aggregation does not have."""
         return np.zeros(self.layout.data_size // 8, dtype=np.int64)
 
 
 def _key_fields(aggregation: AggregationVariable, layout: AggregationLayout) -> tuple[Field, ...]:
-    """Return the fields of stored keys, or for constant keys fields with type and size alone."""
+    """Return type, size and offset of each key of an aggregation. Constant keys, which are not
+    stored, have offset 0."""
     if layout.constant_keys is None:
         return layout.keys
     return tuple(
@@ -143,7 +157,8 @@ def _key_fields(aggregation: AggregationVariable, layout: AggregationLayout) -> 
 
 
 def _wrap(value: KeyValue, key: Field) -> KeyValue:
-    """Return a constant key as it would be read from a table."""
+    """Return the value of a constant key as reading it from a table would give: cut to the size and
+    sign of its type."""
     if isinstance(value, bytes):
         return value.partition(b"\0")[0]
     value &= (1 << 8 * key.size) - 1
@@ -154,12 +169,12 @@ def _wrap(value: KeyValue, key: Field) -> KeyValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CounterSums:
-    """Sums of counters, a row for each pair.
+    """How to compute counters from other counters, as a list of additions.
 
     Attributes:
-        source: index of the counter that is added.
-        target: index of the counter that it is added to.
-        weight: how many times.
+        source: for each addition, the index of the counter that is added.
+        target: for each addition, the index of the counter that it is added to.
+        weight: for each addition, how many times the source is added.
     """
 
     source: npt.NDArray[np.int64]
@@ -168,7 +183,7 @@ class CounterSums:
 
 
 class AggregationStore:
-    """All aggregations of a program, merged over CPUs and snapshots."""
+    """All aggregations of a program, merged over all CPUs."""
 
     def __init__(
         self,
@@ -182,20 +197,20 @@ class AggregationStore:
         before: AggregationStore | None = None,
         gather: Callable[[], None] | None = None,
     ) -> None:
-        """Begin with empty tables, or with those of another store.
+        """Begin with empty aggregations, or with those of another store.
 
         Args:
-            view: scratch, writable.
-            scratch: its layout.
+            view: the scratch, writable.
+            scratch: layout of the scratch.
             program: the program.
-            layout: of its data.
-            counters: the counter block of each target CPU (monotonic u64 elements), which hold some
-                counts.
-            names: decide which recorded addresses are one key.
-            sums: which counters are added to others.
-            before: the store of the same program with other probes, whose tables this store
+            layout: layout of the program's data.
+            counters: the counter block of each CPU of the target, as u64 that only grow; some
+                counts are there instead of in tables.
+            names: decides which recorded addresses make one key.
+            sums: which counters are added to which others.
+            before: the store of the same program with other probes, whose aggregations this store
                 continues.
-            gather: updates the counters, if they are copies.
+            gather: updates `counters`, if they are copies.
         """
         self._gather = gather
         self._names = names
@@ -222,10 +237,11 @@ class AggregationStore:
             if (constant := layouts[index].constant_keys) is not None
         }
         self._last: dict[int, npt.NDArray[np.uint64]] = {}
-        self._left: dict[int, tuple[int, int]] = {}  # slot: half not merged, sequence then
+        self._left: dict[int, tuple[int, int]] = {}  # by CPU slot: (half, sequence) if not merged
 
     def snapshot(self) -> None:
-        """Merge what the producers have counted; they go on in the other half."""
+        """Merge what clauses have counted so far. Meanwhile clauses go on to count in the other
+        half of the tables."""
         if not self.tables:
             return
         for slot, (left, sequence) in self._left.items():
@@ -242,7 +258,8 @@ class AggregationStore:
         self._merge_counters()
 
     def finish(self) -> None:
-        """Merge both halves, once no producer runs any more."""
+        """Merge all that clauses have counted, in both halves of the tables. Call it once no
+        producer runs any more."""
         for slot in range(self._scratch.cpus + 1):
             for half in (0, 1):
                 self._merge_half(slot, half)
@@ -252,8 +269,9 @@ class AggregationStore:
         return int(self._words[(self._scratch.state_of(slot) + STATE_SEQUENCE) >> 3])
 
     def _busy(self) -> dict[int, int]:
-        """Return the CPU slots that may still write the old half, with their sequences: those that
-        stay in one clause for all of WAIT_SECONDS."""
+        """Wait for clauses that may still write the old half of the tables, for at most
+        WAIT_SECONDS. Return the CPU slots that stay in one clause for that long, each with its
+        sequence."""
         slots = range(self._scratch.cpus + 1)
         busy = {s: q for s in slots if (q := self._sequence(s)) & 1}
         deadline = time.monotonic() + WAIT_SECONDS
@@ -302,7 +320,7 @@ class AggregationStore:
         return list(zip(*columns, strict=True))
 
     def _counted(self) -> npt.NDArray[np.uint64]:
-        """Return the sums of the counters over all CPUs."""
+        """Return each counter, summed over all CPUs, with the additions of CounterSums applied."""
         now = np.zeros(len(self._counters[0]), dtype=np.uint64)
         for block in self._counters:
             now += block
@@ -328,26 +346,32 @@ class AggregationStore:
             now = counted[first : first + size]
             more = now - self._last.get(index, np.zeros(size, dtype=np.uint64))
             self._last[index] = now
-            # Read after the counters: the slot of each count has its key's word by then.
+            # The keys are read after the counters: by then the slot of each count has its key.
             keys = self._slot_keys(layout) if layout.slots else constant
             for i in np.flatnonzero(more).tolist():
                 table.add(keys[i], more[i : i + 1].view(np.int64))
 
     def _slot_keys(self, layout: AggregationLayout) -> Sequence[Key]:
-        """Return the key of each slot; that of a free slot means nothing."""
+        """Return the key of each slot of an aggregation that stores its counts in counters, in the
+        order of the slots. The key of a free slot means nothing."""
         start = self._scratch.globals + layout.slot_table >> 3
         words = self._words[start : start + layout.slots].tolist()
         return [(_wrap(word - SLOT_BIAS, layout.keys[0]),) for word in words]
 
     def clear(self, index: int) -> None:
-        """Do clear(): every key stays, with zeros."""
+        """Clear an aggregation as clear() does: keep each key, with zeros as its data."""
         for entry in self.tables[index].entries.values():
             entry.data = np.zeros_like(entry.data)
             entry.cleared = True
 
     def truncate(self, index: int, count: int | None) -> None:
-        """Do trunc(): keep the `count` keys of the highest values (negative: of the lowest); None
-        and 0 keep none."""
+        """Truncate an aggregation as trunc() does.
+
+        Args:
+            index: index of the aggregation.
+            count: how many keys to keep: those with the highest values or, if it is negative, those
+                with the lowest. None and 0 keep no key.
+        """
         table = self.tables[index]
         if not count:
             table.entries.clear()
@@ -362,16 +386,15 @@ class AggregationStore:
         return rank(table.aggregation.function, entry.data), key_rank(table, key)
 
     def normalize(self, index: int, divisor: int | None) -> None:
-        """Do normalize(), or denormalize() if the divisor is None.
-
-        A divisor of 0 changes nothing.
-        """
+        """Set the divisor of an aggregation as normalize() does or, if it is None, as denormalize()
+        does. A divisor of 0 changes nothing."""
         if divisor != 0:
             self.tables[index].normal = 1 if divisor is None else divisor
 
 
 def key_rank(table: KeyedTable, key: Key, position: int = 0) -> tuple[KeyValue, ...]:
-    """Return the sort key of an aggregation's key: integers as unsigned, from `position` on."""
+    """Return the value by which a key of an aggregation is sorted: its parts from number `position`
+    on, followed by the parts before. Integers count as unsigned."""
     plain = tuple(
         v if isinstance(v, bytes) else v & ((1 << 8 * f.size) - 1)
         for v, f in zip(key, table.keys, strict=True)
@@ -382,9 +405,8 @@ def key_rank(table: KeyedTable, key: Key, position: int = 0) -> tuple[KeyValue, 
 
 
 def rank(function: AggFunction, data: Data) -> tuple[int, int]:
-    """Return the sort key of a value: the number, or the weighted sum of the buckets and then the
-    weight at zero.
-    """
+    """Return the value by which the data of a key is sorted: the number or, for a distribution, the
+    weighted sum of its buckets and then the count of its bucket for zero."""
     if function.name not in ("quantize", "lquantize", "llquantize"):
         return scalar(function, data), 0
     counts = data.tolist()
@@ -397,7 +419,8 @@ def rank(function: AggFunction, data: Data) -> tuple[int, int]:
 
 
 def bucket_weights(function: AggFunction, buckets: int) -> list[int]:
-    """Return the value that stands for each bucket when distributions are compared."""
+    """Return the value that stands for each bucket of a distribution when distributions are
+    compared."""
     if function.name == "quantize":
         return [quantize_bound(i) for i in range(buckets)]
     if function.name == "lquantize":
@@ -409,7 +432,8 @@ def bucket_weights(function: AggFunction, buckets: int) -> list[int]:
 
 
 def quantize_bound(bucket: int) -> int:
-    """Return the value of a quantize() bucket: 0, and powers of two on both sides."""
+    """Return the value of a bucket of quantize() by the bucket's index: negative powers of two up
+    to index 62, 0 at index 63, positive powers of two from index 64 on."""
     if bucket == 63:
         return 0
     return 1 << (bucket - 64) if bucket > 63 else -(1 << (62 - bucket))
@@ -420,10 +444,8 @@ def lquantize_step(function: AggFunction) -> int:
 
 
 def llquantize_bounds(function: AggFunction) -> list[int]:
-    """Return the lower bounds of llquantize()'s buckets, from the second bucket on.
-
-    The last bound is that of "above".
-    """
+    """Return the lower bound of each bucket of llquantize(), from the second bucket on. The last is
+    the bound of the bucket for values above the range."""
     factor, low, high, steps = function.params
     value = factor**low
     following = value * factor
@@ -442,7 +464,8 @@ def llquantize_bounds(function: AggFunction) -> list[int]:
 
 
 def entries_of(tables: Sequence[KeyedTable]) -> Mapping[Key, list[Data | None]]:
-    """Return the data of each key in each of several tables; None if a table lacks the key."""
+    """Return, for each key of any of several aggregations, its data in each aggregation, in their
+    order; None if the aggregation lacks the key."""
     joined: dict[Key, list[Data | None]] = {}
     for i, table in enumerate(tables):
         for key, entry in table.entries.items():
@@ -451,7 +474,7 @@ def entries_of(tables: Sequence[KeyedTable]) -> Mapping[Key, list[Data | None]]:
 
 
 class SortOptions(Protocol):
-    """Options of dtrace(1) with these names."""
+    """The options of dtrace(1) that decide the order of keys when aggregations are printed."""
 
     @property
     def aggsortkey(self) -> bool: ...
@@ -475,7 +498,8 @@ def _joined_rank(
 
 
 def sorted_rows(tables: Sequence[KeyedTable], options: SortOptions) -> list[tuple[Key, list[Data]]]:
-    """Return the rows of one table, or of several joined by key, in the order of display."""
+    """Return each key of several aggregations in the order of display, with its data in each
+    aggregation. An aggregation that lacks the key has zeros."""
     rows = [
         (key, [d if d is not None else t.zero() for d, t in zip(data, tables, strict=True)])
         for key, data in entries_of(tables).items()

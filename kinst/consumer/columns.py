@@ -1,6 +1,7 @@
-"""One field of many records, as a Python list: integers, bytes, strings.
+"""Reading one field of many records at once, as a Python list of integers, bytes or strings.
 
-Rows are an (n, size) matrix of bytes: a record, or an entry of an aggregation, in each.
+The records are an (n, size) matrix of bytes, which has one record, or one entry of an aggregation,
+in each line.
 
 Tested by tests/consumer/test_values.py and tests/consumer/test_interpreter.py.
 """
@@ -16,20 +17,36 @@ from kinst.dlang.typed import is_signed
 
 
 def values_of(rows: Bytes, field: Field, signed: bool) -> list[int]:
-    """Return an integer field of every row."""
+    """Return the value of an integer field in each record, in the order of the records.
+
+    Args:
+        rows: the records, an (n, size) matrix of bytes.
+        signed: whether the integers are signed.
+    """
     part = np.ascontiguousarray(rows[:, field.offset : field.offset + field.size])
     result: list[int] = part.view(f"<{'i' if signed else 'u'}{field.size}").ravel().tolist()
     return result
 
 
 def bytes_of(rows: Bytes, field: Field) -> list[bytes]:
-    """Return all bytes of a field of every row."""
+    """Return the bytes of a field in each record, in the order of the records.
+
+    Args:
+        rows: the records, an (n, size) matrix of bytes.
+    """
     part = np.ascontiguousarray(rows[:, field.offset : field.offset + field.size])
-    return [row.tobytes() for row in part]  # a structure may have no bytes
+    return [
+        row.tobytes() for row in part
+    ]  # numpy has no views of 0 bytes: a structure may have none
 
 
 def strings_of(rows: Bytes, field: Field) -> list[bytes]:
-    """Return a string field of every row, up to its NUL."""
+    """Return the value of a string field in each record, without its NUL, in the order of the
+    records.
+
+    Args:
+        rows: the records, an (n, size) matrix of bytes.
+    """
     return [value.partition(b"\0")[0] for value in bytes_of(rows, field)]
 
 
@@ -38,7 +55,11 @@ def is_string(field: Field) -> bool:
 
 
 def value_of(row: Bytes, field: Field) -> KeyValue:
-    """Return a field of one record (row: 1 by size)."""
+    """Return the value of an integer or string field in one record.
+
+    Args:
+        row: the record, a (1, size) matrix of bytes.
+    """
     if is_string(field):
         return strings_of(row, field)[0]
     return values_of(row, field, is_signed(field.type))[0]

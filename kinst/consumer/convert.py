@@ -1,8 +1,8 @@
-"""Convert one recorded value to text, by the rules of DTrace's printf.
+"""Conversion of one recorded value to text, by the rules of DTrace's printf.
 
-The rules are C's printf(3) with the differences of the Dynamic Tracing Guide, "Output
-Formatting", and of libdtrace: a precision of 0 counts as none; %d of an unsigned type is %u;
-%p is hexadecimal without 0x; %a, %A, %Y, %T, %C and %S make a string and format that.
+The rules are C's printf(3) with the differences of the Dynamic Tracing Guide, "Output Formatting",
+and of libdtrace: a precision of 0 counts as none; %d of an unsigned type is %u; %p is hexadecimal
+without 0x; %a, %A, %Y, %T, %C and %S first make a string, and then format that string.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Symbolise = Callable[[int], str]
 SIGNED = frozenset("di")
 UNSIGNED = frozenset("uoxXp")
 FLOATING = frozenset("eEfgG")
-POINTER_WIDTH = 16  # columns of %?
+POINTER_WIDTH = 16  # width of %?, in columns
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _ESCAPES = {
     0: "\\0", 7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r",
@@ -29,13 +29,13 @@ _ESCAPES = {
 
 
 def text(value: bytes) -> str:
-    """Decode traced bytes; bytes that are not UTF-8 become surrogates (PEP 383)."""
+    """Decode traced bytes as UTF-8. Bytes that are not UTF-8 become surrogates (PEP 383)."""
     return value.decode("utf-8", "surrogateescape")
 
 
 @lru_cache(maxsize=256)
 def date(seconds: int) -> str:
-    """Convert as %Y: local time as 1973 Dec  3 17:20:00."""
+    """Convert seconds since 1970 as %Y does: to local time such as "1973 Dec 3 17:20:00"."""
     t = time.localtime(seconds)
     return (
         f"{t.tm_year:4d} {_MONTHS[t.tm_mon - 1]} {t.tm_mday:2d} "
@@ -45,22 +45,20 @@ def date(seconds: int) -> str:
 
 @lru_cache(maxsize=256)
 def date_822(seconds: int) -> str:
-    """Convert as %T: local time in the standard form of RFC 822."""
+    """Convert seconds since 1970 as %T does: to local time in the form of RFC 822."""
     return time.strftime("%a, %d %b %G %H:%M:%S %Z", time.localtime(seconds))
 
 
 def escape(value: bytes) -> str:
-    """Convert as %S: special characters as C escapes, other unprintable bytes as \\ooo."""
+    r"""Convert bytes as %S does: special characters to C escapes, unprintable bytes to \ooo."""
     return "".join(
         _ESCAPES.get(c) or (chr(c) if 0x20 <= c <= 0x7E else f"\\{c:03o}") for c in value
     )
 
 
 def wide_text(value: bytes) -> str:
-    """Convert as %wc or %ws: wide characters (UTF-32) up to the first 0.
-
-    Invalid characters become U+FFFD.
-    """
+    """Convert wide characters (UTF-32) as %wc and %ws do: to text, up to the first character 0.
+    Invalid characters become U+FFFD."""
     numbers = (int.from_bytes(value[at : at + 4], "little") for at in range(0, len(value) - 3, 4))
     shown = itertools.takewhile(bool, numbers)
     return "".join(chr(n) if n < 0xD800 or 0xE000 <= n < 0x110000 else "\ufffd" for n in shown)
@@ -68,13 +66,13 @@ def wide_text(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A conversion.
+    """A conversion of a printf() format, such as %-8d.
 
     Attributes:
-        conversion: its letter or letters.
-        flags: its flags.
-        width: None if not given.
-        precision: None if not given.
+        conversion: the letter or letters, such as "d" or "ws".
+        flags: the flag characters.
+        width: the width; None if it is not given.
+        precision: the precision; None if it is not given.
         signed: whether the argument's type is signed.
     """
 
@@ -95,7 +93,15 @@ class Spec:
         return "".join(dict.fromkeys(c for c in self.flags if c in allowed))
 
     def compile(self, symbolise: Symbolise) -> tuple[str, Callable[[Value], object] | None]:
-        """Return a Python %-directive, and a function that prepares a value for it, or None."""
+        """Compile the conversion for Python.
+
+        Args:
+            symbolise: returns the name of an address.
+
+        Returns:
+            A directive of Python's % operator; and a function that prepares a value for the
+            directive, or None if it takes the value as it is.
+        """
         c = self.conversion
         if c in SIGNED and self.signed:
             return self._integer("d", self._kept("-+ 0"))
@@ -133,13 +139,14 @@ class Spec:
         return digits.rjust(width, "0" if "0" in flags else " ")
 
     def format(self, value: Value, symbolise: Symbolise) -> str:
-        """Convert one value."""
+        """Return one value as text, in this conversion."""
         directive, prepare = self.compile(symbolise)
         return directive % (prepare(value) if prepare else value)
 
 
 def _text_of(conversion: str, symbolise: Symbolise) -> Callable[[Value], object]:
-    """Return a function from a value to a string, for the conversions that format a string."""
+    """Return a function from a recorded value to a string, for the conversions that format a
+    string."""
     if conversion == "wc":
         return lambda v: wide_text((int(v) & 0xFFFFFFFF).to_bytes(4, "little"))
     if conversion == "ws":
@@ -160,9 +167,12 @@ def _text_of(conversion: str, symbolise: Symbolise) -> Callable[[Value], object]
 
 
 def fixed(wanted: int | str | None, flags: str) -> int | None:
-    """Return a width or precision of FormatPart as a number; None for "*".
+    """Return a width or precision as a number: that of a pointer for "?", None for "*" or if none
+    is given.
 
-    %? is a pointer's width.
+    Args:
+        wanted: width or precision of a FormatPart.
+        flags: its flags, which may contain "?".
     """
     if wanted == "?" or (wanted is None and "?" in flags):
         return POINTER_WIDTH
@@ -170,7 +180,14 @@ def fixed(wanted: int | str | None, flags: str) -> int | None:
 
 
 def stack(value: bytes, indent: int, symbolise: Symbolise) -> str:
-    """Return the text of a stack: one frame a line, up to the first zero."""
+    """Return the text of a recorded kernel stack: one line for each frame, up to the first address
+    0.
+
+    Args:
+        value: the addresses, 8 bytes each.
+        indent: number of spaces before each frame.
+        symbolise: returns the name of an address.
+    """
     lines = ["\n"]
     for i in range(0, len(value) - 7, 8):
         pc = int.from_bytes(value[i : i + 8], "little")

@@ -1,8 +1,8 @@
-"""Find the records in the bytes of rings, in the order in which they happened.
+"""Finding the records in the bytes of rings, in the order in which they happened.
 
-Only headers are decoded: records are found, PAD records skipped, CPUs merged.  A stretch of records
-of one clause, the common case, is one strided comparison; only mixtures of clauses are walked one
-by one.
+Only headers are decoded: records are found, PAD records skipped, and the records of all CPUs merged
+by time. A stretch of records of one clause, the common case, needs one strided comparison; only
+mixtures of clauses are walked record by record.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Offsets = npt.NDArray[np.int64]
 Made = TypeVar("Made")
 
 SHORT_RUN = 32
-WALK = 1 << 14  # words
+WALK = 1 << 14  # most words of one walk
 WINDOW = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """Records of one batch in the order in which they are shown.
+    """The records of one batch, in the order in which they are shown.
 
     Attributes:
-        data: all bytes.
-        offsets: where each record starts.
+        data: bytes of all records.
+        offsets: offset of each record in `data`.
         clauses: index of each record's clause.
-        chunks: (slot, where its bytes start in data, bytes that its ring had given before), in
-            order.
+        chunks: the parts of `data` that come from one ring each, in order: (CPU slot, offset in
+            `data`, number of bytes taken from that ring before).
     """
 
     data: Bytes
@@ -48,14 +48,16 @@ class DecodedRecords:
         return len(self.offsets)
 
     def times(self) -> npt.NDArray[np.uint64]:
-        """Return the time of each record, in their order; it never decreases."""
+        """Return the time of each record in ns, in the order of the records. A record that is
+        earlier than one before it gets the time of that record, so that times never decrease."""
         times: npt.NDArray[np.uint64] = np.maximum.accumulate(
             _field(self.data, self.offsets, RECORD_TIME, "<u8")
         )
         return times
 
     def places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the slot of each record, and the bytes of its ring before it."""
+        """Return the CPU slot of each record, and the number of bytes that were written to that
+        slot's ring before the record, in the order of the records."""
         starts = np.array([start for _, start, _ in self.chunks], dtype=np.int64)
         mine = np.searchsorted(starts, self.offsets, side="right") - 1
         slots = np.array([slot for slot, _, _ in self.chunks], dtype=np.int64)[mine]
@@ -64,7 +66,8 @@ class DecodedRecords:
 
 
 def rows_at(data: Bytes, where: Offsets, size: int) -> Bytes:
-    """Return an (n, size) matrix of the records at these offsets, which all have `size` bytes."""
+    """Return the records at these offsets as an (n, size) matrix of bytes. All of them have `size`
+    bytes."""
     n = len(where)
     if n == 0:
         return np.empty((0, size), dtype=np.uint8)
@@ -79,12 +82,12 @@ def rows_at(data: Bytes, where: Offsets, size: int) -> Bytes:
 def in_order(
     batch: Batch, sizes: Mapping[int, int], make: Callable[[int, Bytes], Sequence[Made]]
 ) -> list[Made]:
-    """Make a value of each record of a batch; return the values in the records' order.
+    """Make a value of each record of a batch, and return the values in the order of the records.
 
     Args:
         batch: the records.
-        sizes: bytes of a record, by clause.
-        make: make(clause, rows) makes the values of all records of one clause.
+        sizes: size of a record in bytes, by its clause.
+        make: make(clause, rows) makes the values of all records of one clause, in their order.
     """
     present = np.unique(batch.clauses).tolist()
     if len(present) == 1:
@@ -101,16 +104,23 @@ def in_order(
 
 
 def _run_length(header: npt.NDArray[np.uint64], at: int, size: int) -> int:
-    """Return how many records from word `at` on have the size and clause of the first."""
+    """Return how many successive records have the size and clause of the first one; at most WINDOW
+    records are counted.
+
+    Args:
+        header: the bytes of records as 8-byte words.
+        at: word at which the first record starts.
+        size: size of the first record in bytes.
+    """
     same = header[at : at + WINDOW * (size >> 3) : size >> 3] == header[at]
     end = int(np.argmin(same))
     return len(same) if same[end] else end
 
 
 def find_records(data: Bytes) -> Offsets:
-    """Return the offsets of the records of a chunk, without PAD records.
+    """Return the offset of each record in the bytes of a ring, without PAD records.
 
-    Raises TargetError if the chain of sizes does not end where the bytes end.
+    Raises TargetError if the bytes are not whole records.
     """
     if data.size & 7:
         raise TargetError(f"{data.size} bytes of records are not a whole number of words")
@@ -128,7 +138,7 @@ def find_records(data: Bytes) -> Offsets:
             at += step
             continue
         n = _run_length(header, at, size)
-        # The bytes may end inside the last record.
+        # The data may end inside the last record.
         n = min(n, (total - at) // step)
         parts.append(np.arange(at, at + n * step, step, dtype=np.int64))
         at += n * step
@@ -141,9 +151,14 @@ def find_records(data: Bytes) -> Offsets:
 
 
 def _walk(header: npt.NDArray[np.uint64], at: int) -> tuple[int, Offsets]:
-    """Follow sizes one by one for a while.
+    """Find records one by one, over at most WALK words.
 
-    Return the word at which that stopped, and the starts of records.
+    Args:
+        header: the bytes of records as 8-byte words.
+        at: word at which the first record starts.
+
+    Returns:
+        The word at which the walk stopped, and the words at which records start.
     """
     end = min(len(header), at + WALK)
     local = header[at:end].tolist()
@@ -166,8 +181,12 @@ def _field(data: Bytes, offsets: Offsets, at: int, dtype: str) -> npt.NDArray[np
 
 
 def merge(chunks: Sequence[Chunk]) -> DecodedRecords:
-    """Merge the records of a batch across CPUs by their time.  Records of one CPU keep their order,
-    whatever their times are."""
+    """Merge the records of all CPUs by their time. Records of one CPU keep their order, even if
+    their times decrease.
+
+    Args:
+        chunks: records of one batch, as they were taken from the rings.
+    """
     chunks = [chunk for chunk in chunks if chunk.data.size]
     if not chunks:
         empty = np.empty(0, dtype=np.int64)

@@ -1,12 +1,12 @@
-"""Clean dynamic variables: make freed entries of associative arrays usable again.
+"""Cleaning of dynamic variables: it makes freed entries of associative arrays usable again.
 
-A clause that found an entry just before another CPU freed it may still read or write it, so an
-entry has two states in between, as in DTrace: dirty (freed), then rinsing.  A rinsing entry becomes
-free once every CPU has been seen outside of a clause, or in a later one, after the rinsing began:
-no clause finds a dirty entry.
+A clause that found an entry just before another CPU freed it may still read or write the entry. So
+a freed entry has two states before it is free again, as in DTrace: dirty (freed), then rinsing. No
+clause finds a dirty entry. A rinsing entry becomes free once each CPU has been seen outside of a
+clause, or in a later clause, after the rinsing began.
 
-Only this code changes the tag of a dirty or rinsing entry.  On x86 a CPU's stores become visible
-in their order and within far less time than passes between two calls of clean().
+Only this code changes the tag of a dirty or rinsing entry. On x86 a CPU's stores become visible in
+their order and within far less time than passes between two calls of clean().
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Tags = npt.NDArray[np.uint64]
 
 
 class Cleaner:
-    """Cleans the shared tables of one program.  One thread at a time may call clean()."""
+    """Cleaner of the tables of dynamic variables that all CPUs of one program share. Only one
+    thread at a time may call clean()."""
 
     def __init__(
         self,
@@ -39,7 +40,14 @@ class Cleaner:
         layouts: tuple[DynamicLayout, ...],
         rate: int,
     ) -> None:
-        """Begin; `rate` is the ns from one cleaning to the next (option cleanrate)."""
+        """
+        Args:
+            view: the scratch, writable.
+            scratch: layout of the scratch.
+            layouts: layouts of the tables of dynamic variables. Tables that are not shared are not
+                cleaned.
+            rate: ns from one step of cleaning to the next (option cleanrate).
+        """
         self._state = words(view, scratch.size)
         self._sequences = [
             (scratch.state_of(slot) + STATE_SEQUENCE) >> 3 for slot in range(scratch.cpus + 1)
@@ -56,10 +64,11 @@ class Cleaner:
         self._running: list[tuple[int, int]] | None = None
 
     def clean(self, now: int | None = None) -> None:
-        """If it is due, do one step: rinse dirty entries, or free rinsed ones.
+        """Do one step of cleaning if it is due: let dirty entries rinse, or free the entries that
+        have rinsed.
 
         Args:
-            now: monotonic ns.
+            now: monotonic time in ns; by default the time now.
         """
         if not self._tables:
             return
@@ -72,7 +81,7 @@ class Cleaner:
                 self._running = []
             return
         if not self._running:
-            # A clause that runs now may use an entry whose rinsing began before.
+            # A clause that runs now may still use an entry that is rinsing.
             seen = [(at, int(self._state[at])) for at in self._sequences]
             self._running = [(at, value) for at, value in seen if value & 1]
         self._running = [(at, v) for at, v in self._running if int(self._state[at]) == v]
@@ -81,7 +90,8 @@ class Cleaner:
             self._running = None
 
     def _change(self, before: int, after: int) -> int:
-        """Change all tags of one state to the other (0 clears the tag); return how many."""
+        """Change the tag of all entries in state `before` to state `after`, and return how many
+        there were. An `after` of 0 clears the whole tag."""
         count = 0
         for table in self._tables:
             rows, columns = np.nonzero((table & np.uint64(DYNAMIC_STATE)) == before)

@@ -1,4 +1,5 @@
-"""Put faults among the records, at the moment when the clause failed, as dtrace(1) does."""
+"""Order of faults among records: each fault is shown at the moment when its clause failed, as
+dtrace(1) does."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from kinst.events import Fault, Lost
 
 @dataclass(frozen=True, slots=True)
 class PlacedFault:
-    """A fault, and when it happened.
+    """A fault of a clause, with its place among the records of its CPU.
 
     Attributes:
         slot: the CPU slot.
-        head: bytes of records in the slot's ring when it happened.
-        time: ns.
-        event: the fault.
+        head: how many bytes of records had been written to the slot's ring when the fault happened.
+        time: time of the fault in ns.
+        event: the event to yield for it.
     """
 
     slot: int
@@ -29,13 +30,15 @@ class PlacedFault:
 
 
 class FaultOrder:
-    """Faults that wait for the records around them, for one batch at most."""
+    """Faults that wait for the records around them. A fault waits for at most one batch of records
+    (what is taken from all rings at one time)."""
 
     def __init__(self) -> None:
         self._waiting: list[PlacedFault] = []
 
     def rest(self) -> list[Fault | Lost]:
-        """Return all that still wait, in their order."""
+        """Return the events of all faults that still wait, ordered by time, and forget the
+        faults."""
         events = [one.event for one in sorted(self._waiting, key=lambda one: one.time)]
         self._waiting = []
         return events
@@ -43,15 +46,16 @@ class FaultOrder:
     def among(
         self, records: DecodedRecords, new: Sequence[PlacedFault]
     ) -> list[tuple[int, Fault | Lost]]:
-        """Return the faults that belong among these records, in order, each with the index of the
-        record that follows it.  A new fault that is later than all these records waits for the next
-        batch, which may have earlier records.
+        """Return the faults that belong among the records of a batch, in order, each with the index
+        of the record that follows it.
 
-        On its own CPU a fault keeps its exact place; among records of other CPUs, time decides.
+        A new fault that is later than all these records waits for the next batch, which may have
+        earlier records. Among the records of its own CPU, a fault has its exact position; among
+        those of other CPUs, its time decides.
 
         Args:
-            records: of this batch.
-            new: faults since the last batch.
+            records: the records of this batch.
+            new: the faults since the last batch.
         """
         waiting, self._waiting = self._waiting, []
         if not waiting and not new:

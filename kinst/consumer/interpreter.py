@@ -1,7 +1,8 @@
-"""Make events of the records of all CPUs, in the order in which things happened.
+"""The interpreter of records: it makes events of the records of all CPUs, in the order in which
+things happened.
 
-The interpreter itself does exit(), clear(), trunc(), normalize(), speculations and setopt(); what
-only the client can do (text, files, commands) becomes events.  It formats nothing and writes
+The interpreter itself does exit(), clear(), trunc(), normalize(), speculations and setopt(). What
+only the client can do (text, files, commands) becomes events. The interpreter formats and writes
 nothing.
 """
 
@@ -52,18 +53,18 @@ from kinst.events import (
     Truncate,
 )
 
-BLOCK = 8192  # records of one event: bounds memory, and lets the drainer's thread run
+BLOCK = 8192  # most records of one event: bounds memory, and lets the drainer's thread run
 
 
 @dataclass(frozen=True, slots=True)
 class ActStep:
-    """An action that the consumer does when its record arrives.
+    """An action of a clause for which the consumer acts when it gets the record.
 
     Attributes:
         action: the action.
-        number: its position in the clause.
-        fields: its values in the record.
-        format: text of system() and freopen().
+        number: position of the action in its clause.
+        fields: fields of the record with the action's values.
+        format: compiled text of system() or freopen(); None for other actions.
     """
 
     action: Action
@@ -78,6 +79,8 @@ class ActStep:
 def act_steps(
     clause: Clause, layout: ClauseLayout, symbolise: Callable[[int], str]
 ) -> tuple[ActStep, ...]:
+    """Return the actions of a clause for which the consumer acts when it gets the record, in
+    order."""
     steps = []
     for number, (action, fields) in enumerate(zip(clause.actions, layout.fields, strict=True)):
         if acts(action):
@@ -89,15 +92,19 @@ def act_steps(
 
 
 class Interpreter:
-    """Makes events of chunks of the rings.
+    """Maker of events from the records that were taken from the rings.
 
     Attributes:
-        exit_status: of the last exit() record taken; None before one.
-        options: as setopt() has left them.
+        exit_status: status of the last exit() record that was taken; None before the first.
+        options: dtrace(1)'s options as setopt() has left them.
     """
 
     def __init__(self, schema: Schema, store: AggregationStore) -> None:
-        """Begin; the store's tables are the schema's."""
+        """
+        Args:
+            schema: what is known of the program's records.
+            store: the program's aggregations; its tables are those of the schema.
+        """
         self.exit_status: int | None = None
         self.options: Options = schema.options
         self._schema = schema
@@ -119,16 +126,17 @@ class Interpreter:
 
     @property
     def full(self) -> bool:
-        """Return whether a CPU's buffer of bufpolicy fill is full, so that tracing is over."""
+        """Whether a CPU's buffer is full under the buffer policy fill, so that tracing is over."""
         return self._kept is not None and self._kept.full
 
     def take(self, chunks: Sequence[Chunk], faults: Sequence[PlacedFault] = ()) -> Iterator[Event]:
-        """Yield the events of a batch of chunks, merged by time; none yet if bufpolicy keeps them.
+        """Yield the events of the records that were taken from all rings at one time, merged by
+        time. If the buffer policy is fill or ring, store the records and yield nothing.
 
         Args:
-            chunks: of all CPUs.
-            faults: those since the last batch; each comes among the records of its moment, at the
-                latest with the next batch.
+            chunks: the records.
+            faults: faults since the previous call. The event of each fault comes among the records
+                of its moment, in this call or the next.
 
         Raises:
             TargetError: the bytes are not records of this program.
@@ -140,10 +148,10 @@ class Interpreter:
         yield from self._interpreted(chunks)
 
     def finish(self) -> Iterator[Event]:
-        """Yield the records that bufpolicy kept, the faults after them, and aggregations.
+        """Yield the last events of a trace: those of records that the buffer policy stored, of the
+        faults after them, and of all aggregations that no printa() has printed, as dtrace(1) does.
 
-        Call it after the last batch, once no producer runs.  Aggregations that a printa() has
-        printed are left out, as in dtrace(1).
+        Call it after the last take(), once no producer runs.
         """
         if self._kept is not None:
             chunks, self._kept = self._kept.all(), None
@@ -153,15 +161,16 @@ class Interpreter:
         self._store.finish()
         tables = [table for table in self._store.tables.values() if not table.printed]
         if self.options.aggsortrev:
-            tables.reverse()  # aggsortrev reverses the aggregations, too
+            tables.reverse()  # aggsortrev also reverses the order of aggregations
         for table in tables:
             if table.entries:
                 yield self._printed((table.aggregation.index,))
 
     def pause(self) -> Iterator[Event]:
-        """Yield the records that bufpolicy kept and the faults after them.
+        """Yield the events of records that the buffer policy stored, and of the faults after them,
+        but of no aggregation.
 
-        Call it if tracing goes on with other probes: no aggregation is printed yet.
+        Call it instead of finish() if the trace continues with other probes.
         """
         if self._kept is not None:
             chunks, self._kept = self._kept.all(), None
@@ -170,7 +179,7 @@ class Interpreter:
         self._store.finish()
 
     def aggregations(self) -> tuple[Aggregation, ...]:
-        """Return all aggregations as they are now."""
+        """Return the present values of all aggregations."""
         return tuple(self._aggregation(index) for index in self._store.tables)
 
     def _aggregation(self, index: int) -> Aggregation:
@@ -196,7 +205,7 @@ class Interpreter:
         if acting:
             self._store.snapshot()
         following = following_of(records) if self.options.flowindent else None
-        # A stretch of records that only show data ends at one that acts, or at a fault.
+        # A stretch of records that only show data ends at a record that acts, or at a fault.
         at = 0
         for stop in [*acting, len(records)]:
             while faults and faults[0][0] <= stop:
@@ -222,7 +231,8 @@ class Interpreter:
         start: int,
         stop: int,
     ) -> Iterator[Batch]:
-        """Yield records whose clauses only show data."""
+        """Yield Batch events of the records with indexes start to stop (exclusive), whose clauses
+        only show data. Each has at most BLOCK records."""
         for at in range(start, stop, BLOCK):
             end = min(at + BLOCK, stop)
             yield Batch(
@@ -250,7 +260,15 @@ class Interpreter:
     def _stepwise(
         self, clause: int, data: Bytes, following: npt.NDArray[np.int64] | None
     ) -> Iterator[Event]:
-        """Yield the events of one record, in the order of its clause's actions."""
+        """Yield the events of one record for which the consumer acts, in the order of its clause's
+        actions.
+
+        Args:
+            clause: index of the clause.
+            data: bytes of the record.
+            following: probe id and clause of the CPU's next record; None without the option
+                flowindent.
+        """
         silent = clause in self._silent
         if not silent:
             yield self._single(clause, data, 0, following)
@@ -276,7 +294,7 @@ class Interpreter:
         )
 
     def _number(self, step: ActStep, data: Bytes) -> int:
-        """Return the value of the action's last field."""
+        """Return the recorded value of an action's last argument."""
         value = value_of(data[None, :], step.fields[-1])
         assert isinstance(value, int)
         return value
@@ -321,8 +339,12 @@ class Interpreter:
             yield from self._set(option, value)
 
     def _set(self, name: str, value: str) -> Iterator[OptionSet | Message]:
-        """Do setopt(): yield the event of the change, or of the reason why there is none.  Options
-        that matter only to the compiler may be set, and nothing changes."""
+        """Change an option as setopt() says, and yield an event of the change. If the option cannot
+        be changed, yield a message with the reason.
+
+        setopt() may name options that matter only to the compiler; then nothing changes and nothing
+        is yielded.
+        """
         wrong = ""
         if name not in NAMES:
             wrong = "Invalid option name"
@@ -342,10 +364,8 @@ class Interpreter:
 
 
 def following_of(records: DecodedRecords) -> npt.NDArray[np.int64]:
-    """Return probe id and clause of the next record of each record's CPU, (n, 2).
-
-    Both are -1 if no record follows.
-    """
+    """Return, for each record, the probe id and the clause of the next record of its CPU, as an (n,
+    2) matrix. Both are -1 if no record follows."""
     following = np.full((len(records), 2), -1, np.int64)
     headers = records.data.view("<u4")[(records.offsets[:, None] >> 2) + np.array([2, 1])]
     cpus = records.data.view("<u4")[(records.offsets >> 2) + 3]
@@ -356,5 +376,5 @@ def following_of(records: DecodedRecords) -> npt.NDArray[np.int64]:
 
 
 def _decoded(value: int | bytes) -> str:
-    """Return a recorded string as text."""
+    """Return a recorded string or number as text."""
     return text(value) if isinstance(value, bytes) else str(value)

@@ -1,4 +1,5 @@
-"""Sentences about a trace, in dtrace(1)'s words, and the events that have them."""
+"""Messages about a trace in dtrace(1)'s words, and the Lost and Fault events that contain such
+messages."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from kinst.core.layout import (
 from kinst.core.probe import Probe
 from kinst.events import Fault, Lost
 
-# Name of each kind of fault (DTrace's without DTRACEFLT_), and its words.
+# Name of each kind of fault (DTrace's without DTRACEFLT_), and dtrace(1)'s words for it.
 _FAULTS = {
     FAULT_BADADDR: ("badaddr", "invalid address"),
     FAULT_BADALIGN: ("badalign", "invalid alignment"),
@@ -32,7 +33,8 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-# A slash begins a predicate, but not in FILE:FUNCTION:LINE and FUNCTION+OFFSET/SIZE.
+# Matches the probe descriptions at the start of a program.  A slash begins a predicate, except in
+# FILE:FUNCTION:LINE and FUNCTION+OFFSET/SIZE.
 _DESCRIPTIONS = re.compile(
     r"(?:(?<![\w.])[-\w./]+\.[chS]:[\w.@]+:[0-9]+|\+0[xX][0-9a-fA-F]+/0[xX][0-9a-fA-F]+|[^{/;])*"
 )
@@ -44,24 +46,36 @@ def _description(program: str) -> str:
 
 
 def described(letter: str, text: str, file: str) -> str:
-    """Return the name of one -n, -s, ... in the stability report, from a ProgramText."""
+    """Return the name that the stability report gives to one program option.
+
+    Args:
+        letter: letter of the option (n, s, ...).
+        text: the option's argument.
+        file: name of the file of -s.
+    """
     return f"script {file}" if letter == "s" else f"description {_description(text)}"
 
 
 def description_matched(program: str, probes: int) -> str:
-    """Return the message for -n, -P, -m, -f and -i.  Of the option's argument, `program`, it shows
-    the part before the predicate and the actions, as dtrace(1) does."""
+    """Return the message of how many probes an option -n, -P, -m, -f or -i matched. As dtrace(1)
+    does, it shows only the probe descriptions of the option's argument.
+
+    Args:
+        program: the option's argument.
+        probes: number of probes.
+    """
     name = _description(program)
     return f"dtrace: description '{name}' matched {_plural(probes, 'probe')}"
 
 
 def script_matched(file: str, probes: int) -> str:
-    """Return the message for -s."""
+    """Return the message of how many probes the D file of an option -s matched."""
     return f"dtrace: script '{file}' matched {_plural(probes, 'probe')}"
 
 
 def list_row(probe: Probe) -> str:
-    """Return a row of -l, without its newline; LIST_HEADER goes above."""
+    """Return the line of -l for a probe, without newline. LIST_HEADER is the line above the
+    first."""
     name = probe.name
     return (
         f"{probe.id:5d} {name.provider:>10} {name.module:>17} {name.function:>33} {name.name}"
@@ -69,8 +83,12 @@ def list_row(probe: Probe) -> str:
 
 
 def lost_events(losses: Sequence[SlotLosses], cpus: int) -> list[Lost]:
-    """Return the events for the losses that Rings.lost() found.  The target has `cpus` CPUs; slot
-    `cpus` is the host's."""
+    """Return the Lost events, with their messages, for the losses that Rings.lost() has returned.
+
+    Args:
+        losses: losses of each CPU slot.
+        cpus: number of the target's CPUs. Slot number `cpus` is the host.
+    """
     events = []
     for one in losses:
         number = one.slot if one.slot < cpus else None
@@ -122,13 +140,20 @@ def _place(slot: int, cpus: int) -> str:
 
 
 def lost_faults(count: int, slot: int, cpus: int) -> Lost:
-    """Return the event for faults that came too fast for events of their own."""
+    """Return the Lost event for faults of a CPU slot that later faults overwrote before kinst read
+    them.
+
+    Args:
+        count: number of faults.
+        slot: the CPU slot.
+        cpus: number of the target's CPUs. Slot number `cpus` is the host.
+    """
     text = f"kinst: {_plural(count, 'more error')} on {_place(slot, cpus)}, before these"
     return Lost("message", count, slot if slot < cpus else None, text)
 
 
 def missed_firings(probe: Probe, count: int) -> Lost:
-    """Return the event for periods in which a timer did not fire."""
+    """Return the Lost event for the firings of a timer probe that kinst missed."""
     were = "was" if count == 1 else "were"
     text = (
         f"kinst: {_plural(count, 'firing')} of {probe.name} {were} missed:"
@@ -138,7 +163,14 @@ def missed_firings(probe: Probe, count: int) -> Lost:
 
 
 def fault_event(entry: FaultEntry, probe: Probe, slot: int, cpus: int) -> Fault:
-    """Return the event of a fault, with dtrace(1)'s words."""
+    """Return the Fault event for a fault of a clause, with dtrace(1)'s message.
+
+    Args:
+        entry: the fault.
+        probe: the probe whose clause failed.
+        slot: the CPU slot of the fault.
+        cpus: number of the target's CPUs. Slot number `cpus` is the host.
+    """
     kind, words = _FAULTS.get(entry.kind, ("unknown", "unknown fault"))
     if entry.kind in (FAULT_BADADDR, FAULT_BADALIGN):
         words += f" ({entry.value:#x})"

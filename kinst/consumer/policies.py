@@ -1,5 +1,5 @@
-"""bufpolicy fill and ring: keep records while tracing, and show them when it is over (Dynamic
-Tracing Guide, "Buffers and Buffering").
+"""The buffer policies fill and ring (option bufpolicy), which keep records while tracing and show
+them when tracing ends (Dynamic Tracing Guide, "Buffers and Buffering").
 
 Tested by tests/consumer/test_speculations.py.
 """
@@ -13,11 +13,12 @@ import numpy as np
 from kinst.consumer.decode import find_records
 from kinst.consumer.rings import Bytes, Chunk
 
-SLACK = 4  # times `size` that are kept before records that are too old are dropped
+SLACK = 4  # a ring grows to so many times its size before records that are too old are dropped
 
 
 class Kept:
-    """The records of each CPU slot: the first `size` bytes of them (fill), or the last (ring)."""
+    """Records that a buffer policy keeps until tracing ends: of each CPU slot, the first `size`
+    bytes (fill) or the last (ring)."""
 
     def __init__(self, policy: str, size: int) -> None:
         self._ring = policy == "ring"
@@ -25,7 +26,7 @@ class Kept:
         self._parts: dict[int, list[Bytes]] = {}
         self._bytes: dict[int, int] = {}
         self._starts: dict[int, int] = {}
-        self.full = False  # fill: a CPU's buffer is full, and tracing is over
+        self.full = False  # with fill, whether a CPU's buffer is full, so that tracing is over
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
@@ -40,7 +41,7 @@ class Kept:
                 self.full = True
 
     def _trim(self, slot: int) -> None:
-        """Cut a slot's records to whole ones within the size."""
+        """Cut the records of a CPU slot to the whole records that fit into `size` bytes."""
         data = np.concatenate(self._parts[slot])
         starts = find_records(data)
         if self._ring:
@@ -56,7 +57,7 @@ class Kept:
         self._bytes[slot] = len(data)
 
     def all(self) -> list[Chunk]:
-        """Return the records to show."""
+        """Return the records to show now that tracing has ended, in the order of the CPU slots."""
         for slot in self._parts:
             self._trim(slot)
         return [

@@ -1,6 +1,6 @@
-"""printf() formats compiled for records in bulk.
+"""Compilation of printf() formats, to format many records at once.
 
-A format becomes a Python %-template with one column of values for each conversion, so that a few
+A format becomes a Python %-template with one column of values for each conversion. Then a few
 operations format a whole block of records of one clause.
 """
 
@@ -20,29 +20,35 @@ Column = Callable[[Bytes], Sequence[object]]
 
 @dataclass(frozen=True, slots=True)
 class RowTemplate:
-    """Text of records: `template` % one value of every column.
+    """Compiled format that makes a text of each record.
 
     Attributes:
         template: a Python %-template.
-        columns: functions from rows to the values of each conversion.
+        columns: for each conversion in the template, a function from records to the values to
+            convert.
     """
 
     template: str
     columns: tuple[Column, ...]
 
     def render(self, rows: Bytes) -> list[str]:
-        """Return the text of each row (rows: n records, one a row)."""
+        """Return the text of each record, in the order of the records.
+
+        Args:
+            rows: the records, an (n, size) matrix of bytes.
+        """
         if not self.columns:
             return [self.template % ()] * len(rows)
         if len(self.columns) == 1:
-            # A tuple, since the value may be one itself.
+            # % needs a tuple here, since the value may itself be a tuple.
             return [self.template % (value,) for value in self.columns[0](rows)]
         values = zip(*[column(rows) for column in self.columns], strict=True)
         return list(map(self.template.__mod__, values))
 
 
 class TemplateBuilder:
-    """Collects text and conversions for one RowTemplate."""
+    """Builder of a RowTemplate, to which literal text and conversions are added one after
+    another."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
@@ -56,7 +62,8 @@ class TemplateBuilder:
         self._columns.append(column)
 
     def built(self) -> RowTemplate | None:
-        """Return the template collected since the last call; None if there is none."""
+        """Return the template of all text and conversions added since the last call; None if
+        nothing was added."""
         if not self._parts:
             return None
         template = RowTemplate("".join(self._parts), tuple(self._columns))
@@ -82,7 +89,14 @@ def _raw_column(field: Field, conversion: str) -> Callable[[Bytes], list[Value]]
 def _dynamic(
     part: FormatPart, stars: Sequence[Field], field: Field, symbolise: Symbolise
 ) -> Column:
-    """Return a conversion whose width or precision is in each record."""
+    """Return a function from records to the texts of a conversion with `*`, whose width or
+    precision each record has.
+
+    Args:
+        part: the conversion.
+        stars: fields with the values of `*`, in order.
+        field: field with the value to convert.
+    """
     raw = _raw_column(field, part.conversion)
     signed = is_signed(field.type)
 
@@ -105,7 +119,13 @@ def _dynamic(
 def add_format(
     out: TemplateBuilder, format_: PrintfFormat, fields: Sequence[Field], symbolise: Symbolise
 ) -> None:
-    """Add a format to a template; `fields` are those of its arguments, in order."""
+    """Add the text and conversions of a printf() format to a template.
+
+    Args:
+        out: the template's builder.
+        fields: fields of the format's arguments, in order.
+        symbolise: returns the name of an address.
+    """
     arguments = iter(fields)
     for part in format_.parts:
         out.literal(text(part.literal))
@@ -141,7 +161,13 @@ def add_format(
 def format_template(
     format_: PrintfFormat, fields: Sequence[Field], symbolise: Symbolise
 ) -> RowTemplate:
-    """Return the template of a format alone: a command of system(), a file name of freopen()."""
+    """Return the compiled template of one format, such as the command of system() or the file name
+    of freopen().
+
+    Args:
+        fields: fields of the format's arguments, in order.
+        symbolise: returns the name of an address.
+    """
     out = TemplateBuilder()
     add_format(out, format_, fields, symbolise)
     return out.built() or RowTemplate("", ())

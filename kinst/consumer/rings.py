@@ -1,10 +1,11 @@
-"""The per-CPU rings: take the records that clauses wrote, and count the lost ones.
+"""The per-CPU rings: taking the records that clauses wrote, and counting the records that were
+lost.
 
-Order of memory accesses.  A producer writes a record and then advances STATE_HEAD; take() loads
-STATE_HEAD, copies the bytes below it, and then stores STATE_TAIL.  On x86 loads are not reordered
+Order of memory accesses. A producer writes a record and then advances STATE_HEAD; take() loads
+STATE_HEAD, copies the bytes below it, and then stores STATE_TAIL. On x86 loads are not reordered
 with loads, stores not with stores, and a store never passes an earlier load (Intel SDM vol. 3,
 "Memory Ordering"), so plain accesses suffice as long as each counter is one aligned 8-byte access,
-which a numpy element access is.  Head and tail are monotonic byte counts; the offset in the ring is
+which a numpy element access is. Head and tail are monotonic byte counts; the offset in the ring is
 the count modulo ring_size.
 """
 
@@ -42,17 +43,18 @@ from kinst.core.words import PAGE
 Bytes = npt.NDArray[np.uint8]
 
 DRAIN_SECONDS = 0.002
-BATCH_BYTES = 4 << 20  # about the most bytes of a batch
+BATCH_BYTES = 4 << 20  # a batch has about so many bytes at most
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole records of one CPU slot, in the order in which they were written.
+    """Whole records that were taken from the ring of one CPU slot, in the order in which they were
+    written.
 
     Attributes:
         slot: the CPU slot.
-        data: the records.
-        start: bytes that the ring had given before.
+        data: bytes of the records.
+        start: number of bytes that were taken from the ring before.
     """
 
     slot: int
@@ -62,20 +64,20 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class SlotLosses:
-    """Losses of one CPU slot since the last call.
+    """What a CPU slot has lost since the previous call of Rings.lost().
 
     Attributes:
         slot: the CPU slot.
-        records: records without room in the ring.
-        aggregations: updates without room in a table.
+        records: records for which the ring had no room.
+        aggregations: updates for which an aggregation had no room.
         nested: probes that fired while the CPU was in a probe.
         errors: faults (not lost records).
-        speculative: records without room in their speculation.
-        unavailable: calls of speculation() that found none free.
-        dynamic: assignments without room for a dynamic variable.
-        dirty: those of `dynamic` while freed entries were not rinsed yet.
-        rinsing: those of `dynamic` while freed entries were still rinsing.
-        double: faults in dtrace:::ERROR.
+        speculative: records for which their speculation had no room.
+        unavailable: calls of speculation() that found no free speculation.
+        dynamic: assignments for which there was no room for a dynamic variable.
+        dirty: part of `dynamic`: assignments while freed entries were not rinsed yet.
+        rinsing: part of `dynamic`: assignments while freed entries were still rinsing.
+        double: faults in clauses of dtrace:::ERROR.
     """
 
     slot: int
@@ -93,15 +95,15 @@ class SlotLosses:
 
 @dataclass(frozen=True, slots=True)
 class FaultEntry:
-    """A fault of a clause, as dtrace:::ERROR has it.
+    """A fault of a clause, with the values that dtrace:::ERROR has for it.
 
     Attributes:
-        epid: of the clause.
-        action: its number in the clause.
-        kind: FAULT_*.
+        epid: enabled probe id of the clause.
+        action: number of the action in the clause.
+        kind: one of FAULT_*.
         value: the bad address.
-        time: ns, as of records.
-        head: bytes of records in its CPU's ring when it happened.
+        time: time in ns, on the scale of records.
+        head: how many bytes of records had been written to the CPU's ring when the fault happened.
     """
 
     epid: int
@@ -113,12 +115,14 @@ class FaultEntry:
 
 
 def words(view: memoryview | Bytes, size: int) -> npt.NDArray[np.uint64]:
-    """Return the first `size` bytes of scratch as u64 elements, sharing its memory."""
+    """Return the first `size` bytes of scratch as an array of u64, which shares the memory of
+    `view`."""
     return np.frombuffer(view, dtype="<u8", count=size // 8)
 
 
 class Rings:
-    """The rings of one scratch.  One thread at a time may call take()."""
+    """The rings of one scratch, one for each CPU slot. Only one thread at a time may call
+    take()."""
 
     def __init__(self, view: memoryview | Bytes, scratch: Scratch) -> None:
         self._bytes: Bytes = np.frombuffer(view, dtype=np.uint8)
@@ -131,20 +135,22 @@ class Rings:
         return int(self._words[(self._scratch.state_of(slot) + field) >> 3])
 
     def taken(self, slot: int) -> int:
-        """Return the bytes that take() has given of a slot's ring so far."""
+        """Return how many bytes take() has taken from a slot's ring so far."""
         return self._counter(slot, STATE_TAIL)
 
     def heads(self) -> list[int]:
-        """Return the end of each slot's records now, for take().  They are read together, so that
-        no record is taken that is later than one left in another ring."""
+        """Return the end of the records in each slot's ring, for take(). All ends are read before
+        any record is taken, so that no record is taken that is later than one left in another ring.
+        """
         return [self._counter(slot, STATE_HEAD) for slot in range(self.slots)]
 
     def take(self, slot: int, head: int | None = None) -> Bytes:
-        """Copy the bytes between tail and head of a slot's ring, and advance the tail.
+        """Take the records out of a slot's ring: copy the bytes between tail and head, advance the
+        tail, and return the bytes.
 
         Args:
             slot: the CPU slot.
-            head: from heads(); by default the slot's head now.
+            head: end of the records to take, from heads(); by default the end now.
 
         Raises:
             TargetError: the counters are impossible, so they were overwritten.
@@ -170,10 +176,8 @@ class Rings:
         return out
 
     def lost(self) -> list[SlotLosses]:
-        """Return the losses of each CPU slot since the last call.
-
-        Slots without losses are left out.
-        """
+        """Return the losses of each CPU slot since the previous call. Slots without losses are left
+        out."""
         result = []
         fields = (
             STATE_DROPS, STATE_AGG_DROPS, STATE_NESTED, STATE_ERRORS,
@@ -191,8 +195,8 @@ class Rings:
         return result
 
     def faults(self, slot: int) -> tuple[list[FaultEntry], int]:
-        """Return the faults of a slot since the last call, in their order, and how many more were
-        overwritten by later ones."""
+        """Return the faults of a CPU slot since the previous call, in order. Also return how many
+        more there were, which later faults have overwritten."""
         now = self._counter(slot, STATE_TOLD)
         before = self._seen.get((slot, STATE_TOLD), 0)
         self._seen[slot, STATE_TOLD] = now
@@ -212,10 +216,12 @@ class Rings:
 
 
 class Drainer:
-    """A thread that empties the rings every few milliseconds into a bounded queue.
+    """A thread that empties the rings every few milliseconds into a bounded queue, from which the
+    client takes the records.
 
-    While the client has, or has yet to take, more than `limit` bytes, the rings are not emptied:
-    they fill up, and the producers count what they drop, so nothing is lost silently.
+    The thread leaves the rings alone while the queue and the client's last batch have more than
+    `limit` bytes. Then the rings fill up, and the producers count the records that they drop, so
+    nothing is lost silently.
     """
 
     def __init__(
@@ -226,22 +232,22 @@ class Drainer:
         every: float = DRAIN_SECONDS,
         besides: Sequence[Callable[[], None]] = (),
     ) -> None:
-        """Start the thread.
-
+        """
         Args:
-            rings: to empty.
-            limit: bytes that wait for the client, at most.
+            rings: the rings to empty.
+            limit: most bytes that may wait for the client.
             every: seconds between two rounds.
-            besides: functions that the thread also calls, each round.
+            besides: functions that the thread calls in each round after it has emptied the rings.
         """
         self._rings = rings
         self._every = every
         self._limit = limit
         self._besides = besides
-        self._queue: deque[list[Chunk]] = deque()  # one list for each sweep
+        # Each list has what was taken from all rings at one time.
+        self._queue: deque[list[Chunk]] = deque()
         self._pending = 0
         self._given = 0  # bytes of the client's last batch
-        self.behind = False  # whether the last batch was only a part of the waiting records
+        self.behind = False  # whether more records wait after the last batch
         self._lock = threading.Lock()
         self._ready = threading.Event()
         self._stop = threading.Event()
@@ -253,8 +259,9 @@ class Drainer:
         self._thread.start()
 
     def _sweep(self) -> None:
-        """Empty all rings into the queue at once: a batch is merged by time, and must not have one
-        CPU's records without earlier ones of another."""
+        """Take the records of all rings, and put them into the queue together. They are later
+        merged by time, so they must not have records of one CPU without earlier records of another.
+        """
         if self._pending + self._given >= self._limit:
             return
         chunks: list[Chunk] = []
@@ -280,12 +287,14 @@ class Drainer:
             self._ready.set()
 
     def batch(self, timeout: float = 0.0) -> list[Chunk]:
-        """Return the oldest waiting chunks, after at most `timeout` seconds.
+        """Return the records that have waited longest: about BATCH_BYTES, in units of what was
+        taken from all rings at one time. By the call, the client says that it no longer uses the
+        previous batch.
 
-        They are whole sweeps of BATCH_BYTES or a little more.  The client has no more use for the
-        batch before.
+        Args:
+            timeout: seconds to wait for records if there are none.
 
-        Raises the error that stopped the thread, if any.
+        Raises the error that stopped the thread, if there was one.
         """
         self._given = 0
         if timeout:
@@ -306,13 +315,14 @@ class Drainer:
 
     @property
     def pending(self) -> int:
-        """Bytes that were taken from the rings and that batch() has not returned yet."""
+        """Number of bytes that were taken from the rings and that batch() has not returned yet."""
         return self._pending
 
     def stop(self) -> Iterator[list[Chunk]]:
-        """End the thread, empty the rings once more, and yield all that waits, in batches.
+        """End the thread, empty the rings once more, and yield all waiting records, in batches as
+        from batch().
 
-        Call it when no producer runs; further calls are harmless.
+        Call it when no producer runs. Further calls are harmless.
         """
         self.end()
         while True:
@@ -323,7 +333,7 @@ class Drainer:
             yield chunks
 
     def end(self) -> None:
-        """End the thread."""
+        """End the thread. Records that wait stay in the queue."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""The program and the layout that records are decoded with.
+"""The type of what the consumer needs to know of a program to decode its records.
 
 Tested by tests/consumer/test_interpreter.py.
 """
@@ -18,15 +18,15 @@ from kinst.dlang.vocabulary.d_options import Options
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The meaning of a program's records.
+    """What the consumer needs to know of a program to decode its records.
 
     Attributes:
-        program: that makes the records.
-        layout: of the records.
-        probes: by id.
-        tables: of aggregations, by index; they change during the trace.
-        options: at the start of the trace.
-        names: of recorded addresses.
+        program: the program that makes the records.
+        layout: layout of the records and of other data in scratch.
+        probes: probes by id.
+        tables: merged aggregations by index; they change during the trace.
+        options: dtrace(1)'s options at the start of the trace.
+        names: functions that find names for recorded addresses.
     """
 
     program: TypedProgram
@@ -37,10 +37,11 @@ class Schema:
     names: Names = NO_NAMES
 
     def clauses(self) -> list[tuple[Clause, ClauseLayout]]:
-        """Return the clauses that write records."""
+        """Return each clause that writes records, with the layout of its records."""
         clauses = {one.index: one for one in self.program.clauses}
         return [(clauses[one.clause], one) for one in self.layout.clauses if one.size]
 
     def symbolise(self, address: int) -> str:
-        """Return module`function+0x13, or the address in hexadecimal."""
+        """Return a kernel address as text: module`function+0x13, or in hexadecimal if it has no
+        name."""
         return shown(address, self.names.kernel(address))

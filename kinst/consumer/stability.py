@@ -1,4 +1,4 @@
-"""The reports of dtrace(1)'s -v: the stability of programs and of probes."""
+"""Text of the stability reports that dtrace(1) prints with -v, for programs and for probes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ def _block(title: str, found: Attributes) -> str:
 
 
 def program_report(what: str, description: Attributes, statements: Attributes) -> str:
-    """Return the report of one -n, -s, ...; `what` is description 'BEGIN' or script 'file'."""
+    """Return the stability report of one program option (-n, -s, ...).
+
+    Args:
+        what: names the option in the report, such as "description 'BEGIN'" or "script 'file'".
+        description: the lowest stability of its probe descriptions.
+        statements: the lowest stability of its statements.
+    """
     return (
         f"\nStability attributes for {what}:\n"
         + _block("Minimum Probe Description Attributes", description)
@@ -26,7 +32,13 @@ def program_report(what: str, description: Attributes, statements: Attributes) -
 
 
 def probe_report(probe: Attributes, args: Attributes, types: Sequence[str]) -> str:
-    """Return the report of one probe; `types` are those of its args[], as C spells them."""
+    """Return the stability report of one probe.
+
+    Args:
+        probe: stability of the probe's description.
+        args: stability of its arguments.
+        types: types of args[0], args[1], ..., as C writes them.
+    """
     shown = [f"\t\targs[{n}]: {name}\n" for n, name in enumerate(types)] or ["\t\tNone\n"]
     return (
         _block("Probe Description Attributes", probe)

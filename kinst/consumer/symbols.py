@@ -18,11 +18,11 @@ from kinst.events import Frame, Stack
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSymbol:
-    """A function or a variable.
+    """The function or variable that an address belongs to.
 
     Attributes:
-        module: that it belongs to.
-        name: "" if only the module is known.
+        module: its module or program.
+        name: its name; "" if only the module is known.
         start: its address.
         base: an address that stands for the module.
     """
@@ -35,12 +35,12 @@ class ResolvedSymbol:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, as it was recorded.
+    """A process, as a record describes it.
 
     Attributes:
-        pid: its id.
+        pid: its process id.
         code_start: address of its program's code.
-        program: file name of its program, at most 31 bytes.
+        program: file name of its program, cut to 31 bytes.
     """
 
     pid: int
@@ -53,7 +53,7 @@ UserLookup = Callable[[Process, int], ResolvedSymbol | None]
 
 
 def is_address_data(field: Field) -> bool:
-    """Return whether a field is a stack or an address to be shown by name."""
+    """Return whether a field of a record is a stack or an address that is shown by name."""
     return isinstance(field.type, StackType | SymbolType)
 
 
@@ -74,7 +74,13 @@ def _no_place(module: str, address: int) -> SourcePlace | None:
 
 
 def shown(address: int, symbol: ResolvedSymbol | None, *, offset: bool = True) -> str:
-    """Return module`function+0x13; module`0xADDRESS or 0xADDRESS if less is known."""
+    """Return an address as text: module`function+0x13; module`0xADDRESS if only the module is
+    known; 0xADDRESS if nothing is known.
+
+    Args:
+        symbol: the function or variable that the address belongs to, or None.
+        offset: whether to show the offset in the function.
+    """
     if symbol is None:
         return f"{address:#x}"
     if not symbol.name:
@@ -85,14 +91,15 @@ def shown(address: int, symbol: ResolvedSymbol | None, *, offset: bool = True) -
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Functions that name addresses.
+    """Functions that find names for addresses.
 
     Attributes:
-        kernel: symbol of a kernel address.
-        user: symbol of an address in a process.
-        copies: names of the inlined functions whose code holds a kernel address, innermost first.
-        place: source of a kernel address, by module and address.  It is slow, and used only for
-            Frames.
+        kernel: returns the function or variable at a kernel address.
+        user: returns the function or variable at an address of a process.
+        copies: returns the names of the inlined functions whose code contains a kernel address,
+            innermost first.
+        place: returns the source line of a kernel address, by module and address. It is slow, and
+            used only for Frames.
     """
 
     kernel: Lookup = _no_kernel
@@ -101,14 +108,28 @@ class Names:
     place: Callable[[str, int], SourcePlace | None] = _no_place
 
     def symbol(self, value: bytes, type_: SymbolType) -> ResolvedSymbol | None:
-        """Return the symbol of an address that sym() or the like recorded."""
+        """Return the function or variable at an address that sym() or a similar subroutine
+        recorded; None if it is not known.
+
+        Args:
+            value: the recorded bytes.
+            type_: their type.
+        """
         address = words_of(value)[-1]
         return self.user(process_of(value), address) if type_.user else self.kernel(address)
 
     def merged(self, value: bytes, type_: DType) -> bytes:
-        """Return the key of an aggregation with its address replaced by the function's start, or
-        for mod() and umod() by the module's base, so that equal names are one key (libdtrace's
-        dt_aggregate_sym() and dt_aggregate_mod())."""
+        """Return a key of an aggregation in which the address is replaced, so that addresses that
+        are shown by one name make one key.
+
+        The function's start replaces the address or, for mod() and umod(), the module's base
+        (libdtrace's dt_aggregate_sym() and dt_aggregate_mod()). Keys of other types are returned
+        unchanged.
+
+        Args:
+            value: bytes of the key.
+            type_: their type.
+        """
         if not isinstance(type_, SymbolType) or type_.kind == "uaddr":
             return value
         symbol = self.symbol(value, type_)
@@ -120,20 +141,26 @@ class Names:
         return value[:-8] + (start & MASK).to_bytes(8, "little")
 
     def frame(self, pc: int, caller: bool) -> ResolvedSymbol | None:
-        """Return the function of a frame of a kernel stack.  With `caller`, pc is a return address,
-        which may be the function's end if it calls one that does not return."""
+        """Return the function of a frame of a kernel stack; None if it is not known.
+
+        Args:
+            pc: the frame's program counter or return address.
+            caller: whether `pc` is a return address. If the function's last instruction is a call
+                that does not return, the return address is the function's end.
+        """
         return (self.kernel(pc - 1) if caller else None) or self.kernel(pc)
 
 
 def process_of(value: bytes) -> Process:
-    """Return the process of a recorded value, from its first USER_WORDS words."""
+    """Return the process that a recorded user address or stack belongs to, from the first
+    USER_WORDS words of its bytes."""
     name = value[16 : 8 * USER_WORDS].partition(b"\0")[0]
     pid, code_start = words_of(value[:16])
     return Process(pid, code_start, name.decode(errors="replace"))
 
 
 def stack_addresses(value: bytes, type_: StackType) -> list[int]:
-    """Return the addresses of a recorded stack, up to the first zero."""
+    """Return the addresses of a recorded stack, innermost first, up to the first address 0."""
     addresses = words_of(value)[USER_WORDS if type_.user else 0 :]
     return addresses[: addresses.index(0)] if 0 in addresses else addresses
 
@@ -146,7 +173,7 @@ NO_NAMES = Names()
 
 
 class FrameFinder:
-    """Makes Frames of recorded addresses; each is looked up once."""
+    """Maker of Frames from recorded addresses. It looks each address up once."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -154,7 +181,7 @@ class FrameFinder:
         self._user: dict[tuple[Process, int], Frame] = {}
 
     def stack(self, value: bytes, type_: StackType) -> Stack:
-        """Return the stack that stack() or ustack() recorded."""
+        """Return the Stack event value of the bytes that stack() or ustack() recorded."""
         addresses = stack_addresses(value, type_)
         if type_.user:
             process = process_of(value)
@@ -166,7 +193,7 @@ class FrameFinder:
         return Stack("kernel", tuple(found))
 
     def symbol(self, value: bytes, type_: SymbolType) -> Frame:
-        """Return the address that sym() or the like recorded."""
+        """Return the Frame of the address that sym() or a similar subroutine recorded."""
         address = words_of(value)[-1]
         if type_.user:
             return self._in_process(process_of(value), address)
@@ -179,10 +206,17 @@ class FrameFinder:
         return self._user[key]
 
     def _in_kernel(self, pc: int, caller: bool) -> tuple[Frame, ...]:
-        """Return the copies of inlined functions there, innermost first, and the function."""
+        """Return the frames at a kernel address: those of inlined functions, innermost first, then
+        that of the function.
+
+        Args:
+            pc: a program counter or return address.
+            caller: whether `pc` is a return address.
+        """
         key = pc, caller
         if key not in self._kernel:
-            # A return address is after the call, perhaps after the inlined copy that calls.
+            # A return address is after the call, and may be after the inlined copy that has the
+            # call.
             at = pc - caller
             symbol = self._names.frame(pc, caller)
             module = symbol.module if symbol is not None else ""

@@ -1,8 +1,9 @@
-"""Decode recorded bytes to Python values: those of records, and of aggregations' keys and data.
+"""Decoding of recorded bytes to Python values, for records and for the keys and data of
+aggregations.
 
-Integers have their types' signs, D strings are str, structures have members by name, stacks and
-addresses have names.  Values are decoded only for clients that ask for them; dtrace(1)'s text does
-not.
+Integers get the sign of their type, D strings become str, structures get members by name, stacks
+and addresses get names. kinst decodes values only for clients that ask for them; dtrace(1)'s text
+does not need them.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ TIME = Field(RECORD_TIME, 8, ULONG)
 
 
 def size_of(type_: DType) -> int:
-    """Return the bytes of a value; 0 if the type does not say."""
+    """Return the size of a value of this type in bytes; 0 if the type does not tell."""
     if isinstance(type_, ArrayType):
         return size_of(type_.of) * type_.count
     if isinstance(type_, IntType | PointerType | StructType | FloatType | StringType):
@@ -77,8 +78,8 @@ def size_of(type_: DType) -> int:
 
 
 def plain(data: bytes, type_: DType) -> PlainValue:
-    """Decode a value that is neither a stack nor an address with a name.  If its type says nothing
-    of its meaning, return the bytes."""
+    """Decode the bytes of a value that is neither a stack nor an address with a name. Return the
+    bytes themselves if the type does not tell their meaning."""
     if isinstance(type_, IntType | PointerType):
         return int.from_bytes(data[: type_.size], "little", signed=is_signed(type_))
     if isinstance(type_, StringType):
@@ -94,7 +95,7 @@ def plain(data: bytes, type_: DType) -> PlainValue:
 
 
 def _elements(data: bytes, type_: ArrayType) -> PlainValue:
-    """Decode an array: a char array to text up to a NUL, others to a list."""
+    """Decode the bytes of an array: a char array to text up to a NUL, any other array to a list."""
     if is_char(type_.of):
         return text(data[: type_.count or len(data)].partition(b"\0")[0])
     size = size_of(type_.of)
@@ -105,8 +106,13 @@ def _elements(data: bytes, type_: ArrayType) -> PlainValue:
 
 
 def _members(data: bytes, type_: StructType, start: int) -> dict[str, PlainValue]:
-    """Decode a structure that starts at a bit of data.  Members of anonymous members are its
-    own."""
+    """Decode the bytes of a structure to values by member name. Members of an anonymous member
+    become members of the structure itself.
+
+    Args:
+        data: bytes that contain the structure.
+        start: bit of `data` at which the structure starts.
+    """
     members: dict[str, PlainValue] = {}
     for one in type_.members:
         bit = start + one.bit
@@ -133,7 +139,7 @@ def _bit_field(data: bytes, type_: IntType, bit: int, bits: int) -> int:
 
 
 def value_column(field: Field, frames: FrameFinder) -> ValueColumn:
-    """Return a function that decodes a field of many rows."""
+    """Return a function that decodes a field of many records."""
     type_ = field.type
     if isinstance(type_, StackType):
         return lambda rows: [frames.stack(v, type_) for v in bytes_of(rows, field)]
@@ -148,8 +154,8 @@ def value_column(field: Field, frames: FrameFinder) -> ValueColumn:
 
 
 def _dumped(fields: tuple[Field, ...]) -> ValueColumn:
-    """Return a function that decodes tracemem(): the first field, or as much of it as the second
-    says."""
+    """Return a function that decodes tracemem() in many records: to the bytes of the first field,
+    cut to the number of bytes in the second field if there is one."""
 
     def column(rows: Bytes) -> list[PlainValue]:
         memory = bytes_of(rows, fields[0])
@@ -163,12 +169,12 @@ def _dumped(fields: tuple[Field, ...]) -> ValueColumn:
 
 @dataclass(frozen=True, slots=True)
 class ValueField:
-    """One value of a clause's records.
+    """One value in the records of a clause.
 
     Attributes:
-        name: the expression as the program has it.
-        field: where it is in a record.
-        read: decodes it in many rows.
+        name: the value's expression, as the program has it.
+        field: where the value is in a record.
+        read: a function that decodes the value in many records.
     """
 
     name: str
@@ -179,7 +185,7 @@ class ValueField:
 def value_fields(
     clause: Clause, layout: ClauseLayout, frames: FrameFinder
 ) -> tuple[ValueField, ...]:
-    """Return the values of a clause's records, in the order of its actions."""
+    """Return the values that the records of a clause contain, in the order of its actions."""
     values: list[ValueField] = []
     for action, fields in zip(clause.actions, layout.fields, strict=True):
         if not shows_data(action):
@@ -190,7 +196,7 @@ def value_fields(
             continue
         for at, field in enumerate(fields):
             if isinstance(action, PrintAction):
-                # The value is recorded as bytes, but has the expression's type.
+                # The value was recorded as bytes, but is decoded by the expression's type.
                 field = Field(field.offset, field.size, action.expr.type)
             name = action.names[at] if at < len(action.names) else ""
             values.append(ValueField(name, field, value_column(field, frames)))
@@ -198,7 +204,7 @@ def value_fields(
 
 
 class BatchDecoder:
-    """Makes the Records of a Batch."""
+    """Decoder that makes the Records of a Batch."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -236,9 +242,16 @@ _DISTRIBUTIONS = ("quantize", "lquantize", "llquantize")
 
 
 def bucket_bounds(function: AggFunction, buckets: int) -> list[tuple[int | None, int | None]]:
-    """Return (low, high) of each bucket of a distribution: low <= value < high; None: no bound."""
+    """Return (low, high) of each bucket of a distribution, which counts the values low <= value <
+    high. A bound of None means that there is no bound.
+
+    Args:
+        function: quantize(), lquantize() or llquantize() with its parameters.
+        buckets: number of buckets.
+    """
     if function.name == "quantize":
-        # A bucket of a negative power of two holds the values up to the next one nearer to 0.
+        # A bucket of a negative power of two has the values from it up to the next power nearer to
+        # 0.
         bounds: list[tuple[int | None, int | None]] = []
         for i in range(buckets):
             bound = quantize_bound(i)
@@ -257,7 +270,13 @@ def bucket_bounds(function: AggFunction, buckets: int) -> list[tuple[int | None,
 
 
 def aggregated(table: KeyedTable, data: Data) -> int | tuple[Bucket, ...]:
-    """Return the value of one key, normalized."""
+    """Return the value of one key of an aggregation, divided by what normalize() set: a number or,
+    for a distribution, its buckets that are not empty.
+
+    Args:
+        table: the aggregation.
+        data: merged data of the key.
+    """
     function = table.aggregation.function
     if function.name not in _DISTRIBUTIONS:
         return scalar(function, data, table.normal)
@@ -272,7 +291,14 @@ def aggregated(table: KeyedTable, data: Data) -> int | tuple[Bucket, ...]:
 def aggregation_of(
     table: KeyedTable, options: SortOptions, names: Names | FrameFinder
 ) -> Aggregation:
-    """Return a table's values now, in the order in which dtrace(1) shows them."""
+    """Return the present values of an aggregation as an event, with keys in the order in which
+    dtrace(1) shows them.
+
+    Args:
+        table: the aggregation.
+        options: dtrace(1)'s options for sorting.
+        names: finds names for addresses in keys.
+    """
     frames = names if isinstance(names, FrameFinder) else FrameFinder(names)
     rows: dict[Key, int | tuple[Bucket, ...]] = {}
     for key, (data,) in sorted_rows([table], options):

@@ -486,7 +486,8 @@ class Leaders:
                 parts = kernel.parts(function)
                 computed = kernel.computed(parts)
                 addresses += computed
-                # If the code makes no address that could be a table's, the jump leaves the function.
+                # If the code makes no address that could be a table's, the jump leaves the
+                # function.
                 blind[k] = not computed and any(
                     isa.jump_tables(kernel.instructions(part)) for part in parts
                 )
