@@ -1,8 +1,7 @@
-"""Errors that kinst raises.  Every error that a user can cause is a KinstError.
+"""Errors that the library raises. Every error that a user can cause is a KinstError.
 
-DError is an error in a D program, and has its place there.  TargetError is an error of the traced
-machine, GoneError of a machine that has ended by itself.
-"""
+DError is an error in a D program, with its position there. TargetError is an error of the traced
+machine; GoneError says that the machine has ended by itself."""
 
 from kinst.core.errors import DError, GoneError, KinstError, ScratchUsedUpError, TargetError
 

@@ -1,16 +1,16 @@
-"""Events: what a trace tells its client, as values.
+"""Events: the values that a trace yields to its client.
 
-A trace yields events in the order in which things happened.  A client has dealt with an event when
-it asks for the next one.  So text, the output of commands and files keep their order.  What an
-event refers to (the rows of a Batch, the tables of a Printed) is valid only until then.
+A trace yields events in the order in which things happened. A client is done with an event when it
+asks for the next one; so text, the output of commands, and files keep their order. What an event
+refers to (the records of a Batch, the tables of a Printed) is valid only until the next event is
+asked for.
 
 There are three groups of classes: data (Record, Aggregation, Lost, Fault, Message, Output, End),
-requests that only a client can fulfil (Shell, Reopen, Truncate, OptionSet), and marks that a format
-may need (Arrived, TracingOver, Closing).  Records come in bulk, as a Batch, and aggregations as a
-Printed; `flattened()` turns both into single values.
+requests that only a client can fulfil (Shell, Reopen, Truncate, OptionSet), and marks that an
+output format may need (Arrived, TracingOver, Closing). Many records come together as a Batch, and
+aggregations as a Printed; flattened() turns both into single values.
 
-Tested by tests/consumer/test_interpreter.py.
-"""
+Tested by tests/consumer/test_interpreter.py."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Frame of a stack, or an address whose name a program asked for.
+    """A frame of a stack, or an address whose name a program asked for.
 
     Attributes:
-        function: "" if only the module is known.
-        module: "" if nothing is known.
-        offset: bytes from the function's start.
-        file: of the source, "" if it is not known.
-        line: of the source, 0 if it is not known.
-        inlined: whether the compiler inlined this function into the next frame's.
+        function: name of the function; "" if only the module is known.
+        module: name of the module; "" if nothing is known.
+        offset: offset in bytes from the function's start.
+        file: the source file, "" if not known.
+        line: the source line, 0 if not known.
+        inlined: whether the compiler inlined this function into the function of the next frame.
     """
 
     address: int
@@ -51,12 +51,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Stack of the kernel or of a process.
+    """A stack of the kernel or of a process.
 
     Attributes:
         kind: "kernel" or "user".
-        frames: innermost first; inlined functions come before the function that holds them.
-        pid: the process of a user stack.
+        frames: innermost first; inlined functions come before the function whose code contains
+            them.
+        pid: id of the process of a user stack.
     """
 
     kind: str
@@ -66,10 +67,8 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Bucket of a distribution: `count` values v with low <= v < high.
-
-    None as a bound: the bucket has no bound on that side.
-    """
+    """A bucket of a distribution: how many values v had low <= v < high. A bound is None if the
+    bucket has no bound on that side."""
 
     low: int | None
     high: int | None
@@ -86,11 +85,11 @@ PlainValue = (
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Value that a program recorded.
+    """A value that a program recorded.
 
     Attributes:
-        name: the expression as the program has it.
-        type: its D type.
+        name: the expression, as the program has it.
+        type: D type of the expression.
     """
 
     name: str
@@ -103,12 +102,13 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Firing of a clause.
+    """Event: a clause fired and recorded values.
 
     Attributes:
-        time_ns: on the scale of D's timestamp.
-        clause: its index in the program.
-        values: what its actions traced, in order (trace, printf's arguments, print, tracemem).
+        time_ns: time of the firing, on the scale of D's timestamp.
+        clause: index of the clause in the program.
+        values: what the clause's actions traced, in order (trace, arguments of printf, print,
+            tracemem).
     """
 
     probe: Probe
@@ -124,18 +124,18 @@ Key = tuple[KeyPart, ...]
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """Aggregation at one moment.
+    """Event: the values of an aggregation at one moment.
 
     Attributes:
-        name: without the @.
+        name: the aggregation's name, without the @.
         function: count, sum, ... quantize, lquantize, llquantize.
         keys: D types of the keys.
-        rows: values by key, in the order in which dtrace(1) shows them.  The key is () if the
-            aggregation has none.  A value is a number or, for distributions, the buckets that have
-            data, lowest first.
-        expression: what is aggregated, in the program's words; "" if that is not known.
-        unit: of the values: "ns", "us", "ms" or "s"; "" if it is not known.
-        key_names: the expressions of the keys, () if they are not known.
+        rows: values by key, in the order in which dtrace(1) shows them. The key is () if the
+            aggregation has no keys. A value is a number; for a distribution, it is the tuple of
+            buckets with data, lowest first.
+        expression: the aggregated expression, as the program has it; "" if not known.
+        unit: unit of the values: "ns", "us", "ms" or "s"; "" if not known.
+        key_names: the expressions of the keys, () if not known.
     """
 
     name: str
@@ -149,14 +149,15 @@ class Aggregation:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Data that was dropped.
+    """Event: data was dropped.
 
     Attributes:
-        kind: record, aggregation, speculation, speculative (no room in it), nested (the CPU was in
-            a probe), error (in dtrace:::ERROR), message (of a fault), dynamic, dirty, rinsing
-            (variables), timer (a firing of tick-N or profile-N).
-        cpu: None for host-run clauses, and for drops that belong to no CPU.
-        text: dtrace(1)'s sentence.
+        kind: what was dropped or why: record, aggregation, speculation, speculative (no room in a
+            speculation), nested (the CPU was in a probe already), error (a fault in
+            dtrace:::ERROR), message (of a fault), dynamic, dirty, rinsing (assignments to dynamic
+            variables), timer (firings of tick-N or profile-N).
+        cpu: None for clauses that run on the host, and for drops that belong to no CPU.
+        text: dtrace(1)'s sentence about the drop.
     """
 
     kind: str
@@ -167,9 +168,10 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Failure of an action or a predicate (action 0).
+    """Event: an action or a predicate failed.
 
     Attributes:
+        action: number of the action, 0 for the predicate.
         kind: badaddr, badalign, illop, divzero, noscratch, unknown.
         value: the bad address.
     """
@@ -186,10 +188,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Sentence for the user: a warning of the kernel, a refused option.
+    """Event: a sentence for the user, such as a warning of the kernel or a refused option.
 
     Attributes:
-        kind: "warn", "oops" or "hang" for a report of the kernel about itself; else "".
+        kind: "warn", "oops" or "hang" if the kernel has reported a problem; else "".
     """
 
     text: str
@@ -198,25 +200,25 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Output of the traced command in the guest."""
+    """Event: the traced command wrote output in the guest."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Last event of a trace.
+    """Event: the trace has ended; no event follows.
 
     Attributes:
-        reason: exit (the program's exit()), interrupted (stop() was called), command (the traced
-            command ended), timeout, full (a buffer with bufpolicy fill is full), overload (the
-            probes left the kernel no time, and the kernel said so), panic, hang, gone (the guest
-            ended by itself in another way), error.
-        status: 1 after an error or an overload, 110 after a panic, 111 after a hang; else what the
-            option fail says (see core/endings.py); else the status of exit(); else the command's,
-            124 if a timeout cut it off; else 0.
-        error: why the trace ended with panic, hang, gone or error.  It is also raised when the next
-            event is asked for.
+        reason: exit (the program called exit()), interrupted (the client called stop()), command
+            (the traced command ended), timeout, full (a buffer with bufpolicy fill is full),
+            overload (the probes left the kernel too little time, and the kernel reported that),
+            panic, hang, gone (the guest ended by itself in another way), error.
+        status: exit status: 1 after an error or an overload, 110 after a panic, 111 after a hang.
+            Otherwise the first that applies: what the option fail says (core/endings.py); the
+            status of exit(); 124 if a timeout ended the command; the command's status; 0.
+        error: why the trace ended with panic, hang, gone or error. The same error is raised when
+            the next event is asked for.
     """
 
     reason: str
@@ -229,18 +231,18 @@ class End:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Records in the order in which they happened, as bytes; iterating makes Records.
+    """Event: many records, as bytes, in the order in which they happened. Iterating yields Records.
 
     Attributes:
-        data: bytes that hold the records.
-        offsets: where each record starts.
+        data: bytes that contain the records.
+        offsets: offset in `data` of each record.
         clauses: the clause of each record.
-        part: 0 for a whole record.  The record of a clause whose actions do more than trace
-            (printa, clear, system, ...) comes once for each stretch between those actions; the
-            actions are events of their own, and come between.  Parts are counted from 0.  Only part
-            0 makes a Record, with all its values.
-        following: (n, 2) probe id and clause of the next record of the same CPU, -1 if it is not
-            known; only with flowindent.
+        part: 0 for a whole record. If a clause has actions that do more than trace (printa, clear,
+            system, ...), its record comes several times: once, with a number from 0 on, for each
+            stretch of tracing actions between these. The other actions are events of their own, in
+            between. Only part 0 yields a Record, with all values.
+        following: (n, 2) array: probe id and clause of the same CPU's next record, -1 if not known.
+            None without flowindent.
     """
 
     data: npt.NDArray[np.uint8]
@@ -259,13 +261,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Printed:
-    """Aggregations to show now: printa() asked for them, or the trace ends.
+    """Event: aggregations are to be shown now, since the program called printa() or the trace ends.
 
     Attributes:
-        tables: their indexes in the program; several are joined by their keys.
-        read: makes the values.
-        clause: the clause of the printa(), -1 at the end.
-        action: the position of the printa() in its clause, -1 at the end.
+        tables: indexes of the aggregations in the program; several are joined by their keys.
+        read: returns the values.
+        clause: index of the clause with the printa(); -1 at the end of the trace.
+        action: position of the printa() in its clause; -1 at the end of the trace.
     """
 
     tables: tuple[int, ...]
@@ -283,26 +285,27 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """Command of system(): the client runs it by a shell, or refuses to."""
+    """Request of system(): the client runs the command by a shell, or refuses."""
 
     command: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """File of freopen(): output goes there from now on; "": where it went at first."""
+    """Request of freopen(): the client sends output to this file from now on; for the path "", to
+    where it went at first."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Request of ftruncate(): the client empties the file that output goes to."""
+    """Request of ftruncate(): the client empties the file to which output goes."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptionSet:
-    """Option that setopt() has set; its new value is already checked."""
+    """Event: setopt() has changed an option. The new value has been checked."""
 
     name: str
     value: str
@@ -313,9 +316,12 @@ class OptionSet:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Count of records that were taken from the rings; the events that they cause follow.
+    """Mark: records have been taken from the rings; the events that they cause follow.
 
-    Some records cause none: speculated ones, those of commit() and discard().
+    Some records cause no event: speculated records, and those of commit() and discard().
+
+    Attributes:
+        count: how many records.
     """
 
     count: int
@@ -323,7 +329,8 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class TracingOver:
-    """End of tracing: probes are unplanted; END and the remaining records follow.
+    """Mark: tracing has ended and the probes are unplanted. The remaining records and those of END
+    follow.
 
     Attributes:
         reason: as in End.
@@ -334,7 +341,7 @@ class TracingOver:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """End of records: aggregations that no printa() has printed follow."""
+    """Mark: all records have been yielded. Aggregations that no printa() has printed follow."""
 
 
 Event = (
@@ -370,7 +377,8 @@ PlainEvent = (
 
 
 def flattened(events: Iterable[Event]) -> Iterator[PlainEvent]:
-    """Yield single values: Records of each Batch, Aggregations of each Printed; no marks."""
+    """Yield the events one value at a time: each Batch becomes its Records, each Printed its
+    Aggregations, and marks are left out."""
     for event in events:
         if isinstance(event, Batch):
             yield from event

@@ -1,10 +1,10 @@
-"""Inline functions in an ELF file: where each is declared, and where its copies are.
+"""Library function that finds the inline functions of an ELF file: where they are declared, and
+where their copies are.
 
-This part of the library needs no machine.  If the file's index is in the cache, it imports only the
-standard library and numpy, and answers in a tenth of a second.
+It needs no machine. If the file's index is in the cache, it imports only the standard library and
+numpy, and answers in a tenth of a second.
 
-Tested by tests/cli/test_inlinecall.py.
-"""
+Tested by tests/cli/test_inlinecall.py."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from kinst.image.elf_file import open_file
 
 @dataclass(frozen=True, slots=True)
 class CodeRange:
-    """Code of a copy.
+    """An address range of an inlined copy.
 
     Attributes:
-        low: its first address.
-        high: the address after it.
-        caller: the function that it is in, "" if unknown.
+        low: the first address.
+        high: the address after the last byte.
+        caller: name of the function whose code contains the range, "" if unknown.
     """
 
     low: int
@@ -38,13 +38,14 @@ class CodeRange:
 
 @dataclass(frozen=True, slots=True)
 class CopyOfInline:
-    """Copy of an inline function.
+    """An inlined copy of a function.
 
     Attributes:
-        entry: None if the file does not say.
-        ranges: empty for a copy without code.
-        caller: the function that the entry is in; "" if there is no entry or no symbol.
-        caller_offset: bytes from the caller's start to the entry.
+        entry: address at which control enters the copy; None if the file does not say.
+        ranges: address ranges of the copy; () for a copy without code.
+        caller: name of the function whose code contains the entry; "" if there is no entry, or no
+            symbol there.
+        caller_offset: offset in bytes of the entry from the caller's start.
         call_file: source file of the call, "" if unknown.
         call_line: source line of the call, 0 if unknown.
     """
@@ -59,11 +60,11 @@ class CopyOfInline:
 
 @dataclass(frozen=True, slots=True)
 class InlineFunction:
-    """Inline function and its copies.
+    """An inline function and its copies.
 
     Attributes:
-        decl_file: source file of its declaration, "" if unknown.
-        decl_line: source line of its declaration, 0 if unknown.
+        decl_file: source file of the declaration, "" if unknown.
+        decl_line: source line of the declaration, 0 if unknown.
     """
 
     name: str
@@ -83,14 +84,16 @@ def inline_functions(
     on_message: Callable[[str], None] = _ignore,
     on_progress: Callable[[str, float | None], None] = _ignore,
 ) -> list[InlineFunction]:
-    """Return the inline functions of this name in an ELF file, or in its debug file.
+    """Return the inline functions with this name in an ELF file, with their copies.
 
     Args:
-        on_message: told of debug files that do not fit.
-        on_progress: told how far the index is; an index is made once for each file.
+        file: path of the ELF file; its debug information may be in a separate debug file.
+        name: name of the functions.
+        on_message: called with a warning about a debug file that does not belong to the ELF file.
+        on_progress: called with the name of the work and the fraction that is done, while the file
+            is indexed. That happens once for each file.
 
-    Raises KinstError if there is none.
-    """
+    Raises KinstError if the file has no debug information, or no inline function with this name."""
     path = os.fspath(file)
     found = find_debug(open_file(path))
     for warning in found.warnings:

@@ -1,1 +1,1 @@
-"""Rank 0: plain frozen data, errors for people, and the protocols between the layers."""
+"""Rank 0: plain frozen data, errors for users, and the protocols between the layers."""

@@ -1,10 +1,10 @@
-"""A system of which little is known: answers of core.system.System that hold for any kernel.
+"""Base class of systems, for a kernel of which little is known: answers of core.system.System that
+are right for any kernel.
 
-A system derives from it and says what it knows beyond; the rest is refused with a reason, or taken
-for the worst case.
+A system derives from this class and overrides what it knows more about. The defaults refuse with a
+reason, or assume the worst case.
 
-Tested by tests/test_contracts.py and tests/fake.
-"""
+Tested by tests/test_contracts.py and tests/fake."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from kinst.core.system import (
 
 
 class BasicSystem(System):
-    """Answers of any kernel; functions(), lookup(), glob(), function_at(), code() and text are the
-    system's."""
+    """Base class of systems. A derived class must define functions(), lookup(), glob(),
+    function_at(), code() and text."""
 
     facts: Facts
 
@@ -44,7 +44,8 @@ class BasicSystem(System):
         return None
 
     def clock(self) -> Clock | None:
-        """Return None: timestamp is the host's time while the machine runs."""
+        """Return None: there is no clock of the kernel, so D's timestamp is the host's time while
+        the machine runs."""
         return None
 
     def online_cpus(self) -> Sequence[int]:
@@ -72,7 +73,7 @@ class BasicSystem(System):
         return np.zeros(0, np.uint64)
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Return True for each: the system may write there."""
+        """Return True for each instruction: the system may rewrite it."""
         return [True] * len(sites)
 
     def leaving_call_sites(self) -> System:
@@ -85,14 +86,15 @@ class BasicSystem(System):
         return False
 
     def is_fatal(self, address: int) -> bool:
-        """Return False: control may go on after a trap."""
+        """Return False: control may continue after a trap instruction."""
         return False
 
     def counterpart(self, name: str) -> str:
         return ""
 
     def dead_ends(self) -> Sequence[str]:
-        """Return none: an extra path only makes an inlined copy end earlier."""
+        """Return (): no function is known never to return. Then an inlined copy may seem to end
+        earlier."""
         return ()
 
     def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:

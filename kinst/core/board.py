@@ -1,7 +1,6 @@
-"""How QEMU runs a kernel of an instruction set.
+"""The protocol of boards: how QEMU runs a kernel of an instruction set.
 
-Tested by tests/isa/test_boards.py.
-"""
+Tested by tests/isa/test_boards.py."""
 
 from __future__ import annotations
 
@@ -10,7 +9,8 @@ from typing import Protocol
 
 
 class Board(Protocol):
-    """How QEMU runs a kernel of an instruction set.  Registers are by its GDB stub's names."""
+    """QEMU's options and behaviour for kernels of an instruction set. Registers are by the names of
+    QEMU's GDB stub."""
 
     # The program, and the Debian package that has it.
     QEMU: str
@@ -34,18 +34,22 @@ class Board(Protocol):
     CALL_CHANGES: tuple[str, ...]
 
     def cpu_for(self, head: bytes) -> str:
-        """Return QEMU's name of a CPU that can run a kernel whose file begins with these 64
-        bytes."""
+        """Return QEMU's name of a CPU that can run a kernel.
+
+        Args:
+            head: the first 64 bytes of the kernel's file.
+        """
         ...
 
     def interrupts_off(self, registers: Mapping[str, int]) -> bool:
-        """Whether the CPU does not take an interrupt."""
+        """Whether interrupts are disabled on the CPU with these registers."""
         ...
 
     def is_lost(self, registers: Mapping[str, int]) -> bool:
-        """Whether the CPU can do nothing but fault any more."""
+        """Whether the CPU with these registers can only fault, again and again."""
         ...
 
     def memory_map(self, size: int) -> tuple[tuple[int, int, int], ...]:
-        """Return (physical address, offset in the backing file, bytes) of RAM of `size` bytes."""
+        """Return where QEMU places RAM of `size` bytes: (physical address, offset in the backing
+        file, bytes) of each part."""
         ...

@@ -1,7 +1,7 @@
-"""Work at one site: its kinds, and which part is done in line and which needs a frame and a call.
+"""The work that a trampoline does at a site: its kinds, which parts need no call (inline), and
+which need a frame and a call.
 
-Tested by tests/codegen/test_snippets.py and tests/isa.
-"""
+Tested by tests/codegen/test_snippets.py and tests/isa."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from kinst.core.system import Clock
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Straight machine code that computes one word from the registers at a site, to be copied into
-    a trampoline.
+    """Straight-line machine code that computes one word from the registers at a site, to be copied
+    into a trampoline.
 
-    Control enters it at its start with the site's general registers and leaves it at its end, with
-    the word in SnippetRegisters.result. It runs before any frame is made, with interrupts as they
-    are at the site, so it writes no memory, does not use the stack, and reads only memory that is
-    always mapped.
+    Control enters at the start with the site's general registers, and leaves at the end with the
+    word in SnippetRegisters.result. The code runs before a frame is made and with interrupts as
+    they are at the site. So it writes no memory, does not use the stack, and reads only memory that
+    is always mapped.
 
     Attributes:
-        reads: numbers of general registers, as the ISA encodes them.
-        writes: the same, the result's included.
-        flags: whether it changes condition flags.
-        zero: for a guard, whether the work is done if the word is zero rather than if it is not.
+        reads: numbers of the general registers that the code reads, as the ISA encodes them.
+        writes: numbers of the general registers that the code writes, with the result's.
+        flags: whether the code changes condition flags.
+        zero: for a guard: True if the work is to be done when the word is 0, False if when it is
+            not 0.
     """
 
     code: bytes
@@ -38,14 +39,15 @@ class Snippet:
 
 @dataclass(frozen=True, slots=True)
 class SnippetRegisters:
-    """How code generation makes a Snippet.
+    """Registers and LLVM features with which code generation makes a Snippet.
 
     Attributes:
-        names: LLVM's inline-assembly name of the register whose value at the site goes to a frame
-            slot; only of those that a snippet may read.
-        result: the name of the register for the word.
+        names: frame slot of a register -> the register's name in LLVM's inline assembly, for the
+            registers that a snippet may read.
+        result: LLVM's name of the register for the computed word.
         features: LLVM features besides Isa.cpu_features.
-        selects: whether an instruction chooses between two values; without one LLVM would branch.
+        selects: whether the ISA has an instruction that chooses between two values. Without such an
+            instruction, LLVM would make a branch.
     """
 
     names: Mapping[int, str]
@@ -56,13 +58,16 @@ class SnippetRegisters:
 
 @dataclass(frozen=True, slots=True)
 class CallBody:
-    """Work by a call: entry(site_descriptor, frame) in the ISA's `convention`.
+    """Work of a probe that its trampoline does by calling entry(site_descriptor, frame), in the
+    ISA's calling convention.
 
     Attributes:
-        entry: address of the code.
+        entry: address of the code to call.
         argument: address of the site descriptor.
-        slots: frame slots that the clauses read and the trampoline must fill (Register.slot).
-        guard: decides whether the call has anything to do; the called code tests the same again.
+        slots: frame slots that the clauses read, so that the trampoline must fill them
+            (Register.slot).
+        guard: computes whether the call has anything to do; the called code tests the same
+            condition again. None if the call is always made.
     """
 
     entry: int
@@ -73,12 +78,12 @@ class CallBody:
 
 @dataclass(frozen=True, slots=True)
 class CountBody:
-    """Work that adds one to 8-byte counters, each at per-CPU base + offset.
+    """Work of a probe that adds one to 8-byte counters, each at per-CPU base + offset.
 
     Attributes:
-        offsets: signed 32-bit displacements from the kernel's per-CPU base register or, if the ISA
-            has shared_counters, addresses of counters that all CPUs add to.
-        guard: decides whether it is done at all.
+        offsets: signed 32-bit displacements from the kernel's per-CPU base register. If the ISA has
+            shared_counters: addresses of counters that all CPUs add to.
+        guard: computes whether the counters are added to; None if always.
     """
 
     offsets: tuple[int, ...]
@@ -87,10 +92,11 @@ class CountBody:
 
 @dataclass(frozen=True, slots=True)
 class IndexedBody:
-    """Work that adds one to the counter whose offset (as in CountBody) a snippet computes.
+    """Work of a probe that adds one to a counter whose offset (as in CountBody) a snippet computes.
 
     Attributes:
-        index: the snippet; if its word is 0, `otherwise` is called instead.
+        index: computes the offset; if the offset is 0, there is no counter, and `otherwise` is
+            called instead.
         guard: as in CountBody.
     """
 
@@ -101,11 +107,11 @@ class IndexedBody:
 
 @dataclass(frozen=True, slots=True)
 class RecordField:
-    """`size` bytes of a record at `offset`.
+    """Content of `size` bytes at `offset` of a record that a trampoline writes without a call.
 
     Attributes:
-        kind: "time" or "cpu", the record's own; "register", the one whose value at the site goes to
-            frame slot `value`; or "constant", `value` itself.
+        kind: "time" or "cpu": the record's time or CPU; "register": the value at the site of the
+            register with frame slot `value`; "constant": `value` itself.
     """
 
     offset: int
@@ -116,18 +122,19 @@ class RecordField:
 
 @dataclass(frozen=True, slots=True)
 class RecordPlaces:
-    """Addresses and constants for writing records without a call.
+    """Addresses and constants with which a trampoline writes records without a call.
 
     Attributes:
-        cpu: signed 32-bit displacement from the per-CPU base register of this CPU's number.
-        busy: the same of the word (32 bits) that, while raised, keeps the thread on its CPU and
-            others off it.
-        settled: address of a word (32 bits): if less than 2, nothing needs raising; 0 if nothing
-            ever does, None if it always does.
-        state: address of CPU 0's state page; those of the others follow.
-        rings: address of CPU 0's ring; those of the others follow.
-        ring_size: a power of two.
-        clock: of the cycle counter.
+        cpu: signed 32-bit displacement, from the per-CPU base register, of the word with this CPU's
+            number.
+        busy: signed 32-bit displacement, from the per-CPU base register, of a 32-bit counter. While
+            it is raised, the thread stays on its CPU, and no other thread runs there.
+        settled: address of a 32-bit word: if the word is less than 2, the counter need not be
+            raised. 0 if it never needs to be raised, None if it always does.
+        state: address of CPU 0's state page; the other CPUs' state pages follow.
+        rings: address of CPU 0's ring; the other CPUs' rings follow.
+        ring_size: size of a ring in bytes, a power of two.
+        clock: how to convert the cycle counter to time.
     """
 
     cpu: int
@@ -141,16 +148,20 @@ class RecordPlaces:
 
 @dataclass(frozen=True, slots=True)
 class RecordBody:
-    """Work that writes one record to this CPU's ring (core/layout.py RECORD_*).
+    """Work of a probe that writes one record to this CPU's ring (core/layout.py RECORD_*) without a
+    call.
 
     If the record cannot be written at once (no room, an NMI within a clause), `otherwise` is called
-    instead. Interrupts stay as they are, and an interrupt handler may write records of its own
-    meanwhile. So one instruction that changes STATE_RESERVED reserves room first, and the records
-    become visible, by STATE_HEAD, when the outermost of those being written is whole: handlers end
-    before the interrupted code goes on, so all records after it are whole by then, too.
+    instead.
+
+    Interrupts stay as they are, so an interrupt handler may write records while this record is
+    being written. Therefore a single instruction that changes STATE_RESERVED first reserves the
+    bytes. The consumer sees the records, by STATE_HEAD, when the outermost record being written is
+    complete. By then all records after it are complete, too, because interrupt handlers end before
+    the interrupted code continues.
 
     Attributes:
-        clause: its number in the record.
+        clause: number of the clause, for the record.
         probe: Probe.id.
         size: bytes of the record.
         guard: as in CountBody.
@@ -170,14 +181,14 @@ Body = CallBody | CountBody | IndexedBody | RecordBody
 
 @dataclass(frozen=True, slots=True)
 class SiteWork:
-    """The work of one site, by how it is done.
+    """The work of all probes of a site, divided by how the trampoline does it.
 
     Attributes:
-        inline: counting that needs no frame, done first.
-        frame: calls and counting inside one frame, done always.
-        asked: calls that are all made, in one frame, if the guard of any of them holds.
-        indexed: work whose own call is made if it finds no counter.
-        recorded: work whose own call is made if it cannot write its record.
+        inline: counting without a frame; done first.
+        frame: calls and counting inside one frame; always done.
+        asked: calls inside one frame: if the guard of any call holds, all calls are made.
+        indexed: counting by a computed offset, which calls `otherwise` if it finds no counter.
+        recorded: writing a record, which calls `otherwise` if the record cannot be written.
     """
 
     inline: tuple[CountBody, ...] = ()
@@ -188,7 +199,7 @@ class SiteWork:
 
     @property
     def snippets(self) -> tuple[Snippet, ...]:
-        """Every snippet that runs, in order."""
+        """All snippets of the work, in the order in which they run."""
         counts = [body.guard for body in self.inline if body.guard is not None]
         snippets = [*counts, *self.guards]
         if self.indexed is not None:
@@ -200,12 +211,12 @@ class SiteWork:
 
     @property
     def guards(self) -> tuple[Snippet, ...]:
-        """Guards of the calls in `asked`."""
+        """The guards of the calls in `asked`."""
         return tuple(body.guard for body in self.asked if body.guard is not None)
 
     @property
     def calls(self) -> tuple[CallBody | CountBody, ...]:
-        """The work inside the frame, if there is one."""
+        """The work that is done inside a frame."""
         with_another_way = self.indexed or self.recorded
         return (
             self.frame or self.asked or ((with_another_way.otherwise,) if with_another_way else ())
@@ -213,12 +224,13 @@ class SiteWork:
 
 
 def divided(bodies: Sequence[Body]) -> SiteWork:
-    """Return how the work of a site's bodies is done.
+    """Divide the work of a site's probes by how the trampoline does it.
 
-    The order of several probes' counting and calls is kept only among the calls, and if everything
-    is inside a frame: no call sees a counter, and counting sees nothing of a call. Only one call at
-    a site can be the fallback of an IndexedBody or a RecordBody, since others would have to know
-    whether it was made; together with others, it is a call like them."""
+    Calls keep their order. Counting is moved before the calls, unless all work is inside a frame:
+    calls do not read the counters, and counting does not depend on calls. An IndexedBody or a
+    RecordBody is done without a call only if no other probe of the site needs a call, since those
+    would have to know whether its fallback was called. Otherwise the fallback is an ordinary
+    call."""
     lone = [body for body in bodies if not isinstance(body, CountBody)]
     if len(lone) == 1 and isinstance(lone[0], IndexedBody):
         return SiteWork(_counts(bodies), indexed=lone[0])

@@ -1,7 +1,6 @@
-"""How a system's kernel is started in a virtual machine of kinst's, as values for machines/vm.
+"""Values with which a system tells machines/vm how its kernel boots in a virtual machine.
 
-Tested by tests/machines/vm/test_machine.py and tests/test_contracts.py.
-"""
+Tested by tests/machines/vm/test_machine.py and tests/test_contracts.py."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from kinst.core.page_tables import Paging, Read
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSigns:
-    """Meanings of lines on the kernel's console."""
+    """Patterns by which kinst recognizes what a line on the kernel's console means."""
 
     # The kernel gives up.
     panic: re.Pattern[str]
@@ -30,29 +29,31 @@ class ConsoleSigns:
 
 
 class GuestFiles(Protocol):
-    """Files in a guest of kinst's own: its first program, and the commands."""
+    """Builder of the initial RAM disk of a guest that kinst boots: its first program and its
+    commands."""
 
     def build(
         self, busybox: Path, files: Mapping[str, Path], modules: Sequence[Path] = ()
     ) -> bytes:
-        """Return the archive that the kernel unpacks: the same bytes for the same files.
+        """Return the initial RAM disk for the kernel. Equal files give equal bytes.
 
-        Raises KinstError if a file cannot be read or a guest path is not absolute.
+        Raises KinstError if a file cannot be read or a path in the guest is not absolute.
 
         Args:
-            busybox: a statically linked one of the guest's ISA.
-            files: absolute path in the guest to a file of the host.
-            modules: kernel modules, loaded in this order.
+            busybox: path of a statically linked busybox for the guest's ISA.
+            files: maps absolute paths in the guest to files of the host.
+            modules: kernel modules to load, in this order.
         """
         ...
 
     def beside(self, initrd: bytes, busybox: Path) -> bytes:
-        """Return the user's archive with kinst's helper added. Raises KinstError if busybox cannot
-        be read."""
+        """Return the user's initial RAM disk with kinst's helper program added. Raises KinstError
+        if busybox cannot be read."""
         ...
 
     def starting_beside(self, append: str) -> str:
-        """Return the command line that starts that helper, followed by `append`."""
+        """Return the kernel's command line that starts kinst's helper program in the user's initial
+        RAM disk, followed by `append`."""
         ...
 
 
@@ -65,13 +66,14 @@ TextCheck = Callable[[Paging, Read, Mapping[str, int], tuple[int, int]], bool]
 def never_final(
     _paging: Paging, _read: Read, _registers: Mapping[str, int], _image: tuple[int, int]
 ) -> bool:
-    """Answer TextCheck for a kernel whose tables do not show it."""
+    """Return False: the TextCheck for a system whose page tables do not show that its kernel has
+    finished booting."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """How a kernel is started in QEMU."""
+    """How a system's kernel is started in QEMU."""
 
     # The file that QEMU boots, in a kernel's build folder.
     image: str
@@ -86,6 +88,13 @@ class Boot:
     text_is_final: TextCheck = never_final
 
     def command_line(self, end: int, size: int, append: str, *, own: bool) -> str:
-        """Return the kernel's whole command line. append: what the user adds."""
+        """Return the kernel's whole command line.
+
+        Args:
+            end: value of {end} in Boot.line, in bytes.
+            size: value of {size} in Boot.line, in bytes.
+            append: what the user adds.
+            own: whether Boot.own is added, which is only for guests of kinst's own.
+        """
         parts = (self.line.format(end=end, size=size), self.own if own else "", append)
         return " ".join(filter(None, parts))

@@ -1,8 +1,6 @@
-"""A function of the running kernel as it is in memory: instructions, blocks, and the edges between
-them.
+"""Values for the live code of a function: instructions, basic blocks, and the edges between blocks.
 
-Tested by tests/views/test_flow.py.
-"""
+Tested by tests/views/test_flow.py."""
 
 from __future__ import annotations
 
@@ -19,14 +17,16 @@ OUTSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class CodeInstruction:
-    """One live instruction.
+    """A live instruction of a function, with its source and the target of its branch.
 
     Attributes:
-        text: as the disassembler spells it.
-        function: the function, or part of one, that it is in and whose probe it has.
-        place: its source, None if not known.
-        refused: whether it is known that it cannot be planted; planting gives the reason.
-        target: of a direct branch or call, else None.
+        text: mnemonic and operands, as the disassembler spells them.
+        function: the function that contains the instruction, or the part of it (NAME.cold); the
+            instruction's probe has this function's name.
+        place: the source file and line, None if not known.
+        refused: whether the instruction is known to be impossible to plant. Planting gives the
+            reason.
+        target: target of a direct branch or call, else None.
         target_name: NAME or NAME+OFFSET of a target outside the function.
     """
 
@@ -42,20 +42,21 @@ class CodeInstruction:
 
     @property
     def offset(self) -> int:
-        """Offset from the start of its part: the name of its probe."""
+        """Offset in bytes from the start of `function`, which is the name of the instruction's
+        probe."""
         return self.address - self.function.address
 
 
 @dataclass(frozen=True, slots=True)
 class CodeEdge:
-    """An edge from the end of a block to the start of another, or to OUTSIDE of the function.
+    """An edge from the end of a basic block to the start of another block, or out of the function.
 
     Attributes:
-        to: index of the block.
-        kind: "next", "taken" (of a conditional branch), "jump", "computed", "return" or "fault"
-            (the instruction faults on purpose).
-        condition: a D expression over regs[], true at the block's last instruction if control will
-            take this edge; "" if D cannot say it, or there is no other edge.
+        to: index of the other block, or OUTSIDE.
+        kind: "next", "taken" (a conditional branch is taken), "jump", "computed", "return" or
+            "fault" (the instruction faults and the kernel expects that).
+        condition: a D expression over regs[] that is true at the block's last instruction if
+            control will take this edge; "" if D has none, or if the block has only this edge.
     """
 
     to: int
@@ -65,8 +66,13 @@ class CodeEdge:
 
 @dataclass(frozen=True, slots=True)
 class CodeBlock:
-    """Instructions that control enters only at the first and leaves only after the last, apart from
-    calls that do not return. destination: of a computed jump, as a D expression, or ""."""
+    """A basic block: control enters only at the first instruction and leaves only after the last,
+    except by calls that do not return.
+
+    Attributes:
+        destination: target of the computed jump at the end, as a D expression; "" if D has none or
+            there is no such jump.
+    """
 
     instructions: tuple[CodeInstruction, ...]
     edges: tuple[CodeEdge, ...]
@@ -83,11 +89,11 @@ class CodeBlock:
 
 @dataclass(frozen=True)
 class FunctionCode:
-    """The live code of a function and of its parts.
+    """The live code of a function, with the parts that the compiler split off.
 
     Attributes:
-        parts: the function, then its parts that the compiler moved away (NAME.cold).
-        blocks: by address.
+        parts: the function, then its other parts (NAME.cold).
+        blocks: the basic blocks, by address.
         root: index of the block at the function's entry.
         gaps: bytes of the parts that are not decoded.
     """
@@ -103,5 +109,5 @@ class FunctionCode:
 
     @cached_property
     def instructions(self) -> Sequence[CodeInstruction]:
-        """All instructions, by address."""
+        """All instructions of all blocks, by address."""
         return tuple(one for block in self.blocks for one in block.instructions)

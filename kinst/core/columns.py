@@ -1,10 +1,9 @@
-"""Many instructions at once: a numpy column for each of their properties.
+"""Columns: many instructions as numpy arrays, one array for each property.
 
-An object for each of 300,000 instructions takes seconds to make and hundreds of megabytes to keep;
-columns take neither.
+An object for each of 300,000 instructions would take seconds to make and hundreds of megabytes to
+keep; columns take neither.
 
-Tested by tests/isa/test_marks.py and tests/patch/test_patches.py.
-"""
+Tested by tests/isa/test_marks.py and tests/patch/test_patches.py."""
 
 from __future__ import annotations
 
@@ -31,14 +30,16 @@ FOLLOWING = 48  # bytes after a site that flag liveness may depend on
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Instructions in the order of their addresses.
+    """Instructions as columns, in the order of their addresses.
 
     Attributes:
-        address: of each.
-        size: bytes of each.
-        code: a row of WIDTH bytes for each, zeros after its own.
-        marks: what Isa.scan() noted about each for Isa.trampolines(); 0 if nothing, and the ISA's
-            methods for one instruction must be asked.
+        address: address of each instruction.
+        size: bytes of each instruction.
+        code: the bytes of each instruction, in a row of WIDTH bytes, with zeros after the
+            instruction.
+        marks: what Isa.scan() noted about each instruction for the methods that treat many
+            instructions at once. 0 if the instruction has no mark: the ISA's methods for a single
+            instruction must be used.
     """
 
     address: U64
@@ -55,7 +56,7 @@ class Columns:
         return self.address + self.size
 
     def take(self, which: I64 | Bools | slice) -> Columns:
-        """Return some of them, in this order."""
+        """Return the columns of the selected instructions, in the order of `which`."""
         return Columns(self.address[which], self.size[which], self.code[which], self.marks[which])
 
 
@@ -66,7 +67,7 @@ NO_COLUMNS = Columns(
 
 
 def columns_of(addresses: Sequence[int], codes: Sequence[bytes]) -> Columns:
-    """Return columns of these instructions, without marks."""
+    """Return instructions as columns without marks. Addresses and codes are in the same order."""
     size = np.fromiter(map(len, codes), np.uint8, len(codes))
     code = np.frombuffer(b"".join([c.ljust(WIDTH, b"\0") for c in codes]), np.uint8)
     return Columns(
@@ -76,18 +77,19 @@ def columns_of(addresses: Sequence[int], codes: Sequence[bytes]) -> Columns:
 
 
 def instructions_of(columns: Columns) -> list[Instruction]:
-    """Return an object for each of a few instructions, without its text."""
+    """Return an Instruction object, without text, for each instruction. Slow: only for a few."""
     rows = zip(columns.address.tolist(), columns.size.tolist(), columns.code, strict=True)
     return [Instruction(address, code[:size].tobytes(), "") for address, size, code in rows]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scanned:
-    """Instructions found in pieces of code.
+    """Instructions found in several pieces of code.
 
     Attributes:
-        columns: of all pieces.
-        bounds: index of each piece's first instruction, and in the end their number.
+        columns: the instructions of all pieces.
+        bounds: index in the columns of each piece's first instruction, then the number of all
+            instructions.
     """
 
     columns: Columns
@@ -95,7 +97,7 @@ class Scanned:
 
 
 def concatenated(parts: Sequence[Columns]) -> Columns:
-    """Return the columns of all parts, one part after another."""
+    """Return the instructions of all parts as one Columns, part after part."""
     if len(parts) == 1:
         return parts[0]
     if not parts:
@@ -112,7 +114,14 @@ def columns_in(
     addresses: Sequence[int] | U64,
     sizes: Sequence[int] | I64,
 ) -> Columns:
-    """Return columns, without marks, of instructions in pieces of code: (address, bytes)."""
+    """Return instructions in several pieces of code as columns without marks.
+
+    Args:
+        pieces: (address, bytes) of each piece.
+        bounds: as in Scanned.
+        addresses: address of each instruction.
+        sizes: bytes of each instruction.
+    """
     address, size = np.array(addresses, np.uint64), np.array(sizes, np.uint8)
     lengths = np.array([len(code) for _, code in pieces])
     moved = np.array([at for at, _ in pieces], np.uint64) - (np.cumsum(lengths) - lengths).astype(
@@ -127,12 +136,13 @@ def columns_in(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leads:
-    """Where control goes from marked instructions.
+    """Where control goes from instructions with marks (Columns.marks), as columns.
 
     Attributes:
-        falls: whether it goes on to the next instruction, other than by a call that returns there.
-        target: of a direct jump, branch or call, else 0.
-        kind: index in FLOW_KINDS of Flow.kind; a landing may be called next.
+        falls: whether control falls through to the next instruction. False for a call, even though
+            the call may return there.
+        target: target of a direct jump, branch or call, else 0.
+        kind: index in FLOW_KINDS of Flow.kind; "next" may stand for "landing".
     """
 
     falls: Bools
@@ -142,13 +152,13 @@ class Leads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flows:
-    """Where control goes from instructions.
+    """Where control goes from instructions, as columns.
 
     Attributes:
-        kind: index in FLOW_KINDS.
-        falls: whether the next instruction may follow; after a call, when it returns.
-        target: of a direct jump, branch or call, else 0.
-        fault: whether the kernel expects the instruction to fault.
+        kind: index in FLOW_KINDS of Flow.kind.
+        falls: whether the next instruction may follow; for a call, after the call returns.
+        target: target of a direct jump, branch or call, else 0.
+        fault: whether the kernel's exception table expects the instruction to fault.
     """
 
     kind: U8
@@ -165,7 +175,8 @@ class Flows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrampolineBatch:
-    """Trampolines of marked instructions that only count, to be made together.
+    """Requests for trampolines, to be made together: of marked instructions whose probes only
+    count.
 
     Attributes:
         columns: the instructions.
@@ -186,7 +197,7 @@ class TrampolineBatch:
     high: int
 
     def take(self, which: I64 | Bools) -> TrampolineBatch:
-        """Return some of them, in this order."""
+        """Return a batch of the selected instructions, in the order of `which`."""
         return TrampolineBatch(
             self.columns.take(which), self.counters[which], self.count[which],
             self.falls_into[which], self.head[which], self.low, self.high,
@@ -195,11 +206,11 @@ class TrampolineBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MadeTrampolines:
-    """Trampolines of a batch.
+    """Code of the trampolines of a TrampolineBatch.
 
     Attributes:
-        code: of all, one directly after another.
-        original_at: as in Relocated, for each.
+        code: the code of all trampolines, one directly after another.
+        original_at: Relocated.original_at of each trampoline.
     """
 
     code: U8
@@ -207,7 +218,8 @@ class MadeTrampolines:
 
 
 def ragged(start: I64, size: I64) -> I64:
-    """Return the numbers start, start + 1, ... of each range, one range after another."""
+    """Return the concatenated ranges start[i], start[i] + 1, ..., start[i] + size[i] - 1 for each
+    i, in order."""
     ends = np.cumsum(size)
     total = int(ends[-1]) if len(ends) else 0
     numbers: I64 = np.arange(total) + np.repeat(start - (ends - size), size)
@@ -216,14 +228,14 @@ def ragged(start: I64, size: I64) -> I64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs(Sequence[tuple[int, int]]):
-    """Pairs of addresses, as columns."""
+    """Pairs of addresses, as two columns."""
 
     first: U64
     second: U64
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]]) -> Pairs:
-        """Return pairs as columns."""
+        """Return pairs of addresses as columns."""
         rows = np.array(list(pairs), np.uint64).reshape(-1, 2)
         return cls(rows[:, 0], rows[:, 1])
 

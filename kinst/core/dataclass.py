@@ -1,11 +1,10 @@
-"""Dataclasses whose methods are made when they are first called.
+"""A faster dataclass decorator: methods are compiled when they are first called.
 
-dataclasses.dataclass() compiles six functions for each class.  For kinst's 400 classes that took
-longer than all else that happens until a program is checked, and one run of the command creates
-instances of a few dozen of them.
+dataclasses.dataclass() compiles six functions for each class. For kinst's 400 classes that took
+longer than everything else that happens until a program is checked, although one run of the command
+creates instances of only a few dozen classes.
 
-Tested by tests/test_dataclass.py.
-"""
+Tested by tests/test_dataclass.py."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, *, frozen=False, slots=False, eq=True):
-        """Make a dataclass as dataclasses.dataclass() with these arguments does."""
+        """Decorate a class as dataclasses.dataclass() with these arguments does."""
 
         def decorate(cls):
             return _decorated(cls, frozen=frozen, slots=slots, eq=eq)
@@ -48,7 +47,12 @@ def _decorated(cls: type, *, frozen: bool, slots: bool, eq: bool) -> type:
 def _later(
     cls: type, text_of: Callable[[list[dataclasses.Field[Any]], bool], str], frozen: bool
 ) -> Callable[..., Any]:
-    """Return a method that puts the compiled one in its place and calls that."""
+    """Return a method that compiles the real method when first called, replaces itself by it, and
+    calls it.
+
+    Args:
+        text_of: returns the source text of the real method, from the fields and `frozen`.
+    """
     name = f"_{text_of.__name__}__"
 
     def method(self: object, *args: Any, **values: Any) -> Any:
@@ -118,7 +122,7 @@ def _refuse_to_delete(self: object, name: str) -> None:
 
 
 def _state(self: Any) -> list[Any]:
-    """The values of a frozen instance with slots, for pickle and copy."""
+    """Return the field values of a frozen instance with slots, for pickle and copy."""
     return [getattr(self, one.name) for one in dataclasses.fields(self)]
 
 

@@ -1,10 +1,9 @@
-"""A system's own part of D: its constants, structures, libraries, and encodings of what D shows.
+"""A system's own part of D: constants, structures, libraries, and encodings of what D shows.
 
-Each system offers one (SystemKind.dialect in kinst/systems); the front end and the code generator
-get it as a value. The defaults are those of an unknown system.
+Each system has a Dialect (SystemKind.dialect in kinst/systems), which the front end and the code
+generator get as a value. The defaults are those of an unknown system.
 
-Tested by tests/dlang/check/test_library.py.
-"""
+Tested by tests/dlang/check/test_library.py."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from kinst.core.dtypes import StructType
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A file of D with the system's types, inlines and translators, like dtrace(1)'s
-    /usr/lib/dtrace/*.d."""
+    """A file of D with types, inlines and translators of a system, like those in dtrace(1)'s
+    /usr/lib/dtrace."""
 
     # File name, as in #pragma D depends_on library.
     name: str
@@ -27,7 +26,8 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBits:
-    """Some bits of an encoded number: (number >> shift & mask) << place."""
+    """A bit field of an encoded number, and where its bits go in the decoded number: (encoded >>
+    shift & mask) << place."""
 
     shift: int
     mask: int
@@ -36,7 +36,8 @@ class EncodedBits:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNumbers:
-    """How the kernel encodes a device's major and minor number in one: the bit fields of each."""
+    """How the kernel encodes a device's major and minor numbers in one number: the bit fields of
+    each."""
 
     major: tuple[EncodedBits, ...]
     minor: tuple[EncodedBits, ...]
@@ -44,7 +45,7 @@ class DeviceNumbers:
 
 @dataclass(frozen=True, slots=True)
 class AddressFamilies:
-    """Numbers of the address families that inet_ntop() knows."""
+    """A system's numbers of the address families that D's inet_ntop() knows."""
 
     inet: int
     inet6: int

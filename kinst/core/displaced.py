@@ -1,7 +1,6 @@
-"""Results of displacing an instruction, and where control goes on after it.
+"""Values for a displaced instruction: its code, why there is none, and where control goes after it.
 
-Tested by tests/isa.
-"""
+Tested by tests/isa."""
 
 from __future__ import annotations
 
@@ -15,14 +14,15 @@ from kinst.core.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """Displaced code for one place: it has the instruction's effect, then goes where that went.
+    """Code that has the effect of one instruction at another address, and then goes where the
+    original instruction would go.
 
     Attributes:
-        code: bytes valid at the address they were made for; control leaves it at the original
-            successor (the jump back is part of it), at a branch target, or at a callee.
-        original_at: offset in code of the copy that can fault as the original did, or -1 if nothing
-            in it can (a direct branch). A fault there must be reported to the kernel's exception
-            tables as at the original address.
+        code: bytes, valid only at the address for which they were made. Control leaves them by a
+            jump to the original successor, by a jump to a branch target, or by a call.
+        original_at: offset in `code` of the copy of the instruction that can fault as the original
+            did, or -1 if none can (a direct branch). A fault of the copy must be looked up in the
+            kernel's exception table under the original address.
     """
 
     code: bytes
@@ -31,7 +31,7 @@ class Relocated:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a site cannot be planted, in words for the user."""
+    """Refusal to plant a site, with its reason in words for the user."""
 
     reason: str
 
@@ -41,7 +41,11 @@ _Result = TypeVar("_Result")
 
 
 class OutOfReach(Exception):  # noqa: N818 - it is a result on its way up, not an error
-    """An instruction cannot reach its target. what: in words for the user."""
+    """Signals that a branch or address operand of an instruction cannot reach its target.
+
+    Attributes:
+        what: the reason, in words for the user.
+    """
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -51,7 +55,7 @@ class OutOfReach(Exception):  # noqa: N818 - it is a result on its way up, not a
 def refuses_out_of_reach(
     make: Callable[_Parameters, _Result],
 ) -> Callable[_Parameters, _Result | Refused]:
-    """Make a function return Refused instead of raising OutOfReach."""
+    """Decorate a function so that it returns Refused instead of raising OutOfReach."""
 
     @wraps(make)
     def refusing(*args: _Parameters.args, **named: _Parameters.kwargs) -> _Result | Refused:
@@ -65,10 +69,11 @@ def refuses_out_of_reach(
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One displaced instruction without its way back.
+    """Code of one displaced instruction, without the jump back to the original successor.
 
     Attributes:
-        falls_through: control can run off its end, and must then go to the original successor.
+        falls_through: whether control can run off the end of the code, and must then go to the
+            original successor.
         original_at: as in Relocated.
     """
 
@@ -79,15 +84,17 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Onward:
-    """Where a chained trampoline sends control, in place of original code that is planted too.
+    """Where a trampoline leads when its successors are planted: into their trampolines instead of
+    original code (a chain).
 
     Attributes:
         links: address of a planted instruction -> address of its trampoline.
-        falls_into: the planted instruction whose trampoline lies directly after this one, or -1.
-        head: the trampoline begins with one instruction that a jump fits over, so that unplanting
-            can turn it into the way back.
-        dead: address of an original instruction -> registers that the way there may change
-            (Isa.dead_registers).
+        falls_into: address of the planted instruction whose trampoline lies directly after this
+            trampoline, or -1.
+        head: whether the trampoline begins with one instruction that is long enough for a jump.
+            Unplanting then writes a jump back to the site over it, so that threads leave the chain.
+        dead: address of an original instruction -> mask of the registers that a jump there may
+            change (Isa.dead_registers).
     """
 
     links: Mapping[int, int] = field(default_factory=dict)
@@ -96,7 +103,8 @@ class Onward:
     dead: Mapping[int, int] = field(default_factory=dict)
 
     def of(self, address: int) -> int:
-        """Return where control goes instead of to this original instruction."""
+        """Return where control goes instead of to an original instruction: to its trampoline, or to
+        the address itself if it has none."""
         return self.links.get(address, address)
 
 
@@ -107,10 +115,15 @@ UNCHAINED = Onward()
 def with_way_back(
     moved: Moved | Refused, to: int, back: Callable[[int], bytes]
 ) -> Relocated | Refused:
-    """Return displaced code at `to`, with what leads from its end to the original successor.
+    """Return the displaced code followed by a jump back to the original successor, if control can
+    run off its end. If the instruction was refused, return the refusal.
 
-    back: makes that at an address (nothing if the successor's trampoline is right there); it may
-    raise OutOfReach."""
+    Args:
+        moved: the code, or the refusal.
+        to: address of the code.
+        back: returns the jump back for the address at which it will lie; b"" if the successor's
+            trampoline follows directly. May raise OutOfReach, which becomes a refusal.
+    """
     if isinstance(moved, Refused):
         return moved
     if not moved.falls_through:

@@ -1,14 +1,14 @@
-"""Types of the D language, as the checker assigns them and codegen lowers them.
+"""Types of the D language: the checker assigns them to expressions, and codegen lowers them to LLVM
+types.
 
-D is LP64 on every ISA: int is 4 bytes, long and pointers are 8 (Dynamic Tracing Guide, "Types,
+D is LP64 on every ISA: int has 4 bytes, long and pointers have 8 (Dynamic Tracing Guide, "Types,
 Operators, and Expressions").
 
-Qualifiers (const, volatile, restrict) and the names of typedefs mean nothing to the compiler and
-are kept for messages and print() only: in IntType.name, and elsewhere in `alias`, which comparisons
-ignore.
+Qualifiers (const, volatile, restrict) and names of typedefs have no meaning for the compiler. They
+are kept only for messages and print(): in IntType.name, and for other types in `alias`, which
+comparisons ignore.
 
-Tested by tests/dlang/types and tests/image/test_types.py.
-"""
+Tested by tests/dlang/types and tests/image/test_types.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kinst.core.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """Base of all D types."""
+    """Base class of all D types."""
 
     def __str__(self) -> str:
         return "<type>"
@@ -35,13 +35,13 @@ class VoidType(DType):
 
 @dataclass(frozen=True, slots=True)
 class IntType(DType):
-    """An integer.
+    """An integer type.
 
     Attributes:
         size: bytes (1, 2, 4, 8).
         name: as D spells it.
-        plain_char: C's char, which is unsigned in kernels of some ISAs, and since Linux 6.2 in all
-            (-funsigned-char).
+        plain_char: whether the type is C's plain char. It is unsigned in kernels of some ISAs, and
+            since Linux 6.2 in all kernels (-funsigned-char).
     """
 
     size: int
@@ -55,11 +55,11 @@ class IntType(DType):
 
 @dataclass(frozen=True, slots=True)
 class EnumType(IntType):
-    """An enumeration: an integer whose values have names.
+    """An enumeration type: an integer whose values have names.
 
     Attributes:
-        name: "enum tag", or a typedef's.
-        values: (name, value), in the order of the declaration.
+        name: "enum tag", or the name of a typedef.
+        values: (name, value) of each constant, in the order of the declaration.
     """
 
     values: tuple[tuple[str, int], ...] = field(default=(), compare=False, repr=False)
@@ -68,13 +68,15 @@ class EnumType(IntType):
         return self.name
 
     def name_of(self, value: int) -> str | None:
-        """Return the first name of a value."""
+        """Return the name of a value, the first if there are several; None if the value has no
+        name."""
         return next((name for name, known in self.values if known == value), None)
 
 
 @dataclass(frozen=True, slots=True)
 class FloatType(DType):
-    """float, double or long double, of members and casts only: D does not compute with them."""
+    """The types float, double and long double, which only members and casts can have: D has no
+    floating-point arithmetic."""
 
     size: int
     name: str
@@ -95,9 +97,10 @@ class PointerType(DType):
 
 @dataclass(frozen=True, slots=True)
 class StringType(DType):
-    """A D string, stored as NUL-terminated bytes in at most `size` bytes (NUL included).
+    """The type of a D string: NUL-terminated text in at most `size` bytes, with the NUL.
 
-    size 0 means "bounded by the strsize option"; execname and literals have smaller bounds."""
+    size 0 means that the strsize option is the bound; execname and string literals have smaller
+    bounds."""
 
     size: int = 0
 
@@ -107,7 +110,8 @@ class StringType(DType):
 
 @dataclass(frozen=True, slots=True)
 class ArrayType(DType):
-    """`count` elements of a type; 0 for a flexible array, whose length is not known."""
+    """The type of an array of `count` elements. A count of 0 means a flexible array member, whose
+    length is not known."""
 
     of: DType
     count: int
@@ -119,7 +123,11 @@ class ArrayType(DType):
 
 @dataclass(frozen=True, slots=True)
 class FunctionType(DType):
-    """A function: its result and its parameters. variadic: more may follow."""
+    """The type of a function.
+
+    Attributes:
+        variadic: whether more arguments may follow the parameters.
+    """
 
     result: DType
     parameters: tuple[DType, ...]
@@ -132,12 +140,12 @@ class FunctionType(DType):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a structure.
+    """A member of a structure or union.
 
     Attributes:
-        name: "" for an anonymous structure or union, or padding bits.
-        bit: offset of its first bit from the structure's start.
-        bits: width of a bit-field, 0 for any other member.
+        name: "" for an anonymous structure or union, or for padding bits.
+        bit: offset in bits from the start of the structure.
+        bits: width of a bit-field in bits, 0 for any other member.
     """
 
     name: str
@@ -147,31 +155,32 @@ class Member:
 
     @property
     def offset(self) -> int:
-        """Bytes from the structure's start to the byte with the first bit."""
+        """Offset in bytes from the start of the structure to the byte that has the member's first
+        bit."""
         return self.bit // 8
 
 
 class MemberSource(Protocol):
-    """Reads the members of structures."""
+    """Source of the members of structures, which are read when they are first needed."""
 
     def members(self, struct: StructType) -> Sequence[Member]:
-        """Return the members in their order; () for a forward declaration. Raises KinstError for
-        damaged debug information."""
+        """Return the members of a structure or union, in order; () for a forward declaration.
+        Raises KinstError if the debug information is damaged."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StructType(DType):
-    """A structure or union.
+    """The type of a structure or union.
 
-    Its members are read only when needed, so that types which contain pointers to themselves are as
-    cheap as any, and can be compared and hashed.
+    Its members are read only when needed. So a structure that contains pointers to itself can be
+    made, compared and hashed without following the pointers.
 
     Attributes:
         kind: "struct" or "union".
-        name: the tag, "" for none.
-        size: bytes, 0 if it is only declared.
-        key: distinguishes it from all others of its source ("vmlinux 123", "D 4").
+        name: the tag, "" if there is none.
+        size: bytes, 0 for a forward declaration.
+        key: text that no other structure of the same source has ("vmlinux 123", "D 4").
     """
 
     kind: str
@@ -189,8 +198,8 @@ class StructType(DType):
         return self.source.members(self)
 
     def member(self, name: str) -> Member | None:
-        """Return the member of this name, also one of an anonymous member; its bit counts from the
-        start of this structure."""
+        """Return the member of this name, also from anonymous structures and unions inside this
+        structure; None if there is none. The offset counts from the start of this structure."""
         for member in self.members:
             if member.name == name and name:
                 return member
@@ -202,7 +211,8 @@ class StructType(DType):
 
 
 def spelled(type_: DType, name: str = "") -> str:
-    """Return the C declaration of `name` with this type, or the type's own name: char *(*)[4]."""
+    """Return the C declaration of `name` with this type, such as "char *(*name)[4]"; without a
+    name, the C spelling of the type."""
     if isinstance(type_, PointerType | ArrayType | FunctionType) and not type_.alias:
         if isinstance(type_, PointerType):
             inner = type_.to
@@ -222,14 +232,14 @@ def spelled(type_: DType, name: str = "") -> str:
 
 
 def is_char(type_: DType) -> bool:
-    """Whether arrays of this type are strings."""
+    """Whether D treats arrays with elements of this type as strings."""
     if not isinstance(type_, IntType) or type_.size != 1:
         return False
     return type_.signed or type_.plain_char
 
 
 def named(type_: DType, name: str) -> DType:
-    """Return the type with a typedef's name."""
+    """Return the type under the name of a typedef, for messages and print()."""
     if isinstance(type_, IntType):
         return replace(type_, name=name)
     if isinstance(type_, PointerType | ArrayType | FunctionType | StructType):
@@ -244,10 +254,13 @@ USER_WORDS = 6
 
 @dataclass(frozen=True, slots=True)
 class StackType(DType):
-    """A recorded stack: `frames` u64 return addresses, the probed program counter first, zeros at
-    the end.
+    """The type of a stack recorded by stack() or ustack(): `frames` u64 addresses, the probe's
+    program counter first, then return addresses, then zeros.
 
-    user: whether it is the current process's; then USER_WORDS words about that come first."""
+    Attributes:
+        user: whether the stack is the current process's. USER_WORDS words about that process then
+            come before the addresses.
+    """
 
     frames: int
     user: bool = False
@@ -262,10 +275,13 @@ class StackType(DType):
 
 @dataclass(frozen=True, slots=True)
 class SymbolType(DType):
-    """A recorded address that is shown as a name.
+    """The type of a recorded address that is shown as a name.
 
-    kind: sym, func, mod; or, for an address of the current process with USER_WORDS words about that
-    before it, uaddr, usym, ufunc, umod."""
+    Attributes:
+        kind: the D function that recorded the address: sym, func or mod for the kernel; uaddr,
+            usym, ufunc or umod for the current process, with USER_WORDS words about that process
+            before the address.
+    """
 
     kind: str
 
@@ -283,7 +299,7 @@ class SymbolType(DType):
 
 @dataclass(frozen=True, slots=True)
 class DumpType(DType):
-    """`size` bytes of memory that tracemem() records."""
+    """The type of `size` bytes of memory that tracemem() records."""
 
     size: int
 

@@ -1,10 +1,9 @@
-"""Exit statuses that are kinst's own, and which of them `-x fail` asks for.
+"""Exit statuses that only kinst uses, and the words of `-x fail` that select them.
 
-They lie above those of commands and below those that timeout(1) and the shell use (124 to 127, and
-128 and more for signals); `git bisect run` takes each of them for "bad".
+The numbers are above the usual statuses of commands, and below those that timeout(1) and the shell
+use (124 to 127, and 128 and more for signals). `git bisect run` takes each of them for "bad".
 
-Tested by tests/session/test_fail_option.py.
-"""
+Tested by tests/session/test_fail_option.py."""
 
 from __future__ import annotations
 
@@ -15,6 +14,9 @@ STATUS_OF = {"hang": HANG, "oops": OOPS, "warn": WARN, "errors": ERRORS, "drops"
 
 
 def status_when_gone(kind: str) -> int:
-    """Return the exit status for a guest that has ended by itself. kind: "panic", "hang", or "" for
-    any other reason."""
+    """Return the exit status of a trace whose guest has ended by itself.
+
+    Args:
+        kind: "panic", "hang", or "" for any other reason.
+    """
     return {"panic": PANIC, "hang": HANG}.get(kind, 1)

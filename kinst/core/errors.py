@@ -1,10 +1,9 @@
-"""Errors for users: one line that says what happened, where, and what would work instead.
+"""Errors for users: what happened, where, and what would work instead, in one line.
 
-Every error that a user can cause is raised as a KinstError (or a subclass) and printed by kinst/cli
-alone; any other exception that reaches it is a defect of kinst.
+Every error that a user can cause is raised as a KinstError (or a subclass) and printed only by
+kinst/cli. Any other exception that reaches kinst/cli is a defect of kinst.
 
-Tested by tests/d, by programs that are wrong.
-"""
+Tested by tests/d, by programs that are wrong."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from kinst.core.endings import status_when_gone
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A place in D source text.
+    """A range of characters in a line of D source.
 
     Attributes:
-        file: name as the user gave it ("<command line>" for -n and its like).
-        line: from 1.
-        column: from 1.
-        length: characters from column on.
-        text: the whole source line, for the caret.
+        file: name as the user gave it; "<command line>" for options like -n.
+        line: line number, from 1.
+        column: column of the first character, from 1.
+        length: number of characters.
+        text: the whole source line, shown above the caret; "" if not known.
     """
 
     file: str
@@ -36,8 +35,8 @@ class Span:
 
 
 class KinstError(Exception):
-    """An error for the user: what went wrong, in one line, and what would work (hint), if that is
-    known."""
+    """An error for the user: what went wrong, in one line, and a hint of what would work; "" if no
+    hint is known."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -49,16 +48,16 @@ class KinstError(Exception):
 
 
 class AbsentError(KinstError):
-    """A probe description names something that the traced kernel does not have: no error with
-    -Z."""
+    """An error: a probe description names something that the traced kernel does not have. With -Z
+    this is no error."""
 
 
 class DError(KinstError):
     """An error in a D program.
 
     Attributes:
-        tag: the error tag of dtrace(1)'s -xerrtags (D_SYNTAX, D_PROTO_LEN, ...).
-        span: the place, printed as file:line:column with the line and a caret below it.
+        tag: the error tag that dtrace(1) prints with -xerrtags (D_SYNTAX, D_PROTO_LEN, ...).
+        span: where in the program the error is.
     """
 
     def __init__(self, message: str, span: Span, tag: str = "D_UNKNOWN", hint: str = "") -> None:
@@ -67,7 +66,8 @@ class DError(KinstError):
         self.tag = tag
 
     def caret(self) -> str:
-        """Return the source line and a caret under the place, or "" if the line is not known."""
+        """Return the source line, and below it a caret that points to the error; "" if the source
+        line is not known."""
         if not self.span.text:
             return ""
         pad = "".join(c if c == "\t" else " " for c in self.span.text[: self.span.column - 1])
@@ -75,11 +75,16 @@ class DError(KinstError):
 
 
 class TargetError(KinstError):
-    """The traced machine, or the way to it, failed: no stub, a panic, QEMU gone."""
+    """An error of the traced machine or of the connection to it: no GDB stub, a panic, QEMU has
+    ended."""
 
 
 class GoneError(TargetError):
-    """The machine ended by itself. kind: "panic", "hang", or "" for any other reason."""
+    """An error: the machine has ended by itself.
+
+    Attributes:
+        kind: "panic", "hang", or "" for any other reason.
+    """
 
     def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
@@ -87,13 +92,14 @@ class GoneError(TargetError):
 
     @property
     def status(self) -> int:
-        """The exit status of a command to which that happens."""
+        """The exit status of a command that ends with this error."""
         return status_when_gone(self.kind)
 
 
 class ScratchUsedUpError(KinstError):
-    """The machine has no room left for another program."""
+    """An error: the machine's scratch memory has no room for another program."""
 
 
 class UnmappedError(TargetError):
-    """Nothing is mapped at an address of a kernel, or of the file that stands in for it."""
+    """An error: nothing is mapped at an address of a kernel, or of the file that is read in place
+    of a kernel."""

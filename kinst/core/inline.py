@@ -1,12 +1,11 @@
-"""Functions and their inlined copies, from debug information.
+"""Values for functions and their inlined copies, as debug information describes them.
 
 Addresses are as linked (running address = linked + slide). Terms are DWARF's (DWARF 5, section
 3.3.8): an abstract instance is the function as written; a concrete inlined instance
-(DW_TAG_inlined_subroutine) is a copy of it in another function; an out-of-line instance is the
+(DW_TAG_inlined_subroutine) is its copy in another function; an out-of-line instance is the
 function's own code.
 
-Tested by tests/image/dwarf/scan and tests/sugar.
-"""
+Tested by tests/image/dwarf/scan and tests/sugar."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ from kinst.core.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FunctionDie:
-    """A function in one unit.
+    """A function as one compilation unit describes it.
 
     Attributes:
-        die: offset in .debug_info of its entry.
-        unit: offset in .debug_info of its unit.
-        inlined: whether DW_AT_inline says that it was inlined or declared so, or copies of it
-            exist.
-        ranges: (low, high) pairs of its out-of-line instance; () if it has none.
+        die: offset of the function's entry in .debug_info.
+        unit: offset of the unit in .debug_info.
+        inlined: whether DW_AT_inline says that the function was inlined or declared inline, or
+            copies of the function exist.
+        ranges: (low, high) pairs of the out-of-line instance; () if there is no such instance.
     """
 
     name: str
@@ -39,19 +38,21 @@ class FunctionDie:
 
 @dataclass(frozen=True, slots=True)
 class InlineCopy:
-    """One concrete inlined instance.
+    """An inlined copy of a function (DWARF's concrete inlined instance).
 
     Attributes:
-        function: the abstract instance's name.
-        die: offset in .debug_info of its entry.
-        unit: offset in .debug_info of its unit.
-        entry: by the rule of perf, SystemTap and libdw: DW_AT_entry_pc, else DW_AT_low_pc, else the
-            start of the first range; None if the copy has no address at all.
-        ranges: (low, high), in the order of the debug information; () for a copy without code.
-        call_file: file of the call.
-        call_line: line of the call.
-        within: names of the inlined functions around it, innermost first.
-        caller: name of the concrete function (DW_TAG_subprogram) whose tree it is in.
+        function: name of the function that was inlined.
+        die: offset of the copy's entry in .debug_info.
+        unit: offset of the copy's unit in .debug_info.
+        entry: address at which control enters the copy, by the rule of perf, SystemTap and libdw:
+            DW_AT_entry_pc, else DW_AT_low_pc, else the start of the first range; None if the copy
+            has no address at all.
+        ranges: (low, high) pairs, in the order of the debug information; () for a copy without
+            code.
+        call_file: source file of the call.
+        call_line: source line of the call.
+        within: names of the inlined functions around this copy, innermost first.
+        caller: name of the function (DW_TAG_subprogram) whose code contains the copy.
     """
 
     function: str
@@ -67,8 +68,8 @@ class InlineCopy:
 
 @dataclass(frozen=True, slots=True)
 class InlinedFrame:
-    """An inlined function that an instruction belongs to, and its line there; file is "" and line 0
-    if the debug information does not say."""
+    """An inlined function that an instruction is part of, with the instruction's file and line in
+    that function; "" and 0 if the debug information does not say."""
 
     function: str
     file: str
@@ -77,13 +78,13 @@ class InlinedFrame:
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """The source of an instruction.
+    """Source file and line of an instruction.
 
     Attributes:
-        file: of the function whose code it is, "" if not known; if functions are inlined there, of
-            the outermost one's call.
+        file: file of the instruction's line in the function whose symbol covers the instruction; ""
+            if not known. For an instruction of inlined functions, file of the outermost call.
         line: the line in that file, 0 if not known.
-        inlined: those functions, innermost first.
+        inlined: the inlined functions that the instruction is part of, innermost first.
     """
 
     file: str
@@ -92,20 +93,21 @@ class SourcePlace:
 
 
 class DebugIndex(Protocol):
-    """Functions and their copies, by name and by address."""
+    """Index of an image's functions and their inlined copies, by name and by address."""
 
     def functions(self, name: str) -> Sequence[FunctionDie]:
-        """Return every function of this name, abstract and concrete ones merged, in file order."""
+        """Return the functions of this name, in file order. The abstract and the concrete instances
+        of a function are one result."""
         ...
 
     def copies(self, name: str) -> Sequence[InlineCopy]:
-        """Return every inlined copy of the functions of this name, in file order."""
+        """Return the inlined copies of all functions of this name, in file order."""
         ...
 
     def inline_names(self) -> Sequence[str]:
-        """Return the distinct names of functions that have inlined copies."""
+        """Return the names of all functions that have inlined copies, each once."""
         ...
 
     def copies_at(self, address: int) -> Sequence[InlineCopy]:
-        """Return the inlined copies whose code holds this address, innermost first."""
+        """Return the inlined copies whose code contains this address, innermost first."""
         ...

@@ -1,7 +1,6 @@
-"""A decoded instruction, and where control goes from it.
+"""Values for a decoded instruction, and for where control goes from an instruction.
 
-Tested by tests/isa/test_isa_contract.py.
-"""
+Tested by tests/isa/test_isa_contract.py."""
 
 from __future__ import annotations
 
@@ -10,7 +9,11 @@ from kinst.core.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """A decoded instruction. text: mnemonic and operands as the disassembler spells them."""
+    """A decoded instruction.
+
+    Attributes:
+        text: mnemonic and operands, as the disassembler spells them.
+    """
 
     address: int
     code: bytes
@@ -30,17 +33,17 @@ class Flow:
     """Where control goes from an instruction.
 
     Attributes:
-        kind: "next"; "landing" (next, and indirect branches may come here); "jump", "branch"
-            (conditional) and "call" by target; "return"; "indirect" (a jump to a computed address);
-            "trap".
-        falls_through: the next instruction may follow (after a call: when it returns).
-        target: of a direct branch or call.
-        condition: a D expression over regs[], true at the instruction if a conditional branch will
-            be taken.
-        otherwise: a D expression that is true if it will not.
-        destination: of an indirect jump, as a D expression; "" if D cannot say it.
-        fault: where control goes if the instruction faults on purpose (by the kernel's exception
-            table, not by the ISA).
+        kind: "next"; "landing" (like "next", and indirect branches may lead to this instruction);
+            "jump", "branch" (conditional) or "call" to `target`; "return"; "indirect" (a jump to a
+            computed address); "trap".
+        falls_through: whether the next instruction may follow; for a call, after the call returns.
+        target: target of a direct jump, branch or call; else None.
+        condition: a D expression over regs[] that is true at a conditional branch if it will be
+            taken; "" if D has none.
+        otherwise: a D expression over regs[] that is true if the branch will not be taken.
+        destination: target of an indirect jump as a D expression; "" if D has none.
+        fault: where control goes if the instruction faults and the kernel's exception table expects
+            that; else None.
     """
 
     kind: str
@@ -54,13 +57,13 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class JumpTable:
-    """Data from which a computed jump takes its target: target = base + scale * entry, or the entry
-    itself if base is 0.
+    """A table of targets of a computed jump: target = base + scale * entry, or the entry itself if
+    base is 0.
 
     Attributes:
-        address: of the first entry.
-        size: bytes of an entry, which is signed unless it is an address.
-        count: number of entries; 0 if the code does not say it.
+        address: address of the first entry.
+        size: bytes of an entry. Entries are signed unless they are addresses.
+        count: number of entries; 0 if the code does not show it.
     """
 
     address: int

@@ -1,15 +1,17 @@
-"""An instruction set, as codegen, patch, session and the machines ask it.
+"""The base class of instruction sets: what codegen, patch, session and the machines ask an
+instruction set.
 
-Isa is the base class of every instruction set; its answers come in three parts:
-- StoppingIsa: what stopping the machine at an instruction needs.  Its abstract methods, and its
-  attributes without a value, are all that an instruction set must have.
-- PlantingIsa: trampolines and patches.  Its own answer is that there are none, with the reason.
-- Isa: questions about many instructions at once, answered one instruction after another.
+The class Isa has three parts:
+- StoppingIsa: what kinst needs to stop the machine at an instruction. An instruction set must
+  define its abstract methods, and its attributes without a value. Everything else has a default.
+- PlantingIsa: trampolines and patches. By default, every request for a trampoline is refused with a
+  reason.
+- Isa: questions about many instructions at once. By default, each is answered instruction by
+  instruction.
 
-All methods are pure.  Addresses are virtual, in the target.
+All methods are pure. Addresses are virtual addresses of the target.
 
-Tested by tests/isa/test_isa_contract.py and tests/test_extending.py.
-"""
+Tested by tests/isa/test_isa_contract.py and tests/test_extending.py."""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ from kinst.core.registers import Register
 
 
 class StoppingIsa(ABC):
-    """Answers that are needed to stop the machine at an instruction."""
+    """The part of an instruction set that kinst needs to stop the machine at an instruction."""
 
     # What the user types: amd64.
     name: str
@@ -83,7 +85,8 @@ class StoppingIsa(ABC):
 
     @property
     def board(self) -> Board:
-        """How QEMU runs a kernel.  Raises KinstError if kinst does not know."""
+        """How QEMU runs a kernel of this instruction set. Raises KinstError if kinst does not know
+        how."""
         raise KinstError(
             f"kinst does not know how QEMU runs {self.name} kernels",
             "start the machine, and trace it with --gdb",
@@ -91,17 +94,18 @@ class StoppingIsa(ABC):
 
     @cached_property
     def frame_slots(self) -> int:
-        """The u64 slots of the frame that a trampoline, or a stop, hands to a clause."""
+        """How many u64 slots a frame has: the saved registers that a trampoline, or a stop, passes
+        to a clause."""
         return 1 + max(register.slot for register in self.registers)
 
     @cached_property
     def pc(self) -> str:
-        """The stub's name of the program counter."""
+        """The GDB stub's name of the program counter."""
         return self._stub_name(self.pc_slot)
 
     @cached_property
     def sp(self) -> str:
-        """The stub's name of the stack pointer."""
+        """The GDB stub's name of the stack pointer."""
         return self._stub_name(self.sp_slot)
 
     def _stub_name(self, slot: int) -> str:
@@ -109,18 +113,23 @@ class StoppingIsa(ABC):
 
     @abstractmethod
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
-        """Yield the instructions of code in order, up to the first byte from which the length of
-        an instruction is not known.
+        """Yield the instructions of `code`, which lies at `address`, in order. Stop at the first
+        instruction whose length is not known.
 
-        An unknown instruction of known length is one of them: flow() lets it go anywhere, and
-        displace() refuses it."""
+        An unknown instruction of known length is yielded. For such an instruction flow() says that
+        control may go anywhere, and displace() refuses."""
 
     @abstractmethod
     def flow(self, code: bytes, address: int) -> Flow:
-        """Return where control goes from the one instruction `code` at `address`."""
+        """Return where control can go from one instruction.
+
+        Args:
+            code: the bytes of the instruction.
+            address: the address of the instruction.
+        """
 
     def is_nop(self, code: bytes) -> bool:
-        """Whether the one instruction `code` is known to be a no-operation."""
+        """Whether the instruction with these bytes is known to have no effect."""
         return False
 
     def undecoded(self, code: bytes) -> str:
@@ -128,46 +137,61 @@ class StoppingIsa(ABC):
         return "no known instruction begins so"
 
     def pair_flow(self, first: Instruction, second: Instruction) -> Flow | None:
-        """Return where control goes from `second` if the instruction directly before it has run,
-        for a direct call or jump that takes two instructions; None for other pairs."""
+        """Return where control can go from `second`, for a direct call or jump that takes two
+        instructions (auipc and jalr on riscv64); None for any other pair.
+
+        Args:
+            first: the instruction directly before `second`, which has run.
+            second: the instruction that jumps.
+        """
         return None
 
     def thunk(self, name: str) -> Flow | None:
-        """Return what a jump to a function of this name stands for, if compilers put such a
-        function in place of a return or an indirect jump; otherwise None."""
+        """Return the return or indirect jump for which compilers put a jump to a function of this
+        name (retpoline, return thunk); None if the name is no such function's."""
         return None
 
     def has_sequences(self, code: bytes) -> bool:
-        """Return False if unsafe() and rerun_starts() find nothing in a function with these live
-        bytes.  Must be quick: True if telling takes longer."""
+        """Whether unsafe() or rerun_starts() may find something in a function with these live
+        bytes. Must be fast: if an exact answer takes long, return True."""
         return False
 
     def unsafe(self, instructions: Sequence[Instruction]) -> Mapping[int, str]:
-        """Return the instructions of a function that cannot be planted because of those around
-        them (within a load-exclusive and store-exclusive pair): address to reason.
+        """Return the instructions of a function that cannot be planted because of their neighbours
+        (inside a load-exclusive and store-exclusive pair), as a map from address to reason.
 
-        instructions: all live ones, in order."""
+        Args:
+            instructions: all live instructions of the function, in order.
+        """
         return {}
 
     def rerun_starts(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
-        """Return the instructions of a function that can be planted only if those before them run
-        again after the probe's work (within a load-exclusive and store-exclusive pair): address to
-        the address of the first that runs again.  A debugger cannot stop at them without harm.
+        """Return the instructions of a function that can be planted only if instructions before
+        them run again after the probe's work (inside a load-exclusive and store-exclusive pair).
 
-        instructions: all live ones, in order."""
+        The result maps the address of each such instruction to the address of the first instruction
+        that runs again. A debugger's breakpoint there would break the sequence.
+
+        Args:
+            instructions: all live instructions of the function, in order.
+        """
         return {}
 
     def jump_tables(self, instructions: Sequence[Instruction]) -> Sequence[JumpTable]:
-        """Return data that may be the tables of a function's computed jumps, by the addresses that
-        its instructions make.
+        """Return the possible tables of a function's computed jumps, found by the data addresses
+        that its instructions compute.
 
-        Some may be other data: the first two entries of a table lead to instructions of the
-        function.  instructions: all live ones, in order."""
+        Some results may be other data. The caller rejects those whose first two entries do not lead
+        to instructions of the function.
+
+        Args:
+            instructions: all live instructions of the function, in order.
+        """
         return ()
 
     def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
-        """Return the return addresses of the direct calls of `target` in code, ascending.  Some
-        may be no calls, if their bytes are inside other instructions."""
+        """Return the return addresses of all direct calls of `target` in the code, ascending. Some
+        may be wrong: bytes inside other instructions can look like a call."""
         calls = (one for one in self.decode(code, address) if self._calls(one, target))
         return [one.end for one in calls]
 
@@ -176,20 +200,22 @@ class StoppingIsa(ABC):
         return flow.kind == "call" and flow.target == target
 
     def unsteppable(self, code: bytes) -> str:
-        """Return why a debugger cannot step over the one instruction `code` without harm, or ""."""
+        """Return why a debugger cannot step over the instruction with these bytes without harm; ""
+        if it can."""
         return ""
 
     def padding(self, code: bytes) -> int:
-        """Return the bytes of whole instructions at the start of `code` that only fill space.
-        Compilers put them after code that does not go on; decode() may leave them out there."""
+        """Return how many bytes at the start of `code` are whole padding instructions.
+
+        Compilers put padding after code that does not fall through; decode() may leave it out."""
         return 0
 
 
 class PlantingIsa(StoppingIsa):
-    """Trampolines and patches.
+    """The part of an instruction set that makes trampolines and patches.
 
-    An instruction set that plants sets no_trampolines to "" and overrides the methods.
-    """
+    By default every request is refused. An instruction set that can plant sets no_trampolines to ""
+    and overrides the methods."""
 
     # Why no site is planted inside the kernel; "" if sites are.
     no_trampolines: str = "kinst makes no trampolines for this instruction set"
@@ -219,7 +245,14 @@ class PlantingIsa(StoppingIsa):
     snippets: SnippetRegisters = SnippetRegisters({}, "")
 
     def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
-        """Return code at `to` with the effect of the one instruction `code` at `address`."""
+        """Return code for address `to` that has the effect of one instruction, or why there is
+        none.
+
+        Args:
+            code: the bytes of the instruction.
+            address: the original address of the instruction.
+            to: the address at which the returned code will run.
+        """
         return Refused(self.no_trampolines)
 
     def trampoline(
@@ -231,107 +264,144 @@ class PlantingIsa(StoppingIsa):
         rerun_prefix: bytes = b"",
         onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
-        """Return the whole trampoline at address `to`: it runs bodies, then the displaced
-        instruction.
+        """Return the whole trampoline for a site, to lie at address `to`, or why there is none. The
+        trampoline does the work of `bodies`, then runs the displaced instruction.
 
-        Interrupts are off while the code of a CallBody runs; registers and flags reach the
-        displaced instruction unchanged.
+        Interrupts are off while the code of a CallBody runs. The displaced instruction finds all
+        registers and flags unchanged.
 
         Args:
-            following: live bytes after the instruction, for flag liveness.
-            rerun_prefix: live bytes directly before it that run again between the two (see
-                rerun_starts()).
-            onward: where control goes on.
+            site: the instruction.
+            following: live bytes after the instruction, from which flag liveness is found.
+            to: the address of the trampoline.
+            bodies: the work, in order.
+            rerun_prefix: live bytes directly before the instruction, which run again after the work
+                and before the displaced instruction (see rerun_starts()).
+            onward: where control goes after the displaced instruction.
         """
         return Refused(self.no_trampolines)
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
-        """Return exactly `size` bytes that branch from address to `to`; None if none do."""
+        """Return exactly `size` bytes that jump from `address` to `to`; None if no jump of that
+        size reaches."""
         return None
 
     def run_patch(self, code: bytes, address: int, to: int, dead: int = 0) -> bytes | None:
-        """Return what is written over the instructions `code` at address, RUN_SIZE bytes or more,
-        so that control goes from the first of them to `to`; None if it cannot.
+        """Return the patch of a run: bytes to write over the instructions `code` at `address`, so
+        that control goes from the first instruction to `to`. None if no such jump can be made.
 
-        dead: registers that it may change, as from dead_registers()."""
+        Args:
+            code: the run's original bytes, at least RUN_SIZE.
+            address: the address of the run's first instruction.
+            to: where the jump leads.
+            dead: registers that the jump may change, as a mask from dead_registers().
+        """
         return None
 
     def trap_patch(self, size: int) -> bytes:
-        """Return the bytes, at most `size`, to write over the start of an instruction so that it
-        traps."""
+        """Return at most `size` bytes that make an instruction trap when they are written over its
+        start."""
         if size < len(self.breakpoint):
             raise ValueError(f"an instruction has {len(self.breakpoint)} bytes or more")
         return self.breakpoint
 
     def leave_patch(self, at: int, to: int) -> bytes:
-        """Return what turns the start of a trampoline at `at` that is a head (Onward) into a jump
-        to its site at `to`: no longer than the instruction that is there."""
+        """Return the bytes that turn the start of a head (a trampoline with Onward.head) at address
+        `at` into a jump to its site at address `to`. They are no longer than the head's first
+        instruction."""
         raise NotImplementedError(self.no_trampolines)
 
     def dead_registers(
         self, instructions: Sequence[Instruction], flows: Sequence[Flow]
     ) -> Sequence[int]:
-        """Return, for each of a function's instructions, the registers that are dead there: from
-        it on nothing reads them before they are written.  Bits by frame slot; 0 for each if
-        needs_dead_register is False.
+        """Return a mask of the dead registers at each of a function's instructions, one mask per
+        instruction in the same order: bit n is the register of frame slot n. If needs_dead_register
+        is False, every mask is 0.
 
-        flows: of the instructions."""
+        A register is dead at an instruction if nothing from that instruction on reads the register
+        before writing it.
+
+        Args:
+            flows: where control goes from each instruction.
+        """
         return [0] * len(instructions)
 
     def branches(self, code: bytes, address: int) -> tuple[U64, U64]:
-        """Return (where, where to) of all direct branches within `code` and of all addresses that
-        its instructions make, ascending by where they lead.
+        """Return (sources, targets) of all direct branches in `code`, and of all instructions in
+        `code` that compute an address. The two columns have the same order: ascending targets.
 
-        Some are none: their bytes are inside other instructions.  Only asked if there is a
-        RUN_SIZE."""
+        Some pairs may be wrong: bytes inside other instructions can look like a branch. Called only
+        if RUN_SIZE is not 0."""
         return NO_COLUMNS.address, NO_COLUMNS.address
 
     def snippet(self, code: bytes, zero: bool = False) -> Snippet | None:
-        """Return code that LLVM made for a snippet, with what it reads and writes; None if it is
-        not straight, writes memory or uses the stack.  zero: as in Snippet."""
+        """Return the Snippet for machine code that LLVM made, with the registers that the code
+        reads and writes. None if the code branches, writes memory or uses the stack.
+
+        Args:
+            code: the machine code.
+            zero: as in Snippet.
+        """
         return None
 
     def stub(self, at: int, counter: int, to: int, free: bool) -> bytes | Refused:
-        """Return code at `at` that adds one to a counter (one of CountBody's offsets), changes
-        nothing else, and jumps to `to`.  free: counts_freely() at the place."""
+        """Return code for address `at` that adds one to a counter, changes nothing else, and jumps
+        to `to`; or why there is none.
+
+        Args:
+            counter: one of CountBody's offsets.
+            free: whether the code need not save the flags (counts_freely()).
+        """
         return Refused(self.no_trampolines)
 
     def detour(
         self, code: bytes, address: int, to: int, hook: int
     ) -> tuple[bytes, bytes] | Refused:
-        """Hook a C function of the kernel at its first instruction.
+        """Return (patch, stub) that hook a C function of the kernel at its first instruction, or
+        why it cannot be hooked: the patch is written at `address`, the stub at `to`.
 
-        Returns (patch at address, stub at `to`).  The stub calls hook(arg0), a C function that
-        returns 0 to go on in the original function, or 1 to return from it at once.
+        The stub calls hook(arg0), a C function. If that returns 0, the original function runs; if
+        that returns 1, the original function returns at once.
 
-        code: the function's first bytes, HOOK_BYTES (core/system.py) or as many as it has."""
+        Args:
+            code: the function's first HOOK_BYTES bytes (core/system.py), or all of them if it is
+                shorter.
+            address: the address of the function.
+            to: the address of the stub.
+            hook: the address of the C function to call.
+        """
         return Refused(self.no_trampolines)
 
     def translate_detour(
         self, code: bytes, address: int, to: int, hook: int
     ) -> tuple[bytes, bytes] | Refused:
-        """Hook as detour() does, with a stub that replaces the first argument by hook(arg0) and
-        goes on."""
+        """Return (patch, stub) that hook a C function of the kernel, like detour(), or why it
+        cannot be hooked. The stub replaces the function's first argument by hook(arg0), then runs
+        the function."""
         return Refused(self.no_trampolines)
 
 
 class Isa(PlantingIsa):
-    """Questions about many instructions at once.
+    """An instruction set: the two parts above, and questions about many instructions at once.
 
-    An instruction set overrides these if one after another is too slow, for all instructions that
-    it marks in scan().  Its answers are those that one after another would have.
-    """
+    By default, questions about many instructions are answered instruction by instruction. An
+    instruction set that is faster for the instructions marked by its scan() overrides these
+    methods; the answers must be equal."""
 
     def sizes(self, code: bytes) -> I64:
-        """Return the sizes of the instructions of decode(), in order."""
+        """Return the size in bytes of each instruction that decode() finds in `code`, in order."""
         return np.array([one.size for one in self.decode(code, 0)], np.int64)
 
     def scan(self, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
-        """Return the instructions of decode() of pieces of code, (address, bytes) each, with their
-        marks.
+        """Return the instructions that decode() finds in several pieces of code, with their marks
+        (Columns.marks).
 
-        A mark that depends on the instructions after it sees those of its own piece, FOLLOWING
-        bytes at most.  Without marks, only their sizes are needed."""
+        If the mark of an instruction depends on following instructions, only following bytes of its
+        own piece count, at most FOLLOWING. For an instruction set without marks, sizes() is enough.
+
+        Args:
+            pieces: (address, bytes) of each piece.
+        """
         sizes = [self.sizes(code) for _, code in pieces]
         bounds = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum([len(some) for some in sizes], out=bounds[1:])
@@ -345,25 +415,34 @@ class Isa(PlantingIsa):
         return Scanned(every, bounds)
 
     def leads(self, columns: Columns) -> Leads:
-        """Return where control goes from marked instructions; for others nothing."""
+        """Return where control goes from each instruction that has a mark; the values for
+        instructions without a mark mean nothing."""
         count = len(columns)
         return Leads(
             np.zeros(count, np.bool_), np.zeros(count, np.uint64), np.zeros(count, np.uint8)
         )
 
     def may_make_tables(self, columns: Columns) -> Bools:
-        """Return the instructions that jump_tables() may need; it does without the rest."""
+        """Return for each instruction whether jump_tables() may need it. jump_tables() gives the
+        same result without the others."""
         return np.ones(len(columns), np.bool_)
 
     def counts_freely(self, sites: Columns, following: Sequence[bytes]) -> Bools:
-        """Return the sites at which counting need not save flags.
+        """Return for each site whether a counter can be added to there without saving the flags.
 
-        following: live bytes after each."""
+        Args:
+            following: live bytes after each site, from which flag liveness is found.
+        """
         return np.full(len(sites), not self.counting_changes_flags)
 
     def jump_patches(self, columns: Columns, to: U64) -> tuple[Bools, U8]:
-        """Return whether jump_patch() leads from each instruction to its `to`, and the patches, a
-        row of WIDTH bytes for each."""
+        """Return for each instruction whether jump_patch() reaches its target, and the patches: one
+        row of WIDTH bytes per instruction.
+
+        Args:
+            columns: the instructions.
+            to: the target of each instruction's jump.
+        """
         rows, reaches = np.zeros(columns.code.shape, np.uint8), np.zeros(len(columns), np.bool_)
         sites = zip(columns.size.tolist(), columns.address.tolist(), to.tolist(), strict=True)
         for k, (size, address, target) in enumerate(sites):
@@ -376,14 +455,15 @@ class Isa(PlantingIsa):
     def run_patches(
         self, start: U64, at: I64, code: bytes, to: U64, dead: Sequence[int]
     ) -> tuple[Bools, bytes]:
-        """Return which runs have a run_patch(), and the bytes of all, one after another.
+        """Return for each run whether run_patch() can make its jump, and the bytes of all patches,
+        one after another. A run without a jump contributes its original bytes.
 
         Args:
             start: address of each run.
-            at: where the bytes of each begin in `code`, and in the end their number.
-            code: the original bytes of all, one after another.
-            to: where each jump is to lead.
-            dead: registers that each may change.
+            at: offset in `code` of each run's bytes, then the length of `code`.
+            code: the original bytes of all runs, one after another.
+            to: target of each jump.
+            dead: registers that each jump may change, as in run_patch().
         """
         reaches, parts, bounds = np.zeros(len(start), np.bool_), [], at.tolist()
         runs = zip(start.tolist(), bounds, bounds[1:], to.tolist(), dead, strict=False)
@@ -394,8 +474,14 @@ class Isa(PlantingIsa):
         return reaches, b"".join(parts)
 
     def stubs(self, at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None:
-        """Return the code of many stub()s, one directly after another from `at` on, and the bytes
-        of each; None if one cannot be made.  counters: as signed 64-bit numbers."""
+        """Return the code of many stub()s, one directly after another from address `at` on, and the
+        size of each stub in bytes. None if any of the stubs cannot be made.
+
+        Args:
+            counters: CountBody's offset of each stub's counter, as signed 64-bit numbers.
+            to: where each stub jumps.
+            free: whether each stub need not save the flags.
+        """
         parts, sizes = [], []
         for counter, target, saves_none in zip(
             counters.view(np.uint64).tolist(), to.tolist(), free.tolist(), strict=True
@@ -409,16 +495,17 @@ class Isa(PlantingIsa):
         return np.frombuffer(b"".join(parts), np.uint8), np.array(sizes, np.int64)
 
     def trampoline_sizes(self, batch: TrampolineBatch) -> I32:
-        """Return the bytes of each trampoline of a batch, wherever in the batch's memory it lies;
-        -1 for those that trampoline() must make."""
+        """Return the size in bytes of each trampoline of a batch. The size is the same anywhere in
+        the batch's memory; -1 means that only trampoline() can make this trampoline."""
         return np.full(len(batch.columns), -1, np.int32)
 
     def trampolines(self, batch: TrampolineBatch, to: U64, goal: U64) -> MadeTrampolines:
-        """Return the trampolines of a batch, whose sizes are all known: byte for byte those of
-        trampoline().
+        """Return the trampolines of a batch for which trampoline_sizes() knows every size. Each is
+        byte for byte what trampoline() would return.
 
         Args:
-            to: where each lies.
-            goal: where the direct branch of each leads.
+            to: address of each trampoline.
+            goal: target of each instruction's direct branch: the original target, or its
+                trampoline.
         """
         return MadeTrampolines(np.zeros(0, np.uint8), np.zeros(0, np.int32))

@@ -1,7 +1,6 @@
-"""The running kernel as providers see it: functions by name, live instructions.
+"""Protocols of the traced kernel as providers and planting see it, and of providers.
 
-Tested by tests/providers and tests/test_contracts.py.
-"""
+Tested by tests/providers and tests/test_contracts.py."""
 
 from __future__ import annotations
 
@@ -23,19 +22,21 @@ if TYPE_CHECKING:
 
 
 class Kernel(Protocol):
-    """The traced kernel, as far as providers may ask about it."""
+    """The traced kernel, with the questions that providers may ask."""
 
     isa: Isa
 
     def find(self, module: str, function: str) -> Sequence[Function]:
-        """Return the functions whose module and name match the globs; two symbols of one name come
-        as name@1, name@2 in address order.
+        """Return the functions whose module and name match two globs. Symbols with the same name
+        have the names name@1, name@2, ..., in address order.
 
-        Raises KinstError, with a list, if several symbols have a plain name."""
+        Raises KinstError if a name without a number stands for several symbols; the error lists
+        them."""
         ...
 
     def suggest(self, function: str) -> str:
-        """Return a hint for an unknown name, 'did you mean ...', or ""."""
+        """Return a hint for an unknown function name: "did you mean ...", or "" if no name is
+        similar."""
         ...
 
     def instructions(self, function: Function) -> Sequence[Instruction]:
@@ -43,120 +44,124 @@ class Kernel(Protocol):
         ...
 
     def fetch(self, functions: Sequence[Function]) -> None:
-        """Read the code of functions that will be asked for, many at once."""
+        """Read the code of these functions in one go, before each is asked for."""
         ...
 
     def beginning(self, function: Function) -> Sequence[Instruction]:
-        """Return the first few of instructions(function)."""
+        """Return the first few live instructions of a function, in order."""
         ...
 
     def columns(self, functions: Sequence[Function]) -> Scanned:
-        """Return the live instructions of many functions, as Isa.scan() marks them."""
+        """Return the live instructions of many functions, with the marks of Isa.scan(). Each
+        function is one piece."""
         ...
 
     def plain_exits(
         self, functions: Sequence[Function]
     ) -> Sequence[Sequence[tuple[int, bytes, bool]] | None]:
-        """For each function: (address, code, whether it returns) of every instruction by which
-        control leaves it, if all of these always leave it; None if that takes a look at its flows.
+        """Return the instructions by which control leaves each function, in the same order as the
+        functions: (address, code, whether it is a return) of each instruction.
 
-        Fast for many functions, of which none gets an object for each of its instructions."""
+        A function's result is None if not all its exits are unconditional: the caller must look at
+        its flows(). Fast for many functions, since no object is made for each instruction."""
         ...
 
     def gaps(self, functions: Sequence[Function]) -> Sequence[Gap]:
-        """Return the bytes of these functions that are in none of their instructions, except
-        padding and code that the kernel has unmapped, in the order of the functions."""
+        """Return the gaps of these functions, in the order of the functions: bytes that are in no
+        instruction, except padding and code that the kernel has unmapped."""
         ...
 
     def flows(self, function: Function) -> Sequence[Flow]:
-        """Return where control goes from each of instructions(function); a jump to a thunk is the
-        return or indirect jump that the thunk stands for."""
+        """Return where control goes from each of instructions(function), in the same order. A jump
+        to a thunk counts as the return or indirect jump for which the thunk stands."""
         ...
 
     def computed(self, parts: Sequence[Function]) -> Sequence[int]:
-        """Return the addresses of a whole function's instructions (its parts) that its computed
-        jumps may lead to, by their tables; ascending. Those of tables that are not found are
-        missing."""
+        """Return the addresses of instructions to which a function's computed jumps can lead by
+        their jump tables, ascending. Targets in tables that kinst has not found are missing.
+
+        Args:
+            parts: all parts of the function, as parts() returns them.
+        """
         ...
 
     def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Return, for each (address, size) of an instruction, whether the system or the ISA refuses
-        it."""
+        """Return for each instruction, given as (address, size), whether the system or the ISA
+        refuses to plant it."""
         ...
 
     def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Return, for each (address, size) of an instruction, whether it is left to the system's
+        """Return for each instruction, given as (address, size), whether it is left to the system's
         own tracer (-x plant=no-callsite)."""
         ...
 
     def dead_ends(self) -> Sequence[str]:
-        """Return the names of functions that never return to their caller."""
+        """Return the names of functions that never return to their callers."""
         ...
 
     def system_calls(self) -> Sequence[SystemCall]:
-        """Return the kernel's system calls, by name; none if its system does not know them."""
+        """Return the kernel's system calls, sorted by name; () if its system does not know them."""
         ...
 
     def parts(self, function: Function) -> Sequence[Function]:
-        """Return the whole function, its main part first, with the parts that the compiler moved
-        away (NAME.cold), whichever part is given."""
+        """Return all parts of the function to which `function` belongs: its main part, then the
+        parts that the compiler split off (NAME.cold)."""
         ...
 
     def at(self, address: int) -> Function | None:
-        """Return the function whose code holds a running address, under a name that find()
-        knows."""
+        """Return the function whose code contains a running address, under a name that find()
+        knows; None if there is none."""
         ...
 
 
 class PlantableKernel(Kernel, Protocol):
-    """The traced kernel, as planting asks about it beyond what providers do."""
+    """The traced kernel, with the further questions that planting asks."""
 
     def forget(self, functions: Iterable[Function]) -> None:
-        """Drop what is kept about single instructions of these functions; it is decoded again if
-        needed."""
+        """Drop the cached instructions of these functions, to save memory. They are decoded again
+        when needed."""
         ...
 
     def has_sequences(self, function: Function) -> bool:
-        """Return False if unsafe() and rerun_prefix() find nothing in a function."""
+        """Whether unsafe() or rerun_prefix() may find something in a function."""
         ...
 
     def unsafe(self, function: Function, address: int) -> str:
-        """Return why the instructions around the one at address, in this function, prevent planting
-        it (Isa.unsafe), or ""."""
+        """Return why the neighbours of an instruction of this function prevent planting it
+        (Isa.unsafe); "" if they do not."""
         ...
 
     def flow_columns(self, functions: Sequence[Function]) -> tuple[Scanned, Flows]:
-        """Return the instructions of functions, as columns() does, and where control goes from
-        each, as flows() does for one function."""
+        """Return the live instructions of functions (as columns() does), and where control goes
+        from each instruction (as flows() does for one function)."""
         ...
 
     def marks(self, sites: Sequence[Site]) -> U16:
-        """Return the marks of Isa.scan() for each of these instructions."""
+        """Return the mark of Isa.scan() for each of these sites, in the same order."""
         ...
 
     def live(self, address: int, size: int) -> bytes:
-        """Return bytes of kernel text as they are now."""
+        """Return bytes of the kernel's code as they are in memory now."""
         ...
 
     def rerun_prefix(self, function: Function, address: int) -> bytes:
-        """Return the live bytes before the instruction at address that must run again if it is
-        planted (Isa.rerun_starts), or b""."""
+        """Return the live bytes directly before an instruction that must run again if the
+        instruction is planted (Isa.rerun_starts); b"" if there are none."""
         ...
 
     def following(self, function: Function, address: int, size: int) -> bytes:
-        """Return at most `size` live bytes from `address` on, within the function's
-        instructions."""
+        """Return up to `size` live bytes of the function's instructions from `address` on."""
         ...
 
 
 def all_named(kernel: Kernel, name: str) -> Sequence[Function]:
-    """Return the functions of exactly this name in any module, also if several have it."""
+    """Return all functions with exactly this name, in any module."""
     return kernel.find("", f"{name[:-1]}[{name[-1]}]")  # a glob of one name
 
 
 def no_function(kernel: Kernel, module: str, function: str) -> AbsentError:
-    """Return the error for a function that does not exist: where it is, or which one may be
-    meant."""
+    """Return the error for a function that does not exist. Its hint says which module has a
+    function of this name, or which similar name may be meant."""
     plain = function.partition("@")[0]
     elsewhere = all_named(kernel, plain) if module else ()
     return AbsentError(
@@ -167,11 +172,12 @@ def no_function(kernel: Kernel, module: str, function: str) -> AbsentError:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A timer.
+    """The schedule of a timer probe (tick-N or profile-N).
 
     Attributes:
-        period_ns: between firings.
-        each_cpu: profile-N (every CPU) rather than tick-N (one).
+        period_ns: time between firings.
+        each_cpu: True for profile-N, which fires on every CPU; False for tick-N, which fires on one
+            CPU.
     """
 
     period_ns: int
@@ -180,13 +186,13 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A probe that a description matches, before it has an id; one with several sites comes once
-    for each.
+    """A probe that matches a description, before it has an id. A probe with several sites has a
+    Found for each site.
 
     Attributes:
-        arguments: arg0...; () if args mean nothing.
-        condition: a D expression over regs[] that is true if the instruction at the site does what
-            the probe is for; "" if it always does.
+        arguments: how to find arg0, arg1, ...; () if the probe has no arguments.
+        condition: a D expression over regs[] that is true at the site if the probe fires there; ""
+            if it always fires.
     """
 
     name: ProbeName
@@ -197,7 +203,8 @@ class Found:
 
 
 class Provider(Protocol):
-    """The class that a file of kinst.providers offers; everything but match() has a default."""
+    """Base class of providers: each file of kinst.providers has one. Only match() must be
+    defined."""
 
     name: str
     # How its probes are named, for messages.
@@ -209,17 +216,22 @@ class Provider(Protocol):
     interface: ProbeInterface = ProbeInterface()
 
     def listed(self) -> Sequence[Found]:
-        """Return the probes that exist without a description (for -l with nothing named)."""
+        """Return the probes that -l lists when the user gives no probe description; () by
+        default."""
         return ()
 
     def argument_types(self, pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
-        """Return the types of args[] at the probe that a description means; None if it means none
-        of this provider's, or several, or they have no types.
+        """Return the types of args[] at the probe that a description names. None if it names no
+        probe of this provider or several, or if the probe's arguments have no types.
 
-        Raises KinstError if the kernel's types do not tell."""
+        Raises KinstError if the kernel's debug information cannot tell the types."""
         return None
 
     def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Iterable[Found]:
-        """Yield the probes that pattern means, perhaps one by one as they are needed. Raises
-        KinstError if it names something impossible."""
+        """Yield the probes that match a description, one at a time so that the caller may stop
+        early. Raises KinstError if the description names something that cannot exist.
+
+        Args:
+            kernel: the traced kernel; None if there is none.
+        """
         ...

@@ -1,8 +1,7 @@
-"""A kernel's build, and Debian's kernel that is fetched for an ISA if the user names none (a value
-in kinst.isa.NAME.debian).
+"""Values for builds of kernels: a build's release and build-id, and the Debian kernel that kinst
+fetches for an ISA if the user names no kernel (kinst.isa.NAME.debian).
 
-Tested by tests/kernels/test_fetch.py and tests/kernels/test_vmlinux_search.py.
-"""
+Tested by tests/kernels/test_fetch.py and tests/kernels/test_vmlinux_search.py."""
 
 from __future__ import annotations
 
@@ -24,13 +23,14 @@ class KernelBuild:
 
 @dataclass(frozen=True, slots=True)
 class KernelPackage:
-    """A kernel of Debian's.
+    """A kernel packaged by Debian.
 
     Attributes:
         architecture: Debian's name of the instruction set.
         series: the first two numbers of the kernel's version.
-        flavour: Debian's word for how it is configured, "" for the generic one.
-        room: bytes of packed and unpacked files and the indexes, with some to spare.
+        flavour: Debian's name of the kernel's configuration, "" for the generic configuration.
+        room: disk space in bytes that the packed files, the unpacked files and the indexes take,
+            rounded up.
     """
 
     architecture: str

@@ -1,16 +1,15 @@
-"""The layout of scratch: what in-target code writes and the consumer reads.
+"""The layout of scratch: offsets of what code in the target writes and the consumer reads.
 
-Scratch is one range of bytes, seen by the target at `address` and mapped by kinst. Offsets here are
-from its start. All integers are little-endian.
+Scratch is one range of bytes that the target sees at `address` and that kinst maps. Offsets here
+are from its start. All integers are little-endian.
 
-    0              header page: activity, active aggregation half (HEADER_*)
-    per CPU        one state page each (STATE_*), then ring, then aggregation halves, temp
-    globals, strings, site descriptors, trap table, dynamic variables, text
+0              header page: activity, active aggregation half (HEADER_*)
+per CPU        one state page each (STATE_*), then ring, then aggregation halves, temp
+globals, strings, site descriptors, trap table, dynamic variables, text
 
-CPU slot n_cpus (one past the target's last) belongs to code that kinst runs on the host.
+CPU slot n_cpus (one past the target's last CPU) belongs to clauses that kinst runs on the host.
 
-Tested by tests/codegen/layout/test_layout.py.
-"""
+Tested by tests/codegen/layout/test_layout.py."""
 
 from __future__ import annotations
 
@@ -132,10 +131,10 @@ CONTEXT_STACK = CONTEXT_SLOTS
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Where everything in scratch is.
+    """Where each area of scratch is.
 
-    Offsets are from its start; sizes are in bytes. There are cpus + 1 slots: the target's, and the
-    host's."""
+    Offsets are from the start of scratch; sizes are in bytes. There are cpus + 1 CPU slots: one for
+    each CPU of the target, and a last one for the host."""
 
     address: int  # target virtual address of offset 0
     size: int
@@ -184,10 +183,17 @@ def lay_out(
     dynamic_size: int = 0,
     text_from: int = 0,
 ) -> Scratch:
-    """Place the areas one after another, each on a page; text takes the rest, from text_from on (a
-    multiple of a page).
+    """Lay out the areas of scratch one after another, each from a page boundary. The text area
+    takes the rest.
 
-    Raises ValueError if size is too small to leave any text."""
+    Raises ValueError if `size` leaves no text area.
+
+    Args:
+        address: address of scratch in the target.
+        size: bytes of scratch.
+        cpus: number of CPUs of the target.
+        text_from: lowest offset of the text area, a multiple of a page.
+    """
 
     def pages(n: int) -> int:
         return (n + PAGE - 1) & -PAGE

@@ -1,10 +1,9 @@
-"""Local variables at one instruction, from debug information.
+"""Values for the local variables at one instruction, from debug information.
 
-Addresses and values are D expressions over regs[] (u64), so that a clause can compute them where
-its probe fires (DWARF 5, section 2.6).
+Addresses and values are D expressions over regs[] (u64), so that a clause can compute them when its
+probe fires (DWARF 5, section 2.6).
 
-Tested by tests/sugar/test_locals.py.
-"""
+Tested by tests/sugar/test_locals.py."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ from kinst.core.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class LocalPiece:
-    """Consecutive bytes of a variable.
+    """Consecutive bytes of a local variable, and how to read them.
 
     Attributes:
-        kind: "memory" (text is its address), "value" (text is its value) or "" (it is not
-            available).
+        kind: "memory" (`text` is the address of the bytes), "value" (`text` is their value) or ""
+            (they are not available).
         text: a D expression.
-        size: bytes; 0 for the whole variable.
+        size: number of bytes; 0 for the whole variable.
     """
 
     kind: str
@@ -31,12 +30,13 @@ class LocalPiece:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A variable or parameter at one instruction.
+    """A local variable or parameter at one instruction.
 
     Attributes:
-        function: the function that declares it, inlined or not.
-        pieces: in the order of its bytes; () if it cannot be read there.
-        reason: why it cannot be read.
+        function: name of the function that declares the variable; that function may be inlined.
+        pieces: the variable's bytes, in order; () if the variable cannot be read at this
+            instruction.
+        reason: why the variable cannot be read.
     """
 
     name: str

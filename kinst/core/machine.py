@@ -1,11 +1,11 @@
-"""A machine is a way to reach a kernel; a target is the kernel that it reaches.
+"""Protocols of targets: a machine is a way to reach a kernel, and a target is the kernel that it
+reaches.
 
-A Target has four parts: KernelMemory, Stopping, Planting and Commands.  Each part has defaults that
-say what is true of a machine without it, so that a machine defines only what it can do.  Addresses
-are virtual unless a name says physical.
+A Target has four parts: KernelMemory, Stopping, Planting and Commands. The defaults of each part
+are right for a machine that lacks the part, so a machine defines only what it can do. Addresses are
+virtual unless a name says physical.
 
-Tested by tests/test_contracts.py, tests/test_extending.py and tests/fake.
-"""
+Tested by tests/test_contracts.py, tests/test_extending.py and tests/fake."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The machine stopped, at a breakpoint or on request.
+    """Event: the machine has stopped, at a breakpoint or on request.
 
     Attributes:
-        cpu: the CPU that stopped it.
+        cpu: the CPU that stopped the machine.
         pc: the program counter of that CPU.
     """
 
@@ -43,7 +43,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The machine ended: a panic, a hang, or QEMU died.
+    """Event: the machine has ended, by a panic or a hang or because QEMU died.
 
     Attributes:
         reason: what happened, for the user.
@@ -72,7 +72,7 @@ class Complaint:
 
 @dataclass(frozen=True, slots=True)
 class CommandEnded:
-    """The command of -c ended with this exit status."""
+    """Event: the command of -c has ended with this exit status."""
 
     status: int
 
@@ -82,11 +82,11 @@ MachineEvent = Stopped | Gone | CommandEnded
 
 @dataclass(frozen=True, slots=True)
 class CodeTable:
-    """A direct-mapped table in which a machine finds code that it has translated.
+    """A direct-mapped table in which a machine looks up code that it has translated (QEMU's TCG).
 
     Attributes:
-        entries: how many entries the table has; each holds one piece of code.
-        entry: maps addresses to the numbers of their entries.
+        entries: number of entries; each holds one translated piece of code.
+        entry: (addresses) -> the index of each address's entry.
     """
 
     entries: int
@@ -98,14 +98,14 @@ class Abilities:
     """What a kind of machine can do.
 
     Attributes:
-        boots: it starts a kernel, and needs its files.
-        writes_code: patches and hooks can be written into the kernel.
-        runs_commands: a command can be run for the time of a trace (-c).
-        reads_running: memory can be read while the machine runs.  bring_up() leaves it running; an
-            operation that needs it stopped stops it for that operation only.  stop() is for what
-            must not change between two operations.
-        code_table: the table in which it finds translated code; None if a processor runs the code
-            directly, or if the table is not known.
+        boots: whether it starts a kernel, and so needs the kernel's files.
+        writes_code: whether patches and hooks can be written into the kernel.
+        runs_commands: whether a command can be run for the time of a trace (-c).
+        reads_running: whether memory can be read while the machine runs. bring_up() then leaves the
+            machine running; an operation that needs it stopped stops it for that operation only.
+            stop() is for data that must not change between two operations.
+        code_table: the table of translated code; None if a processor runs the code directly, or if
+            the table is not known.
     """
 
     boots: bool = False
@@ -117,11 +117,12 @@ class Abilities:
 
 @dataclass(frozen=True, slots=True)
 class Bearings:
-    """Where the kernel may be in memory, as far as a machine can tell without knowing its system.
+    """Where the kernel may be in memory, as far as a machine can tell before the system is known.
 
     Attributes:
-        text: start of the kernel's code according to its page tables, or None.
-        places: addresses in its code: trap handlers, and program counters of CPUs in the kernel.
+        text: start address of the kernel's code according to the page tables, or None.
+        places: addresses inside the kernel's code: trap handlers, and program counters of CPUs in
+            the kernel.
     """
 
     text: int | None = None
@@ -129,18 +130,19 @@ class Bearings:
 
 
 class Terminal(Protocol):
-    """A terminal that a command gets instead of no input and a pipe for its output."""
+    """A terminal that is connected to a traced command. Without one, the command has no input and
+    its output is a pipe."""
 
     def size(self) -> tuple[int, int]:
-        """Return rows and columns."""
+        """Return (rows, columns)."""
         ...
 
     def connect(self, type_in: Callable[[bytes], None], resize: Callable[[int, int], None]) -> None:
-        """Connect the terminal to a command that starts.  Any thread may call the functions.
+        """Connect the terminal to a command that starts.
 
         Args:
-            type_in: called with input for the command.
-            resize: called with rows and columns when they have changed.
+            type_in: to be called with input for the command, by any thread.
+            resize: to be called with rows and columns when they have changed, by any thread.
         """
         ...
 
@@ -150,24 +152,25 @@ class Terminal(Protocol):
 
 
 class Helpers(Protocol):
-    """kinst's own processes in a guest, which run its command and pass its output on.
+    """kinst's own processes in a guest, which run the traced command and forward its output.
 
     Attributes:
         pid: process id of the prepared command.
-        passer: process id of the process that passes its output on while it runs, 0 if there is
-            none.
+        passer: process id of the process that forwards the command's output while the command runs,
+            0 if there is none.
     """
 
     pid: int
     passer: int
 
     def start_alone(self) -> None:
-        """Let the command run, as Target.start_command() does, after all of these processes wait.
-        They do nothing until go_on(), except `passer`."""
+        """Let the prepared command run while kinst's own processes in the guest wait, except
+        `passer`, until go_on()."""
         ...
 
     def go_on(self) -> None:
-        """Let them run again once the command has ended, which Target.wait() reports then."""
+        """Let kinst's own processes in the guest run again, after the command has ended.
+        Target.wait() then reports the end of the command."""
         ...
 
 
@@ -175,11 +178,11 @@ class EarlyStart(Protocol):
     """A machine that was started before its configuration was complete."""
 
     def take(self, wanted: object) -> Any:
-        """Hand over the started machine if its configuration equals `wanted`; otherwise, or if it
-        was already taken, stop it and return None.
+        """Return the started machine if its configuration equals `wanted`. Otherwise, or if the
+        machine was already taken, stop it and return None.
 
         Args:
-            wanted: what the kind of machine compares configurations by.
+            wanted: the value by which this kind of machine compares configurations.
         """
         ...
 
@@ -190,23 +193,24 @@ class EarlyStart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MachineConfig:
-    """The machine that is wanted, for its kind to open.
+    """The configuration of a machine that MachineKind.open() starts or connects to.
 
     Attributes:
-        options: what the user said of it.
+        options: the user's options for the machine.
         kernel: the kernel to boot.
-        initrd: file or bytes of the archive to boot with.
-        append: the kernel's command line, but for what the machine and the system add.
+        initrd: the initial RAM disk, as a file or as bytes.
+        append: the user's part of the kernel's command line.
         boot: how the system is booted; None if no system is known.
-        virtual_layout: where the system keeps its kernel; None if no system is known.
-        runs_command: whether a command is run there.
-        read_only: only read memory; run and write nothing.  A saved machine state is enough.
-        scratch: bytes to set aside, at least.
+        virtual_layout: where the system maps its kernel; None if no system is known.
+        runs_command: whether a command will be run on the machine.
+        read_only: whether the caller only reads memory, and runs and writes nothing. A saved state
+            is enough then.
+        scratch: minimum size in bytes of the memory to set aside for scratch.
         image: the file with the kernel's symbols, for messages.
-        cache: folder of what is cached for this host.
-        early_start: what start_early() started for this configuration, without scratch,
+        cache: folder of files that are cached for this host.
+        early_start: what start_early() returned for this configuration, without scratch,
             virtual_layout and image.
-        terminal: the terminal of its commands, or None.
+        terminal: the terminal of the machine's commands, or None.
     """
 
     isa: Isa
@@ -227,14 +231,14 @@ class MachineConfig:
 
 @dataclass(frozen=True, slots=True)
 class LivePatch:
-    """A patch that is written into text while the kernel runs.
+    """A patch to write into code while the kernel runs.
 
     Attributes:
-        address: where it is written.
-        old: the bytes that must be there before.
-        new: the bytes that are written.
-        several: it covers more than one instruction, and control reaches all but the first of them
-            only from the instruction before.
+        address: where the patch is written.
+        old: the bytes that must be at the address before.
+        new: the bytes to write.
+        several: whether the patch covers more than one instruction. Control must reach each of them
+            but the first only from the instruction before it.
     """
 
     address: int
@@ -244,7 +248,7 @@ class LivePatch:
 
 
 class Planter(Protocol):
-    """Plants patches in a machine that is never stopped."""
+    """Writer of patches into a machine that is never stopped."""
 
     def plant(
         self,
@@ -255,57 +259,60 @@ class Planter(Protocol):
         exits: Sequence[LivePatch] = (),
         samplers: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Plant all patches, or none if the bytes at one of them are not those that were planned
-        on.  Each is a breakpoint or a jump into scratch.
+        """Plant all patches; if the bytes at any of them are not its `old` bytes, plant none. Each
+        patch is a breakpoint or a jump into scratch.
 
-        A jump over several instructions is completed only after every thread has left them, and
-        left the code of earlier traces; until then a breakpoint leads to the same place.
+        A jump over several instructions is completed only after every thread has left these
+        instructions and the code of earlier traces. Until then, a breakpoint leads to the same
+        address.
 
         Args:
-            hook: address in scratch of the function that breakpoints call with the registers that
-                the kernel has saved; it returns whether the breakpoint was a site.  0 if there are
-                no breakpoints.
-            code: addresses [low, high) of scratch that are not written any more.
-            active: address in scratch of a u64; clauses do not run once it is 0.
-            exits: patches in scratch that are written after everything else has been restored.
-            samplers: (period in ns, address in scratch of a function) of each function to call
+            hook: address in scratch of the function that the breakpoint handler calls with the
+                saved registers; it returns whether the breakpoint was a site. 0 if there are no
+                breakpoints.
+            code: addresses [low, high) of scratch that will not be written any more.
+            active: address in scratch of a u64 that is set to 0 to stop clauses from running.
+            exits: patches in scratch that are written at the end of the trace, after everything
+                else has been restored.
+            samplers: (period in ns, address of a function in scratch) of each function to call
                 periodically on each CPU, with the registers of the interrupted code.
 
         Raises TargetError."""
         ...
 
     def allocate_counters(self, offset: int, size: int) -> tuple[int, int]:
-        """Allocate per-CPU memory for counters, once for all traces.  It is zeroed.
+        """Allocate zeroed per-CPU memory for counters, once for all traces.
 
         Args:
             offset: offset in scratch to which gather() copies the counters.
             size: bytes wanted for each CPU.
 
         Returns:
-            The displacement from the per-CPU base, and the bytes allocated for each CPU (0 for
-            none).
+            (displacement from the per-CPU base, bytes allocated for each CPU); 0 bytes if there is
+            no memory.
         """
         ...
 
     def empty(self) -> None:
-        """Wait until no thread is in code of ended traces.  Afterwards scratch may be written
-        again, and the counters are zero.  Raises TargetError."""
+        """Wait until no thread executes in code of ended traces. Afterwards scratch may be written
+        again, and the counters are zero. Raises TargetError."""
         ...
 
     def gather(self) -> None:
-        """Copy the counters of each CPU to scratch, one CPU after another.  Raises TargetError."""
+        """Copy the counters of all CPUs to scratch, one CPU's after another's. Raises
+        TargetError."""
         ...
 
     def take_missed(self) -> Sequence[int]:
-        """Return, for each sampler of plant(), how many of its calls were missed since the last
-        call of this method, because a CPU had no time for them.  Also after restore().
+        """Return how many calls of each sampler of plant() were missed since this method was last
+        called, because a CPU had no time for them. May also be called after restore().
 
         Raises TargetError."""
         ...
 
     def restore(self) -> int:
-        """Remove all patches; return how many remain because another tracer's patch lies over
-        them.  Raises TargetError."""
+        """Remove all patches. Return how many could not be removed because another tracer has
+        patched the same bytes. Raises TargetError."""
         ...
 
 
@@ -314,7 +321,7 @@ Reason = tuple[str, str]
 
 
 class KernelMemory(Protocol):
-    """Memory of a running kernel."""
+    """Part of a Target: reading the memory of a running kernel."""
 
     @abstractmethod
     def read(self, address: int, size: int) -> bytes:
@@ -323,28 +330,29 @@ class KernelMemory(Protocol):
 
 
 class Stopping(Protocol):
-    """CPUs that can be stopped, looked at and resumed.
+    """Part of a Target: CPUs that can be stopped, read and resumed.
 
     The defaults are those of a machine that cannot be stopped: stop() and resume() do nothing, and
     what needs a stopped CPU is refused.
 
     Attributes:
-        cannot_stop: the reason of the refusals.
+        cannot_stop: reason for the refusals.
     """
 
     cpus: int
     cannot_stop: ClassVar[Reason] = ("this machine cannot be stopped", "")
 
     def stop(self) -> None:
-        """Stop every CPU, and return when all have stopped.  Does nothing if they are stopped."""
+        """Stop every CPU, and return when all have stopped. Do nothing if the machine is
+        stopped."""
         return
 
     def resume(self) -> None:
-        """Let all CPUs run.  Does nothing if they run."""
+        """Let all CPUs run. Do nothing if they run."""
         return
 
     def wait(self, timeout: float) -> MachineEvent | None:
-        """Wait until the running machine reports something.
+        """Wait until the running machine reports an event, and return it.
 
         Args:
             timeout: seconds after which None is returned.
@@ -357,44 +365,44 @@ class Stopping(Protocol):
         raise TargetError(*self.cannot_stop)
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
-        """Read memory of the process that a stopped CPU runs.  Raises TargetError if any of it is
-        not mapped."""
+        """Read memory at a virtual address of the process that a stopped CPU runs. Raises
+        TargetError if any of it is not mapped."""
         raise TargetError(*self.cannot_stop)
 
     def insert_breakpoint(self, address: int) -> None:
-        """Insert a debugger's breakpoint; the machine is stopped."""
+        """Insert a debugger's breakpoint. The machine must be stopped."""
         raise TargetError(*self.cannot_stop)
 
     def remove_breakpoint(self, address: int) -> None:
-        """Remove a debugger's breakpoint; the machine is stopped."""
+        """Remove a debugger's breakpoint. The machine must be stopped."""
         raise TargetError(*self.cannot_stop)
 
     def step_over(self, cpu: int, address: int) -> None:
-        """Execute the instruction at `address` on one CPU, without its breakpoint; the machine is
-        stopped before and after."""
+        """Execute the instruction at `address` on one CPU without hitting the breakpoint there. The
+        machine must be stopped, and is stopped afterwards."""
         raise TargetError(*self.cannot_stop)
 
 
 class Planting(Protocol):
-    """Code that can be written into the kernel, and scratch memory for trampolines and data.
+    """Part of a Target: writing code into the kernel, and scratch memory for trampolines and data.
 
-    The defaults are those of a machine without scratch memory: its probes stop it at each hit.
+    The defaults are those of a machine without scratch memory, whose probes stop it at each hit.
 
     Attributes:
-        cannot_plant: the reason of the refusals.
+        cannot_plant: reason for the refusals.
     """
 
     cannot_plant: ClassVar[Reason] = ("code cannot be written into this machine's kernel", "")
 
     @property
     def planter(self) -> Planter | None:
-        """The planter of a machine that is never stopped: it has no registers and no breakpoints,
-        and only the planter writes its text.  None for all other machines."""
+        """The planter of a machine that is never stopped. Only this planter writes the machine's
+        code; registers and breakpoints are not available. None for all other machines."""
         return None
 
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Write code that may already have run, and discard translations of it; the machine is
-        stopped."""
+        """Write (address, bytes) into code that may already have run, and discard any translations
+        of that code. The machine must be stopped."""
         raise TargetError(*self.cannot_plant)
 
     def map_scratch(
@@ -404,74 +412,73 @@ class Planting(Protocol):
         reach: tuple[int, int] | None = None,
         data: int = 0,
     ) -> int | None:
-        """Map executable scratch memory; the machine is stopped.
+        """Map executable scratch memory, and return its address; None if this machine has no
+        scratch memory. The machine must be stopped.
 
         Args:
             size: bytes to map.
-            near: addresses [low, high) that scratch is to be close to.
-            reach: addresses [low, high) within branch reach of all but the first `data` bytes.
-
-        Returns:
-            Its address, or None if this machine has no scratch memory.
+            near: addresses [low, high) that scratch should be close to.
+            reach: addresses [low, high) that branches must reach from all of scratch but its first
+                `data` bytes.
+            data: bytes at the start of scratch that hold no code.
         """
         return None
 
     @property
     def most_scratch(self) -> int:
-        """The largest size that map_scratch() accepts, or 0 if that is not known."""
+        """The largest size that map_scratch() accepts; 0 if that is not known."""
         return 0
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
-        """Map part of scratch a second time; the machine is stopped.
+        """Map a part of scratch at a second virtual address, and return whether the page tables
+        have room for that. The machine must be stopped.
 
-        All arguments are multiples of the size of a leaf of the page tables.  Returns False if the
-        page tables have no room there."""
+        All arguments are multiples of the size of a leaf of the page tables."""
         return False
 
     def scratch_view(self) -> memoryview:
-        """Return scratch, writable and shared with the target."""
+        """Return the bytes of scratch, writable and shared with the target."""
         raise TargetError(*self.cannot_plant)
 
     def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
-        """Search all RAM for addresses; the machine is stopped.
-
-        Args:
-            ranges: ranges [low, high) of addresses.
+        """Search all RAM for words that are addresses in any of the ranges [low, high). The machine
+        must be stopped.
 
         Returns:
-            The values of aligned 8-byte words that lie in a range, each once, ascending; kinst's
-            own memory (scratch, its page tables) is left out.  None, for any ranges, if the RAM of
-            this machine cannot be searched.
+            The values of the aligned 8-byte words found, each once, ascending. Memory of kinst
+            (scratch, its page tables) is not searched. None if this machine cannot search RAM.
         """
         return None
 
     def move(self, places: Mapping[int, int]) -> None:
-        """Let each thread that is about to continue at one of these addresses continue at another:
-        change every register of a CPU, and every aligned 8-byte word of RAM, that holds one.
+        """Let each thread that would continue at an address in `places` continue at the address to
+        which `places` maps it.
 
-        Only for a machine whose pointers() does not return None; it is stopped."""
+        For this, change every register of a CPU, and every aligned 8-byte word of RAM, that has
+        such an address. The machine must be stopped, and its pointers() must be able to search
+        RAM."""
         raise TargetError("the memory of this machine cannot be searched for addresses")
 
 
 class Commands(Protocol):
-    """Commands that run on the traced machine.
+    """Part of a Target: commands that run on the traced machine.
 
-    The defaults are those of a machine that runs none.
+    The defaults are those of a machine that runs no commands.
 
     Attributes:
-        cannot_run_commands: the reason of the refusals.
+        cannot_run_commands: reason for the refusals.
     """
 
     cannot_run_commands: ClassVar[Reason] = ("this machine runs no commands", "leave out -c")
 
     @property
     def helpers(self) -> Helpers | None:
-        """kinst's own processes beside the command; None if there are none, or if they cannot be
-        held up."""
+        """kinst's own processes that run the command; None if there are none, or if they cannot be
+        made to wait."""
         return None
 
     def prepare_command(self, command: str) -> int:
-        """Create the process of a command, held before it runs; return its process id."""
+        """Create the process of a command, but do not let it run yet. Return its process id."""
         raise TargetError(*self.cannot_run_commands)
 
     def start_command(self) -> None:
@@ -479,43 +486,44 @@ class Commands(Protocol):
         raise TargetError(*self.cannot_run_commands)
 
     def end_command(self) -> None:
-        """Kill the prepared command with all processes that it has started, and wait until they
-        have ended.  Does nothing if it has ended.  Afterwards the machine runs, and another command
-        may be prepared."""
+        """Kill the prepared command and all processes that it has started, and wait until they have
+        ended. If the command has ended, do nothing. Afterwards the machine runs, and another
+        command may be prepared."""
         return
 
 
 class Target(KernelMemory, Stopping, Planting, Commands, Protocol):
     """A kernel that can be read and, as far as its machine can do that, stopped and written.
 
-    MachineKind.open() makes it; then the caller uses bring_up(), settle() once the system is known,
-    and close() at the end.
-    """
+    MachineKind.open() makes a target. The caller then uses bring_up(), settle() once the system is
+    known, and close() at the end."""
 
     isa: Isa
     abilities: Abilities
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        """Wait until the kernel is up, and stop it.
+        """Wait until the kernel is up, stop it, and return where it may be in memory.
 
         Args:
-            say: gets a line for the user if something unusual was done, like restarting the guest.
+            say: called with a line for the user if something unusual was done, like restarting the
+                guest.
 
-        Raises TargetError if it does not come up."""
+        Raises TargetError if the kernel does not come up."""
         self.stop()
         return Bearings()
 
     def settle(
         self, page_tables: int | None, heartbeat: int | None, allocator: PageAllocator | None
     ) -> None:
-        """Take what the system knows of its kernel (see core.system.System).  The machine is
-        stopped."""
+        """Pass the target what the system knows of its kernel; the arguments are attributes of
+        core.system.System. The machine must be stopped."""
         return
 
     def take_warnings(self) -> list[Complaint]:
-        """Return what the kernel has reported on its console since the last call."""
+        """Return the problems that the kernel has reported on its console since this method was
+        last called."""
         return []
 
     def close(self) -> None:
-        """End what kinst started (QEMU) and release everything.  Safe to call twice."""
+        """End what kinst started (QEMU), and release all resources. Safe to call twice."""
         return

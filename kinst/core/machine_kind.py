@@ -1,7 +1,6 @@
-"""Kinds of machines: what kinst.machines finds by name, before anything of a machine is loaded.
+"""The protocol of kinds of machines, which kinst.machines finds by name.
 
-Tested by tests/test_contracts.py, tests/test_extending.py and tests/session/test_options.py.
-"""
+Tested by tests/test_contracts.py, tests/test_extending.py and tests/session/test_options.py."""
 
 from __future__ import annotations
 
@@ -18,15 +17,16 @@ if TYPE_CHECKING:
 class MachineKind(Protocol):
     """A kind of machine: the value MACHINE of a file or folder of kinst.machines.
 
-    It is loaded to read a command line, so its module should import what opens the machine only
-    when that is asked for.  The defaults are those of a machine that runs already and whose kernel
-    the user names.
+    Every command line loads this value, so its module should import what opens the machine only
+    inside open(). The defaults are those of a machine that runs already and whose kernel the user
+    names.
 
     Attributes:
-        option: the option that asks for it; its name is "--" and that of the machine.
-        options: options that no other machine has.
-        takes: fields of MachineOptions and Request, which other machines have as well.
-        rules: which of all these do not agree.
+        option: the option that selects this kind; the option's name is "--" and the name of the
+            kind.
+        options: options that only this kind has.
+        takes: fields of MachineOptions and Request that this kind has in common with other kinds.
+        rules: which of its options contradict each other.
     """
 
     name: str
@@ -40,23 +40,24 @@ class MachineKind(Protocol):
     def abilities(self) -> Abilities: ...
 
     def cpus(self, arguments: Sequence[str]) -> int:
-        """Return how many CPUs such a machine may have, as far as is known before open().
+        """Return how many CPUs a machine of this kind may have, as far as is known before open().
 
         Args:
-            arguments: those of MachineOptions for QEMU.
+            arguments: MachineOptions.qemu_args.
         """
         return 1
 
     def check(self) -> None:
-        """Raise TargetError if this host has no such machine.  Called before files are searched."""
+        """Raise TargetError if this host has no machine of this kind. Called before any files are
+        searched for."""
         return
 
     def memory(self, address: str) -> Iterator[bytes]:
-        """Yield the memory of a machine that runs, in pieces of whole pages, before anything is
-        known of its kernel; nothing if that cannot be read without a GDB stub.
+        """Yield the memory of a running machine in pieces of whole pages, to find out which kernel
+        it runs. Yield nothing if the memory can only be read through a GDB stub.
 
         Args:
-            address: of the machine, as the user gave it.
+            address: address of the machine, as the user gave it.
 
         Raises:
             TargetError: there is no such machine, or its memory must not be read.
@@ -64,7 +65,8 @@ class MachineKind(Protocol):
         yield from ()
 
     def start_early(self, config: MachineConfig) -> EarlyStart | None:
-        """Start what can be started before the configuration is complete, or return None.
+        """Start what can be started before the configuration is complete, and return it; None if
+        nothing can.
 
         Raises KinstError and TargetError."""
         return None
@@ -73,10 +75,11 @@ class MachineKind(Protocol):
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
-        """Start the machine (it boots while the caller continues) or connect to it.
+        """Start the machine, or connect to it, and return its target. A machine that kinst starts
+        boots while the caller continues.
 
         Args:
-            on_output: gets what the guest's command prints.
+            on_output: called with the output of the traced command.
 
         Raises KinstError and TargetError."""
         ...

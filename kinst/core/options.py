@@ -1,8 +1,7 @@
-"""Options as data: what the command line, the library's parameters, --help, completion and the
-checks are made from.
+"""Options as data, from which kinst makes the command line, the library's parameters, --help,
+completion and checks.
 
-Tested by tests/session/test_options.py.
-"""
+Tested by tests/session/test_options.py."""
 
 from __future__ import annotations
 
@@ -14,7 +13,8 @@ from kinst.core.errors import KinstError
 
 @dataclass(frozen=True, slots=True)
 class MachineOptions:
-    """Which machine is traced, as the user said it.  Paths are not resolved."""
+    """The user's options that select and configure the machine to trace. Paths are as the user
+    wrote them."""
 
     # The kind of machine (a name in kinst.machines), "" for the one that needs no option.
     kind: str = ""
@@ -63,8 +63,8 @@ NO_OPTIONS = MachineOptions()
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of the command line.  A machine's options are keyword parameters of the library,
-    too, under the name of their field."""
+    """An option of the command line. An option of a machine is also a keyword parameter of the
+    library, under the name of its field."""
 
     # As it is written: "-c", "--cpus".
     name: str
@@ -90,9 +90,13 @@ class Option:
     refused: str = ""
 
     def parse(self, text: str, given: str) -> object:
-        """Return the field's value for a text.
+        """Return the field's value for the text of an option.
 
-        given: how the user wrote it, for messages.  Raises KinstError."""
+        Args:
+            text: the option's value, as written.
+            given: the option as the user wrote it, for messages.
+
+        Raises KinstError."""
         if self.words and text not in self.words:
             raise KinstError(f"{given}: no such {self.value.lower()}", ", ".join(self.words))
         try:
@@ -103,8 +107,8 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Options that do not agree: one of `given` and one of `beside` were given, and none of
-    `without`.  All are names of fields."""
+    """A combination of options that is an error: one of `given` and one of `beside` were given, and
+    none of `without`. All three are names of fields."""
 
     given: tuple[str, ...]
     # What is wrong: {given} and {beside} become the options that were given, and the name of any

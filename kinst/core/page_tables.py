@@ -1,14 +1,13 @@
-"""Page tables: trees of 8-byte entries that kinst walks, and in which it maps leaves of 2 MB.
+"""Page tables: kinst walks trees of 8-byte entries, and adds mappings of 2 MB to them.
 
-Levels are counted from the last one up (1: pages).  A table fills a page, of 4 KB (2 MB are one
-entry of level 2) or more (2 MB are many entries of level 1).
+Level 1 is the last level: its entries map pages. A table fills one page. Pages have 4 KB, where 2
+MB are one entry of level 2, or more, where 2 MB are many entries of level 1.
 
-Every method is a function of `read`, read_physical(address, size) -> bytes; nothing is kept.
-Registers are by the stub's names.  An image is the range [low, high) of virtual addresses in which
-a system maps its kernel (VirtualLayout.image).
+Every method is a function of `read`, read_physical(address, size) -> bytes; nothing is cached.
+Registers are by the GDB stub's names. An image is the range [low, high) of virtual addresses in
+which a system maps its kernel (VirtualLayout.image).
 
-Tested by tests/machines/stub/test_memory.py and tests/isa/amd64/test_paging.py.
-"""
+Tested by tests/machines/stub/test_memory.py and tests/isa/amd64/test_paging.py."""
 
 from __future__ import annotations
 
@@ -29,13 +28,14 @@ ENTRIES = 512  # of a table in such a page
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A top-level table.
+    """A top-level page table.
 
     Attributes:
-        physical: its physical address.
-        levels: 3 to 5.
-        page_bits: bits of an address within a page.
-        bits: bits of the addresses that are mapped; 0 if the top-level table is a whole one.
+        physical: physical address of the table.
+        levels: number of levels, 3 to 5.
+        page_bits: number of address bits within a page.
+        bits: number of address bits that the tables translate; 0 if the top-level table is a whole
+            table.
     """
 
     physical: int
@@ -45,17 +45,18 @@ class Root:
 
     @property
     def page(self) -> int:
-        """Bytes of a page."""
+        """Size of a page in bytes."""
         return 1 << self.page_bits
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A mapping of `size` bytes at `address`.
+    """A mapping in page tables: `size` bytes of virtual memory at `address`.
 
     Attributes:
-        entry: the raw entry.
-        executable: whether the kernel may execute it.
+        physical: physical address of the memory.
+        entry: the page table entry, unparsed.
+        executable: whether the kernel may execute the memory.
     """
 
     address: int
@@ -73,18 +74,19 @@ def _no_tables(_table: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How an instruction set writes the entries of tables with one size of pages.
+    """How an instruction set encodes entries of page tables, for one page size.
 
     Attributes:
-        valid: whether an entry of a level means something.
-        is_leaf: whether a valid entry of a level maps memory.
-        table: the address of the table that an entry points to.
-        leaf: the mapping that (address, entry, level, entries above it) makes.
-        link: the entry for a table; only if make_leaf() is to make tables.
-        canonical: the upper half of the top table maps the end of the address space and the lower
-            half its start; otherwise all of it maps the end.
+        valid: (entry, level) -> whether the entry maps memory or points to a table.
+        is_leaf: (entry, level) -> whether a valid entry maps memory.
+        table: (entry) -> physical address of the table that the entry points to.
+        leaf: (address, entry, level, entries of the levels above) -> the mapping.
+        link: (physical address of a table) -> the entry that points to the table; only needed if
+            make_leaf() is to add tables.
+        canonical: if True, the upper half of the top-level table maps the end of the address space,
+            and the lower half its start; if False, the whole table maps the end.
         page_bits: as in Root.
-        page: the entry of level 1 for a leaf's entry of the level above.
+        page: (entry of level 2 for a mapping) -> the entry of level 1 for the mapping's first page.
     """
 
     valid: Callable[[int, int], bool]
@@ -98,12 +100,14 @@ class Format:
 
 
 def shift(level: int, page_bits: int = PAGE_BITS) -> int:
-    """Return the bits of an address below the index of a table at level (1: last)."""
+    """Return the number of the lowest address bit that selects an entry of a table at `level`; the
+    last level is 1."""
     return page_bits + (page_bits - 3) * (level - 1)
 
 
 class Paging(ABC):
-    """Page tables of one instruction set: found by registers, walked, and extended."""
+    """Page tables of an instruction set: how to find them by a CPU's registers, walk them, and add
+    mappings."""
 
     # Bytes that a direct branch reaches, less a margin: how far from its text a kernel's scratch
     # may be mapped.
@@ -112,41 +116,48 @@ class Paging(ABC):
     FREE_IN_NEW_TABLES: bool = False
 
     def __init__(self, *formats: Format) -> None:
-        """formats: one for each size of pages."""
+        """Set the formats of entries.
+
+        Args:
+            formats: one for each page size.
+        """
         self._tables = {form.page_bits: _Tables(form) for form in formats}
 
     @abstractmethod
     def root_of(self, registers: Mapping[str, int]) -> Root:
-        """Return the top-level table of the kernel's half as this CPU has it.
+        """Return the top-level table that a CPU uses for the kernel's half of the address space.
 
-        Raises TargetError if the CPU does not translate addresses, or its tables are of a kind that
-        kinst cannot read."""
+        Raises TargetError if the CPU does not translate addresses, or kinst cannot read tables of
+        this kind."""
 
     @abstractmethod
     def in_user_mode(self, registers: Mapping[str, int]) -> bool:
-        """Whether the CPU is in user mode."""
+        """Whether the CPU with these registers is in user mode."""
 
     def roots_of(self, registers: Mapping[str, int]) -> tuple[Root, ...]:
-        """Return root_of() and, if a CPU can be in the kernel with the tables of user mode, another
-        that may be the kernel's: the one that maps more of the kernel is.
+        """Return the top-level tables that may be the kernel's: root_of() and, if a CPU in the
+        kernel can still have the tables of user mode (page table isolation), a second one. The
+        table that maps more of the kernel is the kernel's.
 
         Raises TargetError as root_of() does."""
         return (self.root_of(registers),)
 
     def translates(self, registers: Mapping[str, int]) -> bool:
-        """Whether the CPU translates addresses yet.  Raises TargetError if kinst cannot tell."""
+        """Whether the CPU with these registers translates addresses yet. Raises TargetError if
+        kinst cannot tell."""
         return True
 
     def leaf_entry(self, physical: int, like: Leaf) -> int:
-        """Return an entry that maps LEAF_SIZE bytes at physical, writable and executable for the
-        kernel, otherwise as the mapping `like`.
+        """Return a page table entry that maps LEAF_SIZE bytes at a physical address, writable and
+        executable for the kernel. The other attributes are those of `like`, an existing mapping.
 
-        Raises TargetError if code would not run there."""
+        Raises TargetError if code could not run in such a mapping."""
         return _no_tables(physical)
 
     def find_text(self, read: Read, root: Root, image: tuple[int, int]) -> int:
-        """Return where the kernel's text starts: the lowest mapping of its image that the kernel
-        may execute.  Raises TargetError if there is none: the kernel is not up yet."""
+        """Return the start address of the kernel's text: the lowest mapping in the range `image`
+        that the kernel may execute. Raises TargetError if there is no such mapping because the
+        kernel is not up yet."""
         for leaf in self.leaves(read, root, *image):
             if leaf.executable and not leaf.user:
                 return leaf.address
@@ -155,8 +166,8 @@ class Paging(ABC):
     def executable_ranges(
         self, read: Read, root: Root, image: tuple[int, int]
     ) -> Iterator[tuple[int, int]]:
-        """Yield the ranges [start, end) of an image that the kernel may execute, adjacent mappings
-        as one."""
+        """Yield the ranges [start, end) within `image` that the kernel may execute, in address
+        order. Adjacent mappings are one range."""
         start = end = -1
         for leaf in self.leaves(read, root, *image):
             if not leaf.executable or leaf.user:
@@ -170,36 +181,40 @@ class Paging(ABC):
             yield start, end
 
     def walk(self, read: Read, root: Root, address: int) -> Leaf | None:
-        """Return the mapping of one virtual address, with the rights of all levels, or None."""
+        """Return the mapping of a virtual address, with the access rights of all levels combined;
+        None if nothing is mapped."""
         return self._tables[root.page_bits].walk(read, root, address)
 
     def leaves(self, read: Read, root: Root, low: int, high: int) -> Iterator[Leaf]:
-        """Yield the mappings that touch [low, high), in address order.  Tables that cannot be read
-        (they are not in memory) are skipped."""
+        """Yield the mappings that touch the virtual addresses [low, high), in address order. Skip
+        tables that cannot be read (they are not in memory)."""
         return self._tables[root.page_bits].leaves(read, root, low, high)
 
     def free_slots(self, read: Read, root: Root, low: int, high: int) -> list[int]:
-        """Return virtual addresses in [low, high) where make_leaf() can map LEAF_SIZE bytes."""
+        """Return the virtual addresses in [low, high) at which make_leaf() can map LEAF_SIZE
+        bytes."""
         missing = self.FREE_IN_NEW_TABLES
         return self._tables[root.page_bits].free_slots(read, root, low, high, missing=missing)
 
     def slot_free(self, read: Read, root: Root, address: int) -> bool:
-        """Whether make_leaf() could map the LEAF_SIZE bytes at address: nothing is mapped there, at
-        any level, and no top-level entry is needed (each process may have its own top level)."""
+        """Whether make_leaf() can map LEAF_SIZE bytes at this address: nothing is mapped there, and
+        no new entry of the top-level table is needed. Processes may have different top-level
+        tables."""
         return self._tables[root.page_bits].slot_free(read, root, address)
 
     def make_leaf(
         self, read: Read, root: Root, address: int, entry: int, new_table: Callable[[], int]
     ) -> list[tuple[int, bytes]] | None:
-        """Return the (physical address, bytes) to write, in order, so that address maps a leaf of
-        LEAF_SIZE bytes.
+        """Return the writes (physical address, bytes), in order, that map LEAF_SIZE bytes at a
+        virtual address.
 
-        Returns None if the slot is taken, or a top-level entry would be needed: each process of the
-        guest may have its own top level.
+        Return None if something is mapped there, or if a new entry of the top-level table would be
+        needed: each process of the guest may have a top-level table of its own.
 
         Args:
-            entry: of the leaf, as from leaf_entry().
-            new_table: returns the physical address of an empty (zeroed) page for each table that is
+            address: virtual address, a multiple of LEAF_SIZE.
+            entry: entry for the mapping, from leaf_entry().
+            new_table: returns the physical address of a zeroed page; called for each table that is
                 missing.
         """
         return self._tables[root.page_bits].make_leaf(read, root, address, entry, new_table)
@@ -212,7 +227,8 @@ def no_text() -> TargetError:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The part of the tables to look at: addresses [low, high), down to the level `last`."""
+    """The part of the page tables to walk: virtual addresses [low, high), down to the level
+    `last`."""
 
     read: Read
     root: Root
@@ -222,7 +238,7 @@ class _Part:
 
 
 class _Tables:
-    """Tables with pages of one size; Paging describes its methods."""
+    """Page tables with one page size. Methods with the names of Paging's methods do the same."""
 
     def __init__(self, form: Format) -> None:
         self._form = form
@@ -234,13 +250,14 @@ class _Tables:
         return shift(level, self._form.page_bits)
 
     def _entries_of(self, root: Root, level: int) -> int:
-        """Return how many entries a table of a level has."""
+        """Return how many entries a table at `level` has."""
         if root.bits and level == root.levels:
             return 1 << root.bits - self._shift(level)
         return 1 << self._form.page_bits - 3
 
     def _at(self, root: Root, table: int, address: int, level: int) -> int:
-        """Return the physical address of the entry for address in a table at level."""
+        """Return the physical address of the entry for a virtual address in the table at physical
+        address `table`."""
         return table + 8 * (address >> self._shift(level) & (self._entries_of(root, level) - 1))
 
     def walk(self, read: Read, root: Root, address: int) -> Leaf | None:
@@ -265,7 +282,12 @@ class _Tables:
                     yield leaf
 
     def free_slots(self, read: Read, root: Root, low: int, high: int, missing: bool) -> list[int]:
-        """missing: also slots of tables that make_leaf() would make (with larger pages: always)."""
+        """Return the virtual addresses in [low, high) at which make_leaf() can map LEAF_SIZE bytes.
+
+        Args:
+            missing: include addresses whose tables make_leaf() would have to add. With pages larger
+                than 4 KB, they are always included.
+        """
         if self._last == 1:
             slots = range(low + LEAF_SIZE - 1 & -LEAF_SIZE, high - LEAF_SIZE + 1, LEAF_SIZE)
             return [slot for slot in slots if self.slot_free(read, root, slot)]
@@ -278,13 +300,15 @@ class _Tables:
         return free
 
     def _first(self, root: Root) -> int:
-        """Return the first address that the tables map."""
+        """Return the lowest virtual address that the tables can map."""
         if self._form.canonical:
             return 0
         return (1 << 64) - (1 << (root.bits or self._shift(root.levels + 1)))
 
     def _entries(self, part: _Part) -> Iterator[tuple[int, int, int, Above]]:
-        """Yield (first address, entry, level, entries above) for each entry that ends a walk."""
+        """Yield (first virtual address, entry, level, entries of the levels above) for each entry
+        at which the walk of a part ends: leaves, invalid entries, and all entries of the level
+        `last`."""
         root = part.root
         return self._below(part, root.physical, root.levels, self._first(root), ())
 

@@ -1,7 +1,6 @@
-"""Folders of kinst on the host.
+"""Folders of the host in which kinst keeps files.
 
-Tested by tests/kernels/test_fetch.py.
-"""
+Tested by tests/kernels/test_fetch.py."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ from kinst.core.errors import KinstError
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be fetched or made again: $XDG_CACHE_HOME/kinst or
-    ~/.cache/kinst.
+    """Return kinst's cache folder: $XDG_CACHE_HOME/kinst or ~/.cache/kinst. Every file in it can be
+    fetched or made again.
 
-    A relative $XDG_CACHE_HOME is ignored, as the XDG base directory specification demands. Raises
-    KinstError if there is no $HOME, and the system knows no home folder of this user."""
+    If $XDG_CACHE_HOME is relative, it is ignored, as the XDG base directory specification demands.
+    Raises KinstError if $HOME is not set and the system knows no home folder of this user."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if base.startswith("/"):
         return Path(base) / "kinst"

@@ -1,7 +1,6 @@
-"""Images, functions, sites and probes.
+"""Values for functions, sites and probes.
 
-Tested by tests/providers.
-"""
+Tested by tests/providers."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ MOST_GAPS = 3  # that a message lists
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function symbol at its address in the running kernel.
+    """A function of the running kernel, as its symbol describes it.
 
     Attributes:
-        module: "vmlinux" for the kernel proper.
+        module: name of the module; "vmlinux" for the kernel proper.
         size: bytes, from the symbol table.
     """
 
@@ -31,7 +30,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class ProbeName:
-    """provider:module:function:name, all parts known."""
+    """The full name of a probe: provider:module:function:name."""
 
     provider: str
     module: str
@@ -42,12 +41,13 @@ class ProbeName:
         return f"{self.provider}:{self.module}:{self.function}:{self.name}"
 
     def __hash__(self) -> int:
-        """Hash the parts that differ most: names are looked up by the hundred thousand."""
+        """Hash only the two parts that differ most, for speed: names are looked up hundreds of
+        thousands of times."""
         return hash((self.function, self.name))
 
     @property
     def parts(self) -> tuple[str, str, str, str]:
-        """The four parts, in order."""
+        """The provider, module, function and name, as a tuple."""
         return self.provider, self.module, self.function, self.name
 
 
@@ -57,10 +57,13 @@ def _globs(pattern: str, value: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProbePattern:
-    """A probe description as written: empty parts match anything, parts are sh(1) globs.
+    """A probe description as the program has it. Each part is an sh(1) glob; an empty part matches
+    anything.
 
-    id: not 0 if the description is a probe id; then the parts are empty, and matches() is False,
-    because names do not know ids."""
+    Attributes:
+        id: the probe id, if the description is a number; else 0. For a probe id the parts are
+            empty, and matches() returns False, because a probe's name does not contain its id.
+    """
 
     provider: str = ""
     module: str = ""
@@ -88,8 +91,9 @@ class Crossing:
     """How an instruction enters or leaves an inlined function.
 
     Attributes:
-        kind: entry or return.
-        layer: which of several copies that begin or end at the same instruction.
+        kind: "entry" or "return".
+        layer: number of the inlined copy, if several copies of the function begin or end at the
+            same instruction.
     """
 
     kind: str
@@ -99,7 +103,8 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One instruction of the running kernel: its place and its live bytes."""
+    """An instruction of the running kernel: its function, its offset from the function's start, and
+    its live bytes."""
 
     function: Function
     offset: int
@@ -112,11 +117,12 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes of a function that are neither instructions nor padding: nothing there can be traced.
+    """Bytes of a function that are neither decoded as instructions nor padding. Nothing in a gap
+    can be traced.
 
     Attributes:
-        function: the function, or the part of one, that holds them.
-        offset: of the first byte, from the function's start.
+        function: the function, or the part of a function, that contains the bytes.
+        offset: offset of the first byte from the start of `function`.
         size: number of bytes.
         reason: why no instruction was decoded at the first byte.
     """
@@ -128,7 +134,7 @@ class Gap:
 
     @property
     def end(self) -> int:
-        """Offset of the first byte after the gap."""
+        """Offset of the first byte after the gap, from the start of `function`."""
         return self.offset + self.size
 
     def __str__(self) -> str:
@@ -136,12 +142,12 @@ class Gap:
 
 
 def gap_text(gap: Gap) -> str:
-    """Return what a listing shows in place of instructions."""
+    """Return the text that a listing shows for a gap, in place of its instructions."""
     return f"({gap.size} bytes that are not decoded: {gap.reason})"
 
 
 def gaps_told(gaps: Sequence[Gap]) -> str:
-    """Return one clause that says which bytes are not decoded."""
+    """Return a clause for a message that says how many bytes are not decoded, and where."""
     told = "; ".join(map(str, gaps[:MOST_GAPS]))
     more = f" and {len(gaps) - MOST_GAPS} more places" if len(gaps) > MOST_GAPS else ""
     size = sum(gap.size for gap in gaps)
@@ -150,7 +156,11 @@ def gaps_told(gaps: Sequence[Gap]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A probe with its id. site: None for probes that belong to no instruction."""
+    """A probe with its id.
+
+    Attributes:
+        site: the probe's instruction; None for a probe that is no instruction (a timer, BEGIN).
+    """
 
     id: int
     name: ProbeName
@@ -159,7 +169,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ProbeInterface:
-    """Properties of a provider's probes that the D compiler must know."""
+    """What the D compiler must know about a provider's probes."""
 
     # Names of probes without a function and without arguments.
     plain: tuple[str, ...] = ()
@@ -180,7 +190,7 @@ class ProbeInterface:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """The value of argN at a site."""
+    """How to find the value of argN when a site's probe fires."""
 
     # ARGUMENT_* of core/layout.py.
     kind: int
@@ -189,13 +199,20 @@ class Argument:
 
 
 def pointed_at(slot: int, offset: int) -> Argument:
-    """Return an argument: the 8 bytes at an offset from the address in a slot."""
+    """Return an Argument whose value is the 8 bytes at `offset` from the address in a frame
+    slot."""
     return Argument(ARGUMENT_POINTED, offset << POINTED_SHIFT | slot)
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramText:
-    """One -n, -P, -m, -f, -i or -s: its letter, its text, its name in messages."""
+    """The D text of one command-line option.
+
+    Attributes:
+        letter: the option's letter: n, P, m, f, i or s.
+        text: the D text.
+        file: name of the text in messages.
+    """
 
     letter: str
     text: str

@@ -1,28 +1,28 @@
-"""Layouts of what clauses write: codegen decides them, the consumer reads by them.
+"""Layouts of the data that clauses write: codegen chooses the layouts, the consumer decodes by
+them.
 
-A ring record is RECORD_HEADER bytes (core/layout.py) followed by the clause's fields; a field that
-is the time is the header's. One record is written for each clause that runs to its end and has at
-least one recording action (trace, printf, printa, exit, clear, trunc, normalize, or no action at
-all); a clause that only evaluates and aggregates writes none.
+A ring record is RECORD_HEADER bytes (core/layout.py), then the clause's fields. A field that is the
+record's time lies in the header. A clause writes one record each time it runs to its end, if it has
+a recording action (trace, printf, printa, exit, clear, trunc, normalize, or no action at all). A
+clause that only evaluates and aggregates writes no record.
 
-An aggregation table lies in every CPU slot's two aggregation halves, at `area`: `capacity` entries
-of `entry_size` bytes. Entry: u64 tag, keys, data.
+An aggregation table lies in both aggregation halves of every CPU slot, at `area`: `capacity`
+entries of `entry_size` bytes. An entry is a u64 tag, then the keys, then the data.
 
 - Hashed (constant_keys is None): open addressing, linear probing from (hash & (capacity-1)), at
-  most PROBE_LIMIT entries; tag is 0 if free, otherwise the key's 64-bit hash with bit 0 set. Keys
-  are compared whole.
-- Constant keys: every update of the aggregation has keys that are known for each probe in advance;
-  entry i belongs to constant_keys[i], tag is 0 until first used, keys are not stored.
+  most PROBE_LIMIT entries. The tag is 0 if the entry is free, otherwise the key's 64-bit hash with
+  bit 0 set. All bytes of the keys are compared.
+- Constant keys: the keys of every update are known for each probe before the trace starts. Entry i
+  belongs to constant_keys[i]. The tag is 0 until the entry is first used. Keys are not stored.
 
-Data, all u64/i64:
+Data, all u64 or i64:
 - count: n. sum: total. min, max: value. avg: n, total.
 - stddev: n, total, sum of squares low, high (128 bits).
-- quantize: 127 buckets, index 63 is value 0, 63+k is 2^(k-1), 63-k is -2^(k-1).
+- quantize: 127 buckets; index 63 is value 0, 63+k is 2^(k-1), 63-k is -2^(k-1).
 - lquantize: below, levels..., above.
 - llquantize: below, buckets..., above, as DTrace numbers them.
 
-Tested by tests/consumer/test_values.py and tests/codegen/layout/test_layout.py.
-"""
+Tested by tests/consumer/test_values.py and tests/codegen/layout/test_layout.py."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ QUANTIZE_ZERO = 63
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`size` bytes at `offset` from the start of a record or, for a key, of an entry.
+    """A value in a record, or a key in an aggregation's entry: `size` bytes at `offset` from its
+    start.
 
-    Integers and pointers are stored with their type's size; strings as NUL-terminated text,
-    zero-padded in aggregation keys."""
+    Integers and pointers have their type's size. Strings are NUL-terminated text; in keys, zeros
+    fill the rest."""
 
     offset: int
     size: int
@@ -50,12 +51,13 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class ClauseLayout:
-    """The record of a clause.
+    """Layout of the records that a clause writes.
 
     Attributes:
-        clause: its number.
-        size: bytes of the whole record, 0 if the clause writes none.
-        fields: a tuple for each action of the clause, in order; () if it records nothing.
+        clause: the clause's number.
+        size: bytes of a whole record, 0 if the clause writes no records.
+        fields: a tuple of fields for each action of the clause, in order; () for an action that
+            records nothing.
     """
 
     clause: int
@@ -68,16 +70,16 @@ KeyValue = int | bytes
 
 @dataclass(frozen=True, slots=True)
 class AggregationLayout:
-    """The table of an aggregation.
+    """Layout of an aggregation's table.
 
     Attributes:
-        counters: if not -1, entry i of a constant-key count() also has an 8-byte monotonic counter
-            at counters + 8*i of every target CPU's counter block; the value is the sum of table and
-            counters.
-        slots: if not 0, a count() with one integer key has so many such counters, for the keys
-            whose words (the key, zero-extended, plus SLOT_BIAS; modulo 2**64, never 0) are in the
-            table of `slots` words.
-        slot_table: offset of that table in the globals area.
+        counters: for a count() with constant keys, offset in each CPU's counter block of 8-byte
+            counters, one per entry: entry i's is at counters + 8*i. The value of a key is the sum
+            of its table entries and counters. -1 if there are no counters.
+        slots: for a count() with one integer key, how many such counters there are, 0 for none. The
+            word of the key (the key, zero-extended, plus SLOT_BIAS, modulo 2**64, never 0) is in
+            the slot table at the index of the key's counter.
+        slot_table: offset of the slot table, `slots` words, in the globals area.
     """
 
     index: int
@@ -114,20 +116,20 @@ DYNAMIC_RINSING = 4  # free once no clause runs that ran when it became so
 
 
 def bucket_size(entry_size: int) -> int:
-    """Return the bytes of a bucket; each begins on a cache line."""
+    """Return the size in bytes of a bucket of a dynamic variable's table, whole cache lines."""
     return (DYNAMIC_LINE + DYNAMIC_ENTRIES * entry_size + DYNAMIC_LINE - 1) & -DYNAMIC_LINE
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicLayout:
-    """The table of one dynamic variable (self->x, a[key]).
+    """Layout of the table of a dynamic variable (self->x, a[key]).
 
     Attributes:
-        area: offset in the dynamic area.
-        keys: places in an entry; the first key of a thread-local variable is the thread.
-        value: its place in an entry.
-        shared: whether it is no thread-local variable. Entries of those are free as soon as they
-            are freed, since no other thread looks for them.
+        area: offset of the table in the dynamic area.
+        keys: the keys in an entry; the first key of a thread-local variable is the thread.
+        value: the value in an entry.
+        shared: False for a thread-local variable. An entry of a thread-local variable can be used
+            again as soon as it is freed, since no other thread searches for it.
     """
 
     index: int
@@ -144,7 +146,7 @@ class DynamicLayout:
 
     @property
     def key_words(self) -> int:
-        """8-byte words of the keys, gaps included."""
+        """How many 8-byte words the keys take, with the gaps between them."""
         return self.value.offset // 8
 
 
@@ -153,14 +155,14 @@ class ProgramLayout:
     """Layouts of everything that a program writes.
 
     Attributes:
-        variables: offset of each variable, by Variable.index, in the globals area or, for a
-            clause-local one in memory, in a clause's working memory after the keys; -1 if it is in
-            neither.
-        clause_size: bytes of the clause-local ones.
-        dynamic: the dynamic variables.
-        strings: offset of each string constant in the strings area, and the area's bytes.
-        site_keys: (probe id, aggregation index) -> entry, for constant-key aggregations; in a site
-            descriptor the entries follow SITE_HEADER in the order of constant_aggregations.
+        variables: offset of each variable, by Variable.index: in the globals area or, for a
+            clause-local variable in memory, in a clause's working memory after the keys. -1 for a
+            variable that is in neither.
+        clause_size: bytes of the clause-local variables in memory.
+        dynamic: the tables of the dynamic variables.
+        strings: offset of each string constant in the strings area, and the contents of that area.
+        site_keys: (probe id, aggregation index) -> entry, for aggregations with constant keys. In a
+            site descriptor the entries follow SITE_HEADER, in the order of constant_aggregations.
     """
 
     clauses: tuple[ClauseLayout, ...]
@@ -178,11 +180,11 @@ class ProgramLayout:
 
     @property
     def globals_area(self) -> int:
-        """Bytes of the globals area that are used: the variables, then the tables of slots."""
+        """How many bytes of the globals area are used: the variables, then the slot tables."""
         ends = (a.slot_table + 8 * a.slots for a in self.aggregations if a.slots)
         return max(self.globals_size, *ends, 8)
 
     @property
     def dynamic_size(self) -> int:
-        """Bytes of the dynamic area that are used."""
+        """How many bytes of the dynamic area are used."""
         return max((d.area + d.buckets * d.stride for d in self.dynamic), default=0)

@@ -1,7 +1,7 @@
-"""The registers of an instruction set: all of it that a program is checked with.
+"""Names of an instruction set's registers: all that checking a D program needs of an instruction
+set.
 
-Tested by tests/isa/test_isa_contract.py.
-"""
+Tested by tests/isa/test_isa_contract.py."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kinst.core.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """One register of regs[].
+    """A register that D programs can read as regs[].
 
     Attributes:
-        d_name: its name in D (R_RAX).
-        index: the number that regs[] takes.
-        slot: its place in a frame: frame[slot], a u64, holds its saved value.
-        gdb_name: its name in a GDB stub (rax).
+        d_name: name in D (R_RAX).
+        index: the index in regs[].
+        slot: index in a frame: frame[slot], a u64, holds the register's saved value.
+        gdb_name: the GDB stub's name (rax).
     """
 
     d_name: str
@@ -28,7 +28,8 @@ class Register:
 
 
 class RegisterNames(Protocol):
-    """What a program that is checked needs of an instruction set; an Isa has it too."""
+    """The part of an instruction set that checking a D program needs. An Isa has it, and so has a
+    NamedRegisters."""
 
     @property
     def name(self) -> str: ...
@@ -40,11 +41,11 @@ class RegisterNames(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedRegisters:
-    """The RegisterNames of an instruction set, by themselves.
+    """Names of an instruction set's registers, without the rest of the instruction set.
 
     Attributes:
-        name: of the instruction set.
-        registers: in the order in which regs[] has them.
+        name: name of the instruction set.
+        registers: the registers, in the order of regs[].
         argument_slots: frame slots of the C argument registers.
     """
 

@@ -1,13 +1,12 @@
 """Conservative search for live return addresses: registers and words of memory that point into a
 function, or into code of an ended trace.
 
-The address of a piece of code that a thread is in, as a program counter or a return address, is in
-a register of its CPU or, if it sleeps or was interrupted, in an aligned word of memory. So no
-thread is in code to which no such word points. The opposite does not hold: most words are left over
-from interrupts.
+If a thread executes in a piece of code or will return there, an address inside that code is in a
+register of the thread's CPU or, if the thread sleeps or was interrupted, in an aligned word of
+memory. So if no word points into the code, no thread is in it. The converse does not hold: most
+words that point into code are old values, left on stacks by interrupts.
 
-Tested by tests/fake/test_runs.py and tests/machines/attach/test_parts.py.
-"""
+Tested by tests/fake/test_runs.py and tests/machines/attach/test_parts.py."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ from kinst.core.machine import Target
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EndedCode:
-    """Code of one trace that has ended, in which a thread may still be.
+    """Code of a trace that has ended, in which a thread may still execute.
 
     Attributes:
-        range: its addresses [low, high).
-        ways_back: addresses that it leads back to, ascending.
-        counters: bytes [low, high) of the counter area that it adds to.
+        range: addresses [low, high) of the code.
+        ways_back: addresses of original code to which the code leads back, ascending.
+        counters: bytes [low, high) of the counter area that the code adds to.
     """
 
     range: tuple[int, int]
@@ -36,8 +35,9 @@ class EndedCode:
 
 
 def pointers_into(target: Target, ranges: Sequence[tuple[int, int]]) -> U64 | None:
-    """Return the words of memory that point into any of the ranges [low, high), and the values of
-    all CPUs' registers, each once, ascending; None if memory cannot be searched.  Stopped."""
+    """Return the values in memory and in the registers of all CPUs that point into any of the
+    ranges [low, high): each value once, ascending. None if memory cannot be searched. The machine
+    must be stopped."""
     words = target.pointers(ranges)
     if words is None:
         return None
@@ -47,31 +47,39 @@ def pointers_into(target: Target, ranges: Sequence[tuple[int, int]]) -> U64 | No
 
 
 def unused(target: Target, ended: Sequence[EndedCode]) -> tuple[EndedCode, ...]:
-    """Return the code that no thread is in any more, nor will be: only code of an ended trace leads
-    to code of an ended trace. Stopped."""
+    """Return the code of ended traces that no thread executes in, or will return to; () if memory
+    cannot be searched. The machine must be stopped.
+
+    The result stays true: only code of ended traces leads to code of ended traces."""
     live = pointers_into(target, around(ended)) if ended else None
     return () if live is None else tuple(one for one in ended if not is_entered(one, live))
 
 
 def around(ended: Sequence[EndedCode]) -> list[tuple[int, int]]:
-    """Return one range that contains all of them, or none."""
+    """Return a list with the smallest range that contains the code of all ended traces; [] if there
+    is none."""
     starts, ends = [one.range[0] for one in ended], [one.range[1] for one in ended]
     return [(min(starts), max(ends))] if ended else []
 
 
 def with_ways_back(live: U64, ended: Sequence[EndedCode]) -> U64:
-    """Return `live` plus the ways back of every ended code that contains one of them, sorted."""
+    """Return `live` and, for each ended code that an address of `live` points into, the addresses
+    that this code leads back to: sorted, each once."""
     back = [one.ways_back for one in ended if is_entered(one, live)]
     return np.unique(np.concatenate([live, *back]))
 
 
 def live_addresses_in(target: Target, low: int, high: int, ended: Sequence[EndedCode]) -> U64:
-    """Return probable live return addresses in [low, high), by the words of memory.  Stopped."""
+    """Return possible live return addresses in [low, high), found by a search of all words of
+    memory. The machine must be stopped.
+
+    If a word points into code of an ended trace, the addresses that this code leads back to are
+    included."""
     live = target.pointers([(low, high), *around(ended)])
     return with_ways_back(np.zeros(0, np.uint64) if live is None else live, ended)
 
 
 def is_entered(code: EndedCode, live: U64) -> bool:
-    """Whether one of these addresses, which are sorted, is in the code."""
+    """Whether any address of `live`, which is sorted, points into the code."""
     low, high = np.searchsorted(live, np.array(code.range, np.uint64)).tolist()
     return bool(low < high)

@@ -1,7 +1,6 @@
-"""Functions of a running machine in their source: lines, and inlined copies.
+"""Values for functions of a running machine in their source: lines, and inlined copies.
 
-Tested by tests/views/test_coverage.py.
-"""
+Tested by tests/views/test_coverage.py."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from kinst.core.probe import Function
 
 @dataclass(frozen=True, slots=True)
 class CodeLine:
-    """Instructions of one source line: running addresses [low, high)."""
+    """Consecutive instructions of one source line: running addresses [low, high)."""
 
     low: int
     high: int
@@ -21,9 +20,14 @@ class CodeLine:
 
 @dataclass(frozen=True, slots=True)
 class InlinedCode:
-    """A copy of an inline function: file and line of its declaration, running addresses.
+    """An inlined copy of a function, with running addresses.
 
-    entry: None if it is not known, or in no loaded code."""
+    Attributes:
+        file: file of the function's declaration.
+        line: line of the function's declaration.
+        entry: None if it is not known, or if the entry is in code that is not loaded.
+        ranges: [low, high) of the copy's code.
+    """
 
     name: str
     file: str
@@ -34,14 +38,14 @@ class InlinedCode:
 
 @dataclass(frozen=True, slots=True)
 class SourceFunction:
-    """A function, or a part of one that the compiler has moved elsewhere.
+    """A function, or a part that the compiler has split off (NAME.cold), with its source lines.
 
     Attributes:
-        name: as in the source.
-        file: of its declaration, "" if not known.
-        line: of its declaration, 0 if not known.
-        lines: of its code, by address; () without debug information.
-        inlined: the copies in it.
+        name: name in the source.
+        file: file of the declaration, "" if not known.
+        line: line of the declaration, 0 if not known.
+        lines: the lines of the code, by address; () without debug information.
+        inlined: the inlined copies in the code.
     """
 
     function: Function
@@ -54,7 +58,11 @@ class SourceFunction:
 
 @dataclass(frozen=True, slots=True)
 class TracedSite:
-    """An instruction that has probes of a trace. reason: why it is not planted, or ""."""
+    """An instruction that has probes in a trace.
+
+    Attributes:
+        reason: why the instruction is not planted, or "".
+    """
 
     function: Function
     address: int
@@ -71,10 +79,10 @@ class CodeImage:
     """The code of the kernel or of a module.
 
     Attributes:
-        low: its lowest running address.
-        high: the address after its highest.
-        linked: its lowest address in the file.
-        path: of its file with debug information.
+        low: the lowest running address.
+        high: the address after the highest running address.
+        linked: the lowest address in the file.
+        path: path of the file with debug information.
     """
 
     module: str

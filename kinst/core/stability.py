@@ -1,10 +1,9 @@
 """Stability attributes: how much a program's probes and names may change from one kernel to the
 next (Dynamic Tracing Guide, "Stability").
 
-Each provider declares the attributes of its probes. They are only compared and reported (-v).
+Each provider declares the attributes of its probes. kinst only compares and reports them (-v).
 
-Tested by tests/consumer/test_stability.py.
-"""
+Tested by tests/consumer/test_stability.py."""
 
 from __future__ import annotations
 
@@ -36,11 +35,11 @@ class Attributes:
     dependency: int
 
     def reaches(self, minimum: Attributes) -> bool:
-        """Whether no part is less than the minimum's (libdtrace's dt_attr_cmp())."""
+        """Whether no attribute is below the one of `minimum` (libdtrace's dt_attr_cmp())."""
         return self.least(minimum) == minimum
 
     def least(self, other: Attributes) -> Attributes:
-        """Return the least of both, part by part."""
+        """Return the lower of the two values for each attribute."""
         return Attributes(
             min(self.name, other.name),
             min(self.data, other.data),
@@ -52,7 +51,7 @@ class Attributes:
 
 
 def attributes(text: str) -> Attributes:
-    """Return the attributes of a text like Evolving/Evolving/Common, in any case. Raises
+    """Parse a text like Evolving/Evolving/Common, in any case, and return the attributes. Raises
     ValueError."""
     name, data, dependency = text.lower().split("/")
     levels = [level.lower() for level in LEVELS]
@@ -68,8 +67,8 @@ UNSTABLE = attributes("Unstable/Unstable/Common")
 
 @dataclass(frozen=True, slots=True)
 class ProviderStability:
-    """Attributes of a provider's name, of the modules, functions and names of its probes, and of
-    their arguments."""
+    """Stability attributes that a provider declares: of its name, of the modules, functions and
+    names of its probes, and of their arguments."""
 
     provider: Attributes
     module: Attributes
@@ -83,19 +82,21 @@ ANY = ProviderStability(UNSTABLE, UNSTABLE, UNSTABLE, UNSTABLE, UNSTABLE)
 
 
 def stability_of(*texts: str) -> ProviderStability:
-    """Return the attributes of five texts, as attributes() takes them."""
+    """Return what a provider declares, from five texts as attributes() parses them: provider,
+    module, function, name, arguments."""
     provider, module, function, name, args = map(attributes, texts)
     return ProviderStability(provider, module, function, name, args)
 
 
 def is_open(part: str) -> bool:
-    """Whether a part of a description names nothing in particular."""
+    """Whether a part of a probe description (provider, module, function or name) is empty or a
+    glob."""
     return not part or bool(GLOB & set(part))
 
 
 def of_description(pattern: ProbePattern, stability: ProviderStability) -> Attributes:
-    """Return the attributes of a probe description: the least of the parts that it names
-    (libdtrace's dt_probe_info())."""
+    """Return the stability attributes of a probe description: the lowest values among the parts
+    that the description names (libdtrace's dt_probe_info())."""
     weakest = stability.provider
     for part, declared in (
         (pattern.module, stability.module),
@@ -108,7 +109,8 @@ def of_description(pattern: ProbePattern, stability: ProviderStability) -> Attri
 
 
 def least(all_: Iterable[Attributes]) -> Attributes:
-    """Return the least of all, part by part."""
+    """Return the lowest value of each attribute among all given; the highest possible values if
+    none are given."""
     lowest = MOST
     for one in all_:
         lowest = lowest.least(one)

@@ -1,11 +1,10 @@
-"""Systems: an operating system's answers, or those for any kernel at all, about the kernel that
-runs.
+"""The protocol of systems: what kinst asks an operating system's folder of kinst.systems about the
+running kernel.
 
-Each small protocol is one question; System is all of them. A system is one file or folder of
-kinst.systems, found from the kernel's image. Addresses are virtual unless a name says physical.
+Each small protocol is one topic; System combines them. A system is found from the kernel's image.
+Addresses are virtual unless a name says physical.
 
-Tested by tests/test_contracts.py.
-"""
+Tested by tests/test_contracts.py."""
 
 from __future__ import annotations
 
@@ -25,13 +24,13 @@ HOOK_BYTES = 32  # live bytes of a hooked function that a detour may displace
 
 @dataclass(frozen=True, slots=True)
 class VirtualLayout:
-    """Where a system keeps its kernel on one ISA: ranges [low, high) of virtual addresses.
+    """Where a system maps its kernel on one ISA. All ranges are virtual addresses [low, high).
 
     Attributes:
-        image: where its image is mapped.
+        image: where the kernel's image is mapped.
         scratch: where kinst may map scratch.
-        reserved: parts of that which the system fills later.
-        grows_after_text: whether it will use the free addresses after its text over time.
+        reserved: parts of `scratch` that the system will use later.
+        grows_after_text: whether the system will use the free addresses after its text over time.
     """
 
     image: tuple[int, int]
@@ -42,7 +41,7 @@ class VirtualLayout:
 
 @dataclass(frozen=True, slots=True)
 class PerCpu:
-    """How code in the kernel reaches its CPU's data, and the current thread."""
+    """How code in the kernel addresses its CPU's per-CPU data and its current thread."""
 
     # An LLVM address space whose zero is this CPU's data (x86: 256 is %gs), or None.
     address_space: int | None
@@ -55,20 +54,21 @@ class PerCpu:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How in-target code finds a built-in's value, as data.
+    """How code in the target finds the value of a built-in variable: a chain of loads.
 
-    Load 8 bytes at per-CPU base + per_cpu (or take the constant `address` if per_cpu is None), add
-    the first offset and load a pointer, and so on. The value lies at the last offset.
+    Load 8 bytes at per-CPU base + per_cpu; if per_cpu is None, start with the constant `address`
+    instead. Then, for each offset but the last, add the offset and load a pointer. The value lies
+    at the last pointer plus the last offset.
 
     Attributes:
         per_cpu: offset from the per-CPU base, or None.
-        offsets: as above; none if the per-CPU load itself is the value.
-        size: bytes of the value or, for a string, its most bytes.
-        signed: whether the value is signed.
+        offsets: the offsets of the chain; () if the 8 bytes of the per-CPU load are the value.
+        size: bytes of the value; for a string, the maximum.
+        signed: whether the value is a signed integer.
         string: whether the value is text.
-        address: where to start if there is no per_cpu.
-        thread: start from the current thread's address, which the kernel keeps in a register
-            (PerCpu.thread_asm); per_cpu is None then.
+        address: where the chain starts if per_cpu is None.
+        thread: whether the chain starts at the current thread's address, which the kernel keeps in
+            a register (PerCpu.thread_asm). per_cpu is None then.
     """
 
     per_cpu: int | None
@@ -82,9 +82,12 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """ns = base_ns + ((cycles - base_cycles) * mult >> shift); wall = ns + wall_offset.
+    """How to convert the cycle counter to time: ns = base_ns + ((cycles - base_cycles) * mult >>
+    shift), and wall-clock time = ns + wall_offset.
 
-    now_ns: when the kernel last looked at its clock, on the same scale."""
+    Attributes:
+        now_ns: when the kernel last updated its clock, on the scale of ns.
+    """
 
     base_cycles: int
     base_ns: int
@@ -94,8 +97,10 @@ class Clock:
     now_ns: int = 0
 
     def from_zero(self) -> Clock:
-        """Return a clock with base_ns 0, counted from the cycles at which this one showed 0: it
-        shows the same, or 1 ns less. If a cycle is longer than a ns, return this clock."""
+        """Return an equivalent clock whose base_ns is 0: its base_cycles are the cycles at which
+        this clock showed 0. The new clock shows the same time, or 1 ns less.
+
+        If a cycle is longer than 1 ns, return this clock unchanged."""
         if self.mult > 1 << self.shift:
             return self
         zero = self.base_cycles - (self.base_ns << self.shift) // self.mult
@@ -104,7 +109,8 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class ThreadTime:
-    """vtimestamp = timestamp + offset_ns + the values of plus - the values of minus (ns)."""
+    """How to compute D's vtimestamp: timestamp + offset_ns + the values of `plus` - the values of
+    `minus`, in ns."""
 
     plus: tuple[Access, ...]
     minus: tuple[Access, ...]
@@ -113,15 +119,16 @@ class ThreadTime:
 
 @dataclass(frozen=True, slots=True)
 class Unwinder:
-    """The kernel's own unwinder, to be called in the context of a probe.
+    """A function of the kernel that unwinds stacks, for clauses to call in the context of a probe.
 
     Attributes:
-        address: of a C function (saved registers, u64 store[], u32 entries, u32 skip) that stores
-            the saved program counter and then return addresses, at most `entries`, and returns how
-            many. It reads stacks only after checking them, in any context.
-        size: bytes of the saved registers; what no other field sets is zero.
-        registers: (offset in them, D name of a register, "" for the program counter).
-        constants: (offset in them, value).
+        address: address of a C function (saved registers, u64 store[], u32 entries, u32 skip). It
+            stores the saved program counter, then return addresses, `entries` at most, and returns
+            how many it has stored. In any context it checks stacks before reading them.
+        size: bytes of the saved registers; bytes without a register or constant are zero.
+        registers: (offset in the saved registers, D name of a register; "" for the program
+            counter).
+        constants: (offset in the saved registers, value).
     """
 
     address: int
@@ -132,15 +139,19 @@ class Unwinder:
 
 @dataclass(frozen=True, slots=True)
 class UserMemory:
-    """How in-target code reaches the memory of the current process.
+    """How code in the target reads and writes the memory of the current process.
 
     Attributes:
-        read: address of a C function (dst, user src, size) -> 0 or error, which never oopses.
-        write: address of one (user dst, src, size), or 0.
-        mm: finds the address space's structure, 0 for a kernel thread, which has none; None if the
-            functions check that.
-        arg_start: offset in it of the address of the process's arguments; 0 if not known.
-        arg_end: offset in it of the address where they end; 0 if not known.
+        read: address of a C function (dst, user src, size) that returns 0 or an error; a bad
+            address never causes an oops.
+        write: address of such a function (user dst, src, size), or 0.
+        mm: how to find the structure of the process's address space (mm_struct); its address is 0
+            for a kernel thread. None if `read` and `write` check by themselves that there is an
+            address space.
+        arg_start: offset in that structure of the start address of the process's arguments; 0 if
+            not known.
+        arg_end: offset in that structure of the end address of the process's arguments; 0 if not
+            known.
     """
 
     read: int
@@ -151,30 +162,31 @@ class UserMemory:
 
 
 class Paths(Protocol):
-    """Emits code that finds the paths of files: kinst.codegen.helpers.paths.PathCode has its
-    methods."""
+    """Emitter of code that finds the path of a file, as a system's kernel keeps it. Its other
+    methods are those of kinst.codegen.helpers.paths.PathCode."""
 
     @property
     def longest(self) -> int:
-        """Bytes of the longest path, with its NUL."""
+        """Size in bytes of the longest path that the code can find, with the final NUL."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UserState:
-    """The user mode of the current thread, and the program of its process.
+    """How to find the user-mode registers of the current thread, and the program of its process.
 
     Attributes:
         stack: offset in a task of the address of its kernel stack.
-        saved: offset, from there, of the registers saved at entry from user mode.
-        registers: offsets in those, by D name.
-        pc: offset in those of the program counter.
-        frame: offset in those of the frame pointer.
-        next_at: offset of the caller's frame pointer, from a frame pointer.
-        return_at: offset of the return address, from a frame pointer.
-        address_mask: the bits of a return address that are an address.
-        code_start: offset in mm of the address where the program's code was loaded.
-        program: offsets that lead from mm to the text of its file name.
+        saved: offset, from the kernel stack's address, of the registers saved on entry from user
+            mode.
+        registers: offsets in the saved registers, by D name.
+        pc: offset in the saved registers of the program counter.
+        frame: offset in the saved registers of the frame pointer.
+        next_at: offset from a frame pointer of the caller's frame pointer.
+        return_at: offset from a frame pointer of the return address.
+        address_mask: mask of the bits of a return address that are part of the address.
+        code_start: offset in mm_struct of the address at which the program's code was loaded.
+        program: offsets that lead from mm_struct to the text of the program's file name.
     """
 
     stack: int
@@ -191,19 +203,24 @@ class UserState:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """How to find all threads and their stacks. Offsets are in bytes.
+    """How to find all threads of the kernel and their stacks in memory. Offsets are in bytes from
+    the start of a thread's structure, unless another structure is named.
+
+    Processes are in a circular list of their first threads; the threads of a process are in a list
+    of their own.
 
     Attributes:
         first: address of the first thread of a process that always exists.
-        next: offset in such a thread of the list of them (its first word is the address of the next
-            one's list).
-        group: offset of the address of what the threads of a process share.
-        head: offset in that of the list of its threads.
-        node: offset in a thread of its place in that list.
-        stack: offset of the address of its stack.
+        next: offset of the link of the list of first threads, whose first word is the address of
+            the next first thread's link.
+        group: offset of the address of the structure that the threads of a process share.
+        head: offset in the shared structure of the list of the process's threads.
+        node: offset of the link of the list of the process's threads.
+        stack: offset of the address of the thread's stack.
         pointer: offset of the stack pointer of a thread that does not run.
-        running: offset of 4 bytes that are not 0 while it runs on a CPU, or -1.
-        size: bytes of a stack.
+        running: offset of 4 bytes that are not 0 while the thread runs on a CPU; -1 if there are no
+            such bytes.
+        size: size of a stack.
     """
 
     first: int
@@ -219,7 +236,7 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class CommandSpan:
-    """Where a process begins to be a command, and how memory shows that it has ended."""
+    """How to see in memory when a process begins to run a command, and when it has ended."""
 
     # Address of the function that execve(2) enters.
     entry: int
@@ -243,11 +260,11 @@ class CommandSpan:
 
 @dataclass(frozen=True, slots=True)
 class TrapPath:
-    """How the kernel's breakpoints and faults reach kinst.
+    """How the kernel's breakpoints and faults reach kinst's code.
 
     Attributes:
-        hooks: addresses of the functions of which a detour may displace HOOK_BYTES: trap_hook,
-            fault_hook and bug_hook of Facts, if known.
+        hooks: addresses of the hooked functions, of each of which a detour may displace HOOK_BYTES:
+            trap_hook, fault_hook and bug_hook of Facts, as far as known.
         pc_delta: Facts.trap_pc_delta.
     """
 
@@ -257,25 +274,26 @@ class TrapPath:
 
 @dataclass(frozen=True, slots=True)
 class PageAllocator:
-    """How to allocate memory from the kernel's own allocator, by calls that one of its threads
-    makes.
+    """How to allocate memory from the kernel's page allocator: kinst makes one of the kernel's
+    threads call it.
 
     Attributes:
-        entries: addresses of functions at whose entry a thread may be made to call: it may sleep,
-            holds no lock, and takes interrupts.
-        landing: an address that control reaches in no other way.
-        returning: address of a function that only returns an error and is rarely called; or 0.
+        entries: addresses of functions at whose entry kinst may make a thread call: the thread may
+            sleep there, holds no lock, and takes interrupts.
+        landing: return address for such a call: no other control flow reaches this address.
+        returning: address of a rarely called function that only returns an error; 0 if there is
+            none.
         allocate: address of the C function (flags, order), which returns the address of page <<
-            order bytes or 0.
-        flags: its first argument.
-        release: address of the C function (address, order).
-        forget: address of the C function (start, end), which makes all CPUs forget translations of
-            addresses that are no longer mapped.
+            order bytes, or 0.
+        flags: value of the argument `flags`.
+        release: address of the C function (address, order), which frees the memory.
+        forget: address of the C function (start, end), which makes all CPUs forget their
+            translations of these addresses, after they have been unmapped.
         page: bytes of a page.
-        threads: how to see that no thread is in the memory before it is freed.
-        traps: how breakpoints and faults reach kinst.
-        tracer: address of a word, and its value while the kernel's own tracer has no user (see
-            Claims); None if not known.
+        threads: how to see that no thread executes in the memory before it is freed.
+        traps: how breakpoints and faults reach kinst's code.
+        tracer: (address of a word, value of the word while the kernel's own tracer has no users),
+            see Claims; None if not known.
     """
 
     entries: tuple[int, ...]
@@ -293,8 +311,8 @@ class PageAllocator:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about the running kernel, from its system, once its place in memory is known. The
-    defaults are those of a system that knows nothing."""
+    """Facts about the running kernel, which its system finds once the kernel's address is known.
+    The defaults are those of a system that knows nothing."""
 
     # The system's name and release, for messages.
     os: str = ""
@@ -358,7 +376,7 @@ class Section:
 
 
 class LoadedModule(Protocol):
-    """A part of the kernel with a file of its own, as it is loaded. text: [start, end)."""
+    """A module as it is loaded into the kernel. text: addresses [start, end) of its code."""
 
     @property
     def name(self) -> str: ...
@@ -374,45 +392,47 @@ class LoadedModule(Protocol):
 
 
 class Symbols(Protocol):
-    """Names and addresses."""
+    """Names and addresses of the kernel's functions and variables."""
 
     def functions(self) -> Sequence[Function]:
-        """Return every function of every image, in address order."""
+        """Return all functions of the kernel and its modules, in address order."""
         ...
 
     def lookup(self, name: str) -> Sequence[Function]:
-        """Return the functions of exactly this name (or alias), in address order."""
+        """Return the functions with exactly this name or alias, in address order."""
         ...
 
     def glob(self, pattern: str) -> Sequence[Function]:
-        """Return the functions whose name matches an sh(1) pattern, in address order."""
+        """Return the functions whose names match an sh(1) pattern, in address order."""
         ...
 
     def counterpart(self, name: str) -> str:
-        """Return what this kernel has for a function of another system's kernel, or ""."""
+        """Return what this kernel has in place of a function that only another system's kernel has
+        (for a hint); "" if nothing is known."""
         ...
 
     def function_at(self, address: int) -> Function | None:
-        """Return the function whose code holds this address."""
+        """Return the function whose code contains this address; None if there is none."""
         ...
 
     def variable_at(self, address: int) -> tuple[str, str, int] | None:
-        """Return (module, name, start) of the variable that holds this address."""
+        """Return (module, name, start address) of the variable that contains this address; None if
+        there is none."""
         ...
 
 
 class Code(Protocol):
-    """Code as it is now."""
+    """Read access to the kernel's code as it is now."""
 
     def code(self, address: int, size: int) -> bytes:
-        """Return the bytes that the kernel runs there: from its memory or, if it is not loaded yet,
-        from its file. Raises KinstError if nothing is there."""
+        """Return bytes of code as the kernel runs them: from memory or, if the kernel is not loaded
+        yet, from its file. Raises KinstError if nothing is mapped at the address."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SystemCall:
-    """A system call as the kernel has it."""
+    """A system call of the kernel: name, function and arguments."""
 
     # As programs know it: read.
     name: str
@@ -423,112 +443,123 @@ class SystemCall:
 
 
 class SystemCalls(Protocol):
-    """Where system calls are."""
+    """The kernel's system calls."""
 
     def system_calls(self) -> Sequence[SystemCall]:
-        """Return all system calls, by name; none if they are not known."""
+        """Return all system calls, sorted by name; () if they are not known."""
         ...
 
 
 class SiteRules(Protocol):
-    """Instructions that must not be planted, and special ones among those that may be."""
+    """A system's rules about sites: which instructions must not be planted, and which need special
+    treatment."""
 
     def refusals(self, function: Function) -> str:
-        """Return why no instruction of this function may be planted, or ""."""
+        """Return why no instruction of this function may be planted; "" if they may."""
         ...
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
-        """Return, for each (address, size), why this instruction may not be planted (jump label,
-        static call, ...), or ""."""
+        """Return for each instruction, given as (address, size), why it may not be planted (jump
+        label, static call, ...); "" if it may."""
         ...
 
     def has_fixup(self, address: int) -> bool:
-        """Whether the kernel expects this instruction to fault (it has an exception-table entry),
-        so that its displaced copy needs the fault hook."""
+        """Whether the kernel expects the instruction at this address to fault, since the exception
+        table has an entry for it. Its displaced copy then needs the fault hook."""
         ...
 
     def fixup(self, address: int) -> int | None:
-        """Return where control goes if this instruction faults (from its exception-table entry), or
-        None."""
+        """Return where control continues if the instruction at this address faults, from its
+        exception-table entry; None if it has no entry."""
         ...
 
     def landings(self) -> npt.NDArray[np.uint64]:
-        """Return the addresses of code that the system's own tables lead to, ascending: fix-ups,
-        and targets of jumps that it may yet write."""
+        """Return the addresses of code to which the system's own tables can lead, ascending:
+        fix-ups, and targets of jumps that the system may write later."""
         ...
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Return, for each (address, size), whether the system may write there while it runs and
-        claims() cannot prevent it."""
+        """Return for each instruction, given as (address, size), whether the system may rewrite it
+        while the kernel runs, and claims() cannot prevent that."""
         ...
 
     def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Return, for each (address, size), whether any of it is left to the system's own
-        tracer."""
+        """Return for each instruction, given as (address, size), whether any of its bytes is left
+        to the system's own tracer (-x plant=no-callsite)."""
         ...
 
     def is_bug(self, address: int) -> bool:
-        """Whether this instruction is a trap that the kernel looks up by its address, so that its
-        displaced copy needs the bug hook."""
+        """Whether the instruction at this address is a trap that the kernel looks up by address
+        (BUG or WARN). Its displaced copy then needs the bug hook."""
         ...
 
     def is_fatal(self, address: int) -> bool:
-        """Whether this trap instruction ends the thread or the kernel (BUG), so that nothing runs
-        after it."""
+        """Whether the trap instruction at this address ends the thread or the kernel (BUG): control
+        never continues after it."""
         ...
 
     def dead_ends(self) -> Sequence[str]:
-        """Return the names of functions that never return to their caller."""
+        """Return the names of functions that never return to their callers."""
         ...
 
 
 class Claims(Protocol):
-    """An agreement with the kernel's own tracer."""
+    """Agreement with the kernel's own tracer (ftrace) about which instructions it leaves alone."""
 
     def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
-        """Return data writes that keep the kernel's own tracer away from these instructions, to be
-        made before they are patched or covered by a jump. Raises KinstError if it uses one of them
-        now."""
+        """Return data writes (address, bytes) that keep the kernel's own tracer from rewriting
+        these instructions. Make them before the instructions are patched. Raises KinstError if the
+        tracer uses one of them now."""
         ...
 
     def releases(self, claimed: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
-        """Return data writes that undo claims(), to be made after the sites are restored."""
+        """Return data writes (address, bytes) that undo the writes of claims(). Make them after the
+        instructions are restored."""
         ...
 
 
 class Unwinding(Protocol):
-    """How to find callers."""
+    """How to find the callers of a function: frame rules and backtraces."""
 
     def frame_rule(self, address: int) -> tuple[str, int, int] | None:
-        """Return the CFA rule at an instruction, (base register's D name, offset, offset of the
-        return address from the CFA); None if the unwinder has none."""
+        """Return how to find the caller's frame at an instruction: (D name of a base register,
+        offset from its value to the CFA, offset from the CFA to the return address). None if the
+        unwinder has no rule."""
         ...
 
     def frame_address(self, address: int) -> tuple[str, int] | None:
-        """Return (base register's D name, offset) of the canonical frame address at an
-        instruction."""
+        """Return how to find the canonical frame address (CFA) at an instruction: (D name of a base
+        register, offset from its value to the CFA). None if that is not known."""
         ...
 
     def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
         """Return the program counter and the return addresses of a stopped CPU, innermost first.
-        registers: by D name."""
+
+        Args:
+            registers: the CPU's registers, by D name.
+        """
         ...
 
     def waits_in(self, thread: int) -> str:
-        """Return the name of the function in which a thread waits that does not run, or "" if that
-        is not known.  thread: its address."""
+        """Return the name of the function in which a sleeping thread waits; "" if that is not
+        known.
+
+        Args:
+            thread: address of the thread's structure.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CallerRule:
-    """Where the caller's frame is at one address of a module's file.
+    """How to find the caller's frame at one address of a module's file.
 
     Attributes:
-        register: DWARF number of the register from which the CFA is found.
-        offset: from its value to the CFA.
-        return_register: the register that holds the return address if return_at is None.
-        return_at: offset of the return address from the CFA, or None.
+        register: DWARF number of the base register of the CFA.
+        offset: offset from the register's value to the CFA.
+        return_register: DWARF number of the register that holds the return address if return_at is
+            None.
+        return_at: offset from the CFA to the return address, or None.
     """
 
     register: int
@@ -539,11 +570,11 @@ class CallerRule:
 
 @dataclass(frozen=True, slots=True)
 class ModuleFrames:
-    """A module's call frame information.
+    """Call frame information from a module's file.
 
     Attributes:
-        rule: the rule at an address of its file.
-        back: from a running address to the file's, or None.
+        rule: (address in the file) -> the rule there, or None.
+        back: (running address) -> address in the file, or None.
     """
 
     rule: Callable[[int], CallerRule | None]
@@ -551,27 +582,28 @@ class ModuleFrames:
 
 
 class LoadedModules(Protocol):
-    """Modules that are loaded into the kernel."""
+    """The modules that are loaded into the kernel."""
 
     def modules(self) -> Sequence[LoadedModule]:
-        """Return all of them; () for a system that has none."""
+        """Return all loaded modules; () for a system without modules."""
         ...
 
     def find_frames_with(self, find: Callable[[LoadedModule], ModuleFrames | None]) -> None:
-        """Ask `find`, once for each module, for modules that have no unwind tables in memory."""
+        """Set the function that finds a module's call frame information, for modules without unwind
+        tables in memory. It is called once for each such module."""
         ...
 
 
 class System(Symbols, Code, SystemCalls, SiteRules, Claims, Unwinding, LoadedModules, Protocol):
-    """All that must be known about one running kernel.
+    """Everything that kinst must know about one running kernel.
 
     Attributes:
-        facts: how built-ins are found, hooks, the unwinder.
-        text: [start, end) of the kernel's own code, as it runs.
-        page_tables: address of the top level of the page tables that map the kernel in every
-            context, or None.
+        facts: how to find built-in variables, functions to hook, the unwinder.
+        text: addresses [start, end) of the kernel's own code, as it runs.
+        page_tables: address of the top-level page table that maps the kernel in every context, or
+            None.
         heartbeat: address of 8 bytes that change with every timer tick, or None.
-        allocator: the kernel's page allocator; None if it cannot be called.
+        allocator: the kernel's page allocator; None if kinst cannot make a thread call it.
     """
 
     facts: Facts
@@ -580,8 +612,8 @@ class System(Symbols, Code, SystemCalls, SiteRules, Claims, Unwinding, LoadedMod
     def text(self) -> tuple[int, int]: ...
 
     def leaving_call_sites(self) -> System:
-        """Return the same system, except that it leaves to its own tracer the places where that may
-        put a call while it runs: they are refused, and count as rewritten."""
+        """Return this system with one change: call sites of the kernel's own tracer are left to
+        that tracer. They are refused, and count as rewritten at run time."""
         ...
 
     @property
@@ -594,9 +626,10 @@ class System(Symbols, Code, SystemCalls, SiteRules, Claims, Unwinding, LoadedMod
     def allocator(self) -> PageAllocator | None: ...
 
     def clock(self) -> Clock | None:
-        """Read facts.clock anew: its now_ns is the last tick's."""
+        """Read the kernel's clock again and return it, with now_ns as of the last tick; None if
+        there is none."""
         ...
 
     def online_cpus(self) -> Sequence[int]:
-        """Return the CPUs that run now, of facts.cpus."""
+        """Return the numbers of the CPUs that are online, among Facts.cpus."""
         ...

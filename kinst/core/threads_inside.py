@@ -1,13 +1,13 @@
-"""Whether a thread of the guest will go on in code that nothing leads to any more.
+"""Search of threads' stacks for program counters and return addresses in code of an ended trace, so
+that its memory can be freed.
 
-A thread may be interrupted in a probe's code at any moment (an interrupt, a fault of a displaced
-access to user memory), and stays there until it is scheduled again: the address where it goes on is
-on its stack. Once nothing leads into the code, threads only leave it; so if no CPU and no stack of
-a stopped machine points into it, none will run it. Only the part of each stack that is in use
-counts: old values remain below it.
+A thread may be interrupted in a trampoline or a clause at any moment (by an interrupt, or a fault
+of a displaced access to user memory). It stays there until it is scheduled again, and the address
+where it will continue is on its stack. Once no patch leads into the code, threads only leave it. So
+if neither a CPU's registers nor a stack of the stopped machine has an address in the code, no
+thread will execute it. Only the used part of each stack counts, because old values remain below it.
 
-Tested by tests/machines/attach/test_parts.py.
-"""
+Tested by tests/machines/attach/test_parts.py."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ MOST_THREADS = 1 << 16  # a longer list is damaged
 
 
 def threads_inside(read: Read, threads: Threads, ranges: Ranges, cpus: Sequence[OnCpu]) -> bool:
-    """Whether a thread or a CPU is in one of the ranges [low, high), or will return there. Stopped.
+    """Whether a thread or a CPU executes in one of the ranges [low, high), or will return there.
+    The machine must be stopped.
 
-    Raises TargetError if the lists of threads cannot be read.
+    Raises TargetError if the kernel's lists of threads cannot be read.
 
     Args:
         read: reads the kernel's memory.
-        cpus: those that are in the kernel.
+        cpus: register values and stack pointer of each CPU that is in the kernel.
     """
     used = _values_in_use(read, threads, cpus)
     return any(low <= value < high for value in used for low, high in ranges)
 
 
 def _values_in_use(read: Read, threads: Threads, cpus: Sequence[OnCpu]) -> Iterator[int]:
-    """Yield the registers of these CPUs, and the words of all threads' stacks that are in use."""
+    """Yield the registers of these CPUs, then the words of the used parts of all threads'
+    stacks."""
     for values, _ in cpus:
         yield from values
     pointers = [pointer for _, pointer in cpus]
@@ -55,10 +57,11 @@ def _values_in_use(read: Read, threads: Threads, cpus: Sequence[OnCpu]) -> Itera
 def unused_by_stacks(
     target: Target, isa: Isa, threads: Threads, ended: Sequence[EndedCode]
 ) -> tuple[EndedCode, ...]:
-    """Return the code of ended traces that no thread is in any more; none if that is not known.
-    Stopped.
+    """Return the code of ended traces that no thread executes in, or will return to; () if the
+    threads cannot be read. The machine must be stopped.
 
-    unused() of return_addresses.py needs to know less about the system, and finds less."""
+    Unlike unused() of return_addresses.py, this needs the system to know where threads and stacks
+    are, and ignores old values in memory."""
     every = [target.registers(cpu) for cpu in range(target.cpus)]
     in_kernel = [each for each in every if not isa.paging.in_user_mode(each)]
     cpus = [(each.values(), each[isa.sp]) for each in in_kernel]
@@ -71,7 +74,7 @@ def unused_by_stacks(
 
 
 class _Fields:
-    """A thread's structure; one read gets all its fields."""
+    """Reader of the fields of a thread's structure: one read of memory gets them all."""
 
     def __init__(self, read: Read, threads: Threads, address: int) -> None:
         offsets = (
@@ -88,7 +91,7 @@ class _Fields:
 
 
 def all_threads(read: Read, threads: Threads) -> Iterator[_Fields]:
-    """Yield all threads. Raises TargetError if the lists have no end."""
+    """Yield all threads of the kernel. Raises TargetError if a list of threads has no end."""
     process, count = _Fields(read, threads, threads.first), 0
     while True:
         head = process.word(threads.group) + threads.head
@@ -112,7 +115,8 @@ def all_threads(read: Read, threads: Threads) -> Iterator[_Fields]:
 
 
 def _used(threads: Threads, thread: _Fields, pointers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield [start, end) of the part of a thread's stack that is in use."""
+    """Yield the range [start, end) of addresses of a thread's stack that is in use, if there is
+    one."""
     base = thread.word(threads.stack)
     end = base + threads.size
     running_at = [pointer for pointer in pointers if base <= pointer < end]

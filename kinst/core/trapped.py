@@ -1,8 +1,8 @@
-"""CPUs between a breakpoint of kinst's and the hook in the kernel's handler: the hook must stay
-until they have passed, or the kernel dies of a breakpoint that it does not know.
+"""Wait for CPUs that have hit a breakpoint of kinst and have not reached kinst's hook in the
+kernel's handler yet. If the hook were removed before, the kernel would die of an unknown
+breakpoint.
 
-Tested by tests/session/test_trapped_cpu.py and tests/machines/attach/test_guardian.py.
-"""
+Tested by tests/session/test_trapped_cpu.py and tests/machines/attach/test_guardian.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Read = Callable[[int, int], bytes]
 
 
 class Stoppable(Protocol):
-    """CPUs that can be stopped and read: of a Target, and of a stub."""
+    """CPUs that can be stopped, and their registers read: a Target, or a GDB stub."""
 
     @property
     def cpus(self) -> int: ...
@@ -39,12 +39,15 @@ class Stoppable(Protocol):
 
 
 def let_pass(machine: Stoppable, read: Read, isa: Isa, sites: U64, pc_delta: int) -> None:
-    """Let the CPUs that have met a breakpoint at one of these sites reach the hook.
+    """Let the machine run until no CPU that has hit a breakpoint at one of these sites is still on
+    its way to the hook, or 2.5 seconds have passed.
 
-    The machine is stopped before and after; the sites have no breakpoints any more.
+    The machine must be stopped, and is stopped again afterwards. The breakpoints must have been
+    removed.
 
     Args:
         read: reads the kernel's memory.
+        sites: addresses of the removed breakpoints.
         pc_delta: Facts.trap_pc_delta.
     """
     places = sites + np.uint64(pc_delta)
@@ -60,8 +63,9 @@ def let_pass(machine: Stoppable, read: Read, isa: Isa, sites: U64, pc_delta: int
 def _has_trapped(
     read: Read, isa: Isa, registers: Mapping[str, int], places: U64, pc_delta: int
 ) -> bool:
-    """Whether a CPU may be between a breakpoint and the hook: the program counter that a trap saves
-    is in a register or, if it is no address of an instruction, on the stack."""
+    """Whether a CPU may have hit a breakpoint and not have reached the hook: one of `places`, the
+    program counters that a breakpoint saves, is in a register or, if pc_delta is not 0, near the
+    top of the stack."""
     if isa.paging.in_user_mode(registers):
         return False
     words = np.array([v for v in registers.values() if 0 <= v < 1 << 64], np.uint64)

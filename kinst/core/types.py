@@ -1,8 +1,7 @@
-"""Types of the traced kernel: the protocol between the files that have them (image) and the D
-compiler.
+"""The protocol for types of the traced kernel: kinst.image implements it, and the D compiler asks
+it.
 
-Tested by tests/image/test_type_files.py.
-"""
+Tested by tests/image/test_type_files.py."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ KERNEL = "vmlinux"  # module name of the kernel proper, of any system
 
 
 class AmbiguousNameError(KinstError):
-    """Several enumerations give a name different values."""
+    """An error: several enumerations define the same name with different values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +24,9 @@ class Symbol:
     """A variable or function of the kernel or of a module.
 
     Attributes:
-        address: as linked in the kernel's file; in a module's file, offset in `section`.
-        type: None if the debug information has none for it.
-        per_cpu: whether every CPU has its own.
+        address: address as linked in the kernel's file; for a module, offset in `section`.
+        type: None if the debug information has no type for the symbol.
+        per_cpu: whether every CPU has its own copy of the variable.
     """
 
     module: str
@@ -40,47 +39,52 @@ class Symbol:
 
 
 class TypeSource(Protocol):
-    """Types and symbols by name, from files. Nothing is opened before it is needed.
+    """Types and symbols by name, from files with debug information, each of which is opened when it
+    is first needed.
 
-    module: "" for any (the kernel proper first), KERNEL, or a module's name. Every method raises
-    KinstError if a file that it needs is missing or damaged, or there is no such module."""
+    The argument `module` is KERNEL, a module's name, or "" for any (the kernel proper first).
+    Results are None if there is no such type or symbol. Every method raises KinstError if a file
+    that it needs is missing or damaged, or if there is no such module."""
 
     def tagged(self, kind: str, name: str, module: str = "") -> DType | None:
-        """Return the struct, union or enum (kind) with this tag."""
+        """Return the struct, union or enum (`kind`) with this tag; None if there is none."""
         ...
 
     def typedef(self, name: str, module: str = "") -> DType | None:
-        """Return the type that a typedef (or base type) names."""
+        """Return the type that this typedef or base type names; None if there is none."""
         ...
 
     def enumerator(self, name: str, module: str = "") -> tuple[EnumType, int] | None:
-        """Return the type and the value of an enumeration constant. Raises AmbiguousNameError."""
+        """Return the type and the value of an enumeration constant; None if there is none. Raises
+        AmbiguousNameError if several enumerations give the name different values."""
         ...
 
     def symbol(self, name: str, module: str = "") -> Symbol | None:
-        """Return a variable or function of this name, global ones first."""
+        """Return the variable or function with this name; a global symbol is preferred. None if
+        there is none."""
         ...
 
     def function(self, name: str, module: str = "") -> FunctionType | None:
-        """Return the prototype of a function."""
+        """Return the prototype of the function with this name; None if there is none."""
         ...
 
     def local(self, function: str, variable: str, module: str = "") -> DType | None:
-        """Return the type of a local variable or parameter anywhere in a function."""
+        """Return the type of a local variable or parameter of a function, in whichever block it is
+        declared; None if there is none."""
         ...
 
     def locals(self, function: str, module: str = "") -> Sequence[str]:
-        """Return the names of a function's local variables, parameters first."""
+        """Return the names of a function's parameters, then those of its local variables."""
         ...
 
     def modules(self) -> Sequence[str]:
-        """Return the names of the modules that have types, KERNEL first."""
+        """Return the names of all modules that have types, KERNEL first."""
         ...
 
 
 def as_named(type_: DType, types: TypeSource) -> DType:
-    """Return the type that the program's own names mean by this one's name: `struct NAME` for a
-    structure of DWARF."""
+    """Return the type that a D program gets by writing this type's name: for a structure of DWARF,
+    `types`' structure with the same tag and size. If there is none, return the type unchanged."""
     if isinstance(type_, StructType) and type_.name:
         tagged = types.tagged(type_.kind, type_.name)
         same = isinstance(tagged, StructType) and tagged.size == type_.size

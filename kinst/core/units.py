@@ -1,7 +1,6 @@
-"""Units of time of values in a D program, and numbers with their unit, for people.
+"""Units of time of values in a D program, and short texts of numbers with their units.
 
-Tested by tests/views/test_scales.py and tests/dlang/check/test_measures.py.
-"""
+Tested by tests/views/test_scales.py and tests/dlang/check/test_measures.py."""
 
 from __future__ import annotations
 
@@ -16,7 +15,8 @@ _STEPS = {1_000**step: step for step in range(len(UNITS))}
 
 
 def scaled(unit: str, divisor: int) -> str:
-    """Return the unit of values that are divided by this number; "" if it has no name."""
+    """Return the unit of values in `unit` after a division by `divisor` ("us" for "ns" and 1000);
+    "" if it has no name."""
     step = _STEPS.get(divisor)
     if unit not in UNITS or step is None or UNITS.index(unit) + step >= len(UNITS):
         return ""
@@ -24,12 +24,13 @@ def scaled(unit: str, divisor: int) -> str:
 
 
 def count_text(value: float) -> str:
-    """Return a short number without a unit: 950, 1.5k, 20M."""
+    """Return a number as short text without a unit: 950, 1.5k, 20M."""
     return _with_prefix(value, 1000, _DECIMAL)
 
 
 def value_text(value: float, unit: str) -> str:
-    """Return a short number with its unit: 20 µs, 1.5 ms, 64k."""
+    """Return a number as short text with its unit: 20 µs, 1.5 ms; without one if the unit is not
+    known: 64k."""
     if unit not in UNITS:
         return count_text(value)
     if not value:
@@ -43,7 +44,7 @@ def value_text(value: float, unit: str) -> str:
 
 
 def binary_text(value: float) -> str:
-    """Return a short number with a binary prefix: 64Ki."""
+    """Return a number as short text with a binary prefix: 64Ki."""
     return _with_prefix(value, 1024, _BINARY)
 
 

@@ -1,7 +1,7 @@
-"""Files of the cache: readers see a whole file or none, whichever processes write it.
+"""Write files of the cache so that readers see a whole file or no file, even if several processes
+write it.
 
-Tested by tests/fuzz/test_caches.py.
-"""
+Tested by tests/fuzz/test_caches.py."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ WRITING = 600.0  # seconds after which the writer of a part has ended
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[FileIO]:
-    """Open a file under a temporary name; it gets its own name when the block ends.
+    """Open a file for writing under a temporary name, and rename it to `path` when the block ends.
 
-    Readers see a whole file, and of two writers the later one wins. If the block raises, the
-    earlier file stays. Raises OSError."""
+    If two processes write the file, the later one wins. If the block raises an exception, the old
+    file stays. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=PART)
     try:
@@ -37,8 +37,8 @@ def whole_file(path: Path) -> Iterator[FileIO]:
 
 
 def write_whole(path: Path, pieces: Iterable[bytes]) -> bool:
-    """Write a file whole, all of it on disk before it has its name. Return False if that fails (a
-    full or read-only disk); the earlier file stays."""
+    """Write a file and rename it to `path` once all of it is on disk. Return whether that worked;
+    if it fails (a full or read-only disk), the old file stays."""
     with suppress(OSError):
         with whole_file(path) as raw, BufferedWriter(raw) as file:
             for piece in pieces:
@@ -50,7 +50,7 @@ def write_whole(path: Path, pieces: Iterable[bytes]) -> bool:
 
 
 def _tidy(path: Path) -> None:
-    """Delete what killed writers of this file have left."""
+    """Delete temporary files that killed writers of this file have left."""
     for part in path.parent.glob(f"{glob_of(path.name)}.*{PART}"):
         with suppress(OSError):
             if part.stat().st_mtime < time.time() - WRITING:
@@ -58,5 +58,5 @@ def _tidy(path: Path) -> None:
 
 
 def glob_of(name: str) -> str:
-    """Return the pattern that only this name matches (glob(7))."""
+    """Return a glob(7) pattern that matches only this name."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

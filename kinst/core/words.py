@@ -1,7 +1,7 @@
-"""Constants that every layer shares: the machine word, the page, and gcc's name for split code.
+"""Constants for every layer: the mask of a machine word, the page size, and the compiler's suffix
+of split functions.
 
-Tested by tests/fake, through the whole path.
-"""
+Tested by tests/fake, through the whole path."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""One file or folder for each output format; a renderer is found by its name.
+"""Output formats: one file or folder for each, found by its name.
 
-A module or package NAME here offers RENDERER, a class that is made with (destination, schema):
-where to write, and the meaning of records.  It shows one event after another.  LINES, if there,
-says whether it shows the source lines of frames.
+A module or package NAME in this folder has RENDERER, a class that is called with (destination,
+schema): where to write, and the meaning of records. If it also has LINES = True, the format shows
+the source lines of frames.
 
-Tested by tests/test_contracts.py.
-"""
+Tested by tests/test_contracts.py."""
 
 from __future__ import annotations
 
@@ -34,16 +33,17 @@ def _no_shell(command: str, capture: bool) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The receivers of a renderer's text.
+    """Where a renderer writes.
 
     Attributes:
-        write: takes data (standard output, or the file of -o).
-        say: takes one message for people.
-        console: takes what the traced command writes, if that is not data.
-        shell: runs a command of system(); with capture its output is returned, else it goes to
-            the console.
-        truncate: empties the file that data goes to; None if it is not a file.
-        traced: "program", "command" and "kernel", as far as they are known.
+        write: called with data, for standard output or the file of -o.
+        say: called with a message for the user.
+        console: called with the output of the traced command, if that is not part of the data.
+        shell: called with a command of system(), and whether to capture its output. Captured output
+            is returned; other output goes to the console.
+        truncate: empties the file to which data goes; None if data does not go to a file.
+        traced: texts named "program", "command" and "kernel" that say what is traced, as far as
+            known.
     """
 
     write: Callable[[str], None]
@@ -55,12 +55,12 @@ class Destination:
 
 
 class Renderer(Protocol):
-    """Turns events into output, one after another."""
+    """A renderer of events in one output format: show() is called with one event after another."""
 
     def show(self, event: Event) -> None: ...
 
     def close(self) -> None:
-        """Close the files that the program has opened."""
+        """Close the files that the D program has opened."""
 
 
 RendererFactory = Callable[[Destination, "Schema"], Renderer]
@@ -76,14 +76,15 @@ def formats() -> tuple[str, ...]:
 
 
 def renderer(name: str) -> RendererFactory:
-    """Return the renderer of a format.  Raises KinstError for an unknown name."""
+    """Return the class that renders events in this format. Raises KinstError for an unknown
+    format."""
     factory: RendererFactory = _module(name).RENDERER
     return factory
 
 
 def shows_lines(name: str) -> bool:
-    """Return whether a format shows the source lines of frames.  Raises KinstError for an unknown
-    name."""
+    """Return whether a format shows the source lines of frames. Raises KinstError for an unknown
+    format."""
     return bool(getattr(_module(name), "LINES", False))
 
 

@@ -1,8 +1,9 @@
-"""One JSON object a line (docs/json.md, and json.schema.json beside this file).
+"""The renderer for JSON lines: a JSON object on a line for each event (docs/json.md, and
+json.schema.json in this folder).
 
-Records are formatted in bulk, from their bytes (kinst.consumer): each clause has a %-template with
-the constant parts of its lines, so that only the values are formatted for each record.
-"""
+Records are formatted in bulk, directly from their bytes (kinst.consumer). Each clause has a
+%-template with the constant parts of its lines, so that only values are formatted for each
+record."""
 
 from __future__ import annotations
 
@@ -53,12 +54,12 @@ _PROBE_AND_CPU = Field(RECORD_PROBE, 8, StringType())
 
 
 def encoded(value: object) -> str:
-    """Return any value of an event as JSON."""
+    """Return a value of an event as JSON text."""
     return json.dumps(structured(value), separators=(",", ":"), allow_nan=False)
 
 
 def structured(value: object) -> object:
-    """Return a value as types that json.dumps() knows."""
+    """Return a value of an event as types that json.dumps() accepts."""
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, Stack):
@@ -80,7 +81,7 @@ def structured(value: object) -> object:
 
 
 def _frame(frame: Frame) -> dict[str, object]:
-    """Return the known members of a frame."""
+    """Return a frame as a JSON object with the members that are known."""
     members: dict[str, object] = {"address": f"{frame.address:#x}"}
     if frame.module:
         members["module"] = frame.module
@@ -104,7 +105,8 @@ def _key(part: KeyPart) -> object:
 
 
 def _value_column(one: ValueField, frames: FrameFinder) -> tuple[str, Column]:
-    """Return a %-directive, and a function from many rows to its values."""
+    """Return a %-directive for a value, and a function from many records to the directive's
+    arguments."""
     field, type_ = one.field, one.field.type
     if isinstance(type_, IntType | PointerType) and type_.size == field.size:
         signed = is_signed(type_)
@@ -118,8 +120,8 @@ def _value_column(one: ValueField, frames: FrameFinder) -> tuple[str, Column]:
 
 
 def _stack_column(field: Field, type_: StackType, frames: FrameFinder) -> Column:
-    """Return a function from many rows to stacks as JSON.  Stacks repeat, and each is encoded
-    once."""
+    """Return a function that formats the stacks of many records as JSON. It encodes each different
+    stack once, since stacks repeat."""
     cache: dict[bytes, str] = {}
 
     def one(value: bytes) -> str:
@@ -139,13 +141,14 @@ def record_template(
     frames: FrameFinder,
     prefix: Callable[[int], str],
 ) -> RowTemplate:
-    """Return the lines of a clause's records.
+    """Return the template of the lines for a clause's records.
 
     Args:
-        clause: its index.
-        fields: its values.
-        frames: names addresses.
-        prefix: returns a line up to the time, from the u64 of probe id and CPU.
+        clause: index of the clause.
+        fields: the values of a record.
+        frames: finds the names of addresses.
+        prefix: returns the start of a line, up to the time, from the u64 that holds probe id and
+            CPU.
     """
     out = TemplateBuilder()
     out.column("%s", lambda rows: [prefix(v) for v in values_of(rows, _PROBE_AND_CPU, False)])
@@ -166,7 +169,8 @@ def record_template(
 
 
 class JsonLines:
-    """Writes a line for every event except marks."""
+    """A renderer that writes a line of JSON for every event, except marks (Arrived, TracingOver,
+    Closing)."""
 
     def __init__(self, destination: Destination, schema: Schema) -> None:
         self._write = destination.write

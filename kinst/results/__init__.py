@@ -1,7 +1,6 @@
-"""The results of a trace as plain Python values, and as pandas' if that is installed.
+"""Results of a trace as plain Python values; with pandas installed, also as DataFrames.
 
-Tested by tests/test_api_docs.py and tests/views/test_verdicts.py.
-"""
+Tested by tests/test_api_docs.py and tests/views/test_verdicts.py."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from kinst.events import Aggregation, Bucket, Fault, Key, Lost, Record, Value
 
 
 def _html() -> Any:
-    """Load what only notebooks need."""
+    """Return the module kinst.results.html, which only notebooks need."""
     return importlib.import_module("kinst.results.html")
 
 
@@ -27,15 +26,17 @@ def _pandas() -> Any:
 
 
 class Table(dict[Key, int | tuple[Bucket, ...]]):
-    """One aggregation: a dict by key tuple, () if it has no keys, in the order in which dtrace(1)
-    shows it.  A value is a number or, for quantize() and its like, the buckets that have data,
-    lowest first.
+    """An aggregation's results: a dict from key tuples to values, in the order in which dtrace(1)
+    shows them. A value is a number; for quantize() and the like, it is the tuple of buckets with
+    data, lowest first. The key is () if the aggregation has no keys.
 
     Attributes:
-        name: without the @.
+        name: the aggregation's name, without the @.
         function: count, sum, ... quantize.
         key_types: D types of the keys.
-        expression, unit, key_names: see events.Aggregation.
+        expression: what is aggregated, as in events.Aggregation.
+        unit: unit of the values, as in events.Aggregation.
+        key_names: expressions of the keys, as in events.Aggregation.
     """
 
     def __init__(self, aggregation: Aggregation) -> None:
@@ -56,14 +57,15 @@ class Table(dict[Key, int | tuple[Bucket, ...]]):
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
-        """Show a table in notebooks, with bars for distributions."""
+        """Return the table as HTML for a notebook, with bars for distributions."""
         return str(_html().aggregation_html(self.aggregation))
 
     def to_pandas(self) -> Any:
-        """Return a DataFrame with a row for each key, or for each bucket of each key.
+        """Return a DataFrame with a row for each key or, for a distribution, for each bucket of
+        each key.
 
-        Columns: key1, key2, ...; value, or low, high and count (low inclusive, high not; NaN for
-        no bound).  Raises KinstError if pandas is not installed."""
+        Columns: key1, key2, ...; then value, or low, high and count (low inclusive, high exclusive,
+        NaN if a bucket has no bound). Raises KinstError if pandas is not installed."""
         pandas = _pandas()
         names = [f"key{k}" for k in range(1, len(self.key_types) + 1)]
         rows: list[dict[str, object]] = []
@@ -79,20 +81,20 @@ class Table(dict[Key, int | tuple[Bucket, ...]]):
 
 
 def tables_of(aggregations: Iterable[Aggregation]) -> dict[str, Table]:
-    """Return aggregations by name."""
+    """Return a Table for each aggregation, by the aggregation's name."""
     return {one.name: Table(one) for one in aggregations}
 
 
 class Records(list[Record]):
-    """Records in the order in which they happened."""
+    """Records of a trace, in the order in which they happened."""
 
     def _repr_html_(self) -> str:
-        """Show a table in notebooks."""
+        """Return the records as an HTML table for a notebook."""
         return str(_html().records_html(self))
 
     def to_pandas(self) -> Any:
-        """Return a DataFrame with a row for each record and a column for each value that a clause
-        traces, named by its expression.  Raises KinstError if pandas is not installed."""
+        """Return a DataFrame with a row for each record, and a column for each traced expression.
+        Raises KinstError if pandas is not installed."""
         pandas = _pandas()
         columns = ["time_ns", "cpu", "probe", "clause"]
         rows = []
@@ -110,7 +112,8 @@ class Records(list[Record]):
 
 
 def _named(record: Record) -> Iterator[tuple[str, Value]]:
-    """Yield a record's values by unique names: an expression that occurs twice has its position."""
+    """Yield (name, value) for each of a record's values. The name is the traced expression; if that
+    is empty or occurs twice, the value's position is appended."""
     names = [value.name for value in record.values]
     for k, value in enumerate(record.values, 1):
         alone = value.name and names.count(value.name) == 1
@@ -119,7 +122,7 @@ def _named(record: Record) -> Iterator[tuple[str, Value]]:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The results of a trace that is over."""
+    """Results of a trace that has ended."""
 
     # By name, as they were at the end.
     aggregations: Mapping[str, Table]
@@ -137,7 +140,7 @@ class Result:
     messages: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
-        """Show everything in notebooks: tables, distributions, records, output."""
+        """Return the results as HTML for a notebook: tables, distributions, records, output."""
         ending = f"ended: {self.reason}, status {self.status}"
         told = [
             *(one.text for one in self.lost),
@@ -150,7 +153,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The result of a command that ran in the guest without a trace."""
+    """Result of a command that ran in the guest without a trace."""
 
     output: bytes
     status: int

@@ -1,8 +1,7 @@
-"""Results as HTML, for notebooks: tables of values, and bars for distributions.
+"""Results of a trace as HTML for notebooks: tables of values, and bars for distributions.
 
-Colours are those of the page; only bars and lines have their own, which are visible on light and on
-dark pages.
-"""
+Text has the notebook's colours. Only bars and lines have colours of their own, visible on light and
+dark pages."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ table.kinst .bar i { display: block; height: 11px; margin-top: 4px; background: 
 
 
 def aggregation_html(table: Aggregation) -> str:
-    """Return an aggregation as a table: a row for each key, or for each bucket of each key."""
+    """Return an aggregation as an HTML table with a row for each key or, for a distribution, for
+    each bucket of each key."""
     names = table.key_names or tuple(f"key{k}" for k in range(1, len(table.keys) + 1))
     distributed = any(isinstance(value, tuple) for value in table.rows.values())
     heads = [_head(name) for name in names]
@@ -52,7 +52,7 @@ def aggregation_html(table: Aggregation) -> str:
 
 
 def _buckets(key: Sequence[str], row: Sequence[Bucket], unit: str) -> Iterator[str]:
-    """Yield a row for each bucket that has values; the first one has the key."""
+    """Yield an HTML row for each bucket of a distribution. Only the first row shows the key."""
     most = max((one.count for one in row), default=1)
     for number, one in enumerate(row):
         cells = [_cell(text if number == 0 else "") for text in key]
@@ -62,7 +62,8 @@ def _buckets(key: Sequence[str], row: Sequence[Bucket], unit: str) -> Iterator[s
 
 
 def records_html(records: Sequence[Record]) -> str:
-    """Return the first records as a table with a column for each traced expression."""
+    """Return the first MOST_ROWS records as an HTML table, with a column for each traced
+    expression."""
     shown = records[:MOST_ROWS]
     names = list(dict.fromkeys(value.name for record in shown for value in record.values))
     heads = [_head("time", "number"), _head("cpu", "number"), _head("probe"), *map(_head, names)]
@@ -86,8 +87,13 @@ def result_html(
     ending: str, aggregations: Iterable[Aggregation], records: Sequence[Record], output: bytes,
     told: Sequence[str],
 ) -> str:  # fmt: skip
-    """Return a whole trace: how it ended, its aggregations and records, the command's output, and
-    what went wrong."""
+    """Return the results of a trace as HTML: how it ended, its aggregations and records, and the
+    command's output.
+
+    Args:
+        ending: how the trace ended, a sentence.
+        told: sentences about lost data and faults, and other messages.
+    """
     parts = [f"<p>{escape(ending)}</p>", *(f"<p>{escape(one)}</p>" for one in told)]
     parts += [aggregation_html(one) for one in aggregations]
     if records:

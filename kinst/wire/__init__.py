@@ -1,2 +1,2 @@
-"""Rank 1: the GDB remote protocol, QEMU's machine protocol, other processes and native calls; the
-only user of sockets and ctypes."""
+"""Rank 1: the GDB remote protocol, QEMU's machine protocol, other processes and native calls. Only
+this package uses sockets and ctypes."""

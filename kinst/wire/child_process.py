@@ -1,9 +1,8 @@
 """Child processes that die with kinst, and their byte streams.
 
-A child asks for a signal at its parent's death (prctl(2), PR_SET_PDEATHSIG), and has no files with
-names: its memory (memory.py) and its streams (sockets.py) are descriptors that it inherits.  So
-kill -9 of kinst leaves nothing behind.
-"""
+A child asks the kernel for a signal at its parent's death (prctl(2), PR_SET_PDEATHSIG). Its memory
+(memory.py) and its streams (sockets.py) are inherited descriptors, not named files. So kill -9 of
+kinst leaves nothing on the host."""
 
 from __future__ import annotations
 
@@ -33,12 +32,13 @@ _MOST_DRAINED = 4 << 20  # bytes to read from one stream before the others are r
 
 
 def boot_id() -> str:
-    """Return what changes at each boot of this machine: proc(5), random/boot_id."""
+    """Return an id that changes at each boot of the host: proc(5), random/boot_id."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def find_program(name: str, package: str) -> str:
-    """Return the path of a program.  Raises TargetError that names the package that has it."""
+    """Return the path of a program. If it is not installed, raise a TargetError that names its
+    package."""
     path = shutil.which(name)
     if path is None:
         raise TargetError(f"{name} not found", f"apt-get install {package}")
@@ -49,11 +49,10 @@ _T = TypeVar("_T")
 
 
 class _Spawner:
-    """A thread that lasts as long as the process, and starts children.
+    """A thread that starts child processes and lives as long as this process.
 
-    PR_SET_PDEATHSIG acts on the end of the thread that forked: a child of a short-lived thread
-    would be killed with that thread.
-    """
+    PR_SET_PDEATHSIG acts when the thread that forked ends: a child of a short-lived thread would be
+    killed with that thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +61,7 @@ class _Spawner:
         self._process = 0
 
     def run(self, make: Callable[[], _T]) -> _T:
-        """Return what make() returns or raise what it raises, called in that thread."""
+        """Call make() in the spawning thread; return its result or raise its exception."""
         results: list[_T] = []
         failed: list[BaseException] = []
         done = threading.Event()
@@ -94,7 +93,7 @@ _SPAWNER = _Spawner()
 
 
 def in_lasting_thread(make: Callable[[], _T]) -> _T:
-    """Call make() in the main thread, or in one that lasts as long as the process."""
+    """Call make() in a thread that lives as long as this process, and return its result."""
     if threading.current_thread() is threading.main_thread():
         return make()
     return _SPAWNER.run(make)
@@ -114,11 +113,11 @@ class _FilterProgram(ctypes.Structure):
 
 
 def _ignore_setgroups() -> None:
-    """Make setgroups(2) a call that does nothing and reports success, in this process from now on.
+    """Make setgroups(2) do nothing and report success, in this process and its children, from now
+    on.
 
-    A filter of system calls (seccomp(2)) does it: load the number; if it is that of setgroups,
-    answer with errno 0; otherwise let the call through.
-    """
+    A filter of system calls (seccomp(2)) does that: load the number of the system call; if it is
+    setgroups, return errno 0; otherwise let the call through."""
     number = _SETGROUPS.get(os.uname().machine, _GENERIC_SETGROUPS)
     instructions = (
         (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000), (0x06, 0, 0, 0x7FFF0000),
@@ -157,7 +156,7 @@ def _started(
 
 
 class Child:
-    """A process that is killed when kinst ends, and that Ctrl-C at the terminal does not reach."""
+    """A child process that is killed when kinst ends. Ctrl-C at the terminal does not reach it."""
 
     def __init__(
         self,
@@ -171,23 +170,25 @@ class Child:
 
         Args:
             argv: program and arguments.
-            inherit: descriptors that the child keeps.
-            stderr: descriptor for its messages.
-            keeps_groups: make setgroups(2) report success in the child without doing anything.
+            inherit: file descriptors that the child keeps.
+            stderr: file descriptor for the child's standard error.
+            keeps_groups: make setgroups(2) do nothing and report success in the child.
 
         Raises:
-            TargetError: it cannot be started.
+            TargetError: the process cannot be started.
         """
         self._process = in_lasting_thread(lambda: _started(argv, inherit, stderr, keeps_groups))
         self.pid = self._process.pid
         self.exit_fd = os.pidfd_open(self.pid)
 
     def status(self) -> int | None:
-        """Return None while it runs; then its exit status, or minus the signal that ended it."""
+        """Return the exit status of the process, or minus the signal that ended it; None while it
+        runs."""
         return self._process.poll()
 
     def end(self, grace: float = 0.0) -> int:
-        """Wait until it has ended, and kill it after `grace` seconds.  Return its status."""
+        """Wait until the process has ended, and kill it after `grace` seconds. Return its exit
+        status, or minus the signal that ended it."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace)
         if self._process.poll() is None:
@@ -200,11 +201,11 @@ class Child:
 
 
 class Pump:
-    """A thread that takes what arrives on several streams, so that a sender never waits for kinst
-    to look.
+    """A thread that reads several streams into a queue as data arrives, so that a sender never has
+    to wait for kinst.
 
-    What came on any stream before a byte of the `last` stream is queued before that byte.
-    """
+    If any stream gets data before a byte of the stream `last`, that data is queued before that
+    byte."""
 
     def __init__(self, streams: Mapping[str, socket.socket], last: str) -> None:
         self._streams = dict(streams)
@@ -220,12 +221,12 @@ class Pump:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when take() has something."""
+        """Return a file descriptor that is readable when take() has something to return."""
         return self._bell.fileno()
 
     def take(self) -> list[tuple[str, bytes]]:
-        """Return what has arrived, as (stream, bytes) in order; empty bytes mean that the stream
-        ended."""
+        """Return the data that has arrived since the last call, as (stream, bytes) in order. Empty
+        bytes mean that the stream has ended."""
         with contextlib.suppress(BlockingIOError):
             self._bell.recv(4096)
         with self._lock:
@@ -235,8 +236,8 @@ class Pump:
         return arrived
 
     def send(self, name: str, data: bytes, timeout: float = 30.0) -> None:
-        """Write to a stream.  Raises TargetError if the other end reads nothing for `timeout`
-        seconds."""
+        """Write to a stream. Raises TargetError if the peer has not read everything within
+        `timeout` seconds."""
         sock = self._streams[name]
         deadline = time.monotonic() + timeout
         while data:
@@ -250,7 +251,7 @@ class Pump:
                 raise TargetError(f"the guest's {name} is closed") from error
 
     def close(self) -> None:
-        """Stop the thread and close the streams."""
+        """Stop the thread and close all streams."""
         for sock in self._streams.values():
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -288,11 +289,10 @@ class Pump:
 
 
 def _drain(sock: socket.socket) -> tuple[bytes, bool] | None:
-    """Return (what has arrived, whether the stream has ended), or None if nothing has arrived.
+    """Return (data that has arrived, whether the stream has ended); None if nothing has arrived.
 
-    A sender may write faster than this reads.  A socket holds far less than _MOST_DRAINED, so
-    everything that was sent before this began is read.
-    """
+    At most _MOST_DRAINED bytes are read, since a sender may write faster than kinst reads. A socket
+    holds far less, so everything that was sent before the call is returned."""
     out = bytearray()
     while len(out) < _MOST_DRAINED:
         try:

@@ -1,9 +1,8 @@
-"""A process that outlives kinst: a fork that serves requests, and learns from the end of a stream
-that kinst has ended, however that came about.
+"""A companion: a forked process that outlives kinst and serves its requests. It learns from the end
+of a stream that kinst has ended, even by kill -9.
 
-Messages are pickled values with their length in front, between two processes of one program; a
-descriptor may come with one (unix(7), SCM_RIGHTS).
-"""
+Messages are pickled values with their length in front. A file descriptor may be sent with a message
+(unix(7), SCM_RIGHTS)."""
 
 from __future__ import annotations
 
@@ -24,17 +23,17 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal
 
 
 class Channel:
-    """One end of a stream of messages."""
+    """One end of a stream of messages between kinst and its companion."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
 
     def send(self, value: object, descriptor: int = -1) -> None:
-        """Send one message, and a descriptor with it unless that is -1.
+        """Send a message, with a file descriptor unless that is -1.
 
-        If anything interrupts the sending (a signal, too little memory), the stream ends: after
-        half a message the other end would take the next message for the rest of it, and wait
-        forever.
+        If sending is interrupted (by a signal, or too little memory), the stream is shut down.
+        Otherwise the peer would take the start of the next message for the rest of this message,
+        and wait forever.
 
         Raises:
             OSError: the other end is closed.
@@ -53,8 +52,8 @@ class Channel:
             raise
 
     def receive(self) -> tuple[Any, int] | None:
-        """Return (value, descriptor or -1), or None if the stream ended, also if it ended within a
-        message."""
+        """Receive a message and return (value, file descriptor or -1); None if the stream has
+        ended, even within a message."""
         descriptor = -1
         try:
             head, numbers, _, _ = socket.recv_fds(self._sock, _LENGTH.size, 1)
@@ -79,7 +78,8 @@ class Channel:
         return bytes(out)
 
     def exhaust(self) -> None:
-        """End this direction of the stream, and wait until the other end is closed."""
+        """Shut down sending, then wait until the other end is closed. Data that still arrives is
+        dropped."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
             while self._sock.recv(1 << 16):
@@ -90,14 +90,15 @@ class Channel:
 
 
 class Companion:
-    """kinst's side of such a process."""
+    """A companion process, as kinst sees it."""
 
     def __init__(self, serve: Callable[[Channel], None], kept: Sequence[int] = ()) -> None:
         """Fork the process.
 
         Args:
-            serve: what the process does with its end of the stream; it ends when that returns.
-            kept: descriptors that it needs.
+            serve: called in the process with its end of the stream. The process ends when this
+                function returns.
+            kept: file descriptors that the process keeps.
         """
         ours, theirs = socket.socketpair()
         self.pid = os.fork()
@@ -107,9 +108,9 @@ class Companion:
         self._channel = Channel(ours)
 
     def tell(self, *message: object) -> None:
-        """Send a message that needs no answer.
+        """Send the companion a message that needs no answer.
 
-        When this returns the message is handed over: it arrives even if this process ends now.
+        After this call the message will arrive, even if kinst ends at once.
 
         Raises:
             TargetError: the companion has ended.
@@ -120,8 +121,12 @@ class Companion:
             raise TargetError("kinst's guardian process is gone") from error
 
     def ask(self, *message: object) -> tuple[Any, int]:
-        """Send a message and return the answer, and a descriptor or -1.  Raises the KinstError that
-        the companion raised, if it did."""
+        """Send the companion a message and return its answer: (value, file descriptor or -1).
+
+        Raises:
+            KinstError: the companion's answer is this error.
+            TargetError: the companion has ended.
+        """
         self.tell(*message)
         answer = self._channel.receive()
         if answer is None:
@@ -132,8 +137,8 @@ class Companion:
         return value, descriptor
 
     def close(self) -> bool:
-        """End the stream and wait for the process.  Return whether it ended by itself, with status
-        0."""
+        """End the stream and wait until the companion has ended. Return whether it ended with
+        status 0."""
         self._channel.close()
         with contextlib.suppress(OSError):
             _, status = os.waitpid(self.pid, 0)
@@ -144,11 +149,11 @@ class Companion:
 def _be_companion(
     serve: Callable[[Channel], None], theirs: socket.socket, kept: Sequence[int]
 ) -> None:
-    """Run the child of the fork; does not return.
+    """Be the companion in the child of the fork: serve requests, then exit. Does not return.
 
-    The child leaves the session, since Ctrl-C is for kinst, and closes every file that it does not
-    need: the reader of a pipe that kinst writes to must see its end when kinst ends.
-    """
+    The child starts a new session, so that Ctrl-C reaches only kinst, and closes every file that it
+    does not need: the reader of a pipe to which kinst writes must see the end of the pipe when
+    kinst ends."""
     status = 1
     try:
         os.setsid()
@@ -170,7 +175,8 @@ def _be_companion(
 
 
 def keep_traceback(error: BaseException) -> None:
-    """Append a traceback to a file if KINST_TRACEBACK is set: a companion has no standard error."""
+    """Append the traceback of an error to /tmp/kinst-guardian.txt if KINST_TRACEBACK is set. A
+    companion has no standard error to print it to."""
     if os.environ.get("KINST_TRACEBACK"):
         with contextlib.suppress(OSError), open("/tmp/kinst-guardian.txt", "a") as file:
             traceback.print_exception(error, file=file)

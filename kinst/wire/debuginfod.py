@@ -1,9 +1,8 @@
-"""Debug files from debuginfod servers, by the client library of elfutils.
+"""Debug files from debuginfod servers, fetched by the client library of elfutils.
 
-The library knows the servers (DEBUGINFOD_URLS), proxies, time limits and a cache that other
-programs share (debuginfod_find_debuginfo(3), debuginfod-client-config(7)). It is loaded only when
-it is needed: gdb and other packages depend on it.
-"""
+The library handles servers (DEBUGINFOD_URLS), proxies, time limits, and a cache that other programs
+share (debuginfod_find_debuginfo(3), debuginfod-client-config(7)). kinst loads it only when needed.
+It is usually installed, since gdb and other packages depend on it."""
 
 from __future__ import annotations
 
@@ -22,17 +21,18 @@ _PROGRESS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_long, ctype
 
 
 def is_set() -> bool:
-    """Return whether DEBUGINFOD_URLS names servers."""
+    """Return whether DEBUGINFOD_URLS names any server."""
     return bool(os.environ.get(URLS, "").split())
 
 
 def find_debuginfo(build_id: str, say: Callable[[str, float | None], None]) -> Path | None:
-    """Return the debug file of a build-id, fetched unless the library's cache has it; None if no
-    server has it.
+    """Return the path of the debug file with this build-id, from the library's cache or from a
+    server; None if no server has the file.
 
     Args:
         build_id: hexadecimal.
-        say: called with what is done, and the part of it that is done.
+        say: called with the name of the work, and with the fraction that is done; None if that is
+            not known.
 
     Raises:
         KinstError: the library is not installed, or no server answers.
@@ -75,7 +75,7 @@ _NOT_THERE = (2,)  # ENOENT: no server has it
 
 
 def _taken(path: ctypes.c_void_p) -> bytes:
-    """Return a string that the library allocated, and free it."""
+    """Return a string that the library has allocated with malloc(), and free it."""
     assert path.value is not None
     text = ctypes.string_at(path.value)
     free = ctypes.CDLL(None).free

@@ -1,7 +1,6 @@
-"""Load a module into the kernel that kinst runs on, and unload it.
+"""Loading a module into the kernel of the host, and unloading it.
 
-Tested by tests/machines/live/test_parts.py and tests/vm/live.
-"""
+Tested by tests/machines/live/test_parts.py and tests/vm/live."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ _CALLS = {"x86_64": (313, 176)}
 
 
 def _call(which: int, *arguments: object) -> None:
-    """Raises OSError."""
+    """Make a system call of _CALLS, by its index. Raises OSError if it fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(ctypes.c_long(_CALLS[platform.machine()][which]), *arguments) < 0:
         number = ctypes.get_errno()
@@ -23,16 +22,18 @@ def _call(which: int, *arguments: object) -> None:
 
 
 def load_module(path: Path) -> None:
-    """Load a module's file.
+    """Load a kernel module from its file.
 
     Raises:
-        OSError: EPERM (not root, or locked down), EKEYREJECTED (its signature), ENOEXEC (of another
-            kernel), EEXIST, or what its init function returned.
+        OSError: EPERM (not root, or the kernel is locked down), EKEYREJECTED (bad signature),
+            ENOEXEC (built for another kernel), EEXIST (already loaded), or the error of the
+            module's init function.
     """
     with open(path, "rb") as file:
         _call(0, ctypes.c_int(file.fileno()), ctypes.c_char_p(b""), ctypes.c_int(0))
 
 
 def unload_module(name: str) -> None:
-    """Unload a module at once.  Raises OSError, EWOULDBLOCK if it is in use."""
+    """Unload a kernel module, without waiting for its users. Raises OSError; EWOULDBLOCK if the
+    module is in use."""
     _call(1, ctypes.c_char_p(name.encode()), ctypes.c_int(os.O_NONBLOCK))

@@ -1,8 +1,7 @@
-"""Memory that kinst shares with other processes, with devices and with itself: it has no name in a
-file system, and is given back to the system when it is no longer used.
+"""Memory that kinst shares with other processes or devices, and functions that free memory. Shared
+memory has no name in a file system, so the kernel frees it after its last use.
 
-Tested by tests/wire/test_child_process.py and tests/machines/live.
-"""
+Tested by tests/wire/test_child_process.py and tests/machines/live."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ _MADVISE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctyp
 
 
 def available_memory() -> int:
-    """Return how many bytes can be taken without swapping: MemAvailable of proc(5), meminfo."""
+    """Return how many bytes of the host's memory can be allocated without swapping: MemAvailable of
+    proc(5), meminfo."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -32,21 +32,20 @@ def available_memory() -> int:
 
 
 class SharedMemory:
-    """Memory without a name, mapped here and inherited by a child as file descriptor fd.
+    """Memory that a child process inherits as the file descriptor `fd`, mapped into this process.
 
-    It is sparse: a page takes memory only once it is written.
-    """
+    It is sparse: a page takes memory only once it is written."""
 
     def __init__(self, name: str, size: int, used: int = 0) -> None:
-        """Make the memory.
+        """Create and map the memory.
 
         Args:
-            name: what messages call it.
+            name: what messages call the memory.
             size: bytes.
-            used: how many of them will be written to; 0 for all.
+            used: how many bytes will be written to; 0 for all.
 
         Raises:
-            TargetError: the machine has too little memory available.
+            TargetError: the host has too little available memory.
         """
         self.fd = -1
         available, wanted = available_memory(), used or size
@@ -69,12 +68,12 @@ class SharedMemory:
 
     @property
     def path(self) -> str:
-        """Path of the same memory in a process that inherited fd."""
+        """Path of this memory in a process that has inherited the descriptor."""
         return f"/proc/self/fd/{self.fd}"
 
     def extents(self) -> list[tuple[int, int]]:
-        """Return (offset, bytes) of the pages that are not holes; all the rest is zeros (lseek(2),
-        SEEK_DATA)."""
+        """Return (offset, bytes) of the parts that are not holes, ascending. The rest of the memory
+        is zero (lseek(2), SEEK_DATA)."""
         extents, at = [], 0
         while at < self.size:
             try:
@@ -90,14 +89,15 @@ class SharedMemory:
         self.map.madvise(mmap.MADV_REMOVE, offset, size)
 
     def close(self) -> None:
-        """Close the descriptor.  The mapping stays until the last view of it is gone."""
+        """Close the descriptor. The mapping stays until the last view of it is gone."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 class AnonymousFile:
-    """A file in memory, for a descriptor to be handed to another process.  For a with block."""
+    """A file in memory without a name, whose descriptor `fd` can be sent to another process. A
+    context manager."""
 
     def __init__(self, name: str) -> None:
         self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
@@ -118,10 +118,11 @@ class AnonymousFile:
 
 
 class ForeignMemory:
-    """Memory that another process made, mapped here."""
+    """Memory that another process has created, mapped into this process."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Map the memory and close the descriptor.  Raises TargetError if there is no room."""
+        """Map the memory and close the descriptor. Raises TargetError if this process has no room
+        for the mapping."""
         try:
             self.map = mmap.mmap(descriptor, size)
         except (OSError, ValueError) as error:
@@ -131,7 +132,7 @@ class ForeignMemory:
         self.view = memoryview(self.map)
 
     def close(self) -> None:
-        """Unmap the memory; the mapping stays until the last view of it is gone."""
+        """Unmap the memory. If a view of it still exists, the mapping stays until that is gone."""
         self.view.release()
         with contextlib.suppress(BufferError):
             self.map.close()
@@ -140,13 +141,12 @@ class ForeignMemory:
 class DeviceMemory:
     """The first bytes of a device's file, mapped shared and writable until close().
 
-    A view that is read after close() shows zeros.  mmap.mmap cannot be closed while a view of it
-    exists, and keeps the file open until then: a driver that waits for its last user would wait for
-    Python's garbage collector.
-    """
+    After close(), existing views show zeros. mmap.mmap would not do: it cannot be closed while a
+    view exists, and keeps the file open until then, so a driver that waits for its last user would
+    wait for Python's garbage collector."""
 
     def __init__(self, fd: int, size: int) -> None:
-        """Map `size` bytes.  Raises OSError."""
+        """Map the first `size` bytes of the file. Raises OSError."""
         self._size = size
         self._address = _map(0, size, mmap.MAP_SHARED, fd)
         self._open = True
@@ -155,10 +155,10 @@ class DeviceMemory:
         return memoryview((ctypes.c_ubyte * self._size).from_address(self._address)).cast("B")
 
     def close(self) -> None:
-        """Let go of the file.  Safe to call twice.
+        """Unmap the file. Safe to call twice.
 
-        Plain memory replaces it, and is never unmapped, since views may still exist.
-        """
+        Anonymous memory replaces the mapping, and is never unmapped, because views may still
+        exist."""
         if self._open:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE | _MAP_FIXED
             _map(self._address, self._size, flags, -1)
@@ -166,7 +166,11 @@ class DeviceMemory:
 
 
 def _map(address: int, size: int, flags: int, fd: int) -> int:
-    """Map memory with mmap(2) and return its address.  Raises OSError."""
+    """Map readable and writable memory with mmap(2), and return its address. Raises OSError.
+
+    Args:
+        address: where to map; 0 for any address.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     kinds = (ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
@@ -179,8 +183,8 @@ def _map(address: int, size: int, flags: int, fd: int) -> int:
 
 
 def discard(view: memoryview) -> None:
-    """Zero memory, and free its pages if it is mapped from a file, as guest memory is (madvise(2),
-    MADV_REMOVE)."""
+    """Zero memory. If it is mapped from a file, as guest memory is, also free its whole pages
+    (madvise(2), MADV_REMOVE)."""
     start = address_of(view)
     low, high = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + len(view)) & -mmap.PAGESIZE
     advised = high > low and not _MADVISE(low, high - low, mmap.MADV_REMOVE)
@@ -191,11 +195,10 @@ def discard(view: memoryview) -> None:
 
 
 def trim_heap() -> None:
-    """Return freed memory that the C library keeps to the system (malloc_trim(3)).
+    """Return memory to the kernel that the C library keeps after it was freed (malloc_trim(3)).
 
-    Without malloc's heap less would be kept, but every large piece would be made of new pages:
-    planning 40,000 sites took twice the time.
-    """
+    Always returning freed memory at once would keep less, but then every large allocation needs new
+    pages: planning 40,000 sites took twice the time."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

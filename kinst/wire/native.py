@@ -1,9 +1,6 @@
-"""Calls between Python and native code in this process: clauses that run on the host.
+"""Calls between Python and native code in this process, for clauses that run on the host.
 
-Nothing here depends on what the code does.
-
-Tested by tests/codegen, which runs code in this process.
-"""
+Tested by tests/codegen, which runs code in this process."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ FAILED = -14  # what the callback returns for bytes that cannot be read, as the 
 
 @dataclass(frozen=True, slots=True)
 class NativeRead:
-    """A C function (dst, src, size) -> 0 or an error, which reads memory.
+    """A C function (dst, src, size) -> 0 or an error, which reads memory by calling Python.
 
     Attributes:
-        address: of the function; valid while this object lives.
+        address: address of the function; valid while this object exists.
     """
 
     address: int
@@ -30,9 +27,11 @@ class NativeRead:
 
 
 def native_read(read: Callable[[int, int], bytes | None]) -> NativeRead:
-    """Make read(address, size), which returns None for a bad address, callable from C.
+    """Return a C function that reads memory by calling the Python function `read`.
 
-    An exception in read counts as a bad address: it cannot pass through native code.
+    Args:
+        read: (address, size) -> bytes, or None for a bad address. An exception counts as a bad
+            address, since it cannot pass through native code.
     """
 
     def callback(dst: int, src: int, size: int) -> int:
@@ -50,22 +49,21 @@ def native_read(read: Callable[[int, int], bytes | None]) -> NativeRead:
 
 
 def entry(address: int) -> Callable[[int, int], None]:
-    """Return the native void(u64, u64) function at this address as a Python callable."""
+    """Return the native function void(u64, u64) at this address as a Python callable."""
     return _ENTRY(address)
 
 
 def address_of(buffer: memoryview | bytearray) -> int:
-    """Return the native address of a writable buffer's first byte; the caller keeps the buffer
-    alive.
+    """Return the native address of the first byte of a writable buffer.
 
-    The buffer stays exported only during this call: a bytearray must not be resized, a mapping not
-    closed, while native code uses the address.
-    """
+    The caller must keep the buffer alive, and must not resize a bytearray or close a mapping, as
+    long as native code uses the address: the buffer is exported only during this call."""
     view = (ctypes.c_char * 0).from_buffer(buffer)
     return ctypes.addressof(view)
 
 
 def call_c(address: int, *args: int) -> int:
-    """Call the C function u64(u64...) at this address."""
+    """Call the C function u64(u64, ...) at this address with any number of arguments, and return
+    its result."""
     kind = ctypes.CFUNCTYPE(ctypes.c_uint64, *([ctypes.c_uint64] * len(args)))
     return int(kind(address)(*args))

@@ -1,9 +1,9 @@
-"""Another process of this machine: its memory, its mappings and its command line.
+"""Access to another process of the host: its memory, its mappings, its command line and its
+descriptors.
 
-Only write() changes the process.  Source: proc(5), process_vm_readv(2).
+Only write() changes the process. Source: proc(5), process_vm_readv(2).
 
-Tested by tests/wire/test_ptrace.py.
-"""
+Tested by tests/wire/test_ptrace.py."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """A line of /proc/PID/maps.
+    """A mapping of a process, from a line of /proc/PID/maps.
 
     Attributes:
         start: first address.
         end: address after the last byte.
         rights: such as "rw-p".
-        offset: of `start` in the file.
-        device: major and minor number, in hexadecimal.
-        inode: of the file; 0 for anonymous memory.
-        path: of the file, or the kernel's name in brackets.
+        offset: offset in the file of the byte at `start`.
+        device: major and minor number of the file's device, in hexadecimal.
+        inode: inode number of the file; 0 for anonymous memory.
+        path: path of the file, or the kernel's name for the mapping, such as [heap].
     """
 
     start: int
@@ -53,12 +53,13 @@ class Mapping:
 
 
 def process_ids() -> list[int]:
-    """Return the ids of all processes, ascending."""
+    """Return the ids of all processes of the host, ascending."""
     return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
 
 
 class OtherProcess:
-    """A process by its id.  Every method raises TargetError if it has ended."""
+    """Another process of the host, by its id. Every method raises TargetError if the process has
+    ended."""
 
     def __init__(self, pid: int) -> None:
         """Raise TargetError if there is no such process."""
@@ -75,12 +76,13 @@ class OtherProcess:
 
     @property
     def arguments(self) -> list[str]:
-        """Its command line, the program's name first; empty for a process that has ended."""
+        """The process's command line, with the program's name first; [] for a process that has
+        ended."""
         return self._text("cmdline").split("\0")[:-1]
 
     @property
     def program(self) -> str:
-        """The file name of its program; "" if that cannot be read."""
+        """The file name of the process's program, without folders; "" if it cannot be read."""
         try:
             path = os.readlink(f"/proc/{self.pid}/exe")
         except OSError:
@@ -89,25 +91,25 @@ class OtherProcess:
 
     @property
     def owner(self) -> int:
-        """Its effective user id."""
+        """The effective user id of the process."""
         return next(
             int(line.split()[2]) for line in self._text("status").splitlines() if "Uid:" in line
         )
 
     @property
     def started(self) -> str:
-        """Ticks between this machine's boot and its start: with its id, this identifies the
-        process."""
+        """When the process started, in clock ticks since the host's boot. Process id and start time
+        together identify a process, because ids are used again."""
         return self._text("stat").rpartition(")")[2].split()[19]
 
     @property
     def tracer(self) -> int:
-        """The id of the process that traces it, or 0."""
+        """The id of the process that traces this process with ptrace(2), or 0."""
         status = self._text("status").splitlines()
         return next(int(line.split()[1]) for line in status if line.startswith("TracerPid:"))
 
     def busy(self) -> int:
-        """Return the nanoseconds that its threads, except the first, have run."""
+        """Return how many nanoseconds the process's threads have run, except its first thread."""
         total = 0
         for thread in os.listdir(f"/proc/{self.pid}/task"):
             if int(thread) != self.pid:
@@ -119,7 +121,8 @@ class OtherProcess:
         return total
 
     def descriptors(self) -> dict[int, str]:
-        """Map its descriptors to what they refer to."""
+        """Return the process's file descriptors: number -> what the descriptor refers to, such as a
+        path or socket:[INODE]."""
         descriptors = {}
         folder = f"/proc/{self.pid}/fd"
         try:
@@ -134,7 +137,8 @@ class OtherProcess:
         return descriptors
 
     def descriptor_of(self, mapping: Mapping) -> int | None:
-        """Return one of its descriptors of the file of a mapping, or None."""
+        """Return a file descriptor of the process that refers to the file of a mapping; None if the
+        process has none."""
         for number in self.descriptors():
             try:
                 status = os.stat(f"/proc/{self.pid}/fd/{number}")
@@ -146,7 +150,7 @@ class OtherProcess:
         return None
 
     def mappings(self) -> list[Mapping]:
-        """Return all of its mappings, ascending."""
+        """Return all mappings of the process, in address order."""
         mappings = []
         for line in self._text("maps").splitlines():
             span, rights, offset, device, inode, *path = line.split(maxsplit=5)
@@ -160,7 +164,8 @@ class OtherProcess:
         return mappings
 
     def writable(self, least: int) -> list[tuple[int, int]]:
-        """Return spans [start, end) of writable memory without gaps, of at least `least` bytes."""
+        """Return the address ranges [start, end) of readable and writable memory, with adjacent
+        mappings joined, that have at least `least` bytes."""
         spans: list[tuple[int, int]] = []
         for mapping in self.mappings():
             if "rw" not in mapping.rights:
@@ -174,8 +179,9 @@ class OtherProcess:
     # Memory.
 
     def resident(self, start: int, end: int) -> Iterator[bytes]:
-        """Yield the contents of the pages of [start, end) that take memory, in pieces of at most
-        16 MB.  Reading the others would make the kernel allocate them (proc(5), pagemap)."""
+        """Yield the contents of those pages of [start, end) that exist in memory or swap, in
+        address order, in pieces of at most 16 MB. Reading any other page would make the kernel
+        allocate it (proc(5), pagemap)."""
         with open(f"/proc/{self.pid}/pagemap", "rb", buffering=0) as pagemap:
             for low in range(start, end, _PIECE):
                 pages = (min(end, low + _PIECE) - low) // PAGE
@@ -190,8 +196,8 @@ class OtherProcess:
                         first = None
 
     def open_memory(self) -> None:
-        """Open its memory for reading and writing.  Raises TargetError that names what would permit
-        it."""
+        """Open the process's memory for read() and write(). If that is not permitted, raise a
+        TargetError that says what would permit it."""
         if self._memory >= 0:
             return
         try:
@@ -203,7 +209,7 @@ class OtherProcess:
             ) from error
 
     def fileno(self) -> int:
-        """Return the descriptor of its memory, once that is open."""
+        """Return the file descriptor of the process's memory, which open_memory() has opened."""
         return self._memory
 
     def read(self, address: int, size: int) -> bytes:
@@ -232,7 +238,8 @@ class OtherProcess:
 
 
 def permitted() -> str:
-    """Say what would let this process trace others of its user: ptrace(2), PTRACE_MODE_ATTACH."""
+    """Return a hint that says what would let kinst trace other processes of its user: ptrace(2),
+    PTRACE_MODE_ATTACH."""
     try:
         scope = int(_SCOPE.read_text())
     except (OSError, ValueError):
@@ -243,7 +250,7 @@ def permitted() -> str:
 
 
 def joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return [start, end) spans in ascending order, adjacent ones as one."""
+    """Return the ranges [start, end) in ascending order, with adjacent ranges joined."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if merged and merged[-1][1] == start:

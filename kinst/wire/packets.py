@@ -1,10 +1,9 @@
 """Packets of the GDB remote serial protocol: encoding, decoding and stop replies.
 
-Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol": "Overview" (escapes, runs,
-checksums) and "Stop Reply Packets".
+Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol": "Overview" (escapes, run-length
+encoding, checksums) and "Stop Reply Packets".
 
-Tested by tests/fuzz/test_stubs.py and tests/wire/test_rsp.py.
-"""
+Tested by tests/fuzz/test_stubs.py and tests/wire/test_rsp.py."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ _NEEDS_ESCAPE = re.compile(rb"[#$}*]")
 
 @dataclass(frozen=True, slots=True)
 class StopReply:
-    """Why the stub returned control.
+    """A stub's reply that says why the machine has stopped or ended.
 
     Attributes:
         kind: "stopped" or "exited".
-        signal: the stub's signal number, or the exit status.
+        signal: the stub's signal number if stopped, the exit status if exited.
         thread: the stub's name of the thread that stopped, "" if the reply names none.
     """
 
@@ -32,13 +31,17 @@ class StopReply:
 
 
 def frame(payload: bytes) -> bytes:
-    """Return the packet that carries a payload: escaped, with its checksum."""
+    """Return the packet for a payload, with escapes and checksum."""
     body = _NEEDS_ESCAPE.sub(lambda m: b"}" + bytes((m[0][0] ^ 0x20,)), payload)
     return b"$%b#%02x" % (body, sum(body) & 0xFF)
 
 
 def unframe(body: bytes) -> bytes:
-    """Return the payload of a received packet's body, with escapes undone and runs expanded."""
+    """Return the payload of a received packet, with escapes and run-length encoding undone.
+
+    Args:
+        body: the packet's bytes between $ and #.
+    """
     if b"}" not in body and b"*" not in body:
         return body
     out = bytearray()
@@ -58,7 +61,7 @@ def unframe(body: bytes) -> bytes:
 
 
 def parse_stop(packet: bytes) -> StopReply:
-    """Parse a T, S, W or X packet.  Raises TargetError for any other."""
+    """Parse a stop reply (a T, S, W or X packet). Raises TargetError if the packet is malformed."""
     kind, text = packet[:1], packet[1:].decode("ascii", "replace")
     try:
         if kind in b"WX":
@@ -70,8 +73,8 @@ def parse_stop(packet: bytes) -> StopReply:
 
 
 def unhex(reply: bytes) -> bytes:
-    """Return the bytes that hexadecimal digits stand for; b"" if these are not hexadecimal
-    digits."""
+    """Return the bytes that pairs of hexadecimal digits stand for; b"" if the reply is anything
+    else."""
     if len(reply) % 2:
         return b""
     try:

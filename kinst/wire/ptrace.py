@@ -1,10 +1,11 @@
-"""System calls that another process is made to execute, as a debugger does it.
+"""Making another process execute system calls, as a debugger does.
 
-Source: ptrace(2), syscall(2); the kernel's arch/x86/kernel/signal.c for how an interrupted call is
-restarted: by the values of orig_rax and rax, which are restored.  The first thread of the process
-stands still meanwhile; one thread of kinst makes every call of an object.  If kinst is killed, the
-thread of the process returns by itself (wire/signal_frame.py).
-"""
+The process's first thread is stopped meanwhile, and executes the calls. One thread of kinst must
+make all calls of an InjectedCalls object. If kinst is killed, the thread of the process restores
+its own registers (wire/signal_frame.py).
+
+Source: ptrace(2), syscall(2); and for how the kernel restarts an interrupted call, by the values of
+orig_rax and rax, its arch/x86/kernel/signal.c."""
 
 from __future__ import annotations
 
@@ -56,14 +57,16 @@ def _ptrace(request: int, pid: int, address: int = 0, data: object = None) -> No
 
 
 def can_trace() -> str:
-    """Return why no process of this host can be made to execute system calls, or ""."""
+    """Return why kinst cannot make other processes of this host execute system calls; "" if it
+    can."""
     machine = platform.machine()
     return "" if machine == "x86_64" else f"kinst cannot do this on hosts with {machine}"
 
 
 @contextmanager
 def calls_in(process: OtherProcess) -> Iterator[InjectedCalls]:
-    """Stop the process to make system calls in it; it goes on after the context.
+    """Stop a process, and yield an object that makes system calls in it. The process runs on after
+    the with block.
 
     Raises:
         TargetError: the process may not be traced, or it ends.
@@ -92,7 +95,7 @@ def calls_in(process: OtherProcess) -> Iterator[InjectedCalls]:
 
 
 class InjectedCalls:
-    """System calls in a process that calls_in() has stopped."""
+    """System calls that a process stopped by calls_in() is made to execute."""
 
     def __init__(self, process: OtherProcess) -> None:
         self._process = process
@@ -104,7 +107,7 @@ class InjectedCalls:
         self._called = False
 
     def stand(self) -> None:
-        """Stop the thread, once."""
+        """Stop the process's first thread, and prepare it for system calls. To be called once."""
         _ptrace(_INTERRUPT, self._pid)
         self._stopped()
         self._before = self._registers()
@@ -118,14 +121,15 @@ class InjectedCalls:
         self._process.write(self._stack, data)
 
     def _stopped(self) -> None:
-        """Wait until the thread stops for _INTERRUPT: at the point where the kernel decides whether
-        to restart a system call, before any instruction."""
+        """Wait until the thread has stopped for PTRACE_INTERRUPT, at the point where the kernel
+        decides whether to restart a system call and before any further instruction."""
         while (status := self._wait()) >> 16 != _STOP:
             self._note(os.WSTOPSIG(status))
             _ptrace(_CONTINUE, self._pid)
 
     def let_go(self) -> None:
-        """Restore the registers, and let the thread run."""
+        """Restore the thread's registers, let it run, and deliver the signals that arrived
+        meanwhile."""
         try:
             if self._called:
                 _ptrace(_INTERRUPT, self._pid)
@@ -146,7 +150,7 @@ class InjectedCalls:
         return status
 
     def _note(self, number: int) -> None:
-        """Keep a signal that arrived meanwhile, for let_go() to deliver."""
+        """Keep a signal that arrived while the thread was stopped, for let_go() to deliver."""
         if number not in (signal.SIGTRAP, signal.SIGSTOP, _AT_CALL):
             self._signals.append(number)
 
@@ -161,7 +165,7 @@ class InjectedCalls:
         _ptrace(_SETREGS, self._pid, 0, ctypes.addressof(raw))
 
     def _state(self) -> bytes:
-        """Return the thread's vector registers, as NT_X86_XSTATE has them."""
+        """Return the thread's floating-point and vector registers, in the format NT_X86_XSTATE."""
         raw = ctypes.create_string_buffer(_MOST_STATE)
         where = (ctypes.c_size_t * 2)(ctypes.addressof(raw), _MOST_STATE)  # struct iovec
         _ptrace(_GETREGSET, self._pid, _XSTATE, ctypes.addressof(where))
@@ -174,8 +178,8 @@ class InjectedCalls:
         return raw.value
 
     def _syscall_instruction(self) -> int:
-        """Return the address of a syscall instruction in the process: in the vdso (vdso(7)), or the
-        one that the thread has just executed."""
+        """Return the address of a syscall instruction in the process: in the vdso (vdso(7)) or, if
+        there is none, directly before the thread's program counter."""
         for mapping in self._process.mappings():
             if mapping.path == "[vdso]":
                 at = self._process.read(mapping.start, mapping.size).find(_SYSCALL)
@@ -189,7 +193,8 @@ class InjectedCalls:
         raise TargetError(f"process {self._pid} has no system call instruction that kinst can use")
 
     def call(self, number: int, *arguments: int) -> int:
-        """Make a system call and return its result.  Raises TargetError if that is an error."""
+        """Make the thread execute a system call, and return its result. Raises TargetError if the
+        system call fails."""
         assert self._before is not None
         argument_registers = dict(zip(_ARGUMENTS, arguments, strict=False))
         call_registers = {"rip": self._code, "rsp": self._stack, "rax": number, "orig_rax": MASK}
@@ -209,7 +214,8 @@ class InjectedCalls:
     # The calls that kinst needs.
 
     def make_memory(self, name: str, size: int) -> int:
-        """Return a descriptor, in the process, of memory without a name (memfd_create(2))."""
+        """Create anonymous memory of `size` bytes in the process (memfd_create(2)), and return its
+        file descriptor there."""
         assert self._before is not None
         at = (self._stack - _BELOW) & -16
         text = name.encode() + b"\0"
@@ -223,13 +229,14 @@ class InjectedCalls:
         return number
 
     def map_file(self, address: int, size: int, descriptor: int, offset: int) -> None:
-        """Map a file, shared, over what is mapped there."""
+        """Map a file of the process, shared, at an address of the process, in place of what is
+        mapped there."""
         rights = mmap.PROT_READ | mmap.PROT_WRITE
         flags = mmap.MAP_SHARED | _MAP_FIXED
         self.call(_MMAP, address, size, rights, flags, descriptor, offset)
 
     def map_anonymous(self, address: int, size: int) -> None:
-        """Map new zero pages over what is mapped there."""
+        """Map zeroed pages at an address of the process, in place of what is mapped there."""
         rights = mmap.PROT_READ | mmap.PROT_WRITE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
         self.call(_MMAP, address, size, rights, flags, MASK, 0)

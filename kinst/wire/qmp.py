@@ -1,8 +1,8 @@
-"""QEMU's machine protocol (QMP): JSON lines on a unix socket, and descriptors that go with them.
+"""Clients of QEMU's machine protocol (QMP): JSON lines on a unix socket, and file descriptors sent
+with them.
 
 Source: QEMU's documentation, "QEMU Machine Protocol Specification" and "QMP Reference Manual" (for
-OwnMonitor: getfd, migrate, migrate-incoming, migrate-set-capabilities).
-"""
+OwnMonitor: getfd, migrate, migrate-incoming, migrate-set-capabilities)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7)
 
 
 def owner_of(path: str, seconds: float) -> int:
-    """Return the id of the process that listens on a unix socket.  Raises TargetError if there is
-    none."""
+    """Return the id of the process that listens on a unix socket. Raises TargetError if no process
+    listens there.
+
+    Args:
+        path: path of the socket.
+        seconds: time limit for the connection.
+    """
     with connected(path, seconds) as sock:
         raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, _, _ = _CREDENTIALS.unpack(raw)
@@ -32,7 +37,13 @@ def owner_of(path: str, seconds: float) -> int:
 
 
 def connected(path: str, seconds: float) -> socket.socket:
-    """Connect to a unix socket.  Raises TargetError if no process listens there."""
+    """Connect to a unix socket and return the connection. Raises TargetError if no process listens
+    there.
+
+    Args:
+        path: path of the socket.
+        seconds: time limit for each operation on the connection.
+    """
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(seconds)
     try:
@@ -47,7 +58,7 @@ def connected(path: str, seconds: float) -> socket.socket:
 
 
 class Qmp:
-    """The monitor at the other end of a connected socket; nothing is sent before the first
+    """A client of a QMP monitor, on a connected socket. It sends nothing before the first
     command."""
 
     def __init__(
@@ -57,8 +68,8 @@ class Qmp:
 
         Args:
             name: what messages call the monitor.
-            seconds: how long each answer may take.
-            silence: a likely cause and a remedy, for the message if no answer comes.
+            seconds: time limit for each answer.
+            silence: (likely cause, remedy) for the error message if no answer comes.
         """
         self._sock = sock
         self._name = name
@@ -78,8 +89,8 @@ class Qmp:
         self._sock.close()
 
     def agree(self) -> None:
-        """Read the greeting and end the negotiation, once.  Raises TargetError if the other end is
-        not a monitor."""
+        """Read the monitor's greeting and negotiate capabilities, unless that was done before.
+        Raises TargetError if the peer is not a QMP monitor."""
         if self._agreed:
             return
         self._agreed = True
@@ -88,12 +99,12 @@ class Qmp:
         self.execute("qmp_capabilities")
 
     def execute(self, command: str, arguments: object = None, descriptor: int = -1) -> Any:
-        """Execute a command and return its result; events are skipped.
+        """Execute a QMP command and return its result. Events that arrive meanwhile are ignored.
 
         Args:
             command: the command's name.
-            arguments: its arguments, a JSON object.
-            descriptor: sent with the command (getfd); -1 for none.
+            arguments: the command's arguments, a JSON object.
+            descriptor: a file descriptor to send with the command (getfd); -1 for none.
 
         Raises:
             TargetError: QEMU refuses the command, or has ended.
@@ -118,7 +129,8 @@ class Qmp:
                 return answer["return"]
 
     def _line(self, deadline: float) -> dict[str, Any]:
-        """Return the next line.  Raises TargetError after the deadline (time.monotonic())."""
+        """Return the monitor's next line, parsed; {} if it is not a JSON object. Raises TargetError
+        after the deadline (time.monotonic())."""
         while (late := time.monotonic() > deadline) or b"\n" not in self._input:
             left = max(0.0, deadline - time.monotonic())
             if late or not select.select([self._sock], [], [], left)[0]:
@@ -141,21 +153,23 @@ class Qmp:
 
 
 class OwnMonitor(Qmp):
-    """The monitor of a QEMU that kinst started.
+    """A client of the QMP monitor of a QEMU that kinst started.
 
-    It saves and loads the state of the machine's CPUs and devices, without the RAM that is shared
-    with this process.
-    """
+    It saves and loads the state of the machine's CPUs and devices. The RAM is left out, since kinst
+    shares it."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock, "QEMU's monitor", _SECONDS)
 
     def save_devices(self, descriptor: int) -> None:
-        """Write the state of the stopped machine's CPUs and devices to a file; the machine can run
+        """Write the state of the stopped machine's CPUs and devices to a file. The machine can run
         on afterwards.
 
+        Args:
+            descriptor: of the file.
+
         Raises:
-            TargetError: QEMU cannot save the state of one of the devices, or refuses.
+            TargetError: QEMU cannot save the state of a device, or refuses the command.
         """
         self._shared_ram_stays()
         self.execute("getfd", {"fdname": "state"}, descriptor)
@@ -163,11 +177,14 @@ class OwnMonitor(Qmp):
         self._migrated()
 
     def load_devices(self, descriptor: int) -> None:
-        """Load that state from a file, in a QEMU that was started with -incoming defer; the machine
-        is stopped afterwards.
+        """Load the state of CPUs and devices that save_devices() wrote. QEMU must have been started
+        with -incoming defer. The machine is stopped afterwards.
+
+        Args:
+            descriptor: of the file.
 
         Raises:
-            TargetError: the state is another machine's.
+            TargetError: the state is that of another kind of machine.
         """
         self._shared_ram_stays()
         self.execute("getfd", {"fdname": "state"}, descriptor)

@@ -1,11 +1,10 @@
-"""Register descriptions of a GDB stub, and reading registers by name.
+"""Description of a GDB stub's registers, and reading and writing registers by name.
 
 Source: "Debugging with GDB", appendix "Target Descriptions": registers come in the order of the
-features; regnum, where given, restarts the numbering; the g packet holds them in order of number,
-each of bitsize/8 bytes.
+features; the attribute regnum restarts the numbering; the g packet holds the registers in order of
+number, with bitsize/8 bytes each.
 
-Tested by tests/wire/test_rsp.py.
-"""
+Tested by tests/wire/test_rsp.py."""
 
 from __future__ import annotations
 
@@ -23,13 +22,13 @@ _MOST_NUMBER, _MOST_BITS = 1 << 16, 1 << 16  # of registers; the largest vectors
 
 @dataclass(frozen=True, slots=True)
 class RegisterInfo:
-    """A register of a stub.
+    """Description of a register of a GDB stub.
 
     Attributes:
         name: as the stub spells it.
-        number: for p and P packets.
+        number: number in p and P packets.
         size: bytes.
-        offset: bytes from the start of the g packet.
+        offset: offset in bytes in the g packet.
     """
 
     name: str
@@ -39,7 +38,8 @@ class RegisterInfo:
 
 
 def read_annex(rsp: Rsp, annex: str) -> str:
-    """Return one file of the stub's target description."""
+    """Return a file of the stub's target description, by name. Raises TargetError if the stub does
+    not have it."""
     out = bytearray()
     for _ in range(_MOST_PARTS):
         request = f"qXfer:features:read:{annex}:{len(out):x},{rsp.packet_size - 64:x}"
@@ -53,8 +53,11 @@ def read_annex(rsp: Rsp, annex: str) -> str:
 
 
 def place(registers: Sequence[tuple[str, int, int]]) -> tuple[RegisterInfo, ...]:
-    """Return registers with their offsets in the g packet, from (name, number, bytes) in any
-    order."""
+    """Return the descriptions of registers, with their offsets in the g packet.
+
+    Args:
+        registers: (name, number, bytes) of each register, in any order.
+    """
     out = []
     offset = 0
     for name, number, size in sorted(registers, key=lambda r: r[1]):
@@ -64,14 +67,14 @@ def place(registers: Sequence[tuple[str, int, int]]) -> tuple[RegisterInfo, ...]
 
 
 def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[RegisterInfo, ...]:
-    """Return the stub's registers.
+    """Return the descriptions of all registers of a stub.
 
     Args:
-        fallback: (name, bytes) in the order of gdb's default for the ISA, for stubs without a
-            target description.
+        fallback: (name, bytes) of each register in gdb's default order for the ISA, for a stub
+            without a target description.
 
     Raises:
-        TargetError: there is neither a description nor a fallback.
+        TargetError: the stub has no target description, and there is no fallback.
     """
     if "qXfer:features:read" not in rsp.features:
         if not fallback:
@@ -117,8 +120,8 @@ def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[Regist
 
 
 def _without_prologue(text: str) -> str:
-    """Return XML text without its DOCTYPE, whose file does not exist, and with the namespace xi:
-    declared."""
+    """Return a target description's XML without its DOCTYPE, which names a file that does not
+    exist, and with the namespace prefix xi: declared."""
     start = text.find("<!DOCTYPE")
     if start >= 0:
         _, _, rest = text[start:].partition(">")
@@ -129,21 +132,19 @@ def _without_prologue(text: str) -> str:
 
 
 class Registers(Mapping[str, int]):
-    """The registers of one CPU at one stop.
+    """The registers of a CPU at a stop, as a mapping from name to value.
 
     Registers that the g packet leaves out (some 190 system registers on arm64 and riscv64) are read
-    when they are looked up.  Those that the stub does not have now are absent.  Once expire() was
-    called, since the machine runs on, looking up a register that was not read before raises
-    TargetError.
-    """
+    when they are looked up. Registers that the stub cannot read are absent. After expire(), looking
+    up a register that has not been read raises TargetError."""
 
     def __init__(self, rsp: Rsp, thread: str, values: dict[str, int],
                  asked: Mapping[str, RegisterInfo]) -> None:  # fmt: skip
-        """Hold the values of a stop.
+        """Keep the values that were read at a stop.
 
         Args:
-            values: by name.
-            asked: registers that can be read on demand.
+            values: values by name.
+            asked: the registers that are read only when they are looked up, by name.
         """
         self._rsp = rsp
         self._thread = thread
@@ -152,7 +153,8 @@ class Registers(Mapping[str, int]):
         self._expired = False
 
     def expire(self) -> None:
-        """Note that the machine is about to run on."""
+        """Forbid further reads, because the machine is about to run. Values that have been read
+        stay available."""
         self._expired = True
 
     def __getitem__(self, name: str) -> int:
@@ -161,8 +163,8 @@ class Registers(Mapping[str, int]):
         return self._values[name]
 
     def must(self, name: str) -> int:
-        """Return a register that every machine has.  Raises TargetError if this stub does not know
-        it."""
+        """Return the value of a register that every machine has. Raises TargetError if this stub
+        does not know the register."""
         value = self.get(name)
         if value is None:
             raise TargetError(f"the GDB stub does not say what {name} is")
@@ -190,18 +192,25 @@ class Registers(Mapping[str, int]):
 
 
 class RegisterFile:
-    """Reads a stub's integer registers (up to 8 bytes each; little-endian) by name."""
+    """Reader and writer of a stub's integer registers by name. Registers have up to 8 bytes and are
+    little-endian."""
 
     def __init__(self, rsp: Rsp, registers: Sequence[RegisterInfo]) -> None:
         self._rsp = rsp
         self._integers = tuple(r for r in registers if r.size <= 8 and r.name)
 
     def write(self, thread: str, values: Mapping[str, int]) -> None:
-        """Write some registers of a stopped CPU, by name."""
+        """Write registers of a stopped CPU.
+
+        Args:
+            thread: the stub's name of the CPU.
+            values: new values by register name.
+        """
         self._rsp.ask_ok(self.write_requests(thread, values), "write registers")
 
     def write_requests(self, thread: str, values: Mapping[str, int]) -> list[bytes]:
-        """Return the requests that write registers; each is answered OK."""
+        """Return the requests that write registers, for the caller to send. The stub answers OK to
+        each."""
         by_name = {r.name: r for r in self._integers}
         if absent := [name for name in values if name not in by_name]:
             raise TargetError(f"the GDB stub has no register {absent[0]}")
@@ -212,11 +221,13 @@ class RegisterFile:
         return [*self._rsp.select_request(thread), *requests]
 
     def rewrite(self, thread: str, name: str, distance: int) -> None:
-        """Write its present value to a register that the stub need not name.
+        """Read a register that the stub does not name, and write the same value back. For registers
+        on which a write has a further effect (Board.TIMERS).
 
         Args:
+            thread: the stub's name of the CPU.
             name: a register that the stub names, of the same size.
-            distance: how many numbers after that one the register comes.
+            distance: the register's number minus the number of the named register.
         """
         like = next((r for r in self._integers if r.name == name), None)
         if like is None:
@@ -229,7 +240,8 @@ class RegisterFile:
         self._rsp.ask_ok([b"P%x=%b" % (number, value)], "write a register")
 
     def read(self, thread: str) -> Registers:
-        """Read all that the g packet has; the other registers are read when they are looked up."""
+        """Read the registers of a CPU that the g packet has, and return them. Registers that it
+        leaves out are read when they are looked up."""
         *_, reply = self._rsp.pipeline([*self._rsp.select_request(thread), b"g"])
         if (reply[:1] == b"E" and len(reply) == 3) or not reply:
             raise TargetError(f"the GDB stub cannot read the registers of CPU thread {thread}")

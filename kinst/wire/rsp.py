@@ -1,9 +1,8 @@
-"""The GDB remote serial protocol: one connection to a stub.
+"""Client of the GDB remote serial protocol: one connection to a stub, in all-stop mode.
 
-All-stop mode only.  Requests are sent in batches and their replies collected in order; a batch
-never deadlocks, since replies are read while requests are sent.  Source: "Debugging with GDB",
-appendix "GDB Remote Serial Protocol", and for Qqemu.* the QEMU manual, "GDB usage".
-"""
+Several requests can be sent together, and their replies collected in order. This cannot deadlock,
+since replies are read while requests are sent. Source: "Debugging with GDB", appendix "GDB Remote
+Serial Protocol", and for Qqemu.* the QEMU manual, "GDB usage"."""
 
 from __future__ import annotations
 
@@ -35,12 +34,15 @@ _MOST_STOPS = 64  # in a row, without a request in between
 
 
 def connect(address: str, timeout: float = 5.0) -> socket.socket:
-    """Connect to HOST:PORT, :PORT (this machine), or the path of a unix socket.
+    """Connect to a GDB stub and return the socket.
 
-    A leading "tcp:" or "unix:" is accepted, as gdb does.
+    Args:
+        address: HOST:PORT, :PORT (on this host), or the path of a unix socket; with "tcp:" or
+            "unix:" in front if the user wants, as in gdb.
+        timeout: seconds to wait for the connection.
 
     Raises:
-        TargetError: nothing answers there within `timeout` seconds.
+        TargetError: no process answers at the address in that time.
     """
     place = address.removeprefix("tcp:").removeprefix("unix:")
     host, colon, port = place.rpartition(":")
@@ -70,13 +72,13 @@ def connect(address: str, timeout: float = 5.0) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """Features that a connection's two ends have agreed on.
+    """Protocol features that kinst and a stub have agreed on for a connection.
 
     Attributes:
         acks: whether packets are acknowledged.
-        packet_size: most bytes of a packet, as the stub says.
-        features: of the stub, by name.
-        vcont: the actions of vCont that the stub has.
+        packet_size: maximum size of a packet in bytes.
+        features: the stub's features, by name.
+        vcont: the actions of vCont that the stub supports.
     """
 
     acks: bool
@@ -86,29 +88,27 @@ class Agreed:
 
 
 def greets(sock: socket.socket, seconds: float) -> bool:
-    """Return whether the stub answers within so many seconds why the machine stands.
+    """Ask the stub on a new connection why the machine is stopped, and return whether it answers
+    within `seconds`.
 
-    QEMU stops the machine for a new connection.  A connection that it has not taken, because it
-    has another client, stays silent.
-    """
+    QEMU stops the machine for a new connection. As long as QEMU has another client, it does not
+    accept the connection, and no answer comes."""
     sock.sendall(_END_OF_ANY + frame(b"?"))
     return bool(select.select([sock], [], [], seconds)[0])
 
 
 class Rsp:
-    """A stub at the other end of a connected stream socket; owns the socket.
+    """Client of a GDB stub, on a connected stream socket, which it owns.
 
     Every method raises TargetError if the stub is gone, answers with an error, or makes no progress
-    for half a minute.
-    """
+    for half a minute."""
 
     def __init__(self, sock: socket.socket, *, running: bool = False) -> None:
-        """Agree on features.
+        """Take over a connected socket, and agree on protocol features with the stub.
 
         Args:
-            sock: a connected socket.
-            running: the machine runs and is stopped first: a stub reads requests only while it is
-                stopped.
+            running: whether the machine may be running. It is stopped first, because a stub reads
+                requests only while the machine is stopped.
         """
         self._begin(sock)
         if running:
@@ -133,18 +133,19 @@ class Rsp:
 
     @property
     def agreed(self) -> Agreed:
-        """Features that the two ends have agreed on."""
+        """The protocol features that kinst and the stub have agreed on."""
         return Agreed(self._acks, self.packet_size, dict(self.features), frozenset(self._vcont))
 
     @classmethod
     def adopted(cls, descriptor: int, agreed: Agreed) -> Rsp:
-        """Take over a connection that another process made and does not use now.
+        """Return a client for a connection that another process has made and does not use at the
+        moment.
 
-        Nothing is sent, so the machine may run.
+        Nothing is sent, so the machine may be running.
 
         Args:
-            descriptor: of the connection; closed with it.
-            agreed: what the other process agreed on.
+            descriptor: file descriptor of the connection; close() closes it.
+            agreed: the features that the other process and the stub have agreed on.
         """
         rsp = cls.__new__(cls)
         rsp._begin(socket.socket(fileno=descriptor))
@@ -154,22 +155,23 @@ class Rsp:
 
     @classmethod
     def idle(cls, sock: socket.socket) -> Rsp:
-        """Return a connection on which nothing has been agreed, for begun() and taken_over()."""
+        """Return a client for a new connection without sending anything. Before other methods,
+        begun() or taken_over() must be called."""
         rsp = cls.__new__(cls)
         rsp._begin(sock)
         return rsp
 
     def begun(self) -> Rsp:
-        """Return the same connection after agreeing on features."""
+        """Agree on protocol features with the stub, and return a client that uses the same
+        connection."""
         return Rsp(self._sock)
 
     def taken_over(self) -> Rsp:
-        """Return the same connection after its other user has ended, or something has failed,
-        perhaps within a packet.
+        """Take over the connection after its other user has ended or something has failed, perhaps
+        in the middle of a packet. Return a client that uses the same connection.
 
-        The machine is stopped, without breakpoints: QEMU removes them all at `?`. A stub that waits
-        for a packet takes the bytes that end an unfinished one for garbage.
-        """
+        The machine is stopped afterwards, and has no breakpoints: QEMU removes them all at `?`. The
+        bytes that end an unfinished packet do no harm if there is none."""
         sock = self._sock
         sock.setblocking(True)
         sock.sendall(b"\x03")
@@ -184,7 +186,7 @@ class Rsp:
         return rsp
 
     def forget_selection(self) -> None:
-        """Note that another process used the stub: no thread is known to be selected."""
+        """Forget which thread the stub has selected, after another process has used the stub."""
         self._selected = ""
 
     def fileno(self) -> int:
@@ -195,13 +197,14 @@ class Rsp:
         self._sock.close()
 
     def hang_up(self) -> None:
-        """Close the connection for every process that has its descriptor."""
+        """Shut down the connection, also for other processes that have its descriptor."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self.close()
 
     def _handshake(self) -> None:
-        """Agree on features, and undo what another client may have left in the stub's state."""
+        """Agree on protocol features, and undo modes of the stub that another client may have
+        set."""
         self._send_all(_END_OF_ANY)
         reply = self.ask(_FEATURES).decode("ascii", "replace")
         for item in reply.split(";"):
@@ -227,7 +230,8 @@ class Rsp:
     # Packets.
 
     def _receive(self) -> None:
-        """Take what has arrived; whole packets and stop replies go to their queues."""
+        """Read the bytes that have arrived, and put complete packets and stop replies into their
+        queues."""
         try:
             data = self._sock.recv(1 << 18)
         except BlockingIOError:
@@ -254,7 +258,8 @@ class Rsp:
                 self._packets.append(packet)
 
     def _cut_packet(self) -> bytes | None:
-        """The next whole packet of the input; acknowledgements and notifications go away."""
+        """Remove the next complete packet from the input and return its payload; None if there is
+        none yet. Acknowledgements and notifications before it are dropped."""
         while True:
             start = self._input.find(b"$")
             noted = self._input.find(b"%")
@@ -285,20 +290,22 @@ class Rsp:
                 return unframe(body)
 
     def _send_all(self, data: bytes) -> None:
-        """Send the few bytes of an acknowledgement or an interrupt, which always fit."""
+        """Send an acknowledgement or an interrupt, a few bytes that always fit into the socket's
+        buffer."""
         try:
             self._sock.send(data)
         except OSError:
             self.closed = True
 
     def pipeline(self, payloads: Sequence[bytes], timeout: float = _NO_PROGRESS) -> list[bytes]:
-        """Send every payload, then return the replies in order, one for each.
+        """Send requests together, and return their replies: one for each request, in the same
+        order.
 
-        With a stub that insists on acknowledgements packets go one by one.
+        If the stub insists on acknowledgements, requests are sent one by one.
 
         Args:
-            payloads: requests.
-            timeout: seconds without any progress.
+            payloads: the requests.
+            timeout: seconds without progress after which TargetError is raised.
         """
         if self._acks and len(payloads) > 1:
             return [self.pipeline([payload], timeout)[0] for payload in payloads]
@@ -332,11 +339,16 @@ class Rsp:
         return [self._packets.popleft() for _ in range(expect)]
 
     def ask(self, payload: bytes) -> bytes:
-        """Send one request and return its reply; b"" means that the stub does not know it."""
+        """Send a request and return its reply. An empty reply means that the stub does not know the
+        request."""
         return self.pipeline([payload])[0]
 
     def ask_ok(self, payloads: Sequence[bytes], what: str) -> None:
-        """Send requests that must be answered OK.  Raises TargetError: cannot <what>."""
+        """Send requests, each of which the stub must answer with OK. Otherwise raise TargetError.
+
+        Args:
+            what: what the requests do, for the message "the GDB stub cannot ...".
+        """
         for reply in self.pipeline(payloads):
             if reply != b"OK":
                 raise TargetError(f"the GDB stub cannot {what}{_why(reply)}")
@@ -344,10 +356,10 @@ class Rsp:
     # Running and stopping.
 
     def resume(self, before: Sequence[bytes] = ()) -> None:
-        """Let every thread run.
+        """Let all threads run.
 
         Args:
-            before: requests to send ahead in the same write; each must be answered OK.
+            before: requests to send first, in the same write. The stub must answer each with OK.
         """
         packet = b"vCont;c"
         if "c" not in self._vcont:
@@ -356,8 +368,12 @@ class Rsp:
         self._go([*before], packet, "prepare to run")
 
     def step(self, thread: str, before: Sequence[bytes] = ()) -> None:
-        """Let one thread execute one instruction; the others stay stopped if the stub can do
-        that."""
+        """Let one thread execute one instruction. The other threads stay stopped if the stub
+        supports that.
+
+        Args:
+            before: requests to send first, in the same write. The stub must answer each with OK.
+        """
         packet = f"vCont;s:{thread}".encode()
         requests = [*before]
         if "s" not in self._vcont:
@@ -379,11 +395,12 @@ class Rsp:
                 raise TargetError(f"the GDB stub cannot {what}{_why(reply)}")
 
     def interrupt(self) -> None:
-        """Ask the running machine to stop; a stop reply follows."""
+        """Ask the stub to stop the running machine. A stop reply follows, which wait_stop()
+        returns."""
         self._send_all(b"\x03")
 
     def wait_stop(self, timeout: float) -> StopReply | None:
-        """Return the next stop reply, or None after timeout seconds."""
+        """Wait for the next stop reply and return it; None after `timeout` seconds without one."""
         deadline = time.monotonic() + timeout
         while not self._stops:
             if self.closed:
@@ -400,10 +417,10 @@ class Rsp:
         return self._stops.popleft()
 
     def ask_stopped(self, timeout: float = _NO_PROGRESS) -> StopReply:
-        """Return the reply to `?`: why a stopped machine is stopped.
+        """Ask why the stopped machine is stopped (`?`), and return the stop reply.
 
-        An unrequested stop reply (QEMU sends one on connect) serves as well.
-        """
+        A stop reply that was not asked for (QEMU sends one to a new client) is taken as the
+        answer."""
         self._exchange(frame(b"?"), 0, timeout)
         reply = self.wait_stop(timeout)
         if reply is None:
@@ -415,12 +432,11 @@ class Rsp:
         raise TargetError("the GDB stub keeps saying that the machine is stopped")
 
     def clear_breakpoints(self) -> None:
-        """Remove every breakpoint and watchpoint of a QEMU whose machine is stopped.
+        """Remove all breakpoints and watchpoints of a QEMU whose machine is stopped.
 
-        `?` removes those of one CPU, which Hc chooses (QEMU's gdbstub.c: handle_target_halt()), and
-        its stop reply comes before the reply to the next request.  The first CPU is chosen at the
-        end, as it is for a new client.
-        """
+        `?` removes those of the CPU that Hc has selected (QEMU's gdbstub.c: handle_target_halt()),
+        and its stop reply comes before the reply to the next request. Afterwards the first CPU is
+        selected, as it is for a new client."""
         for thread in reversed(self.threads()):
             self.ask(f"Hc{thread}".encode())
             self._exchange(frame(b"?"), 0, _NO_PROGRESS)
@@ -428,10 +444,13 @@ class Rsp:
         self._stops.clear()
 
     def let_go(self, threads: Sequence[str]) -> None:
-        """Let a stopped machine without breakpoints run without this client.
+        """Let the stopped machine run on without this client. It must have no breakpoints.
 
-        QEMU remembers whether any client has ever said that it knows several processes; if so, it
-        must be told which process to detach from.  The names of its threads show that.
+        If a client has ever told QEMU that it supports several processes, QEMU must be told which
+        process to detach from. The names of the threads then contain the process.
+
+        Args:
+            threads: the stub's thread names, from threads().
 
         Raises:
             TargetError: the stub refuses, and does not resume the machine either.
@@ -453,7 +472,8 @@ class Rsp:
     # Threads, breakpoints, memory.
 
     def threads(self) -> list[str]:
-        """Return the stub's thread names in its order; on a machine, these are its CPUs."""
+        """Return the stub's names of its threads, in the stub's order. For a machine, these are its
+        CPUs."""
         names: list[str] = []
         reply = self.ask(b"qfThreadInfo")
         while reply[:1] == b"m":
@@ -467,17 +487,19 @@ class Rsp:
         return names
 
     def select_request(self, thread: str) -> list[bytes]:
-        """Return the request, if one is needed, that makes g, p, P, m and M act on a thread."""
+        """Return the request that makes g, p, P, m and M act on a thread, as a list; [] if the stub
+        has selected this thread already."""
         if thread == self._selected:
             return []
         self._selected = thread
         return [f"Hg{thread}".encode()]
 
     def breakpoint_request(self, address: int, size: int, insert: bool) -> bytes:
-        """Return the request for a software breakpoint.
+        """Return the request that inserts or removes a software breakpoint.
 
         Args:
-            size: the kind: the instruction's bytes.
+            size: bytes of the instruction (the protocol's "kind").
+            insert: False to remove the breakpoint.
         """
         return b"%c0,%x,%x" % (0x5A if insert else 0x7A, address, size)
 
@@ -492,11 +514,13 @@ class Rsp:
             )
 
     def physical_memory(self) -> bool:
-        """Make m and M take physical addresses.  Return False if the stub has no such mode."""
+        """Switch the stub to physical addresses for m and M. Return False if the stub has no such
+        mode."""
         return self.ask(b"Qqemu.PhyMemMode:1") == b"OK"
 
     def read_memory(self, address: int, size: int) -> bytes:
-        """Return bytes as the selected thread (or physical mode) sees them."""
+        """Read memory at an address of the selected thread; in physical mode, at a physical
+        address. Raises UnmappedError if any of it is not mapped."""
         chunk = max(32, (self.packet_size - 8) // 2)
         places = range(address, address + size, chunk)
         pieces = [(at, min(chunk, address + size - at)) for at in places]
@@ -510,7 +534,7 @@ class Rsp:
         return bytes(out)
 
     def write_memory(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Write all (address, bytes), in order, in as few round trips as possible."""
+        """Write (address, bytes) to memory, in order, with as few round trips as possible."""
         chunk = max(16, (self.packet_size - 40) // 2)
         packets = [
             b"M%x,%x:%b" % (at + i, len(data[i : i + chunk]), data[i : i + chunk].hex().encode())
@@ -521,11 +545,11 @@ class Rsp:
 
 
 def _thread_names(text: bytes) -> list[str]:
-    """Return the names in a list of thread-ids (GDB's manual, "Packets"): hexadecimal, perhaps with
-    a process in front.
+    """Return the names in a stub's list of thread-ids (GDB's manual, "Packets"): hexadecimal
+    numbers, some with a process in front.
 
-    They are shown in errors, and sent back, so nothing else is accepted.
-    """
+    Raises TargetError for any other text, because names are shown in errors and sent back to the
+    stub."""
     names = text.decode("ascii", "replace").split(",")
     for name in names:
         if not _THREAD_ID.fullmatch(name):
@@ -534,14 +558,14 @@ def _thread_names(text: bytes) -> list[str]:
 
 
 def _sum_of(bits: str) -> int:
-    """Return the sum of NAME=HEX,...; 0 for anything else."""
+    """Return the sum of the numbers in NAME=HEX,NAME=HEX,...; 0 for any other text."""
     with contextlib.suppress(ValueError):
         return sum(int(one.partition("=")[2], 16) for one in bits.split(","))
     return 0
 
 
 def _why(reply: bytes) -> str:
-    """Return what the stub answered, for the end of a message."""
+    """Return the end of an error message: what the stub answered."""
     if not reply:
         return ": it does not know the request"
     return f": it answers {reply[:60].decode('ascii', 'replace')!r}"

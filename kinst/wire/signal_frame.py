@@ -1,15 +1,15 @@
-"""A frame on a thread's stack that lets the thread return to where it was interrupted, by itself.
+"""A signal frame on the stack of another process's thread, by which the thread restores its own
+registers after an injected system call.
 
-A thread that is made to execute a system call (wire/ptrace.py) gets its registers back afterwards.
-If kinst is killed before that, the kernel lets the thread run on with the registers that it has.
-So the call is made at `syscall; ret`, with the stack pointer at a frame as a signal handler would
-have it: `ret` leads to rt_sigreturn(2), which restores everything.
+kinst makes the thread execute a system call (wire/ptrace.py), and restores the thread's registers
+afterwards. If kinst is killed before that, the kernel lets the thread run on with the registers of
+the call. So the call is made at an instruction sequence `syscall; ret`, with the stack pointer at a
+frame like that of a signal handler: `ret` leads to rt_sigreturn(2), which restores all registers.
 
 Source: the kernel's arch/x86/include/asm/sigframe.h and include/uapi/asm/sigcontext.h (struct
-rt_sigframe, sigcontext_64, _fpx_sw_bytes), arch/x86/kernel/fpu/signal.c for what it checks.
+rt_sigframe, sigcontext_64, _fpx_sw_bytes), and arch/x86/kernel/fpu/signal.c for its checks.
 
-Tested by tests/machines/attach/test_guardian.py and tests/vm/attach.
-"""
+Tested by tests/machines/attach/test_guardian.py and tests/vm/attach."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _RESTARTS = range(-516, -511)  # results, for the kernel alone, of a call to res
 
 
 def instructions_of(process: OtherProcess) -> tuple[int, int] | None:
-    """Return the addresses of `syscall; ret` in the process and of the code by which its signal
-    handlers return; None if it lacks either."""
+    """Return two addresses in the C library of a process: of `syscall; ret`, and of the code by
+    which signal handlers return. None if the library lacks either."""
     for mapping in process.mappings():
         if "x" in mapping.rights and "libc" in mapping.path.rpartition("/")[2]:
             code = process.read(mapping.start, mapping.size)
@@ -49,18 +49,20 @@ def instructions_of(process: OtherProcess) -> tuple[int, int] | None:
 
 
 def frame(registers: Mapping[str, int], state: bytes, blocked: int, back: int) -> tuple[int, bytes]:
-    """Return the stack pointer that the thread needs, and the bytes at that address.
+    """Return the signal frame for a thread that will make a system call: (address of the frame,
+    bytes of the frame). The address is also the stack pointer for the call.
 
-    A call that was interrupted and would be restarted returns EINTR instead.
+    If the thread was interrupted in a system call that the kernel would restart, the frame makes
+    that call return EINTR instead.
 
     Args:
-        registers: of the thread, as ptrace(2) names them.
-        state: of its floating point and vector registers (NT_X86_XSTATE).
-        blocked: its signal mask.
-        back: from instructions_of().
+        registers: the thread's registers, by ptrace(2)'s names.
+        state: the thread's floating-point and vector registers (NT_X86_XSTATE).
+        blocked: the thread's signal mask.
+        back: address of the code by which signal handlers return, from instructions_of().
 
     Raises:
-        TargetError: no signal frame could hold this state.
+        TargetError: the state does not fit into a signal frame.
     """
     size = len(state)
     if size < _LEGACY + 48 + 64:

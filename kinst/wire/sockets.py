@@ -1,8 +1,7 @@
-"""Sockets of this machine: a name that excludes other processes, connected pairs for children, and
+"""Sockets of the host: a name that only one process can have, connected pairs for children, and
 whether a listening socket has a client.
 
-Tested by tests/wire/test_sockets.py and tests/wire/test_companion.py.
-"""
+Tested by tests/wire/test_sockets.py and tests/wire/test_companion.py."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ _TCP_ESTABLISHED = "01"
 
 
 def claim_name(name: str) -> socket.socket | None:
-    """Take a name that one process at a time can have on this machine: a socket in the abstract
-    name space (unix(7)).
+    """Claim a name that only one process of the host can have at a time, by binding a socket in the
+    abstract name space (unix(7)).
 
     Returns:
-        The socket; the name is free again once every copy of it is closed, so also when the
-        processes end.  None if another process has the name.
+        The socket, or None if another process has the name. The name is free again once every copy
+        of the socket is closed, which includes the end of the processes.
     """
     sock = socket.socket(socket.AF_UNIX)
     try:
@@ -35,13 +34,13 @@ def claim_name(name: str) -> socket.socket | None:
 
 
 def stream_pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected ends: kinst's and the child's."""
+    """Return two connected sockets: the first for kinst, the second for a child."""
     return socket.socketpair()
 
 
 def connected_listener() -> tuple[socket.socket, socket.socket]:
-    """Return kinst's end of a connection, and a listening socket that will accept it first: for a
-    child that takes one connection."""
+    """Return two sockets for a child that accepts one connection: kinst's end of a connection, and
+    a listening socket that will accept this connection first."""
     listening = socket.socket(socket.AF_UNIX)
     ours = socket.socket(socket.AF_UNIX)
     listening.bind(b"")  # the kernel chooses an abstract name
@@ -51,16 +50,16 @@ def connected_listener() -> tuple[socket.socket, socket.socket]:
 
 
 def has_client(address: str) -> bool:
-    """Return whether a client is connected to a listening socket; False if that cannot be told.
+    """Return whether a client is connected to a listening socket, without connecting to it; False
+    if that cannot be found out.
 
-    Asking does not connect: QEMU would accept a waiting connection once its client is gone, and
-    stop the machine for it.
+    A connection attempt would do harm: QEMU would accept it once the present client is gone, and
+    stop the machine.
 
     Args:
-        address: HOST:PORT, :PORT or the path of a unix socket, as rsp.connect() takes it.
+        address: HOST:PORT, :PORT or the path of a unix socket, as in rsp.connect().
 
-    Source: proc(5), /proc/net/unix and /proc/net/tcp.
-    """
+    Source: proc(5), /proc/net/unix and /proc/net/tcp."""
     place = address.removeprefix("tcp:").removeprefix("unix:")
     if "/" in place:
         return any(_same_file(path, place) for path in _connected_paths())
@@ -69,7 +68,7 @@ def has_client(address: str) -> bool:
 
 
 def _connected_paths() -> Iterator[str]:
-    """Yield the paths of unix sockets that have accepted a connection."""
+    """Yield the paths of the host's unix sockets that have accepted a connection."""
     for line in _lines("/proc/net/unix"):
         words = line.split(maxsplit=7)
         if len(words) == 8 and words[5] == _UNIX_CONNECTED:

@@ -1,4 +1,5 @@
-"""The format of dtrace(1): rows, aggregations, drawings, structures and stacks as text."""
+"""The output format of dtrace(1): records, aggregations, distributions, structures and stacks as
+text."""
 
 from kinst.render.dtrace.renderer import DtraceText
 

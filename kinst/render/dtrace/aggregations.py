@@ -1,9 +1,9 @@
-"""Aggregations as dtrace(1) shows them: the default layout, printa() formats, distributions.
+"""Text of aggregations as dtrace(1) shows them: the default layout, printa() with a format, agghist
+and aggpack.
 
-Sources: libdtrace's behaviour and the Dynamic Tracing Guide, "Aggregations".  Keys look as trace()
-shows values, but have widths of their own; a value takes 16 columns; rows are in the order of their
-values and then of their keys, aggregations in the order of their first appearance.
-"""
+Sources: libdtrace's behaviour and the Dynamic Tracing Guide, "Aggregations". Keys look like values
+of trace(), but have other widths. A value takes 16 columns. Rows are sorted by value, then by key.
+Aggregations come in the order of their first appearance in the program."""
 
 from __future__ import annotations
 
@@ -51,7 +51,11 @@ PACKED_WIDTH = 16  # of a right-aligned key that is no integer, with agghist and
 
 @dataclass(frozen=True, slots=True)
 class AggOptions:
-    """Options of dtrace(1) with these names."""
+    """The options of dtrace(1) for aggregations, under dtrace(1)'s names.
+
+    Attributes:
+        names: text of recorded addresses.
+    """
 
     agghist: bool = False
     aggpack: bool = False
@@ -66,7 +70,7 @@ class AggOptions:
 
     @property
     def utf8(self) -> bool:
-        """Return whether bars are made of Unicode's block elements."""
+        """Whether bars are made of Unicode's block elements."""
         return self.encoding == "utf8"
 
 
@@ -74,8 +78,11 @@ class AggOptions:
 
 
 def _shown_key(value: Value, field: Field, options: AggOptions, *, narrow: bool = False) -> str:
-    """Return the text of a key; with `narrow`, strings are right-aligned in few columns, as agghist
-    and aggpack have them."""
+    """Return the text of a key, in the columns of the default layout.
+
+    Args:
+        narrow: make strings right-aligned and narrower, as agghist and aggpack have them.
+    """
     raw = options.rawbytes
     if isinstance(value, bytes) and is_address_data(field):
         return options.names.data(value, field.type)
@@ -103,7 +110,7 @@ def _shown_value(table: KeyedTable, data: Data, options: AggOptions) -> str:
 
 
 def _key_columns(table: KeyedTable) -> int:
-    """Return the width of one row's keys with agghist and aggpack."""
+    """Return how many columns the keys of a row take with agghist and aggpack."""
     return sum(1 + INTEGER_WIDTH.get(_integer_size(f), PACKED_WIDTH) for f in table.keys)
 
 
@@ -117,9 +124,11 @@ def _integer_size(field: Field) -> int:
 
 
 def _histogram(table: KeyedTable, options: AggOptions) -> list[str]:
-    """Draw the rows of one table for agghist, each value as a bar (dt_print_datum()).
+    """Return the rows of an aggregation with the option agghist: each value as a bar
+    (dt_print_datum()).
 
-    The option is for count() and sum(); avg() and stddev() are drawn by their values, too."""
+    In dtrace(1) the option is for count() and sum(). kinst also draws avg() and stddev(), by their
+    values."""
     rows, function = sorted_rows([table], options), table.aggregation.function
     values = [scalar(function, data[0]) for _, data in rows]
     total = total_of(values, options.aggzoom)
@@ -134,7 +143,8 @@ def _histogram(table: KeyedTable, options: AggOptions) -> list[str]:
 
 
 def _packed(table: KeyedTable, options: AggOptions) -> list[str]:
-    """Draw distributions for aggpack, each in one row, under one head (dt_print_datum())."""
+    """Return the rows of an aggregation with the option aggpack: a header, then each distribution
+    in one row (dt_print_datum())."""
     rows, function = sorted_rows([table], options), table.aggregation.function
     if not rows:
         return []
@@ -147,7 +157,8 @@ def _packed(table: KeyedTable, options: AggOptions) -> list[str]:
 
 
 def default_rows(tables: Sequence[KeyedTable], options: AggOptions) -> list[str]:
-    """Return the rows of one table, or of several joined by key, in dtrace(1)'s default layout."""
+    """Return the rows of an aggregation, or of several aggregations joined by key, in dtrace(1)'s
+    default layout."""
     name = tables[0].aggregation.function.name
     if len(tables) == 1 and options.agghist and name in TOTALLED:
         return _histogram(tables[0], options)
@@ -168,7 +179,7 @@ def default_rows(tables: Sequence[KeyedTable], options: AggOptions) -> list[str]
 
 
 class _FormattedRow:
-    """The arguments of one row of printa(): keys in order, then the values of %@."""
+    """The arguments of one row of printa(): the keys, in order, and the values for %@."""
 
     def __init__(self, tables: Sequence[KeyedTable], key: Key, data: Sequence[Data]) -> None:
         self._keys = iter(zip(key, tables[0].keys, strict=True))
@@ -180,7 +191,8 @@ class _FormattedRow:
         return next(self._keys)
 
     def value(self) -> tuple[KeyedTable, Data]:
-        """Return the next aggregation's value; after the last one, that again."""
+        """Return the value of the next aggregation, with its table. After the last aggregation,
+        return the last value again."""
         at = self._current
         self._current = min(at + 1, len(self._tables) - 1)
         return self._tables[at], self._data[at]
@@ -232,7 +244,12 @@ def _part_text(
 def formatted_rows(
     tables: Sequence[KeyedTable], format_: PrintfFormat, options: AggOptions, symbolise: Symbolise
 ) -> list[str]:
-    """Return the rows of one table, or of several joined by key, by a printa() format."""
+    """Return the rows of an aggregation, or of several aggregations joined by key, formatted by
+    printa()'s format.
+
+    Args:
+        symbolise: (address) -> its name.
+    """
     rows = []
     for key, data in sorted_rows(tables, options):
         row = _FormattedRow(tables, key, data)

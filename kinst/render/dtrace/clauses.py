@@ -1,10 +1,10 @@
-"""Compile clauses to templates of the text that their records make.
+"""Templates of dtrace(1)'s text: each clause is compiled to templates that format many of its
+records at once.
 
-A clause has a template for each stretch of its actions between those that act (events.Batch.part),
-so that a few operations format a whole block of records.
+Some actions, such as printa() and system(), are events of their own and divide a clause's record
+into parts (events.Batch.part). Each part has a template.
 
-Tested by tests/render/dtrace/test_renderer.py.
-"""
+Tested by tests/render/dtrace/test_renderer.py."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ INTEGER_WIDTH = {1: 3, 2: 5, 4: 8, 8: 16}  # of a traced integer, by size
 
 @dataclass(frozen=True, slots=True)
 class TraceStyle:
-    """The style of records.
+    """How records are shown.
 
     Attributes:
-        quiet: values alone.
-        raw: strings as bytes, too.
-        symbolise: names an address.
+        quiet: whether only the values are shown (-q).
+        raw: whether strings are shown as bytes (rawbytes).
+        symbolise: (address) -> its name.
         names: text of stacks and symbols.
-        flow: with indentation (flowindent).
+        flow: whether rows are indented by function (flowindent).
     """
 
     quiet: bool
@@ -48,13 +48,14 @@ class TraceStyle:
 
 
 def printable(value: bytes) -> bool:
-    """Return whether trace() shows bytes as text."""
+    """Return whether trace() shows these bytes as text."""
     # isprint(3) or isspace(3) in the C locale, backspace or bell.
     return all(0x20 <= c <= 0x7E or 0x07 <= c <= 0x0D for c in value)
 
 
 def dump(value: bytes) -> str:
-    """Return bytes that are not text as trace() shows them: 16 a line in hexadecimal and ASCII."""
+    """Return bytes that are not text as trace() shows them: 16 bytes a line, in hexadecimal and
+    ASCII."""
     digits = "0123456789abcdef"
     lines = ["\n" + " " * 11 + "".join(f"  {d}" for d in digits) + f"  {digits}\n"]
     for at in range(0, len(value), 16):
@@ -66,14 +67,20 @@ def dump(value: bytes) -> str:
 
 
 def traced_string(value: bytes, width: int, quiet: bool, raw: bool) -> str:
-    """Return a string as trace() and the keys of an aggregation show it, width columns wide."""
+    """Return a string as trace() and the keys of aggregations show it, padded to `width` columns.
+
+    Args:
+        quiet: do not pad.
+        raw: show the string as bytes.
+    """
     if raw or not printable(value):
         return dump(value)
     return text(value) if quiet else f"  {text(value):<{width}}"
 
 
 def traced_signed(size: int) -> bool:
-    """Return whether trace() shows so many bytes as signed, whatever their type."""
+    """Return whether trace() shows an integer of so many bytes as signed. The integer's type does
+    not matter."""
     return size >= 4
 
 
@@ -84,7 +91,14 @@ def _print(out: TemplateBuilder, type_: DType, field: Field, style: TraceStyle) 
 
 
 def traced_bytes(value: bytes, quiet: bool, raw: bool, width: int = STRING_WIDTH) -> str:
-    """Return a structure or array as trace() shows it: as text if it is text up to NULs."""
+    """Return a structure or an array as trace() shows it: as text if it is printable text followed
+    by NULs, otherwise as bytes.
+
+    Args:
+        quiet: do not pad text.
+        raw: always show bytes.
+        width: columns to which text is padded.
+    """
     text, _, rest = value.partition(b"\0")
     if text and not raw and printable(text) and not rest.strip(b"\0"):
         return traced_string(text, width, quiet, raw)
@@ -123,8 +137,8 @@ def _trace(out: TemplateBuilder, field: Field, style: TraceStyle) -> None:
 
 
 def _dumped(fields: tuple[Field, ...]) -> Column:
-    """Return a column for tracemem(): the dump of the first field, or of as much of it as the
-    second says."""
+    """Return a function that formats the field of tracemem() in many records: as a dump of the
+    whole field or, if there is a second field, of as many bytes as that says."""
     memory = fields[0]
 
     def column(rows: Bytes) -> list[object]:
@@ -143,14 +157,14 @@ def compile_clause(
     style: TraceStyle,
     prefix: Callable[[int], str],
 ) -> tuple[RowTemplate | None, ...]:
-    """Return templates of the parts of this clause's records; None for a part that shows nothing.
+    """Return a template for each part of a clause's records; None for a part that shows nothing.
 
     Args:
         clause: the clause.
-        layout: of its records.
-        style: how they are shown.
-        prefix: returns the first columns of a row, from the u64 of probe id and CPU (RECORD_PROBE
-            and RECORD_CPU); not called in quiet mode.
+        layout: layout of the clause's records.
+        style: how records are shown.
+        prefix: returns the first columns of a row, from the u64 that holds probe id and CPU
+            (RECORD_PROBE and RECORD_CPU). Not called in quiet mode.
     """
     out, parts = TemplateBuilder(), list[RowTemplate | None]()
     silent = is_silent(clause)

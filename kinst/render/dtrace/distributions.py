@@ -1,10 +1,9 @@
-"""The drawings of quantize(), lquantize() and llquantize(), and of agghist and aggpack.
+"""Text drawings of quantize(), lquantize() and llquantize(), and the bars of agghist and aggpack.
 
 Sources: the Dynamic Tracing Guide, "Aggregations", and for the widths libdtrace
 (dt_print_quantize(), dt_print_quantline(), dt_print_packed()).
 
-Tested by tests/render/dtrace/test_aggregations.py.
-"""
+Tested by tests/render/dtrace/test_aggregations.py."""
 
 from __future__ import annotations
 
@@ -37,22 +36,31 @@ BOUND_WIDTH = 4  # of a packed quantize()'s bounds at least
 
 
 def total_of(values: Iterable[int], zoom: bool) -> float:
-    """Return the value of a full bar: the sum of all, or with aggzoom a little more than the
-    highest."""
+    """Return the value that a full bar stands for: the sum of all absolute values; with aggzoom, a
+    little more than the largest."""
     if zoom:
         return max((abs(v) for v in values), default=0) / ZOOM
     return float(sum(abs(v) for v in values))
 
 
 def head(width: int = 0) -> str:
-    """Return the line above a drawing; `width` is that of the keys on its left (agghist), or 0 for
-    values."""
+    """Return the line above a drawing.
+
+    Args:
+        width: columns of the keys on the left of the bars (agghist), or 0 if bucket values are on
+            the left.
+    """
     title = f"{'key':>{width}}" if width else f"{'value':>16}"
     return f"\n{title} {'------------- Distribution -------------':>41} {'count':<9}\n"
 
 
 def _blocks(count: int, total: float) -> str:
-    """Return a bar of Unicode's block elements, to an eighth of a column."""
+    """Return a bar of Unicode's block elements, exact to an eighth of a column.
+
+    Args:
+        count: value of the bar.
+        total: value of a full bar.
+    """
     length = abs(count) * BAR / total
     whole = int(length)
     eighths = int((length - whole) * EIGHTHS)
@@ -63,14 +71,15 @@ def _blocks(count: int, total: float) -> str:
 def bar(
     count: int, shown: int, total: float, positives: bool, negatives: bool, utf8: bool = False
 ) -> str:
-    """Return one bar and its number.
+    """Return a bar, and the number on its right.
 
     Args:
-        count: its value.
+        count: value of the bar.
         shown: the number.
-        total: the value of a full bar.
-        positives: whether the drawing has positive bars; both kinds share its columns.
-        negatives: whether it has negative ones.
+        total: value of a full bar.
+        positives: whether the drawing has bars of positive values. With both signs, each gets half
+            of the columns.
+        negatives: whether the drawing has bars of negative values.
         utf8: whether to use Unicode's block elements.
     """
     length = BAR // 2 if positives and negatives else BAR
@@ -101,7 +110,8 @@ def _labels(function: AggFunction, buckets: int) -> list[str]:
 
 
 def _shown_range(function: AggFunction, counts: Sequence[int]) -> tuple[int, int]:
-    """Return first and last bucket shown: those with data and an empty one on either side."""
+    """Return the first and the last bucket to show: the buckets with data, and an empty one on
+    either side."""
     last = len(counts) - 1
     used = [i for i, count in enumerate(counts) if count]
     if not used:
@@ -112,7 +122,15 @@ def _shown_range(function: AggFunction, counts: Sequence[int]) -> tuple[int, int
 def distribution(
     function: AggFunction, data: Data, normal: int = 1, zoom: bool = False, utf8: bool = False
 ) -> str:
-    """Return the drawing of quantize(), lquantize() and llquantize() data."""
+    """Return the drawing of a distribution: a header, and a bar for each bucket.
+
+    Args:
+        function: quantize(), lquantize() or llquantize().
+        data: counts of all buckets.
+        normal: divisor of the numbers, from normalize().
+        zoom: the option aggzoom.
+        utf8: whether to use Unicode's block elements.
+    """
     counts = data.tolist()
     first, last = _shown_range(function, counts)
     shown = counts[first : last + 1]
@@ -131,8 +149,10 @@ def distribution(
 
 
 def used_range(function: AggFunction, rows: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """Return first and last bucket that rows of one aggregation show: all of lquantize(), else
-    those with data in any row and an empty one on either side (none below the one of zero)."""
+    """Return the first and the last bucket that aggpack shows in all rows of an aggregation.
+
+    For lquantize() these are all buckets. For quantize() they are those with data in any row, with
+    an empty bucket on either side, but none before the bucket of 0."""
     if function.name == "lquantize":
         return 0, len(rows[0]) - 1
     used = [i for counts in rows for i, count in enumerate(counts) if count]
@@ -148,7 +168,8 @@ def _digits(bound: int) -> int:
 
 
 def _bounds(function: AggFunction, buckets: int, first: int, last: int) -> tuple[str, str]:
-    """Return the text before and after a packed drawing."""
+    """Return the texts on the left and on the right of a packed drawing: the bounds of its
+    buckets."""
     labels = _labels(function, buckets)
     if function.name == "lquantize":
         return f"{labels[first]:>{LINEAR_WIDTH}} :", f": {labels[last]:<{LINEAR_WIDTH}}"
@@ -157,8 +178,13 @@ def _bounds(function: AggFunction, buckets: int, first: int, last: int) -> tuple
 
 
 def packed_head(function: AggFunction, first: int, last: int, width: int) -> str:
-    """Return the line above packed drawings of the buckets first to last, after keys of `width`
-    columns."""
+    """Return the line above packed drawings.
+
+    Args:
+        first: the first bucket shown.
+        last: the last bucket shown.
+        width: columns of the keys on the left, 0 if there are none.
+    """
     low, high = LINEAR_WIDTH - 1, LINEAR_WIDTH
     if function.name == "quantize":
         low, high = _digits(quantize_bound(first)), _digits(quantize_bound(last))
@@ -167,7 +193,7 @@ def packed_head(function: AggFunction, first: int, last: int, width: int) -> str
 
 
 def _element(count: int, total: float, utf8: bool) -> str:
-    """Return one bucket as one character, by its height."""
+    """Return a character whose height stands for the count of one bucket."""
     if not count:
         return " "
     if count < 0:
@@ -179,8 +205,16 @@ def _element(count: int, total: float, utf8: bool) -> str:
 def packed(
     function: AggFunction, data: Data, first: int, last: int, zoom: bool, encoding: str
 ) -> str:
-    """Draw quantize() or lquantize() data in one line.  The encoding is ascii, utf8, or "" for the
-    terminal's."""
+    """Return the drawing of a distribution in one line, a character for each bucket (aggpack).
+
+    Args:
+        function: quantize() or lquantize().
+        data: counts of all buckets.
+        first: the first bucket shown.
+        last: the last bucket shown.
+        zoom: the option aggzoom.
+        encoding: "ascii" or "utf8"; "" to choose by the terminal ($TERM).
+    """
     utf8 = encoding == "utf8" if encoding else os.environ.get("TERM") not in PLAIN_TERMINALS
     counts = data.tolist()
     shown = counts[first : last + 1]

@@ -1,8 +1,8 @@
-"""flowindent (-F): entries and returns shown as a tree (libdtrace's dt_flowindent()).
+"""The indentation of flowindent (-F): entries and returns of functions as a tree (libdtrace's
+dt_flowindent()).
 
-The instructions at which an inlined function is entered and left are shown with its name, like the
-entry and return of a function.
-"""
+Instructions at which an inlined function is entered and left are shown with its name, like the
+entry and return of a function."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ _STEP = 2
 
 
 def _kind(name: str) -> str:
-    """Return "entry" or "return" for probes of that name or with that last part, else ""."""
+    """Return "entry" or "return" if a probe has this name, or a name that ends in -entry or
+    -return; else ""."""
     last = name.rpartition("-")[2]
     return last if last in ("entry", "return") else ""
 
 
 @dataclass(slots=True)
 class FlowIndent:
-    """The indentation of each CPU.
+    """The present indentation of each CPU's rows.
 
     Attributes:
-        crossings: the inlined function that an instruction enters or leaves, by clause and by
-            function and name of the probe.
+        crossings: (clause, function of the probe, name of the probe) -> the inlined function that
+            the probe's instruction enters or leaves.
     """
 
     crossings: dict[tuple[int, str, str], Crossing] = field(default_factory=dict)
@@ -42,14 +43,16 @@ class FlowIndent:
         return crossing or Crossing(_kind(name.name), name.function)
 
     def prefix(self, cpu: int, probe: Probe, clause: int, following: tuple[int, int] | None) -> str:
-        """Return the first columns of a record's row.  Only the first clause of an entry indents,
-        and only the last one of a return unindents.
+        """Return the first columns of a record's row, and update the CPU's indentation.
+
+        If several clauses of a probe write records, only the first clause of an entry indents, and
+        only the last clause of a return unindents.
 
         Args:
-            cpu: of the record.
-            probe: of the record.
-            clause: of the record.
-            following: (probe id, clause) of the next record of this CPU; None if it is not known.
+            cpu: CPU of the record.
+            probe: probe of the record.
+            clause: clause of the record.
+            following: (probe id, clause) of this CPU's next record; None if that is not known.
         """
         this = probe.id, clause
         before = self._last.get(cpu)
@@ -74,7 +77,7 @@ class FlowIndent:
 
 
 def crossings_of(clauses: Iterable[Clause]) -> dict[tuple[int, str, str], Crossing]:
-    """Return FlowIndent.crossings of a program."""
+    """Return FlowIndent.crossings for a program's clauses."""
     return {
         (clause.index, pattern.function, pattern.name): crossing
         for clause in clauses

@@ -1,4 +1,4 @@
-"""The text of dtrace(1)'s -l and -v about probes and programs."""
+"""Text of dtrace(1)'s -l and -v: lists of probes, and reports of stability."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kinst.session.values import ListedProbe
 
 
 def probe_rows(probes: Sequence[ListedProbe]) -> str:
-    """Return the text of -l: a header, and one row for each probe."""
+    """Return the text of -l: a header, and a row for each probe."""
     return "\n".join([LIST_HEADER, *_names(probes)]) + "\n"
 
 
@@ -41,10 +41,12 @@ def _gap_rows(probe: ListedProbe) -> Iterator[str]:
 
 
 def planned_rows(probes: Sequence[ListedProbe]) -> str:
-    """Return the text of -l -v.  Below the row of an instruction are its bytes, its way or the
-    reason for its refusal, its source line, what leads to it and why it is planted no better; below
-    other rows is the report of the probe's stability.  The reports of all instructions are equal
-    and come once, at the end."""
+    """Return the text of -l -v: the rows of -l, with details below each.
+
+    Below an instruction's row are its bytes, how it is planted or why it is refused, its source
+    line, which site's trampoline chains to it, and why it is not planted in a better way. Below
+    other rows is the report of the probe's stability. Instructions of a provider have equal
+    reports, so their report comes once, after the last."""
     lines = [LIST_HEADER]
     shown: set[int] = set()
     for probe, following in zip(probes, (*probes[1:], None), strict=True):
@@ -67,8 +69,8 @@ def planned_rows(probes: Sequence[ListedProbe]) -> str:
 
 
 def _alike(one: ListedProbe, other: ListedProbe | None) -> bool:
-    """Return whether the next probe has an equal report: names that are offsets are those of
-    instructions."""
+    """Return whether a probe has the same stability report as the next one: both have the same id,
+    or both are instructions of one provider (their names are offsets)."""
     if other is None:
         return False
     instructions = one.provider == other.provider and one.name.isdecimal() == other.name.isdecimal()
@@ -80,7 +82,7 @@ def _probe_report(found: ProbeStability) -> str:
 
 
 def program_reports(programs: Sequence[ProgramStability]) -> str:
-    """Return the reports of -v for every -n, -s, ..."""
+    """Return the stability reports of -v: a report for each D program (-n, -s, ...)."""
     return "".join(
         program_report(
             described(p.text.letter, p.text.text, p.text.file), p.descriptions, p.statements
@@ -90,7 +92,7 @@ def program_reports(programs: Sequence[ProgramStability]) -> str:
 
 
 def description_reports(found: Sequence[tuple[ProbePattern, ProbeStability]]) -> str:
-    """Return the reports of -e -v for each probe description."""
+    """Return the stability reports of -e -v: a report for each probe description."""
     return "".join(
         f"\n{':'.join((p.provider, p.module, p.function, p.name))}\n{_probe_report(stability)}"
         for p, stability in found
@@ -98,7 +100,7 @@ def description_reports(found: Sequence[tuple[ProbePattern, ProbeStability]]) ->
 
 
 def matched_message(text: ProgramText, probes: int) -> str:
-    """Return the message about how many probes one text of a program has matched."""
+    """Return the message that says how many probes a D program has matched."""
     if text.letter == "s":
         return script_matched(text.file, probes)
     return description_matched(text.text, probes)

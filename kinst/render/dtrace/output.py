@@ -1,7 +1,7 @@
-"""The destination of text: standard output or -o's file, or the file of the last freopen().
+"""Where dtrace(1)'s text goes: to standard output or the file of -o, or to the file of the last
+freopen().
 
-Tested by tests/render/dtrace/test_renderer.py.
-"""
+Tested by tests/render/dtrace/test_renderer.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kinst.render import Destination
 
 
 class TextOutput:
-    """Text output that freopen() and ftruncate() change."""
+    """Output of text, to a destination that D's freopen() and ftruncate() can change."""
 
     def __init__(self, destination: Destination) -> None:
         self._first = destination
@@ -25,8 +25,8 @@ class TextOutput:
         self._file.flush()
 
     def reopen(self, path: str) -> None:
-        """Append to a file from now on, or to the first destination for "".  If the file cannot be
-        opened, say so and use the first destination."""
+        """Write to the end of a file from now on; for the path "", to the first destination again.
+        If the file cannot be opened, report that and use the first destination."""
         self.close()
         if path:
             try:

@@ -1,9 +1,8 @@
-"""print(): a value of any type, with the names and types of its members (Dynamic Tracing Guide,
-"print"; the layout is that of libdtrace's dt_print.c).
+"""Text of print(): a value of any type, with the names and types of its members (Dynamic Tracing
+Guide, "print"; the layout is that of libdtrace's dt_print.c).
 
-Integers are hexadecimal, enumerations by name, characters quoted, char arrays strings, pointers
-to functions by name; members are indented by four blanks a level.
-"""
+Integers are hexadecimal, enumerations and pointers to functions have names, characters are quoted,
+char arrays are strings. Members are indented by four blanks a level."""
 
 from __future__ import annotations
 
@@ -30,8 +29,13 @@ Symbolise = Callable[[int], str]
 
 
 def print_value(type_: DType, data: bytes, symbolise: Symbolise) -> str:
-    """Return the text of print() for a value of this type; `symbolise` returns module`function of
-    an address."""
+    """Return the text of print() for a value.
+
+    Args:
+        type_: type of the value.
+        data: bytes of the value.
+        symbolise: (address) -> module`function.
+    """
     out: list[str] = []
     _Printer(data, symbolise, out).member("", type_, 0, 0, 0, 0)
     text = "".join(out)
@@ -58,7 +62,8 @@ def _character(value: int) -> str:
 
 
 def _name_of(type_: DType) -> str:
-    """Return the name that ctf_type_name() returns: a structure without a tag ends in a blank."""
+    """Return the name of a type as libctf's ctf_type_name() returns it: for a structure without a
+    tag, it ends in a blank."""
     text = str(type_)
     if isinstance(type_, StructType) and not type_.name and not type_.alias:
         return text + " "
@@ -76,15 +81,16 @@ class _Printer:
         return int.from_bytes(self.data[at : at + size], "little")
 
     def member(self, name: str, type_: DType, bit: int, bits: int, depth: int, nest: int) -> None:
-        """Add one member, or the whole value, or an array's element.
+        """Append the text of a member to the output; also used for the whole value, and for an
+        array's element.
 
         Args:
-            name: of the member.
-            type_: its type.
-            bit: where it starts.
-            bits: its bits.
-            depth: of structures around it.
-            nest: indentation that arrays add, in levels.
+            name: name of the member, "" if it has none.
+            type_: type of the member.
+            bit: offset in bits of the member from the start of the data.
+            bits: width of a bit-field in bits, 0 for any other member.
+            depth: number of structures around the member.
+            nest: levels of indentation that arrays around the member add.
         """
         structured = isinstance(type_, StructType)
         element = nest != 0 and depth == 0
@@ -188,7 +194,7 @@ class _Printer:
         add("]")
 
     def _element(self, type_: DType, bit: int, nest: int) -> None:
-        """Add a structure in an array, whose brace does not end the line."""
+        """Append the text of a structure in an array, without the end of line after its brace."""
         inner: list[str] = []
         _Printer(self.data, self.symbolise, inner).member("", type_, bit, 0, 0, nest)
         self.out.append("".join(inner).removesuffix("\n"))

@@ -1,4 +1,4 @@
-"""Show events as dtrace(1)'s text."""
+"""The renderer for the text of dtrace(1)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HEADER = f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}\n"
 
 
 def agg_options(options: Options, symbols: SymbolText) -> AggOptions:
-    """Return the options for aggregations."""
+    """Return the program's options that concern aggregations."""
     return AggOptions(
         agghist=options.agghist,
         aggpack=options.aggpack,
@@ -54,8 +54,9 @@ def agg_options(options: Options, symbols: SymbolText) -> AggOptions:
 
 
 class DtraceText:
-    """Writes rows with CPU, id and function (with quiet, only what the program prints), and
-    aggregations in dtrace(1)'s layout."""
+    """A renderer that writes dtrace(1)'s text: rows with CPU, probe id and function, and
+    aggregations in dtrace(1)'s layout. With the option quiet, it writes only what the program
+    prints."""
 
     def __init__(self, destination: Destination, schema: Schema) -> None:
         self._first = destination
@@ -71,7 +72,7 @@ class DtraceText:
         self._compile()
 
     def _compile(self) -> None:
-        """Make the templates of every clause, for the present options."""
+        """Compile the templates of all clauses for the present options."""
         options, schema = self._options, self._schema
         symbols = SymbolText(schema.names, options.stackindent)
         style = TraceStyle(
@@ -146,7 +147,7 @@ class DtraceText:
         return [""] * len(rows) if template is None else template.render(rows)
 
     def _flowing(self, batch: Batch) -> None:
-        """Show records one by one for flowindent: the indentation of a row depends on those
+        """Write records one by one, for flowindent: the indentation of a row depends on the rows
         before."""
         after = None if batch.following is None else batch.following.tolist()
         for at, clause in enumerate(batch.clauses.tolist()):

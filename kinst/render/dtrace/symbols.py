@@ -1,4 +1,4 @@
-"""Recorded addresses as text: stack(), ustack(), sym(), func(), mod(), uaddr() and the like
+"""Text of recorded addresses: stack(), ustack(), sym(), func(), mod(), uaddr() and so on
 (libdtrace's dt_print_stack, dt_print_ustack, dt_print_sym, dt_print_mod)."""
 
 from __future__ import annotations
@@ -23,30 +23,32 @@ INLINED = " (inlined)"
 
 @dataclass(frozen=True, slots=True)
 class SymbolText:
-    """Text of recorded addresses.
+    """Formatter of recorded addresses as text.
 
     Attributes:
-        names: of addresses.
-        indent: of a frame's line, in columns.
+        names: finds the names of addresses.
+        indent: columns before each frame of a stack.
     """
 
     names: Names = NO_NAMES
     indent: int = INDENT
 
     def data(self, value: bytes, type_: DType) -> str:
-        """Return a value as trace() and the default layout of aggregations show it."""
+        """Return the text of a recorded stack or symbol, as trace() and the default layout of
+        aggregations show it."""
         if isinstance(type_, StackType):
             return self.stack(value, type_, self.indent)
         assert isinstance(type_, SymbolType)
         return f"  {self.symbol(value, type_):<{NAME_WIDTH}}"
 
     def address(self, value: int) -> str:
-        """Return an integer that is an address, as the default layout of aggregations shows it."""
+        """Return the name of an integer that is an address, as the default layout of aggregations
+        shows it."""
         return f"  {shown(value, self.names.kernel(value)):<{NAME_WIDTH}}"
 
     def formatted(self, value: bytes, type_: DType, spec: Spec) -> str:
-        """Return a value by a conversion of printa(): %k for stacks (a width after - is the
-        indentation), %a and %A for symbols."""
+        """Return the text of a recorded stack or symbol for a conversion of printa(): %k for stacks
+        (the width of %-14k is the indentation), %a and %A for symbols."""
         if isinstance(type_, StackType):
             indent = (spec.width or 0) if "-" in spec.flags else self.indent
             return self.stack(value, type_, indent)
@@ -55,7 +57,7 @@ class SymbolText:
         return text.format(self.symbol(value, type_).encode(), str)
 
     def symbol(self, value: bytes, type_: SymbolType) -> str:
-        """Return the name of the address that sym() or the like recorded."""
+        """Return the name of an address that sym() or a similar function has recorded."""
         address = words_of(value)[-1]
         symbol = self.names.symbol(value, type_)
         if type_.kind in ("mod", "umod"):
@@ -63,8 +65,8 @@ class SymbolText:
         return shown(address, symbol, offset=type_.kind == "uaddr")
 
     def stack(self, value: bytes, type_: StackType, indent: int) -> str:
-        """Return the text of a stack: one frame a line, up to the first zero.  Inlined functions,
-        innermost first, are above the frame whose code they are part of."""
+        """Return the text of a recorded stack: a line for each frame, up to the first zero address.
+        Inlined functions come before the frame whose code they are part of, innermost first."""
         process = process_of(value) if type_.user else None
         lines = ["\n"]
         pad = " " * indent

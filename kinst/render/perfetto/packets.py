@@ -1,10 +1,9 @@
-"""Encode Perfetto's trace format: a timeline needs six messages of its protocol buffers.
+"""Encoder of Perfetto's trace format, for the six protocol buffer messages that a timeline needs.
 
-Sources: protos/perfetto/trace/ in Perfetto's source: trace_packet.proto, track_event/*.proto; the
-encoding: https://protobuf.dev/programming-guides/encoding.
+Sources: protos/perfetto/trace/ in Perfetto's source: trace_packet.proto, track_event/*.proto; for
+the encoding, https://protobuf.dev/programming-guides/encoding.
 
-Tested by tests/render/perfetto/test_timeline.py.
-"""
+Tested by tests/render/perfetto/test_timeline.py."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ _THREAD, _PROCESS, _CPU, _ON_CPU, _CPUS = (k << 32 for k in range(1, 6))
 
 
 def varint(value: int) -> bytes:
-    """Encode a number, seven bits a byte, the lowest first; negative numbers have 64 bits."""
+    """Encode a number as a varint: seven bits a byte, lowest bits first. Negative numbers are
+    encoded as 64-bit numbers."""
     value &= MASK
     encoded = bytearray()
     while value > 0x7F:
@@ -34,18 +34,26 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """Encode a field with a number."""
+    """Encode a protocol buffer field that holds a number.
+
+    Args:
+        field: number of the field.
+    """
     return varint(field << 3 | _VARINT) + varint(value)
 
 
 def text(field: int, value: str | bytes) -> bytes:
-    """Encode a field with a string, or with another message."""
+    """Encode a protocol buffer field that holds a string or an encoded message.
+
+    Args:
+        field: number of the field.
+    """
     data = value.encode("utf-8", "replace") if isinstance(value, str) else value
     return varint(field << 3 | _BYTES) + varint(len(data)) + data
 
 
 def encode(timeline: Timeline) -> bytes:
-    """Return the trace: descriptors of its tracks, then its events."""
+    """Return a timeline as a Perfetto trace: descriptors of the tracks, then the events."""
     tracks = dict.fromkeys(mark.track for mark in timeline.marks)
     packets = [*_descriptors(list(tracks), timeline.names)]
     for mark in timeline.marks:
@@ -62,14 +70,18 @@ def encode(timeline: Timeline) -> bytes:
 
 
 def track_number(track: Track) -> int:
-    """Return the uuid of a track."""
+    """Return the uuid of a track, which Perfetto needs to be unique."""
     if isinstance(track, Thread):
         return _THREAD | track.tid
     return (_ON_CPU if track.threads else _CPU) | track.number
 
 
 def _descriptors(tracks: list[Track], names: dict[int, str]) -> Iterator[bytes]:
-    """Yield packets with TrackDescriptor."""
+    """Yield an encoded TrackDescriptor for each process, each thread and each CPU that has a track.
+
+    Args:
+        names: name of each thread, by tid.
+    """
     processes = {one.pid for one in tracks if isinstance(one, Thread) and one.pid is not None}
     for pid in sorted(processes):
         process = number(1, pid) + text(6, names.get(pid, str(pid)))
@@ -91,7 +103,11 @@ def _descriptors(tracks: list[Track], names: dict[int, str]) -> Iterator[bytes]:
 
 
 def _annotation(position: int, value: Value) -> bytes:
-    """Encode a traced value as a DebugAnnotation."""
+    """Encode a traced value as a DebugAnnotation.
+
+    Args:
+        position: number that names a value without an expression.
+    """
     fields = text(10, value.name or f"value {position}")
     plain = value.value
     if isinstance(plain, int):

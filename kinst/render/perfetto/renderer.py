@@ -1,7 +1,6 @@
-"""Write events as a Perfetto trace at the end, when all slices are known.
+"""The renderer for Perfetto traces. It writes the trace at the end, when all slices are known.
 
-Tested by tests/render/perfetto/test_timeline.py.
-"""
+Tested by tests/render/perfetto/test_timeline.py."""
 
 from __future__ import annotations
 
@@ -13,7 +12,8 @@ from kinst.render.perfetto.timeline import timeline
 
 
 class PerfettoRenderer:
-    """Keeps all records, some hundred bytes each, until the end."""
+    """A renderer that writes a Perfetto trace. It keeps all records, some hundred bytes each, until
+    the trace ends."""
 
     def __init__(self, destination: Destination, schema: Schema) -> None:
         self._to = destination

@@ -1,14 +1,14 @@
-"""Turn records into a timeline: slices and instants on tracks.
+"""Timelines from records: slices and instants on the tracks of threads and CPUs.
 
-A record is on its thread's track if the program traces `tid`; otherwise, and for the threads of
-idle CPUs, it is on its CPU's.  A return ends the thread's last open entry, and both are one slice.
-An entry without a return, such as that of a function that ends with a jump to another one, ends
-with its caller's slice.  Entries of a function that never returns in the trace, returns without an
-entry, and all other records are instants.
+If the program traces `tid`, a record is on its thread's track. Otherwise, and for the idle threads
+of CPUs, the record is on its CPU's track. A return ends the last open entry of its function on the
+track, and both make one slice. An entry without a return, such as that of a function that ends with
+a jump to another function, ends with its caller's slice. Instants are: entries of a function that
+never returns in the trace, returns without an entry, and all other records.
 
-Each CPU also has a track of the threads that were seen on it, from a record of one thread to the
-next of another.  With a probe in the scheduler's switch, it shows which thread ran when.
-"""
+Each CPU also has a track of the threads that were seen on it: a slice lasts from the first record
+of a thread to the next record of another thread. With a probe at the scheduler's switch, this track
+shows which thread ran when."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _IDENTITY = ("tid", "pid", "execname")  # values that identify a record's thread
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """The track of a thread.
+    """A track of a thread.
 
     Attributes:
-        tid: its id.
-        pid: of its process; None if that is not traced.
+        tid: id of the thread.
+        pid: id of the thread's process; None if that is not traced.
     """
 
     tid: int
@@ -39,8 +39,9 @@ class Cpu:
     """A track of a CPU.
 
     Attributes:
-        number: of the CPU.
-        threads: whether it shows the threads that ran; else the records without a thread.
+        number: number of the CPU.
+        threads: True for the track of threads that ran on the CPU, False for the track of records
+            without a thread.
     """
 
     number: int
@@ -52,14 +53,14 @@ Track = Thread | Cpu
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An event on a track.
+    """An event on a track: the beginning or the end of a slice, or an instant.
 
     Attributes:
-        time_ns: when.
-        kind: BEGIN or END of a slice, or INSTANT.
-        track: where.
-        name: "" for an END.
-        values: that were traced.
+        time_ns: time of the event.
+        kind: BEGIN, END or INSTANT.
+        track: the track.
+        name: name of the slice or instant; "" for END.
+        values: values that the record traced.
     """
 
     time_ns: int
@@ -71,11 +72,11 @@ class Mark:
 
 @dataclass(slots=True)
 class Timeline:
-    """Marks and names for Perfetto.
+    """A timeline: events on tracks, and names of threads.
 
     Attributes:
-        marks: in the order of time, and nested on each track.
-        names: last name of each thread, by tid.
+        marks: the events, in the order of time. On each track, slices are properly nested.
+        names: the last name of each thread, by tid.
     """
 
     marks: list[Mark] = field(default_factory=list)
@@ -83,7 +84,7 @@ class Timeline:
 
 
 def timeline(records: Sequence[Record]) -> Timeline:
-    """Return the timeline of a trace's records."""
+    """Return the timeline of a trace's records, which may be in any order."""
     return _Maker(sorted(records, key=lambda one: one.time_ns)).made()
 
 
@@ -141,7 +142,8 @@ class _Maker:
         return Thread(tid, pid if isinstance(pid, int) else None)
 
     def _switch(self, record: Record, thread: Thread) -> Iterator[Mark]:
-        """Yield the marks on the CPU's track if another thread is on it than before."""
+        """Yield the events on a CPU's track of threads that a record causes: none if the CPU's last
+        record was of the same thread."""
         before, cpu = self._running.get(record.cpu), Cpu(record.cpu, True)
         if before is not None and before.tid == thread.tid:
             return
