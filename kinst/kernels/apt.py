@@ -1,7 +1,7 @@
-"""apt with lists, cache and status of its own, and the contents of .deb files.
+"""Running apt with lists, cache and status of kinst's own, and unpacking .deb files.
 
-Sources are the machine's (sources.list(5), both formats), narrowed to Debian itself and, if the
-machine runs another release than is wanted, changed to the wanted one.
+apt's sources are the machine's (sources.list(5), both formats), narrowed to Debian itself. If the
+machine runs another Debian release than is wanted, they are changed to the wanted release.
 
 Tested by tests/kernels/test_fetch.py.
 """
@@ -25,30 +25,30 @@ from kinst.core.dataclass import dataclass
 from kinst.core.errors import KinstError
 
 _CHUNK = 1 << 20
-_FAILED = re.compile(r"Failed to fetch \S+/dists/([^/\s]+)/")  # a suite, in apt's words
-_GONE = "404 Not Found"  # in apt's words for a file that the mirror does not have
+_FAILED = re.compile(r"Failed to fetch \S+/dists/([^/\s]+)/")  # names a suite
+_GONE = "404 Not Found"  # in apt's message about a file that the mirror does not have
 _POLL = 0.1  # seconds between two checks of a running download
-# A release, by code name or by age; suites of other vendors do not match.
+# A Debian release, by code name or by age, and its suite; suites of other vendors do not match.
 _RELEASES = "buster|bullseye|bookworm|trixie|forky|duke|sid|(?:old)*stable|testing|unstable"
 _SUITE = re.compile(rf"({_RELEASES})((?:[-/]updates|-security)?)/?")
 _WITHOUT_UPDATES = ("sid", "unstable")  # these have no security suite either
-# Fields that say what to fetch, which kinst decides itself; all others (keys, trust, dates) are
-# kept as they are.
+# Fields that say what to fetch: kinst sets these itself, and leaves all other fields (keys, trust,
+# dates) as they are.
 _OWN_FIELDS = {"types", "uris", "suites", "components", "architectures", "languages", "enabled"}
 _OPTION_FIELDS = {"arch": "architectures", "lang": "languages", "target": "targets"}
 
 
-# Asks whether to download packages (for people, with how many) of so many bytes.
+# Asks the user whether to download: called with a text that names the packages, and their bytes.
 Confirm = Callable[[str, int], bool]
 
 
 class NotThereError(KinstError):
-    """The mirror's lists have a file that the mirror lacks."""
+    """Error: the mirror's lists have a file that the mirror lacks."""
 
 
 class PassingError(KinstError):
-    """A failure that may not happen again: a download that broke off, a damaged package
-    (deleted)."""
+    """Error that may not happen again: a download broke off, or a package was damaged (it was
+    deleted)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ class AptSource:
     """One entry of apt's sources.
 
     Attributes:
-        uris: of the mirrors.
-        suites: names.
-        components: names.
-        fields: its other fields, as written.
+        uris: addresses of the mirrors.
+        suites: names of the suites.
+        components: names of the components.
+        fields: all other fields, as written.
     """
 
     uris: tuple[str, ...]
@@ -79,11 +79,11 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """A file of a package.
+    """A file that was unpacked from a package.
 
     Attributes:
-        size: bytes.
-        md5: hexadecimal, equal to the package's own checksum of the file.
+        size: size in bytes.
+        md5: MD5 sum in hexadecimal, equal to the package's own checksum of the file.
     """
 
     size: int
@@ -91,8 +91,13 @@ class Unpacked:
 
 
 def parse_sources(text: str, deb822: bool) -> list[AptSource]:
-    """Return the enabled binary-package entries of a .sources (deb822) or .list (one line each)
-    file."""
+    """Return the enabled entries for binary packages in the text of a sources file of apt.
+
+    Args:
+        text: the file's text.
+        deb822: whether it has the format of .sources files; otherwise that of .list files, with one
+            entry in each line.
+    """
     return _parse_stanzas(text) if deb822 else _parse_lines(text)
 
 
@@ -136,10 +141,13 @@ def _others(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def narrow(sources: Sequence[AptSource], suite: str) -> str:
-    """Return the entries that are Debian's main, for one release, as deb822 text; "" for none.
+    """Return the entries of apt's sources that are Debian's main component, changed to one Debian
+    release, as deb822 text. Return "" if no entry is Debian's.
 
     Args:
-        suite: a code name, or CODENAME-backports for that release with its backports.
+        sources: all entries.
+        suite: code name of the Debian release, or CODENAME-backports for that release with its
+            backports.
     """
     release, _, backports = suite.partition("-")
     stanzas = []
@@ -166,7 +174,8 @@ def narrow(sources: Sequence[AptSource], suite: str) -> str:
 
 
 def _without(sources: str, suites: Collection[str]) -> str:
-    """Return narrow()'s text without these suites; "" if nothing would change."""
+    """Return a sources text, as narrow() makes it, without some suites; "" if the text has none of
+    them or nothing else."""
     kept = []
     for stanza in sources.split("\n\n"):
         (named,) = re.findall(r"^Suites: (.*)$", stanza, re.M)
@@ -178,18 +187,19 @@ def _without(sources: str, suites: Collection[str]) -> str:
 
 
 class Apt:
-    """apt-get for one release and architecture, in a folder of its own."""
+    """Runner of apt-get for one Debian release and one architecture, with all of apt's state in a
+    folder of kinst's own."""
 
     def __init__(self, folder: Path, suite: str, architecture: str) -> None:
         """Write apt's configuration.
 
         Args:
-            folder: for lists, cache and state.
-            suite: as for narrow().
-            architecture: Debian's name.
+            folder: folder for lists, cache and state.
+            suite: the Debian release, as for narrow().
+            architecture: Debian's name of the architecture.
 
         Raises:
-            KinstError: there is no apt, or no Debian mirror in its sources.
+            KinstError: this machine has no apt, or its sources name no Debian mirror.
         """
         for tool in ("apt-get", "apt-cache", "apt-config", "dpkg-deb"):
             if not shutil.which(tool):
@@ -229,11 +239,11 @@ class Apt:
         ]
 
     def update(self, progress: Callable[[str, float | None], None]) -> str:
-        """Fetch the package lists.  Return apt's complaint, or "".
+        """Fetch the package lists. Return apt's complaint, or "" if it has none.
 
-        One mirror of several may fail and the others suffice: whether that matters shows when the
-        wanted packages are looked up.  If a suite is just being published, apt keeps no list at
-        all: then that suite is left out.
+        One mirror of several may fail and the other mirrors suffice: whether that matters shows
+        when the wanted packages are looked up. If a suite is just being published, apt keeps no
+        list at all: then that suite is left out.
         """
         started = time.monotonic()
 
@@ -241,7 +251,7 @@ class Apt:
             seconds = time.monotonic() - started
             progress(f"reading the package lists of Debian {self._suite} ({seconds:.0f} s)", None)
 
-        # Without a network apt only warns, and ends with status 0: old lists may still do.
+        # Without a network apt only warns, and ends with status 0: old lists may suffice.
         status, complaint = again, said = self._run(["apt-get", "update"], None, tell)
         while again and not self.names(""):
             narrowed = _without(self._sources.read_text(), _FAILED.findall(said))
@@ -258,7 +268,7 @@ class Apt:
         return set(done.stdout.split())
 
     def dependencies(self, name: str) -> set[str]:
-        """Return the names of the packages that a package depends on, without itself."""
+        """Return the names of the packages on which a package depends directly."""
         command = ["apt-cache", *self._options, "depends", "--important", name]
         done = subprocess.run(command, capture_output=True, text=True, env=_plain_env())
         return set(re.findall(r"^ +\|?(?:Pre)?Depends: ([^<\s]+)", done.stdout, re.M))
@@ -270,26 +280,24 @@ class Apt:
         progress: Callable[[str, float | None], None],
         confirm: Confirm | None = None,
     ) -> list[Package]:
-        """Fetch packages into a folder, in the order of names; files that are complete are not
-        fetched again.
-
-        apt checks them by the signed lists.
+        """Download packages into a folder, and return them in the order of `names`. Files that are
+        complete already are not downloaded again. apt checks the files by the signed lists.
 
         Args:
-            names: of packages.
-            folder: for the files.
+            names: names of the packages.
+            folder: folder for the files.
             progress: called with what is done, and the part of it that is done.
-            confirm: asks before anything is downloaded; None: do not ask.
+            confirm: asks the user before anything is downloaded; None to download without asking.
 
         Raises:
-            PassingError: the download failed; the message has apt's words.
-            NotThereError: the mirror's lists have a package that the mirror lacks.
-            KinstError: the answer was no, or apt knows no such package.
+            PassingError: the download failed; the message has apt's words. NotThereError: the
+            mirror's lists have a package that the mirror lacks. KinstError: the user said no, or
+            apt knows no such package.
         """
         folder.mkdir(parents=True, exist_ok=True)
         command = ["apt-get", *self._options, "--print-uris", "download", *names]
         listed = subprocess.run(command, capture_output=True, text=True, env=_plain_env())
-        # 'URI' file size checksum, a line for each package (apt-get(8), --print-uris).
+        # apt prints 'URI' file size checksum in a line for each package (apt-get(8), --print-uris).
         rows = [line.split() for line in listed.stdout.splitlines() if line.startswith("'")]
         sizes = {folder / row[1]: int(row[2]) for row in rows}
         if len(sizes) != len(names):
@@ -322,8 +330,14 @@ class Apt:
     def _run(
         self, command: Sequence[str], folder: Path | None, tell: Callable[[], None]
     ) -> tuple[int, str]:
-        """Run an apt command to its end, calling tell meanwhile.  Return its status and
-        complaint."""
+        """Run an apt command until it ends, and return its exit status and its complaint ("" if it
+        has none).
+
+        Args:
+            command: the command without kinst's options.
+            folder: the working directory; None for the present one.
+            tell: called every 0.1 s while the command runs.
+        """
         full = [command[0], *self._options, *command[1:]]
         with subprocess.Popen(
             full, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -349,7 +363,8 @@ def _plain_env() -> dict[str, str]:
 
 
 def _complaint(errors: str) -> str:
-    """Return apt's first error, or its first warning, without the letter in front; "" for none."""
+    """Return apt's first error message or, without errors, its first warning, without the letter at
+    its start. Return "" if there is neither."""
     lines = sorted(line for line in errors.splitlines() if line.startswith(("E:", "W:")))
     return " ".join(lines[0].split()[1:]) if lines else ""
 
@@ -360,7 +375,8 @@ def _name_version(file: Path) -> tuple[str, str]:
 
 
 def _machine_sources() -> list[AptSource]:
-    """Return all entries of the machine's own sources; unreadable files count as empty."""
+    """Return all entries of the machine's own apt sources. Files that cannot be read count as
+    empty."""
     command = ["apt-config", "shell"]
     command += ["LIST", "Dir::Etc::SourceList/f", "PARTS", "Dir::Etc::SourceParts/d"]
     done = subprocess.run(command, capture_output=True, text=True, env=_plain_env())
@@ -384,15 +400,16 @@ def unpack(
     *,
     stop_at_first: bool = False,
 ) -> dict[str, Unpacked]:
-    """Unpack files of a package into tree, checked by the package's md5sums (deb-md5sums(5)).
-    Links are left out.
+    """Unpack files of a package into the folder `tree`, and check them by the package's md5sums
+    (deb-md5sums(5)). Return the unpacked files by path. Links are left out.
 
     Args:
-        package: a downloaded one.
-        parts: paths without the leading slash; one that ends in a slash means all files below it.
+        package: a downloaded package.
+        parts: paths to unpack, without the leading slash; a path that ends in a slash means all
+            files below it.
         tree: the folder to unpack into.
         progress: called with what is done, and the part of it that is done.
-        stop_at_first: end after one file, without reading the rest.
+        stop_at_first: whether to end after one file, without reading the rest of the package.
 
     Raises:
         PassingError: a file differs from its checksum, or the package cannot be read.

@@ -1,6 +1,7 @@
-"""The ELF file inside of an x86 kernel's boot image (bzImage), such as /boot/vmlinuz-*.
+"""Unpacking of an x86 kernel's boot image (bzImage), such as /boot/vmlinuz-*, to the ELF file in
+it.
 
-The payload is compressed, and 4 bytes with its uncompressed size follow it (scripts/Makefile.lib,
+The ELF file is compressed, and 4 bytes with its uncompressed size follow it (scripts/Makefile.lib,
 "size_append"). Format: Documentation/arch/x86/boot.rst, "The Real-Mode Kernel Header".
 
 Tested by tests/kernels/test_rebuilt_vmlinux.py.
@@ -27,7 +28,7 @@ _LZ4_BLOCK = 8 << 20  # most bytes that one block unpacks to
 
 
 def elf_in(path: Path) -> bytes:
-    """Return the stripped vmlinux that a boot image unpacks.
+    """Return the bytes of the stripped vmlinux in a boot image, uncompressed.
 
     Raises:
         KinstError: the file is not a boot image, is damaged, or is compressed in an unknown way.
@@ -54,8 +55,8 @@ def elf_in(path: Path) -> bytes:
 
 
 def _unpacked(packed: bytes) -> bytes:
-    """Return the uncompressed bytes.  Raises KinstError for an unknown compression, and the
-    libraries' own errors for damage."""
+    """Uncompress bytes by the method that their first bytes tell. Raises KinstError for an unknown
+    method, and the libraries' own errors for damaged data."""
     if packed.startswith(_GZIP):
         return zlib.decompressobj(wbits=31).decompress(packed)
     if packed.startswith(_XZ):
@@ -73,8 +74,8 @@ def _unpacked(packed: bytes) -> bytes:
 
 
 def _lz4_blocks(packed: bytes) -> Iterator[bytes]:
-    """Yield the blocks of a legacy frame: each has its size in front (doc/lz4_Frame_format.md of
-    lz4)."""
+    """Yield the compressed blocks of a frame in lz4's legacy format, in which the size of each
+    block precedes it (doc/lz4_Frame_format.md of lz4)."""
     at = len(_LZ4)
     while at < len(packed):
         size = int.from_bytes(packed[at : at + 4], "little")

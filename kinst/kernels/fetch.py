@@ -1,14 +1,15 @@
-"""Fetch Debian's kernels with their debug files, and a static busybox, into the user's cache.
+"""Fetching of Debian's kernels with their debug files, and of a static busybox, into the user's
+cache.
 
-apt does the fetching, so mirrors, proxies and keys are those of the machine; but it uses lists, a
-cache and a status file of its own.  So the system's apt need not be up to date and is not changed,
-no root is needed, and another architecture or release can be fetched as well (apt.conf(5),
-apt-get(8)). In the cache folder:
+apt fetches the packages, so mirrors, proxies and keys are those of the machine; but apt uses lists,
+a cache and a status file of kinst's own. So the system's apt need not be up to date and is not
+changed, no root is needed, and kinst can also fetch for another architecture or release
+(apt.conf(5), apt-get(8)). In the cache folder:
 
     kernels/amd64/6.1.0-NN-cloud-amd64/    boot/, lib/modules/, bin/busybox, ..., manifest.json
     busybox/amd64/                         bin/busybox alone, for a kernel of the user's own
     fetching/amd64/                        work in progress; a later run continues it
-    fetching/amd64.lock                    held by the process that fetches
+    fetching/amd64.lock                    locked by the process that fetches
 """
 
 from __future__ import annotations
@@ -33,28 +34,29 @@ from kinst.kernels import releases
 from kinst.kernels.apt import Apt, Confirm, NotThereError, Package, PassingError, unpack
 from kinst.kernels.releases import Release, Wanted
 
-# Called with what is done, and the part of it that is done (0 to 1; None if unknown).
+# Reports progress: called with a text of what is being done, and the part of it that is done (0 to
+# 1; None if unknown).
 Progress = Callable[[str, float | None], None]
 
 _BUSYBOX = "busybox-static"
-_BUSYBOX_ROOM = 120_000_000  # with the package lists and apt's caches
-_ROOM = 2_600_000_000  # for another kernel than the usual one: a debug package may have 1.1 GB
-# Packages of Linux 7 besides linux-image-RELEASE, which is empty there.
+_BUSYBOX_ROOM = 120_000_000  # bytes of disk for busybox, the package lists and apt's caches
+_ROOM = 2_600_000_000  # bytes of disk for an unusual kernel: a debug package may have 1.1 GB
+# Parts of Linux 7's packages linux-PART-RELEASE; its linux-image-RELEASE is empty.
 _PARTS = ("base", "binary", "modules")
 _MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Files of one fetched kernel; all exist.
+    """Files of one fetched kernel. All of them exist.
 
     Attributes:
         kernel: the bootable image.
         debug: vmlinux with symbols and DWARF.
-        busybox: static, for the kernel's ISA.
+        busybox: a static busybox for the kernel's ISA.
         config: the kernel's .config.
         modules: folder lib/modules/RELEASE.
-        release: as uname -r says it in the guest.
+        release: the release as uname -r prints it in the guest.
     """
 
     kernel: Path
@@ -66,12 +68,12 @@ class Prepared:
 
 
 def prepared(isa: str, asked: str = "") -> Prepared | None:
-    """Return the newest kernel of this ISA that the cache has complete, or None.  Fast; uses no
-    network.
+    """Return the newest complete kernel in the cache that fits a request; None if there is none. It
+    is fast and uses no network.
 
     Args:
-        isa: name.
-        asked: which kernel (releases.py); "" for kinst's usual one.
+        isa: name of the ISA.
+        asked: which kernel (releases.py); "" for kinst's usual kernel.
 
     Raises:
         KinstError: the ISA is unknown.
@@ -90,22 +92,22 @@ def prepare(
     refresh: bool = False,
     confirm: Confirm | None = None,
 ) -> Prepared:
-    """Return the kernel to boot for this ISA, fetched on first use.
+    """Return the kernel to boot for an ISA, and fetch it if it is not in the cache.
 
-    The usual ones: amd64: 310 MB to download, 670 MB kept; arm64: 284 and 360; riscv64: 1,139 and
-    430.
+    The usual kernels are, on amd64, 310 MB to download and 670 MB in the cache; on arm64, 284 and
+    360 MB; on riscv64, 1,139 and 430 MB.
 
     Args:
-        isa: name.
-        progress: called often with what is done, and the part of it that is done; not at all if
+        isa: name of the ISA.
+        progress: called often with what is done, and the part of it that is done; not called if
             there is nothing to do.
-        asked: which kernel (releases.py); "" for the usual one.
-        refresh: look for a newer one than the cache has.
-        confirm: asks before anything is downloaded; None: do not ask.
+        asked: which kernel (releases.py); "" for kinst's usual kernel.
+        refresh: whether to look for a newer kernel than the cache has.
+        confirm: asks the user before anything is downloaded; None to download without asking.
 
     Raises:
         KinstError: unknown ISA, no apt, no mirror, no network, no such kernel, disk full, a broken
-            package, or the answer was no.
+        package, or the user said no.
     """
     cached = prepared(isa, asked)
     if cached and not refresh:
@@ -122,12 +124,12 @@ def prepare(
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A kernel that can be asked for.
+    """A kernel release that a user can ask for.
 
     Attributes:
-        release: its name and version.
-        suite: the Debian release that has it, "" if only the cache has it.
-        there: whether it is in the cache.
+        release: the release.
+        suite: the Debian release that has the kernel; "" if only the cache has it.
+        there: whether the kernel is in the cache.
     """
 
     release: Release
@@ -136,8 +138,9 @@ class Offered:
 
 
 def offered(isa: str, progress: Progress) -> list[Offered]:
-    """Return the newest kernel of each series and flavour of Debian's releases, and all that are in
-    the cache, by version.  Raises KinstError as prepare() does."""
+    """Return the kernels that a user can ask for, sorted by series and flavour: the newest of each
+    series and flavour in Debian's releases, and all that are in the cache. Raises KinstError as
+    prepare() does."""
     usual = _usual(isa)
     cached = {folder.name for folder in _kernels_of(isa).glob("*") if _is_whole(folder)}
     offers: dict[str, Offered] = {}
@@ -156,9 +159,10 @@ def offered(isa: str, progress: Progress) -> list[Offered]:
 
 
 def busybox(isa: str, progress: Progress) -> Path:
-    """Return a static busybox for this ISA, fetched on first use: 1 MB, and 9 MB of package lists.
+    """Return the path of a static busybox for an ISA, and fetch it if it is not in the cache (1 MB,
+    and 9 MB of package lists).
 
-    If a kernel is in the cache, its busybox is used.
+    If a kernel is in the cache, the busybox of that kernel is used.
 
     Raises:
         KinstError: as prepare() does.
@@ -192,7 +196,8 @@ def busybox(isa: str, progress: Progress) -> Path:
 
 
 def _busybox_of(isa: str) -> Path | None:
-    """Return the busybox in the cache: a fetched kernel's, or one that was fetched alone."""
+    """Return the busybox for an ISA that is in the cache, that of a fetched kernel or one that was
+    fetched alone; None if there is none."""
     ready = prepared(isa)
     alone = cache_folder() / "busybox" / isa / "bin/busybox"
     return ready.busybox if ready else alone if alone.exists() else None
@@ -200,8 +205,14 @@ def _busybox_of(isa: str) -> Path | None:
 
 @contextmanager
 def _working(name: str, progress: Progress, done: str = "fetched") -> Iterator[Path]:
-    """Lock a folder to work in; delete it if the work succeeds, otherwise keep it for the next run.
-    Raises KinstError if it cannot be written."""
+    """Context manager that locks a working folder, and returns the folder's path. It deletes the
+    folder if the work succeeds; otherwise the next run finds the folder as it was left. Raises
+    KinstError if the folder cannot be written.
+
+    Args:
+        name: name of the folder.
+        done: what to report when the work is done.
+    """
     work = cache_folder() / "fetching" / name
     try:
         work.mkdir(parents=True, exist_ok=True)
@@ -219,15 +230,15 @@ def _working(name: str, progress: Progress, done: str = "fetched") -> Iterator[P
 
 
 def apt_with(isa: str, release: str, work: Path, progress: Progress) -> Apt:
-    """Return an apt whose lists have this release.  Raises KinstError if no list has it any
-    more."""
+    """Return an apt of kinst's own whose package lists have this kernel release. Raises KinstError
+    if no list has the release any more."""
     apt, _ = _find(_usual(isa), _wanted(isa, release), work, progress)
     return apt
 
 
 def _usual(isa: str) -> KernelPackage:
-    """Return the value of kinst.isa.NAME.debian.  Raises KinstError for an ISA without that
-    module."""
+    """Return the Debian kernel package that kinst usually boots on an ISA (kinst.isa.NAME.debian).
+    Raises KinstError for an ISA without that module."""
     if isa in names() and find_spec(f"kinst.isa.{isa}.debian"):
         package: KernelPackage = import_module(f"kinst.isa.{isa}.debian").KERNEL
         return package
@@ -236,7 +247,11 @@ def _usual(isa: str) -> KernelPackage:
 
 
 def _wanted(isa: str, asked: str) -> Wanted:
-    """Return which releases fit.  Raises KinstError for an unknown ISA."""
+    """Return which kernel releases fit a request for an ISA. Raises KinstError for an unknown ISA.
+
+    Args:
+        asked: which kernel (releases.py); "" for kinst's usual kernel.
+    """
     usual = _usual(isa)
     if asked:
         return releases.asked(asked, usual.flavour)
@@ -260,7 +275,8 @@ def _paths(folder: Path) -> Prepared:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return whether the large files are there with the sizes that they were unpacked with."""
+    """Return whether a kernel's folder in the cache is complete: its large files have the sizes
+    that the manifest says."""
     try:
         sizes = json.loads((folder / _MANIFEST).read_text())["files"]
         paths = _paths(folder)
@@ -274,7 +290,8 @@ def _is_whole(folder: Path) -> bool:
 
 @contextmanager
 def alone(lock: Path, progress: Progress) -> Iterator[None]:
-    """Hold a lock file; the system releases it even if this process is killed."""
+    """Context manager that holds a lock file, and waits if another kinst holds it. The operating
+    system releases the lock even if this process is killed."""
     with lock.open("w") as file:
         started = time.monotonic()
         while True:
@@ -291,14 +308,21 @@ def alone(lock: Path, progress: Progress) -> Iterator[None]:
 def _fetch(
     isa: str, wanted: Wanted, work: Path, progress: Progress, confirm: Confirm | None
 ) -> str:
-    """Download, unpack, check and move into place.  Return the kernel's release."""
+    """Download and unpack a kernel that fits a request, check it, and move it into the cache.
+    Return the kernel's release.
+
+    Args:
+        wanted: which releases fit.
+        work: the working folder.
+    """
     usual = _usual(isa)
     _check_room(work, max(usual.room, _ROOM if wanted.text else 0))
     apt, candidates = _find(usual, wanted, work, progress)
     cached = [name for name in candidates if _is_whole(_kernels_of(isa) / name)]
     if candidates[0] in cached:
         return candidates[0]
-    # kinst's init is written for the busybox of the usual kernel's Debian; older ones do not do.
+    # kinst's init is written for the busybox of the usual kernel's Debian; an older busybox lacks
+    # what it needs.
     box = busybox(isa, progress) if wanted.text else None
     others = () if box else (_BUSYBOX,)
     release, packages = _download(apt, candidates, others, work, progress, confirm)
@@ -317,7 +341,7 @@ def _fetch(
     _check_all_there(tree, release)
     manifest = {"packages": {p.name: p.version for p in packages}, "files": files}
     (tree / _MANIFEST).write_text(json.dumps(manifest, indent=1))
-    # Only a broken copy can be in the way: a complete one was returned above.
+    # If the folder exists, its copy of the kernel is broken: a complete copy was returned above.
     shutil.rmtree(place, ignore_errors=True)
     place.parent.mkdir(parents=True, exist_ok=True)
     os.sync()
@@ -333,9 +357,15 @@ def _download(
     progress: Progress,
     confirm: Confirm | None,
 ) -> tuple[str, list[Package]]:
-    """Return the packages of the first of these releases that the mirror has, and the others.
+    """Download the packages of the first release whose files the mirror has. Return that release
+    and all downloaded packages.
 
     Mirrors lose files of old Debian releases before their lists show it.
+
+    Args:
+        found: kernel releases that fit, in the order to try them.
+        others: names of further packages to download.
+        work: the working folder.
     """
     for release in found:
         image = f"linux-image-{release}"
@@ -350,7 +380,8 @@ def _download(
 
 
 def _check_room(work: Path, room: int) -> None:
-    """Raise KinstError if the disk has too little room; files already in `work` count as room."""
+    """Raise KinstError if the disk has less than `room` bytes free. Files that are already in
+    `work` count as free."""
     free = shutil.disk_usage(work).free
     need = room - sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
     if free < need:
@@ -363,8 +394,16 @@ def _check_room(work: Path, room: int) -> None:
 def _find(
     usual: KernelPackage, wanted: Wanted, work: Path, progress: Progress
 ) -> tuple[Apt, list[str]]:
-    """Return the first suite's apt that has releases that fit, and these releases, newest first.
-    Raises KinstError if there is none."""
+    """Find kernel releases that fit a request in Debian's package lists. Return the apt for the
+    first Debian release that has any, and these kernel releases, newest first.
+
+    Raises KinstError if no Debian release has any.
+
+    Args:
+        usual: the kernel package that kinst usually boots on the ISA.
+        wanted: which releases fit.
+        work: the working folder.
+    """
     trouble = ""
     others: set[str] = set()
     for suite in wanted.suites:
@@ -385,8 +424,8 @@ def _find(
 
 
 def _kernels(apt: Apt, architecture: str) -> list[Release]:
-    """Return all releases that this apt offers with their debug packages: a kernel may be published
-    some hours before its debug package."""
+    """Return all kernel releases for which this apt offers an image and its debug package. Debian
+    may publish a kernel some hours before its debug package."""
     start = "linux-image-"
     packages = apt.names(start)
     found = (releases.parse(n.removeprefix(start)) for n in packages if f"{n}-dbg" in packages)
@@ -394,8 +433,8 @@ def _kernels(apt: Apt, architecture: str) -> list[Release]:
 
 
 def _places(release: str) -> dict[str, str]:
-    """Map paths in Debian's packages (a folder ends in a slash) to paths in the cache; the first
-    that matches counts."""
+    """Return the path in the cache for each path in Debian's packages, where a path that ends in a
+    slash is a folder. If several paths match a file, the first counts."""
     kernel, modules = f"boot/vmlinuz-{release}", f"lib/modules/{release}/"
     config, debug = f"boot/config-{release}", f"usr/lib/debug/boot/vmlinux-{release}"
     return {
@@ -405,7 +444,7 @@ def _places(release: str) -> dict[str, str]:
         modules: modules,
         debug: debug,
         "bin/busybox": "bin/busybox",
-        # Debian 13: all is below usr.  An image that is not compressed is a vmlinux.
+        # Debian 13 has all files below usr.  An image that is not compressed is called vmlinux.
         f"boot/vmlinux-{release}": kernel,
         "usr/bin/busybox": "bin/busybox",
         # Debian 14.
@@ -420,7 +459,8 @@ def _places(release: str) -> dict[str, str]:
 def _unpack(
     package: Package, release: str, tree: Path, progress: Progress
 ) -> dict[str, dict[str, object]]:
-    """Unpack what is needed of one package.  Return size and checksum by path, for the manifest."""
+    """Unpack the files of a package that kinst needs, to their paths in the cache below `tree`.
+    Return size and checksum of each file by path, for the manifest."""
     places = _places(release)
     # Only one file of a debug package is needed: stop after it.
     only_one = package.name == _BUSYBOX or package.name.endswith("-dbg")

@@ -1,4 +1,5 @@
-"""Fetch debug files of kernel modules one by one: all of them have 1.2 GB, and few are needed.
+"""Fetching the debug files of single kernel modules: those of all modules have 1.2 GB, and few are
+needed.
 
 Tested by tests/kernels/test_fetch.py.
 """
@@ -17,7 +18,7 @@ from kinst.kernels.fetch import Prepared, Progress
 
 
 def _path_of(ready: Prepared, module: Path) -> str:
-    """Return the path of a module's debug file in Debian's debug package."""
+    """Return the path that a module's debug file has in Debian's debug package."""
     inside = module.relative_to(ready.modules)
     return f"usr/lib/debug/lib/modules/{ready.release}/{inside}"
 
@@ -29,15 +30,19 @@ def module_debug(
     progress: Progress,
     confirm: Confirm | None = None,
 ) -> Path:
-    """Return the folder of these modules' debug files, fetched on first use.
+    """Fetch the debug files of modules that are not in the cache yet, and return the folder that
+    contains the debug files.
 
     Args:
-        modules: files below ready.modules.
-        confirm: asks before the package is downloaded; None: do not ask.
+        isa: name of the ISA.
+        ready: the fetched kernel.
+        modules: module files below ready.modules.
+        progress: called with what is done, and the part of it that is done.
+        confirm: asks the user before the package is downloaded; None to download without asking.
 
     Raises:
         KinstError: as fetch.prepare() does, and if the package of this release has no debug file
-            for one of the modules.
+        for one of the modules.
     """
     tree = ready.modules.parents[2]
     paths = [_path_of(ready, module) for module in modules]

@@ -1,4 +1,4 @@
-"""Installed files of the kernel that kinst itself runs on.
+"""Finding the installed files of the kernel that kinst itself runs on.
 
 Tested by tests/machines/live/test_parts.py.
 """
@@ -23,13 +23,13 @@ _KALLSYMS = Path("/proc/kallsyms")
 
 @dataclass(frozen=True, slots=True)
 class RunningFiles:
-    """Files of one release.
+    """The installed files of one kernel release.
 
     Attributes:
-        release: as uname -r says it.
-        debug: the vmlinux with symbols, None if none is installed.
-        boot: the image that was booted, None if none is known.
-        folders: where debug files of modules may be.
+        release: the release as uname -r prints it.
+        debug: the vmlinux with symbols; None if it is not installed.
+        boot: the boot image; None if it is not found.
+        folders: existing folders in which debug files of modules may be.
     """
 
     release: str
@@ -39,7 +39,12 @@ class RunningFiles:
 
 
 def files(root: Path = Path("/"), release: str = "") -> RunningFiles:
-    """Return the files of the kernel that runs, or of another release below another root."""
+    """Return the installed files of a kernel release.
+
+    Args:
+        root: root of the file system to search.
+        release: the release; "" for that of the kernel that kinst runs on.
+    """
     name = release or platform.release()
     modules = root / _MODULES.relative_to("/") / name
     debug = root / _DEBUG.relative_to("/")
@@ -54,8 +59,8 @@ def files(root: Path = Path("/"), release: str = "") -> RunningFiles:
 
 
 def debug_places(root: Path, release: str) -> tuple[Path, ...]:
-    """Return where the vmlinux with symbols of a release may be installed: by Debian's packages, by
-    Fedora's and others', or by a kernel that was built here."""
+    """Return the paths at which the vmlinux with symbols of a release may be: those of Debian's
+    packages, of Fedora's and others', and of a kernel that was built on this machine."""
     modules = root / _MODULES.relative_to("/") / release
     debug = root / _DEBUG.relative_to("/")
     return (
@@ -72,12 +77,18 @@ def _first(places: tuple[Path, ...]) -> Path | None:
 
 
 def vmlinux(found: RunningFiles, say: Callable[[str, float | None], None]) -> Path:
-    """Return a vmlinux with symbols: the installed one, otherwise the one of debuginfod servers if
-    the user has any, otherwise one without DWARF, made from the boot image and the symbols that the
+    """Return the path of a vmlinux with symbols for the kernel that kinst runs on.
+
+    It is the installed vmlinux. If none is installed, it is fetched from debuginfod servers, if the
+    user has any. Otherwise it is made, without DWARF, from the boot image and the symbols that the
     kernel shows.
 
+    Args:
+        found: the installed files of the kernel.
+        say: called with what is done, and the part of it that is done.
+
     Raises:
-        KinstError: there is none of them.
+        KinstError: no vmlinux is found, and none can be made.
     """
     if found.debug is not None:
         return found.debug

@@ -1,4 +1,5 @@
-"""Module files of one release: find a module's file and those that it depends on.
+"""Kernel module files of one release: finding the file of a module, and those of the modules that
+it depends on.
 
 The .modinfo section holds key=value strings; depends lists module names (modinfo(8)). Names of
 modules have "_" where their files may have "-". Since Debian 13 the files are compressed by xz(1).
@@ -17,15 +18,16 @@ from kinst.image.elf import open_elf
 
 
 def module_name(file: Path) -> str:
-    """Return the module's name as lsmod(8) shows it."""
+    """Return the name of a module as lsmod(8) shows it, from its file's name."""
     return file.name.removesuffix(".xz").removesuffix(".ko").replace("-", "_")
 
 
 def unpacked(file: Path) -> Path:
-    """Return the file itself, or for NAME.ko.xz the unpacked NAME.ko beside it, made on first use.
+    """Return the module file in uncompressed form. For NAME.ko.xz, that is NAME.ko in the same
+    folder, which is written on first use; any other file is returned itself.
 
     Raises:
-        KinstError: it is damaged, or the folder cannot be written.
+        KinstError: the file is damaged, or its folder cannot be written.
     """
     if file.suffix != ".xz":
         return file
@@ -44,7 +46,10 @@ def unpacked(file: Path) -> Path:
 
 
 def depends(file: Path) -> tuple[str, ...]:
-    """Return the names of the modules that must be loaded before this one."""
+    """Return the names of the modules that must be loaded before a module.
+
+    Raises KinstError if the file is not a kernel module.
+    """
     elf = open_elf(file)
     section = elf.section(".modinfo")
     if section is None:
@@ -56,16 +61,17 @@ def depends(file: Path) -> tuple[str, ...]:
 
 
 def resolve(folder: Path, names: Sequence[str], *, absent: bool = False) -> list[Path]:
-    """Return the files of these modules in the order to load them, each after what it depends on.
+    """Return the files of modules and of all modules that they depend on, in the order to load
+    them.
 
     Args:
-        folder: lib/modules/RELEASE. Compressed files are unpacked beside themselves.
-        names: of modules.
-        absent: ignore names without a file, which may be built in; otherwise such a name is an
-            error.
+        folder: lib/modules/RELEASE. Compressed files are unpacked into the folder that they are in.
+        names: names of the modules to load.
+        absent: whether to ignore names without a file, which may be built into the kernel;
+            otherwise such a name is an error.
 
     Raises:
-        KinstError: there is no such module.
+        KinstError: a module has no file.
     """
     if not names:
         return []

@@ -1,8 +1,8 @@
-"""Make a vmlinux with symbols for a kernel whose debug package is not installed: the stripped one
+"""Making of a vmlinux with symbols for a running kernel without debug package: the stripped vmlinux
 of its boot image, with the symbols that /proc/kallsyms shows.
 
 The boot image has what the running kernel has freed (tables of code that boot rewrites), and BTF;
-it lacks DWARF and symbols.  kallsyms has no sizes: a symbol reaches to the next one, and a function
+it lacks DWARF and symbols. kallsyms has no sizes: a symbol reaches to the next one, and a function
 loses the padding at its end.
 """
 
@@ -45,7 +45,7 @@ from kinst.kernels.boot_image import elf_in
 _TEXT = "_text"  # the first byte of the kernel's code
 _STRTAB = 3  # SHT_STRTAB
 _ALIGN = 8
-# The linker's marks around tables, besides MARKERS.
+# Names of the symbols by which the linker marks the bounds of tables, besides MARKERS.
 _BOUNDS = re.compile(r"__(start|stop)_")
 _LONGEST_PADDING = 64  # bytes at a function's end to search for padding
 # int3, and the no-operations by which gas and the linker pad, up to 15 bytes each.
@@ -62,18 +62,19 @@ Rows = npt.NDArray[np.void]
 def make_vmlinux(
     boot: Path, kallsyms: Path, notes: Path, folder: Path, say: Callable[[str, float | None], None]
 ) -> Path:
-    """Return the file, made once for each build-id and kept in a folder.
+    """Make the vmlinux with symbols of the running kernel, and return its path. The file is made
+    once for each build-id, in `folder`.
 
     Args:
-        boot: the boot image.
-        kallsyms: of the running kernel (/proc/kallsyms).
-        notes: of the running kernel (/sys/kernel/notes).
-        folder: for the file.
+        boot: the kernel's boot image.
+        kallsyms: the running kernel's list of symbols (/proc/kallsyms).
+        notes: the running kernel's notes (/sys/kernel/notes).
+        folder: folder for the vmlinux.
         say: called with what is done.
 
     Raises:
         KinstError: the boot image is another kernel's or cannot be unpacked, or the kernel hides
-            its symbols.
+        its symbols.
     """
     running = running_build_id(notes)
     kept = folder / f"vmlinux-{running}"
@@ -103,7 +104,13 @@ def make_vmlinux(
 
 
 def running_build_id(notes: Path) -> str:
-    """Return the build-id of the kernel that runs.  Raises KinstError if it has none."""
+    """Return the build-id of the running kernel.
+
+    Args:
+        notes: the running kernel's notes (/sys/kernel/notes).
+
+    Raises KinstError if the kernel has no build-id.
+    """
     try:
         build_id = build_id_in(notes.read_bytes())
     except OSError as error:
@@ -114,8 +121,15 @@ def running_build_id(notes: Path) -> str:
 
 
 def with_symbols(elf: Elf, kallsyms: Path) -> bytes:
-    """Return the bytes of a stripped vmlinux with a symbol table appended, as linked.  Raises
-    KinstError if the kernel shows no addresses."""
+    """Return the bytes of an ELF file with a symbol table appended, whose addresses are linked
+    addresses.
+
+    Args:
+        elf: the stripped vmlinux of the running kernel.
+        kallsyms: the running kernel's list of symbols (/proc/kallsyms).
+
+    Raises KinstError if the kernel hides the addresses of its symbols.
+    """
     address, kinds, names = _read(kallsyms)
     if _TEXT not in names or not address[names.index(_TEXT)]:
         raise KinstError(
@@ -142,10 +156,11 @@ def with_symbols(elf: Elf, kallsyms: Path) -> bytes:
 
 
 def _read(kallsyms: Path) -> tuple[npt.NDArray[np.uint64], bytes, list[str]]:
-    """Return addresses, kinds and names of the kernel's own symbols.
+    """Return the address, the letter of the kind (as nm(1)) and the name of each of the kernel's
+    own symbols.
 
-    Symbols of modules, and of code that the kernel has generated, have a fourth column, and are
-    left out.
+    Symbols of modules, and of code that the kernel has generated, have a fourth column in kallsyms,
+    and are left out.
     """
     lines = [line.split(" ", 2) for line in kallsyms.read_text().splitlines() if "\t" not in line]
     address = np.array([int(one[0], 16) for one in lines], np.uint64)
@@ -153,9 +168,10 @@ def _read(kallsyms: Path) -> tuple[npt.NDArray[np.uint64], bytes, list[str]]:
 
 
 def _marks(elf: Elf, names: Sequence[str]) -> list[int]:
-    """Return the indexes of the symbols that only mark a place.
+    """Return the indexes of the symbols that only mark an address, such as the start of a table.
 
-    Some functions have names like the linker's marks: BTF has the names of functions.
+    The symbols are found by the linker's names for marks. Some functions have such names: they are
+    known by BTF, which has the names of functions.
     """
     section = elf.section(".BTF")
     btf = elf.data(section) if section is not None else b""
@@ -164,7 +180,13 @@ def _marks(elf: Elf, names: Sequence[str]) -> list[int]:
 
 
 def _place_per_cpu(elf: Elf, rows: Rows, address: npt.NDArray[np.uint64]) -> None:
-    """Undo the slide for per-CPU variables that are linked at 0, which do not slide."""
+    """Give per-CPU variables that are linked at 0 their linked addresses, in place: the kernel's
+    slide does not move them.
+
+    Args:
+        rows: the symbol table, whose values are running addresses minus the slide.
+        address: running address of each symbol.
+    """
     section = elf.section(PER_CPU_SECTION)
     if section is not None and not section.address:
         inside = address < np.uint64(section.end)
@@ -172,7 +194,11 @@ def _place_per_cpu(elf: Elf, rows: Rows, address: npt.NDArray[np.uint64]) -> Non
 
 
 def _place_in(elf: Elf, section: ElfSection, rows: Rows) -> None:
-    """Give the symbols of a section their kind and size, in place."""
+    """Give the symbols in one section of the file their section, kind and size, in place.
+
+    Args:
+        rows: the symbol table, whose values are linked addresses.
+    """
     if not section.flags & SHF_ALLOC or not section.size:
         return
     start, end = np.uint64(section.address), np.uint64(section.end)
@@ -196,7 +222,13 @@ def _place_in(elf: Elf, section: ElfSection, rows: Rows) -> None:
 
 
 def _unpadded(data: bytes, at: int, size: int) -> int:
-    """Return the size of a function without padding at its end."""
+    """Return the size in bytes of a function without the padding at its end.
+
+    Args:
+        data: bytes of the section.
+        at: offset of the function in the section.
+        size: size of the function with its padding.
+    """
     low = max(at, at + size - _LONGEST_PADDING)
     padding = _PADDING.search(data[low : at + size])
     if padding is None:
@@ -208,7 +240,13 @@ def _unpadded(data: bytes, at: int, size: int) -> int:
 
 
 def _appended(elf: Elf, rows: Rows, strings: bytes) -> bytes:
-    """Return the file with a symbol table, its strings and new section headers appended."""
+    """Return the bytes of the file with a symbol table, the symbols' names and new section headers
+    appended.
+
+    Args:
+        rows: the symbol table.
+        strings: names of the symbols.
+    """
     data = bytearray(elf.mapped[:])
     headers = _headers(data, elf.sections)
     data += bytes(-len(data) % _ALIGN)
@@ -233,7 +271,7 @@ def _appended(elf: Elf, rows: Rows, strings: bytes) -> bytes:
 
 
 def _headers(data: bytearray, sections: Sequence[ElfSection]) -> list[bytes]:
-    """Return the section headers, unchanged."""
+    """Return the bytes of each section header in the file."""
     header = HEADER.unpack_from(data)
     start, size = header[6], header[11]
     if size != SECTION.size:

@@ -1,11 +1,11 @@
-"""Names of Debian's kernels: as packages have them, and as people ask for them.
+"""Names of Debian's kernel releases, as packages have them and as users ask for them.
 
-A package is linux-image-RELEASE; RELEASE is what uname -r says in the guest: a version, then the
+A package is linux-image-RELEASE; RELEASE is what uname -r prints in the guest: a version, then the
 flavour and the architecture in one of two orders:
 
     5.10.0-46-cloud-amd64    6.1.0-56-amd64    6.12.117+deb13-arm64-16k
 
-People write as many numbers of a version as matter to them, and a flavour if they want another one
+Users write as many numbers of a version as matter to them, and a flavour if they want another one
 than kinst's usual one: 6.12, 6.12.117, 6.1-generic, 6.12-16k, debian:5.10; or a whole release.
 """
 
@@ -15,13 +15,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# Debian's releases, and the kernel series of each.  Any other series is looked up in the last two,
-# where Debian publishes new kernels.
+# The Debian release that has each kernel series.  Any other series is looked up in _NEWEST, where
+# Debian publishes new kernels.
 _SERIES: dict[tuple[int, ...], str] = {(5, 10): "bullseye", (6, 1): "bookworm", (6, 12): "trixie"}
 _NEWEST = ("trixie-backports", "sid")
 SUITES = (*_SERIES.values(), *_NEWEST)
 
-GENERIC = "generic"  # how people write the flavour without a name
+GENERIC = "generic"  # what users write for the flavour that has no name
 _FLAVOURS = ("cloud", "rt", "16k", "64k")
 _NUMBER = r"\d+\.\d+(?:\.\d+)*"
 _ASKED = re.compile(rf"(?:debian:)?({_NUMBER})(?:-({'|'.join((GENERIC, *_FLAVOURS))}))?")
@@ -34,13 +34,13 @@ _RELEASE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A kernel of Debian's.
+    """A kernel release of Debian.
 
     Attributes:
-        name: as uname -r says it.
-        version: its numbers in order, by which releases are sorted.
-        flavour: "" for the generic one.
-        architecture: Debian's name.
+        name: the release as uname -r prints it.
+        version: the numbers in its version, in order; releases are sorted by them.
+        flavour: "" for the generic flavour.
+        architecture: Debian's name of the architecture.
     """
 
     name: str
@@ -54,19 +54,20 @@ class Release:
 
     @property
     def short(self) -> str:
-        """Name by which a person asks for the newest kernel of this series and flavour."""
+        """The name by which a user asks for the newest kernel of this series and flavour, such as
+        6.12-generic."""
         return ".".join(map(str, self.series)) + "-" + (self.flavour or GENERIC)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Description of the wanted release.
+    """Which kernel releases a user asks for.
 
     Attributes:
-        text: as the person wrote it.
-        version: its first numbers.
-        flavour: "" for the generic one.
-        name: the whole release, or "".
+        text: the text that the user wrote.
+        version: the first numbers of the version.
+        flavour: "" for the generic flavour.
+        name: the whole release; "" if the user gave only a version.
     """
 
     text: str
@@ -82,14 +83,14 @@ class Wanted:
 
     @property
     def suites(self) -> tuple[str, ...]:
-        """Code names of the Debian releases that may have it, likeliest first."""
+        """Code names of the Debian releases that may have the kernel, likeliest first."""
         known = _SERIES.get(self.version[:2])
         return (known,) if known else _NEWEST
 
 
 def parse(name: str) -> Release | None:
-    """Return a release by its name, or None for any other name (linux-image-amd64 has no
-    version)."""
+    """Return the kernel release with this name, such as 6.1.0-56-amd64. Return None for any other
+    name (amd64, of the package linux-image-amd64, has no version)."""
     match = _RELEASE.fullmatch(name)
     if match is None:
         return None
@@ -99,17 +100,17 @@ def parse(name: str) -> Release | None:
 
 
 def names_release(text: str) -> bool:
-    """Return whether a text names one of Debian's kernels; a file of such a name is written
-    ./NAME."""
+    """Return whether a text asks for a kernel release of Debian. Users write a file that has such a
+    name as ./NAME."""
     return bool(_ASKED.fullmatch(text) or parse(text.removeprefix("debian:")))
 
 
 def asked(text: str, usual: str) -> Wanted:
-    """Return which release a person asks for.
+    """Return which kernel releases a user asks for.
 
     Args:
-        text: for which names_release() is true.
-        usual: the flavour if the text names none.
+        text: the user's text, for which names_release() is true.
+        usual: the flavour to take if the text names none.
     """
     if match := _ASKED.fullmatch(text):
         numbers, flavour = match.groups()

@@ -1,5 +1,5 @@
-"""Source text of a kernel: from a folder, or from the archive in Debian's linux-source package, of
-which only the wanted files are unpacked, and kept."""
+"""Source text of a kernel, from a folder or from the archive in Debian's linux-source package. From
+an archive, only the files that are needed are unpacked, into the cache."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ PACKAGED = Path("/usr/src")  # where linux-source-X.Y is installed
 
 
 def find_source(given: str, release: str, packaged: Path = PACKAGED) -> Path | None:
-    """Return the folder or archive of sources: the given one, or the installed package's for a
-    kernel's release; None if that is not installed.
+    """Return the folder or archive with a kernel's source text: what the user gave or, for "", the
+    installed linux-source package. Return None if no package for the release is installed.
+
+    Args:
+        given: the value of --source, or "".
+        release: the kernel's release.
+        packaged: folder in which linux-source packages are installed.
 
     Raises:
-        KinstError: the given one does not exist.
+        KinstError: the path that the user gave does not exist.
     """
     if given:
         if not Path(given).exists():
@@ -34,8 +39,8 @@ def find_source(given: str, release: str, packaged: Path = PACKAGED) -> Path | N
 
 
 def package_of(release: str) -> str:
-    """Return the package with the source of a release such as 6.1.0-25-cloud-amd64, "" for
-    others."""
+    """Return the name of Debian's package with the source text of a release such as
+    6.1.0-25-cloud-amd64, or "" if the release has no version in it."""
     version = re.match(r"\d+\.\d+", release)
     return f"linux-source-{version[0]}" if version else ""
 
@@ -43,7 +48,13 @@ def package_of(release: str) -> str:
 def read_sources(
     place: Path, files: Iterable[str], progress: Callable[[str, float | None], None]
 ) -> dict[str, Sequence[str]]:
-    """Return the lines of each file that exists, by the name that debug information has for it.
+    """Read source files of a kernel, and return the lines of each file by its name. Files that do
+    not exist are left out.
+
+    Args:
+        place: the folder or archive with the source text.
+        files: names of files, as debug information has them.
+        progress: called while an archive is unpacked.
 
     Raises:
         KinstError: the archive cannot be read.
@@ -63,14 +74,21 @@ def read_sources(
 
 
 def paths_within(place: Path, files: Iterable[str]) -> dict[str, str]:
-    """Return the paths, in a folder of sources, of the files that exist, by the names that debug
-    information has for them."""
+    """Return the path of each source file that exists, relative to the folder of sources, by the
+    file's name. Return {} for an archive.
+
+    Args:
+        place: the folder or archive with the source text.
+        files: names of files, as debug information has them.
+    """
     found = {name: _within(place, name) for name in files} if place.is_dir() else {}
     return {name: str(path.relative_to(place)) for name, path in found.items() if path is not None}
 
 
 def _within(folder: Path, name: str) -> Path | None:
-    """Return a file by its name, or by the last parts of it: builds run in other folders."""
+    """Return the path of a source file in a folder; None if it is not there. The name that debug
+    information has may begin with folders of another machine, so also shorter ends of the name are
+    tried."""
     parts = [part for part in PurePosixPath(name).parts if part not in ("/", "..", ".")]
     tails = (folder.joinpath(*parts[k:]) for k in range(len(parts)))
     return next((path for path in tails if path.is_file() and path.stat().st_size), None)
@@ -79,10 +97,10 @@ def _within(folder: Path, name: str) -> Path | None:
 def _unpacked(
     archive: Path, files: Sequence[str], progress: Callable[[str, float | None], None]
 ) -> tuple[Path, dict[str, bytes]]:
-    """Return a folder with the files that the archive has, and the contents of those that could not
-    be written there (on a full or read-only disk).
+    """Unpack files of an archive of sources into a folder of the cache. Return that folder, and the
+    contents of the files that could not be written there (the disk is full or read-only), by name.
 
-    A file that the archive lacks is kept as an empty one, so that it is not looked up again.
+    A file that the archive lacks is written as an empty file, so that it is not searched again.
     """
     stat = archive.stat()
     stem = archive.name.partition(".tar")[0]

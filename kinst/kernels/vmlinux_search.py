@@ -1,4 +1,5 @@
-"""Search for the vmlinux with symbols of a kernel that runs already, by its build-id."""
+"""Search for the vmlinux with symbols that belongs to a running kernel, by the kernel's
+build-id."""
 
 from __future__ import annotations
 
@@ -17,16 +18,17 @@ from kinst.wire import debuginfod
 def find_vmlinux(
     build: KernelBuild, progress: Callable[[str, float | None], None], root: Path = Path("/")
 ) -> Path:
-    """Return the file: from kinst's cache, from where debug packages are installed, or from the
-    debuginfod servers of DEBUGINFOD_URLS.
+    """Find the vmlinux with symbols of a running kernel, and return its path. Places are kinst's
+    cache, the folders of installed debug packages, and the debuginfod servers of DEBUGINFOD_URLS.
 
     Args:
-        build: the kernel that runs.
+        build: release and build-id of the running kernel.
         progress: called while a server sends the file.
-        root: of the file system that is searched.
+        root: root of the file system to search.
 
     Raises:
-        KinstError: there is none; the message names every place that was searched.
+        KinstError: the file is in none of these places; the message names every place that was
+        searched.
     """
     searched: list[str] = []
     for place in _places(build, root):
@@ -51,7 +53,7 @@ def find_vmlinux(
 
 
 def _places(build: KernelBuild, root: Path) -> Iterator[Path]:
-    """Yield where the file may be, the likeliest first."""
+    """Yield the paths at which the vmlinux may be, the likeliest first."""
     name = f"usr/lib/debug/boot/vmlinux-{build.release}"
     cached = sorted((cache_folder() / "kernels").glob(f"*/{build.release}/{name}"))
     yield from cached or [cache_folder() / f"kernels/ISA/{build.release}/{name}"]

@@ -1,4 +1,5 @@
-"""The providers, one file each; kinst finds them by the names of their files.
+"""The providers of probes, one file for each provider. kinst finds them by the names of their
+files.
 
 Tested by tests/providers/test_providers.py.
 """
@@ -31,12 +32,13 @@ __all__ = [
     "of_instructions",
 ]
 
-FIRST_ID = 1  # of the probes that always exist
+FIRST_ID = 1  # id of the first of the probes that always exist
 
 
 @cache
 def load_all() -> Mapping[str, Provider]:
-    """Return every provider by its name: the PROVIDER of each module of this package."""
+    """Import all providers, and return them by name. Each is the value PROVIDER of a module of this
+    package."""
     providers: dict[str, Provider] = {}
     for info in pkgutil.iter_modules(__path__):
         provider: Provider = importlib.import_module(f"{__name__}.{info.name}").PROVIDER
@@ -46,7 +48,8 @@ def load_all() -> Mapping[str, Provider]:
 
 @cache
 def interfaces() -> Mapping[str, ProbeInterface]:
-    """Return what D needs to know of each provider's probes."""
+    """Return what the D compiler needs to know of each provider's probes, by the provider's
+    name."""
     return {name: provider.interface for name, provider in load_all().items()}
 
 
@@ -69,14 +72,19 @@ def _kernel_probe() -> re.Pattern[str]:
 
 
 def names_kernel_probe(text: str) -> bool:
-    """Whether the text of a program seems to name a provider with probes in a traced kernel."""
+    """Return whether the text of a D program seems to name a provider whose probes are in a traced
+    kernel."""
     return _kernel_probe().search(text) is not None
 
 
 def argument_types(pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
-    """Return the types of args[] at the probe that a description means; None if it means several.
+    """Return the types of args[0], args[1], ... at the probe that a description names. Return None
+    if no provider knows the types, or if several do.
 
-    Raises KinstError if the kernel's types do not have them.
+    Args:
+        types: the kernel's types.
+
+    Raises KinstError if the kernel's types do not have the probe's function.
     """
     named = [p for name, p in load_all().items() if pattern.provider in ("", name)]
     known = [args for p in named if (args := p.argument_types(pattern, types)) is not None]
@@ -84,5 +92,6 @@ def argument_types(pattern: ProbePattern, types: TypeSource) -> Sequence[DType] 
 
 
 def listed(providers: Mapping[str, Provider]) -> list[Found]:
-    """Return the probes that always exist; their ids start at FIRST_ID."""
+    """Return the probes that exist without a description naming them, in the order of their ids,
+    which start at FIRST_ID."""
     return [found for p in providers.values() for found in p.listed()]

@@ -17,7 +17,7 @@ ERROR = ProbeName("dtrace", "", "", "ERROR")
 
 
 class DTraceProvider(Provider):
-    """The probes BEGIN, END and ERROR, which have the ids 1, 2 and 3."""
+    """The provider of the probes BEGIN, END and ERROR, whose ids are 1, 2 and 3."""
 
     name = "dtrace"
     stability = stability_of(

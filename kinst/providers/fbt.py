@@ -1,14 +1,14 @@
 """The fbt provider: entries and returns of functions (Dynamic Tracing Guide, ch. 20).
 
-fbt::<function>:entry is at the first instruction; arg0 to arg9 are the function's arguments by
-the C calling convention. fbt::<function>:return is one probe at every instruction by which
-control leaves the function: returns, and jumps to other functions (tail calls); a conditional jump
-fires it only if it is taken. A function includes its .cold part. At a return, arg0 is the offset of
-the instruction in the function and arg1 the returned value; at a tail call that value is not known
-yet, and reading arg1 there is an error (dtrace:::ERROR).
+fbt::<function>:entry is at the first instruction; arg0 to arg9 are the function's arguments by the
+C calling convention. fbt::<function>:return is one probe at every instruction by which control
+leaves the function: returns, and jumps to other functions (tail calls); a conditional jump fires
+the probe only if it is taken. A function includes its .cold part. At a return, arg0 is the offset
+of the instruction in the function and arg1 the returned value; at a tail call that value is not
+known yet, and reading arg1 there is an error (dtrace:::ERROR).
 
 Functions may be globs, or left out: `fbt:::entry` is every function of the kernel, and so is
-`:::entry`. Only `:::` has none of them, since it needs no kernel.
+`:::entry`. Only `:::` matches no function, since it needs no kernel.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ WORD = 8
 
 
 def entry_site(function: Function, kernel: Kernel) -> Instruction | None:
-    """Return the first instruction that can be planted: not a landing pad, which cannot move."""
+    """Return the first instruction of a function that is not a landing pad (endbr64, bti), which
+    cannot be displaced. Return None if no instruction decodes."""
     isa = kernel.isa
     return next(
         (
@@ -54,8 +55,13 @@ def entry_site(function: Function, kernel: Kernel) -> Instruction | None:
 
 
 def entry_probe_site(function: Function, kernel: Kernel) -> Instruction | None:
-    """Return entry_site(), or, if that is left to the system's own tracer, the instruction after
-    the tracer's, which have no effect: unless a branch in the function leads there."""
+    """Return the instruction at which to plant a function's entry probe.
+
+    It is entry_site(). If the user leaves that instruction to the system's own tracer (-x
+    plant=no-callsite), it is the first instruction after the tracer's call site, which has no
+    effect. But if a branch in the function leads to that instruction, it is entry_site(), which
+    will be refused.
+    """
     first = entry_site(function, kernel)
     if first is None or not kernel.left([(first.address, len(first.code))])[0]:
         return first
@@ -70,7 +76,8 @@ def entry_probe_site(function: Function, kernel: Kernel) -> Instruction | None:
 
 
 def entry_arguments(isa: Isa) -> tuple[Argument, ...]:
-    """Return arg0 to arg9 at a function's first instruction."""
+    """Return where arg0 to arg9 are at a function's first instruction, by the C calling
+    convention."""
     registers = [Argument(ARGUMENT_SLOT, slot) for slot in isa.argument_slots]
     return (*registers, *(
         Argument(ARGUMENT_STACK, isa.stack_arguments + WORD * k)
@@ -79,8 +86,13 @@ def entry_arguments(isa: Isa) -> tuple[Argument, ...]:
 
 
 def ways_out(function: Function, kernel: Kernel) -> Iterator[tuple[Function, int, str, bool]]:
-    """Yield (part, index of the instruction in it, condition, whether the function's result is
-    known) for every instruction by which control leaves a function."""
+    """Yield every instruction by which control leaves a function, for the function's return probe.
+
+    Yields:
+        The part of the function (such as its cold part), the index of the instruction in that part,
+        the condition on which control leaves (D; "" for always), and whether the function's result
+        is known there.
+    """
     parts = kernel.parts(function)
     start = entry_site(function, kernel)
     starts = {function.address, start.address if start else function.address}
@@ -94,10 +106,13 @@ def ways_out(function: Function, kernel: Kernel) -> Iterator[tuple[Function, int
 
 
 def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) -> str | None:
-    """Return the condition on which an instruction leaves its function: "" always, None never.
+    """Return the condition, in D, on which an instruction leaves its function: "" if it always
+    does, None if it never does.
 
     Args:
+        flow: where control goes from the instruction.
         end: the address after the instruction.
+        parts: all parts of the function, such as its cold part.
         starts: addresses at which a jump is a new call of the function itself.
     """
 
@@ -113,7 +128,7 @@ def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) ->
         ) if place else ""  # fmt: skip
     target = flow.target if flow.kind in ("jump", "branch") else None
     taken = target is not None and (target in starts or outside(target))
-    # A function in assembly may fall through into the next one; not after a call or a trap.
+    # A function in assembly may fall through into the next one, but not after a call or a trap.
     falls_through = flow.kind in ("next", "branch", "landing") and outside(end)
     if not taken and not falls_through:
         return None
@@ -123,7 +138,8 @@ def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) ->
 
 
 class FbtProvider(Provider):
-    """Functions of the running kernel, from its symbols and live text."""
+    """The provider of entry and return probes of functions of the running kernel, found by its
+    symbols and live text."""
 
     name = "fbt"
     stability = stability_of(
@@ -134,7 +150,12 @@ class FbtProvider(Provider):
     usage = "fbt::FUNCTION:entry and fbt::FUNCTION:return name functions, fbt:::entry all"
 
     def argument_types(self, pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
-        """Return a function's parameters; at its return, the offset and its result."""
+        """Return the types of args[] at the probe that a description names: at entry, those of the
+        function's parameters; at return, that of the offset and that of the result. Return None if
+        the description does not name one function and one probe of it.
+
+        Raises KinstError if the kernel's types do not have the function.
+        """
         name = pattern.function.split("@")[0]
         plain = name and not any(c in pattern.function + pattern.module for c in "*?[")
         if pattern.provider not in ("", self.name) or not plain or pattern.name not in NAMES:

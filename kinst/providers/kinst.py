@@ -27,7 +27,8 @@ BATCH = 512  # functions that are decoded at once
 
 
 def _offset(text: str) -> int | None:
-    """Return the offset that a probe name spells (decimal, or hexadecimal with 0x), or None."""
+    """Return the offset that a probe name stands for (a decimal number, or hexadecimal with 0x);
+    None if the name is not a number."""
     try:
         return int(text, 16) if text[:2] in ("0x", "0X") else int(text, 10)
     except ValueError:
@@ -40,7 +41,8 @@ def _found(function: Function, offset: int, code: bytes) -> Found:
 
 
 def _nearest(function: Function, kernel: Kernel, offset: int) -> KinstError:
-    """Return the error for an offset at which no instruction starts."""
+    """Return the error for an offset of a function at which no instruction starts. It tells the
+    nearest instructions, the function's size or the gap."""
     instructions = kernel.instructions(function)
     offsets = [i.address - function.address for i in instructions]
     gap = next((g for g in kernel.gaps([function]) if g.offset <= offset < g.end), None)
@@ -68,7 +70,8 @@ def _nearest(function: Function, kernel: Kernel, offset: int) -> KinstError:
 
 
 class KinstProvider(Provider):
-    """Instructions of functions, found in the live text of the running kernel."""
+    """The provider of a probe for each instruction, found in the live text of the running
+    kernel."""
 
     name = "kinst"
     stability = stability_of(
@@ -96,7 +99,7 @@ class KinstProvider(Provider):
         self, pattern: ProbePattern, functions: Sequence[Function], kernel: Kernel
     ) -> Iterator[Found]:
         if pattern.name in ("entry", "return"):
-            # kinst.sugar has replaced these in every program.
+            # In programs, kinst.sugar has replaced these names before.
             raise KinstError(
                 f"{pattern}: not an instruction of a function", f"fbt::{pattern.function}:"
             )
@@ -116,12 +119,16 @@ class KinstProvider(Provider):
 
 
 def _all_of(functions: Sequence[Function], kernel: Kernel, glob: str) -> Iterator[Found]:
-    """Yield the instructions of functions whose offsets match the glob."""
+    """Yield a probe for each instruction of functions whose offset matches a glob.
+
+    Args:
+        glob: pattern for the decimal offset; "" matches all offsets.
+    """
     scanned = kernel.columns(functions)
     bounds, row = scanned.bounds.tolist(), scanned.columns.code.tobytes()
     width = scanned.columns.code.shape[1]
     starts, sizes = scanned.columns.address.tolist(), scanned.columns.size.tolist()
-    # Offsets and their texts. Most functions have the same ones, and share these objects.
+    # Offsets and their texts. Functions share these objects, since most offsets occur in many.
     shared: dict[int, tuple[int, str]] = {}
     for function, low, high in zip(functions, bounds, bounds[1:], strict=False):
         for k in range(low, high):

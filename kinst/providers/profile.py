@@ -1,6 +1,7 @@
-"""The profile provider: profile-N on every CPU, tick-N on one (Dynamic Tracing Guide, ch. 19).
+"""The profile provider: timer probes, profile-N on every CPU and tick-N on one CPU (Dynamic Tracing
+Guide, ch. 19).
 
-A probe is made from the name in a description; a listing shows those that dtrace(1) makes
+A probe exists as soon as a description names it. Listings show the probes that dtrace(1) makes
 beforehand. A number without a suffix is a rate in hertz.
 
 Tested by tests/providers/test_providers.py.
@@ -30,7 +31,8 @@ SHORTEST_NS = 200_000  # DTrace's own limit: 5000 Hz
 
 
 def timer_of(name: str) -> Timer | None:
-    """Return the timer that a probe name means, or None if it names no timer.
+    """Return the timer that a probe name such as tick-10ms means; None if it does not have that
+    form.
 
     Raises AbsentError for an unknown unit, zero, or a period under 200 microseconds.
     """
@@ -55,7 +57,7 @@ def timer_of(name: str) -> Timer | None:
 
 
 class ProfileProvider(Provider):
-    """Timers: one probe for each name."""
+    """The provider of timer probes: profile-N on every CPU, tick-N on one CPU."""
 
     name = "profile"
     stability = stability_of(
