@@ -75,9 +75,9 @@ class Bucket:
     count: int
 
 
-# Integers are signed or unsigned as their type is.  D strings are str (bytes that are not UTF-8
-# become surrogates), tracemem() is bytes, a structure is a mapping by its members' names, an array
-# is a list.
+# Integers are signed or unsigned like their D type.  D strings are str (bytes that are not UTF-8
+# become surrogates), data of tracemem() is bytes, a structure is a mapping from its members' names,
+# an array is a list.
 PlainValue = (
     int | float | str | bytes | Stack | Frame | Mapping[str, "PlainValue"] | list["PlainValue"]
 )

@@ -16,19 +16,21 @@ class Board(Protocol):
     QEMU: str
     PACKAGE: str
     MACHINE: str
-    # What cpu_for() returns for most kernels; "" for QEMU's own choice.
+    # The CPU that cpu_for() returns for most kernels; "" for QEMU's default.
     CPU: str
     # os.uname().machine of hosts that could run the kernel with KVM.
     HOST_MACHINES: tuple[str, ...]
-    # -device of console, output and control; "" for the machine's own port.
+    # QEMU's -device for the console, the output and the control port; "" for the machine's own
+    # port.
     SERIAL: tuple[str, ...]
-    # Registers that arm a CPU's timer when they are written: QEMU saves their values, but not that
-    # the timer is armed.  The stub does not name them: (a register that has a name, how many
-    # numbers after it).
+    # Registers that arm a CPU's timer when they are written: a saved state has their values, but
+    # not that the timer is armed.  The stub does not name these registers, so each is given as
+    # (name of another register, how many register numbers after that one).
     TIMERS: tuple[tuple[str, int], ...]
-    # -device into which a card is put while the guest runs; "" if kernels take none.
+    # QEMU's -device with the slot for a card that is inserted while the guest runs; "" if kernels
+    # support no such card.
     CARD_SLOT: str
-    # The register that holds a function's return address; "" if that is on the stack.
+    # The register that holds a function's return address; "" if the address is on the stack.
     LINK: str
     # Registers that a call of a C function may change, program counter and stack pointer included.
     CALL_CHANGES: tuple[str, ...]

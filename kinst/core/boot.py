@@ -17,14 +17,14 @@ from kinst.core.page_tables import Paging, Read
 class ConsoleSigns:
     """Patterns by which kinst recognizes what a line on the kernel's console means."""
 
-    # The kernel gives up.
+    # The kernel panics.
     panic: re.Pattern[str]
-    # Other trouble, by the name of the group: a Complaint's kind.
+    # The kernel reports another problem; the name of the matching group is the Complaint's kind.
     trouble: re.Pattern[str]
     # The kernel starts its first program.
     first_program: re.Pattern[str]
-    # The kernel died of a breakpoint that remains only in QEMU's translation; "" if it does not say
-    # so.
+    # The kernel died of a breakpoint that was removed from memory, but is still in QEMU's
+    # translated code; "" if the kernel prints no such line.
     lost_breakpoint: str
 
 
@@ -57,9 +57,9 @@ class GuestFiles(Protocol):
         ...
 
 
-# Whether page tables, as a CPU with these registers has them, show that a kernel whose image is in
-# this range has protected its text, or freed the code that only boots: the last thing that it does
-# before it runs programs.
+# (paging, read, registers of a CPU, range of the kernel's image) -> whether the CPU's page tables
+# show that the kernel has protected its text, or freed its boot code: the last step before it runs
+# programs.
 TextCheck = Callable[[Paging, Read, Mapping[str, int], tuple[int, int]], bool]
 
 
@@ -79,9 +79,9 @@ class Boot:
     image: str
     # The kernel's command line in any guest; {end} and {size}, in bytes, limit its physical memory.
     line: str
-    # Additions in guests of kinst's own.
+    # Additional words of the command line in guests of kinst's own.
     own: str
-    # Additions if modules are loaded.
+    # Additional words of the command line if modules are loaded.
     modules: str
     signs: ConsoleSigns
     files: GuestFiles

@@ -23,7 +23,7 @@ I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
 
-WIDTH = 16  # bytes of a row of code: no instruction of any ISA is longer
+WIDTH = 16  # bytes of a row of Columns.code: no instruction of any ISA is longer
 FLOW_KINDS = ("next", "landing", "jump", "branch", "call", "return", "indirect", "trap")
 FOLLOWING = 48  # bytes after a site that flag liveness may depend on
 

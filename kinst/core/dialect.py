@@ -53,9 +53,12 @@ class AddressFamilies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    # The system's name in messages, "" for an unknown one.
-    """A system's own part of D."""
+    """A system's own part of D: constants, structures, libraries and encodings.
 
+    The defaults are those of an unknown system.
+    """
+
+    # The system's name in messages, "" for an unknown system.
     system: str = ""
     # Names that every program knows, and their values.
     constants: Mapping[str, int] = field(default_factory=dict)
@@ -63,10 +66,10 @@ class Dialect:
     structures: Mapping[str, StructType] = field(default_factory=dict)
     # Tag of the structure that curthread points to; "" if its type is not known.
     thread: str = ""
-    # The largest error number, if functions return their errors as negative numbers; 0 if the
-    # thread keeps its error (Facts.builtins has "errno" then).
+    # The largest error number, if functions return errors as negative numbers; 0 if errors are kept
+    # in the thread (Facts.builtins has "errno" then).
     most_error: int = 0
-    # Variables and subroutines of other systems: why this one has none.
+    # Names of variables and subroutines that only other systems have -> why this system lacks them.
     absent: Mapping[str, str] = field(default_factory=dict)
     libraries: tuple[Library, ...] = ()
     devices: DeviceNumbers | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 PANIC, HANG, OOPS, WARN, ERRORS, DROPS = range(110, 116)
 
-# Words of -x fail, worst first: the first that was seen gives the status.
+# Words of -x fail, worst first.  The first of them that happened gives the status.
 STATUS_OF = {"hang": HANG, "oops": OOPS, "warn": WARN, "errors": ERRORS, "drops": DROPS}
 
 

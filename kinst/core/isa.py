@@ -48,7 +48,7 @@ from kinst.core.registers import Register
 class StoppingIsa(ABC):
     """The part of an instruction set that kinst needs to stop the machine at an instruction."""
 
-    # What the user types: amd64.
+    # The name that the user types: amd64.
     name: str
     # ELF e_machine.
     elf_machine: int
@@ -58,24 +58,26 @@ class StoppingIsa(ABC):
     sp_slot: int
     # An instruction that traps.
     breakpoint: bytes
-    # Frame slots of the C argument registers, and of the one that returns a C function's value.
+    # Frame slots of the C argument registers, and of the register with a C function's result.
     argument_slots: tuple[int, ...]
     result_slot: int
-    # Bytes from the stack pointer to the first argument on the stack, at a C function's entry.
+    # Offset from the stack pointer to the first argument on the stack, at a C function's entry.
     stack_arguments: int
     paging: Paging
 
-    # Reasons why registers with these D names, which DTrace has, cannot be read.
+    # D names that DTrace has for registers which kinst cannot read -> the reason.
     unavailable_registers: Mapping[str, str] = {}
     # D names by the ABI's DWARF register numbers, "" for none.
     dwarf_registers: tuple[str, ...] = ()
     # D names of the registers that C calls preserve, except the stack pointer.
     kept_registers: tuple[str, ...] = ()
-    # Bits of a return address in the kernel that may hold a signature of it.
+    # Mask of the bits of a kernel return address that may hold its signature (pointer
+    # authentication).
     signature_bits: int = 0
-    # Globs of the names that thunk() may know.
+    # Globs of the function names for which thunk() may return a flow.
     thunks: tuple[str, ...] = ()
-    # (name, bytes) of the g packet of stubs that do not describe their registers.
+    # (name, bytes) of each register in the g packet, for stubs that do not describe their
+    # registers.
     gdb_registers: tuple[tuple[str, int], ...] = ()
     # The stub's names of registers that hold the trap handler's address.
     vectors: tuple[str, ...] = ()
@@ -230,17 +232,17 @@ class PlantingIsa(StoppingIsa):
     # codegen's CodeMachine); "" if it cannot.
     timestamp_asm: str = ""
     timestamp_constraints: str = "=r"
-    # CountBody's counters are one block for all CPUs, added to atomically.
+    # CountBody's counters are one block for all CPUs, and are added to atomically.
     shared_counters: bool = True
-    # Code that adds to a counter changes flags.
+    # Code that adds to a counter changes the flags.
     counting_changes_flags: bool = True
-    # trampoline() knows RecordBody.
+    # trampoline() accepts a RecordBody.
     records_inline: bool = False
-    # Bytes of a jump over several instructions; 0 if every instruction has room for its own.
+    # Size of the jump of a run; 0 if every instruction is long enough for a jump.
     RUN_SIZE: int = 0
-    # Bytes from its start to its second instruction, if it has one; otherwise 0.
+    # Offset of the second instruction of a run's jump; 0 if the jump is one instruction.
     RUN_STEP: int = 0
-    # That jump, and others that lead far, change a register.
+    # The jump of a run, and other jumps that lead far, change a register.
     needs_dead_register: bool = False
     snippets: SnippetRegisters = SnippetRegisters({}, "")
 

@@ -207,12 +207,12 @@ class Provider(Protocol):
     defined."""
 
     name: str
-    # How its probes are named, for messages.
+    # Form of the names of its probes, for messages.
     usage: str
     stability: ProviderStability = ANY
     # Whether its probes are instructions of a traced kernel.
     needs_kernel: bool = True
-    # What D must know about its probes.
+    # Properties of its probes that the D compiler must know.
     interface: ProbeInterface = ProbeInterface()
 
     def listed(self) -> Sequence[Found]:

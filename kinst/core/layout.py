@@ -24,7 +24,7 @@ HEADER_ACTIVE = 0  # u64: 0 not started or ended: probes return at once; 1 runni
 HEADER_HALF = 8  # u64: 0 or 1: which aggregation half producers write
 
 # Speculations.  A slot's word is even while it is free and odd while it is in use: every use adds
-# two.  Records carry word << 8 | slot number from 1, which no two uses share.
+# two.  Records carry word << 8 | (slot number, from 1), which is different for every use.
 HEADER_NSPEC = 1008  # u64: slots in use (option nspec), at most MOST_SPECULATIONS
 HEADER_SPECSIZE = 1016  # u64: bytes that one speculation may record on one CPU (specsize)
 HEADER_SPECULATIONS = 1024  # u64 for each slot
@@ -33,15 +33,15 @@ MOST_SPECULATIONS = 255
 # Per-CPU state page.
 STATE_NESTED = 8  # u64: probes that fired while this CPU was in a clause, and were dropped
 STATE_HEAD = 16  # u64: bytes ever produced into the ring
-STATE_TAIL = 24  # u64: bytes ever consumed; written by the consumer alone
+STATE_TAIL = 24  # u64: bytes ever consumed; only the consumer writes this word
 STATE_DROPS = 32  # u64: records lost for want of ring space
 STATE_AGG_DROPS = 40  # u64: aggregation updates lost for want of table space
 STATE_ERRORS = 48  # u64: faults (each also fires dtrace:::ERROR)
-STATE_RANDOM = 512  # u64: of this CPU's rand(); 0 before its first call
+STATE_RANDOM = 512  # u64: state of this CPU's rand(); 0 before the first call
 STATE_FAULT = 56  # u64 x 4: last fault, for dtrace:::ERROR: epid, action, kind, value
 STATE_DYNAMIC_DROPS = 128  # u64: assignments lost for want of dynamic variable space
-STATE_DYNAMIC_DIRTY = 136  # u64: of those, the ones where freed space was not clean yet
-STATE_DYNAMIC_RINSING = 144  # u64: and those where it was being cleaned
+STATE_DYNAMIC_DIRTY = 136  # u64: lost assignments while freed space was dirty
+STATE_DYNAMIC_RINSING = 144  # u64: lost assignments while freed space was being cleaned
 
 STATE_SPEC_DROPS = 528  # u64: records lost for want of room in a speculation
 STATE_SPEC_FAILED = 536  # u64: speculation() without a free slot
@@ -50,14 +50,14 @@ STATE_TOLD = 552  # u64: entries ever written to STATE_FAULTS
 # u64: STATE_HEAD and the bytes of records that are being written; kept by programs that write
 # records without a call (core/bodies.py RecordBody), and 0 in others
 STATE_RESERVED = 560
-# Both are read by such code in one load of 8 bytes.
+# Code that writes records without a call reads both words in one load of 8 bytes.
 STATE_CLOSED = 572  # u32: 1 once kinst has ended the trace (HEADER_ACTIVE)
 STATE_SEQUENCE = 576  # u64: odd while this CPU is in a clause; +1 on entry, +1 on exit
 # The last FAULTS_KEPT faults, u64 x 4 each, entry n at n modulo FAULTS_KEPT: epid | kind << 32 |
 # action << 40; the value; the time; STATE_HEAD then.
 STATE_FAULTS = 1024
 FAULTS_KEPT = 32
-STATE_SPECULATIONS = 2048  # u64 for each slot: word << 32 | bytes recorded for that use of it
+STATE_SPECULATIONS = 2048  # u64 for each slot: word << 32 | bytes recorded for this use
 
 # End of the working memory of clauses: memory for alloca() and copyin(), then the string that
 # strtok() keeps (strsize bytes).
@@ -99,11 +99,11 @@ RA_IN_SLOT = -(1 << 31)
 
 # Kinds of argN at a site.
 ARGUMENTS = 10
-ARGUMENT_HOST = 0  # in the context of host-run clauses (CONTEXT_ARGS); not there in the target
+ARGUMENT_HOST = 0  # in the context of host-run clauses (CONTEXT_ARGS); none in the target
 ARGUMENT_SLOT = 1  # frame[value]
 ARGUMENT_CONSTANT = 2  # value
 ARGUMENT_STACK = 3  # the u64 at the stack pointer + value
-ARGUMENT_NONE = 4  # not there: reading it is an illegal operation
+ARGUMENT_NONE = 4  # no argument: reading it is an illegal operation
 ARGUMENT_POINTED = 5  # the u64 at frame[slot] + offset; value: offset << 8 | slot
 POINTED_SLOT = 0xFF  # the slot's bits
 POINTED_SHIFT = 8
@@ -124,8 +124,8 @@ CONTEXT_ARGS = 11  # ten u64
 CONTEXT_EXECNAME = 21  # 32 bytes, NUL-terminated
 CONTEXT_INTERRUPT = 25  # builtins["interrupt"] of Facts
 CONTEXT_SLOTS = 26
-# After them: how many frames the host found on the stack, then as many words as the program's
-# longest stack() asks for: those frames, then zeros.
+# At the end: the number of frames that the host found on the stack, then the frames, then zeros up
+# to the length of the program's longest stack().
 CONTEXT_STACK = CONTEXT_SLOTS
 
 

@@ -316,7 +316,7 @@ class Planter(Protocol):
         ...
 
 
-# Why a machine cannot do something, and a hint what to do instead.
+# Why a machine cannot do something, and a hint that says what to do instead.
 Reason = tuple[str, str]
 
 

@@ -20,25 +20,25 @@ class MachineOptions:
     kind: str = ""
     # The instruction set of a guest, "" for the usual one.
     isa: str = ""
-    # Where a machine is that runs already: of its option (--attach, --gdb).
+    # The address of a running machine, from its option (--attach, --gdb).
     address: str = ""
-    # The address of its GDB stub, if that was given besides.
+    # The address of the machine's GDB stub, if the user gave it in addition.
     stub_address: str = ""
-    # The id of a process that runs there and becomes $target; traces end with it.  0 for none.
+    # The id of a process of the machine that becomes $target; traces end with it.  0 for none.
     process: int = 0
-    # The user's kernel: a file.
+    # The file of the user's kernel.
     kernel: str = ""
-    # One of Debian's kernels instead (kernels/releases.py).
+    # A kernel of Debian, in place of the user's (kernels/releases.py).
     release: str = ""
-    # The vmlinux with symbols.
+    # The file vmlinux, with symbols.
     debug: str = ""
     # Folders with debug files of modules.
     debug_folders: tuple[str, ...] = ()
     # A folder in which a kernel was built.
     build: str = ""
-    # An initial RAM disk in place of kinst's.
+    # The user's initial RAM disk, in place of kinst's.
     initrd: str = ""
-    # More of the kernel's command line.
+    # The user's additions to the kernel's command line.
     append: str = ""
     # How many CPUs a guest has, 0 for the usual number.
     cpus: int = 0
@@ -46,15 +46,15 @@ class MachineOptions:
     memory: int = 0
     # Boot, even if a saved state of such a guest exists.
     cold: bool = False
-    # More arguments for QEMU.
+    # The user's additional arguments for QEMU.
     qemu_args: tuple[str, ...] = ()
-    # Files for the guest's /bin.
+    # Files to copy to the guest's /bin.
     copies: tuple[str, ...] = ()
     # Kernel modules that the guest loads at boot.
     modules: tuple[str, ...] = ()
-    # The host's folder on which the guest's commands run.
+    # The folder of the host that is the root of the guest's commands.
     root: str = ""
-    # Folders of the host that they write to.
+    # Folders of the host that the guest's commands may write to.
     writable: tuple[str, ...] = ()
 
 
@@ -66,25 +66,26 @@ class Option:
     """An option of the command line. An option of a machine is also a keyword parameter of the
     library, under the name of its field."""
 
-    # As it is written: "-c", "--cpus".
+    # The option as it is written: "-c", "--cpus".
     name: str
-    # What --help calls its value, "" if it takes none.  FILE and DIR are completed as such.
+    # The name of its value in --help, "" if it takes none.  FILE and DIR are completed as files and
+    # folders.
     value: str = ""
-    # What it does, for --help.
+    # Its description in --help.
     help: str = ""
     # The field of Request or MachineOptions that it sets.
     field: str = ""
-    # Makes the field's value of the text.  Raises KinstError.
+    # Converts the option's text to the field's value.  Raises KinstError.
     read: Callable[[str], object] = str
     # The field's value for an option that takes none.
     constant: object = True
-    # Each one adds to the field, a tuple.
+    # Whether the option may be repeated: each use adds to the field, a tuple.
     repeats: bool = False
-    # The value may be left out: --vm, --vm=ISA.
+    # Whether the value may be left out: --vm, --vm=ISA.
     optional: bool = False
     # The values that it takes, if they are few.
     words: tuple[str, ...] = ()
-    # What to do with a machine that does not have it.
+    # Hint for the user of a machine that does not have the option.
     instead: str = ""
     # Why kinst does not have this option of dtrace(1).
     refused: str = ""
@@ -111,13 +112,13 @@ class Rule:
     none of `without`. All three are names of fields."""
 
     given: tuple[str, ...]
-    # What is wrong: {given} and {beside} become the options that were given, and the name of any
-    # other field in braces becomes its option.
+    # The error message.  {given} and {beside} become the options that were given; the name of any
+    # other field in braces becomes the option of that field.
     message: str
-    # What to do, in the same form.
+    # The hint, in the form of `message`.
     hint: str = ""
-    # Empty: one of `given` is enough by itself.
+    # If empty, an option of `given` alone is an error.
     beside: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-    # A further condition.
+    # A further condition for the error.
     when: Callable[[MachineOptions], bool] = lambda options: True

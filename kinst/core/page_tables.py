@@ -19,11 +19,11 @@ from kinst.core.dataclass import dataclass
 from kinst.core.errors import TargetError
 
 Read = Callable[[int, int], bytes]
-Above = tuple[int, ...]  # the entries that lead to a table, from the top
+Above = tuple[int, ...]  # the entries that lead to a table, top level first
 
-LEAF_SIZE = 2 << 20  # what make_leaf maps
-PAGE_BITS = 12  # of an address within a page of 4 KB
-ENTRIES = 512  # of a table in such a page
+LEAF_SIZE = 2 << 20  # bytes that make_leaf() maps
+PAGE_BITS = 12  # address bits within a page of 4 KB
+ENTRIES = 512  # entries of a table in a page of 4 KB
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,10 @@ class Paging(ABC):
     """Page tables of an instruction set: how to find them by a CPU's registers, walk them, and add
     mappings."""
 
-    # Bytes that a direct branch reaches, less a margin: how far from its text a kernel's scratch
-    # may be mapped.
+    # Reach of a direct branch in bytes, less a margin: the largest distance between a kernel's text
+    # and its scratch.
     REACH: int = 0
-    # free_slots() includes slots of tables that make_leaf() would make.
+    # Whether free_slots() includes slots whose tables make_leaf() would have to add.
     FREE_IN_NEW_TABLES: bool = False
 
     def __init__(self, *formats: Format) -> None:
@@ -354,7 +354,7 @@ class _Tables:
     ) -> list[tuple[int, bytes]] | None:
         writes: list[tuple[int, bytes]] = []
         form, table = self._form, root.physical
-        linked = True  # whether `table` is part of the tables yet
+        linked = True  # whether `table` exists already
         for level in range(root.levels, self._last, -1):
             at = self._at(root, table, address, level)
             value = _number(read, at) if linked else 0
@@ -374,7 +374,7 @@ class _Tables:
         step, first = 1 << self._shift(self._last), form.page(entry) if self._last == 1 else entry
         entries = (first + step * index for index in range(self._count))
         writes.append((at, b"".join(one.to_bytes(8, "little") for one in entries)))
-        # The deepest first: a table is complete before anything points at it.
+        # The lowest level first: a table is complete before an entry points to it.
         return writes[::-1]
 
 

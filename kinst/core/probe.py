@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from kinst.core.dataclass import dataclass
 from kinst.core.layout import ARGUMENT_POINTED, POINTED_SHIFT
 
-MOST_GAPS = 3  # that a message lists
+MOST_GAPS = 3  # gaps that a message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class ProbeInterface:
 
     # Names of probes without a function and without arguments.
     plain: tuple[str, ...] = ()
-    # Those of them that a program may declare again.
+    # Names among `plain` that a program may declare again.
     redeclared: tuple[str, ...] = ()
     # None of the provider's probes has arguments.
     all_plain: bool = False
@@ -184,7 +184,7 @@ class ProbeInterface:
     by_offset: bool = False
     # Each function that is not inline has entry and return.
     of_functions: bool = False
-    # Its entry and return are those of system calls (dtrace -F shows them as => and <=).
+    # Its entry and return probes are those of system calls (dtrace -F shows them as => and <=).
     system_calls: bool = False
 
 
@@ -192,9 +192,10 @@ class ProbeInterface:
 class Argument:
     """How to find the value of argN when a site's probe fires."""
 
-    # ARGUMENT_* of core/layout.py.
+    # How the value is found: ARGUMENT_* of core/layout.py.
     kind: int
-    # Its slot, its value, bytes above the stack pointer, or pointed_at()'s number.
+    # By `kind`: a frame slot, the value itself, an offset from the stack pointer, or the number
+    # that pointed_at() makes.
     value: int = 0
 
 

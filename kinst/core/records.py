@@ -99,20 +99,20 @@ SLOT_BIAS = 0x1234_5679
 SLOTS = 1024
 
 
-# A bucket of a dynamic variable's table begins with a line of eight words: control and the tags
-# of its entries; the entries follow, one after another.
+# A bucket of a dynamic variable's table begins with a cache line of eight words: a control word,
+# and the tags of the bucket's entries.  The entries follow, one after another.
 DYNAMIC_LINE = 64
 DYNAMIC_ENTRIES = 7
-DYNAMIC_PROBES = 8  # buckets that a key may be in, from its own one on
+DYNAMIC_PROBES = 8  # consecutive buckets that may hold a key, from the one of its hash on
 # Bits of a control word.
 DYNAMIC_LOCKED = 1  # while a clause inserts into an associative array
-DYNAMIC_PASSED = 2  # an insertion found no room and went on
+DYNAMIC_PASSED = 2  # an insertion found no room here and went on to the next bucket
 # The low bits of a tag; the others are the key's hash.  A free entry's tag is 0.
 DYNAMIC_STATE = 7
-DYNAMIC_BUSY = 1  # taken, its key is being written
+DYNAMIC_BUSY = 1  # taken; the key is being written
 DYNAMIC_LIVE = 2
-DYNAMIC_DIRTY = 3  # freed; a clause that found it before may still use it
-DYNAMIC_RINSING = 4  # free once no clause runs that ran when it became so
+DYNAMIC_DIRTY = 3  # freed; a clause that found the entry before may still use it
+DYNAMIC_RINSING = 4  # being cleaned: free once every clause that runs now has ended
 
 
 def bucket_size(entry_size: int) -> int:

@@ -43,12 +43,12 @@ class VirtualLayout:
 class PerCpu:
     """How code in the kernel addresses its CPU's per-CPU data and its current thread."""
 
-    # An LLVM address space whose zero is this CPU's data (x86: 256 is %gs), or None.
+    # The LLVM address space whose address 0 is this CPU's data (x86: 256 is %gs), or None.
     address_space: int | None
-    # Without an address space: inline assembly that reads the data's address, or a register if
-    # llvmlite cannot reach LLVM's assembly parser for the ISA (%tpidr_el1).
+    # If there is no address space: inline assembly that reads the address of the data, or the name
+    # of a register if llvmlite has no assembly parser for the ISA (%tpidr_el1).
     base_asm: str = ""
-    # The same for the current thread's address, if the kernel keeps it in a register.
+    # Inline assembly that reads the current thread's address, if the kernel keeps it in a register.
     thread_asm: str = ""
 
 
@@ -240,20 +240,20 @@ class CommandSpan:
 
     # Address of the function that execve(2) enters.
     entry: int
-    # In a thread: offset of 4 bytes, which are `zombie` once it has ended and nobody has asked for
-    # its status, and 0 while it lives.
+    # Offset in a thread of 4 bytes: 0 while the thread lives, `zombie` after it has ended and until
+    # its parent has asked for its status.
     exit_state: int
     zombie: int
-    # In a thread: offset of the address of what the threads of its process share; in that: offset
-    # of how many there are (4 bytes).
+    # Offset in a thread of the address of the structure that the threads of its process share, and
+    # offset in that structure of the number of threads (4 bytes).
     group: int
     thread_count: int
-    # In a thread: offset of 4 bytes that are not 0 while it runs on a CPU, or -1.
+    # Offset in a thread of 4 bytes that are not 0 while the thread runs on a CPU, or -1.
     running: int
-    # In a thread: offset of 4 bytes that are not 0 while it waits.
+    # Offset in a thread of 4 bytes that are not 0 while the thread waits.
     waiting: int
-    # In a thread: offsets of the list of its processes' first threads, whose first word is the
-    # address of the first one's place in it, and of a thread's own place in such a list.
+    # Offset in a thread of the list of its child processes, whose first word is the address of the
+    # first child's link; and offset of that link in a child's first thread.
     children: int
     sibling: int
 
@@ -323,47 +323,51 @@ class Facts:
     # How built-ins are found, by D name: cpu, pid, tid, ppid, uid, gid, execname, curthread, errno;
     # and interrupt, a word in which a CPU notes that it handles an interrupt (interrupt_masks).
     builtins: Mapping[str, Access] = field(default_factory=dict)
-    # Address of a C function (dst, src, size) -> 0 or error that never faults, or 0.
+    # Address of a C function (dst, src, size) that copies without faulting and returns 0 or an
+    # error; 0 if there is none.
     nofault_read: int = 0
-    # The C function that a breakpoint reaches with a pointer to saved registers, or 0.  Those hold
-    # at trap_pc_offset the program counter: the breakpoint's address plus trap_pc_delta.
+    # Address of the C function that the kernel calls at a breakpoint with a pointer to the saved
+    # registers, or 0.  Their word at trap_pc_offset is the program counter: the breakpoint's
+    # address plus trap_pc_delta.
     trap_hook: int = 0
     trap_pc_offset: int = 0
     trap_pc_delta: int = 0
-    # The C function that looks up exception tables by address (first argument), or 0.
+    # Address of the C function that looks up the exception tables by address (its first argument),
+    # or 0.
     fault_hook: int = 0
     # The per-CPU base register's value on each CPU, in CPU order.
     per_cpu_bases: tuple[int, ...] = ()
     clock: Clock | None = None
-    # How code reaches what builtins start from; None if it cannot.
+    # How code finds the per-CPU data and the current thread, from which the chains of `builtins`
+    # start; None if it cannot.
     per_cpu: PerCpu | None = None
-    # The C function that looks up a BUG or WARN trap by its address (first argument), or 0.  With
-    # one, such traps may be planted: it is hooked as fault_hook is.
+    # Address of the C function that looks up a BUG or WARN trap by address (its first argument), or
+    # 0. If it is known, it is hooked like fault_hook, and such traps may be planted.
     bug_hook: int = 0
     thread_time: ThreadTime | None = None
     # Name of the kernel's own tracer (see Claims), for messages.
     tracer: str = "the kernel's own tracer"
     # None if the kernel has none that clauses can call.
     unwinder: Unwinder | None = None
-    # For accesses that start from the current thread: registers by the stub's names; the first that
-    # exists and is not 0 holds its address.
+    # For accesses that start at the current thread: registers that may hold its address, by the
+    # stub's names.  The first that exists and is not 0 holds the address.
     thread_registers: tuple[str, ...] = ()
     user: UserMemory | None = None
     # None if they are not known.
     paths: Paths | None = None
     user_state: UserState | None = None
-    # A mask of bits of builtins["interrupt"] for each level: if any bit is set, the CPU handles an
-    # interrupt of that level, which is no part of the thread that it interrupted.
+    # For each level of interrupts, a mask of bits of builtins["interrupt"]: if any of the bits is
+    # set, the CPU handles an interrupt of that level, and does not run the interrupted thread.
     interrupt_masks: tuple[int, ...] = ()
-    # A counter of 4 bytes for each CPU: a thread that has raised it stays on that CPU, and others
-    # stay off it.  None if there is none.
+    # A per-CPU counter of 4 bytes.  While a thread has raised it, the thread stays on that CPU, and
+    # other threads do not run there.  None if the kernel has no such counter.
     pin: Access | None = None
-    # Address of a word (u32) that is 0 or 1 while no thread loses its CPU in the kernel
-    # involuntarily; 0 if none ever does; None if any may.
+    # Address of a u32 that is 0 or 1 while threads in the kernel are not preempted; 0 if they never
+    # are; None if they may be at any time.
     preemption: int | None = None
     # (D name, offset) of registers as the kernel saves them when it is interrupted.
     saved_registers: tuple[tuple[str, int], ...] = ()
-    # None if it is not known how the life of a process shows in memory.
+    # None if kinst does not know how to see in memory that a process has ended.
     command_span: CommandSpan | None = None
 
 
@@ -434,11 +438,11 @@ class Code(Protocol):
 class SystemCall:
     """A system call of the kernel: name, function and arguments."""
 
-    # As programs know it: read.
+    # Its name in programs: read.
     name: str
-    # The function that each call of it enters, and returns from with its result.
+    # The function of the kernel that each call enters, and that returns the call's result.
     function: Function
-    # Where the program's arguments are when that function is entered.
+    # How to find the program's arguments at the entry of `function`.
     arguments: tuple[Argument, ...]
 
 

@@ -26,7 +26,7 @@ from kinst.core.system import Threads
 Read = Callable[[int, int], bytes]
 Ranges = Sequence[tuple[int, int]]
 OnCpu = tuple[Collection[int], int]  # values of a CPU's registers, and its stack pointer
-MOST_THREADS = 1 << 16  # a longer list is damaged
+MOST_THREADS = 1 << 16  # a longer list of threads is taken to be damaged
 
 
 def threads_inside(read: Read, threads: Threads, ranges: Ranges, cpus: Sequence[OnCpu]) -> bool:

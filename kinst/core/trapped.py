@@ -18,9 +18,9 @@ from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.words import PAGE
 
-# Times, and seconds each, that a CPU at a breakpoint gets to reach the hook.
+# How often the machine runs on, and for how many seconds each time, so that CPUs reach the hook.
 _PASSES, _PASS = 500, 0.005
-_SAVED = 512  # bytes of a stack above which a trap's registers are not saved
+_SAVED = 512  # bytes from the stack pointer in which a trap's saved registers are
 
 Read = Callable[[int, int], bytes]
 

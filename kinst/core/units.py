@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-UNITS = ("ns", "us", "ms", "s")  # each a thousand of the one before
+UNITS = ("ns", "us", "ms", "s")  # each is a thousand times the unit before
 _TIMES = ("ns", "µs", "ms", "s")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
-_ROUNDING = 1e-9  # what floating-point numbers may be off by
+_ROUNDING = 1e-9  # relative error of floating-point numbers that is tolerated
 _STEPS = {1_000**step: step for step in range(len(UNITS))}
 
 

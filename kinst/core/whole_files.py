@@ -14,7 +14,7 @@ from io import BufferedWriter, FileIO
 from pathlib import Path
 
 PART = ".part"  # suffix of files that are being written
-WRITING = 600.0  # seconds after which the writer of a part has ended
+WRITING = 600.0  # seconds after which a temporary file's writer is taken to have ended
 
 
 @contextmanager

@@ -7,4 +7,4 @@ from __future__ import annotations
 
 MASK = (1 << 64) - 1  # all bits of a machine word: addresses and registers wrap at it
 PAGE = 4096  # bytes of the smallest page of every instruction set that kinst knows
-COLD = ".cold"  # suffix of the symbol of a function's unlikely part, which gcc moves away
+COLD = ".cold"  # suffix of the symbol of a function's unlikely part, which gcc splits off

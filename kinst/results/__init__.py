@@ -124,17 +124,17 @@ def _named(record: Record) -> Iterator[tuple[str, Value]]:
 class Result:
     """Results of a trace that has ended."""
 
-    # By name, as they were at the end.
+    # The aggregations by name, as they were at the end of the trace.
     aggregations: Mapping[str, Table]
-    # Of all clauses that trace something.
+    # Records of all clauses that trace something.
     records: Records
-    # What the command wrote in the guest.
+    # Output of the traced command.
     output: bytes
-    # Of exit(), else of the command, else 0.
+    # Status of exit(); without it, of the command; without a command, 0.
     status: int
-    # Why the trace ended, see events.End.
+    # Why the trace ended: events.End.reason.
     reason: str
-    # What was dropped, which clauses failed, and messages for people.
+    # Data that was dropped, clauses that failed, and messages for the user.
     lost: tuple[Lost, ...] = ()
     faults: tuple[Fault, ...] = ()
     messages: tuple[str, ...] = ()

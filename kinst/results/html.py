@@ -11,8 +11,8 @@ from html import escape
 from kinst.core.units import UNITS, value_text
 from kinst.events import Aggregation, Bucket, Frame, Record, Stack
 
-MOST_ROWS = 60  # of a table
-MOST_LINES = 40  # of what the command wrote
+MOST_ROWS = 60  # rows shown of a table
+MOST_LINES = 40  # lines shown of the command's output
 STYLE = """\
 <style>
 table.kinst { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0 0 1em; }

@@ -99,7 +99,7 @@ def in_lasting_thread(make: Callable[[], _T]) -> _T:
     return _SPAWNER.run(make)
 
 
-# Numbers of setgroups(2) by os.uname().machine; the others use the number of asm-generic.
+# Number of setgroups(2) by os.uname().machine; other machines use the number of asm-generic.
 _SETGROUPS = {"x86_64": 116}
 _GENERIC_SETGROUPS = 159
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
@@ -136,7 +136,7 @@ def _started(
 
     def die_with_parent() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the call above
+        if os.getppid() != parent:  # the parent died before the call above
             os._exit(1)
         if keeps_groups:
             _ignore_setgroups()
@@ -272,8 +272,8 @@ class Pump:
             while self._queued > _QUEUE_LIMIT:  # let the sender wait instead of filling memory
                 time.sleep(0.01)
             select.select(list(alive.values()), [], [])
-            # The last stream is read first and queued last: what was sent on the others before
-            # it has arrived by then.
+            # The stream `last` is read first and queued last: by then, earlier data of the other
+            # streams has arrived.
             arrived = {
                 name: taken
                 for name in (self._last, *self._order)

@@ -17,7 +17,7 @@ from kinst.core.errors import TargetError
 from kinst.core.words import PAGE
 
 _PIECE = 16 << 20
-_PAGE_TAKES_MEMORY = 62  # above this bit of an entry of pagemap: swapped (62), present (63)
+_PAGE_TAKES_MEMORY = 62  # bits of a pagemap entry from here on: swapped (62), present (63)
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 

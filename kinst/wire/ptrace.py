@@ -89,7 +89,7 @@ def calls_in(process: OtherProcess) -> Iterator[InjectedCalls]:
         try:
             calls.let_go()
         except BaseException:
-            # Interrupted, the thread would stand until this process ends: try again.
+            # If this failed half-way, the thread would stay stopped until kinst ends: try again.
             calls.let_go()
             raise
 
@@ -103,7 +103,7 @@ class InjectedCalls:
         self._before: dict[str, int] | None = None
         self._signals: list[int] = []
         self._code = 0
-        self._stack = 0  # its stack pointer in a call
+        self._stack = 0  # the thread's stack pointer in a system call
         self._called = False
 
     def stand(self) -> None:

@@ -16,7 +16,7 @@ from kinst.core.errors import TargetError
 from kinst.wire.rsp import Rsp
 
 _MAX_INCLUDES = 64
-_MOST_PARTS = 1 << 12  # of a file of the description
+_MOST_PARTS = 1 << 12  # replies that make a file of the description
 _MOST_NUMBER, _MOST_BITS = 1 << 16, 1 << 16  # of registers; the largest vectors have 2,048 bytes
 
 

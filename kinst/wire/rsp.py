@@ -27,10 +27,10 @@ _DONE = re.compile(rb"(?:\+?\$OK#9a)+")
 _NO_PROGRESS = 30.0  # seconds; QEMU on a busy host may take some
 _GOES_ON = 0.5  # seconds without a reply after which a resumed machine is taken to run
 _MOST_ASKED = 1 << 18  # bytes of a packet, even if the stub offers more
-_MOST_INPUT = 4 * _MOST_ASKED  # of one that it sends
+_MOST_INPUT = 4 * _MOST_ASKED  # bytes of a packet that the stub sends
 _MOST_THREADS = 1 << 13
 _THREAD_ID = re.compile(r"-?[0-9a-fA-F]+|p-?[0-9a-fA-F]+(\.-?[0-9a-fA-F]+)?")
-_MOST_STOPS = 64  # in a row, without a request in between
+_MOST_STOPS = 64  # stop replies in a row, without a request in between
 
 
 def connect(address: str, timeout: float = 5.0) -> socket.socket:
@@ -175,7 +175,7 @@ class Rsp:
         sock = self._sock
         sock.setblocking(True)
         sock.sendall(b"\x03")
-        # A stub that ran the machine takes the first byte as the request to stop it, and it alone.
+        # If the machine runs, the stub takes the first byte as a request to stop it.
         deadline = time.monotonic() + _NO_PROGRESS
         sock.sendall(_END_OF_ANY)
         while select.select([sock], [], [], 0.1)[0] and time.monotonic() < deadline:
@@ -220,7 +220,7 @@ class Rsp:
             self._usual = [b"Qqemu.PhyMemMode:0", b"Qqemu.sstep=%x" % _sum_of(bits)]
             # QEMU takes the start of a request as the acknowledgement of its last reply, and a
             # byte that reaches it while the machine runs as a request to stop (its gdbstub.c,
-            # gdb_read_byte()): so requests can go in batches, and nothing is acknowledged.
+            # gdb_read_byte()): so requests can be sent together, and nothing is acknowledged.
             self._acks = False
         reply = self.ask(b"vCont?").decode("ascii", "replace")
         if reply.startswith("vCont"):
@@ -243,7 +243,7 @@ class Rsp:
             return
         self._input += data
         if not self._acks and (done := _DONE.match(self._input)):
-            # Thousands at once, where much is written.
+            # Thousands arrive at once when much memory is written.
             self._packets.extend([b"OK"] * self._input.count(b"$", 0, done.end()))
             del self._input[: done.end()]
         if len(self._input) > _MOST_INPUT:

@@ -28,12 +28,12 @@ _ORDER = (
 )  # fmt: skip
 _FLAGS = 7  # UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
 _NO_STACK = 0x77  # no mode of sigaltstack(2): keeps the thread's setting
-_RED_ZONE = 256  # bytes below the stack pointer, and more
+_RED_ZONE = 256  # bytes below the stack pointer to leave alone: the red zone, and some more
 _FRAME = 512  # bytes for struct rt_sigframe
 _LEGACY = 464  # offset in the saved state of the sizes that a signal frame holds
 _MAGIC, _MAGIC_END = 0x46505853, 0x46505845
 _EINTR = -4
-_RESTARTS = range(-516, -511)  # results, for the kernel alone, of a call to restart
+_RESTARTS = range(-516, -511)  # internal results of system calls that the kernel will restart
 
 
 def instructions_of(process: OtherProcess) -> tuple[int, int] | None:

@@ -46,7 +46,7 @@ from kinst.render.dtrace.symbols import NO_SYMBOLS, SymbolText
 
 KEY_STRING_WIDTH = 50
 ADDRESS = "uintptr_t"  # the type of caller and ucaller
-PACKED_WIDTH = 16  # of a right-aligned key that is no integer, with agghist and aggpack
+PACKED_WIDTH = 16  # columns of a key that is no integer, with agghist and aggpack
 
 
 @dataclass(frozen=True, slots=True)

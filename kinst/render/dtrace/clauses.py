@@ -24,8 +24,8 @@ from kinst.dlang.typed import Clause, PerformAction, PrintAction, PrintfAction, 
 from kinst.render.dtrace.printtype import print_value
 from kinst.render.dtrace.symbols import SymbolText
 
-STRING_WIDTH = 33  # of a traced string, left-aligned
-INTEGER_WIDTH = {1: 3, 2: 5, 4: 8, 8: 16}  # of a traced integer, by size
+STRING_WIDTH = 33  # columns of a traced string, left-aligned
+INTEGER_WIDTH = {1: 3, 2: 5, 4: 8, 8: 16}  # columns of a traced integer, by size in bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from kinst.consumer.aggregations import (
 from kinst.core.records import QUANTIZE_BUCKETS, QUANTIZE_ZERO
 from kinst.dlang.typed import AggFunction
 
-BAR = 40
+BAR = 40  # columns of a full bar
 ZOOM = 0.95  # part of a full bar that the highest bucket fills with aggzoom
 DISTRIBUTIONS = frozenset(("quantize", "lquantize", "llquantize"))
 TOTALLED = frozenset(("count", "sum", "avg", "stddev"))  # functions that agghist draws
@@ -31,8 +31,8 @@ FULL_BLOCK = 0x2588
 LEFT_BLOCK = 0x258F  # an eighth of a block; larger parts are at lower code points
 LOWER_BLOCK = 0x2581  # an eighth of a block; larger parts are at higher code points
 EIGHTHS = 8
-LINEAR_WIDTH = 8  # of a packed lquantize()'s bounds
-BOUND_WIDTH = 4  # of a packed quantize()'s bounds at least
+LINEAR_WIDTH = 8  # columns of the bounds of a packed lquantize()
+BOUND_WIDTH = 4  # minimum columns of the bounds of a packed quantize()
 
 
 def total_of(values: Iterable[int], zoom: bool) -> float:

@@ -16,8 +16,8 @@ from kinst.consumer.symbols import (
 )
 from kinst.core.dtypes import DType, StackType, SymbolType
 
-INDENT = 14  # of a frame's line, by default
-NAME_WIDTH = 50  # of a traced symbol
+INDENT = 14  # default columns before a frame
+NAME_WIDTH = 50  # columns of a traced symbol
 INLINED = " (inlined)"
 
 
@@ -76,7 +76,7 @@ class SymbolText:
                 continue
             symbol = self.names.frame(pc, caller=number > 0)
             module = symbol.module if symbol is not None else ""
-            # A return address is after the call, perhaps after the inlined copy that calls.
+            # A return address lies after the call, perhaps outside the inlined copy with the call.
             for name in self.names.copies(pc - (number > 0)):
                 lines.append(f"{pad}{module}`{name}{INLINED}\n")
             lines.append(f"{pad}{shown(pc, symbol)}\n")

@@ -92,7 +92,7 @@ class _Maker:
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = records
         self._returned = {_function(one) for one in records if one.probe.name.name == "return"}
-        # The first of several clauses of a probe makes the slice.
+        # If a probe has several clauses, the first one's record makes the slice.
         self._clause: dict[int, int] = {}
         for one in records:
             first = self._clause.get(one.probe.id, one.clause)
