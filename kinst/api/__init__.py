@@ -1,13 +1,13 @@
-"""The library: open a machine, list its probes, compile a program for it, trace, get events.
+"""The library: open a machine, list its probes, compile a D program for it, trace, and get events.
 
     with kinst.boot() as machine, machine.trace(program, command="ls") as trace:
         for event in trace:
             ...
 
-A Machine stays open for many traces, one at a time; several machines may be open at once.  A trace
-plants its probes when its first event is asked for, and unplants them when it is over, closed, or
-left by an exception.  Nothing here prints, sets a signal handler or ends the process: messages for
-people go to on_message.
+A Machine stays open for many traces, one at a time. Several machines may be open at once. A trace
+plants its probes when its first event is asked for. It unplants them when the trace ends, is
+closed, or is left by an exception. The library does not print, set signal handlers or end the
+process: on_message gets messages for people.
 
 Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.
 """
@@ -116,7 +116,8 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name that needs all of kinst when it is first used (PEP 562)."""
+    """Return a name of this package from its module, which is imported at the first use of the name
+    (PEP 562), because the module loads all of kinst."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_PLACES.get(name, "kinst.api.opening")), name)

@@ -1,4 +1,5 @@
-"""The guest's command: prepared before a trace, started with it, and ended if no trace needs it.
+"""The command that runs in the guest during a trace: prepared before the trace, started with it,
+and ended if no trace needs it.
 
 Tested by tests/d, through the command.
 """
@@ -12,14 +13,15 @@ from kinst.core.machine import Target
 
 
 class GuestCommand:
-    """The command of a guest, which has one at a time."""
+    """The shell command of a guest, which can have one command at a time."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._prepared = False  # and left to no trace
+        self._prepared = False  # whether there is a command that no trace has taken
 
     def prepare(self, command: str) -> int:
-        """Make a process for a shell command, held before it runs, and return its id."""
+        """Make a process in the guest that waits before it runs a shell command, and return its
+        process id."""
         self.drop()
         self._target.stop()
         pid = self._target.prepare_command(command)
@@ -27,22 +29,22 @@ class GuestCommand:
         return pid
 
     def start(self) -> None:
-        """Let the command run."""
+        """Let the prepared process run its command."""
         self._target.start_command()
         self._target.resume()
 
     def give(self) -> None:
-        """Leave the command to a trace, which starts it."""
+        """Leave the prepared command to a trace, which will start it."""
         self._prepared = False
 
     def take_back(self) -> None:
-        """End the command after a trace that ended before it."""
+        """End the command of a trace that has ended before its command."""
         self._prepared = True
         self.drop()
 
     def drop(self) -> None:
-        """End the command if it was prepared and left to no trace."""
+        """End the prepared command if no trace has taken it."""
         if self._prepared:
             self._prepared = False
-            with suppress(TargetError):  # the guest has ended: its next use reports why
+            with suppress(TargetError):  # the guest has ended; the next use of it says why
                 self._target.end_command()

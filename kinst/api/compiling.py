@@ -1,6 +1,6 @@
-"""Programs for a machine, parsed and checked before there is one.
+"""Compiler of D programs for a machine that need not have been started.
 
-An error in a program is told from here, so this loads little of kinst.
+kinst reports an error in a program from here, so this module imports little of kinst.
 
 Tested by tests/cli/test_start.py and tests/session/test_compile_once.py.
 """
@@ -17,25 +17,37 @@ from kinst.session.request import DEFAULT_ISA, Request
 
 
 class Compiler:
-    """Compiles programs for one machine.
+    """Parser and checker of D programs for one machine.
 
     Attributes:
-        request: which machine, with the files of --build.
-        registers: of its instruction set.
-        files: of its kernel.
+        request: options of the machine, with the files of --build filled in.
+        registers: registers of the machine's instruction set.
+        files: files of the machine's kernel.
     """
 
     def __init__(self, request: Request, report: Report) -> None:
-        """Raises KinstError for an ISA that kinst does not know, and for files that are not there,
-        TargetError for a machine to attach to that is not."""
+        """Find the kernel's files and the instruction set of a machine.
+
+        Args:
+            request: options of the machine.
+            report: gets messages and the times of stages.
+
+        Raises:
+            KinstError: kinst does not know the ISA, or a file does not exist.
+            TargetError: the machine to attach to does not exist.
+        """
         self.request = with_vmlinux(with_build(request), report)
         self.registers = _registers_of(self.request)
         self.files = KernelFiles(self.request, self.registers.name, report)
         self._report = report
 
     def compile(self, request: Request) -> Program:
-        """Parse and check a request's program.  Raises DError with the place of what is wrong,
-        KinstError for options."""
+        """Return the parsed and checked program of a request.
+
+        Raises:
+            DError: the program is wrong; the error has the place in the text.
+            KinstError: an option is wrong.
+        """
         files = self.files
         compiled = compile_program(
             request, self.registers, files.types, self._report.say, files.dialect
@@ -45,9 +57,9 @@ class Compiler:
 
 
 def _registers_of(request: Request) -> RegisterNames:
-    """Return the registers of the machine: of the ISA of --vm or, if it runs already, of its
-    kernel's file.  Raises KinstError for an ISA that kinst does not know, and for a file that is
-    not there."""
+    """Return the registers of the machine's instruction set: that of the kernel's file if the
+    machine runs already, otherwise that of --vm. Raises KinstError if kinst does not know the ISA
+    or the file does not exist."""
     options = request.machine
     file = options.debug or options.kernel
     if file and not request.kind.abilities.boots:

@@ -2,8 +2,8 @@
 
     compile -> [start] -> expand -> enable -> place -> plan -> apply and run
 
-Each is a stage of kinst/session, from one value to the next.  Machine keeps what another program
-needs again: the machine that has started, and its workspace.
+Each step is a stage of kinst/session, from one value to the next. Machine keeps what several
+programs need: the started machine and its workspace.
 
 Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.
 """
@@ -72,16 +72,16 @@ from kinst.session.workspace import ROOM_FOR_CODE, ROOM_FOR_DATA, Workspace
 from kinst.wire.memory import trim_heap
 
 COMMAND_SECONDS = 600.0
-MANY_PROBES = 10_000  # whose planning takes seconds, and is reported
-PLACED_PART = 0.5  # of the time that planning takes, before code is made
-MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
+MANY_PROBES = 10_000  # planning so many probes takes seconds, so its progress is reported
+PLACED_PART = 0.5  # part of the planning time that passes before code is made
+MOST_LINES = 20_000  # a listing of more instructions has no source lines
 
 Say = Callable[[str], None]
 ShowProgress = Callable[[str, float | None], None]
 
 
 def ignore(*_: object) -> None:
-    """Discard a message."""
+    """Do nothing: the default for callbacks that take messages or progress."""
 
 
 def report_to(say: Say, progress: ShowProgress) -> Report:
@@ -90,7 +90,7 @@ def report_to(say: Say, progress: ShowProgress) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A machine that has started: its memory between traces, and the command of its guest."""
+    """A machine that has started: the workspace of its traces, and the command of its guest."""
 
     workspace: Workspace
     command: GuestCommand
@@ -101,7 +101,7 @@ class Started:
 
 
 class Machine:
-    """A machine whose kernel can be traced; boot(), attach() and host() make it."""
+    """A machine whose kernel can be traced. boot(), attach(), live() and host() make it."""
 
     def __init__(
         self,
@@ -115,16 +115,20 @@ class Machine:
         terminal: Terminal | None = None,
         compiler: Compiler | None = None,
     ) -> None:
-        """Make a machine, which is started when it is first needed.
+        """Make a machine, which starts when it is first needed.
 
         Args:
-            request: which machine, and what all of its programs have in common.
-            report: where messages go, for a caller that has one already.
-            early_start: what start_early() has started of the request.
-            terminal: the terminal that its commands have.
-            compiler: that has compiled programs of the request already.
+            request: options of the machine, and options that all of its programs have in common.
+            on_message: gets messages for people.
+            on_progress: gets the name of a piece of work and the part of it that is done.
+            has_kernel: whether there is a kernel to trace; False for host().
+            report: gets messages and progress instead of on_message and on_progress.
+            early_start: what start_early() has started for the request.
+            terminal: the terminal for commands of the guest (--shell).
+            compiler: a compiler that has compiled programs of the request already.
 
-        Raises KinstError for an ISA that kinst does not know.
+        Raises:
+            KinstError: kinst does not know the ISA.
         """
         self._report = report or report_to(on_message, on_progress)
         self._compiler = compiler or Compiler(request, self._report)
@@ -136,7 +140,7 @@ class Machine:
         self._output: deque[bytes] = deque()  # what the guest's command has written
         self._started: Started | None = None
         self._trace: Trace | None = None
-        self._traces = 0  # that were made
+        self._traces = 0  # number of traces made so far
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -146,7 +150,8 @@ class Machine:
         self.close()
 
     def close(self) -> None:
-        """End what kinst started, or detach from what was attached.  Safe to call twice."""
+        """End the guest that kinst booted, or detach from a machine that kinst attached to. A
+        second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -162,24 +167,31 @@ class Machine:
 
     @property
     def isa(self) -> str:
-        """The name of its instruction set."""
+        """Name of the machine's instruction set."""
         return self._isa.name
 
     @property
     def argument_registers(self) -> tuple[str, ...]:
-        """The registers of a C function's first arguments, by their names for regs[]: R_RDI, ..."""
+        """Names of the registers of a C function's first arguments, in order, as regs[] takes them:
+        R_RDI, ..."""
         names = {one.slot: one.d_name for one in reversed(self._isa.registers)}
         return tuple(names[slot] for slot in self._isa.argument_slots)
 
     @property
     def result_register(self) -> str:
-        """Where C functions return a value, as regs[] has it: R_RAX."""
+        """Name of the register in which a C function returns its value, as regs[] takes it:
+        R_RAX."""
         return next(r.d_name for r in self._isa.registers if r.slot == self._isa.result_slot)
 
     def prototype(self, module: str, function: str) -> FunctionType | None:
-        """The types of a function's parameters and result; None if the kernel's files do not tell.
+        """Return the types of a function's parameters and result; None if the kernel's files do not
+        have them.
 
-        function: as probes have it; NAME@2 and NAME.isra.0 are NAME there."""
+        Args:
+            module: name of the function's module.
+            function: name of the function in probe descriptions; for NAME@2 or NAME.isra.0 the
+                types of NAME are returned.
+        """
         try:
             return self._files.types.function(stem_of(function), module)
         except KinstError:
@@ -187,14 +199,21 @@ class Machine:
 
     @property
     def release(self) -> str:
-        """Its kernel's release, "" before it is started."""
+        """Release of the machine's kernel; "" before the machine has started."""
         return self._started.machine.facts.release if self._started is not None else ""
 
     def start(self, program: Program | None = None) -> None:
-        """Boot or connect now, unless that is done.
+        """Boot the machine or connect to it, unless that has been done.
 
-        program: the only one that will be traced, for which scratch memory is set aside; without it
-        there is enough for some hundred traces with options of usual sizes."""
+        Args:
+            program: the only program that will be traced: kinst allocates as much scratch memory as
+                it needs. Without a program, the scratch memory is enough for some hundred traces
+                with options of usual sizes.
+
+        Raises:
+            KinstError: the machine has no kernel, or is closed.
+            TargetError: the machine does not come up or cannot be traced.
+        """
         self._check_open()
         if not self._has_kernel:
             raise KinstError(
@@ -208,7 +227,7 @@ class Machine:
             raise KinstError("this machine is closed")
 
     def _start(self, program: Program | None = None) -> Started:
-        """Return the started machine, which is started if need be."""
+        """Start the machine unless it has started, and return the started machine."""
         if self._started is not None:
             return self._started
         files, cpus = self._files, self._request.cpus
@@ -227,12 +246,13 @@ class Machine:
         return self._started
 
     def _stand(self, compiled: Compiled) -> None:
-        """Stop a machine that has started, so that it can be read."""
+        """Prepare the machine, if it has started, for reading its memory for a program: stop it if
+        it must be stopped for that, and forget decoded instructions if its text has changed."""
         if self._started is not None:
             self._started.workspace.stand(call_sites=compiled.plant.call_sites)
 
     def _looked_at(self) -> StartedMachine:
-        """Return the machine, started and stopped, to be read."""
+        """Start the machine if necessary, prepare it for reading its memory, and return it."""
         self._check_open()
         workspace = self._start().workspace
         workspace.stand()
@@ -246,21 +266,23 @@ class Machine:
         options: Mapping[str, Setting] | None = None,
         arguments: Iterable[str] = (),
     ) -> Program:
-        """Parse and check a program.
+        """Return a parsed and checked program for this machine.
 
         Args:
-            program: D text, the path of a script, or programs as the command's options give them
+            program: D text, the path of a script, or texts as the command line's options give them
                 (ProgramText).
-            options: those of -x; True or None for one without a value.
-            arguments: $1, $2, ...
+            options: values of -x options by name; True or None for an option without a value.
+            arguments: values of $1, $2, ...
 
-        Raises DError with the place of the error, KinstError for options.
+        Raises:
+            DError: the program is wrong; the error has the place in the text.
+            KinstError: an option is wrong.
         """
         request = with_program(self._request, program, options, arguments)
         return self.compile_request(request)
 
     def compile_request(self, request: Request) -> Program:
-        """Parse and check the programs of a request."""
+        """Return the parsed and checked program of a request, as compile() does."""
         self._check_open()
         return self._compiler.compile(request)
 
@@ -277,17 +299,23 @@ class Machine:
         return program
 
     def needs_kernel(self, program: Program, *, listed: bool = False) -> bool:
-        """Return whether the program names probes or symbols of a kernel.
+        """Return whether a program names probes or symbols of a kernel.
 
-        listed: its probes are listed, not traced."""
+        Args:
+            program: the program.
+            listed: whether its probes are to be listed rather than traced.
+        """
         return needs_kernel(program.compiled, fired=not listed)
 
     def expand(self, program: Source | Program, command: str = "") -> Program:
-        """Return the program with inline functions, source lines and local variables replaced by
-        plain clauses, for the running kernel.
+        """Return a program in which inline functions, source lines and local variables are replaced
+        by plain clauses, for the running kernel.
 
-        command: prepared in the guest, so that $target is its process id; without one, $target is
-        the process of live()."""
+        Args:
+            program: the program.
+            command: shell command to prepare in the guest; $target is its process id. Without a
+                command, $target is the process that live() was given.
+        """
         found = self._compiled(program, None, ())
         if found.expanded and found.command == command:
             return found
@@ -310,20 +338,24 @@ class Machine:
         return Program(request, compiled, True, command)
 
     def build(self, program: Source | Program) -> TracePlan:
-        """Plan what a trace of the program would write into the machine, and write nothing.
+        """Return the plan of what a trace of the program would write into the machine. Nothing is
+        written.
 
-        Raises DError for descriptions that match nothing, KinstError if nothing can be planted.
+        Raises:
+            DError: a probe description matches nothing.
+            KinstError: nothing can be planted.
         """
         return self._planned(self.expand(program))
 
     def _planned(
         self, expanded: Program, among: Collection[int] | None = None, given: int = 0
     ) -> TracePlan:
-        """Plan an expanded program.
+        """Return the plan of a trace of an expanded program.
 
         Args:
-            among: addresses of the functions of a batch, None for all.
-            given: the last id that an earlier batch has given out.
+            expanded: the program.
+            among: addresses of the functions of a batch; None for all functions.
+            given: highest probe id of earlier batches; 0 if there are none.
         """
         started, compiled = self._started, expanded.compiled
         if started is None:
@@ -348,7 +380,8 @@ class Machine:
         return made
 
     def _enabled(self, program: Program, *, listed: bool = False, given: int = 0) -> EnabledProgram:
-        """Return the probes of an expanded program, see enable_program()."""
+        """Return an expanded program with the probes that it matches; arguments as for
+        enable_program()."""
         started = self._started
         return enable_program(
             program.compiled, started.machine if started is not None else None, self._isa,
@@ -357,7 +390,15 @@ class Machine:
         )  # fmt: skip
 
     def dump(self, program: Source | Program, stage: str) -> str:
-        """Return the value after a stage of the path (DUMP_STAGES), as text."""
+        """Return the result of a stage of compiling or planning a program, as text.
+
+        Args:
+            program: the program.
+            stage: one of DUMP_STAGES.
+
+        Raises:
+            KinstError: there is no such stage.
+        """
         if stage in ("tree", "typed"):
             compiled = self._compiled(program, None, ()).compiled
             value: object = compiled.tree if stage == "tree" else compiled.program
@@ -377,7 +418,7 @@ class Machine:
         return value if isinstance(value, str) else pformat(value, width=100)
 
     def _plan_rows(self, *plans: Plan) -> Iterator[str]:
-        """Yield patches and trampolines as annotated assembly."""
+        """Yield the patches and trampolines of plans as lines of annotated assembly."""
         started = self._started
 
         def name_of(address: int) -> str:
@@ -388,29 +429,40 @@ class Machine:
             yield from list_plan(one, self._isa, name_of)
 
     def stability(self, program: Program) -> tuple[ProgramStability, ...]:
-        """Return how stable descriptions and statements are, for each text of the program."""
+        """Return the stability attributes of the probe descriptions and of the statements, for each
+        text of the program."""
         return program_stability(program.compiled, load_all())
 
     def description_stability(
         self, program: Program
     ) -> tuple[tuple[ProbePattern, ProbeStability], ...]:
-        """Return how stable each probe description is, and its arguments."""
+        """Return each probe description of the program with the stability attributes of its probes
+        and of their arguments."""
         return description_stability(program.compiled, load_all())
 
     # Probes.
 
     def probes(self, *descriptions: str, details: bool = True) -> list[ListedProbe]:
-        """Return the probes that match these descriptions; without any, those that always exist.
+        """Return the probes that match descriptions; without descriptions, the probes that always
+        exist.
 
-        details: with each probe's instruction, the way it would be planted or the reason why it
-        cannot be, its source line and its stability.  Raises DError, KinstError."""
+        Args:
+            descriptions: probe descriptions in D.
+            details: whether to add each probe's instruction, the way to plant it or the reason why
+                it cannot be planted, its source line and its stability.
+
+        Raises:
+            DError: a description is wrong or matches nothing.
+            KinstError: the machine cannot be used.
+        """
         if not descriptions:
             return list_all(load_all())
         texts = [ProgramText("n", text, "<description>") for text in descriptions]
         return self.list_probes(self.compile(texts), details=details)
 
     def list_probes(self, program: Program, *, details: bool = True) -> list[ListedProbe]:
-        """Return the probes of a program's descriptions, as probes() does."""
+        """Return the probes that match the descriptions of a program; without descriptions, the
+        probes that always exist. `details` is as for probes()."""
         if not program.descriptions:
             return list_all(load_all())
         if self.needs_kernel(program, listed=True):
@@ -439,7 +491,12 @@ class Machine:
     def code(self, *functions: str) -> list[FunctionCode]:
         """Return the live instructions of functions, with their flow graphs and source lines.
 
-        functions: names, globs, or MODULE:NAME.  Raises KinstError for one that does not exist."""
+        Args:
+            functions: names, globs, or MODULE:NAME.
+
+        Raises:
+            KinstError: a function does not exist.
+        """
         machine = self._looked_at()
         named = named_functions(machine.kernel, functions)
         found = codes_of(machine.kernel, named, places_of(machine.images))
@@ -447,27 +504,31 @@ class Machine:
         return found
 
     def functions(self, *patterns: str) -> list[SourceFunction]:
-        """Return the functions that match, with their source lines and inlined copies.
+        """Return the functions that match patterns, with their source lines and inlined copies.
 
-        A pattern: FUNCTION or a glob; MODULE: or MODULE:FUNCTION; a source file, a glob of files
-        or a folder ("fs/read_write.c", "fs/*.c", "fs/ext4").  Raises KinstError for one that
-        matches nothing."""
+        Args:
+            patterns: each is FUNCTION or a glob; MODULE: or MODULE:FUNCTION; a source file, a glob
+                of files or a folder ("fs/read_write.c", "fs/*.c", "fs/ext4").
+
+        Raises:
+            KinstError: a pattern matches nothing.
+        """
         machine = self._looked_at()
         found = find_functions(patterns, machine.kernel, machine.images)
         return source_functions(found, machine.images)
 
     def interrupt_entry(self) -> list[Function]:
-        """Return the functions that begin and end interrupts in this kernel, with the variants and
-        parts that the compiler made of them."""
+        """Return the functions that begin and end interrupts in this kernel, including the variants
+        and parts that the compiler made of them (NAME.isra.0, NAME.cold)."""
         system = self._looked_at().system
         names = self._files.dialect().interrupt_entry
         return [one for name in names for glob in (name, f"{name}.*") for one in system.glob(glob)]
 
     def graphs(self, functions: Sequence[SourceFunction]) -> list[FunctionCode]:
-        """Return the flow graphs of functions and of the parts moved away from them, without source
-        lines."""
+        """Return the flow graphs of functions, without source lines. The graph of a function
+        includes the parts that the compiler moved away from it."""
         kernel = self._start().machine.kernel
-        # The memory of init code was freed and may have no instructions any more.
+        # The kernel frees the memory of init code, which then need not contain instructions.
         decoded = [
             one.function
             for one in functions
@@ -478,16 +539,21 @@ class Machine:
         return found
 
     def index_lines(self) -> None:
-        """Make the index of the kernel's debug information, unless it exists (seconds).
+        """Make the index of the kernel's debug information, unless it exists. That takes seconds.
 
-        Without it, frames of stacks have neither source lines nor inlined functions: a running
-        trace does not wait for it."""
+        Without the index, frames of stacks have no source lines and no inlined functions: a running
+        trace does not wait for the index.
+        """
         if self._files.image.has_dwarf:
             _ = self._files.image.index
 
     def code_image(self, module: str) -> CodeImage | None:
-        """Return where the code of a module, or of "vmlinux", is; None for a module that is not
-        loaded or has no debug file."""
+        """Return the address range and the file of a module's code; None if the module is not
+        loaded or has no debug file.
+
+        Args:
+            module: name of the module; "vmlinux" for the kernel itself.
+        """
         self.start()
         image = self._start().machine.images.of(module)
         return code_image(image) if image is not None else None
@@ -501,10 +567,19 @@ class Machine:
         options: Mapping[str, Setting] | None = None,
         arguments: Iterable[str] = (),
     ) -> Trace:
-        """Make a trace of a program ready: it begins when its first event is asked for.
+        """Return a trace of a program, ready to run. It begins when its first event is asked for.
 
-        command: for the guest's shell; it starts when all is planted, and the trace ends with it.
-        options, arguments: as of compile().  Raises DError, KinstError, TargetError.
+        Args:
+            program: the program.
+            command: command for the guest's shell; it starts when all probes are planted, and the
+                trace ends with it. "" for no command.
+            options: as for compile().
+            arguments: as for compile().
+
+        Raises:
+            DError: the program is wrong.
+            KinstError: the program cannot be traced.
+            TargetError: the machine does not come up or cannot be traced.
         """
         self._check_open()
         if self._trace is not None:
@@ -535,12 +610,14 @@ class Machine:
         *,
         more: bool = False,
     ) -> ReadyBatch:
-        """Make a trace of an expanded program ready: all but the patches is written.
+        """Write everything that a trace of an expanded program needs except the patches, and return
+        the trace with its plan.
 
         Args:
-            among: addresses of the functions of a batch, None for all.
-            before: the batch before.
-            more: whether another batch comes next.
+            expanded: the program.
+            among: addresses of the functions of a batch; None for all functions.
+            before: the batch before this one; None for the first batch.
+            more: whether another batch follows.
         """
         made = self._planned(expanded, among, before.given if before is not None else 0)
         if self._started is None:
@@ -555,7 +632,8 @@ class Machine:
         return ReadyBatch(running, made)
 
     def _batches(self, expanded: Program) -> RunningBatches:
-        """Make a trace of a program's instructions ready, in batches."""
+        """Return a trace of an expanded program in batches (-x batch=TIME), with the first batch
+        ready to run."""
         if self._started is None:
             raise KinstError("there is nothing to plant in batches", "-x batch= needs a kernel")
         self._stand(expanded.compiled)
@@ -588,11 +666,22 @@ class Machine:
         arguments: Iterable[str] = (),
         seconds: float | None = None,
     ) -> Result:
-        """Trace to the end, and return the results.
+        """Trace a program to its end, and return the results.
 
-        The trace ends with exit(), with the command, or after so many seconds; without any of
-        these it runs until KeyboardInterrupt.  Raises as trace() does, and TargetError if the guest
-        ended by itself.
+        The trace ends by exit(), with the command, or after `seconds`. Without any of these it runs
+        until KeyboardInterrupt.
+
+        Args:
+            program: the program.
+            command: as for trace().
+            options: as for compile().
+            arguments: as for compile().
+            seconds: time after which the trace ends; None for no limit.
+
+        Raises:
+            DError: the program is wrong.
+            KinstError: the program cannot be traced.
+            TargetError: the machine cannot be traced, or the guest ended by itself.
         """
         records, output = Records(), bytearray()
         lost, faults, messages = list[Lost](), list[Fault](), list[str]()
@@ -620,9 +709,15 @@ class Machine:
             )  # fmt: skip
 
     def execute(self, command: str, seconds: float = COMMAND_SECONDS) -> CommandResult:
-        """Run a shell command in the guest, with nothing planted.
+        """Run a shell command in the guest without a trace, and return its output and status.
 
-        Raises TargetError if the guest ends, or if the command runs for more than `seconds`."""
+        Args:
+            command: the shell command.
+            seconds: time that the command may take.
+
+        Raises:
+            TargetError: the guest ended, or the command took longer.
+        """
         self._check_open()
         if self._trace is not None:
             raise KinstError("this machine is being traced", "close that trace first")
@@ -649,22 +744,23 @@ class Machine:
     # The guest's command.
 
     def _drop_command(self) -> None:
-        """End the command that was prepared, if no trace has it."""
         if self._started is not None:
             self._started.command.drop()
 
     def _give_command(self) -> None:
-        """Leave the prepared command to the trace that is ready."""
         if self._started is not None:
             self._started.command.give()
 
     def _take_back_command(self) -> None:
-        """End the command of a trace that is over."""
         if self._started is not None:
             self._started.command.take_back()
 
     def _trace_over(self, command_over: bool) -> None:
-        """The trace has been undone."""
+        """Make the machine ready for another trace after a trace has been undone.
+
+        Args:
+            command_over: whether the command of the trace has ended; otherwise it is ended here.
+        """
         self._trace = None
         if not command_over and not self._closed:
             self._take_back_command()
@@ -672,5 +768,5 @@ class Machine:
 
 
 def _no_source(function: Function, address: int) -> str:
-    """No source lines."""
+    """Return "" as the source line of any instruction."""
     return ""

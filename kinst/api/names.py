@@ -1,4 +1,5 @@
-"""The names of a kernel and the words of D, for completion: they need no machine.
+"""Names of a kernel's functions and modules, and the words of D, for completion of command lines.
+No machine is started.
 
 Tested by tests/cli/test_completion.py.
 """
@@ -24,64 +25,79 @@ from kinst.session.kernel import RunningKernel
 from kinst.session.kernel_files import isa_of_file, with_build
 from kinst.session.request import DEFAULT_ISA, Request
 
-MODULES = "modules.dep"  # depmod's file: a module, its path first, on each line
+MODULES = "modules.dep"  # depmod's file: each line begins with the path of a module
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionName:
-    """A function of a kernel."""
+    """Name of a function of a kernel.
+
+    Attributes:
+        name: the name.
+        inlined: whether the function has inlined copies.
+        offset: offset of its code in the kernel's file; 0 if it only has inlined copies.
+        size: bytes of its code; 0 if it only has inlined copies.
+        address: address of its code as linked; 0 if it only has inlined copies.
+    """
 
     name: str
-    # Whether it has inlined copies.
     inlined: bool
-    # Of its code in the file, 0 if it has none of its own.
     offset: int = 0
     size: int = 0
-    # As linked.
     address: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class KernelNames:
-    """The names of a kernel."""
+    """Names of a kernel's functions, registers and modules.
+
+    Attributes:
+        isa: name of the instruction set.
+        debug: file that the names come from.
+        inlined: whether the names of inline functions are included.
+        disassembly: the ISA's rules for disassembling without its decoder.
+        registers: names of the registers for regs[].
+        functions: sorted by the bytes of their names.
+        modules: modules that the kernel can load.
+    """
 
     isa: str
-    # The file that has them.
     debug: Path
-    # Whether inline functions are among them.
     inlined: bool
-    # The ISA's rules for disassembling without a decoder.
     disassembly: Mapping[str, object]
-    # Names for regs[].
     registers: tuple[str, ...]
     functions: tuple[FunctionName, ...]
-    # Modules that the kernel can load.
     modules: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The words of D as kinst has it."""
+    """The words of D that kinst knows.
 
-    # Variables, functions and actions, each with what it is.
+    Attributes:
+        words: variables, functions and actions, each with its meaning.
+        options: names of the options of -x.
+        providers: names of providers, each with the form of its probe descriptions.
+        of_kernel: providers with probes in functions of a kernel.
+        by_offset: providers with probes at any instruction.
+        probes: descriptions of the probes that always exist.
+    """
+
     words: Mapping[str, str]
-    # Options of -x.
     options: tuple[str, ...]
-    # Each provider, with how its probes are named.
     providers: Mapping[str, str]
-    # Providers with probes in functions of a kernel, and those with probes at any instruction.
     of_kernel: tuple[str, ...]
     by_offset: tuple[str, ...]
-    # Probes that always exist.
     probes: tuple[str, ...]
 
 
 def kernel_names(request: Request) -> KernelNames | None:
-    """Return the names of a request's kernel, sorted by their bytes; None if its files are not
-    here: nothing is fetched.
+    """Return the names of the kernel that a request means; None if its files are not on this host
+    (nothing is fetched).
 
-    Names of inline functions need an index of the debug information, and none is made.  Raises
-    KinstError for files that cannot be read."""
+    Names of inline functions are included only if the kernel's debug information is indexed
+    already. Raises KinstError if a file cannot be read.
+    """
     request = with_build(request)
     options = request.machine
     file = options.debug or ("" if request.kind.abilities.boots else options.kernel)
@@ -112,7 +128,8 @@ def kernel_names(request: Request) -> KernelNames | None:
 
 
 def _offset(elf: Elf, address: int) -> int:
-    """Return the offset in the file of the code at an address; 0 for code that is not in it."""
+    """Return the offset in an ELF file of the code at an address; 0 if the file has no code for
+    this address."""
     for section in elf.sections:
         if section.flags & SHF_EXECINSTR and section.address <= address < section.end:
             return section.offset + address - section.address
@@ -129,7 +146,7 @@ def _modules(path: Path | None) -> tuple[str, ...]:
 
 
 def vocabulary() -> Vocabulary:
-    """Return the words of D."""
+    """Return the words of D that kinst knows."""
     words = {one.name: one.meaning for one in builtins.VARIABLES.values()}
     words |= dict.fromkeys(builtins.ARRAYS, "array")
     words |= {one.name: "aggregating function" for one in builtins.AGGREGATING.values()}

@@ -1,4 +1,5 @@
-"""boot(), attach(), live() and host(), which make machines, and what needs none.
+"""Functions that make machines (boot(), attach(), live() and host()), and functions that need no
+machine.
 
 Tested by tests/test_api_docs.py, tests/session/test_options.py and tests/vm/test_main_job.py.
 """
@@ -41,29 +42,34 @@ def boot(
     on_message: Say = ignore,
     on_progress: ShowProgress = ignore,
 ) -> Machine:
-    """Boot a kernel in QEMU: Debian's, fetched on first use, or your own.
+    """Boot a kernel in QEMU and return the machine. The kernel is Debian's, fetched on first use,
+    or your own.
 
     Args:
         isa: amd64, arm64 or riscv64.
-        kernel: your own kernel, which needs `debug`; or the version of another kernel of Debian's
+        kernel: path of your own kernel, which needs `debug`; or version of one of Debian's kernels
             ("6.12", "5.10-generic").
-        debug: the vmlinux with symbols of `kernel`.
+        debug: the vmlinux with symbols that belongs to `kernel`.
         initrd: an initial RAM disk in place of kinst's, which has busybox and runs commands.
-        append: more of the kernel's command line.
-        copies: files for the guest's /bin.
-        modules: modules of the fetched kernel, which are loaded at boot.
-        qemu_args: more arguments for QEMU.
+        append: text to append to the kernel's command line.
+        copies: files of the host to copy into the guest's /bin.
+        modules: names of modules of the fetched kernel to load at boot.
+        qemu_args: additional arguments for QEMU.
         debug_folders: folders with debug files of modules.
-        cpus: how many CPUs the guest has; None for 2.
-        memory: bytes, or a text with a unit ("512m"); None for 1 GB.
-        cold: boot, even if a saved state of such a guest exists.
-        root: the folder of the host, such as /, on which commands run without changing it.
-        writable: folders of the host that they write to.
-        start: boot now; else it boots when it is first needed, with as much scratch memory as the
-            program needs.
+        cpus: number of CPUs of the guest; None for 2.
+        memory: size of the guest's memory: bytes, or a text with a unit ("512m"); None for 1 GB.
+        cold: boot, even if there is a saved state of a guest with this configuration.
+        root: folder of the host, such as /, that is the root of the guest's commands; they see its
+            files, and their changes stay in the guest.
+        writable: folders of the host that the guest's commands may change.
+        start: boot now. Otherwise the guest boots when it is first needed, with as much scratch
+            memory as the program needs.
+        on_message: gets messages for people.
+        on_progress: gets the name of a piece of work and the part of it that is done.
 
-    Raises KinstError if the arguments do not agree or a file is missing, TargetError if the guest
-    does not come up.
+    Raises:
+        KinstError: the arguments do not agree, or a file is missing.
+        TargetError: the guest does not come up.
     """
     options = MachineOptions(
         isa=isa, initrd=_path(initrd), append=append, debug=_path(debug),
@@ -84,20 +90,24 @@ def attach(
     on_message: Say = ignore,
     on_progress: ShowProgress = ignore,
 ) -> Machine:
-    """Connect to a machine that runs already.
+    """Connect to a machine that runs already, and return it.
 
     Args:
-        address: of its GDB stub: host:port, :port or the path of a unix socket.  With `machine` it
-            is needed only if QEMU's command line does not say it.
-        kernel: its vmlinux with symbols.  That of a `machine` is looked for by the build-id of the
-            kernel that runs there, if it is not given (docs/attach.md).
+        address: address of its GDB stub: host:port, :port or the path of a unix socket. With
+            `machine` it is needed only if QEMU's command line does not have it.
+        kernel: the machine's vmlinux with symbols. With `machine` it may be left out: kinst looks
+            for it by the build-id of the kernel that runs there (docs/attach.md).
         debug_folders: folders with debug files of modules.
         machine: a QEMU of this host: its process id, the path of its QMP socket, or "auto" for the
-            only one of this user.  Probes are planted in its memory while it runs; without it, the
-            machine at `address` stops at each hit.
-        start: connect now, rather than when it is first needed.
+            only QEMU of this user. kinst plants probes in its memory while it runs. Without
+            `machine`, the machine at `address` stops at each hit.
+        start: connect now. Otherwise kinst connects when the machine is first needed.
+        on_message: gets messages for people.
+        on_progress: gets the name of a piece of work and the part of it that is done.
 
-    Raises KinstError if the arguments do not agree, TargetError if the machine cannot be traced.
+    Raises:
+        KinstError: the arguments do not agree.
+        TargetError: the machine cannot be traced.
     """
     if not (address or machine):
         raise KinstError("attach() needs a machine", "machine= or address=")
@@ -119,16 +129,23 @@ def live(
     on_message: Say = ignore,
     on_progress: ShowProgress = ignore,
 ) -> Machine:
-    """Trace the machine that this process runs on, as root, while it runs (docs/live.md).
+    """Return this host as a machine, whose kernel is traced while it runs (docs/live.md). Needs
+    root.
 
     Args:
-        debug: its vmlinux with symbols, if it is not where the distribution installs it.
+        debug: the kernel's vmlinux with symbols, if it is not where the distribution installs it.
         debug_folders: folders with debug files of modules.
-        process: the id of a process that runs already: it is $target, and a trace ends with it.
-        start: load kinst's module now, rather than when it is first needed.
+        process: id of a process that runs already: $target is its id, and a trace ends when it
+            ends.
+        start: load kinst's kernel module now. Otherwise it is loaded when it is first needed.
+        on_message: gets messages for people.
+        on_progress: gets the name of a piece of work and the part of it that is done.
 
-    Raises KinstError if files are missing, TargetError if kinst's module cannot be built or loaded,
-    or another kinst traces this machine."""
+    Raises:
+        KinstError: a file is missing.
+        TargetError: kinst's kernel module cannot be built or loaded, or another kinst traces this
+            host.
+    """
     options = MachineOptions(
         "live", debug=_path(debug), debug_folders=_paths(debug_folders), process=process
     )
@@ -136,26 +153,34 @@ def live(
 
 
 def host(*, on_message: Say = ignore) -> Machine:
-    """Return a machine without a kernel, for programs of BEGIN, END and tick alone: they run in
-    this process."""
+    """Return a machine without a kernel. Its programs can have only BEGIN, END and tick probes,
+    which run in this process."""
     return Machine(Request(), on_message=on_message, has_kernel=False)
 
 
 def kernel_files(
     isa: str = "amd64", release: str = "", *, on_progress: ShowProgress = ignore
 ) -> Files:
-    """Return the files of Debian's kernel that boot() boots, fetched on first use.
+    """Return the files of the Debian kernel that boot() boots; they are fetched on first use.
 
-    release: one of list_kernels(), or a version as boot() takes it.  Raises KinstError if they
-    cannot be fetched."""
+    Args:
+        isa: amd64, arm64 or riscv64.
+        release: a release that list_kernels() returned, or a version as boot() takes it; "" for the
+            kernel that boot() takes without `kernel`.
+        on_progress: gets the name of a piece of work and the part of it that is done.
+
+    Raises:
+        KinstError: the files cannot be fetched.
+    """
     return find_files(Request(MachineOptions(isa=isa, release=release)), on_progress)
 
 
 def list_kernels(isa: str = "amd64", *, on_progress: ShowProgress = ignore) -> list[Offered]:
-    """Return Debian's kernels of this ISA: the newest of each version and flavour that can be
-    fetched, and those that are fetched already.  Reads package lists.
+    """Return Debian's kernels for an ISA: of each version and flavour the newest one that can be
+    fetched, and all kernels that have been fetched. Package lists are read from a mirror.
 
-    Raises KinstError if there is no apt or no mirror."""
+    Raises KinstError if apt is not installed or no mirror answers.
+    """
     return offered(isa, on_progress)
 
 
@@ -168,16 +193,28 @@ def expand_in_file(
     on_message: Say = ignore,
     on_progress: ShowProgress = ignore,
 ) -> str:
-    """Return the D program with inline functions, source lines and local variables replaced by
-    plain clauses, for an ELF file as it is, which need not be a kernel.
+    """Return the text of a D program in which inline functions, source lines and local variables
+    are replaced by plain clauses, for the code in an ELF file. The file need not be a kernel.
 
-    Raises DError and KinstError."""
+    Args:
+        program: D text, the path of a script, or texts as the command line's options give them.
+        kernel: the ELF file.
+        debug: its debug file, if debug information is in another file.
+        options: values of -x options by name.
+        on_message: gets messages for people.
+        on_progress: gets the name of a piece of work and the part of it that is done.
+
+    Raises:
+        DError: the program is wrong.
+        KinstError: a file or an option is wrong.
+    """
     request = Request(MachineOptions(kernel=_path(kernel), debug=_path(debug)))
     return expand_request(with_program(request, program, options, ()), on_message, on_progress)
 
 
 def expand_request(request: Request, on_message: Say, on_progress: ShowProgress) -> str:
-    """Do what expand_in_file() does, for a command line."""
+    """Return the expanded text of a request's program, as expand_in_file() does for its
+    arguments."""
     return expand_request_in_file(request, report_to(on_message, on_progress))
 
 
@@ -193,7 +230,8 @@ def _opened(options: MachineOptions, start: bool, say: Say, progress: ShowProgre
 
 
 def _parameter(field: str, request: Request) -> str:
-    """Return how the caller has set a field of a request."""
+    """Return the argument by which the caller of this library set a field of a request, as text for
+    an error message: "kernel='6.12'"."""
     if field == "machine":
         return "attach()"
     value = getattr(request.machine, field, "") if field in WITH_VALUE else ""
@@ -202,7 +240,7 @@ def _parameter(field: str, request: Request) -> str:
 
 
 def _read(field: str, value: int | str | None) -> int:
-    """Return a number as its option takes it, 0 for None."""
+    """Return a number parsed as kinst's option for this field parses it; 0 for None."""
     if value is None:
         return 0
     option = option_of(field)

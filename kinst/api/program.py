@@ -1,4 +1,4 @@
-"""D programs for a machine: the forms in which they are given, and compiled ones.
+"""D programs for a machine: the forms in which a client gives them, and the compiled program.
 
 Tested by tests/test_api_docs.py and tests/vm/test_main_job.py.
 """
@@ -20,45 +20,53 @@ from kinst.session.compiled import Compiled
 from kinst.session.request import Request
 
 PathLike = str | os.PathLike[str]
-# D text (a script), a script's file, or the options of the command line that name probes.
+# A D program: its text, the path of a script, or texts as the command line's options give them.
 Source = str | os.PathLike[str] | ProgramText | Sequence[ProgramText]
 Setting = str | int | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A D program, parsed and checked for one machine; Machine.compile() makes it."""
+    """A D program, parsed and checked for one machine. Machine.compile() makes it.
+
+    Attributes:
+        request: options of the machine and of the program.
+        compiled: the checked program.
+        expanded: whether inline functions, source lines and local variables have been replaced by
+            plain clauses.
+        command: command of the guest whose process id is $target; "" if there is no command.
+    """
 
     request: Request
     compiled: Compiled
-    # Inline functions, source lines and local variables have become plain clauses.
     expanded: bool = False
-    # The command whose process $target is, "" for none.
     command: str = ""
 
     @property
     def text(self) -> str:
-        """The D text, after syntactic transformation."""
+        """D text of the program after syntactic transformation."""
         return unparse(self.compiled.tree)
 
     @property
     def options(self) -> Options:
-        """The options: of the machine, of the program's pragmas and of compile()."""
+        """Options of the program: from the machine, from the program's pragmas and from
+        compile()."""
         return self.compiled.options
 
     @property
     def descriptions(self) -> Sequence[ProbePattern]:
-        """The probe descriptions of its clauses."""
+        """Probe descriptions of the program's clauses."""
         return self.compiled.patterns
 
     @property
     def wants_expansion(self) -> bool:
-        """Whether it has descriptions or variables that need the kernel's files."""
+        """Whether the program has probe descriptions or variables that expand() must replace with
+        the help of the kernel's files."""
         return not self.expanded and self.compiled.wants_expansion
 
     @property
     def has_stacks(self) -> bool:
-        """Whether it records stacks or uses them as keys."""
+        """Whether the program records stacks or uses stacks as keys."""
         return any(
             isinstance(expr, typed.RecordedStack) for expr in expressions(self.compiled.program)
         )
@@ -73,7 +81,18 @@ def with_program(
     options: Mapping[str, Setting] | None,
     arguments: Iterable[str],
 ) -> Request:
-    """Return the request with a program, options of -x, and $1, $2, ..."""
+    """Return a request with a program, options and arguments added.
+
+    Args:
+        request: options of the machine.
+        source: the program.
+        options: values of -x options by name; True or None for an option without a value, False to
+            leave the option out.
+        arguments: values of $1, $2, ...
+
+    Raises:
+        KinstError: a script cannot be opened.
+    """
     texts: tuple[ProgramText, ...]
     if isinstance(source, str):
         texts = (ProgramText("s", source, "<string>"),)
@@ -98,5 +117,5 @@ def with_program(
 
 
 def _setting(value: Setting) -> str:
-    """Return a setting as -x has it: "" for an option without a value."""
+    """Return the value of an option as text for -x; "" for an option without a value."""
     return "" if value is None or value is True else str(value)

@@ -1,4 +1,5 @@
-"""A program's instructions in batches (-x batch=TIME): several traces that look like one.
+"""A trace in batches (-x batch=TIME): several traces, each of a part of the program's instructions,
+that look like one trace.
 
 Tested by tests/fake/test_batches.py.
 """
@@ -17,26 +18,26 @@ from kinst.session.values import TracePlan
 
 @dataclass(frozen=True, slots=True)
 class ReadyBatch:
-    """A batch that is ready to run, with its plan."""
+    """A batch that is ready to run: its trace and its plan."""
 
     running: RunningTrace
     plan: TracePlan
 
     @property
     def given(self) -> int:
-        """The highest id of its probes."""
+        """The highest id of the batch's probes; 0 if the batch has no probes."""
         return max((e.probe.id for e in self.plan.matched), default=0)
 
 
-# Makes a batch ready, given its number and the batch before it.
+# Makes a batch ready to run, from its number and the batch before it.
 MakeReady = Callable[[int, ReadyBatch | None], ReadyBatch]
-# Called after each batch but the last, with whether its command is over.
+# Called after each batch except the last one; its argument says whether the command has ended.
 TellOver = Callable[[bool], None]
 
 
 class RunningBatches:
-    """A trace in batches, with RunningTrace's interface: BEGIN fires in the first batch, END in the
-    last, and aggregations are those of all."""
+    """A trace in batches, with the interface of RunningTrace. BEGIN fires in the first batch and
+    END in the last one; aggregations have the values of all batches."""
 
     def __init__(
         self, count: int, seconds: float, ready: MakeReady, over: TellOver, report: Report
@@ -44,10 +45,12 @@ class RunningBatches:
         """Make the first batch ready.
 
         Args:
-            count: how many batches there are.
-            seconds: how long each is traced, at most.
-
-        Raises what `ready` raises."""
+            count: number of batches.
+            seconds: longest time that each batch is traced.
+            ready: makes a batch ready; its exceptions are passed on.
+            over: called after each batch except the last one.
+            report: gets the progress.
+        """
         self._count, self._seconds = count, seconds
         self._ready, self._tell_over = ready, over
         self._report = report
@@ -57,24 +60,24 @@ class RunningBatches:
         self.schema = first.running.schema  # of all batches
 
     def stop(self) -> None:
-        """Ask the trace to end: no other batch begins.  For any thread or signal handler."""
+        """Ask the trace to end with the present batch. Any thread or signal handler may call
+        this."""
         self._stop = True
         self._now.running.stop()
 
     def aggregations(self) -> tuple[Aggregation, ...]:
-        """Return all aggregations as they are now."""
+        """Return all aggregations with their present values."""
         return self._now.running.aggregations()
 
     def events(
         self, command: str = "", timeout: float | None = None
     ) -> Generator[Event, None, None]:
-        """Yield the events of all batches.
-
-        The status of End is the first one of a batch that is not 0.
+        """Yield the events of all batches, with one End event at the end. Its status is the first
+        status of a batch that is not 0.
 
         Args:
-            command: is run once in each batch.
-            timeout: seconds for all batches together.
+            command: shell command of the guest, run once in each batch.
+            timeout: seconds for all batches together; None for no limit.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         status = planted = left_out = 0

@@ -1,4 +1,5 @@
-"""A program that is traced: its events, and its aggregations so far.
+"""A trace of a D program, as clients of the library see it: its events, and its aggregations so
+far.
 
 Tested by tests/session/test_trace_events.py and tests/fake.
 """
@@ -29,18 +30,18 @@ from kinst.session.fail_option import FailOption
 from kinst.session.run import RunningTrace
 from kinst.session.values import TracePlan
 
-# Reasons of End after which the command is over, or cannot be ended.
+# Reasons of End after which the command has ended, or cannot be ended.
 _COMMAND_OVER = ("command", "panic", "hang", "gone")
 
 
 class Trace:
-    """A program that is ready to run; Machine.trace() makes it.
+    """A program that is ready to run. Machine.trace() makes it.
 
-    Iterating it traces: it yields Record, Aggregation, Lost, Fault, Message, Output of the command
-    and requests of the program to its client (Shell, Reopen, Truncate, OptionSet), in the order in
-    which they happened, and End as the last one.  events() yields them in bulk, for renderers.  A
-    trace runs once.  stop() ends it, from any thread or signal handler; close(), which leaving a
-    with block calls, undoes it.
+    To iterate over the trace is to run it, once. Iteration yields events in the order in which they
+    happened: Record, Aggregation, Lost, Fault, Message, Output (of the command), requests of the
+    program to its client (Shell, Reopen, Truncate, OptionSet), and End as the last event. events()
+    yields them in bulk, for renderers. stop() ends the trace, from any thread or signal handler.
+    close() undoes the trace; leaving a with block calls close().
     """
 
     def __init__(
@@ -54,8 +55,12 @@ class Trace:
         """Make a trace of a plan.
 
         Args:
-            on_close: called once it is undone, with whether the command is over.
-            timeout: seconds after which it ends.
+            running: runs the plan.
+            plan: the plan.
+            command: shell command of the guest; "" if there is no command.
+            on_close: called when the trace has been undone; its argument says whether the command
+                has ended.
+            timeout: seconds after which the trace ends; None for no limit.
         """
         self._running = running
         self._plan = plan
@@ -76,18 +81,19 @@ class Trace:
 
     @property
     def schema(self) -> Schema:
-        """The layout of its records, for renderers."""
+        """Layout of the trace's records, for renderers."""
         return self._running.schema
 
     @property
     def options(self) -> Options:
-        """Its options as compiled; a program may change some of them (OptionSet)."""
+        """Options of the program as compiled. A running program may change some of them, which
+        gives OptionSet events."""
         return self._plan.compiled.options
 
     @property
     def matched(self) -> tuple[tuple[ProgramText, int], ...]:
-        """For each text of the program, how many probes its descriptions have matched; empty for a
-        program in batches, of which that is not known before."""
+        """For each text of the program: the text, and the number of probes that match its
+        descriptions. Empty for a trace in batches, which does not know the numbers in advance."""
         if self._plan.compiled.batch:
             return ()
         running = {e.probe.id for e in self._plan.placement.running}
@@ -99,17 +105,21 @@ class Trace:
 
     @property
     def left_out(self) -> dict[int, str]:
-        """The instructions that match and are not planted: address to reason."""
+        """Reason for each instruction that matches and is not planted, by address."""
         return self._plan.left_out
 
     @property
     def sites(self) -> list[TracedSite]:
-        """The instructions of its probes by address, each once, planted or refused."""
+        """The instructions that probes match, planted or refused, each once, in address order."""
         return self._plan.traced_sites
 
     def events(self) -> Iterator[Event]:
-        """Trace, and yield events in bulk.  After End, raises TargetError if the guest ended by
-        itself."""
+        """Run the trace, and yield events in bulk.
+
+        Raises:
+            TargetError: the guest ended by itself; raised after the End event.
+            KinstError: the trace has run before.
+        """
         if self._events is None:
             if self._over:
                 raise KinstError("this trace is over", "trace the program again")
@@ -130,16 +140,17 @@ class Trace:
         self.close()
 
     def stop(self) -> None:
-        """Ask the trace to end: END fires, and the remaining events follow.  For any thread or
-        signal handler."""
+        """Ask the trace to end: END fires, and the remaining events follow. Any thread or signal
+        handler may call this."""
         self._running.stop()
 
     def aggregations(self) -> dict[str, Table]:
-        """Return all aggregations by name, as they are now, or were at the end."""
+        """Return all aggregations by name, with their present values; after the end, with their
+        last values."""
         return tables_of(self._running.aggregations())
 
     def close(self) -> None:
-        """Unplant, and end the command.  Safe to call twice."""
+        """Unplant the probes and end the command. A second call does nothing."""
         if self._over:
             return
         self._over = True
@@ -152,7 +163,8 @@ class Trace:
 
 @contextmanager
 def stopped_after(trace: Trace, seconds: float | None) -> Iterator[None]:
-    """Ask the trace to end after so many seconds; None: do not."""
+    """Context manager that asks a trace to end if the block takes longer than `seconds`; None for
+    no limit."""
     if seconds is None:
         yield
         return
