@@ -1,1 +1,1 @@
-"""Rank 6: the commands; the only code that prints or exits."""
+"""Commands of kinst. Only this package prints or ends the process."""

@@ -1,4 +1,5 @@
-"""Clauses that a command adds to a program: they print its aggregations at intervals.
+"""Clauses that a command such as `kinst top` adds to the user's program, to print its aggregations
+at intervals.
 
 Tested by tests/cli/test_commands.py.
 """
@@ -18,15 +19,30 @@ _NAMED = re.compile(r"@([a-zA-Z_][0-9a-zA-Z_]*)?")
 
 
 def tick_of(time: str) -> str:
-    """Return the probe that fires at this interval.  Raises UsageError."""
+    """Return the D probe that fires at an interval: "tick-1s".
+
+    Args:
+        time: the interval, from --every.
+
+    Raises:
+        UsageError: `time` is not an interval.
+    """
     if not _TIME.fullmatch(time):
         raise UsageError(f"--every {time}: not an interval", "100ms, 1s, 10hz")
     return f"tick-{time}"
 
 
 def made_by(programs: Sequence[ProgramText], functions: Sequence[str]) -> list[str]:
-    """Return the names of the aggregations that these functions are assigned to, in the order of
-    the text: that of the last @ before each.  Raises KinstError."""
+    """Return the names of the aggregations to which a program assigns one of these aggregating
+    functions, in the order of the text, each once.
+
+    The name is that of the last @ before the function. Raises KinstError if there is no @ before
+    it.
+
+    Args:
+        programs: texts of the program.
+        functions: names of aggregating functions.
+    """
     names: dict[str, None] = {}
     for one in programs:
         for made in re.finditer(rf"=\s*({'|'.join(functions)})\s*\(", one.text):
@@ -38,6 +54,12 @@ def made_by(programs: Sequence[ProgramText], functions: Sequence[str]) -> list[s
 
 
 def with_clauses(request: Request, text: str, option: str) -> Request:
-    """Return the request with one more program text, which this option adds."""
+    """Return a request with D clauses added to its program.
+
+    Args:
+        request: options of the machine and of the program.
+        text: the clauses.
+        option: the option that adds them, for error messages.
+    """
     added = ProgramText("n", text, f"<{option}>")
     return replace(request, programs=(*request.programs, added))

@@ -1,4 +1,5 @@
-"""Tracing one call of a function, in as many runs of the command as it takes.
+"""Trace of one call of a function with everything that it calls (`kinst flow`), in as many runs of
+the command as are needed to find all functions.
 
 Tested by tests/vm/views/test_call_flow.py.
 """
@@ -36,20 +37,20 @@ from kinst.views.call_tracing import (
 )
 from kinst.views.call_tree import Call, CallTree, tree_text, with_inlined
 
-ROUNDS = 6  # of tracing, until no function is missing
-MOST_NAMED = 12  # functions that were left out
+ROUNDS = 6  # most traces of the call; tracing ends earlier if no function is missing
+MOST_NAMED = 12  # most functions to name of those that were left out
 ENTRY = 24  # bytes of a function's start in which its entry probe lies
 
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """One run of the command.
+    """Results of one run of the command.
 
     Attributes:
-        aggregations: at its end.
-        records: of the trace.
-        left_out: instructions that were not planted: address to the reason.
-        status: of the trace.
+        aggregations: with their values at the end.
+        records: records of the trace.
+        left_out: reason for each instruction that was not planted, by address.
+        status: exit status of the trace.
     """
 
     aggregations: Sequence[Aggregation]
@@ -63,11 +64,12 @@ class _Followed:
     """A call that was traced.
 
     Attributes:
-        tracing: what traced it.
-        parts: what is inlined in each of its functions.
-        caller: the thread that made it.
-        unfollowed: calls that led to functions that were not traced.
-        status: of the trace.
+        tracing: the program that traced it.
+        parts: debug information of the traced functions, with their inlined copies.
+        tree: the tree of calls.
+        caller: the thread that made the call; None if it is not known.
+        unfollowed: call instructions that called functions that were not traced.
+        status: exit status of the trace.
     """
 
     tracing: CallTracing
@@ -79,11 +81,11 @@ class _Followed:
 
 
 class _StepReport(Report):
-    """Says the step that comes after each stage of a trace.
+    """A Report that also prints, after each stage of a trace, the step that begins.
 
     Attributes:
-        steps: says them.
-        running: the step while the command runs.
+        steps: prints the steps.
+        running: name of the step while the command runs.
     """
 
     steps: Steps
@@ -98,7 +100,7 @@ class _StepReport(Report):
 
 
 class _Follower:
-    """Traces one call on a machine."""
+    """Runner of the traces that find and follow one call on a machine."""
 
     def __init__(
         self, machine: Machine, request: Request, interrupts: Interrupts, steps: Steps
@@ -108,11 +110,15 @@ class _Follower:
         self._rounds = 0
 
     def run(self, program: str, step: str, *, shown: bool) -> _Round:
-        """Run the command with a program.
+        """Run the command with a D program, and return the results.
 
         Args:
-            step: the purpose, for the user.
-            shown: pass on what the command writes.
+            program: D text.
+            step: purpose of the run, for the user.
+            shown: whether to print the command's output.
+
+        Raises:
+            KinstError: records were lost, or the program cannot be traced.
         """
         self._rounds += 1
         self._steps.begin(f"round {self._rounds}, {step}: planning")
@@ -135,19 +141,23 @@ class _Follower:
 
 
 def _nothing(text: str) -> None:
-    """For what the command writes the first time, and for what is left out, which is told last."""
+    """Discard a text: the command's output in runs that find functions, or a message about a probe
+    that is left out (they are summed up at the end)."""
 
 
 def traced_call(
     request: Request, pattern: str, condition: str, interrupts: Interrupts
 ) -> tuple[str, int]:
-    """Trace one call of a function.
+    """Trace one call of a function, and return its tree as text and the exit status.
 
     Args:
+        request: options of the machine and of the trace.
         pattern: names the function.
-        condition: a D predicate of the calls that are meant, or "".
+        condition: a D predicate that selects calls of the function; "" selects all calls.
+        interrupts: handlers that end a trace.
 
-    Returns its tree as text, and the status of the trace.  Raises KinstError.
+    Raises:
+        KinstError: the function was not called, or cannot be traced.
     """
     report = _StepReport(
         say, Progress("kinst"), time.monotonic(), request.verbose, left_out=_nothing
@@ -162,7 +172,8 @@ def traced_call(
 
 
 def _root(machine: Machine, pattern: str) -> FunctionKey:
-    """The function that is meant.  Raises KinstError if it is none, or several."""
+    """Return the function that a pattern names. Raises KinstError if it names no function or
+    several."""
     machine.functions(pattern)  # says what is wrong with it
     found = _functions(machine, pattern)
     if len(found) != 1:
@@ -173,7 +184,16 @@ def _root(machine: Machine, pattern: str) -> FunctionKey:
 def _traced(
     machine: Machine, follower: _Follower, root: FunctionKey, condition: str, whole: bool
 ) -> tuple[str, int]:
-    """Find the functions, then trace until none is missing: the tree as text, and the status."""
+    """Find the functions that run in calls of `root`, trace one call, and repeat while functions
+    are missing. Return the tree as text, and the exit status.
+
+    Args:
+        machine: the machine.
+        follower: runs the command.
+        root: the function.
+        condition: a D predicate that selects calls of `root`.
+        whole: whether to find functions in all calls rather than in the first one.
+    """
     finding = finding_program(root, condition, whole=whole)
     find = f"to find the functions that run in {root[1]}"
     first = follower.run(finding, find, shown=False)
@@ -210,12 +230,13 @@ def _traced(
 
 
 def _heading(function: str, caller: CallingThread | None, seen: int, *, whole: bool) -> str:
-    """Return the line that says which call is shown.
+    """Return the line above the tree that says which call is shown; "" if the caller is not known.
 
     Args:
-        caller: the thread that made it.
-        seen: calls that were counted when the functions were looked for.
-        whole: all were counted then, rather than one.
+        function: name of the function.
+        caller: the thread that made the call.
+        seen: number of calls that the run that finds functions has counted.
+        whole: whether that run counted all calls rather than the first one.
     """
     if caller is None:
         return ""
@@ -231,8 +252,19 @@ def _followed(
     names: set[FunctionKey],
     refused: dict[int, str],
 ) -> _Followed:
-    """Trace the first call with these functions; `refused` gets what is not planted.  Raises
-    KinstError if there is none."""
+    """Trace the first call of `root` with a given set of functions planted, and return it.
+
+    Args:
+        machine: the machine.
+        follower: runs the command.
+        root: the function.
+        condition: a D predicate that selects calls of `root`.
+        names: the functions to plant.
+        refused: gets the reason for each instruction that is not planted, by address.
+
+    Raises:
+        KinstError: `root` was not called.
+    """
     functions = machine.functions(*(f"{module}:{name}" for module, name in sorted(names)))
     tracing = CallTracing(
         root, machine.graphs(functions), machine.result_register, condition,
@@ -250,7 +282,8 @@ def _followed(
 
 
 def _functions(machine: Machine, name: str) -> list[FunctionKey]:
-    """The functions of a name, without parts that were moved away from them."""
+    """Return the functions that match a name, without parts that the compiler moved away (.cold);
+    an empty list if no function matches."""
     try:
         found = [one.function for one in machine.functions(name)]
     except KinstError:
@@ -259,7 +292,8 @@ def _functions(machine: Machine, name: str) -> list[FunctionKey]:
 
 
 def _reason(one: Unfollowed, refused: dict[int, str]) -> str:
-    """Why a function that was called cannot be traced; "" if it can."""
+    """Return why a function that was called cannot be traced; "" if it can, or if the function is
+    not known."""
     if one.target is None:
         return ""
     low = one.target
@@ -271,7 +305,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _say_left_out(followed: _Followed, refused: dict[int, str]) -> None:
-    """Say how much is shown and, of what is not, how much and why."""
+    """Print how many calls the tree shows, and how many calls are left out, with reasons."""
     tree = followed.tree
     calls = sum(1 for one in tree.root.walk() if not one.inlined)
     functions = len(followed.tracing.codes)

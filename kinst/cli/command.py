@@ -1,7 +1,8 @@
-"""The kinst command: options in, text out, exit status.  The only module that prints or exits.
+"""The kinst command: it reads the command line, runs what the user asks for, and returns the exit
+status.
 
-Exit status: 0 success, 1 an error, 2 a wrong command line, what exit() said or, without exit(), the
-status of the command of -c.
+Exit status: 0 for success, 1 for an error, 2 for a wrong command line; otherwise the status of
+exit() or, without exit(), the status of the command of -c.
 
 Tested by tests/d, through the command.
 """
@@ -29,13 +30,14 @@ from kinst.errors import DError, KinstError
 from kinst.version import __version__
 
 D_VERSION = "1.13"
-# Objects until Python looks for cycles again.  The millions of instructions of a whole kernel are
-# in none, and scanning them repeatedly took a third of the time.
+# Number of new objects after which Python looks for reference cycles. The millions of instructions
+# of a whole kernel are in no cycle, and scanning them repeatedly took a third of the time.
 COLLECT = 200_000
 
 
 def started_at() -> float:
-    """Return when this process began, by time.monotonic() (proc(5), stat, starttime)."""
+    """Return when this process began, as a value of time.monotonic(). Source: proc(5), stat,
+    starttime."""
     with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -44,7 +46,12 @@ def started_at() -> float:
 
 
 def complain(error: KinstError, tags: bool) -> None:
-    """Print an error in one line, and for D the source line with a caret."""
+    """Print an error in one line; for an error in a D program, also the source line with a caret.
+
+    Args:
+        error: the error.
+        tags: whether to print the tag of a D error, such as D_SYNTAX (-x errtags).
+    """
     if isinstance(error, DError):
         tag = f"[{error.tag}] " if tags else ""
         say(f"kinst: failed to compile: {error.span}: {tag}{error}")
@@ -56,13 +63,18 @@ def complain(error: KinstError, tags: bool) -> None:
 
 
 def _all(name: str) -> Any:
-    """Return a function of a module that needs all of kinst: half a second to load."""
+    """Return a function of kinst.cli.tracing, which is imported here because it loads all of kinst
+    (half a second)."""
     return getattr(import_module("kinst.cli.tracing"), name)
 
 
 def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
-    """Check the program, then start the guest early, if there is to be one: it starts while the
-    rest of kinst is loaded."""
+    """Do what a command line of options asks for, with the output in the file of -o or on standard
+    output, and return the exit status.
+
+    The program is compiled first. If it needs a guest, the guest starts while the rest of kinst is
+    loaded.
+    """
     path, request = line.request.output, line.request
     progress = Progress("kinst")
     report = Report(
@@ -89,7 +101,12 @@ def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
 
 
 def run_command(name: str, words: Sequence[str]) -> int:
-    """Run a command that has a name, such as flame, and return the exit status."""
+    """Run a named command such as `kinst flame`, and return the exit status.
+
+    Args:
+        name: name of the command.
+        words: the words of the command line after the name.
+    """
     found = command(name)
     if {"-h", "--help"} & {*words}:
         write(sys.stdout, found.HELP)
@@ -98,7 +115,8 @@ def run_command(name: str, words: Sequence[str]) -> int:
 
 
 def _shown(line: CommandLine) -> str:
-    """Return the text that is asked for in place of a trace."""
+    """Return the text that a command line asks for instead of a trace: help, the version, a list of
+    kernels or a completion script."""
     if line.shows == "kernels":
         return str(_all("offers")(line.request))
     if line.shows == "help":
@@ -109,7 +127,7 @@ def _shown(line: CommandLine) -> str:
 
 
 def shell_script(shell: str) -> str:
-    """Return the script that makes bash or zsh complete kinst's command lines."""
+    """Return the script by which bash or zsh completes kinst's command lines."""
     name = {"bash": "kinst.bash", "zsh": "_kinst"}[shell]
     return (Path(__file__).parent / "completion" / name).read_text(encoding="utf-8")
 
@@ -121,7 +139,9 @@ def _wants_tags(request: Request) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the kinst command and return its exit status.
 
-    argv: the words without the program's name; None for sys.argv's."""
+    Args:
+        argv: the words without the program's name; None for those of sys.argv.
+    """
     gc.set_threshold(COLLECT)
     words = list(sys.argv[1:] if argv is None else argv)
     standard_files()

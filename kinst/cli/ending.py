@@ -1,4 +1,4 @@
-"""Messages about the end of a trace that the output does not explain."""
+"""Message about the end of a trace, if the output does not explain the end."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from kinst.events import End
 
 
 def ending_text(end: End, timeout: float | None, command: str) -> str:
-    """Return a sentence about an end by --timeout, else "".
+    """Return a sentence that says that --timeout ended the trace; "" for another end.
 
     Args:
-        end: the last event.
-        timeout: of --timeout, in seconds.
-        command: of -c.
+        end: the last event of the trace.
+        timeout: seconds of --timeout; None without --timeout.
+        command: command of -c; "" without -c.
     """
     if end.reason != "timeout" or timeout is None:
         return ""

@@ -1,4 +1,4 @@
-"""How the kinst and inlinecall commands report errors: one line, and an exit status.
+"""Error reports of the kinst and inlinecall commands: one line on stderr, and an exit status.
 
 Tested by tests/cli/test_standard_files.py.
 """
@@ -24,18 +24,23 @@ _SOON = 0.01  # seconds
 
 
 class UsageError(KinstError):
-    """The command line itself is wrong: exit status 2, as dtrace(1)."""
+    """The command line is wrong. The exit status is 2, as dtrace(1)'s."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that ends the command."""
+    """A signal ends the command.
+
+    Attributes:
+        number: number of the signal.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """Report Ctrl-C, or a lack of memory, in one line while modules are still imported."""
+    """Report an uncaught exception (sys.excepthook): Ctrl-C and a lack of memory in one line,
+    others as Python does. This happens only while modules are imported, before guarded() runs."""
     name = os.path.basename(sys.argv[0])
     if issubclass(kind, KeyboardInterrupt):
         print(f"{name}: interrupted", file=sys.stderr)
@@ -46,8 +51,12 @@ def _uncaught(kind: type[BaseException], error: BaseException, where: TracebackT
 
 
 def _unraisable(said: Any) -> None:
-    """Handle what cannot be raised where it happened (a callback of a library, a finaliser): send a
-    signal that ends kinst again; ignore a shortage, which will happen again."""
+    """Handle an exception that Python cannot raise where it happened, in a library's callback or a
+    finaliser (sys.unraisablehook).
+
+    For a signal that ends kinst, send the signal again. Ignore a shortage of the system, which will
+    happen again elsewhere. Report others as Python does.
+    """
     error = said.exc_value
     if isinstance(error, Interrupted):
         threading.Thread(target=_again, args=(error.number,), daemon=True).start()
@@ -65,10 +74,10 @@ sys.unraisablehook = _unraisable
 
 
 def standard_files() -> None:
-    """Make stdin, stdout and stderr usable if the command was started without them.
+    """Open /dev/null as stdin, stdout or stderr if the command was started without one of them.
 
-    Otherwise the next file to be opened would take their place.  Reading yields nothing, writing to
-    stdout is an error as it would be in C (EBADF), messages are lost.
+    Otherwise the next file to be opened would take its number. Reading stdin then yields nothing,
+    writing to stdout is an error as in a C program (EBADF), and messages to stderr are lost.
     """
     for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -86,10 +95,11 @@ def standard_files() -> None:
 
 
 def _whole(file: TextIO) -> TextIO:
-    """Wrap the file so that short writes are completed.
+    """Return the file, or a wrapper that completes short writes to it.
 
-    With PYTHONUNBUFFERED (TextIOWrapper over a raw file) Python drops what one write(2) did not
-    take, as when a signal arrives while a pipe is full.  write() flushes, so nothing waits longer.
+    With PYTHONUNBUFFERED (TextIOWrapper over a raw file) Python drops the rest of a text if
+    write(2) takes only a part of it, for example if a signal arrives while a pipe is full. write()
+    flushes, so the wrapper's buffer delays nothing.
     """
     if not isinstance(file.buffer, io.RawIOBase):
         return file
@@ -97,15 +107,18 @@ def _whole(file: TextIO) -> TextIO:
 
 
 def _forget(file: TextIO) -> None:
-    """Discard what is still buffered for a file, so that closing it does not fail."""
+    """Discard text that is buffered for a file, so that closing the file does not fail."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
 
 
 def write(file: TextIO, text: str) -> None:
-    """Write text to a file at once.
+    """Write text to a file and flush the file.
 
-    Raises KinstError for a full disk and the like, BrokenPipeError if the reader is gone."""
+    Raises:
+        KinstError: the text cannot be written, for example because the disk is full.
+        BrokenPipeError: the file is a pipe whose reader has closed it.
+    """
     try:
         file.write(text)
         file.flush()
@@ -119,9 +132,9 @@ def write(file: TextIO, text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Write one message to stderr; it is lost if stderr is closed.
+    """Write one message to stderr; if stderr is closed, the message is lost.
 
-    On a terminal it replaces the line of progress (kinst.cli.progress).
+    On a terminal the message replaces the line of progress (kinst.cli.progress).
     """
     with suppress(KinstError, BrokenPipeError):
         end = "\x1b[K\n" if sys.stderr.isatty() else "\n"
@@ -129,7 +142,8 @@ def say(text: str) -> None:
 
 
 def _end_by(number: int) -> int:
-    """End this process by a signal, so that a shell sees the signal."""
+    """End this process by a signal, so that a shell sees the signal. If the signal is blocked,
+    return an exit status instead."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     return 128 + number  # if the signal is blocked
@@ -140,12 +154,14 @@ def guarded(
     name: str,
     complain: Callable[[KinstError], None],
 ) -> int:
-    """Do the work of a command, and return the exit status: that of `work`, or of its error.
+    """Do the work of a command, and return the exit status: that of `work`, or that of its error.
 
-    Every error that a user can cause becomes one line; KINST_TRACEBACK lets a defect through.
+    Every error that a user can cause is reported in one line. A defect of kinst is reported in one
+    line, or raised if KINST_TRACEBACK is set.
 
     Args:
-        name: of the command; after a wrong command line a second line points to its --help.
+        work: does the work, and returns the exit status.
+        name: name of the command. After a UsageError a second line points to its --help.
         complain: prints an error.
     """
     try:
@@ -164,7 +180,7 @@ def guarded(
         say(f"{name}: interrupted")
         return _end_by(error.number if isinstance(error, Interrupted) else signal.SIGINT)
     except BrokenPipeError:
-        return _end_by(signal.SIGPIPE)  # whoever read our output is gone
+        return _end_by(signal.SIGPIPE)  # the reader of the output has ended
     except Exception as error:
         if os.environ.get("KINST_TRACEBACK"):
             raise

@@ -1,7 +1,9 @@
-"""The inlinecall command: where an inline function is declared, and where its copies are.
+"""The inlinecall command: it prints where an inline function is declared, and where its inlined
+copies are.
 
-The output format is that of Christos Margiolis' inlinecall(1).  It needs no target and, once the
-index exists, only the standard library: it answers in a tenth of a second.
+The output has the format of Christos Margiolis' inlinecall(1). The command needs no target. Once
+the index of the file's debug information exists, it needs only the standard library, and answers in
+a tenth of a second.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ it the addresses of its code, where it was called, and the function that it is i
 
 @dataclass(frozen=True, slots=True)
 class InlinecallOptions:
-    """What the command line asks for."""
+    """Options of inlinecall's command line."""
 
     function: str
     file: str
@@ -37,7 +39,7 @@ class InlinecallOptions:
 
 
 def parse(words: Sequence[str]) -> InlinecallOptions:
-    """Read the command line without the program's name.  Raises UsageError."""
+    """Return the options of a command line without the program's name. Raises UsageError."""
     names, as_json, options = [], False, True
     for word in words:
         if options and word == "--":
@@ -54,7 +56,7 @@ def parse(words: Sequence[str]) -> InlinecallOptions:
 
 
 def place(file: str, line: int) -> str:
-    """Return file:line, "" if they are not known."""
+    """Return "file:line"; "" if they are not known."""
     return f"{file}:{line}" if file else ""
 
 
@@ -65,7 +67,8 @@ def _columns(bounds: str, called: str, caller: str) -> str:
 
 
 def as_text(functions: Sequence[InlineFunction]) -> str:
-    """Return declarations and copies in inlinecall(1)'s format, one line for each range."""
+    """Return inline functions as text in inlinecall(1)'s format: a line for each declaration, and a
+    line for each address range of a copy."""
     lines = []
     for function in functions:
         lines.append(place(function.decl_file, function.decl_line) or function.name)
@@ -79,7 +82,8 @@ def as_text(functions: Sequence[InlineFunction]) -> str:
 
 
 def copy_as_json(copy: CopyOfInline) -> dict[str, object]:
-    """Return one copy for --json; null for what the file does not say."""
+    """Return an inlined copy as an object for --json; a fact that the file does not have is
+    None."""
     return {
         "entry": copy.entry,
         "ranges": [[part.low, part.high] for part in copy.ranges],
@@ -91,7 +95,7 @@ def copy_as_json(copy: CopyOfInline) -> dict[str, object]:
 
 
 def as_json(functions: Sequence[InlineFunction]) -> str:
-    """Return declarations and copies as one JSON list."""
+    """Return inline functions with their copies as one JSON list."""
     rows = [
         {
             "function": function.name,
@@ -105,7 +109,8 @@ def as_json(functions: Sequence[InlineFunction]) -> str:
 
 
 def run(wanted: InlinecallOptions) -> str:
-    """Return what the command prints; messages go to stderr.  Raises KinstError."""
+    """Return the text that the command prints. Messages and progress go to stderr. Raises
+    KinstError."""
     functions = inline_functions(
         wanted.file,
         wanted.function,
@@ -116,10 +121,12 @@ def run(wanted: InlinecallOptions) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the inlinecall command, and return its exit status: 0, 1 for an error (one line on
-    stderr), 2 for a wrong command line.
+    """Run the inlinecall command and return its exit status: 0 for success, 1 for an error (one
+    line on stderr), 2 for a wrong command line.
 
-    argv: the words without the program's name; None for sys.argv's."""
+    Args:
+        argv: the words without the program's name; None for those of sys.argv.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     standard_files()
 

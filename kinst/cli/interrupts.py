@@ -1,4 +1,4 @@
-"""Signals that end a trace, or kinst itself.
+"""Handlers of the signals that end a trace, or kinst itself.
 
 Tested by tests/vm/endings/test_signals.py and tests/vm/endings/test_endings.py.
 """
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 
 class Interrupts:
-    """Ctrl-C, SIGTERM and SIGHUP.  The first one asks the trace to end, and the second one ends
-    kinst at once, as the first one does before there is a trace (booting, compiling, -l).
+    """Handlers of SIGINT (Ctrl-C), SIGTERM and SIGHUP.
 
-    SIGHUP stays ignored if kinst was started with nohup(1)."""
+    While a trace runs, the first signal asks the trace to end, and the second one ends kinst at
+    once. Without a trace (while kinst boots, compiles or lists), the first signal ends kinst at
+    once. SIGHUP stays ignored if kinst was started with nohup(1).
+    """
 
     def __init__(self) -> None:
         self._arrivals = 0
@@ -38,5 +40,5 @@ class Interrupts:
         self._trace = trace
 
     def over(self) -> None:
-        """Forget that trace: the next signal ends kinst."""
+        """Let the next signal end kinst, because the trace has ended."""
         self._trace = None

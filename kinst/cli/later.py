@@ -1,5 +1,5 @@
-"""Modules that are imported when they are first used: a command answers --help and a wrong command
-line without loading what does its work.
+"""Modules that are imported when they are first used, so that a command answers --help and a wrong
+command line without loading the modules that do its work.
 
 Tested by tests/cli/test_start_times.py.
 """
@@ -11,7 +11,8 @@ from typing import Any
 
 
 class LaterModule:
-    """A module by its name.  Name it under TYPE_CHECKING, too, so that its types are known."""
+    """Stand-in for a module, which is imported when an attribute of it is first read. Import the
+    module under TYPE_CHECKING as well, so that its types are known."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""A table on the whole terminal, and its keys; for kinst top.
+"""A live table that fills the terminal, with its keys, for `kinst top`.
 
 Tested by tests/cli/test_top_terminal.py.
 """
@@ -32,11 +32,12 @@ KEYS = {
     b"\t": "tab", b" ": "space",
 }  # fmt: skip
 HELP = "q quits   ←→ or 1-9 sorts   r reverses   ↑↓ goes on   space pauses   tab: next aggregation"
-_NOTES = 3  # lines for messages below the table
+_NOTES = 3  # number of lines for messages below the table
 
 
 def keys_in(data: bytes) -> list[str]:
-    """Return the keys that a terminal sends these bytes for; unknown bytes are skipped."""
+    """Return the names of the keys for which a terminal sends these bytes; unknown bytes are
+    skipped."""
     keys = []
     while data:
         code = next((one for one in KEYS if data.startswith(one)), data[:1])
@@ -48,16 +49,24 @@ def keys_in(data: bytes) -> list[str]:
 
 
 class Screen:
-    """Tables of aggregations on the whole terminal, drawn when show() gets one and at each key.
+    """Live tables of aggregations that fill the terminal, one at a time. A table is drawn when
+    show() gets new values, and at each key.
 
     A context manager: leaving it restores the terminal.
 
     Attributes:
-        stop: asks the trace to end.
+        stop: called when the user asks for the end of the trace (key q).
     """
 
     def __init__(self, title: str) -> None:
-        """Raises UsageError if there is no terminal."""
+        """Prepare the screen.
+
+        Args:
+            title: text for the first line.
+
+        Raises:
+            UsageError: stdin or stdout is not a terminal.
+        """
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             hint = "kinst without a command prints the same aggregation"
             raise UsageError("kinst top needs a terminal", hint)
@@ -94,7 +103,7 @@ class Screen:
             os.close(self._over)
 
     def show(self, aggregation: Aggregation) -> None:
-        """Show the values that an aggregation has now."""
+        """Update the table of an aggregation with its present values."""
         with self._lock:
             table = self._tables.setdefault(aggregation.name, TopTable(aggregation))
             table.take(aggregation, time.monotonic())
@@ -102,13 +111,13 @@ class Screen:
                 self._live.refresh()
 
     def note(self, text: str) -> None:
-        """Show a message below the table."""
+        """Show a message in the lines below the table."""
         with self._lock:
             self._notes += [line for line in text.splitlines() if line.strip()]
             self._live.refresh()
 
     def last(self) -> None:
-        """Print the last table on the terminal's ordinary screen."""
+        """Print the last table as ordinary output of the terminal."""
         table = self._table
         if table is not None and len(table):
             self._console.print(self._body(table, self._height))
@@ -120,7 +129,7 @@ class Screen:
 
     @property
     def _height(self) -> int:
-        """Rows of the table on the screen."""
+        """Number of rows of the table that the screen has room for."""
         return max(self._console.size.height - 3 - _NOTES, 1)
 
     def _listen(self) -> None:

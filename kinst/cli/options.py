@@ -1,7 +1,7 @@
-"""The command line: dtrace(1)'s options that make sense here, and kinst's own long ones.
+"""Reader of kinst's command line, and writer of --help.
 
-The options themselves are a table (session/options.py and the machines); this module reads words
-by it and writes --help.
+The options are tables (session/options.py and the machines): those of dtrace(1) that make sense for
+kinst, and kinst's own long ones.
 
 Tested by tests/session/test_cli_options.py and tests/cli/test_help.py.
 """
@@ -34,13 +34,13 @@ from kinst.errors import KinstError
 from kinst.render import DEFAULT, formats
 
 SHELLS = ("bash", "zsh")
-# Options of -x that are the preprocessor's.
 # Options that several commands have.
 SHOW_PROGRAM = Option("-d", "", "show the D program, and end")
 TITLE = Option("--title", "TEXT", "the picture's title; without it the command or the program")
+# Options of -x that are options of the preprocessor.
 _PREPROCESSOR = {"define": "-D", "undef": "-U", "incdir": "-I", "cpphdrs": "-H"}
 _HARD = "\0"  # a space at which no line ends
-_WIDTH, _INDENT = 96, 20  # of a line of --help, and where an option's explanation starts
+_WIDTH, _INDENT = 96, 20  # columns of a line of --help; column where an option's meaning starts
 
 COMMANDS = """\
 kinst annotate F   source and instructions of a function with their counts; kinst annotate --help
@@ -65,13 +65,17 @@ Which functions of the file system run, and how often:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What a command line asks for."""
+    """What a command line of options asks for.
+
+    Attributes:
+        request: options of the machine and of the trace.
+        format: name of the output format.
+        shows: what is printed instead of tracing: "help", "version", "kernels", or the name of a
+            shell whose completion script is printed; "" for a trace.
+    """
 
     request: Request
-    # The output's.
     format: str = DEFAULT
-    # What is printed instead of tracing: "help", "version", "kernels", a shell whose completion it
-    # is, or "".
     shows: str = ""
 
 
@@ -88,7 +92,7 @@ def _format(name: str) -> Option:
 
 @cache
 def sections() -> dict[str, tuple[Option, ...]]:
-    """Return all options but those that are refused, by the headings that --help has."""
+    """Return the options that kinst accepts, by the headings of --help."""
     kinds = machine_kinds()
     made = {
         "What is traced": PROGRAM_OPTIONS,
@@ -114,13 +118,13 @@ def sections() -> dict[str, tuple[Option, ...]]:
 
 @cache
 def options() -> dict[str, Option]:
-    """Return every option by its name, those that are refused as well."""
+    """Return every option by its name, including options of dtrace(1) that kinst refuses."""
     rows = (option for rows in sections().values() for option in rows)
     return {option.name: option for option in (*rows, *REFUSED_OPTIONS)}
 
 
 def usage() -> str:
-    """Return the first lines of --help."""
+    """Return the usage lines at the start of --help."""
     rows = [option for rows in sections().values() for option in rows]
     flags = {option.name[1] for option in rows if len(option.name) == 2 and not option.value}
     words = [f"[-{''.join(sorted(flags, key=lambda letter: (letter.lower(), letter)))}]"]
@@ -131,7 +135,7 @@ def usage() -> str:
 
 
 def help_text() -> str:
-    """Return what --help prints."""
+    """Return the text that --help prints."""
     text = usage() + "\n" + EXAMPLES
     for title, rows in sections().items():
         text += f"\n{title}:\n"
@@ -140,7 +144,7 @@ def help_text() -> str:
 
 
 def option_rows(rows: Sequence[Option]) -> str:
-    """Return options with what they do, for a help text."""
+    """Return lines of help that say what each option does."""
     lines: list[str] = []
     for names, meaning in _joined(rows):
         start = f"  {names}".ljust(_INDENT - 2) + "  "
@@ -149,7 +153,8 @@ def option_rows(rows: Sequence[Option]) -> str:
 
 
 def _joined(rows: Sequence[Option]) -> Iterator[tuple[str, str]]:
-    """Yield options as --help has them; neighbours with one meaning share a line."""
+    """Yield (names, meaning) for each line of help; options with the same meaning that are
+    neighbours share a line."""
     names: list[str] = []
     for option, following in zip(rows, (*rows[1:], None), strict=True):
         names.append(_spelled(option))
@@ -168,16 +173,20 @@ def _spelled(option: Option) -> str:
 def own_options(
     words: Sequence[str], rows: Sequence[Option], *, alone: bool = False
 ) -> tuple[list[str], dict[str, str]]:
-    """Take a command's own options out of its words.
+    """Separate a command's own options from the other words of its command line.
 
-    Return the other words, and the values by option, "" for an option without one.
+    Return the other words, and the values of the command's own options by name ("" for an option
+    without a value).
 
     Args:
-        rows: what the command takes.
-        alone: the command takes none of kinst's options; else those that kinst takes as well stay
-            among the words.
+        words: the command line after the command's name.
+        rows: the command's own options.
+        alone: whether the command accepts only its own options. Otherwise an option that kinst has
+            too stays among the other words.
 
-    Raises UsageError."""
+    Raises:
+        UsageError: an option has no value or a wrong one.
+    """
     own = {option.name: option for option in rows if alone or option.name not in options()}
     rest: list[str] = []
     values: dict[str, str] = {}
@@ -203,22 +212,28 @@ def own_options(
 
 
 def check_traces(request: Request) -> None:
-    """Raise UsageError if the command line asks for something else than a trace."""
+    """Raise UsageError if the request asks for something else than a trace."""
     if request.list_probes or request.compile_only or request.dump:
         raise UsageError("-l, -e, -S and --dump show what is not traced", "kinst without a command")
 
 
 def check(request: Request) -> None:
-    """Raise UsageError if the options do not agree."""
+    """Raise UsageError if options of the request contradict each other."""
     if (error := disagreement(request)) is not None:
         raise UsageError(error.message, error.hint)
 
 
 def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
-    """Read a command line (without the program's name).
+    """Return what a command line asks for.
 
-    stdin: reads what -s - takes.  Raises UsageError, and KinstError for a script that cannot be
-    opened."""
+    Args:
+        argv: the words without the program's name.
+        stdin: returns the program for `-s -`.
+
+    Raises:
+        UsageError: the command line is wrong.
+        KinstError: a script cannot be opened.
+    """
     known = options()
     short = "".join(o.name[1] + ":" * bool(o.value) for o in known.values() if len(o.name) == 2)
     long = [o.name[2:] + "=" * bool(o.value) for o in known.values() if len(o.name) > 2]
@@ -233,22 +248,25 @@ def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
 
 
 def _with_values(argv: Sequence[str], known: Mapping[str, Option]) -> list[str]:
-    """Return the words with "=" after options whose value may be left out: getopt knows none."""
+    """Return the words with "=" appended to each option whose optional value is left out, because
+    getopt does not know optional values."""
     end = argv.index("--") if "--" in argv else len(argv)
     optional = {option.name for option in known.values() if option.optional}
     return [f"{word}=" if word in optional else word for word in argv[:end]] + [*argv[end:]]
 
 
 class _Words:
-    """The options of a command line, as values of fields."""
+    """Collector of a command line's options, as values of the fields of Request, MachineOptions and
+    CommandLine."""
 
     def __init__(self, stdin: Callable[[], str]) -> None:
         self._stdin = stdin
         self._values: dict[str, Any] = {}  # by the name of the field
-        self._machines: dict[str, str] = {}  # the value of each machine's option, by its name
+        self._machines: dict[str, str] = {}  # values of options that choose a machine, by name
 
     def take(self, option: Option, text: str) -> None:
-        """Add an option, with its value's text."""
+        """Add an option with the text of its value. Raises UsageError or KinstError if the option
+        cannot be used or its value is wrong."""
         name = option.name
         if option.refused:
             raise UsageError(f"option {name} is not available: {option.refused}")
@@ -268,7 +286,7 @@ class _Words:
             self._values.pop("release" if field == "kernel" else "kernel", None)
 
     def _read(self, option: Option, text: str) -> tuple[str, object]:
-        """Return the field that an option sets, and its value."""
+        """Return the name of the field that an option sets, and the field's value."""
         name = option.name
         if name == "-s":
             return option.field, _script(text, self._stdin)
@@ -286,7 +304,7 @@ class _Words:
             raise UsageError(error.message, error.hint) from error
 
     def _set(self, text: str) -> None:
-        """Add an option of -x: NAME or NAME=VALUE."""
+        """Add an option of -x, given as NAME or NAME=VALUE."""
         name, _, value = text.partition("=")
         if name == "format":
             if value not in formats():
@@ -308,7 +326,14 @@ class _Words:
             self._values["settings"] = (*settings, (name, value))
 
     def command_line(self, rest: Sequence[str]) -> CommandLine:
-        """Return it.  Raises UsageError for options that do not agree."""
+        """Return the command line for all options that were added.
+
+        Args:
+            rest: words that are not options.
+
+        Raises:
+            UsageError: options contradict each other.
+        """
         values = self._values
         machine = MachineOptions(**self._machine(), **_of(MachineOptions, values))
         request = Request(machine, arguments=tuple(rest), **_of(Request, values))
@@ -318,7 +343,8 @@ class _Words:
         return line
 
     def _machine(self) -> dict[str, Any]:
-        """Return the fields that say which machine.  One may have another one's address besides."""
+        """Return the fields of MachineOptions that choose the machine. One option may choose it,
+        except that --attach can be combined with an option that gives a stub's address."""
         given = self._machines
         asked = [kind for kind in machine_kinds() if kind.option.name in given]
         if not asked:
@@ -338,7 +364,7 @@ class _Words:
 
 
 def _of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the fields that a class has."""
+    """Return those values that belong to fields of a class."""
     return {name: value for name, value in values.items() if name in kind.__slots__}  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""A whole trace, for a command that shows its result and not each record.
+"""Run of a whole trace, for commands that show its result instead of each record.
 
 Tested by tests/cli/test_testing.py.
 """
@@ -32,23 +32,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a trace."""
+    """The result of a trace.
 
-    # As they were at its end.
+    Attributes:
+        aggregations: with their values at the end of the trace.
+        status: exit status for kinst.
+        program: D text of the program.
+        command: the traced command; "" if there was no command.
+        kernel: release of the kernel; "" if it is not known.
+    """
+
     aggregations: Sequence[Aggregation]
-    # The exit status that kinst would have.
     status: int
-    # Its D text.
     program: str
-    # The command that was traced, or "".
     command: str = ""
-    # The release of the kernel, or "".
     kernel: str = ""
 
     def heading(self, title: str) -> Heading:
-        """Return what stands above a picture.
+        """Return the heading for a picture of this result.
 
-        title: the user's, or ""."""
+        Args:
+            title: the user's title; "" to take the command or the program.
+        """
         program = "\n".join(line.strip() for line in self.program.splitlines())
         notes = [f"Linux {self.kernel}"] if self.kernel else []
         return Heading(title or self.command or program, program, notes)
@@ -60,11 +65,20 @@ def traced(
     interrupts: Interrupts,
     see: Callable[[Event], None] | None = None,
 ) -> Outcome | None:
-    """Trace the programs of a request, or `program` if it has none, and return the result; None if
-    -d only asked for the program.
+    """Trace a program and return the result; None if -d asks only to show the program.
 
-    What the command writes goes to standard output or, if the result goes there, to standard error.
-    see: gets each event.  Raises KinstError."""
+    The output of the traced command goes to standard output. If the result goes there, the output
+    goes to standard error.
+
+    Args:
+        request: options of the machine and of the trace.
+        program: D text that is traced if the request has no program.
+        interrupts: handlers that end the trace.
+        see: called with each event.
+
+    Raises:
+        KinstError: the program cannot be traced.
+    """
     if not request.programs:
         request = replace(request, programs=(ProgramText("n", program, "<command line>"),))
     if request.show_program:
@@ -80,7 +94,7 @@ def traced(
 
 
 def open_machine(request: Request) -> Machine:
-    """Return the machine of a request, which reports on standard error."""
+    """Return the machine of a request; its messages and progress go to standard error."""
     progress = Progress("kinst")
     report = Report(
         say, progress, time.monotonic(), request.verbose,
@@ -90,8 +104,8 @@ def open_machine(request: Request) -> Machine:
 
 
 def trace_of(machine: Machine, request: Request) -> Trace:
-    """Return the trace that a request asks for, ready to run.  A machine is started only if the
-    program needs a kernel.  Raises KinstError."""
+    """Return a trace of a request's program, ready to run. The machine starts only if the program
+    needs a kernel. Raises KinstError."""
     program = machine.compile_request(request)
     if program.has_stacks:
         machine.index_lines()
@@ -99,7 +113,7 @@ def trace_of(machine: Machine, request: Request) -> Trace:
 
 
 def show_programs(request: Request) -> None:
-    """Print the D programs of a request (-d)."""
+    """Print the D programs of a request on standard output (-d)."""
     write(sys.stdout, "".join(f"{one.text.strip()}\n" for one in request.programs))
 
 
@@ -110,12 +124,14 @@ def finished(
     show: Callable[[str], None],
     see: Callable[[Event], None] | None = None,
 ) -> tuple[list[Aggregation], int]:
-    """Run a trace to its end, and return its aggregations and its status.
+    """Run a trace to its end, and return its aggregations and its exit status.
 
     Args:
-        trace: of the request.
-        show: gets what the command writes.
-        see: gets each event.
+        trace: the trace.
+        request: options of the trace.
+        interrupts: handlers that end the trace.
+        show: called with the output of the traced command.
+        see: called with each event.
     """
     status = 0
     interrupts.end(trace)
@@ -139,7 +155,8 @@ def finished(
 
 @contextmanager
 def opened(path: str) -> Iterator[TextIO]:
-    """Open a file that --json has made.  Raises KinstError."""
+    """Context manager that opens a saved result for reading. Raises KinstError if the file cannot
+    be opened."""
     try:
         file = open(path, encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
     except OSError as error:
@@ -149,21 +166,21 @@ def opened(path: str) -> Iterator[TextIO]:
 
 
 def saved(path: str) -> SavedTrace:
-    """Return the trace in a file that --json has made.  Raises KinstError."""
+    """Return the last trace of a file that --json has made. Raises KinstError."""
     with opened(path) as file:
         return saved_trace(file, path)
 
 
 def saved_outcome(path: str, trace: SavedTrace) -> Outcome:
-    """Return the result of the trace in a file; one that does not say what was traced is called by
-    the file's name."""
+    """Return the result of a saved trace. If the file says neither command nor program, the name of
+    the file stands for the command."""
     command = trace.command or ("" if trace.program else os.path.basename(path))
     return Outcome(trace.aggregations, 0, trace.program, command, trace.kernel)
 
 
 def put(text: str, path: str) -> None:
-    """Write a command's result over a file, or to standard output if path is "".  Raises
-    KinstError."""
+    """Write a command's result to a file, replacing its contents, or to standard output if `path`
+    is "". Raises KinstError."""
     if not path:
         write(sys.stdout, text)
         return

@@ -1,4 +1,4 @@
-"""The user's pager, for long text on a terminal."""
+"""Display of long text on a terminal with the user's pager."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import sys
 
 from kinst.cli.guard import write
 
-FALLBACK = (132, 24)  # columns and lines if there is no terminal
+FALLBACK = (132, 24)  # columns and lines to assume if there is no terminal
 NOT_FOUND = 127  # a shell's status for a missing program
 
 
 def columns() -> int:
-    """Return the columns of the terminal."""
+    """Return the width of the terminal in columns."""
     return shutil.get_terminal_size(FALLBACK).columns
 
 
 def has_colours() -> bool:
-    """Return whether standard output takes colours (no-color.org)."""
+    """Return whether standard output is a terminal that the user wants coloured (no-color.org)."""
     wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
     return sys.stdout.isatty() and wanted
 
 
 def show(text: str) -> None:
-    """Print a text; on a terminal that is too small for it, by $KINST_PAGER, $PAGER or less, if
-    that exists."""
+    """Print a text. If standard output is a terminal with fewer lines than the text, use the pager:
+    $KINST_PAGER, $PAGER or less."""
     pager = os.environ.get("KINST_PAGER", os.environ.get("PAGER", "less"))
     lines = shutil.get_terminal_size(FALLBACK).lines
     if sys.stdout.isatty() and pager not in ("", "cat") and text.count("\n") >= lines:

@@ -1,8 +1,9 @@
-"""Progress of long work on stderr: downloads, unpacking, indexing debug information.
+"""Progress of long work on stderr: downloads, unpacking, indexing of debug information.
 
-On a terminal it is one line, rewritten in place and erased at the end.  Elsewhere it is a line
-when a piece of work begins, one every few seconds, and one at its end, so that a log stays short.
-docs/decisions/0038-progress-is-shown-without-rich.md says why this is not rich's.
+On a terminal, progress is one line, which is rewritten in place and erased at the end. Without a
+terminal it is a line when a piece of work begins, a line every few seconds, and a line at the end,
+so that a log stays short. docs/decisions/0038-progress-is-shown-without-rich.md says why the
+library rich is not used.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ _ERASE = "\r\x1b[K"
 
 
 class Progress:
-    """Shows what is being done and which part of it is done: 0 to 1, None if unknown.  A part of 1
-    ends the work.
-    """
+    """Display of progress on stderr. Call it with the name of a piece of work and the part of it
+    that is done: 0 to 1, or None if the part is not known. A part of 1 ends the work."""
 
     def __init__(
         self,
@@ -33,11 +33,12 @@ class Progress:
         *,
         log: bool = True,
     ) -> None:
-        """Show the progress of a command.
+        """Make a display for a command.
 
         Args:
-            name: of the command, at the start of every line.
-            out: None for sys.stderr, as it is at each call.
+            name: name of the command, which starts every line.
+            out: file to write to; None for the sys.stderr of each call.
+            clock: returns the time in seconds.
             log: whether to write if there is no terminal.
         """
         self._name = name
@@ -55,9 +56,14 @@ class Progress:
             self._log(out, what, part)
 
     def confirm(self, what: str, size: int) -> bool:
-        """Ask on a terminal whether to download something of so many bytes, as apt-get does.
+        """Ask on a terminal whether to download files, as apt-get does, and return the answer.
 
-        Without a terminal, say it and go on: a script or a CI job cannot answer.
+        Without a terminal, print what is downloaded and return True: a script or a CI job cannot
+        answer.
+
+        Args:
+            what: name of the files.
+            size: bytes to download.
         """
         out = self._out or sys.stderr
         text = f"{self._name}: to be downloaded, {size / 1e6:.0f} MB: {what}"
@@ -79,7 +85,7 @@ class Progress:
         if part is not None:
             full = round(part * WIDTH)
             text += f" [{'#' * full}{'.' * (WIDTH - full)}] {part:.0%}"
-        # The cursor waits at the start of the line, so that whatever comes next overwrites it.
+        # Leave the cursor at the start of the line, so that the next output overwrites the line.
         _write(out, _ERASE if over else f"{_ERASE}{text}\r")
 
     def _log(self, out: TextIO, what: str, part: float | None) -> None:

@@ -1,7 +1,7 @@
-"""The fixture `vm` for pytest: a machine for the whole session (docs/testing.md).
+"""pytest's fixture `vm`: a machine that is open for the whole test session (docs/testing.md).
 
-pytest finds this module by its entry point, whatever is tested, so that it loads nothing of kinst
-before a test asks for the fixture.
+pytest imports this module through its entry point in every session, so the module imports nothing
+of kinst until a test asks for the fixture.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _options(words: list[str]) -> Any:
-    """Return the request of these words of a command line.  Raises KinstError."""
-    hook = sys.excepthook  # which the command replaces, and pytest needs
+    """Return the request for words of kinst's command line. Raises KinstError."""
+    hook = sys.excepthook  # pytest needs it, and importing the command replaces it
     try:
         return import_module("kinst.cli.options").parse(words).request
     finally:
@@ -37,8 +37,11 @@ def _options(words: list[str]) -> Any:
 
 @pytest.fixture(scope="session")
 def vm(pytestconfig: pytest.Config) -> Iterator[Machine]:
-    """A kinst.Machine, booted or attached to when the first test asks for it, and closed at the end
-    of the session.  --kinst, and kinst in pytest's configuration file, say which one."""
+    """A kinst.Machine, which is booted or attached to when the first test asks for it, and closed
+    at the end of the session.
+
+    The options --kinst, and kinst in pytest's configuration file, choose the machine.
+    """
     api, errors = import_module("kinst.api"), import_module("kinst.errors")
     given = [pytestconfig.getini("kinst"), *pytestconfig.getoption("--kinst")]
     try:

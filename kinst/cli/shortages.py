@@ -1,4 +1,4 @@
-"""Shortages of the system (memory, files, disk) that made something fail, as one line.
+"""One-line errors for shortages of the system: memory, file descriptors, processes, disk space.
 
 Tested by tests/vm/endings/test_starved.py.
 """
@@ -22,7 +22,7 @@ _BY_NUMBER = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
 }
-# Messages of libraries that do not give the number of the error.
+# Parts of the messages of libraries that raise errors without an errno.
 _BY_TEXT = {
     "start new thread": _PROCESSES,
     "allocate memory": _MEMORY,
@@ -33,8 +33,8 @@ _BY_TEXT = {
 
 
 def shortage(error: BaseException) -> KinstError | None:
-    """Return the error for people if this one, or one of its causes, says that memory, file
-    descriptors, processes or room on a disk ran out; None for any other."""
+    """Return an error for the user if an exception, or one of its causes, says that memory, file
+    descriptors, processes or disk space ran out; None for another exception."""
     for one in _causes(error):
         found = _of(one)
         if found is not None:
@@ -56,7 +56,7 @@ def _of(error: BaseException) -> tuple[str, str] | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, and those that it was raised from or while handling."""
+    """Yield an exception, then its cause, the cause of that cause, and so on."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:

@@ -1,4 +1,4 @@
-"""The kernel's source text, for commands that show it."""
+"""Source text of the traced kernel, for commands that show it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from kinst.cli.progress import Progress
 
 
 def source_lines(given: str, release: str, files: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return the lines of the source files that exist; say why if there are none.
+    """Return the lines of those source files that are available, by file. If none is available,
+    print the reason and return {}.
 
     Args:
-        given: of --source, or "".
-        release: of the kernel.
-        files: by the names that debug information has.
+        given: value of --source; "" without --source.
+        release: release of the kernel.
+        files: names of source files in the debug information.
     """
     place = find_source(given, release)
     if place is None:

@@ -1,4 +1,4 @@
-"""Start of the kinst command: a shell's completion is answered without loading the rest.
+"""Start of the kinst command. It answers a shell's completion without loading the rest of kinst.
 
 Tested by tests/cli/test_completion_shells.py.
 """
@@ -15,7 +15,7 @@ from importlib import import_module
 THREADS = "OPENBLAS_NUM_THREADS"
 # Bytes of address space that the libraries need to load; with less, OpenBLAS and others crash.
 LEAST = 320_000_000
-COMPLETE = "--complete"  # how the shells' functions ask; see kinst.cli.completion
+COMPLETE = "--complete"  # option by which the shells' functions ask; see kinst.cli.completion
 
 
 def main() -> int:
@@ -33,7 +33,7 @@ def main() -> int:
     os.environ.setdefault(THREADS, "1")
     command = import_module("kinst.cli.command")
     if not chosen:
-        del os.environ[THREADS]  # not for programs that kinst starts
+        del os.environ[THREADS]  # programs that kinst starts must not inherit it
     status: int = command.main(words)
     return status
 

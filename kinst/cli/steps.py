@@ -1,4 +1,4 @@
-"""Steps of long work on stderr: each when it begins, and again while it goes on.
+"""Messages about the steps of long work: one when a step begins, and more while the step goes on.
 
 Tested by tests/cli/test_steps.py.
 """
@@ -10,18 +10,19 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-AGAIN = 4.0  # seconds without a message until a step is said again
-_LOOKS = 8  # in that time
+AGAIN = 4.0  # seconds after which a step that goes on is said again
+_LOOKS = 8  # how often the thread checks in that time
 
 
 class Steps:
-    """Says which step is being done.  A context manager: a thread repeats the step until exit."""
+    """Reporter of the steps of long work. A context manager: until it is left, a thread repeats the
+    message of a step that goes on."""
 
     def __init__(self, say: Callable[[str], None], again: float = AGAIN) -> None:
-        """Begin without a step.
+        """Make a reporter without a step.
 
         Args:
-            say: takes one message, from any thread.
+            say: prints a message; called from several threads.
             again: seconds after which a step that goes on is said again.
         """
         self._say, self._again = say, again
@@ -39,7 +40,7 @@ class Steps:
         self._thread.join()
 
     def begin(self, step: str) -> None:
-        """Say a step that begins now."""
+        """Begin a step, and print its message."""
         self._step = step
         self._began = self._said = time.monotonic()
         self._say(f"kinst: {step}")

@@ -1,7 +1,9 @@
-"""--shell: this terminal becomes that of a shell in the guest while the trace runs.
+"""Terminal of --shell: kinst's own terminal becomes the terminal of a shell in the guest while the
+trace runs.
 
-Typed bytes go to the guest unchanged, Ctrl-C too: the guest's kernel makes signals of them.  Only
-Ctrl-] is kinst's.  What kinst itself prints is shown as before.
+Typed bytes go to the guest unchanged, including Ctrl-C, from which the guest's kernel makes a
+signal. Only Ctrl-] goes to kinst, and ends the trace. kinst's own output appears on the terminal as
+usual.
 """
 
 from __future__ import annotations
@@ -18,29 +20,41 @@ from typing import Any, Self
 from kinst.cli.guard import UsageError
 
 ESCAPE = b"\x1d"  # Ctrl-]
-_LOOK = 0.25  # seconds between two looks at the terminal's size
-_MOST = 4096
+_LOOK = 0.25  # seconds between two checks of the terminal's size
+_MOST = 4096  # bytes to read from the terminal at once
 # Indexes of what tcgetattr() returns.
 _INPUT, _LOCAL, _CHARACTERS = 0, 3, 6
 
 
 def shell_command(environment: Mapping[str, str]) -> str:
-    """Return the guest's command: the user's shell if the guest has it, else sh."""
+    """Return the shell command that starts a shell in the guest: $SHELL if the guest has it,
+    otherwise /bin/sh.
+
+    Args:
+        environment: of the host, for TERM.
+    """
     kind = shlex.quote(environment.get("TERM", "dumb"))
     return f'export TERM={kind}; [ -x "$SHELL" ] || SHELL=/bin/sh; exec "$SHELL"'
 
 
 class HostTerminal:
-    """The Terminal protocol (core/machine.py) for the terminal that kinst was started on.
+    """The terminal that kinst was started on, as a Terminal (protocol in core/machine.py).
 
     A context manager: leaving it restores the terminal.
 
     Attributes:
-        stop: asks the trace to end.
+        stop: called when Ctrl-] asks for the end of the trace.
     """
 
     def __init__(self, descriptor: int = 0) -> None:
-        """Raises UsageError if the descriptor is not a terminal."""
+        """Open the terminal.
+
+        Args:
+            descriptor: file descriptor of the terminal.
+
+        Raises:
+            UsageError: the descriptor is not a terminal.
+        """
         if not os.isatty(descriptor):
             raise UsageError("--shell needs a terminal", "-c runs a command without one")
         self.stop: Callable[[], None] = lambda: None
@@ -79,8 +93,8 @@ class HostTerminal:
         self._thread.start()
 
     def _raw(self) -> list[Any]:
-        """Return raw mode as termios(3)'s cfmakeraw() sets it, but with output processing left on:
-        lines that kinst writes get their carriage return."""
+        """Return terminal attributes for raw mode as termios(3)'s cfmakeraw() sets them, but with
+        output processing, so that lines that kinst writes get their carriage return."""
         raw = list(self._before)
         raw[_INPUT] &= ~(
             termios.IGNBRK | termios.BRKINT | termios.PARMRK | termios.ISTRIP | termios.INLCR

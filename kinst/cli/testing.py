@@ -1,4 +1,4 @@
-"""Test files, run one after another on as few machines as possible; for kinst test.
+"""Runner of test files (`kinst test`), one after another on as few machines as possible.
 
 Tested by tests/cli/test_testing.py.
 """
@@ -37,31 +37,41 @@ _SAYS_FAIL = re.compile(r"^\s*#\s*pragma\s+D\s+option\s+fail\b", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A test file that was read."""
+    """A test file that was read.
+
+    Attributes:
+        path: path of the file.
+        file: its program and tests; None if the file cannot be run.
+        error: why the file cannot be run; "" if it can.
+    """
 
     path: str
-    # None if it cannot be run.
     file: TestFile | None
-    # Why it cannot be run, or "".
     error: str = ""
 
     @property
     def points(self) -> int:
-        """How many results it has: one for its trace, and one for each TEST clause."""
+        """Number of results of the file: one for its trace, and one for each TEST clause."""
         return 1 + (len(self.file.tests) if self.file is not None else 0)
 
 
 class Runner:
-    """Runs test files on one machine.
+    """Runner of test files on one machine, which is replaced after a crash.
 
     A context manager: leaving it ends the machine.
 
     Attributes:
-        interrupted: whether Ctrl-C was pressed.
+        interrupted: whether Ctrl-C ended the last trace.
     """
 
     def __init__(self, request: Request, interrupts: Interrupts, seconds: float) -> None:
-        """seconds: for a file's trace, unless the file or the request says so."""
+        """Make a runner; its machine starts with the first file.
+
+        Args:
+            request: options of the machine and of all traces.
+            interrupts: handlers that end a trace.
+            seconds: time limit for the trace of a file, unless the file or the request has a limit.
+        """
         self._request = request
         self._seconds = seconds
         self._interrupts = interrupts
@@ -75,13 +85,14 @@ class Runner:
         self._drop()
 
     def _drop(self) -> None:
-        """End the machine; the next file gets a new one."""
+        """End the machine, so that the next file gets a new one."""
         machine, self._machine = self._machine, None
         if machine is not None:
             machine.close()
 
     def read(self, path: str) -> PlannedFile:
-        """Read a test file; an error in it is a result, too."""
+        """Return a test file. If it cannot be read or compiled, the returned value has the error,
+        which counts as a failed test."""
         try:
             with open(path, encoding="utf-8", errors="surrogateescape") as file:
                 return PlannedFile(path, read_test_file(file.read(), path))
@@ -91,7 +102,8 @@ class Runner:
             return PlannedFile(path, None, f"failed to open {path}: {error.strerror}")
 
     def run(self, planned: PlannedFile) -> FileReport:
-        """Trace a file's program, and check its tests."""
+        """Trace the program of a test file, and return the verdicts on its trace and its TEST
+        clauses."""
         began = time.monotonic()
         run = _FileRun(planned.path)
         if planned.file is None:
@@ -112,7 +124,7 @@ class Runner:
             run.fail(_compile_error(error) if isinstance(error, DError) else str(error))
         self._interrupts.over()
         self.interrupted = run.end is not None and run.end.reason == "interrupted"
-        # A kernel that has complained must not be used for another file.
+        # Do not use a kernel that has reported an oops or a warning for another file.
         if run.complained or (run.end is not None and run.end.reason in ("panic", "hang", "gone")):
             with suppress(KinstError):
                 self._drop()
@@ -137,7 +149,7 @@ class Runner:
         except (ScratchUsedUpError, TargetError) as error:
             if isinstance(error, GoneError) and fresh:
                 raise
-        # A machine for this program alone has as much scratch memory as that needs.
+        # Start a machine for this program only, with as much scratch memory as the program needs.
         self._drop()
         machine, program = self._compiled(asked)
         machine.start(program)
@@ -160,10 +172,13 @@ def _compile_error(error: DError) -> str:
 
 
 class _FileRun:
-    """The trace of one file.
+    """Run of one test file: its trace's output, results and errors.
 
     Attributes:
-        complained: whether the kernel has complained.
+        path: path of the file.
+        trouble: why the trace failed; "" if it did not fail.
+        end: the last event of the trace; None if the trace did not end.
+        complained: whether the kernel has reported an oops, a warning or the like.
     """
 
     def __init__(self, path: str) -> None:
@@ -175,15 +190,25 @@ class _FileRun:
         self._measured: TraceResults | None = None
 
     def fail(self, message: str) -> None:
-        """Record a failure: its first line is the reason, the others (the console) are output."""
+        """Record a failure of the trace.
+
+        Args:
+            message: the first line is the reason; further lines (the guest's console) become
+                output.
+        """
         first, *more = message.splitlines()
         self.trouble = self.trouble or first
         self._text += [f"{line}\n" for line in more]
 
     def follow(self, trace: Trace, clauses: int) -> None:
-        """Run the trace to its end.
+        """Run the trace to its end, and collect its output, its results and the values for
+        assertions.
 
-        clauses: how many clauses at the program's end read variables for assertions."""
+        Args:
+            trace: the trace.
+            clauses: number of END clauses, the last ones of the program, that trace values for
+                assertions.
+        """
         every = [clause.index for clause, _ in trace.schema.clauses()]
         first = max(every, default=-1) + 1 - clauses
         reads: list[Sequence[Given] | None] = [None] * clauses
@@ -254,7 +279,7 @@ def _asks_status(file: TestFile) -> bool:
 
 
 def _part(batch: Batch, mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Batch:
-    """Return the records of a batch for which the mask is true."""
+    """Return a batch with only those of its records for which the mask is true."""
     following = batch.following[mask] if batch.following is not None else None
     return replace(
         batch, offsets=batch.offsets[mask], clauses=batch.clauses[mask], following=following

@@ -1,4 +1,5 @@
-"""What a command line asks for: a trace, a listing, or what the compiler makes.
+"""Execution of a command line of options: a trace, a list of probes, or the output of a compiler
+stage.
 
 Tested by tests/d, through the command.
 """
@@ -43,11 +44,12 @@ from kinst.render.dtrace.listing import (
     program_reports,
 )
 
-Begins = Callable[[Trace], None]  # gets a trace that begins
+Begins = Callable[[Trace], None]  # called with a trace before it begins
 
 
 def _emptying(out: TextIO) -> Callable[[], None] | None:
-    """Return what empties the output's file; None for a terminal or a pipe."""
+    """Return a function that truncates the output file; None if the output is a terminal or a
+    pipe."""
     try:
         regular = stat.S_ISREG(os.fstat(out.fileno()).st_mode)
     except OSError:
@@ -62,9 +64,14 @@ def _emptying(out: TextIO) -> Callable[[], None] | None:
 
 
 def _follow(trace: Trace, line: CommandLine, out: TextIO, traced: Mapping[str, str]) -> int:
-    """Hand every event to the renderer, and return the exit status.
+    """Run a trace, hand every event to the renderer, and return the exit status.
 
-    traced: see Destination."""
+    Args:
+        trace: the trace.
+        line: the command line.
+        out: file for the output.
+        traced: what is traced, as Destination.traced needs it.
+    """
     destination = Destination(
         write=partial(write, out),
         say=say,
@@ -86,8 +93,11 @@ def _follow(trace: Trace, line: CommandLine, out: TextIO, traced: Mapping[str, s
 
 
 def run_shell(command: str, capture: bool) -> bytes:
-    """Run a command of system() by the host's shell, to its end.  What it prints goes where kinst's
-    output goes or, with capture, is returned."""
+    """Run a command of D's system() by the host's shell, to its end.
+
+    Return its output if `capture` is true. Otherwise the output goes where kinst's output goes, and
+    b"" is returned.
+    """
     text = command.encode("utf-8", "surrogateescape")
     done = subprocess.run(
         ["/bin/sh", "-c", text],
@@ -106,21 +116,26 @@ def run(
     compiled: tuple[Compiler, Program] | None,
     early_start: EarlyStart | None,
 ) -> int:
-    """Do what the command line says, and return the exit status.
+    """Do what a command line of options asks for, and return the exit status.
 
     Args:
-        begins: gets the trace when it begins.
-        out: the file for the output.
-        compiled: the program, and what has compiled it; None for a file as it is.
-        early_start: what start_early() has started of the machine.
+        line: the command line.
+        begins: called with the trace before it begins.
+        out: file for the output.
+        report: gets messages and progress.
+        compiled: the compiler and the program that it has compiled; None to expand a program for a
+            file that is not running.
+        early_start: what start_early() has started of the machine; None if nothing.
 
-    Raises KinstError."""
+    Raises:
+        KinstError: the work cannot be done.
+    """
     request, show = line.request, partial(write, out)
     if compiled is None:
         text = expand_request(request, say, report.progress)
         show(text + "\n")
         return 0
-    # Messages about what is left out follow those about what matched.
+    # Messages about probes that are left out follow the messages about probes that match.
     left_out: list[str] = []
     report.left_out = left_out.append
     compiler, program = compiled
@@ -178,14 +193,15 @@ def run(
             "kernel": machine.release,
         }
         status = _follow(trace, line, out, traced)
-    # Only people need completion; it makes what it needs itself if it is not made here.
+    # Only interactive users need completion. Completion makes the index itself if it is missing.
     if sys.stdin.isatty() and sys.stderr.isatty():
         prepare_names(request)
     return status
 
 
 def _list(machine: Machine, program: Program, request: Request, show: Callable[[str], None]) -> int:
-    """List probes (-l), with -v or without."""
+    """List the probes of a program (-l; with -v also how each is planted), and return the exit
+    status."""
     details = request.verbose and bool(program.descriptions)
     probes = machine.list_probes(program, details=details)
     if request.show_program and program.wants_expansion:
@@ -197,7 +213,7 @@ def _list(machine: Machine, program: Program, request: Request, show: Callable[[
 def _compile_only(
     machine: Machine, program: Program, request: Request, show: Callable[[str], None]
 ) -> int:
-    """Do what -S, --dump and -e ask for."""
+    """Do what -S, --dump or -e asks for instead of tracing, and return the exit status."""
     if request.dump:
         show(machine.dump(program, request.dump) + "\n")
         return 0
@@ -209,7 +225,7 @@ def _compile_only(
 
 
 def offers(request: Request) -> str:
-    """Return the table of --kernel list: a kernel a line, as --kernel takes it."""
+    """Return the table of --kernel list: a line for each kernel, named as --kernel takes it."""
     rows = [("--kernel", "RELEASE", "DEBIAN", "FETCHED")]
     for one in list_kernels(request.machine.isa or "amd64", on_progress=Progress("kinst")):
         fetched = "yes" if one.there else "no"

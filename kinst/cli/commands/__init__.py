@@ -1,7 +1,7 @@
-"""The words that kinst takes as its first: a file for each, found by its name.
+"""The named commands of kinst, such as `kinst flame`: a module for each, found by its name.
 
-A module NAME here has HELP, OPTIONS, and run(words, interrupts) -> exit status.  It loads what does
-its work once its words are understood (kinst.cli.later).
+A module NAME has HELP, OPTIONS, and run(words, interrupts), which returns the exit status. Modules
+that do the command's work are imported after its words have been parsed (kinst.cli.later).
 
 Tested by tests/cli/test_commands.py.
 """
@@ -19,24 +19,40 @@ from kinst.cli.interrupts import Interrupts
 
 
 class Command(Protocol):
-    """A module of this package."""
+    """What each module of this package has.
+
+    Attributes:
+        HELP: text of --help.
+        OPTIONS: the command's options, for --help, completion and options.own_options(). An option
+            here that kinst has too belongs to the command.
+    """
 
     HELP: str
-    # For --help, completion and options.own_options(); those that kinst takes as well are its own.
     OPTIONS: Sequence[Option]
 
     def run(self, words: Sequence[str], interrupts: Interrupts) -> int:
-        """Do what the words after the command's name say, and return the exit status.  Raises
-        KinstError."""
+        """Run the command and return its exit status.
+
+        Args:
+            words: the words of the command line after the command's name.
+            interrupts: handlers that end a trace.
+
+        Raises:
+            KinstError: the work cannot be done.
+        """
 
 
 @cache
 def commands() -> tuple[str, ...]:
-    """Return the names of all commands."""
+    """Return the names of all named commands."""
     found = (info.name for info in pkgutil.iter_modules(__path__))
     return tuple(name for name in found if not name.startswith("_"))
 
 
 def command(name: str) -> Command:
-    """Return the command of a name, which is one of commands()."""
+    """Return the module of a command.
+
+    Args:
+        name: one of commands().
+    """
     return cast(Command, importlib.import_module(f"{__name__}.{name}"))

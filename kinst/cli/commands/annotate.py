@@ -78,7 +78,7 @@ How does read(2) go, for files of /proc?
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
-    """Run the command and return the status of the trace."""
+    """Run `kinst annotate` and return the exit status of the trace."""
     rest, own = own_options(words, (*OPTIONS, _FROM))
     request = parse(rest, sys.stdin.read).request
     check_traces(request)
@@ -87,7 +87,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     names, path = _names_and_result(request.arguments, own)
     if not names and not path:
         raise UsageError("no function to annotate", "kinst annotate FUNCTION... -c CMD")
-    # Errors are reported before a guest boots.
+    # Report a wrong --source or result before a guest boots.
     api.find_source(own.get("--source", ""), "")
     saved = outcome.saved_outcome(path, outcome.saved(path)) if path else None
     if saved is not None:
@@ -137,7 +137,13 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
 
 
 def _names_and_result(words: Sequence[str], own: dict[str, str]) -> tuple[list[str], str]:
-    """Return the functions and the result, "" for none, of the command's arguments."""
+    """Return the functions among the command's arguments, and the path of the result file ("" if
+    there is none).
+
+    Args:
+        words: the arguments.
+        own: values of the command's options by name.
+    """
     results = [word for word in words if "/" in word or word.endswith(".json") or isfile(word)]
     if "--from" in own:
         say("kinst: --from RESULT is now an argument: kinst annotate FUNCTION... RESULT")
@@ -148,7 +154,8 @@ def _names_and_result(words: Sequence[str], own: dict[str, str]) -> tuple[list[s
 
 
 def _functions_of(saved: outcome.Outcome) -> list[str]:
-    """Return the functions that a result has counted, without the parts moved away from them."""
+    """Return the functions (MODULE:NAME) whose instructions a result has counts for; a part that
+    the compiler moved away counts for its function."""
     counts = next((one for one in saved.aggregations if one.name == counting.COUNT), None)
     rows = counting.site_rows(counts) if counts is not None else {}
     names = [f"{module}:{name.partition('.cold')[0]}" for module, name, _ in rows]

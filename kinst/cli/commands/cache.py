@@ -18,14 +18,18 @@ from kinst.errors import KinstError
 
 @dataclass(frozen=True, slots=True)
 class CacheKind:
-    """Files of the cache that are listed and deleted together."""
+    """Files of the cache that are listed and deleted together.
 
-    # For the command line.
+    Attributes:
+        name: name of the kind on the command line.
+        what: description of the files.
+        again: how the files come back after they were deleted.
+        patterns: globs of the files and folders, relative to the cache folder.
+    """
+
     name: str
-    # What they are, and what it takes to have them again.
     what: str
     again: str
-    # Patterns of their names in the cache's folder.
     patterns: tuple[str, ...]
 
 
@@ -41,7 +45,7 @@ KINDS = (
          ("compiled", "kvm-*.json", "tests", "tools-*")),
     CacheKind("sources", "source text that was unpacked", "unpacked again", ("sources",)),
 )  # fmt: skip
-# What has to be undone in machines that --attach has changed: never deleted by this command.
+# Folder that records what to restore in machines that --attach has changed. It is never deleted.
 JOURNAL = "planted"
 OPTIONS = (Option("--yes", "", "do not ask"),)
 HELP = f"""\
@@ -60,7 +64,7 @@ says what is to be undone in machines that kinst has changed.
 
 @dataclass(frozen=True, slots=True)
 class CachedFiles:
-    """The files and folders of a kind, and their bytes on the disk."""
+    """Files and folders of one kind, and the bytes that they take on the disk."""
 
     kind: CacheKind
     paths: tuple[Path, ...]
@@ -68,7 +72,7 @@ class CachedFiles:
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
-    """Run the command and return 0."""
+    """Run `kinst cache` and return 0."""
     rest, own = own_options(words, OPTIONS, alone=True)
     unknown = next((word for word in rest if word.startswith("-")), "")
     if unknown:
@@ -96,7 +100,8 @@ def _files(kind: CacheKind, folder: Path) -> CachedFiles:
 
 
 def _size(path: Path) -> int:
-    """Return the bytes on the disk.  Files may have holes, and other processes may delete them."""
+    """Return the bytes that a file or folder takes on the disk, without the holes of files; 0 if
+    another process has deleted it."""
     try:
         own = path.lstat().st_blocks * 512
         inside = list(path.iterdir()) if path.is_dir() and not path.is_symlink() else []
@@ -113,7 +118,7 @@ def _table(cached: Sequence[CachedFiles], folder: Path) -> str:
 
 
 def size_text(size: int) -> str:
-    """Return bytes as makers of disks count them: 670 MB."""
+    """Return a number of bytes as text with a decimal unit: "670 MB"."""
     amount, prefixes = float(size), iter(("B", "kB", "MB", "GB"))
     prefix = next(prefixes)
     while amount >= 1000 and prefix != "GB":
@@ -144,7 +149,8 @@ def _agreed(wanted: Sequence[CachedFiles]) -> bool:
 
 
 def _delete(path: Path) -> Iterator[str]:
-    """Delete a file or a folder, and yield what could not be deleted, with the reason."""
+    """Delete a file or a folder, and yield "PATH: REASON" for each file that could not be
+    deleted."""
     failed: list[str] = []
 
     def note(function: object, name: str, error: object) -> None:

@@ -69,7 +69,7 @@ And which of it does cat not run?
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
-    """Run the command and return the status of the trace."""
+    """Run `kinst cover` and return the exit status of the trace."""
     rest, own = own_options(words, OPTIONS)
     request = parse(rest, sys.stdin.read).request
     check_traces(request)
@@ -78,7 +78,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         raise UsageError("cover has a program of its own", "--if EXPR limits what it counts")
     if not patterns:
         raise UsageError("cover of what?", "kinst cover 'fs/*.c' -c CMD")
-    # Errors are reported before a guest boots.
+    # Report a wrong --source or --since before a guest boots.
     before = _saved(own["--since"]) if "--since" in own else None
     api.find_source(own.get("--source", ""), "")
     with outcome.open_machine(replace(request, arguments=(), zero=True)) as machine:

@@ -60,7 +60,7 @@ _SOURCES = ("--source-a", "--source-b")
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
-    """Run the command and return 1 if something differs, as diff(1) does."""
+    """Run `kinst diff` and return 1 if the results differ, 0 if they are equal, as diff(1) does."""
     files, own = own_options(words, OPTIONS, alone=True)
     unknown = next((word for word in files if word.startswith("-") and word != "--"), "")
     if unknown:

@@ -22,7 +22,7 @@ else:
     outcome = LaterModule("kinst.cli.outcome")
     flame, folded = LaterModule("kinst.views.flame"), LaterModule("kinst.views.folded")
 
-# Where each CPU is when it is in the kernel and has a process to run (0 is the idle one).
+# Kernel stacks of each CPU, unless the CPU runs user code or is idle (pid 0).
 PROGRAM = "profile-97 /arg0 && pid/ { @[stack()] = count(); }"
 OPTIONS = (
     Option(
@@ -52,7 +52,7 @@ Which callers reach vfs_read(), by bytes?
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
-    """Run the command and return the status of the trace."""
+    """Run `kinst flame` and return the exit status of the trace."""
     rest, own = own_options(words, OPTIONS)
     request = parse(rest, sys.stdin.read).request
     if request.programs or not request.arguments:

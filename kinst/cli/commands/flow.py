@@ -48,12 +48,13 @@ What does open(2) do?
 And a page fault?
   kinst flow handle_mm_fault -c 'cat /etc/passwd'
 """
-# Until the command runs, its process is kinst's own, which waits for that by a read.
+# Predicate for calls by the command. Before it runs, its process is kinst's init, which waits in
+# a read(2) that must not be traced.
 OF_COMMAND = 'progenyof($target) && execname != "init"'
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
-    """Run the command and return the status of the trace."""
+    """Run `kinst flow` and return the exit status of the trace."""
     rest, own = own_options(words, OPTIONS)
     request = parse(rest, sys.stdin.read).request
     check_traces(request)

@@ -55,7 +55,7 @@ How long does vfs_read() take, and when?
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
-    """Run the command and return the status of the trace."""
+    """Run `kinst plot` and return the exit status of the trace."""
     rest, own = own_options(words, OPTIONS)
     request = parse(rest, sys.stdin.read).request
     by = own.get("--by", "")
@@ -101,7 +101,8 @@ def _draw(
 
 
 class _Printed:
-    """The aggregations that a trace prints, each with the time of the record before it."""
+    """Collector of the aggregations that a trace prints, each with the time of the record before
+    it."""
 
     def __init__(self) -> None:
         self.snapshots: list[buckets.DistributionSnapshot] = []
@@ -118,7 +119,16 @@ class _Printed:
 
 
 def _every(request: Request, time: str, by: str) -> Request:
-    """Add clauses that print and empty the request's distributions.  Raises UsageError."""
+    """Return the request with clauses that print and clear its distributions at an interval.
+
+    Args:
+        request: options of the machine and of the trace.
+        time: the interval, from --every.
+        by: name of the only distribution to print, from --by; "" for all distributions.
+
+    Raises:
+        UsageError: `time` is not an interval, or the program has no distribution.
+    """
     tick = added.tick_of(time)
     names = [by.removeprefix("@")] if by else added.made_by(request.programs, buckets.FUNCTIONS)
     if not names:

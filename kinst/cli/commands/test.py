@@ -22,7 +22,7 @@ else:
     outcome, testing = LaterModule("kinst.cli.outcome"), LaterModule("kinst.cli.testing")
     reports = LaterModule("kinst.views.reports")
 
-SECONDS = 60.0  # that a file's trace may take
+SECONDS = 60.0  # time limit for the trace of a file
 OPTIONS = (
     Option("--junit", "FILE", "write JUnit's XML, too; standard output gets TAP"),
     Option("-v", "", "show what the programs and their commands print; of files that fail it is"
@@ -53,7 +53,7 @@ What does it say?
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
-    """Run the command and return 1 if a test failed."""
+    """Run `kinst test` and return the exit status: 1 if a test failed, otherwise 0."""
     rest, own = own_options(words, OPTIONS)
     request = parse(rest, sys.stdin.read).request
     if request.programs:

@@ -24,7 +24,7 @@ else:
     added, live = LaterModule("kinst.cli.added"), LaterModule("kinst.cli.live")
     events, outcome = LaterModule("kinst.events"), LaterModule("kinst.cli.outcome")
 
-# Where each CPU is when it is in the kernel and has a process to run (0 is the idle one).
+# Kernel functions that each CPU runs, unless the CPU runs user code or is idle (pid 0).
 PROGRAM = "profile-97 /arg0 && pid/ { @[execname, func(arg0)] = count(); }"
 EVERY = "1s"
 FUNCTIONS = (
@@ -58,7 +58,7 @@ Which programs read, and how much?
 
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
-    """Run the command and return the status of the trace."""
+    """Run `kinst top` and return the exit status of the trace."""
     rest, own = own_options(words, OPTIONS)
     request = parse(rest, sys.stdin.read).request
     check_traces(request)
@@ -76,7 +76,16 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
 
 
 def _printing(request: Request, time: str, by: str) -> Request:
-    """Return the request with a clause that prints its aggregations.  Raises UsageError."""
+    """Return the request with a clause that prints its aggregations at an interval.
+
+    Args:
+        request: options of the machine and of the trace.
+        time: the interval, from --every.
+        by: name of the only aggregation to print, from --by; "" for all aggregations.
+
+    Raises:
+        UsageError: `time` is not an interval, or the program has no aggregation.
+    """
     tick = added.tick_of(time)
     names = [by.removeprefix("@")] if by else added.made_by(request.programs, FUNCTIONS)
     if not names:

@@ -1,8 +1,9 @@
-"""Completion of command lines: what can be inserted at the cursor.
+"""Completion of kinst's command lines in bash and zsh: what can be inserted at the cursor.
 
-A shell's function (kinst.bash, _kinst) asks `kinst --complete` at each press of TAB, and has an
-answer in a tenth of a second.  So `answer` and what it needs at once (`line`, `program`, `index`)
-import little, and only from the standard library.  They read what `prepare` has saved in the cache
-folder: the words of kinst, which come from the tables of options, commands and D, and an index of
-each kernel that was used.  Missing and outdated files are made at once.
+A shell's function (kinst.bash, _kinst) runs `kinst --complete` at each press of TAB, and gets an
+answer in a tenth of a second. So `answer` and the modules that it always needs (`line`, `program`,
+`index`, `places`) import little, and only from the standard library. They read files that `prepare`
+has saved in the cache folder: the words of kinst, from the tables of options, commands and D; and
+an index for each kernel that was used. If a file is missing or outdated, `prepare` makes it before
+the answer.
 """

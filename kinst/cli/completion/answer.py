@@ -1,12 +1,14 @@
-"""The answer to a shell that asks what can be inserted at the cursor.
+"""Answer to a shell that asks what can be inserted at the cursor.
 
-    kinst --complete bash BREAKS LISTING LINE    LINE: up to the cursor; LISTING: 1 if the answer
-                                                 is only shown
-    kinst --complete zsh CURRENT WORD...         the word at the cursor, and those before it
+    kinst --complete bash BREAKS LISTING LINE    LINE: the command line up to the cursor;
+                                                 LISTING: 1 if the answer is only shown
+    kinst --complete zsh CURRENT WORD...         CURRENT: the word at the cursor; WORD...: the words
+                                                 before CURRENT
 
-The first line is `files` or `folders`, which the shell completes by itself, or `words`, and the
-words follow, one a line.  For zsh, a line before them has the number of characters of CURRENT that
-they follow, and each word is followed by a tab and its meaning.
+The first line of the answer is `files` or `folders`, which the shell completes without further
+lines, or `words`. After `words` comes a line for each completion. For zsh, the second line of the
+answer is the number of characters of CURRENT that stay, and each completion is followed by its
+meaning, and by 1 if a space can follow it, separated by tabs.
 
 Tested by tests/cli/test_completion.py and tests/cli/test_completion_shells.py.
 """
@@ -28,31 +30,39 @@ from kinst.cli.completion.line import TypedLine, split
 from kinst.cli.completion.places import names_of, names_stamp, words_file, words_stamp
 from kinst.cli.completion.program import cursor
 
-MOST_NAMES = 200  # that are offered; of more names, their common beginnings
-MOST_CODE = 1 << 16  # bytes of a function that are disassembled
-DESCRIBED = {"-P": 1, "-m": 2, "-f": 3, "-n": 4}  # parts of a description that the option takes
-# How help texts begin the values of options that are files and folders.
+MOST_NAMES = 200  # most names to offer; if there are more, common beginnings are offered
+MOST_CODE = 1 << 16  # most bytes of a function to disassemble
+DESCRIBED = {"-P": 1, "-m": 2, "-f": 3, "-n": 4}  # number of parts of the option's description
+# Beginnings of the value names (in help texts) of options that take files and folders.
 FILES, FOLDERS = ("FILE",), ("DIR", "FOLDER")
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One completion."""
+    """A completion that can be inserted.
 
-    # Replaces the current word from Answer.kept on.
+    Attributes:
+        text: replaces the current word from character Answer.kept on.
+        help: meaning of the completion, for the user.
+        whole: whether the word is complete with it, so that a space can follow.
+    """
+
     text: str
     help: str = ""
-    # Nothing can follow in the word.
     whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What can be inserted."""
+    """Completions for a cursor position.
 
-    # "words", "files" or "folders".
+    Attributes:
+        kind: "words" for `offers`; "files" or "folders" if the shell is to complete these.
+        kept: number of characters of the current word that stay before each offer.
+        offers: the completions.
+    """
+
     kind: str
-    # How many characters of the current word stay before the offers.
     kept: int = 0
     offers: Sequence[Offer] = ()
 
@@ -61,7 +71,12 @@ NOTHING = Answer("words")
 
 
 def answer(words: Sequence[str]) -> int:
-    """Print the answer to a shell, nothing after an error, and return the exit status."""
+    """Print the answer to a shell, and return the exit status. After an error print nothing and
+    return 1.
+
+    Args:
+        words: the arguments after --complete.
+    """
     try:
         shell, *rest = words
         text = _for_bash(*rest) if shell == "bash" else _for_zsh(rest[0], rest[1:])
@@ -85,7 +100,7 @@ def _for_bash(breaks: str, listing: str, text: str) -> str:
         value = start + one.text[cut:]
         about = f"  {'':{width - len(one.text)}}{one.help}" if one.help else ""
         if line.quote and not several:
-            # bash closes the quotes after a word that it takes for the only one.
+            # bash closes the quotes after a single completion, so give it a second one.
             rows += [f"{value}\n", f"{value}{about or '  '}\n"]
         elif several:
             rows.append(f"{value}{about}\n")
@@ -102,7 +117,7 @@ def _for_zsh(current: str, words: Sequence[str]) -> str:
 
 
 class Completer:
-    """Completes one command line."""
+    """Finder of the completions for one command line."""
 
     def __init__(self, line: TypedLine) -> None:
         self._line = line
@@ -131,11 +146,11 @@ class Completer:
         return str(self._options[name]["takes"]) if name in self._options else ""
 
     def _takes_next(self, name: str) -> bool:
-        """Return whether the next word is an option's value."""
+        """Return whether the word after an option is the option's value."""
         return bool(self._takes(name)) and not self._options[name]["optional"]
 
     def _values(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Yield (option, value) of those that are on the line."""
+        """Yield (option, value) for each option with a value among these words."""
         left = iter(words)
         for word in left:
             name, equals, value = word.partition("=")
@@ -202,7 +217,7 @@ class Completer:
         return self._given.get("--vm", "") or "amd64"
 
     def _kernels(self) -> list[str]:
-        """Return the kernels of this ISA that are fetched."""
+        """Return the releases of the fetched kernels of this ISA."""
         folder = words_file().parents[1] / "kernels" / self._isa()
         try:
             return sorted(os.listdir(folder))
@@ -263,7 +278,7 @@ class Completer:
         if len(names) <= MOST_NAMES:
             rows = (row for row in self._names.begin_with(typed) if row.kind in kinds)
             return [Offer(f"{row.name}:", _said(row)) for row in rows]
-        # The names up to the end of the next word of each.
+        # Offer beginnings of names: up to the end of the next word ("_" or "." ends a word).
         stem_of = re.compile(rf".{{{len(typed)}}}[^_.]*[_.]*").match
         counts = Counter(found.group() for found in map(stem_of, names) if found)
         if len(counts) > MOST_NAMES:
@@ -305,7 +320,8 @@ class Completer:
 
     @property
     def _names(self) -> NameIndex | None:
-        """The index of the kernel that the line asks for; None if its files are not here."""
+        """Index of the names of the kernel that the command line chooses; None if the kernel's
+        files are not on this host."""
         if not hasattr(self, "_found"):
             self._found = self._open_names()
         return self._found
@@ -316,7 +332,8 @@ class Completer:
 
 
 def _fresh(path: Path) -> NameIndex | None:
-    """Return an index if it exists and the file that it was made from is unchanged."""
+    """Return the index in a file; None if it does not exist, is damaged, or was made from a file
+    that has changed."""
     try:
         index = NameIndex(path)
         about = index.about
@@ -328,7 +345,8 @@ def _fresh(path: Path) -> NameIndex | None:
 
 
 def _prepare() -> Any:
-    """Return the module that makes words and indexes, which needs all of kinst."""
+    """Return the module that makes words and indexes. It is imported only here, because it loads
+    all of kinst."""
     return import_module("kinst.cli.completion.prepare")
 
 
@@ -343,6 +361,6 @@ def _said(row: FunctionRow) -> str:
 
 
 def _isas() -> Sequence[str]:
-    """Return the instruction sets that have a kernel of Debian's."""
+    """Return the names of the instruction sets for which kinst can fetch a Debian kernel."""
     folder = Path(__file__).parents[2] / "isa"
     return sorted(path.parent.name for path in folder.glob("*/debian.py"))

@@ -1,12 +1,14 @@
-"""The index of a kernel's names: a file that is mapped and searched in place.
+"""Index of a kernel's names: a file that is mapped and searched in place.
 
-The first line is a checksum of its rest (8 hexadecimal digits) and JSON about the kernel, with the
-checksum of all other lines; then comes a line for each function, in order of their bytes:
+The first line is a checksum (8 hexadecimal digits) and JSON about the kernel. The checksum covers
+the JSON, which contains a checksum of all other lines. Each other line describes a function; these
+lines are sorted by their bytes:
 
     NAME <TAB> KIND <TAB> OFFSET <TAB> SIZE <TAB> ADDRESS
 
-KIND is f for a function, i for one that is inlined only, b for both.  OFFSET is that of its code in
-the file, SIZE and ADDRESS are those of its code as linked; all three are 0 for i.
+KIND is f for a function, i for a function that only has inlined copies, b for a function that has
+both. OFFSET is the offset of its code in the kernel's file, SIZE and ADDRESS are those of its code
+as linked; all three are 0 for i.
 
 Tested by tests/cli/test_completion.py and tests/fuzz/test_caches.py.
 """
@@ -28,7 +30,7 @@ SUM = 8  # digits of a CRC-32
 
 @dataclass(frozen=True, slots=True)
 class FunctionRow:
-    """One function of an index."""
+    """A function of an index: the fields of its line."""
 
     name: str
     kind: str
@@ -38,14 +40,19 @@ class FunctionRow:
 
 
 class NameIndex:
-    """An index file.
+    """An index file that is open for searching.
 
     Attributes:
         about: the JSON of its first line.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError, and ValueError for a file that is not an index."""
+        """Open an index file.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: the file is not an index, or is damaged.
+        """
         with path.open("rb") as file:
             self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         end = self._text.find(b"\n")
@@ -58,7 +65,7 @@ class NameIndex:
                 raise ValueError("damaged")
 
     def begin_with(self, prefix: str) -> Iterator[FunctionRow]:
-        """Yield every function whose name begins with `prefix`, in order."""
+        """Yield each function whose name begins with `prefix`, in the order of the index."""
         wanted = prefix.encode()
         at = self._lower_bound(wanted)
         while self._text[at : at + len(wanted)] == wanted and at < len(self._text):
@@ -67,7 +74,13 @@ class NameIndex:
             at = end + 1
 
     def names(self, prefix: str, kinds: str) -> list[str]:
-        """Return the names alone that begin with `prefix` and are of these kinds: many at once."""
+        """Return the names that begin with `prefix` and have one of these kinds. This is faster
+        than begin_with() for many names.
+
+        Args:
+            prefix: beginning of the names.
+            kinds: letters of KIND, such as "fb".
+        """
         wanted = prefix.encode()
         rows = self._text[self._lower_bound(wanted) : self._lower_bound(wanted + b"\xff")]
         return [
@@ -75,11 +88,11 @@ class NameIndex:
         ]
 
     def find(self, name: str) -> FunctionRow | None:
-        """Return the function of this name, or None."""
+        """Return the function with this name; None if the index does not have it."""
         return next((row for row in self.begin_with(f"{name}\t") if row.name == name), None)
 
     def _lower_bound(self, wanted: bytes) -> int:
-        """Return the offset of the first line that does not sort before `wanted`."""
+        """Return the file offset of the first line that does not sort before `wanted`."""
         low, high = self._start, len(self._text)
         while low < high:
             middle = self._text.rfind(b"\n", self._start - 1, (low + high) // 2) + 1
@@ -92,7 +105,8 @@ class NameIndex:
 
 
 def summed(line: bytes) -> dict[str, Any]:
-    """Return JSON that follows its checksum.  Raises ValueError if the checksum is wrong."""
+    """Return the JSON of a line that has a checksum before its JSON. Raises ValueError if the
+    checksum is wrong."""
     if b"%08x" % crc32(line[SUM:]) != line[:SUM]:
         raise ValueError("damaged")
     found: dict[str, Any] = json.loads(line[SUM:])

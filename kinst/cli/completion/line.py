@@ -1,4 +1,4 @@
-"""A command line up to the cursor as words, by the shell's rules for quotes.
+"""Splitting of a command line up to the cursor into words, by the shell's rules for quotes.
 
 Tested by tests/cli/test_completion.py.
 """
@@ -12,23 +12,29 @@ _SEPARATORS = " \t\n"
 
 @dataclass(frozen=True, slots=True)
 class TypedLine:
-    """The words of a command line up to the cursor, without their quotes."""
+    """The words of a command line up to the cursor, without their quotes.
 
-    # Those before the current one, the command's name first.
+    Attributes:
+        words: words before the word at the cursor; the first one is the command's name.
+        current: the part of the word at the cursor that is before the cursor.
+        quote: the quote that is open at the cursor; "" if none is open.
+        replaced: offset in `current` from which the shell replaces text by a completion.
+    """
+
     words: tuple[str, ...]
-    # The one at the cursor, as far as it is written.
     current: str
-    # The quote that is open, or "".
     quote: str = ""
-    # Where in `current` the part begins that the shell replaces by a completion.
     replaced: int = 0
 
 
 def split(text: str, breaks: str) -> TypedLine:
-    """Split a line as bash does.
+    """Return the words of a line, split as bash splits them.
 
-    breaks: characters after which bash completes a new word, outside of quotes
-    (COMP_WORDBREAKS)."""
+    Args:
+        text: the line up to the cursor.
+        breaks: characters after which bash completes a new word if they are not quoted
+            (COMP_WORDBREAKS).
+    """
     words: list[str] = []
     current, quote, replaced, inside = "", "", 0, False
     characters = iter(text)

@@ -1,4 +1,4 @@
-"""Where completion saves what it reads, and what that was made of.
+"""Paths of the files that completion reads, and stamps that show whether a file is outdated.
 
 Tested by tests/cli/test_completion.py.
 """
@@ -14,7 +14,7 @@ from kinst.core.paths import cache_folder
 from kinst.version import __version__
 
 _PACKAGE = Path(__file__).parents[2]
-# The tables that the words are taken from.
+# Folders of the modules with the tables from which the words are made.
 _TABLES = (
     "cli", "cli/commands", "cli/completion", "dlang/vocabulary", "providers", "session",
     "machines/attach", "machines/gdb", "machines/live", "machines/vm",
@@ -22,12 +22,12 @@ _TABLES = (
 
 
 def words_file() -> Path:
-    """Return the path of the words."""
+    """Return the path of the file with the words of kinst and D."""
     return cache_folder() / "completion/words.json"
 
 
 def words_stamp() -> list[object]:
-    """Return what changes when the words may."""
+    """Return a stamp for the words: it changes when kinst's tables of words have changed."""
     return [__version__, str(_PACKAGE), max(_times())]
 
 
@@ -38,8 +38,13 @@ def _times() -> Iterator[int]:
 
 
 def names_file(isa: str, release: str, file: str) -> Path:
-    """Return the path of the index of a kernel of Debian's, by what the user asked for ("" for the
-    usual one), or of a file."""
+    """Return the path of the index of a kernel's names.
+
+    Args:
+        isa: name of the instruction set; "" for amd64.
+        release: the Debian kernel that the user chose; "" for the usual one.
+        file: the kernel's file that the user chose; "" for a Debian kernel.
+    """
     name = f"{isa or 'amd64'}-{release or 'usual'}"
     if file:
         path = os.path.realpath(file)
@@ -48,10 +53,15 @@ def names_file(isa: str, release: str, file: str) -> Path:
 
 
 def names_stamp(debug: Path, isa: str, inlined: bool) -> list[int]:
-    """Return what changes when the file is replaced or another kernel is fetched.
+    """Return a stamp for an index: it changes when the kernel's file is replaced or another kernel
+    is fetched.
 
-    inlined: the index has inline functions; if not, it also changes when debug information is
-    indexed."""
+    Args:
+        debug: the kernel's file.
+        isa: name of the instruction set.
+        inlined: whether the index has inline functions. If not, the stamp also changes when kinst
+            indexes debug information.
+    """
     cache, state = cache_folder(), debug.stat()
     try:
         fetched = (cache / "kernels" / isa).stat().st_mtime_ns
@@ -62,10 +72,12 @@ def names_stamp(debug: Path, isa: str, inlined: bool) -> list[int]:
 
 
 def names_of(given: Mapping[str, str]) -> tuple[Path, tuple[str, str, str]]:
-    """Return the path of the index of a kernel, and what it is made of: an ISA, a release of its
-    kernels ("" for the usual one), and a file.
+    """Return the path of the index for the kernel that a command line chooses, and what the index
+    is made from: ISA, Debian kernel ("" for the usual one) and file ("" for a Debian kernel).
 
-    given: option to value."""
+    Args:
+        given: values of options by name.
+    """
     kernel, debug, build = (given.get(name, "") for name in ("--kernel", "--debug", "--build"))
     attached = "--gdb" in given or "--attach" in given
     release = kernel if kernel and not os.path.exists(kernel) else ""

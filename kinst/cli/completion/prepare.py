@@ -1,6 +1,7 @@
-"""What completion reads: made from the tables that kinst itself goes by, saved in the cache folder.
+"""Makers of the files that completion reads: the words of kinst and D, and the index of a kernel's
+names, saved in the cache folder.
 
-This loads all of kinst and takes a second or two; see kinst.cli.completion.
+This module loads all of kinst and takes a second or two (kinst.cli.completion).
 
 Tested by tests/cli/test_completion.py and tests/fuzz/test_caches.py.
 """
@@ -23,8 +24,9 @@ from kinst.errors import KinstError
 
 
 def described(options: Iterable[Option]) -> list[dict[str, Any]]:
-    """Return options as completion reads them: name, takes (what, "" for nothing), help, and
-    whether the value may be left out."""
+    """Return options as objects for completion, without those that kinst refuses. An object has the
+    members name, takes (name of the value, "" for an option without a value), help, and optional
+    (whether the value may be left out)."""
     return [
         {"name": o.name, "takes": o.value, "help": o.help, "optional": o.optional}
         for o in options
@@ -33,13 +35,14 @@ def described(options: Iterable[Option]) -> list[dict[str, Any]]:
 
 
 def _about(name: str) -> str:
-    """Return what a command is for: the first line of its module."""
+    """Return what a command is for: the text after the colon in the first line of its module's
+    docstring."""
     said = (command(name).__doc__ or "").partition("\n")[0]
     return said.partition(": ")[2].rstrip(".")
 
 
 def words() -> dict[str, Any]:
-    """Return everything that does not depend on the kernel."""
+    """Return the words of kinst and D, which do not depend on the kernel."""
     of_d, table = vocabulary(), options()
     return {
         "options": described(table.values()),
@@ -58,7 +61,12 @@ def words() -> dict[str, Any]:
 
 
 def save_words(path: Path, stamp: object) -> dict[str, Any]:
-    """Make the words, and save them if that is possible."""
+    """Make the words, save them if the cache folder can be written, and return them.
+
+    Args:
+        path: file for the words.
+        stamp: result of words_stamp().
+    """
     made = {"stamp": stamp, **words()}
     text = json.dumps(made, separators=(",", ":")).encode()
     write_whole(path, (b"%08x" % crc32(text), text))
@@ -66,7 +74,15 @@ def save_words(path: Path, stamp: object) -> dict[str, Any]:
 
 
 def save_names(path: Path, isa: str, release: str, file: str) -> bool:
-    """Make the index of a kernel (places.names_of()), and return whether there is one."""
+    """Make the index of a kernel's names, and return whether there is one. There is none if the
+    kernel's files are not on this host.
+
+    Args:
+        path: file for the index.
+        isa: as names_of() returns it.
+        release: as names_of() returns it.
+        file: as names_of() returns it.
+    """
     machine = MachineOptions(isa="" if file else isa, release=release, debug=file)
     try:
         found = kernel_names(Request(machine))
@@ -89,7 +105,13 @@ def save_names(path: Path, isa: str, release: str, file: str) -> bool:
 
 
 def write_names(path: Path, about: dict[str, Any], rows: Sequence[str]) -> None:
-    """Write an index (completion.index), if that is possible."""
+    """Write an index (format: kinst.cli.completion.index), if the cache folder can be written.
+
+    Args:
+        path: file for the index.
+        about: JSON about the kernel.
+        rows: lines of the functions, sorted.
+    """
     text = "".join(f"{row}\n" for row in rows).encode()
     known = {"format": FORMAT, **about, "sum": crc32(text)}
     head = json.dumps(known, separators=(",", ":")).encode()
@@ -97,7 +119,8 @@ def write_names(path: Path, about: dict[str, Any], rows: Sequence[str]) -> None:
 
 
 def prepare_names(request: Request) -> None:
-    """Make the index of a kernel that was used, if there is none: the next TAB need not wait."""
+    """Make the index of the names of the kernel that a request used, unless it exists, so that the
+    next TAB does not wait for it."""
     machine = request.machine
     given = {
         request.kind.option.name: machine.isa or machine.address,

@@ -1,7 +1,8 @@
-"""Where in a D program the cursor is: in a probe description, or in an expression.
+"""Position of the cursor in a D program that is being typed: in a probe description, or in an
+expression.
 
-A program that is being written does not parse yet, so this follows strings, comments and braces,
-and nothing else.
+An unfinished program cannot be parsed, so this module only follows strings, comments, predicates
+and braces.
 
 Tested by tests/cli/test_completion.py.
 """
@@ -17,16 +18,19 @@ _PREDICATE_END = re.compile(r"/\s*(?:\{|\Z)")
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """What is written at the cursor."""
+    """What is being typed at the end of an unfinished D program.
 
-    # It is in a probe description.
+    Attributes:
+        described: whether it is a probe description rather than an expression.
+        typed: the beginning of the probe description, or of the name in the expression.
+    """
+
     described: bool
-    # The start of that description, or of a name, up to the end of the text.
     typed: str
 
 
 def cursor(text: str) -> Cursor:
-    """Return where the end of this text is."""
+    """Return what is being typed at the end of an unfinished D program."""
     at = start = depth = 0
     while at < len(text):
         skipped = _skipped(text, at)
@@ -57,7 +61,8 @@ def cursor(text: str) -> Cursor:
 
 
 def _skipped(text: str, at: int) -> int:
-    """Return the end of the string, character or comment that begins here; `at` if none does."""
+    """Return the offset after the string, character constant or comment that begins at `at`; `at`
+    if none begins there."""
     if text.startswith("/*", at):
         end = text.find("*/", at + 2)
         return end + 2 if end >= 0 else len(text)
@@ -70,7 +75,12 @@ def _skipped(text: str, at: int) -> int:
 
 
 def _predicate_end(text: str, at: int) -> int:
-    """Return the end of the slash that ends a predicate, -1 if it is not written yet."""
+    """Return the offset after the slash that ends a predicate; -1 if the predicate has no end yet.
+
+    Args:
+        text: the program.
+        at: offset after the slash that begins the predicate.
+    """
     while at < len(text):
         skipped = _skipped(text, at)
         if skipped > at:
