@@ -1,5 +1,5 @@
 """Facts about a typed program that code generation needs: its string literals, whether it makes
-pointers, which frame slots it reads.
+pointers into scratch, which slots of the register frame it reads.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from kinst.dlang.walk import expressions, find
 
 
 def string_table(program: typed.TypedProgram) -> tuple[dict[bytes, int], bytes]:
-    """Return the offset of each string literal of a program in the strings area, and the area's
-    bytes."""
+    """Return the bytes of a program's strings area, and the offset of each string literal in that
+    area, as (offsets, bytes).
+    """
     offsets: dict[bytes, int] = {}
     text = bytearray()
     for literal in find(program, typed.StrConst):
@@ -27,7 +28,9 @@ def string_table(program: typed.TypedProgram) -> tuple[dict[bytes, int], bytes]:
 
 
 def _points_into_string(expr: typed.Expr) -> bool:
-    """Return whether it is the address of a string's character, as s[i] makes it."""
+    """Return whether the expression is the address of a character of a string (s[i] compiles to
+    such an address).
+    """
     return (
         isinstance(expr, typed.Cast)
         and isinstance(expr.type, PointerType)
@@ -36,7 +39,7 @@ def _points_into_string(expr: typed.Expr) -> bool:
 
 
 def makes_pointers(program: typed.TypedProgram) -> bool:
-    """Return whether the program can hold an address of scratch memory."""
+    """Return whether an expression of the program can have an address in scratch as its value."""
     if any(isinstance(variable.type, StructType) for variable in program.variables):
         return True
     return any(
@@ -49,17 +52,23 @@ def makes_pointers(program: typed.TypedProgram) -> bool:
 
 
 def shares_variables(program: typed.TypedProgram) -> bool:
-    """Return whether the program can hold the address of one of its variables."""
+    """Return whether an expression of the program can have the address of a D variable as its
+    value.
+    """
     return any(find(program, Shared))
 
 
 def register_slot(machine: CodeMachine, index: int) -> int | None:
-    """Return the frame slot of regs[index]; None if the frame does not have that register."""
+    """Return the slot of regs[index] in the frame of saved registers; None if the frame does not
+    have this register.
+    """
     return next((r.slot for r in machine.registers if r.index == index), None)
 
 
 def unwinding_slots(machine: CodeMachine) -> frozenset[int]:
-    """Return the frame slots that the kernel's unwinder starts from."""
+    """Return the slots of the frame whose registers the kernel's unwinder starts from; empty if no
+    unwinder is known.
+    """
     if machine.unwinder is None:
         return frozenset()
     names = {name for _, name in machine.unwinder.registers}
@@ -82,7 +91,9 @@ def asks_caller(program: typed.TypedProgram) -> bool:
 
 
 def looks_at_user(expr: typed.Expr) -> bool:
-    """Return whether the value comes from the current process's user mode."""
+    """Return whether evaluating the expression reads the user-mode registers, stack or addresses of
+    the current process.
+    """
     if isinstance(expr, typed.Builtin):
         return expr.name in ("ucaller", "ustackdepth")
     if isinstance(expr, typed.RegisterRead):
@@ -91,7 +102,9 @@ def looks_at_user(expr: typed.Expr) -> bool:
 
 
 def most_frames(program: typed.TypedProgram) -> int:
-    """Return the depth of the deepest stack() in the program; 0 without one."""
+    """Return the largest number of frames that a kernel stack() of the program records; 0 if it has
+    no such stack().
+    """
     stacks = (stack.type for stack in find(program, typed.RecordedStack))
     return max((t.frames for t in stacks if isinstance(t, StackType) and not t.user), default=0)
 
@@ -104,8 +117,9 @@ OF_THREAD = frozenset(("pid", "tid", "uid", "gid", "cpu", "curthread"))
 
 
 def may_be_pure(expr: typed.Expr) -> bool:
-    """Return whether a value may depend on registers, constants and the current thread alone;
-    snippets.py decides."""
+    """Return whether the expression reads only registers, arguments, constants and the current
+    thread, as a pure expression must (snippets.py).  snippets.py may still find it impure.
+    """
     return all(
         isinstance(part, _PURE_NODES)
         or (isinstance(part, typed.Builtin) and (part.name in OF_THREAD or part.name[:3] == "arg"))
@@ -115,14 +129,14 @@ def may_be_pure(expr: typed.Expr) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Parts of the frame that a clause reads.
+    """Parts of the register frame that a clause reads.
 
     Attributes:
         slots: numbers of frame slots.
-        caller: whether it reads `caller`, and so the slot that the site's descriptor names
+        caller: whether the clause reads `caller`, and so the slot that the site's descriptor names
             (SITE_CFA_SLOT).
-        arguments: numbers of the arguments that it reads, which the descriptor locates
-            (SITE_ARGUMENTS).
+        arguments: numbers of the probe's arguments that the clause reads; the site's descriptor
+            says where they are (SITE_ARGUMENTS).
     """
 
     slots: frozenset[int]
@@ -131,7 +145,7 @@ class Reads:
 
 
 def slots_read(clause: typed.Clause, machine: CodeMachine) -> Reads:
-    """Return the parts of the frame that a clause reads on this machine."""
+    """Return the parts of the register frame that a clause reads if it runs on this machine."""
     slots: set[int] = set()
     caller = False
     arguments: set[int] = set()

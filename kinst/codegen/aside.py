@@ -1,8 +1,8 @@
-"""Call LLVM in another thread, so that the main thread can handle signals.
+"""Calls of LLVM in a second thread, which leave the main thread free to handle signals.
 
-Python handles a signal in the main thread, between two of its own steps, and one call of LLVM may
-take minutes.  So LLVM runs in another thread, without Python's lock, and a signal ends the main
-thread's wait for it.  LLVM's thread then ends with kinst.
+Python handles a signal in the main thread, between two bytecode instructions, and one call of LLVM
+may take minutes.  So LLVM runs in a second thread, which releases Python's lock, and a signal can
+end the main thread's wait for it.  The second thread then runs on until kinst exits.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ _Result = TypeVar("_Result")
 
 
 def aside(work: Callable[[], _Result]) -> _Result:
-    """Return or raise what `work` returns or raises.  A signal handler that raises ends the wait.
+    """Call `work` in a second thread, wait, and return its result or raise its exception.
 
-    Raises RuntimeError if no thread can be started."""
+    If a signal handler raises an exception in the main thread, the wait ends with that exception.
+    Called outside the main thread, aside() calls `work` directly.  Raises RuntimeError if no thread
+    can be started.
+    """
     if threading.current_thread() is not threading.main_thread():
         return work()  # the main thread handles signals
     results: list[_Result] = []

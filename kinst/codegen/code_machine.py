@@ -1,4 +1,5 @@
-"""The machine that generated code runs on: a CPU of the traced kernel, or kinst's own process.
+"""Description of the machine that generated code runs on: a CPU of the traced kernel, or kinst's
+own process.
 
 Tested by tests/codegen.
 """
@@ -31,49 +32,50 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CodeMachine:
-    """A machine that code is generated for.
+    """The machine that code is generated for: a CPU of the traced kernel, or kinst's own process.
 
     Attributes:
-        name: of the machine, for messages.
+        name: name of the machine, for messages.
         triple: LLVM's target triple.
         features: LLVM's target features.
-        host: whether the code runs in kinst's process.  Then the CPU slot is scratch.cpus, and
-            built-ins come from the CONTEXT_* area after the frame; otherwise the slot is the CPU's
-            number, and built-ins come from `builtins`.
-        base: address of scratch as this machine sees it.
+        host: whether the code runs in kinst's own process.  If True, the CPU's slot in scratch is
+            scratch.cpus, and built-ins are read from the CONTEXT_* words after the frame.
+            Otherwise, the slot is the CPU's number, and built-ins are read as `builtins` says.
+        base: address of scratch in the address space of this machine.
         scratch: layout of scratch memory.
-        nofault_read: address of a C function (dst, src, size) -> i64, 0 when all bytes were read.
-        registers: registers of a frame.
-        frame_slots: slots of a frame.
-        sp_slot: slot of the stack pointer.
-        convention: LLVM calling convention of entries and of cold helpers.
-        per_cpu: how code reaches the CPU's own data.
-        builtins: how the target's built-in variables are read.
-        timestamp_asm: reads the cycle counter: inline assembly, the name of an LLVM intrinsic
-            (llvm.readcyclecounter), or a register (%cntvct_el0).  llvmlite cannot reach LLVM's
-            assembly parsers for ISAs other than the host's, but it can reach the intrinsics.
-        timestamp_constraints: constraints of that inline assembly.
-        clock: converts cycles to ns.
-        trap_pc_offset: as in Facts.
-        trap_pc_delta: as in Facts.
-        thread_time: as in Facts.
-        unwinder: as in Facts.
-        llvm_options: as in Isa.
-        user: as in Facts; on the host, its functions are native.
-        parents: offsets in a task of its parent's address and of its process id; (0, 0) if they
-            are unknown.
-        symbols: running address of each (module, name) that the program uses.
-        paths: as in Facts.
-        user_state: as in Facts.
-        signature_bits: as in Isa.
-        reserves: whether trampolines write records without a call, too (STATE_RESERVED).
-        preemption: as in Facts.
-        saved_registers: as in Facts.
+        nofault_read: address of a C function (dst, src, size) -> i64 that copies memory and returns
+            0 if it could read all bytes.
+        registers: the registers that a frame holds.
+        frame_slots: number of 8-byte slots of a frame.
+        sp_slot: the frame slot of the stack pointer.
+        convention: LLVM calling convention of entry functions and of cold helpers.
+        per_cpu: how code reads this CPU's per-CPU data.
+        builtins: how code reads each built-in variable of D, by name.
+        timestamp_asm: how code reads the cycle counter: inline assembly, the name of an LLVM
+            intrinsic (llvm.readcyclecounter), or a register (%cntvct_el0).  llvmlite cannot use
+            LLVM's assembly parsers for ISAs other than the host's, but it can use intrinsics.
+        timestamp_constraints: constraints of the inline assembly in timestamp_asm.
+        clock: converts cycles to ns; None if the kernel's clock is not known.
+        trap_pc_offset: see Facts.
+        trap_pc_delta: see Facts.
+        thread_time: see Facts.
+        unwinder: see Facts.
+        llvm_options: see Isa.
+        user: see Facts; on the host, its functions are native code of kinst's process.
+        parents: offsets in a task of the address of its parent's task, and of its process id; (0,
+            0) if they are not known.
+        symbols: address of each (module, name) that the program uses, in the running kernel.
+        paths: see Facts.
+        user_state: see Facts.
+        signature_bits: see Isa.
+        reserves: whether trampolines, besides clauses, write records (STATE_RESERVED).
+        preemption: see Facts.
+        saved_registers: see Facts.
         samples: whether clauses also run in samples of CPUs, whose descriptors have no program
             counter.
-        interrupt_masks: as in Facts.
-        pin: as in Facts.
-        dialect: how the system encodes what D shows.
+        interrupt_masks: see Facts.
+        pin: see Facts.
+        dialect: how the system encodes errno, devices, sockets and the like.
     """
 
     name: str
@@ -107,24 +109,26 @@ class CodeMachine:
     preemption: int | None = None
     saved_registers: tuple[tuple[str, int], ...] = ()
     samples: bool = False
-    # As in Facts.
     interrupt_masks: tuple[int, ...] = ()
     pin: Access | None = None
-    # How the system encodes what D shows.
     dialect: Dialect = UNKNOWN
 
     @property
     def keeps_time(self) -> bool:
-        """Return whether code for a CPU of the traced kernel can read the time."""
+        """Whether code on a CPU of the traced kernel can read the time; always False on the
+        host.
+        """
         return self.clock is not None and bool(self.timestamp_asm)
 
     def address(self, offset: int) -> int:
-        """Return the address of an offset in scratch."""
+        """Return the address, on this machine, of the byte at this offset in scratch."""
         return self.base + offset
 
 
 def parents_of(facts: Facts | None) -> tuple[int, int]:
-    """Return CodeMachine.parents, from the way ppid is read."""
+    """Return CodeMachine.parents, which are the two offsets by which the kernel's ppid is read; (0,
+    0) if they are not known.
+    """
     access = facts.builtins.get("ppid") if facts else None
     if access is None or len(access.offsets) != 2:
         return 0, 0
@@ -134,10 +138,10 @@ def parents_of(facts: Facts | None) -> tuple[int, int]:
 def target_machine(
     isa: Isa, facts: Facts, scratch: Scratch, dialect: Dialect = UNKNOWN
 ) -> CodeMachine:
-    """Describe a CPU of the traced kernel.
+    """Describe a CPU of the traced kernel as a machine to generate code for.
 
-    Raises KinstError if the system does not know where the CPU's number is, or no read function
-    that cannot fault: without them no clause can run in the target.
+    No clause can run in the target without the CPU's number and a read function that cannot fault.
+    Raises KinstError if the system does not know either.
     """
     if "cpu" not in facts.builtins:
         raise KinstError(
@@ -174,19 +178,19 @@ def host_machine(
     interrupt_masks: tuple[int, ...] = (),
     dialect: Dialect = UNKNOWN,
 ) -> CodeMachine:
-    """Describe kinst's own process, for frames of `isa`.
+    """Describe kinst's own process as a machine to generate code for.
 
     Args:
-        isa: of the traced kernel.
+        isa: the traced kernel's ISA, which the frames of saved registers belong to.
         scratch: layout of scratch memory.
-        base: address of the scratch mapping here.
+        base: address of scratch in kinst's process.
         nofault_read: native address of a callback that reads the target's memory.
-        triple: of this process (host_triple()).
+        triple: LLVM's target triple of kinst's process (host_triple()).
         user: native functions that read and write user memory.
-        parents: as CodeMachine's.
-        user_state: as in Facts.
-        interrupt_masks: as in Facts.
-        dialect: the system's.
+        parents: see CodeMachine.
+        user_state: see Facts.
+        interrupt_masks: see Facts.
+        dialect: the dialect of the traced kernel's system.
     """
     return CodeMachine(
         "host", triple, "", True, base, scratch, nofault_read, isa.registers, isa.frame_slots,

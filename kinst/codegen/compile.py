@@ -1,4 +1,4 @@
-"""Compile typed trees to machine code, for the target and for the host.
+"""Compile the typed trees of a D program to machine code, for the target and for the host.
 
 Tested by tests/codegen.
 """
@@ -38,16 +38,18 @@ _IDLE = (
 
 
 class ObjectError(Exception):
-    """LLVM emitted more than plain code at a fixed address: a defect of codegen."""
+    """Error: LLVM emitted more than plain code for a fixed address, which is a defect of
+    codegen.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectCode:
-    """Machine code of functions.
+    """Machine code of the functions of one ELF object.
 
     Attributes:
-        code: the text section.
-        offsets: where each function begins in it, by name.
+        code: the bytes of the text section.
+        offsets: offset of each function in `code`, by name.
         sizes: bytes of each function, by name.
     """
 
@@ -57,9 +59,10 @@ class ObjectCode:
 
 
 def read_object(data: bytes) -> ObjectCode:
-    """Read the text section of an ELF object (System V ABI, chapter 4).
+    """Return the code and the functions of the text section of an ELF object (System V ABI, chapter
+    4).
 
-    Raises ObjectError if anything else would have to be loaded or relocated.
+    Raises ObjectError if the object has other sections to load, or relocations.
     """
     sections: dict[bytes, bytes] = {}
     for section in llvm.ObjectFileRef.from_data(data).sections():
@@ -79,26 +82,28 @@ def read_object(data: bytes) -> ObjectCode:
     return ObjectCode(code, offsets, sizes)
 
 
-Entry = tuple[int, ...]  # clause indexes that one entry runs, in order
+Entry = tuple[int, ...]  # indexes of the clauses that one entry function runs, in order
 
 
 @dataclass(frozen=True, slots=True)
 class TargetCode:
-    """Code for one address in the target.
+    """The machine code of a program for the target, linked to one address.
 
     Attributes:
         code: the bytes.
-        address: where they have to be written.
-        entry_offsets: offset of each entry in the code.
-        slots: the frame slots that each entry reads.
-        caller: entries that also read the slot named by their site's descriptor (SITE_CFA_SLOT).
-        arguments: numbers of the arguments that each entry reads, which the descriptor locates.
+        address: address in the target that the code was linked to.
+        entry_offsets: offset of each entry function in `code`.
+        slots: the frame slots that each entry function reads.
+        caller: the entry functions that also read the slot that their site's descriptor names
+            (SITE_CFA_SLOT).
+        arguments: numbers of the probe's arguments that each entry function reads; the site's
+            descriptor says where they are.
         strings: the bytes of the strings area.
-        trap_hook: offset of the trap hook in the code.
-        fault_hook: offset of the fault hook in the code.
+        trap_hook: offset of the trap hook in `code`.
+        fault_hook: offset of the fault hook in `code`.
         ir: LLVM assembly before optimisation, for --dump.
-        samplers: addresses of functions that run an entry with the registers that an interrupt has
-            saved.
+        samplers: addresses of the functions that run an entry function with the registers that an
+            interrupt has saved.
     """
 
     code: bytes
@@ -119,19 +124,20 @@ class TargetCode:
         return self.address + len(self.code)
 
     def entry(self, clauses: Entry) -> int:
-        """Return the address of the entry for these clauses."""
+        """Return the address in the target of the entry function for these clauses."""
         return self.address + self.entry_offsets[clauses]
 
 
 @dataclass(frozen=True, slots=True)
 class HostCode:
-    """Code in this process.
+    """The machine code of a program in kinst's own process.
 
     Attributes:
-        entries: native address of each, a void(u64 site descriptor, u64 frame followed by the
-            CONTEXT_* words).
+        entries: native address of each entry function, a void(u64 site descriptor, u64 frame),
+            where the CONTEXT_* words follow the frame.
         strings: the bytes of the strings area.
-        engine: LLVM's; the entries are valid while it lives.
+        engine: LLVM's execution engine, which owns the code: the entry functions are valid while it
+            lives.
         ir: LLVM assembly before optimisation, for --dump.
     """
 
@@ -150,7 +156,9 @@ def _initialize() -> None:
 
 @cache
 def _set_options(options: tuple[str, ...]) -> None:
-    """Set LLVM's options, once: LLVM ends the process if an option is set a second time."""
+    """Set LLVM's command line options.  The cache makes sure that each is set once: LLVM ends the
+    process if an option is set a second time.
+    """
     for option in options:
         llvm.set_option("kinst", option)
 
@@ -169,7 +177,9 @@ def _sampler(number: int) -> str:
 
 
 def _check_sizes(machine: CodeMachine, layout: ProgramLayout) -> None:
-    """Raise KinstError if data of the clauses do not fit their areas of scratch."""
+    """Raise KinstError if a record does not fit in a ring, or the program's data do not fit in
+    their areas of scratch.
+    """
     scratch = machine.scratch
     biggest = max((c.size for c in layout.clauses), default=0)
     if biggest > scratch.ring_size:
@@ -190,15 +200,15 @@ def _check_sizes(machine: CodeMachine, layout: ProgramLayout) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProgramEntries:
-    """The entries of a program that one machine runs.
+    """The entry functions of a program that one machine needs.
 
     Attributes:
         program: the program.
-        layout: of the data that it writes.
+        layout: layout of the data that the program writes.
         entries: the distinct tuples of clauses that sites run.
         error_clauses: the clauses of dtrace:::ERROR.
-        error_site: address of dtrace:::ERROR's site descriptor as the machine sees it.
-        sampled: entries that samples of CPUs run, with the addresses of their descriptors.
+        error_site: address of dtrace:::ERROR's site descriptor on this machine.
+        sampled: (entry, address of the site descriptor) of each entry that samples of CPUs run.
     """
 
     program: typed.TypedProgram
@@ -210,8 +220,9 @@ class ProgramEntries:
 
 
 def _lower_entries(wanted: ProgramEntries, machine: CodeMachine) -> tuple[str, bytes]:
-    """Return LLVM assembly of the entries, and the bytes of the program's strings area.  Raises
-    KinstError if the machine cannot do what a clause asks for."""
+    """Return LLVM assembly of the entry functions and their helpers, and the bytes of the program's
+    strings area.  Raises KinstError if the machine cannot do what a clause asks for.
+    """
     program, layout = wanted.program, wanted.layout
     _check_sizes(machine, layout)
     offsets, strings = layout.strings
@@ -241,7 +252,9 @@ def _lower_entries(wanted: ProgramEntries, machine: CodeMachine) -> tuple[str, b
 
 
 def _optimise(module: Any, target: Any) -> None:
-    """Run -O2 without the passes that are useless in straight code of a few dozen lines."""
+    """Optimise an LLVM module with -O2, but without vectorising, unrolling and interleaving loops,
+    which gain nothing in the short, mostly straight code of clauses.
+    """
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = False
     options.slp_vectorization = False
@@ -250,13 +263,13 @@ def _optimise(module: Any, target: Any) -> None:
     builder = llvm.create_pass_builder(target, options)
     passes = builder.getModulePassManager()
     passes.run(module, builder)
-    # In llvmlite 0.50 its close() frees nothing, by the order of its base classes.
+    # In llvmlite 0.50, passes.close() frees nothing because of the order of the base classes.
     NewPassManager._dispose(passes)
     passes.detach()
 
 
 def _module(ir: str, triple: str, features: str, *, jit: bool) -> tuple[Any, Any]:
-    """Return an optimised module of LLVM assembly, and the target machine that it is for."""
+    """Parse and optimise LLVM assembly; return the module, and LLVM's target machine for it."""
     module = llvm.parse_assembly(ir)
     module.verify()
     target = llvm.Target.from_triple(triple).create_target_machine(
@@ -272,8 +285,9 @@ def _module(ir: str, triple: str, features: str, *, jit: bool) -> tuple[Any, Any
 
 @lru_cache(maxsize=8)
 def _object_code(ir: str, triple: str, features: str) -> ObjectCode:
-    """Compile LLVM assembly for a traced kernel.  The cache serves clients that trace one program
-    again and again on an open machine."""
+    """Compile LLVM assembly to machine code for a traced kernel.  The cache serves clients that
+    trace one program again and again on an open machine.
+    """
     return aside(partial(_emitted, ir, triple, features))
 
 
@@ -285,12 +299,13 @@ def _emitted(ir: str, triple: str, features: str) -> ObjectCode:
 def compile_functions(
     functions: Sequence[IrFunction], machine: CodeMachine, features: str = ""
 ) -> dict[str, bytes]:
-    """Return the machine code of each function by name; it needs no other code or data.
+    """Compile functions and return the machine code of each by name.  The code of each function
+    stands alone: it refers to no other code or data.
 
     Args:
         functions: the functions.
-        machine: that the code is for.
-        features: LLVM features besides the machine's.
+        machine: the machine that runs the code.
+        features: LLVM target features besides the machine's.
     """
     _initialize()
     _set_options(machine.llvm_options)
@@ -302,12 +317,12 @@ def compile_functions(
 
 
 def compile_target(wanted: ProgramEntries, machine: CodeMachine, address: int) -> TargetCode:
-    """Compile the text area.
+    """Compile a program's entry functions and hooks for the text area of scratch.
 
     Args:
-        wanted: the entries.
+        wanted: the program's entry functions.
         machine: a CPU of the target.
-        address: where the code will be written, a multiple of 16.
+        address: address in the target that the code will be written to, a multiple of 16.
 
     Raises:
         KinstError: this kernel cannot do what a clause asks for (a built-in that its system does
@@ -338,7 +353,9 @@ def compile_target(wanted: ProgramEntries, machine: CodeMachine, address: int) -
 
 
 def _engine(ir: str, triple: str, features: str) -> Any:
-    """Compile LLVM assembly for this process; the code lives as long as the result."""
+    """Compile LLVM assembly for kinst's own process.  Return LLVM's execution engine, which keeps
+    the code in memory while the engine lives.
+    """
     module, target = _module(ir, triple, features, jit=True)
     engine = llvm.create_mcjit_compiler(module, target)
     engine.finalize_object()
@@ -346,10 +363,11 @@ def _engine(ir: str, triple: str, features: str) -> Any:
 
 
 def compile_host(wanted: ProgramEntries, machine: CodeMachine) -> HostCode:
-    """Compile for this process, which runs BEGIN, END, timers and stop-planted probes.
+    """Compile a program's entry functions for kinst's own process, which runs the clauses of BEGIN,
+    END, timers and stop-planted probes.
 
-    Without entries nothing is compiled: most programs have probes in the target alone.  Raises
-    KinstError as compile_target() does.
+    If there are no entries, return empty code without calling LLVM: most programs have probes in
+    the target alone.  Raises KinstError if a clause asks for something that the host cannot do.
     """
     if not wanted.entries:
         return HostCode({}, wanted.layout.strings[1], None, "")

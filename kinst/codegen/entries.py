@@ -1,4 +1,5 @@
-"""Entries, the functions that a trampoline calls when its probe fires, and the clauses in them.
+"""LLVM IR of entry functions, which trampolines call when a probe fires, and of the clauses in
+them.
 
 Tested by tests/codegen/test_target_code.py and tests/codegen/test_samplers.py.
 """
@@ -33,12 +34,14 @@ from kinst.core.layout import (
 from kinst.core.words import PAGE
 from kinst.dlang import typed
 
-# The function that runs the clauses of dtrace:::ERROR after a fault.
+# Name of the function that runs the clauses of dtrace:::ERROR after a fault.
 _ERROR = "error"
 
 
 def _cpu(unit: Unit, code: IrFunction, frame: IrValue) -> tuple[IrValue, IrValue]:
-    """Return the CPU's number and its slot in scratch."""
+    """Emit LLVM IR that computes this CPU's number and its slot in scratch; return (number,
+    slot).
+    """
     machine = unit.machine
     if machine.host:
         offset = 8 * (machine.frame_slots + CONTEXT_CPU)
@@ -61,10 +64,11 @@ def _state(unit: Unit, code: IrFunction, slot: IrValue) -> IrValue:
 def write_entry(
     unit: Unit, name: str, clauses: Sequence[typed.Clause], error: IrFunction | None
 ) -> IrFunction:
-    """Write the function entry(site, frame), which runs these clauses one after another.
+    """Return the LLVM function entry(site, frame), which runs these clauses one after another.
 
-    In the target it does nothing unless tracing is active, and counts the firing as dropped if this
-    CPU is in a clause already (an NMI).  On the host the caller checks both.
+    In the target, the function does nothing if tracing is not active, and counts a drop if this CPU
+    is already in a clause (the probe fired in an NMI).  On the host, the caller checks both
+    conditions.
     """
     machine = unit.machine
     params = (IrValue(64, "%site"), IrValue(64, "%frame"))
@@ -97,7 +101,7 @@ def write_entry(
 def _write_clauses(
     firing: Firing, clauses: Sequence[typed.Clause], error: IrFunction | None
 ) -> None:
-    """Write clauses one after another, then begin the block "leave"."""
+    """Emit LLVM IR of clauses one after another, then begin the block "leave"."""
     clear_clause_memory(firing, clauses)
     for ordinal, clause in enumerate(clauses):
         firing.ordinal = ordinal
@@ -109,8 +113,12 @@ def _write_clauses(
 def _write_clause(
     firing: Firing, clause: typed.Clause, ended: str, error: IrFunction | None
 ) -> None:
-    """Write one clause: predicate, room for its record, actions, commit.  Control goes on after the
-    clause, or at `ended` after an exit()."""
+    """Emit LLVM IR of one clause: test the predicate, reserve a record, run the actions, commit the
+    record.
+
+    The emitted code continues after the clause or, if the clause has an exit(), at the label
+    `ended`.
+    """
     code = firing.code
     layout = firing.unit.layout.clauses[clause.index]
     following = code.fresh("next")
@@ -154,8 +162,9 @@ def _write_clause(
 
 
 def _write_fault(firing: Firing, following: str, error: IrFunction | None) -> None:
-    """Write the target of all faults of a clause, whose record was not committed: count the fault,
-    report it to dtrace:::ERROR, go on after the clause."""
+    """Emit the block that all faults in a clause jump to: count the fault, run dtrace:::ERROR's
+    clauses, and go on after the faulting clause.  The faulting clause's record is not committed.
+    """
     code = firing.code
     faults = firing.faults
     code.block(faults.label)
@@ -172,19 +181,20 @@ def _write_fault(firing: Firing, following: str, error: IrFunction | None) -> No
     else:
         args = (firing.frame, firing.cpu, number, kind, value, code.get(firing.time))
         code.set(firing.time, code.call(error, args))
-        for entry in firing.entries.values():  # the clauses of ERROR may have freed them
+        for entry in firing.entries.values():  # ERROR's clauses may have freed these entries
             code.set(entry, const(0))
     code.jump(following)
 
 
 def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> IrFunction:
-    """Write error(frame, cpu, epid, action << 8 | kind, value, time) -> time, which notes a fault
-    and runs the clauses of dtrace:::ERROR.
+    """Return the LLVM function error(frame, cpu, epid, action << 8 | kind, value, time), which
+    stores a fault in the CPU's state page and runs the clauses of dtrace:::ERROR.  The function
+    returns the firing's timestamp, which it may have read first.
 
     Args:
-        unit: the module.
+        unit: the LLVM module under construction.
         site: address of dtrace:::ERROR's site descriptor.
-        clauses: of dtrace:::ERROR.
+        clauses: the clauses of dtrace:::ERROR.
     """
     code = unit.function(_ERROR, 6)
     frame, cpu, number, what, value, time = code.params

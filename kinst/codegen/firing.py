@@ -1,5 +1,5 @@
-"""One firing of a probe, as the code generator sees it: the CPU's memory, the target of faults, and
-reads of the kernel's own data.
+"""State of the code generator for one firing of a probe: addresses of the CPU's memory, the label
+that faults jump to, and reads of the kernel's own data.
 
 Tested by tests/codegen/test_records_and_faults.py.
 """
@@ -27,13 +27,13 @@ TEMP_KEYS = 64
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A D string in memory.  It ends at a NUL, or after `bound` bytes if there is none.
+    """A D string in memory, which ends at a NUL or, if there is none before, after `bound` bytes.
 
     Attributes:
-        address: of its first byte.
-        bound: bytes at most.
-        nullable: whether the address may be 0, which means NULL, and has not been tested yet.  In
-            comparisons NULL equals "" (dtrace_strncmp() of illumos and FreeBSD).
+        address: address of the first byte.
+        bound: the largest number of bytes that may be read.
+        nullable: whether the address may be 0 (the string is NULL) and the emitted code has not
+            tested it yet.  In comparisons NULL equals "" (dtrace_strncmp() of illumos and FreeBSD).
     """
 
     address: IrValue
@@ -46,16 +46,16 @@ Lowered = IrValue | Text
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One LLVM module under construction.
+    """An LLVM module under construction.
 
     Attributes:
-        machine: that the code is for.
-        layout: of the data that the program writes.
-        strings: offset of each literal in the strings area.
-        key_bytes: bytes of the longest key.
-        pointers: whether the program may hold addresses of scratch.
-        shared: whether it may hold addresses of its variables.
-        helpers: the helper functions so far, by name.
+        machine: the machine that the code is for.
+        layout: layout of the data that the program writes.
+        strings: offset of each string literal in the strings area.
+        key_bytes: bytes of the longest key of an aggregation or dynamic variable.
+        pointers: whether the program may hold addresses in scratch.
+        shared: whether the program may hold addresses of its own D variables.
+        helpers: the helper functions that were written so far, by name.
     """
 
     machine: CodeMachine
@@ -67,27 +67,32 @@ class Unit:
     helpers: dict[str, IrFunction] = field(default_factory=dict)
 
     def helper(self, name: str, write: Callable[[Unit, str], IrFunction]) -> IrFunction:
-        """Return the helper function of this name; the first call writes it with `write`."""
+        """Return the helper function of this name, and generate it with `write` if the module does
+        not have it yet.
+        """
         if name not in self.helpers:
             self.helpers[name] = write(self, name)
         return self.helpers[name]
 
     def function(self, name: str, params: int, result: int = 64) -> IrFunction:
-        """Begin an internal function with `params` i64 parameters and the machine's calling
-        convention.  It is never inlined, so that the hot path need not save the registers that it
-        uses."""
+        """Begin an internal LLVM function with `params` i64 parameters, a result of `result` bits,
+        and the machine's calling convention.
+
+        LLVM never inlines the function, so that its callers' hot path need not save the registers
+        that the function uses.
+        """
         values = tuple(IrValue(64, f"%a{i}") for i in range(params))
         return IrFunction(name, values, result, self.machine.convention, noinline=True)
 
 
 @dataclass(slots=True)
 class Faults:
-    """Faults of the clause under construction.
+    """Checks that can fault in the clause under construction.
 
     Attributes:
-        label: where they go.
+        label: label that a fault jumps to.
         action: number of the action under construction, from 1 as in DTrace; 0 for the predicate.
-        sources: label, action, kind and value of each place that can fault.
+        sources: (label of the block, action, fault kind, fault value) of each check.
     """
 
     label: str
@@ -95,7 +100,13 @@ class Faults:
     sources: list[tuple[str, int, int, IrValue]] = field(default_factory=list)
 
     def add(self, code: IrFunction, bad: IrValue, kind: int, value: IrValue) -> None:
-        """Leave the clause with a fault of this kind if `bad` (an i1) is set."""
+        """Emit a branch that leaves the clause with a fault if `bad` is set.
+
+        Args:
+            bad: an i1.
+            kind: FAULT_* number of the fault.
+            value: the fault's value, which dtrace:::ERROR gets as arg5 (an address, or 0).
+        """
         going = code.fresh("fine")
         self.sources.append((code.at, self.action, kind, value))
         code.branch(bad, self.label, going, likely=False)
@@ -104,26 +115,27 @@ class Faults:
 
 @dataclass(slots=True)
 class Firing:
-    """One firing of a probe on one CPU.
+    """State of the code generator for one firing of a probe on one CPU.
 
     Attributes:
-        unit: the module.
+        unit: the LLVM module under construction.
         code: the function under construction.
         site: address of the site's descriptor.
         frame: address of the saved registers.
         cpu: the CPU's number.
-        slot: its slot in scratch; in the target, the same number.
-        state: address of its state page.
+        slot: the CPU's slot in scratch; in the target, the CPU's number.
+        state: address of the CPU's state page.
         time: the firing's timestamp in ns, 0 until it is first needed.
-        faults: of the clause under construction.
-        ordinal: of the clause in its entry.
+        faults: the checks of the clause under construction.
+        ordinal: index of the clause in its entry function.
         in_error: whether the clause is dtrace:::ERROR's, whose arguments are in the state page.
-        text_at: bytes of working memory that the strings of this action have taken.
-        locals: other variables of the firing by name; each is 0 when the firing begins.
+        text_at: bytes of working memory that strings of the current action have taken.
+        locals: further variables of the function by name; each is 0 when the firing begins.
         record_size: bytes of the clause's record.
-        following: the label after the clause.
-        this: clause-local variables that are in registers, by index.
-        entries: entry of each thread-local variable, by index; 0 until this firing has found it.
+        following: label of the block after the clause.
+        this: the clause-local variables that are in registers, by index.
+        entries: address of each thread-local variable's table entry, by the variable's index; 0
+            until this firing has looked it up.
         old: the values that typed.OldValue, Before and Root stand for, innermost last.
     """
 
@@ -147,19 +159,27 @@ class Firing:
     old: list[Lowered] = field(default_factory=list)
 
     def scaled(self, area: int, size: int) -> IrValue:
-        """Return the address of this CPU's part of an area with `size` bytes for each slot."""
+        """Emit LLVM IR that computes the address of this CPU's part of an area of scratch; return
+        the address.
+
+        Args:
+            area: offset of the area in scratch.
+            size: bytes for each CPU.
+        """
         if self.unit.machine.host:
             return const(self.unit.machine.address(area + self.unit.machine.scratch.cpus * size))
         offset = self.code.op("mul", self.slot, size)
         return self.code.add(offset, self.unit.machine.address(area))
 
     def temp(self) -> IrValue:
-        """Return the address of this CPU's working memory."""
+        """Emit LLVM IR that computes the address of this CPU's working memory; return the
+        address.
+        """
         scratch = self.unit.machine.scratch
         return self.scaled(scratch.temp, scratch.temp_size)
 
     def clause_memory(self) -> int:
-        """Return the offset of the clause-local variables in working memory."""
+        """Return the offset of the clause-local variables in a CPU's working memory."""
         return TEMP_KEYS + self.unit.key_bytes
 
     def start_action(self, number: int) -> None:
@@ -167,7 +187,8 @@ class Firing:
         self.text_at = 0
 
     def text_room(self, size: int) -> IrValue:
-        """Return the address of `size` bytes for a string, free again when the action ends.
+        """Reserve `size` bytes of working memory for a string, until the current action ends;
+        return their address.
 
         Raises KinstError if the action has used up its working memory.
         """
@@ -182,7 +203,9 @@ class Firing:
         return self.code.add(self.temp(), at)
 
     def local(self, name: str) -> IrLocal:
-        """Return the firing's 64-bit variable of this name."""
+        """Return the function's 64-bit variable of this name, which is declared at its
+        first use.
+        """
         if name not in self.locals:
             self.locals[name] = self.code.local(64)
         return self.locals[name]
@@ -191,24 +214,27 @@ class Firing:
         return (self.unit.layout.strsize + 7) & -8
 
     def _arena_at(self) -> int:
-        """Return the offset of the arena in working memory."""
+        """Return the offset of the alloca() arena in a CPU's working memory."""
         return (self.unit.machine.scratch.temp_size - ARENA - self._kept_size()) & -8
 
     def arena(self) -> IrLocal:
-        """Return the variable that counts the bytes of the arena in use."""
+        """Return the variable that holds how many bytes of the alloca() arena are in use."""
         return self.local("arena")
 
     def arena_start(self) -> IrValue:
-        """Return the address of the arena, from which allocate() takes its memory."""
+        """Return the address of the alloca() arena, from which allocate() takes its memory."""
         return self.code.add(self.temp(), self._arena_at())
 
     def kept_text(self) -> IrValue:
-        """Return the address of room for one string of strsize bytes that outlives the action."""
+        """Return the address of strsize bytes in working memory for the one string that outlives an
+        action (strtok()'s).
+        """
         return self.code.add(self.temp(), self._arena_at() + ARENA)
 
     def allocate(self, size: IrValue) -> IrValue:
-        """Return the address of `size` bytes, a multiple of 8, that last until the clause ends.
-        Faults if scratch space runs out."""
+        """Emit LLVM IR that allocates `size` bytes, rounded up to a multiple of 8, until the clause
+        ends; return their address.  The emitted code faults if scratch space runs out.
+        """
         code = self.code
         used = code.get(self.arena())
         free = code.op("sub", const(ARENA), used)
@@ -217,12 +243,14 @@ class Firing:
         return code.op("add", self.arena_start(), used)
 
     def field(self, offset: int) -> IrValue:
-        """Return the address of a word of the state page."""
+        """Return the address of the word at this offset in the CPU's state page."""
         return self.code.add(self.state, offset)
 
 
 def read_access(code: IrFunction, machine: CodeMachine, access: Access) -> Lowered:
-    """Read the value that `access` describes, in the target."""
+    """Emit LLVM IR that reads the kernel's value that `access` describes, in the target; return the
+    value.
+    """
     value = _start(code, machine, access)
     if not access.offsets:
         return Text(value, access.size) if access.string else value
@@ -233,7 +261,9 @@ def read_access(code: IrFunction, machine: CodeMachine, access: Access) -> Lower
 
 
 def _start(code: IrFunction, machine: CodeMachine, access: Access) -> IrValue:
-    """Return the value that the offsets of an access start from."""
+    """Emit LLVM IR that reads the address (or, if `access` has no offsets, the value) that the
+    offsets of `access` start from; return it.  Raises KinstError if the machine cannot read it.
+    """
     per_cpu = machine.per_cpu
     if access.thread:
         if per_cpu is None or not per_cpu.thread_asm:
@@ -251,7 +281,9 @@ def _start(code: IrFunction, machine: CodeMachine, access: Access) -> IrValue:
 
 
 def current_thread(firing: Firing) -> IrValue:
-    """Return the address of the current thread's structure; 0 in BEGIN, END and timers."""
+    """Emit LLVM IR that reads the address of the current thread's structure; return the address,
+    which is 0 in BEGIN, END and timers.
+    """
     machine = firing.unit.machine
     if machine.host:
         return firing.code.load(64, context_word(firing, CONTEXT_CURTHREAD))
@@ -261,7 +293,9 @@ def current_thread(firing: Firing) -> IrValue:
 
 
 def context_word(firing: Firing, index: int) -> IrValue:
-    """Return the address of a word of the host context."""
+    """Return the address of the CONTEXT_* word with this index, which is after the frame on the
+    host.
+    """
     return firing.code.add(firing.frame, 8 * (firing.unit.machine.frame_slots + index))
 
 

@@ -1,10 +1,10 @@
-"""The hooks of kernel functions: the breakpoint handler's, the exception table search's, and the
-one that samples CPUs.
+"""LLVM IR of the functions that the kernel calls through hooks: in its breakpoint handler, in its
+exception table search, and in the interrupt that samples CPUs.
 
 The first two look an address up in a hash table in the traps area of scratch.  The area starts with
-a directory of two tables, traps and then copies; for each it has the u64 address of the entries,
-the u64 number of entries minus one, and a u64 shift.  An entry is (u64 address, u64 value); address
-0 marks a free one.  An area of zeros is a valid, empty directory.
+a directory of two tables, traps and then copies; for each table the directory has the u64 address
+of the entries, the u64 number of entries minus one, and a u64 shift.  An entry is (u64 address, u64
+value); address 0 marks a free entry.  An area of zeros is a valid, empty directory.
 
 Tested by tests/codegen/test_target_code.py.
 """
@@ -30,16 +30,19 @@ TRAPS, COPIES = 0, _TABLE.size
 
 
 def _bits(pairs: Pairs) -> int:
-    """Return the bits of an index of a table of these pairs.  Pairs fill at most half of it, so
-    that a search for a missing address ends soon."""
+    """Return the number of bits of an index of a hash table for these pairs.  The table is at least
+    twice as large as the number of pairs, so that a search for a missing address ends soon.
+    """
     return max(1, (2 * len(pairs)).bit_length())
 
 
 def _fill(table: U64, pairs: Pairs, bits: int) -> None:
-    """Put pairs into an empty table of 2**bits rows.
+    """Store pairs in an empty hash table of 2**bits entries.
 
-    Each pair is in the row of its hash, or in the first free row after it: in the order of their
-    hashes, each goes to its own row or to the one after the pair before it, whichever is later."""
+    Each pair goes to the entry of its hash or, if this entry is taken, to the first free entry
+    after it (linear probing).  If the pairs are sorted by hash, that is the later of two entries:
+    the entry of the pair's own hash, and the entry after the previous pair's.
+    """
     hashes = (pairs.first * np.uint64(GOLDEN) >> np.uint64(64 - bits)).astype(np.int32)
     order = np.argsort(hashes, kind="stable").astype(np.int32)
     steps = np.arange(len(order), dtype=np.int32)
@@ -47,18 +50,19 @@ def _fill(table: U64, pairs: Pairs, bits: int) -> None:
     inside = int(np.searchsorted(rows, len(table)))
     table[rows[:inside], 0] = pairs.first[order[:inside]]
     table[rows[:inside], 1] = pairs.second[order[:inside]]
-    rest = order[inside:]  # pairs after the last row wrap around to the first free rows
+    rest = order[inside:]  # pairs past the last entry wrap around to the first free entries
     free = np.flatnonzero(table[:, 0] == 0)[: len(rest)] if len(rest) else rest
     table[free, 0], table[free, 1] = pairs.first[rest], pairs.second[rest]
 
 
 def build_trap_table(address: int, traps: Pairs, copies: Pairs = NO_PAIRS) -> bytearray:
-    """Return the bytes for the start of the traps area.
+    """Return the bytes for the start of the traps area: directory and both hash tables.
 
     Args:
-        address: of the area, in the target.
-        traps: (address of a trap-planted instruction, its trampoline).
-        copies: (address of a displaced copy in a trampoline, address of the original).
+        address: address of the area in the target.
+        traps: pairs (address of a trap-planted instruction, address of its trampoline).
+        copies: pairs (address of a displaced copy in a trampoline, address of the original
+            instruction).
     """
     both = (traps, copies)
     bits = [_bits(pairs) for pairs in both]
@@ -72,7 +76,13 @@ def build_trap_table(address: int, traps: Pairs, copies: Pairs = NO_PAIRS) -> by
 
 
 def _look_up(code: IrFunction, directory: int, key: IrValue, found: str, missing: str) -> IrValue:
-    """Go to label `missing`, or to `found` with the entry's address as the result."""
+    """Emit LLVM IR that looks an address up in a hash table of the traps area and jumps to the
+    label `found` or `missing`; return the address of the entry, which is valid at `found`.
+
+    Args:
+        directory: address of the table's part of the directory.
+        key: the address to look up.
+    """
     table = code.load(64, const(directory))
     mask = code.load(64, const(directory + 8))
     shift = code.load(64, const(directory + 16))
@@ -92,8 +102,12 @@ def _look_up(code: IrFunction, directory: int, key: IrValue, found: str, missing
 
 
 def write_trap_hook(machine: CodeMachine) -> IrFunction:
-    """Write trap_hook(saved registers) -> 1 if the breakpoint is kinst's.  The saved program
-    counter is the trampoline's then; otherwise the result is 0, and nothing has changed."""
+    """Return the LLVM function trap_hook(saved registers), which the kernel's breakpoint handler
+    calls.
+
+    If the breakpoint is a trap that kinst planted, the function sets the saved program counter to
+    the site's trampoline and returns 1.  Otherwise, it changes nothing and returns 0.
+    """
     registers = IrValue(64, "%registers")
     code = IrFunction("trap_hook", (registers,), 64, "ccc", internal=False)
     saved = code.add(registers, machine.trap_pc_offset)
@@ -111,15 +125,17 @@ def write_trap_hook(machine: CodeMachine) -> IrFunction:
 def write_sampler(
     machine: CodeMachine, name: str, entry: IrFunction, descriptor: int
 ) -> IrFunction:
-    """Write name(saved registers): run an entry with the registers of an interrupted CPU.  Two
-    words after the frame hold the interrupted program counter: the first if it is in the kernel,
-    the second if it is in user mode; the other one is 0.
+    """Return the LLVM function NAME(saved registers), which runs an entry function with the
+    registers of an interrupted CPU.
+
+    Two words after the frame hold the interrupted program counter: the first word if the program
+    counter is in the kernel, the second word if it is in user mode.  The other word is 0.
 
     Args:
-        machine: that the code is for.
-        name: of the function.
-        entry: to run.
-        descriptor: address of the probe's descriptor.
+        machine: the machine that runs the code.
+        name: name of the function.
+        entry: the entry function to run.
+        descriptor: address of the probe's site descriptor.
     """
     registers = IrValue(64, "%registers")
     code = IrFunction(name, (registers,), 0, "ccc", internal=False)
@@ -141,8 +157,12 @@ def write_sampler(
 
 
 def write_fault_hook(machine: CodeMachine) -> IrFunction:
-    """Write fault_hook(address) -> the address, or the original's if it is that of a displaced
-    copy."""
+    """Return the LLVM function fault_hook(address), which the kernel's exception table search
+    calls.
+
+    If the address is in a displaced copy in a trampoline, the function returns the address of the
+    original instruction.  Otherwise, it returns its argument.
+    """
     address = IrValue(64, "%address")
     code = IrFunction("fault_hook", (address,), 64, "ccc", internal=False)
     scratch = machine.scratch

@@ -1,4 +1,6 @@
-"""Clauses whose records a trampoline can write without a call (core/bodies.py RecordBody)."""
+"""Clauses whose records a trampoline can write by itself, without a call of an entry function
+(core/bodies.py RecordBody).
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,18 @@ from kinst.core.words import PAGE
 from kinst.dlang import typed
 from kinst.dlang.walk import expressions
 
-_REACH = 1 << 31  # of an address of 32 bits that is extended with its sign
+_REACH = 1 << 31  # exclusive end of the addresses that a sign-extended 32-bit operand can have
 
 
 @dataclass(frozen=True, slots=True)
 class InlineRecord:
-    """A record that trampolines write, as it is the same at all sites of a clause.
+    """A record that trampolines write themselves, for all sites of a clause.
 
     Attributes:
-        places: addresses that writing needs.
-        clause: its index.
+        places: the addresses that the trampoline needs for writing a record.
+        clause: index of the clause.
         size: bytes of the record.
-        fields: what each field holds.
+        fields: what each field of the record holds.
     """
 
     places: RecordPlaces
@@ -40,12 +42,12 @@ class InlineRecord:
     fields: tuple[RecordField, ...]
 
     def body(self, probe: int, otherwise: CallBody, guard: Snippet | None) -> RecordBody:
-        """Return the work at one site.
+        """Return the work of the trampoline at one site, which writes this record.
 
         Args:
             probe: id of the site's probe.
             otherwise: the call that writes the record if the trampoline cannot.
-            guard: tests the predicate, if any.
+            guard: snippet that tests the clause's predicate; None if the clause has none.
         """
         return RecordBody(self.places, self.clause, probe, self.size, self.fields, otherwise, guard)
 
@@ -57,8 +59,16 @@ def record_shapes(
     machine: CodeMachine,
     isa: Isa,
 ) -> Mapping[tuple[Clauses, Arguments], InlineRecord]:
-    """Return the records of probes whose one clause only records the time, the CPU, registers,
-    arguments in registers and constants."""
+    """Return the records that trampolines can write, by the clauses and arguments of their probe.
+
+    Such a probe has one clause, which records only the time, the CPU, registers, arguments in
+    registers and constants.
+
+    Args:
+        layout: layout of the program's data.
+        probes: clauses and arguments of each probe.
+        machine: a CPU of the traced kernel.
+    """
     places = _places(machine) if isa.records_inline else None
     if places is None:
         return {}
@@ -92,7 +102,9 @@ def record_shapes(
 
 
 def _places(machine: CodeMachine) -> RecordPlaces | None:
-    """Return the addresses that writing a record needs; None if this machine lacks one."""
+    """Return the addresses that a trampoline needs for writing a record; None if trampolines cannot
+    write records on this machine (its CPU number, clock or addresses do not fit).
+    """
     cpu, busy = machine.builtins.get("cpu"), machine.pin
     scratch, clock = machine.scratch, machine.clock
     if cpu is None or busy is None or not machine.keeps_time:

@@ -1,5 +1,5 @@
-"""The part of a probe's clauses that its trampoline does without a call: counting, predicates,
-finding the counters of keyed counts.
+"""The part of a probe's clauses that a trampoline can run inline, without calling an entry
+function: counting, predicates, and finding the counter of a count by key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kinst.core.probe import Argument
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
 
-Clauses = tuple[int, ...]  # indexes
+Clauses = tuple[int, ...]  # indexes of clauses
 Arguments = tuple[Argument, ...]  # where arg0, arg1, ... are at a site
 _Purpose = tuple[str, Clauses, Arguments]  # what a snippet is for
 
@@ -26,18 +26,21 @@ class Snippets:
     """The compiled snippets of a program.
 
     Attributes:
-        found: each by its purpose; none for an expression that is not pure.
+        found: each snippet by its purpose; an expression that is not pure has none.
     """
 
     found: Mapping[_Purpose, Snippet | None]
 
     def guard(self, clauses: Clauses, arguments: Arguments) -> Snippet | None:
-        """Return the snippet that tests whether one of the clauses' predicates holds; each of them
-        has one."""
+        """Return the snippet that tests whether the predicate of at least one of these clauses
+        holds; each of the clauses has a predicate.  None if a predicate is not pure.
+        """
         return self.found.get(("guard", clauses, arguments))
 
     def index(self, clauses: Clauses, arguments: Arguments) -> Snippet | None:
-        """Return the snippet that finds the counter of a probe's one clause."""
+        """Return the snippet that finds the counter of the count by key that is a probe's only
+        clause; None if there is no such snippet.
+        """
         return self.found.get(("index", clauses, arguments))
 
 
@@ -49,16 +52,18 @@ def snippets_of(
     machine: CodeMachine,
     isa: Isa,
 ) -> Snippets:
-    """Compile all snippets of probes: a guard for each clause that has a predicate, one for all
-    clauses of a probe, and those that find the counters of keyed counts.
+    """Compile the snippets that trampolines of a program can use: a guard for each clause with a
+    predicate, a guard for all clauses of a probe together, and the search for the counter of each
+    count by key.
 
     Args:
         program: the program.
-        layout: of its data.
-        counters: added to the layout's offsets in the counter blocks; None without such blocks.
+        layout: layout of the program's data.
+        counters: offset that is added to the layout's offsets in the counter blocks; None if there
+            are no counter blocks.
         probes: clauses and arguments of each probe.
-        machine: that the code is for.
-        isa: of the kernel.
+        machine: a CPU of the traced kernel.
+        isa: the kernel's ISA.
     """
     wanted: dict[_Purpose, PureCode | None] = {}
     for all_clauses, arguments in dict.fromkeys(probes):
@@ -84,8 +89,9 @@ def snippets_of(
 def keyed_count(
     program: typed.TypedProgram, clauses: tuple[int, ...]
 ) -> typed.AggregateAction | None:
-    """Return the keyed count that a probe's one clause consists of; None if it does anything
-    else."""
+    """Return the aggregating action that a probe's clauses consist of; None if the probe has
+    several clauses or actions, or another action.
+    """
     actions = program.clauses[clauses[0]].actions
     if len(clauses) == len(actions) == 1 and isinstance(actions[0], typed.AggregateAction):
         return actions[0]
@@ -101,16 +107,17 @@ def counted(
     counters: int,
     snippets: Snippets,
 ) -> tuple[CountBody, ...] | None:
-    """Return a probe's clauses as counting alone, or None if a clause does anything else.
+    """Return the counting that a trampoline does instead of calling these clauses; None if one of
+    the clauses does anything but count with constant keys, or has a predicate that is not pure.
 
     Args:
         program: the program.
-        layout: of its data.
-        probe: its id.
-        clauses: that it runs.
-        arguments: where its arguments are.
-        counters: as in snippets_of().
-        snippets: of the program.
+        layout: layout of the program's data.
+        probe: id of the probe.
+        clauses: the clauses that the probe runs.
+        arguments: where the probe's arguments are.
+        counters: offset that is added to the layout's offsets in the counter blocks.
+        snippets: the program's snippets.
     """
     bodies = list[CountBody]()
     for clause in clauses:
@@ -129,9 +136,11 @@ def counted(
 def own_keys(
     program: typed.TypedProgram, layout: ProgramLayout
 ) -> Callable[[int, Clauses], tuple[int, ...]]:
-    """Return a function of a probe's id and its clauses, which returns the probe's entries in the
-    tables that these clauses count in.  Probes with equal clauses, arguments and entries count the
-    same."""
+    """Return a function that maps a probe's id and clauses to the probe's own entries in the tables
+    that these clauses update; -1 for a table in which the probe has no entry of its own.
+
+    Two probes do the same counting if their clauses, arguments and entries are equal.
+    """
     tables: dict[Clauses, tuple[int, ...]] = {}
     entries = layout.site_keys
 
@@ -151,8 +160,13 @@ def own_keys(
 def counted_entries(
     program: typed.TypedProgram, layout: ProgramLayout, probe: int, index: int
 ) -> tuple[int, ...] | None:
-    """Return the offsets of the counters that one hit adds one to, if a clause only counts with
-    constant keys, apart from its predicate; otherwise None."""
+    """Return the offsets in the counter blocks of the counters that a clause increments when its
+    predicate holds; None if the clause does anything but count with constant keys.
+
+    Args:
+        probe: id of the probe.
+        index: index of the clause.
+    """
     offsets = []
     clause = program.clauses[index]
     if not clause.actions:

@@ -1,18 +1,20 @@
-"""Pure expressions as snippets: machine code without a frame, for the inside of a trampoline.
+"""Pure expressions compiled to snippets: machine code without a stack frame, which runs inside a
+trampoline.
 
 A pure expression depends only on the registers at the site, on constants and on the current thread,
 and can neither fault nor loop.  Of the thread it may read what is always mapped while the thread
 runs: its structure, and its credentials, which only the thread itself replaces.  (Another CPU may
-free the parent's structure unless interrupts are off: ppid is not pure.)  An interrupt, or a move
-to another CPU, between two instructions of a snippet changes none of these; `cpu` is the CPU at the
-moment when it is read.
+free the parent's structure unless interrupts are off, so ppid is not pure.)  An interrupt, or a
+move to another CPU, between two instructions of a snippet changes none of these; `cpu` is the CPU
+at the moment when it is read.
 
-A guard is a pure predicate.  After it either a clause tests the whole predicate again, or one
-instruction counts.
+A guard is a pure predicate.  If a guard holds, the trampoline either calls the clause, which tests
+the whole predicate again, or increments a counter by one instruction.
 
-Registers get in and the result out by empty inline assembly, whose outputs are the registers at the
-site and whose input is the result's.  LLVM has no other way to take values from chosen registers.
-The function is naked and ends in `unreachable`: it saves nothing, and control falls off its end.
+Empty inline assembly moves registers into the function and the result out of it: its outputs are
+the registers at the site, and its input is the result's register.  LLVM has no other way to take
+values from chosen registers.  The function is naked and ends in `unreachable`: it saves nothing,
+and control continues after its last instruction.
 """
 
 from __future__ import annotations
@@ -40,19 +42,19 @@ _COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"
 
 
 class _ImpureError(Exception):
-    """The expression is not pure."""
+    """Error: an expression is not pure."""
 
 
 @dataclass(slots=True)
 class _Writer:
-    """One snippet under construction.
+    """Generator of one snippet.
 
     Attributes:
-        machine: that the code is for.
-        isa: of the kernel.
+        machine: the machine that runs the code.
+        isa: the kernel's ISA.
         arguments: where arg0, arg1, ... are at the site.
-        code: the function.
-        registers: the values of frame slots that it reads.
+        code: the LLVM function under construction.
+        registers: the value of each frame slot that the snippet reads.
     """
 
     machine: CodeMachine
@@ -67,7 +69,9 @@ class _Writer:
         return self.registers.setdefault(slot, IrValue(64, f"%register.{slot}"))
 
     def value(self, expr: typed.Expr) -> IrValue:
-        """Return an integer or a pointer, of the bits of its type."""
+        """Emit LLVM IR that evaluates an integer or pointer expression; return the value, as wide
+        as its type. Raises _ImpureError.
+        """
         if not isinstance(expr.type, IntType | PointerType):
             raise _ImpureError
         code, bits = self.code, bits_of(expr.type)
@@ -103,7 +107,9 @@ class _Writer:
         raise _ImpureError
 
     def select(self, condition: IrValue, then: IrValue, otherwise: IrValue) -> IrValue:
-        """Return one of two values, without a branch."""
+        """Emit LLVM IR that selects one of two values without a branch; return the selected
+        value.
+        """
         code = self.code
         if self.isa.snippets.selects:
             return code.select(condition, then, otherwise)
@@ -131,7 +137,9 @@ class _Writer:
         raise _ImpureError
 
     def _shift(self, expr: typed.Binary, bits: int) -> IrValue:
-        """Shift as DTrace does: 64 bits, with the count modulo 64."""
+        """Emit a shift as DTrace does: on 64 bits, with the count modulo 64; return the result in
+        `bits` bits.
+        """
         code = self.code
         right = code.convert(self.value(expr.right), 64, signed=False)
         signed = typed.is_signed(expr.left.type)
@@ -140,7 +148,9 @@ class _Writer:
         return code.convert(code.op(opcode, left, code.op("and", right, 63)), bits, signed)
 
     def truth(self, expr: typed.Expr) -> IrValue:
-        """Return whether a value is not zero, as an i1."""
+        """Emit LLVM IR that tests whether the value of an expression is not zero; return an i1.
+        Raises _ImpureError.
+        """
         match expr:
             case typed.Logical():
                 opcode = {"&&": "and", "||": "or", "^^": "xor"}[expr.op]
@@ -158,9 +168,13 @@ class _Writer:
         return self.code.icmp("ne", self.value(expr), 0)
 
     def word(self, expr: typed.Expr) -> tuple[IrValue, bool]:
-        """Return a word that is zero or not as a value is, and whether its sense is inverted.
+        """Emit LLVM IR for the truth value of an expression; return a 64-bit word and a flag.  If
+        the flag is False, the expression is true if the word is not zero; if the flag is True, the
+        expression is true if the word is zero.
 
-        A difference replaces a comparison, often without a change to any flag."""
+        An equality becomes a difference, which many ISAs compute without changing flags.  Raises
+        _ImpureError.
+        """
         match expr:
             case typed.Binary(op="==" | "!="):
                 if _of_texts(expr):
@@ -180,8 +194,10 @@ class _Writer:
         return self.code.convert(self.truth(expr), 64, signed=False), False
 
     def _text_difference(self, expr: typed.Binary) -> IrValue:
-        """Return a word that is not zero if execname differs from a literal, which must fit into
-        execname's memory with a NUL."""
+        """Emit LLVM IR that compares execname with a literal; return a 64-bit word that is 0 if
+        they are equal.  Raises _ImpureError for other strings, and if the literal with its NUL is
+        longer than execname's memory.
+        """
         name, literal = expr.left, expr.right
         if isinstance(name, typed.StrConst):
             name, literal = literal, name
@@ -208,7 +224,7 @@ class _Writer:
 
 
 def _decides(expr: typed.Expr) -> bool:
-    """Return whether the value of such an expression is always 0 or 1."""
+    """Return whether the value of this logical, unary or binary expression is always 0 or 1."""
     return not isinstance(expr, typed.Binary) or expr.op in _COMPARE
 
 
@@ -218,11 +234,11 @@ def _of_texts(expr: typed.Binary) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PureCode:
-    """A snippet before it is compiled.
+    """A snippet as LLVM IR, before it is compiled.
 
     Attributes:
-        function: its code.
-        zero: as Snippet.zero.
+        function: its LLVM function.
+        zero: see Snippet.zero.
     """
 
     function: IrFunction
@@ -230,7 +246,9 @@ class PureCode:
 
 
 def _finished(writer: _Writer, word: IrValue) -> None:
-    """Finish a snippet: its registers in, its word out."""
+    """Complete a snippet: emit the inline assembly that reads the site's registers at the start,
+    and the one that puts the result word in its register at the end.
+    """
     names = writer.isa.snippets.names
     slots = sorted(writer.registers)
     outputs = ",".join(f"={{{names[slot]}}}" for slot in slots)
@@ -257,15 +275,15 @@ def guard_code(
     isa: Isa,
     name: str,
 ) -> PureCode | None:
-    """Write a guard that holds if any of the conditions does.  Return None if one of them is not
-    pure.
+    """Return a snippet that tests whether at least one of the conditions holds; None if one of them
+    is not pure.
 
     Args:
         conditions: the predicates.
         arguments: where arg0, arg1, ... are at the site.
-        machine: that the code is for.
-        isa: of the kernel.
-        name: of the function.
+        machine: the machine that runs the code.
+        isa: the kernel's ISA.
+        name: name of the LLVM function.
     """
     writer = _Writer(machine, isa, arguments, _naked(name))
     try:
@@ -291,17 +309,18 @@ def index_code(
     isa: Isa,
     name: str,
 ) -> PureCode | None:
-    """Write code that finds the counter of a key (helpers/key_slots.py).  Return None if the key is
-    not pure.
+    """Return a snippet that finds the counter of a key (helpers/key_slots.py); None if the key is
+    not pure.  The snippet's result is the counter's offset, or 0 if the key has no counter.
 
     Args:
-        key: the expression.
-        layout: of an aggregation with slots.
-        counters: added to its offsets in the counter blocks, for CountBody's offsets.
+        key: expression of the key.
+        layout: layout of an aggregation with counter slots.
+        counters: offset that is added to the layout's offsets in the counter blocks, as in
+            CountBody.offsets.
         arguments: where arg0, arg1, ... are at the site.
-        machine: that the code is for.
-        isa: of the kernel.
-        name: of the function.
+        machine: the machine that runs the code.
+        isa: the kernel's ISA.
+        name: name of the LLVM function.
     """
     writer = _Writer(machine, isa, arguments, _naked(name))
     try:
@@ -324,8 +343,9 @@ def _naked(name: str) -> IrFunction:
 def compile_snippets(
     wanted: Sequence[PureCode], machine: CodeMachine, isa: Isa
 ) -> list[Snippet | None]:
-    """Compile snippets, in their order.  The result is None for one whose code LLVM did not leave
-    in the form that a trampoline needs."""
+    """Compile snippets to machine code; return one result for each, in order.  A result is None if
+    LLVM made code that a trampoline cannot run.
+    """
     if not wanted:
         return []
     compiled = compile_functions([one.function for one in wanted], machine, isa.snippets.features)

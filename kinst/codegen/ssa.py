@@ -1,8 +1,8 @@
-"""Write LLVM assembly as text.
+"""Builder of LLVM assembly as text.
 
-llvmlite.ir has no atomic access through opaque pointers, no string attributes and no types that a
-checker can see.  Every address is an i64; only this module makes pointers of them (LLVM Language
-Reference: "inttoptr", "Atomic Memory Ordering").
+llvmlite.ir lacks atomic access through opaque pointers, string attributes, and types that a type
+checker can see.  Every address is an i64; only this module converts addresses to pointers (LLVM
+Language Reference: "inttoptr", "Atomic Memory Ordering").
 
 Tested by tests/codegen.
 """
@@ -14,12 +14,17 @@ from dataclasses import field
 
 from kinst.core.dataclass import dataclass
 
-LIKELY = 2000  # weight of the side that is nearly always taken
+LIKELY = 2000  # branch weight of the side that is nearly always taken
 
 
 @dataclass(frozen=True, slots=True)
 class IrValue:
-    """An integer of `bits` bits: a register (%v1) or a constant, as LLVM spells it."""
+    """An LLVM integer of `bits` bits.
+
+    Attributes:
+        bits: its width.
+        text: its name (%v.1) or, for a constant, its number, as LLVM spells it.
+    """
 
     bits: int
     text: str
@@ -29,13 +34,18 @@ class IrValue:
 
 
 def const(value: int, bits: int = 64) -> IrValue:
-    """Return a constant, modulo 2**bits."""
+    """Return a constant of `bits` bits: `value` modulo 2**bits."""
     return IrValue(bits, str(value & ((1 << bits) - 1)))
 
 
 @dataclass(frozen=True, slots=True)
 class IrLocal:
-    """A variable of a function; LLVM moves it into a register."""
+    """A local variable of an LLVM function, which LLVM moves into a register.
+
+    Attributes:
+        bits: its width.
+        name: its name in LLVM assembly.
+    """
 
     bits: int
     name: str
@@ -43,21 +53,21 @@ class IrLocal:
 
 @dataclass(slots=True)
 class IrFunction:
-    """A function under construction.
+    """An LLVM function under construction.
 
     Attributes:
-        name: of the function.
+        name: name of the function.
         params: its parameters.
         result: bits of its result, 0 for void.
         convention: LLVM's calling convention.
-        internal: whether only this module calls it.
+        internal: whether only functions of the same LLVM module call it.
         noinline: whether LLVM must not inline it.
-        frame_pointer: whether it has a frame pointer.
-        naked: whether it has no prologue and epilogue.
-        locals: instructions that make its variables.
+        frame_pointer: whether it sets up a frame pointer.
+        naked: whether it has no prologue and no epilogue.
+        locals: the instructions that make its local variables.
         lines: its other instructions.
-        at: label of the block being written.
-        count: names that were made.
+        at: label of the block under construction.
+        count: number of names that fresh() has made.
     """
 
     name: str
@@ -74,6 +84,9 @@ class IrFunction:
     count: int = 0
 
     def fresh(self, hint: str = "v") -> str:
+        """Return a name for a value or label that is new in this function and starts with
+        `hint`.
+        """
         self.count += 1
         return f"{hint}.{self.count}"
 
@@ -88,8 +101,11 @@ class IrFunction:
     # Arithmetic.
 
     def op(self, opcode: str, left: IrValue, right: IrValue | int) -> IrValue:
-        """Compute add, sub, mul, and, or, xor, shl, lshr, ashr, udiv, sdiv, urem or srem, modulo
-        2**bits."""
+        """Emit a binary instruction modulo 2**bits; return its result.
+
+        Args:
+            opcode: add, sub, mul, and, or, xor, shl, lshr, ashr, udiv, sdiv, urem or srem.
+        """
         operand = const(right, left.bits) if isinstance(right, int) else right
         return self._value(left.bits, f"{opcode} {left}, {operand.text}")
 
@@ -104,18 +120,22 @@ class IrFunction:
         return self._value(then.bits, f"select {condition}, {then}, {otherwise}")
 
     def convert(self, value: IrValue, bits: int, signed: bool) -> IrValue:
-        """Truncate, or extend by sign or by zeros, to `bits` bits."""
+        """Emit a truncation or an extension to `bits` bits; return the result.
+
+        Args:
+            signed: whether to extend by the sign bit; otherwise, by zeros.
+        """
         if bits == value.bits:
             return value
         opcode = "trunc" if bits < value.bits else "sext" if signed else "zext"
         return self._value(bits, f"{opcode} {value} to i{bits}")
 
     def leading_zeros(self, value: IrValue) -> IrValue:
-        """Return the number of leading zeros of an i64; 64 for 0."""
+        """Emit a count of the leading zeros of an i64; return the count, which is 64 for 0."""
         return self._value(64, f"call i64 @llvm.ctlz.i64({value}, i1 false)")
 
     def assume(self, condition: IrValue) -> None:
-        """Tell LLVM that a condition holds here."""
+        """Tell LLVM that the condition (an i1) is true at this point."""
         self._line(f"call void @llvm.assume({condition})")
 
     # Memory.
@@ -140,22 +160,23 @@ class IrFunction:
         self._line(f"store atomic {value}, {self._pointer(address)} {ordering}, align 8")
 
     def fence(self, ordering: str) -> None:
-        """Fence with ordering acquire or release, as C11's atomic_thread_fence()."""
+        """Emit a fence with the ordering acquire or release, as C11's atomic_thread_fence()."""
         self._line(f"fence {ordering}")
 
     def exchange_if(
         self, address: IrValue, expected: IrValue, new: IrValue, ordering: str = "acq_rel monotonic"
     ) -> IrValue:
-        """Store `new` in the aligned u64 at address if it is `expected`, atomically.
+        """Emit an atomic compare-and-exchange: store `new` in the aligned u64 at `address` if its
+        value is `expected`.
 
         Args:
-            address: of the u64.
-            expected: its value before.
-            new: its value after.
+            address: address of the u64.
+            expected: the value to compare with.
+            new: the value to store.
             ordering: LLVM's orderings of success and of failure.
 
         Returns:
-            Whether it was stored, an i1.
+            An i1, 1 if `new` was stored.
         """
         pair = "%" + self.fresh("c")
         pointer = self._pointer(address)
@@ -163,29 +184,41 @@ class IrFunction:
         return self._value(1, f"extractvalue {{ i64, i1 }} {pair}, 1")
 
     def change_atomic(self, operation: str, address: IrValue, by: IrValue) -> IrValue:
-        """Do an atomic add, or, or and on the aligned integer at address; return its value
-        before."""
+        """Emit an atomic add, or, or and on the aligned integer at `address`; return the integer's
+        value before the change.
+
+        Args:
+            operation: "add", "or" or "and".
+            by: the other operand, as wide as the integer.
+        """
         pointer = self._pointer(address)
         return self._value(
             by.bits, f"atomicrmw {operation} {pointer}, {by} acq_rel, align {by.bits // 8}"
         )
 
     def increment(self, address: IrValue, by: IrValue | int = 1) -> None:
-        """Add to the u64 at address, which only this CPU writes."""
+        """Emit an addition to the u64 at `address`.  The addition is not atomic: only this CPU may
+        write the u64.
+        """
         self.store(self.op("add", self.load(64, address), by), address)
 
     def barrier(self) -> None:
-        """Keep LLVM from moving memory accesses across; there is no instruction for it."""
+        """Keep LLVM from moving memory accesses across this point.  No instruction is emitted for
+        it.
+        """
         self._line('fence syncscope("singlethread") seq_cst')
 
     def local(self, bits: int, value: int = 0) -> IrLocal:
+        """Declare a local variable with this initial value; return the variable."""
         name = "%" + self.fresh("l")
         self.locals.append(f"  {name} = alloca i{bits}\n  store i{bits} {value}, ptr {name}")
         return IrLocal(bits, name)
 
     def buffer(self, size: int) -> IrValue:
-        """Return the address of `size` bytes on the stack.  A kernel that follows frame pointers
-        can see that they are in this function's frame."""
+        """Reserve `size` bytes on the stack; return their address.  The function gets a frame
+        pointer, so that a kernel that follows frame pointers can see that the bytes are in this
+        function's frame.
+        """
         name = "%" + self.fresh("b")
         self.locals.append(f"  {name} = alloca [{size} x i8], align 8")
         self.frame_pointer = True
@@ -200,7 +233,7 @@ class IrFunction:
     # Control.
 
     def block(self, label: str) -> None:
-        """Begin the block with this label."""
+        """Begin the basic block with this label."""
         self.lines.append(f"{label}:")
         self.at = label
 
@@ -208,13 +241,13 @@ class IrFunction:
         self._line(f"br label %{label}")
 
     def branch(self, condition: IrValue, yes: str, no: str, likely: bool | None = None) -> None:
-        """Branch by an i1.
+        """Emit a conditional branch.
 
         Args:
-            condition: the i1.
-            yes: label for 1.
-            no: label for 0.
-            likely: True if `yes` is nearly always taken, False if `no` is.
+            condition: an i1.
+            yes: label to branch to if the condition is 1.
+            no: label to branch to if the condition is 0.
+            likely: True if `yes` is nearly always taken, False if `no` is; None if unknown.
         """
         hint = "" if likely is None else ", !prof !0" if likely else ", !prof !1"
         self._line(f"br {condition}, label %{yes}, label %{no}{hint}")
@@ -224,7 +257,7 @@ class IrFunction:
         return self._value(bits, f"phi i{bits} {pairs}")
 
     def call(self, function: IrFunction, args: Sequence[IrValue]) -> IrValue:
-        """Call a function; return its result, or 0 for a void one."""
+        """Emit a call of a function; return its result, or the constant 0 for a void function."""
         text = (
             f"call {function.convention} {_type(function.result)} @{function.name}({_list(args)})"
         )
@@ -234,12 +267,17 @@ class IrFunction:
         return const(0)
 
     def call_c(self, address: int, args: Sequence[IrValue]) -> IrValue:
-        """Call the C function at this address; it returns an i64."""
+        """Emit a call of the C function at this address; return its result, an i64."""
         return self._value(64, f"call i64 inttoptr (i64 {address} to ptr)({_list(args)})")
 
     def asm(self, template: str, constraints: str) -> IrValue:
-        """Return an i64 from inline assembly, from an LLVM intrinsic (llvm.x), or from a register
-        of the machine (%tpidr_el1)."""
+        """Emit LLVM IR that reads an i64 from outside LLVM's view; return the i64.
+
+        Args:
+            template: inline assembly, the name of an LLVM intrinsic (llvm.x), or a register of the
+                machine (%tpidr_el1).
+            constraints: constraints of the inline assembly.
+        """
         if template.startswith("%"):
             read = "@llvm.read_volatile_register.i64"
             return self._value(64, f'call i64 {read}(metadata !{{!"{template[1:]}"}})')
@@ -249,7 +287,9 @@ class IrFunction:
         return self._value(64, f'call i64 asm sideeffect "{text}", "{constraints}"()')
 
     def opaque(self, value: IrValue) -> IrValue:
-        """Return the value in a form that LLVM knows nothing about."""
+        """Emit empty inline assembly that copies a value; return the copy, about which LLVM knows
+        nothing.
+        """
         return self._value(value.bits, f'call i{value.bits} asm "", "=r,0"({value})')
 
     def ret(self, value: IrValue | None = None) -> None:
@@ -274,10 +314,14 @@ def _list(values: Sequence[IrValue]) -> str:
 
 
 def module_text(triple: str, functions: Sequence[IrFunction]) -> str:
-    """Return the text of a module.
+    """Return LLVM assembly of a module with these functions.
 
-    Attributes of its functions: no-builtins keeps loops from becoming calls of memset;
-    no-jump-tables keeps read-only data out; noredzone because faults push on the interrupted stack.
+    The functions have these attributes: no-builtins, so that LLVM does not turn loops into calls of
+    memset; no-jump-tables, so that there is no read-only data; noredzone, because faults push on
+    the interrupted stack.
+
+    Args:
+        triple: LLVM's target triple.
     """
     parts = [f'target triple = "{triple}"', "declare i64 @llvm.ctlz.i64(i64, i1)"]
     parts.append("declare void @llvm.assume(i1)")

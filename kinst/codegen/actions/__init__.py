@@ -1,1 +1,1 @@
-"""Code of actions: records and aggregations."""
+"""Code of a clause's actions: writing records, updating aggregations."""

@@ -1,4 +1,6 @@
-"""Updates of aggregations: find the entry for the keys, then change its data (core/records.py)."""
+"""LLVM IR that updates an aggregation: find the table entry for the keys, then change the entry's
+data (core/records.py).
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,11 @@ from kinst.dlang import typed
 
 
 def aggregate(firing: Firing, action: typed.AggregateAction) -> None:
-    """Update an aggregation.  Keys, value and weight are computed first, so that a fault changes
-    nothing."""
+    """Emit LLVM IR that updates an aggregation.
+
+    The emitted code computes keys, value and weight before it changes anything, so a faulting
+    expression leaves the aggregation as it was.
+    """
     layout = next(a for a in firing.unit.layout.aggregations if a.index == action.aggregation.index)
     code = firing.code
     constant = layout.constant_keys is not None
@@ -64,8 +69,14 @@ def _update_found(
     value: IrValue,
     weight: IrValue,
 ) -> None:
-    """Update an entry that find_entry() returned: bit 0 is set if it is new, and 0 means that there
-    was no room."""
+    """Emit LLVM IR that updates the table entry that find_entry() returned, or counts a drop if the
+    result is 0 (the table has no room).
+
+    Args:
+        entry: the result of find_entry(): the entry's address, with bit 0 set if the entry is new.
+        value: the value to aggregate.
+        weight: the value's weight, for distributions.
+    """
     code = firing.code
     found, full, end = (code.fresh(n) for n in ("found", "full", "updated"))
     code.branch(code.icmp("ne", entry, 0), found, full, likely=True)
@@ -81,7 +92,9 @@ def _update_found(
 
 
 def _table(firing: Firing, layout: AggregationLayout) -> IrValue:
-    """Return the address of this CPU's table in the active half."""
+    """Emit LLVM IR that computes the address of this CPU's table of an aggregation, in the half
+    that clauses write at present; return the address.
+    """
     code = firing.code
     machine = firing.unit.machine
     half = code.load(64, const(machine.address(HEADER_HALF)))
@@ -93,6 +106,9 @@ def _table(firing: Firing, layout: AggregationLayout) -> IrValue:
 def _constant_entry(
     firing: Firing, action: typed.AggregateAction, layout: AggregationLayout, table: IrValue
 ) -> IrValue:
+    """Emit LLVM IR that computes the address of the table entry of an update whose keys are
+    constants; return the address.  The entry's index is a constant or in the site's descriptor.
+    """
     code = firing.code
     keys = literal_keys(action.keys)
     assert layout.constant_keys is not None
@@ -106,8 +122,9 @@ def _constant_entry(
 
 
 def _key(firing: Firing, key: typed.Expr) -> IrValue | Text | typed.Expr:
-    """Return the value of a key, or the expression itself if it is stored directly (stack(),
-    sym())."""
+    """Lower a key expression and return its value.  For stack(), sym() and the like, which are
+    stored without a value in between, return the expression itself.
+    """
     return (
         key if isinstance(key, typed.RecordedStack | typed.RecordedSymbol) else lower(firing, key)
     )
@@ -116,8 +133,9 @@ def _key(firing: Firing, key: typed.Expr) -> IrValue | Text | typed.Expr:
 def _store_keys(
     firing: Firing, layout: AggregationLayout, keys: list[IrValue | Text | typed.Expr]
 ) -> None:
-    """Store the keys, as an entry holds them with zeros in the gaps, in this CPU's working
-    memory."""
+    """Emit LLVM IR that stores the keys in this CPU's working memory, laid out as in a table entry,
+    with zeros in the gaps between keys.
+    """
     code = firing.code
     room = code.add(firing.temp(), TEMP_KEYS)
     covered = {f.offset + i for f in layout.keys for i in range(f.size)}
@@ -137,7 +155,9 @@ def _store_keys(
 
 
 def _hash(code: IrFunction, keys: IrValue, size: IrValue) -> IrValue:
-    """Return the hash of `size` bytes of keys; control goes on in block "hashed"."""
+    """Emit a loop that hashes `size` bytes of keys, and begin the block "hashed" after the loop.
+    Return the hash.
+    """
     hash_, at = code.local(64, GOLDEN), code.local(64)
     code.jump("hash")
     code.block("hash")
@@ -153,9 +173,12 @@ def _hash(code: IrFunction, keys: IrValue, size: IrValue) -> IrValue:
 
 
 def _find_entry(unit: Unit, name: str) -> IrFunction:
-    """Write find_entry(table, keys, key words, data words, entry size, mask) -> address of the
-    entry, plus 1 if it is new and its data are zeros; 0 if PROBE_LIMIT entries belong to other
-    keys."""
+    """Return the helper find_entry(table, keys, key words, data words, entry size, mask).
+
+    The helper returns the address of the entry with these keys.  If there is no such entry, the
+    helper makes one with zeros as data and returns its address plus 1.  It returns 0 if PROBE_LIMIT
+    entries belong to other keys.
+    """
     code = unit.function(name, 6)
     table, keys, key_words, data_words, entry_size, mask = code.params
     key_size = code.op("shl", key_words, 3)
@@ -217,15 +240,15 @@ def _update(
     weight: IrValue,
     fresh: IrValue | None,
 ) -> None:
-    """Change an entry's data.
+    """Emit LLVM IR that adds a value to the data of an aggregation's entry.
 
     Args:
         firing: the firing.
         function: the aggregating function.
-        data: address of the data.
-        value: to aggregate.
-        weight: of the value, for distributions.
-        fresh: an i1: whether the entry has no data yet; None if zeros serve as well.
+        data: address of the entry's data.
+        value: the value to aggregate.
+        weight: the value's weight, for distributions.
+        fresh: an i1, 1 if the entry has no data yet; None for functions that can start from zeros.
     """
     code = firing.code
     second = code.add(data, 8)
@@ -264,8 +287,11 @@ def _bucket(code: IrFunction, function: typed.AggFunction, value: IrValue) -> Ir
 
 
 def _quantize(code: IrFunction, value: IrValue) -> IrValue:
-    """Return bucket 63 plus or minus the number of bits of |value|; the least number shares the
-    last bucket."""
+    """Emit LLVM IR that computes the bucket of quantize(); return its number.
+
+    The bucket is 63 plus the number of bits of |value|, or 63 minus that number for a negative
+    value. -2**63, whose number of bits is 64, is in bucket 0 like the other least values.
+    """
     negative = code.icmp("slt", value, 0)
     size = code.select(negative, code.op("sub", const(0), value), value)
     bits = code.op("sub", const(64), code.leading_zeros(size))
@@ -285,7 +311,9 @@ def _lquantize(code: IrFunction, params: tuple[int, ...], value: IrValue) -> IrV
 
 
 def _llquantize(code: IrFunction, params: tuple[int, ...], value: IrValue) -> IrValue:
-    """Return the bucket, by a select for each order from the top down."""
+    """Emit LLVM IR that computes the bucket of llquantize(); return its number.  There is one
+    select for each order of magnitude, from the highest down.
+    """
     orders, above = magnitudes(params)
     if not orders:  # the lowest bound is above every 64-bit value
         return const(0)

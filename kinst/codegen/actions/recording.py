@@ -1,4 +1,5 @@
-"""Records in a CPU's ring: reserve, fill, commit (core/layout.py RECORD_*); and chill().
+"""LLVM IR that writes a record to a CPU's ring (reserve, fill, commit; core/layout.py RECORD_*),
+and the action chill().
 
 Tested by tests/codegen/test_records_and_faults.py.
 """
@@ -37,8 +38,10 @@ from kinst.dlang.vocabulary.builtins import MOST_CHILL
 
 
 def store_data(firing: Firing, expr: typed.Expr, to: IrValue) -> bool:
-    """Store the value of stack(), sym(), tracemem(), speculate() and the like at an address; return
-    False for any other expression."""
+    """Emit LLVM IR that stores the value of stack(), sym(), tracemem(), speculate() or the like at
+    the address `to`, and return True.  Emit nothing and return False if `expr` is any other
+    expression.
+    """
     if isinstance(expr, typed.RecordedSymbol):
         assert isinstance(expr.type, SymbolType)
         at = to
@@ -67,8 +70,9 @@ def store_data(firing: Firing, expr: typed.Expr, to: IrValue) -> bool:
 
 
 def chill(firing: Firing, action: typed.ChillAction) -> None:
-    """Spin for a number of ns; more than MOST_CHILL is an illegal operation.  On the host, chill()
-    does nothing."""
+    """Emit a loop that spins for the given number of nanoseconds.  More than MOST_CHILL faults as
+    an illegal operation.  On the host, and on targets without a clock, chill() does not wait.
+    """
     code, machine = firing.code, firing.unit.machine
     duration = code.convert(scalar(firing, action.duration), 64, signed=False)
     firing.faults.add(code, code.icmp("ugt", duration, MOST_CHILL), FAULT_ILLOP, const(0))
@@ -88,10 +92,10 @@ def chill(firing: Firing, action: typed.ChillAction) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Room in this CPU's ring.
+    """A record's reserved bytes in this CPU's ring.
 
     Attributes:
-        record: its address.
+        record: address of the record.
         start: the ring's head before the record.
         end: the ring's head after the record.
     """
@@ -102,10 +106,11 @@ class Reserved:
 
 
 def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
-    """Reserve `size` bytes in this CPU's ring.
+    """Emit LLVM IR that reserves `size` bytes in this CPU's ring; return where.
 
-    The consumer sees nothing before commit().  If there is no room, the drop is counted and control
-    goes to `dropped`.  A record that would wrap begins at the ring's start, after a pad.
+    The consumer sees the record only after commit().  If the ring has no room, the emitted code
+    counts a drop and jumps to the label `dropped`.  A record that would wrap around begins at the
+    ring's start, after a pad.
     """
     code = firing.code
     scratch = firing.unit.machine.scratch
@@ -138,14 +143,23 @@ def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
 
 
 def _reserves(firing: Firing) -> bool:
-    """Return whether this CPU may be writing a record that this firing has interrupted."""
+    """Return whether this firing may have interrupted the writing of another record on the same
+    CPU.
+    """
     return firing.unit.machine.reserves and not firing.unit.machine.host
 
 
 def fill(
     firing: Firing, record: IrValue, values: tuple[typed.Expr, ...], fields: tuple[Field, ...]
 ) -> None:
-    """Evaluate the values of one action straight into the record."""
+    """Emit LLVM IR that evaluates the values of one action and stores each in its field of the
+    record.
+
+    Args:
+        record: address of the record.
+        values: the expressions to record.
+        fields: where each value belongs, in the order of `values`.
+    """
     code = firing.code
     for expr, field in zip(values, fields, strict=True):
         to = code.add(record, field.offset)
@@ -161,9 +175,10 @@ def fill(
 
 
 def commit(firing: Firing, layout: ClauseLayout, room: Reserved) -> None:
-    """Write the header, then make the record visible to the consumer.  If the firing interrupted
-    the writing of another record, the other's end makes both visible (core/bodies.py
-    RecordBody)."""
+    """Emit LLVM IR that writes a record's header, then makes the record visible to the consumer.
+    If the firing interrupted the writing of another record, both records become visible when the
+    other record is committed (core/bodies.py RecordBody).
+    """
     code, record = firing.code, room.record
     now = timestamp(firing)
     code.store(const(layout.clause << 32 | layout.size), code.add(record, RECORD_SIZE))

@@ -1,1 +1,1 @@
-"""Functions in LLVM IR that the code of clauses calls."""
+"""Helper functions in LLVM IR that the code of clauses calls."""

@@ -1,4 +1,5 @@
-"""Loops and conditions for helper functions, and access to the bytes of bounded strings.
+"""Generators of loops and conditions in helper functions, and of accesses to the bytes of bounded
+strings.
 
 Tested by tests/codegen/values/test_lowering.py.
 """
@@ -11,7 +12,12 @@ from kinst.codegen.ssa import IrFunction, IrLocal, IrValue, const
 
 
 def loop(code: IrFunction, condition: Callable[[], IrValue], body: Callable[[], None]) -> None:
-    """Write while (condition) body.  The caller makes sure that it ends."""
+    """Emit LLVM IR of the loop `while (condition) body`.  The caller makes sure that the loop ends.
+
+    Args:
+        condition: emits the test and returns its i1.
+        body: emits the body.
+    """
     test, inside, after = (code.fresh(n) for n in ("test", "inside", "after"))
     code.jump(test)
     code.block(test)
@@ -28,7 +34,13 @@ def when(
     then: Callable[[], None],
     otherwise: Callable[[], None] | None = None,
 ) -> None:
-    """Write if (condition) then else otherwise."""
+    """Emit LLVM IR of `if (condition) then else otherwise`.
+
+    Args:
+        condition: an i1.
+        then: emits the first branch.
+        otherwise: emits the second branch; None if there is no else.
+    """
     yes, no, after = (code.fresh(n) for n in ("yes", "no", "after"))
     code.branch(condition, yes, no if otherwise else after)
     code.block(yes)
@@ -42,7 +54,7 @@ def when(
 
 
 def leave(code: IrFunction, condition: IrValue, result: IrValue | Callable[[], IrValue]) -> None:
-    """Write if (condition) return result."""
+    """Emit LLVM IR of `if (condition) return result`."""
     out, on = code.fresh("out"), code.fresh("on")
     code.branch(condition, out, on)
     code.block(out)
@@ -51,7 +63,7 @@ def leave(code: IrFunction, condition: IrValue, result: IrValue | Callable[[], I
 
 
 def put(code: IrFunction, at: IrLocal, byte: IrValue, dst: IrValue) -> None:
-    """Write dst[at++] = byte (an i64)."""
+    """Emit LLVM IR of `dst[at++] = byte`; only the low 8 bits of `byte` are stored."""
     here = code.get(at)
     code.store(code.convert(byte, 8, signed=False), code.op("add", dst, here))
     code.set(at, code.op("add", here, 1))
@@ -62,12 +74,14 @@ def step(code: IrFunction, local: IrLocal, by: int = 1) -> None:
 
 
 def byte_of(code: IrFunction, start: IrValue, index: IrValue) -> IrValue:
-    """Return start[index] as an i64."""
+    """Emit LLVM IR that loads the byte start[index]; return the byte as an i64."""
     return code.convert(code.load(8, code.op("add", start, index)), 64, signed=False)
 
 
 def copy_bytes(code: IrFunction, at: IrLocal, to: IrValue, source: IrValue, size: IrValue) -> None:
-    """Write to[at] = source[at] for each `at` from its present value up to `size`."""
+    """Emit a loop that copies source[at] to to[at] for each `at` from the variable's present value
+    up to `size`, exclusive.
+    """
     loop(
         code,
         lambda: code.icmp("ult", code.get(at), size),
@@ -76,7 +90,9 @@ def copy_bytes(code: IrFunction, at: IrLocal, to: IrValue, source: IrValue, size
 
 
 def copy_words(code: IrFunction, at: IrLocal, to: IrValue, source: IrValue, size: IrValue) -> None:
-    """copy_bytes() by words of 8 bytes; size is a multiple of 8."""
+    """Emit a loop that copies words of 8 bytes from source + at to `to` + at, while the variable
+    `at` is below `size`, a multiple of 8.
+    """
 
     def word() -> None:
         here = code.get(at)
@@ -87,7 +103,9 @@ def copy_words(code: IrFunction, at: IrLocal, to: IrValue, source: IrValue, size
 
 
 def byte_in(code: IrFunction, start: IrValue, index: IrValue, bound: IrValue) -> IrValue:
-    """Return start[index] as an i64; 0 if index is not below the bound."""
+    """Emit LLVM IR that loads the byte start[index] if index < bound; return the byte as an i64, or
+    0 if index >= bound.
+    """
     inside, after = code.fresh("inside"), code.fresh("after")
     before = code.at
     code.branch(code.icmp("ult", index, bound), inside, after)
@@ -99,13 +117,13 @@ def byte_in(code: IrFunction, start: IrValue, index: IrValue, bound: IrValue) ->
 
 
 def least(code: IrFunction, a: IrValue, b: IrValue | int) -> IrValue:
-    """Return the smaller of two signed numbers."""
+    """Emit a select of the smaller of two signed numbers; return the smaller number."""
     other = const(b) if isinstance(b, int) else b
     return code.select(code.icmp("slt", a, other), a, other)
 
 
 def most(code: IrFunction, a: IrValue, b: IrValue | int) -> IrValue:
-    """Return the larger of two signed numbers."""
+    """Emit a select of the larger of two signed numbers; return the larger number."""
     other = const(b) if isinstance(b, int) else b
     return code.select(code.icmp("sgt", a, other), a, other)
 

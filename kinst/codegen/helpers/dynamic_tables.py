@@ -1,21 +1,24 @@
-"""The tables of dynamic variables: find, make and free entries (layout: DynamicLayout).
+"""Helper functions that find, make and free entries in the hash tables of dynamic variables
+(DynamicLayout has the layout).
 
-All CPUs and the host share them, and an existing entry is found without a lock:
+All CPUs and the host share a variable's table.  An existing entry is found without a lock:
 
-* A compare-and-exchange sets a tag from 0 to the key's hash and BUSY, so an entry has one owner; it
-  becomes LIVE when its key is written, and only then do searches look at it.
-* A key has only one inserter at a time.  For a thread's own variables that is so because the thread
-  runs on one CPU; inserters into an associative array take the lock of the key's first bucket.
-  They try LOCK_TRIES times, then the assignment is dropped and counted.
-* A freed entry of an associative array is DIRTY: a clause on another CPU may have found it just
-  before.  The consumer frees it when no clause that ran then still runs.  A thread's own entries
-  are free at once.
+* A compare-and-exchange sets an entry's tag from 0 to the key's hash and the state BUSY, so an
+  entry has one owner.  The tag becomes LIVE when the key is written.  Searches look only at LIVE
+  entries.
+* A key has only one inserter at a time.  The key of a thread's own variable contains the thread,
+  which runs on one CPU.  Inserters into an associative array take the lock of the key's first
+  bucket.  They try LOCK_TRIES times; then the assignment is counted as a drop.
+* A freed entry of an associative array is DIRTY: a clause on another CPU may have found the entry
+  just before.  The consumer frees the entry when every clause that ran then has ended.  An entry of
+  a thread's own variable is free at once.
 
-A key is in one of DYNAMIC_PROBES buckets, beginning with its own; a search ends at the first bucket
-whose control word does not say that an insertion passed it.
+A key's entry is in one of DYNAMIC_PROBES consecutive buckets, starting with the bucket that its
+hash names.  A bucket's control word says whether an insertion has passed the bucket because it was
+full; a search ends at the first bucket that no insertion has passed.
 
-Each variable has functions of its own, so that sizes and addresses are constants.  They take the
-key itself if it is one word, else its address.
+Each variable has helper functions of its own, in which sizes and addresses are constants.  Their
+parameter is the key itself if the key is one word, else the key's address.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ UNROLLED = 4  # words of a key that are hashed and compared without a loop
 
 @dataclass(slots=True)
 class DynamicTable:
-    """Table of a dynamic variable, in a function whose first parameter is the key."""
+    """Generator of code that uses the hash table of one dynamic variable, in a function whose first
+    parameter is the key.
+    """
 
     unit: Unit
     layout: DynamicLayout
@@ -57,7 +62,9 @@ class DynamicTable:
         return min(DYNAMIC_PROBES, self.layout.buckets)
 
     def word(self, at: IrValue | int) -> IrValue:
-        """Return the word of the key at this offset."""
+        """Emit LLVM IR that loads the 8-byte word of the key at this byte offset; return
+        the word.
+        """
         key = self.code.params[0]
         if self.layout.key_words == 1:
             return key
@@ -65,13 +72,18 @@ class DynamicTable:
         return self.code.load(64, address)
 
     def line(self, bucket: IrValue) -> IrValue:
-        """Return the address of a bucket."""
+        """Emit LLVM IR that computes the address of a bucket's line of tags; return the address."""
         machine = self.unit.machine
         base = machine.address(machine.scratch.dynamic + self.layout.area)
         return self.code.add(self.code.op("mul", bucket, self.layout.stride), base)
 
     def entry(self, line: IrValue, at: IrValue | int) -> IrValue:
-        """Return the address of the entry whose tag is `at` bytes into the line."""
+        """Emit LLVM IR that computes the address of an entry; return the address.
+
+        Args:
+            line: address of the bucket's line of tags.
+            at: byte offset of the entry's tag in the line.
+        """
         size = self.layout.entry_size
         if isinstance(at, int):
             return self.code.add(line, DYNAMIC_LINE + (at // 8 - 1) * size)
@@ -79,7 +91,9 @@ class DynamicTable:
         return self.code.add(self.code.op("add", line, offset), DYNAMIC_LINE - size)
 
     def hash(self) -> tuple[IrValue, IrValue]:
-        """Return the tag that a LIVE entry with this key has, and the key's first bucket."""
+        """Emit LLVM IR that hashes the key; return the tag of a LIVE entry with this key, and the
+        number of the key's first bucket.
+        """
         code, words = self.code, self.layout.key_words
 
         def mix(before: IrValue, word: IrValue) -> IrValue:
@@ -107,7 +121,9 @@ class DynamicTable:
         return tag, code.op("lshr", high, 32)
 
     def compare(self, entry: IrValue, equal: str, unequal: str) -> None:
-        """Go to one label if the entry has the key, to the other if it has not."""
+        """Emit LLVM IR that compares an entry's key with this key and jumps to the label `equal` or
+        `unequal`.
+        """
         code, words = self.code, self.layout.key_words
         if words <= UNROLLED:
             for i in range(words):
@@ -137,12 +153,15 @@ class DynamicTable:
         after: Callable[[IrValue, str], None],
         end: str,
     ) -> None:
-        """Loop over the tags of a key's buckets, then go to `end`.
+        """Emit a loop over the tags in the buckets that can hold a key; after the last bucket, the
+        loop jumps to the label `end`.
 
         Args:
-            first: the key's first bucket.
-            each: each(line, offset, tag, next) ends the block of one tag.
-            after: after(line, further) ends the block after a bucket's last tag.
+            first: number of the key's first bucket.
+            each: each(line, offset, tag, next) emits the code for one tag, which ends with a
+                branch; `next` is the label of the code for the next tag.
+            after: after(line, further) emits the code after a bucket's last tag, which ends with a
+                branch; `further` is the label of the code for the next bucket.
             end: label.
         """
         code = self.code
@@ -172,9 +191,13 @@ class DynamicTable:
     def _tags(
         self, line: IrValue, each: Callable[[IrValue, IrValue | int, IrValue, str], None]
     ) -> None:
-        """Loop over the tags of one bucket.
+        """Emit a loop over the tags of one bucket.
 
-        With long keys, the code is too large to repeat for each tag.
+        walk() uses the loop for long keys, for which the code is too large to repeat for each tag.
+
+        Args:
+            line: address of the bucket's line of tags.
+            each: see walk().
         """
         code = self.code
         at = code.local(64)
@@ -191,12 +214,20 @@ class DynamicTable:
         code.block(end)
 
     def place(self, line: IrValue, at: IrValue | int) -> IrValue:
-        """Return the address of the tag that is `at` bytes into the line."""
+        """Return the address of the tag at a byte offset in a bucket's line of tags."""
         code = self.code
         return code.add(line, at) if isinstance(at, int) else code.op("add", line, at)
 
     def search(self, tag: IrValue, first: IrValue, missing: str) -> tuple[IrValue, IrValue]:
-        """Return the addresses of the key's tag and entry; go to `missing` if there is none."""
+        """Emit LLVM IR that searches for the key's LIVE entry; return the addresses of the entry's
+        tag and of the entry.  The emitted code jumps to the label `missing` if the key has no
+        entry.
+
+        Args:
+            tag: the tag of a LIVE entry with this key (hash()).
+            first: number of the key's first bucket (hash()).
+            missing: label.
+        """
         code = self.code
         found = code.fresh("found")
         places, entries = code.local(64), code.local(64)
@@ -224,20 +255,36 @@ LOCK_TRIES = 4096  # far less than a millisecond with interrupts off
 
 
 def call_find(firing: Firing, layout: DynamicLayout, key: IrValue) -> IrValue:
-    """Return the address of the entry with this key, or 0."""
+    """Emit a call that looks up a dynamic variable's entry; return the entry's address, or 0 if the
+    key has no entry.
+
+    Args:
+        key: the key if it is one word, else its address.
+    """
     write = partial(_write_find, layout)
     return firing.code.call(firing.unit.helper(f"find_{layout.index}", write), (key,))
 
 
 def call_obtain(firing: Firing, layout: DynamicLayout, key: IrValue) -> IrValue:
-    """Return the address of the entry with this key.  A missing entry is made, with 0 in the first
-    word of its value; if there is no room, the drop is counted and the result is 0."""
+    """Emit a call that looks up a dynamic variable's entry and makes the entry if it is missing;
+    return the entry's address.
+
+    The first word of a new entry's value is 0.  If the table has no room, the helper counts a drop
+    and returns 0.
+
+    Args:
+        key: the key if it is one word, else its address.
+    """
     helper = firing.unit.helper(f"obtain_{layout.index}", partial(_write_obtain, layout))
     return firing.code.call(helper, (key, firing.state))
 
 
 def release(firing: Firing, layout: DynamicLayout, entry: IrValue) -> None:
-    """Free an entry of a thread-local variable that this firing has found."""
+    """Emit LLVM IR that frees an entry of a thread-local variable.
+
+    Args:
+        entry: address of the entry.
+    """
     code, machine = firing.code, firing.unit.machine
     table = machine.address(machine.scratch.dynamic + layout.area)
     offset = code.op("sub", entry, table)
@@ -250,13 +297,17 @@ def release(firing: Firing, layout: DynamicLayout, entry: IrValue) -> None:
 
 
 def call_remove(firing: Firing, layout: DynamicLayout, key: IrValue) -> None:
-    """Free the entry with this key, if there is one."""
+    """Emit a call that frees a dynamic variable's entry if the key has one.
+
+    Args:
+        key: the key if it is one word, else its address.
+    """
     helper = firing.unit.helper(f"remove_{layout.index}", partial(_write_remove, layout))
     firing.code.call(helper, (key,))
 
 
 def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
-    """Write find(key) -> address of the entry, or 0."""
+    """Return the helper find(key), which returns the address of the key's entry, or 0."""
     code = unit.function(name, 1)
     table = DynamicTable(unit, layout, code)
     _, entry = table.search(*table.hash(), "missing")
@@ -267,7 +318,9 @@ def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
 
 
 def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
-    """Write remove(key), which frees the key's entry."""
+    """Return the helper remove(key), which frees the key's entry, or does nothing if there
+    is none.
+    """
     code = unit.function(name, 1, 0)
     table = DynamicTable(unit, layout, code)
     tag, first = table.hash()
@@ -284,7 +337,9 @@ def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
 
 
 def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
-    """Write obtain(key, address of the state page) -> address of the entry, or 0."""
+    """Return the helper obtain(key, address of the state page), which finds or makes the key's
+    entry and returns its address; 0 if the table has no room or its lock is busy.
+    """
     code = unit.function(name, 2)
     table = DynamicTable(unit, layout, code)
     tag, first = table.hash()
@@ -294,7 +349,7 @@ def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
     home = table.line(first)
     if layout.shared:
         _lock(code, home)
-        # Another CPU may have made it in the meantime.
+        # Another CPU may have made the entry in the meantime.
         _, entry = table.search(tag, first, "still_absent")
         _unlock(code, home)
         code.ret(entry)
@@ -329,8 +384,9 @@ def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> IrFunction:
 
 
 def _clear_value(table: DynamicTable, entry: IrValue) -> None:
-    """Clear the first word of a new entry's value, or all of a structure, whose members may be
-    stored one by one."""
+    """Emit LLVM IR that clears the value of a new entry: its first word or, for a structure, all
+    bytes, since members may be stored one by one.
+    """
     code, field = table.code, table.layout.value
     start = code.add(entry, field.offset)
     if not isinstance(field.type, StructType) or field.size <= 8:
@@ -351,17 +407,17 @@ def _clear_value(table: DynamicTable, entry: IrValue) -> None:
 def _claim(
     table: DynamicTable, tag: IrValue, first: IrValue, seen: IrLocal
 ) -> tuple[IrValue, IrValue]:
-    """Claim a free entry for this CPU: set its tag to BUSY.  Control goes to `full` if there is
-    none.
+    """Emit LLVM IR that claims a free entry for this CPU by setting its tag to BUSY, and jumps to
+    the label "full" if no entry is free.
 
     Args:
         table: the table.
-        tag: of the key.
-        first: the key's first bucket.
-        seen: collects a bit for each state of the tags that are searched.
+        tag: the tag of a LIVE entry with the key.
+        first: number of the key's first bucket.
+        seen: variable in which the emitted code sets bit N for each tag in state N that it meets.
 
     Returns:
-        The addresses of the tag and of the entry.
+        The addresses of the claimed entry's tag and of the entry.
     """
     code = table.code
     busy = code.op("xor", tag, DYNAMIC_LIVE ^ DYNAMIC_BUSY)
@@ -394,7 +450,12 @@ def _claim(
 
 
 def _lock(code: IrFunction, home: IrValue) -> None:
-    """Take a bucket's lock, or go to `busy`."""
+    """Emit LLVM IR that takes a bucket's lock, or jumps to the label "busy" after LOCK_TRIES
+    attempts.
+
+    Args:
+        home: address of the bucket's control word.
+    """
     tries = code.local(64)
     code.jump("lock")
     code.block("lock")
@@ -416,7 +477,7 @@ def _unlock(code: IrFunction, home: IrValue) -> None:
 
 
 def _copy_words(table: DynamicTable, entry: IrValue) -> None:
-    """Copy the key into an entry."""
+    """Emit a loop that copies the key into an entry."""
     code = table.code
     at = code.local(64)
     code.jump("copy")

@@ -1,13 +1,14 @@
-"""Counters of keyed counts that are found without a call: one table for all CPUs says which key
-has which slot, and every CPU counts in its own slots (or all in one, if the ISA adds atomically).
+"""Counters of aggregations by key that a trampoline can find without a call.  One table for all
+CPUs says which key has which slot.  Each CPU has a counter for each slot; if the ISA can add
+atomically, all CPUs share one set of counters.
 
-The table has a word for each slot, 0 while it is free.  A key's word is the key and a constant; its
-slot follows from the word alone.  A clause that counts a key in the usual way, in a frame and with
-interrupts off, also puts the key's word into its slot by compare-and-exchange, if the slot is free.
-The word never changes after that, so code that finds its key's word there knows the counter, at any
-time, on any CPU, interrupted or not.  One instruction changes the counter; it takes this CPU's part
-from the per-CPU base.  A key whose slot belongs to another key is counted in the usual way.  The
-consumer adds up both.
+The table has a word for each slot, 0 while the slot is free.  The word of a key is the key plus a
+constant, and the key's slot follows from the word alone.  A clause that counts a key in the usual
+way (in a frame and with interrupts off) also stores the key's word in the key's slot by
+compare-and-exchange, if the slot is free.  The word never changes after that.  So code that finds
+its key's word in the slot knows the counter, at any time, on any CPU, interrupted or not.  One
+instruction changes the counter; it reaches this CPU's counters from the per-CPU base.  A key whose
+slot belongs to another key is counted in the usual way.  The consumer adds up both counts.
 
 Tested by tests/codegen/actions/test_aggregation_updates.py.
 """
@@ -18,19 +19,26 @@ from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.records import SLOT_BIAS, Field
 from kinst.dlang import typed
 
-# Knuth's multiplier for 32 bits, as in Fibonacci hashing: an immediate of one instruction.
+# Knuth's multiplier for 32 bits, as in Fibonacci hashing.  It fits in one instruction's immediate.
 _MULTIPLIER = 0x9E3779B1
 
 
 def key_word(code: IrFunction, key: IrValue, field: Field) -> IrValue:
-    """Return the word of a key, which is never 0 for keys of up to four bytes."""
+    """Emit LLVM IR that computes the word of a key in the slot table; return the word.  It is never
+    0 for keys of up to four bytes.
+    """
     stored = code.convert(key, 8 * field.size, typed.is_signed(field.type))
     return code.add(code.convert(stored, 64, signed=False), SLOT_BIAS)
 
 
 def slot_offset(code: IrFunction, word: IrValue, slots: int) -> IrValue:
-    """Return the offset of a word's slot from the table's start, or of its counter from the first
-    one.  The number of slots is a power of two."""
+    """Emit LLVM IR that computes the byte offset of a key's slot in the slot table, which is also
+    the byte offset of the slot's counter from the first counter; return the offset.
+
+    Args:
+        word: the key's word (key_word()).
+        slots: number of slots, a power of two.
+    """
     low = code.convert(word, 32, signed=False)
     mixed = code.op("mul", low, const(_MULTIPLIER, 32))
     slot = code.op("lshr", mixed, 32 - (slots.bit_length() - 1))
@@ -40,8 +48,16 @@ def slot_offset(code: IrFunction, word: IrValue, slots: int) -> IrValue:
 def counter_of(
     code: IrFunction, key: IrValue, field: Field, slots: int, table: int, counters: int
 ) -> tuple[IrValue, IrValue]:
-    """Return whether a key has a counter (an i1), and its offset; `counters` is the offset of the
-    first one."""
+    """Emit LLVM IR that looks up the counter of a key; return whether the key has a counter (an
+    i1), and the counter's offset.
+
+    Args:
+        key: value of the key.
+        field: the key's field in an entry of the aggregation.
+        slots: number of slots.
+        table: address of the slot table.
+        counters: offset of the first counter, added to the result.
+    """
     word = key_word(code, key, field)
     offset = slot_offset(code, word, slots)
     has_counter = code.icmp("eq", code.load(64, code.add(offset, table)), word)
@@ -51,7 +67,14 @@ def counter_of(
 
 
 def claim_slot(code: IrFunction, key: IrValue, field: Field, slots: int, table: int) -> None:
-    """Put a key's word into its slot, if that is free."""
+    """Emit LLVM IR that stores a key's word in its slot if the slot is free.
+
+    Args:
+        key: value of the key.
+        field: the key's field in an entry of the aggregation.
+        slots: number of slots.
+        table: address of the slot table.
+    """
     word = key_word(code, key, field)
     place = code.add(slot_offset(code, word, slots), table)
     free, end = code.fresh("free"), code.fresh("claimed")

@@ -1,11 +1,13 @@
-"""Access to memory that may not be mapped: loads that cannot hurt the kernel, the memory of the
-current process, and the check of the bytes that a clause may write.
+"""LLVM IR that accesses memory which may not be mapped: loads that cannot fault in the kernel,
+copies from and to the memory of the current process, and the check of the bytes that a clause may
+write.
 
-The kernel's functions for a process's memory check whether the kernel's end of the copy may be
-copied from or to, and panic if it may not (CONFIG_HARDENED_USERCOPY: mm/usercopy.c).  They know
-nothing of scratch: on amd64 and riscv64 they compute the page of an address near the kernel's image
-by arithmetic alone, and find another page, which may belong to a slab.  An object in the function's
-own frame passes before any other check, so all copies go through a buffer on the stack.
+The kernel's functions that copy from and to a process check the address on the kernel's side, and
+panic if it may not be copied from or to (CONFIG_HARDENED_USERCOPY: mm/usercopy.c).  They do not
+know scratch.  On amd64 and riscv64 they compute the page of an address near the kernel's image by
+arithmetic alone; for scratch the result is a wrong page, which may belong to a slab.  An object in
+the calling function's own frame passes before any other check, so kinst copies everything through a
+buffer on the stack.
 """
 
 from __future__ import annotations
@@ -24,13 +26,16 @@ from kinst.core.words import MASK
 
 
 def read_helper(unit: Unit) -> IrFunction:
-    """Write read(dst, src, size) -> 0, or not 0 if some of these bytes cannot be read."""
+    """Return the helper read(dst, src, size), which copies bytes of the traced kernel and returns
+    0, or another value if some of the bytes cannot be read.
+    """
     return unit.helper("read", _write_read)
 
 
 def _write_read(unit: Unit, name: str) -> IrFunction:
-    """Write read(dst, src, size), which calls the kernel's C function by a calling convention that
-    saves more registers."""
+    """Return the helper read(dst, src, size), which calls the kernel's no-fault read.  The helper
+    has the machine's calling convention, which saves more registers than the C function's.
+    """
     code = unit.function(name, 3)
     _leave_with_scratch(unit, code, *code.params)
     code.ret(code.call_c(unit.machine.nofault_read, code.params))
@@ -38,21 +43,27 @@ def _write_read(unit: Unit, name: str) -> IrFunction:
 
 
 def shared(firing: Firing, address: IrValue) -> IrValue:
-    """Return an address in scratch as the traced kernel has it, so that a pointer made by BEGIN on
-    the host means the same in a planted probe."""
+    """Emit LLVM IR that converts an address in scratch from this machine's address space to the
+    traced kernel's; return the address.  So a pointer that BEGIN makes on the host is valid in a
+    planted probe.
+    """
     machine = firing.unit.machine
     apart = _apart(machine)
     return firing.code.op("add", address, const(apart)) if apart else address
 
 
 def _apart(machine: CodeMachine) -> int:
-    """Return the distance from an address of scratch here to its address in the traced kernel."""
+    """Return what to add to an address in scratch on this machine to get its address in the traced
+    kernel, modulo 2**64; 0 if both addresses are equal.
+    """
     start = machine.scratch.address
     return start - machine.base & MASK if machine.host and start else 0
 
 
 def here_of(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:
-    """Return an address as this machine has it; in scratch, the traced kernel has another one."""
+    """Emit LLVM IR that converts an address of the traced kernel to this machine's address space;
+    return the address.  Only addresses in scratch differ.
+    """
     machine = unit.machine
     apart = _apart(machine)
     if not apart:
@@ -65,7 +76,8 @@ def here_of(unit: Unit, code: IrFunction, address: IrValue) -> IrValue:
 def _leave_with_scratch(
     unit: Unit, code: IrFunction, dst: IrValue, src: IrValue, size: IrValue
 ) -> None:
-    """Write code that copies from src and returns 0 if src is in scratch.
+    """Emit LLVM IR that, if all bytes from src are in scratch, copies them and returns 0 from the
+    helper.
 
     The host has no other way to read scratch.
     """
@@ -86,12 +98,16 @@ def _leave_with_scratch(
 
 
 def read(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
-    """Copy `size` bytes from any address of the traced kernel; return 0, or not 0 on failure."""
+    """Emit a call that copies `size` bytes from any address of the traced kernel; return its
+    result, which is 0, or another value if the copy failed.
+    """
     return firing.code.call(read_helper(firing.unit), (to, source, size))
 
 
 def load_word(firing: Firing, address: IrValue, bits: int) -> IrValue:
-    """Load an integer from any address of the traced kernel.  A bad address faults."""
+    """Emit LLVM IR that loads an integer of `bits` bits from any address of the traced kernel;
+    return the integer.  A bad address faults.
+    """
     code = firing.code
     room = code.add(firing.temp(), TEMP_WORD)
     size = const(bits // 8)
@@ -101,7 +117,9 @@ def load_word(firing: Firing, address: IrValue, bits: int) -> IrValue:
 
 
 def read_bytes(firing: Firing, source: IrValue, to: IrValue, size: int) -> None:
-    """Copy bytes from any address of the traced kernel to scratch.  A bad address faults."""
+    """Emit LLVM IR that copies `size` bytes from any address of the traced kernel to scratch.  A
+    bad address faults.
+    """
     if not size:
         return
     code = firing.code
@@ -109,11 +127,13 @@ def read_bytes(firing: Firing, source: IrValue, to: IrValue, size: int) -> None:
     firing.faults.add(code, code.icmp("ne", failed, 0), FAULT_BADADDR, source)
 
 
-BUFFER = 128  # bytes, on the stack that the probe fires on
+BUFFER = 128  # bytes of a helper's buffer, on the stack that the probe fires on
 
 
 def user_of(unit: Unit) -> UserMemory:
-    """Return how to access the current process's memory.  Raises KinstError if nothing can."""
+    """Return how code on this machine accesses the current process's memory.  Raises KinstError if
+    no kernel function for it is known.
+    """
     if unit.machine.user is None:
         raise KinstError(
             "the traced program's memory cannot be read: no function of this kernel is known for it"
@@ -122,7 +142,9 @@ def user_of(unit: Unit) -> UserMemory:
 
 
 def _leave_without_user(unit: Unit, code: IrFunction) -> None:
-    """Write code that returns an error in a kernel thread, which has no user memory."""
+    """Emit LLVM IR that returns 1 (failure) from the helper if the current thread is a kernel
+    thread, which has no user memory.
+    """
     access = user_of(unit).mm
     if access is not None and not unit.machine.host:
         mm = read_access(code, unit.machine, access)
@@ -131,7 +153,9 @@ def _leave_without_user(unit: Unit, code: IrFunction) -> None:
 
 
 def _copy_between(code: IrFunction, to: IrValue, source: IrValue, size: IrValue) -> None:
-    """Copy `size` bytes between scratch and the stack, by words as far as possible."""
+    """Emit LLVM IR that copies `size` bytes between scratch and the stack, by words as far as
+    possible.
+    """
     at = code.local(64)
     code.set(at, const(0))
     copy_words(code, at, to, source, code.op("and", size, -8))
@@ -141,7 +165,11 @@ def _copy_between(code: IrFunction, to: IrValue, source: IrValue, size: IrValue)
 def _call_kernel(
     code: IrFunction, function: int, to: IrValue, source: IrValue, size: IrValue
 ) -> None:
-    """Write a call of one of the kernel's copy functions; the helper returns 1 if it fails."""
+    """Emit a call of one of the kernel's copy functions; if the call fails, the helper returns 1.
+
+    Args:
+        function: address of the kernel's function.
+    """
     failed = code.call_c(function, (to, source, size))
     leave(code, code.icmp("ne", failed, 0), const(1))
 
@@ -150,13 +178,13 @@ _Piece = Callable[[IrFunction, IrValue, IrValue, IrValue, IrValue], None]
 
 
 def _in_pieces(unit: Unit, name: str, piece: _Piece) -> IrFunction:
-    """Write name(dst, src, size) -> 0, or not 0 on failure; on a host without a target it always
-    fails.
+    """Return the helper NAME(dst, src, size), which copies in pieces of at most BUFFER bytes and
+    returns 0, or another value on failure.  On a host without user memory the helper always fails.
 
     Args:
-        unit: the module.
-        name: of the function.
-        piece: piece(code, buffer, dst, src, length) writes the copy of at most BUFFER bytes.
+        unit: the LLVM module under construction.
+        name: name of the helper.
+        piece: piece(code, buffer, dst, src, length) emits the copy of one piece.
     """
     code = unit.function(name, 3)
     if unit.machine.host and unit.machine.user is None:
@@ -179,7 +207,9 @@ def _in_pieces(unit: Unit, name: str, piece: _Piece) -> IrFunction:
 
 
 def _write_read_user(unit: Unit, name: str) -> IrFunction:
-    """Write read_user(dst, src, size), which copies in pieces."""
+    """Return the helper read_user(dst, src, size), which copies from the current process's
+    memory.
+    """
 
     def piece(
         code: IrFunction, buffer: IrValue, to: IrValue, source: IrValue, length: IrValue
@@ -191,19 +221,23 @@ def _write_read_user(unit: Unit, name: str) -> IrFunction:
 
 
 def user_helper(unit: Unit) -> IrFunction:
-    """Write read_user(dst, src, size) -> 0, or not 0 on failure."""
+    """Return the helper read_user(dst, src, size), which copies from the current process's memory
+    and returns 0, or another value on failure.
+    """
     return unit.helper("read_user", _write_read_user)
 
 
 def read_user(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
-    """Copy `size` bytes from the current process's memory; return 0, or not 0 on failure."""
+    """Emit a call that copies `size` bytes from the current process's memory; return its result,
+    which is 0, or another value on failure.
+    """
     return firing.code.call(user_helper(firing.unit), (to, source, size))
 
 
 def _writer(unit: Unit) -> int:
-    """Return the kernel's function that writes to a process.
+    """Return the address of the kernel's function that writes to the current process's memory.
 
-    Raises KinstError if there is none.
+    Raises KinstError if none is known.
     """
     write = user_of(unit).write
     if not write:
@@ -215,7 +249,9 @@ def _writer(unit: Unit) -> int:
 
 
 def _write_write_user(unit: Unit, name: str) -> IrFunction:
-    """Write write_user(dst, src, size), which copies in pieces."""
+    """Return the helper write_user(dst, src, size), which copies to the current process's
+    memory.
+    """
 
     def piece(
         code: IrFunction, buffer: IrValue, to: IrValue, source: IrValue, length: IrValue
@@ -227,20 +263,23 @@ def _write_write_user(unit: Unit, name: str) -> IrFunction:
 
 
 def write_user(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
-    """Copy `size` bytes to the current process's memory; return 0, or not 0 on failure."""
+    """Emit a call that copies `size` bytes to the current process's memory; return its result,
+    which is 0, or another value on failure.
+    """
     return firing.code.call(firing.unit.helper("write_user", _write_write_user), (to, source, size))
 
 
 def allocate_zeros(firing: Firing, size: IrValue) -> IrValue:
-    """Return the address of `size` zero bytes that last until the clause ends.  Faults if scratch
-    space runs out."""
+    """Emit LLVM IR that allocates `size` zero bytes until the clause ends; return their address.
+    The emitted code faults if scratch space runs out.
+    """
     room = firing.allocate(size)
     firing.code.call(firing.unit.helper("clear", _clear), (room, size))
     return room
 
 
 def _clear(unit: Unit, name: str) -> IrFunction:
-    """Write clear(dst, size), which stores zeros."""
+    """Return the helper clear(dst, size), which stores zeros."""
     code = unit.function(name, 2, 0)
     dst, size = code.params
     at = code.local(64)
@@ -250,8 +289,12 @@ def _clear(unit: Unit, name: str) -> IrFunction:
 
 
 def writable(firing: Firing, address: IrValue, size: IrValue) -> IrValue:
-    """Return an address as this machine has it.  Faults unless these bytes may be written: they
-    belong to the clause or to variables that are not dynamic."""
+    """Emit LLVM IR that checks whether the clause may write `size` bytes at an address of the
+    traced kernel; return the address in this machine's address space.
+
+    A clause may write its own alloca() memory and D variables that are not dynamic.  The emitted
+    code faults for any other bytes.
+    """
     code, unit = firing.code, firing.unit
     here = here_of(unit, code, address) if unit.shared else address
     bad = _outside(code, here, size, firing.arena_start(), code.get(firing.arena()))
@@ -268,7 +311,13 @@ def writable(firing: Firing, address: IrValue, size: IrValue) -> IrValue:
 def _outside(
     code: IrFunction, address: IrValue, size: IrValue, start: IrValue, length: IrValue
 ) -> IrValue:
-    """Return an i1: whether some of these bytes are outside the area."""
+    """Emit LLVM IR that tests whether any of the `size` bytes at `address` is outside an area;
+    return an i1.
+
+    Args:
+        start: address of the area.
+        length: bytes of the area.
+    """
     offset = code.op("sub", address, start)
     outside = code.icmp("ugt", offset, length)
     beyond = code.icmp("ugt", size, code.op("sub", length, offset))
@@ -279,12 +328,14 @@ WORD = 8
 
 
 def clear_words(firing: Firing, to: IrValue, size: int) -> None:
-    """Store `size` bytes of zeros, a multiple of 8 and not 0."""
+    """Emit a call that stores `size` bytes of zeros; `size` is a multiple of 8 and not 0."""
     firing.code.call(firing.unit.helper("clear_words", _write_clear_words), (to, const(size)))
 
 
 def _write_clear_words(unit: Unit, name: str) -> IrFunction:
-    """Write clear_words(dst, size), which stores zeros; size is a multiple of 8 and not 0."""
+    """Return the helper clear_words(dst, size), which stores zeros.  The size is a multiple of 8
+    and not 0.
+    """
     code = unit.function(name, 2, 0)
     dst, size = code.params
     at = code.local(64)
@@ -301,13 +352,15 @@ def _write_clear_words(unit: Unit, name: str) -> IrFunction:
 
 
 def copy_scratch_words(firing: Firing, to: IrValue, source: IrValue, size: int) -> None:
-    """Copy `size` bytes of scratch, a multiple of 8."""
+    """Emit a call that copies `size` bytes, a multiple of 8, within scratch."""
     helper = firing.unit.helper("copy_words", _write_copy_words)
     firing.code.call(helper, (to, source, const(size)))
 
 
 def _write_copy_words(unit: Unit, name: str) -> IrFunction:
-    """Write copy_words(dst, src, size), whose size is a multiple of 8."""
+    """Return the helper copy_words(dst, src, size), which copies words.  The size is a multiple of
+    8.
+    """
     code = unit.function(name, 3, 0)
     dst, src, size = code.params
     copy_words(code, code.local(64), dst, src, size)
@@ -316,7 +369,9 @@ def _write_copy_words(unit: Unit, name: str) -> IrFunction:
 
 
 def zeros(firing: Firing, size: int) -> IrValue:
-    """Return the address of a structure that was never assigned."""
+    """Emit LLVM IR that clears `size` bytes of working memory; return their address.  They are the
+    value of a structure that was never assigned.
+    """
     room = firing.text_room(up(size, 8))
     clear_words(firing, room, up(size, 8))
     return room

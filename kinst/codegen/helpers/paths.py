@@ -1,6 +1,6 @@
-"""Paths of files as the kernel knows them: cwd, root and d_path().
+"""LLVM IR of file paths as the kernel knows them: cwd, root and d_path().
 
-The system knows how the kernel keeps them, and writes the code that finds them (PathCode).
+The system knows how the kernel stores a path, and writes the code that finds its text (PathCode).
 """
 
 from __future__ import annotations
@@ -15,36 +15,51 @@ from kinst.core.layout import FAULT_BADADDR
 
 
 class PathCode(Protocol):
-    """Code for paths, by a system that knows them (Facts.paths).  A place is the address of the
-    kernel's structure for a file's path; 0 is none."""
+    """Protocol of a system's code for file paths (Facts.paths).  Its methods pass the address of
+    the kernel's structure for a path (Linux: struct path); 0 means no path.
+    """
 
     # Bytes of the longest path, with its NUL.
     longest: int
 
     def current_place(self, firing: Firing) -> IrValue:
-        """Return the place of the current directory; 0 if there is no thread."""
+        """Emit LLVM IR that finds the kernel's structure for the current directory; return its
+        address, which is 0 if there is no thread.
+        """
         ...
 
     def root_place(self, firing: Firing) -> IrValue:
-        """Return the place of the process's root; 0 if there is no thread."""
+        """Emit LLVM IR that finds the kernel's structure for the process's root directory; return
+        its address, which is 0 if there is no thread.
+        """
         ...
 
     def write_path(self, unit: Unit, name: str) -> IrFunction:
-        """Write path(place, root, work, room), which stores the text of a place's path from root.
-        It returns the text's address, which is in the `longest` bytes at work; or 0, and stores the
-        address that cannot be read in room.  root 0 means the topmost directory."""
+        """Return the helper path(place, root, work, room), which stores the text of a path in the
+        `longest` bytes at `work`, and returns the address of the text's first byte.
+
+        `place` and `root` are addresses of the kernel's structures for the path and for the
+        directory that the text starts from; root 0 means the topmost directory.  If the helper
+        cannot read an address, it stores this address at `room` and returns 0.
+        """
         ...
 
 
 def path_code_of(unit: Unit) -> PathCode:
-    """Return the system's code for paths.  Raises KinstError if the system knows none."""
+    """Return the system's code for file paths.  Raises KinstError if the system has none."""
     if unit.machine.paths is None:
         raise KinstError("paths of files are not available: the kernel's structures are not known")
     return cast(PathCode, unit.machine.paths)
 
 
 def _text(firing: Firing, place: IrValue, root: IrValue) -> Text:
-    """Return the path as a string of at most strsize bytes."""
+    """Emit LLVM IR that makes the text of a path; return the text, at most strsize bytes.
+
+    Args:
+        place: address of the kernel's structure for the path.
+        root: address of the kernel's structure for the directory that the text starts from; 0 means
+            the topmost directory.
+    """
     code = firing.code
     size = firing.unit.layout.strsize
     room = firing.text_room(size)
@@ -61,7 +76,9 @@ def _text(firing: Firing, place: IrValue, root: IrValue) -> Text:
 
 
 def _nowhere(firing: Firing) -> Text | None:
-    """Return the value in BEGIN, END and timers of a program without a kernel, else None."""
+    """Return the empty string as the path in BEGIN, END and timers if there is no traced kernel;
+    None in any other case.
+    """
     if not firing.unit.machine.host or firing.unit.machine.paths is not None:
         return None
     room = firing.text_room(8)
@@ -70,7 +87,9 @@ def _nowhere(firing: Firing) -> Text | None:
 
 
 def current_directory(firing: Firing) -> Lowered:
-    """Return cwd, as the process sees it from its root; "" in BEGIN, END and timers."""
+    """Emit LLVM IR that makes the value of cwd; return it.  The path starts from the process's
+    root.  It is "" in BEGIN, END and timers of a program without a kernel.
+    """
     nowhere = _nowhere(firing)
     if nowhere is None:
         paths = path_code_of(firing.unit)
@@ -80,7 +99,9 @@ def current_directory(firing: Firing) -> Lowered:
 
 
 def root_directory(firing: Firing) -> Lowered:
-    """Return the path of the process's root from the topmost directory."""
+    """Emit LLVM IR that makes the value of the built-in variable root: the path of the process's
+    root directory, from the topmost directory; return it.
+    """
     nowhere = _nowhere(firing)
     if nowhere is None:
         nowhere = _text(firing, path_code_of(firing.unit).root_place(firing), const(0))
@@ -88,7 +109,9 @@ def root_directory(firing: Firing) -> Lowered:
 
 
 def kernel_path(firing: Firing, address: IrValue) -> Lowered:
-    """Return the path, from the process's root, of the kernel's structure at this address."""
+    """Emit LLVM IR that makes the path of the kernel's path structure at this address, from the
+    process's root; return the path.  Address 0 faults.
+    """
     code = firing.code
     firing.faults.add(code, code.icmp("eq", address, 0), FAULT_BADADDR, address)
     root = path_code_of(firing.unit).root_place(firing)

@@ -1,9 +1,9 @@
-"""speculation(), speculate(), commit() and discard() on their slots (core/layout.py HEADER_NSPEC;
-for invalid numbers, dtrace_speculation_*() in illumos' dtrace.c).
+"""LLVM IR of speculation(), speculate(), commit() and discard() (core/layout.py HEADER_NSPEC; for
+invalid numbers, dtrace_speculation_*() in illumos' dtrace.c).
 
-Speculative records go into the ring like all others, marked with the number of their speculation;
-the consumer keeps them until the record of a commit() or discard() arrives.  So nothing has to be
-copied or cleaned, and a slot is free as soon as its speculation is over.
+Speculative records go into the ring like all other records, with the number of their speculation.
+The consumer keeps them until the record of a commit() or discard() arrives.  So the code copies and
+cleans nothing, and a speculation's slot is free as soon as the speculation ends.
 """
 
 from __future__ import annotations
@@ -22,16 +22,23 @@ from kinst.core.layout import (
 
 
 def new_speculation(firing: Firing) -> IrValue:
-    """Take a free slot for speculation(); return its number, from 1.  If none is free, the drop is
-    counted and the result is 0."""
+    """Emit a call that takes a free slot for speculation(); return the slot's number, from 1.  If
+    no slot is free, the emitted code counts a drop and the number is 0.
+    """
     return firing.code.call(firing.unit.helper("new_speculation", _new), (firing.state,))
 
 
 def speculation_word(firing: Firing, name: str, number: IrValue) -> IrValue:
-    """Return the word for the record of speculate(), commit() or discard().
+    """Emit LLVM IR that performs speculate(), commit() or discard(); return the word to record for
+    it.
 
-    A number above nspec is an illegal operation.  A speculate() that has no speculation, or no room
-    in it, ends the clause: no later action runs and nothing is recorded.
+    A number above nspec faults as an illegal operation.  If the speculation of a speculate() does
+    not exist or has no room, the emitted code ends the clause: no later action runs and nothing is
+    recorded.
+
+    Args:
+        name: name of the action.
+        number: number of the speculation.
     """
     code, unit = firing.code, firing.unit
     identifier = code.op("and", number, 0xFFFFFFFF)  # dtrace_specid_t has 32 bits
@@ -48,7 +55,9 @@ def speculation_word(firing: Firing, name: str, number: IrValue) -> IrValue:
 
 
 def _new(unit: Unit, name: str) -> IrFunction:
-    """Write new_speculation(state) -> number or 0."""
+    """Return the helper new_speculation(state page), which takes a free slot and returns its
+    number, or 0.
+    """
     code = unit.function(name, 1)
     (state,) = code.params
     most = code.load(64, const(unit.machine.address(HEADER_NSPEC)))
@@ -79,8 +88,9 @@ def _slot(code: IrFunction, unit: Unit, slot: IrValue) -> IrValue:
 
 
 def _look_up(code: IrFunction, unit: Unit, identifier: IrValue) -> tuple[IrValue, IrValue, IrValue]:
-    """Return the slot, its address and its word; the helper returns 0 unless this speculation is in
-    use."""
+    """Emit LLVM IR that looks up a speculation; return its slot's number, address and word.  If the
+    speculation is not in use, the helper returns 0.
+    """
     most = code.load(64, const(unit.machine.address(HEADER_NSPEC)))
     slot = code.op("sub", identifier, 1)
     code.branch(code.icmp("ult", slot, most), "known", "none")
@@ -99,7 +109,9 @@ def _use(code: IrFunction, word: IrValue, identifier: IrValue) -> IrValue:
 
 
 def _end(unit: Unit, name: str) -> IrFunction:
-    """Write end_speculation(number) -> the use of the slot that it ends, or 0."""
+    """Return the helper end_speculation(number), which frees the speculation's slot and returns the
+    word to record, or 0 if the speculation is not in use.
+    """
     code = unit.function(name, 1)
     (identifier,) = code.params
     _, address, word = _look_up(code, unit, identifier)
@@ -111,8 +123,9 @@ def _end(unit: Unit, name: str) -> IrFunction:
 
 
 def _speculate(unit: Unit, name: str) -> IrFunction:
-    """Write speculate(state, number, bytes) -> the use of the slot, or 0 if there is no speculation
-    or no room."""
+    """Return the helper speculate(state page, number, bytes), which takes room for a record in a
+    speculation and returns the word to record; 0 if the speculation is not in use or has no room.
+    """
     code = unit.function(name, 3)
     state, identifier, size = code.params
     slot, _, word = _look_up(code, unit, identifier)

@@ -1,4 +1,4 @@
-"""Strings in memory: loaded from the kernel or from the current process, copied, compared.
+"""LLVM IR that loads strings from the kernel or from the current process, copies and compares them.
 
 Tested by tests/codegen/subroutines/test_subroutines.py.
 """
@@ -10,32 +10,34 @@ from kinst.codegen.helpers.memory_access import read_helper, user_helper
 from kinst.codegen.ssa import IrFunction, IrValue, const
 from kinst.core.layout import FAULT_BADADDR
 
-# Bytes of the aligned pieces in which strings are read: none crosses a page, so nothing after the
-# page of the last byte is read.
+# Bytes of the aligned pieces in which strings are read.  No piece crosses a page, so no page after
+# the page of the string's last byte is read.
 PIECE = 64
 
 
 def _write_read_chars(unit: Unit, name: str) -> IrFunction:
-    """Write read_chars(dst, src, size) -> 0, or not 0 on failure, which copies at most size bytes,
-    up to a NUL."""
+    """Return the helper read_chars(dst, src, size), which copies bytes of the traced kernel up to a
+    NUL, at most `size` bytes, and returns 0, or another value on failure.
+    """
     return _write_string_reader(unit, name, read_helper(unit), cut=False)
 
 
 def _write_read_string(unit: Unit, name: str) -> IrFunction:
-    """Write read_string(dst, src, size) -> 0, or not 0 on failure, which copies at most size bytes,
-    the last of them a NUL."""
+    """Return the helper read_string(dst, src, size), which copies a string of the traced kernel, at
+    most `size` bytes with a NUL as the last byte, and returns 0, or another value on failure.
+    """
     return _write_string_reader(unit, name, read_helper(unit), cut=True)
 
 
 def _write_string_reader(unit: Unit, name: str, reader: IrFunction, cut: bool) -> IrFunction:
-    """Write NAME(dst, src, size) -> 0, or not 0 on failure, which copies at most `size` bytes up to
-    a NUL.
+    """Return the helper NAME(dst, src, size), which copies bytes up to a NUL, at most `size` bytes,
+    and returns 0, or another value on failure.
 
     Args:
-        unit: the module.
-        name: of the function.
-        reader: reader(dst, src, size) copies bytes.
-        cut: whether the last byte is always a NUL.
+        unit: the LLVM module under construction.
+        name: name of the helper.
+        reader: the helper reader(dst, src, size) that copies bytes.
+        cut: whether a string that is too long gets a NUL as its last byte.
     """
     code = unit.function(name, 3)
     dst, src, size = code.params
@@ -74,7 +76,9 @@ def _write_string_reader(unit: Unit, name: str, reader: IrFunction, cut: bool) -
 
 
 def load_string_or_null(firing: Firing, address: IrValue, size: int) -> Text:
-    """Load a string as load_string() does, or NULL if the address is 0."""
+    """Emit LLVM IR that loads a string as load_string() does, or makes NULL if the address is 0;
+    return the string.
+    """
     code = firing.code
     before = code.at
     there, end = code.fresh("there"), code.fresh("string")
@@ -88,13 +92,15 @@ def load_string_or_null(firing: Firing, address: IrValue, size: int) -> Text:
 
 
 def load_string(firing: Firing, address: IrValue, size: int, most: int = 0) -> Text:
-    """Load the string at any address of the traced kernel, at most size - 1 bytes of it.
+    """Emit LLVM IR that loads the string at any address of the traced kernel, at most size - 1
+    bytes of it; return the string.  A bad address faults.
 
     Args:
         firing: the firing.
-        address: of the string.
+        address: address of the string.
         size: bytes of the result with its NUL.
-        most: bytes that may be read (of a char array, which may have no NUL); 0 means size.
+        most: number of bytes that may be read (for a char array, which may have no NUL); 0 means
+            size.
     """
     room = firing.text_room(size)
     code = firing.code
@@ -110,22 +116,29 @@ def load_string(firing: Firing, address: IrValue, size: int, most: int = 0) -> T
 
 
 def _has_zero(code: IrFunction, word: IrValue) -> IrValue:
-    """Return whether one of the word's eight bytes is 0: if 1 is subtracted, only such a byte
-    borrows although its top bit was clear."""
+    """Emit LLVM IR that tests whether one of the eight bytes of a word is 0; return an i1.
+
+    The code subtracts 1 from each byte and looks for a byte whose top bit is set afterwards but was
+    clear before: only a 0 byte borrows like that.
+    """
     borrowed = code.op("sub", word, 0x0101010101010101)
     tops = code.op("and", code.op("xor", word, -1), 0x8080808080808080)
     return code.icmp("ne", code.op("and", borrowed, tops), 0)
 
 
 def _copy_bounded(unit: Unit, name: str) -> IrFunction:
-    """Write copy_bounded(dst, src, most, fill), which copies at most `most` bytes up to a NUL, and
-    adds NULs: one at least, and up to `fill` bytes in all.  It reads no byte after `most`."""
+    """Return the helper copy_bounded(dst, src, most, fill), which copies up to a NUL, at most
+    `most` bytes.  The helper adds one NUL, and further NULs until `fill` bytes are stored in all.
+    It reads no byte from src + most on.
+    """
     code = unit.function(name, 4, 0)
     dst, src, most, fill = code.params
     at = code.local(64)
 
     def room(limit: IrValue, size: int, yes: str, no: str) -> IrValue:
-        """Go on at `yes` if `size` more bytes are within the limit."""
+        """Emit a branch to the label `yes` if `size` more bytes are within the limit, else to `no`.
+        Begin the block `yes`; return the index.
+        """
         here = code.get(at)
         code.branch(code.icmp("ule", code.op("add", here, size), limit), yes, no)
         code.block(yes)
@@ -168,20 +181,26 @@ def _copy_bounded(unit: Unit, name: str) -> IrFunction:
 
 
 def copy_string_helper(unit: Unit) -> IrFunction:
-    """Return the helper copy_bounded(dst, src, most, fill)."""
+    """Return the helper copy_bounded(dst, src, most, fill), which copies a string and adds NULs."""
     return unit.helper("copy_bounded", _copy_bounded)
 
 
 def copy_text(firing: Firing, text: Text, to: IrValue, size: int, pad: bool = False) -> None:
-    """Store a string in `size` bytes, truncated if it is longer; with `pad`, fill up with zeros."""
+    """Emit a call that stores a string and a NUL in `size` bytes.  A string that is too long is
+    truncated.
+
+    Args:
+        pad: whether to fill the rest of the bytes with zeros.
+    """
     most = const(min(text.bound, size - 1))
     helper = firing.unit.helper("copy_bounded", _copy_bounded)
     firing.code.call(helper, (to, text.address, most, const(size if pad else 0)))
 
 
 def _compare_strings(unit: Unit, name: str) -> IrFunction:
-    """Write compare_strings(a, b, a's bound, b's bound) -> below, at or above 0; bytes are
-    unsigned."""
+    """Return the helper compare_strings(a, b, a's bound, b's bound), which returns a number below,
+    at or above 0 as strcmp(3) does.  Bytes are unsigned.
+    """
     code = unit.function(name, 4)
     a, b, a_bound, b_bound = code.params
     at = code.local(64)
@@ -207,14 +226,18 @@ def _compare_strings(unit: Unit, name: str) -> IrFunction:
 
 
 def compare_texts(firing: Firing, left: Text, right: Text) -> IrValue:
-    """Compare as strcmp(3) does; NULL equals ""."""
+    """Emit a call that compares two strings as strcmp(3) does; return its result, a signed number.
+    NULL equals "".
+    """
     helper = firing.unit.helper("compare_strings", _compare_strings)
     bounds = (_bound(firing, left), _bound(firing, right))
     return firing.code.call(helper, (left.address, right.address, *bounds))
 
 
 def _bound(firing: Firing, text: Text) -> IrValue:
-    """Return how many bytes of a string may be read; 0 for NULL."""
+    """Return the number of bytes of a string that may be read; 0 if the string is NULL at
+    run time.
+    """
     if not text.nullable:
         return const(text.bound)
     null = firing.code.icmp("eq", text.address, 0)
@@ -222,12 +245,15 @@ def _bound(firing: Firing, text: Text) -> IrValue:
 
 
 def _read_user_string(unit: Unit, name: str) -> IrFunction:
-    """Write read_user_string(dst, src, size), which reads the memory of the current process."""
+    """Return the helper read_user_string(dst, src, size), which copies a string of the current
+    process, at most `size` bytes with its NUL, and returns 0, or another value on failure.
+    """
     return _write_string_reader(unit, name, user_helper(unit), cut=True)
 
 
 def read_user_string(firing: Firing, to: IrValue, source: IrValue, size: IrValue) -> IrValue:
-    """Copy a string of the current process, cut to size - 1 bytes; return 0, or not 0 on
-    failure."""
+    """Emit a call that copies a string of the current process, at most size - 1 bytes and a NUL;
+    return its result, which is 0, or another value on failure.
+    """
     helper = firing.unit.helper("read_user_string", _read_user_string)
     return firing.code.call(helper, (to, source, size))

@@ -1,1 +1,1 @@
-"""The layout of everything that clauses write: records, aggregations, variables."""
+"""Layout of everything that clauses write: records, aggregations, variables."""

@@ -1,5 +1,5 @@
-"""The tables of aggregations: buckets of the aggregating functions (Dynamic Tracing Guide, ch. 9),
-keys that are known before the trace, and how many entries fit.
+"""Layout of the tables of aggregations: how many buckets each aggregating function has (Dynamic
+Tracing Guide, ch. 9), which keys are constants, and how many entries fit in a table.
 
 Tested by tests/codegen/layout/test_layout.py.
 """
@@ -25,13 +25,13 @@ _WORDS = {"count": 1, "sum": 1, "min": 1, "max": 1, "avg": 2, "stddev": 4}
 
 @dataclass(frozen=True, slots=True)
 class Magnitude:
-    """One order of magnitude of llquantize().
+    """An order of magnitude of llquantize(): a range of values with buckets of equal width.
 
     Attributes:
-        low: the least value in it.
-        high: the least value above it.
-        width: of each of its buckets.
-        first: number of its first bucket.
+        low: the least value of the range.
+        high: the least value above the range.
+        width: width of each bucket.
+        first: number of the first bucket.
     """
 
     low: int
@@ -41,11 +41,14 @@ class Magnitude:
 
 
 def magnitudes(params: tuple[int, ...]) -> tuple[tuple[Magnitude, ...], int]:
-    """Return the orders of magnitude of llquantize(x, factor, low, high, steps), and the number of
-    the bucket for all values above them.
+    """Return the orders of magnitude of llquantize(x, factor, low, high, steps), lowest first, and
+    the number of the bucket for all values above them.
 
-    Bucket 0 is for values below factor**low.  The buckets of an order follow those of the order
-    below it, to which the lowest 1/factor of its range belongs.
+    Bucket 0 is for values below factor**low.  The buckets of an order follow the buckets of the
+    order below it, which includes the lowest 1/factor of the range.
+
+    Args:
+        params: (factor, low, high, steps).
     """
     factor, low, high, steps = params
     orders = []
@@ -65,9 +68,10 @@ def magnitudes(params: tuple[int, ...]) -> tuple[tuple[Magnitude, ...], int]:
 
 
 def data_words(function: AggFunction) -> int:
-    """Return how many u64 words an entry's data has (core/records.py).
+    """Return the number of u64 words of data of an aggregation's entry (core/records.py).
 
-    Raises KinstError for parameters that make no buckets (the checker refuses them).
+    Raises KinstError if the function's parameters make no buckets (the checker refuses such
+    parameters).
     """
     if function.name in _WORDS:
         return _WORDS[function.name]
@@ -83,7 +87,7 @@ def data_words(function: AggFunction) -> int:
     raise KinstError(f"unknown aggregating function {function.name}()")
 
 
-# A probe with its id and the clauses that it runs (indexes, in program order).
+# A probe: its name, its id, and the indexes of the clauses that it runs, in program order.
 Probed = tuple[ProbeName, int, tuple[int, ...]]
 
 _PARTS = {
@@ -95,7 +99,9 @@ _PARTS = {
 
 
 def _literal(expr: typed.Expr) -> KeyValue | None:
-    """Return the value of a constant key; None for any other key."""
+    """Return the value of a key if it is a literal, possibly negated or cast; None for any other
+    key.
+    """
     if isinstance(expr, typed.StrConst):
         return expr.value
     if isinstance(expr, typed.IntConst):
@@ -118,7 +124,7 @@ def _wrap(value: int, type_: DType) -> int:
 
 
 def literal_keys(keys: Sequence[typed.Expr]) -> tuple[KeyValue, ...] | None:
-    """Return the keys of an update if all of them are literals, else None."""
+    """Return the values of an update's keys if all keys are literals, else None."""
     values = [_literal(key) for key in keys]
     return None if None in values else tuple(v for v in values if v is not None)
 
@@ -149,9 +155,13 @@ class _Constant:
 def _constant_keys(
     program: typed.TypedProgram, probes: Sequence[Probed], index: int
 ) -> _Constant | None:
-    """Return the aggregation's entries if its keys are constants at every probe, else None.
+    """Return the table entries of an aggregation if all its keys are constants at every probe and
+    each probe has at most one entry besides those of literal keys; otherwise None.
 
-    A probe has at most one entry of its own; entries of literal keys are the same for all probes.
+    Entries of literal keys are the same for all probes.
+
+    Args:
+        index: index of the aggregation.
     """
     entry_of: dict[tuple[KeyValue, ...], int] = {}
     probe_entries: dict[tuple[int, int], int] = {}
@@ -179,7 +189,12 @@ def _constant_keys(
 
 
 def _constant_at_all(program: typed.TypedProgram, index: int) -> bool:
-    """Return whether all keys can be constants, also those in clauses without probes."""
+    """Return whether all keys of an aggregation can be constants (literals, or built-ins that are
+    constant at a probe), in clauses without probes as well.
+
+    Args:
+        index: index of the aggregation.
+    """
     name = ProbeName("", "", "", "")
     return all(
         _probe_key(key, name, 0) is not None
@@ -192,8 +207,16 @@ def _constant_at_all(program: typed.TypedProgram, index: int) -> bool:
 def _key_bounds(
     program: typed.TypedProgram, probes: Sequence[Probed], index: int, keys: int
 ) -> list[int]:
-    """Return the longest value of each key, in bytes with its NUL, that the probes allow: every
-    byte of a key is hashed and compared.  The bound of an unknown key exceeds all strings."""
+    """Return an upper bound of the size of each key of an aggregation if it is a string, in bytes
+    with its NUL, over the updates at all probes.
+
+    A small bound saves time, since every byte of a key is hashed and compared.  If a key is not a
+    constant, its bound exceeds any string.
+
+    Args:
+        index: index of the aggregation.
+        keys: number of its keys.
+    """
     anything = 1 << 30
     bounds = [1] * keys
     for name, probe_id, clauses in probes:
@@ -208,14 +231,14 @@ def _key_bounds(
 
 @dataclass(frozen=True, slots=True)
 class EntryShape:
-    """The shape of an aggregation's entries.
+    """Layout of the table entries of one aggregation.
 
     Attributes:
         aggregation: the aggregation.
-        keys: where each key is in an entry.
-        data_offset: where the data begin.
+        keys: the field of each key in an entry.
+        data_offset: offset of the data in an entry.
         data_size: bytes of the data.
-        constant: the entries, if the keys are constants.
+        constant: the table's entries if all keys are constants; None for a hash table.
     """
 
     aggregation: typed.AggregationVariable
@@ -230,7 +253,7 @@ class EntryShape:
 
     @property
     def entries(self) -> int:
-        """The number of constant keys; 0 for a hashed aggregation."""
+        """The number of entries of a table of constant keys; 0 for a hash table."""
         return max(1, len(self.constant.keys)) if self.constant else 0
 
     @property
@@ -238,7 +261,10 @@ class EntryShape:
         return self.entries * self.entry_size
 
     def slots(self, program: typed.TypedProgram) -> int:
-        """Return AggregationLayout.slots, for clauses that only count keys in registers."""
+        """Return the number of counter slots of the aggregation (AggregationLayout.slots); 0 unless
+        it is a count() by one integer key and some clause does nothing but count a key that may be
+        pure.
+        """
         types = self.aggregation.keys
         if self.constant or self.aggregation.function.name != "count" or len(types) != 1:
             return 0
@@ -270,11 +296,15 @@ def _hashed(
 def entry_shapes(
     program: typed.TypedProgram, probes: Sequence[Probed], strsize: int, agg_size: int
 ) -> list[EntryShape]:
-    """Return the shape of each aggregation's entries.
+    """Choose for each aggregation between a table of constant keys and a hash table; return the
+    layout of each aggregation's entries, in order.
 
-    Keys are constants if possible, as long as those tables leave half of the room to the hashed
-    ones.  Otherwise the largest become hashed first, since a hashed table makes only the entries
-    that are used.
+    An aggregation whose keys are constants gets a table of constant keys if there is room.  If
+    there are hash tables too, tables of constant keys may take only half of the area.  While they
+    take more, the largest becomes a hash table, which holds only the entries that are used.
+
+    Args:
+        agg_size: bytes of one half of one CPU's aggregation area.
     """
     shapes = []
     for aggregation in program.aggregations:
@@ -296,9 +326,15 @@ def entry_shapes(
 
 
 def capacities(shapes: Sequence[EntryShape], agg_size: int) -> list[int]:
-    """Return the number of entries of each table.  A table of constants has one for each tuple of
-    keys; the others share the rest evenly, each rounded down to a power of two.  Raises KinstError
-    if that leaves a table without entries."""
+    """Return the number of entries of each aggregation's table, in the order of `shapes`.
+
+    A table of constant keys has one entry for each tuple of keys.  Hash tables share the rest of
+    the area evenly, and the number of entries of each is rounded down to a power of two.  Raises
+    KinstError if the area is too small for the tables.
+
+    Args:
+        agg_size: bytes of one half of one CPU's aggregation area.
+    """
     used = sum(s.fixed_size for s in shapes)
     hashed = sum(1 for s in shapes if s.constant is None)
     share = (agg_size - used) // hashed if hashed else 0

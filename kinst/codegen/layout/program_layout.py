@@ -1,4 +1,4 @@
-"""The layout of a whole program: records, aggregation tables, variables.
+"""Layout of everything that a program writes: records, aggregation tables, variables.
 
 Tested by tests/codegen/layout/test_layout.py.
 """
@@ -49,8 +49,15 @@ def _lay_out_clause(clause: typed.Clause, strsize: int) -> ClauseLayout:
 def _place_recorded(
     values: Sequence[typed.Expr], at: int, strsize: int
 ) -> tuple[tuple[Field, ...], int]:
-    """Return fields for the values that one action records, and where they end.  The time has no
-    field of its own: it is in the record's header."""
+    """Return the fields of the values that one action records, in order, and the offset where they
+    end.
+
+    `timestamp` gets no bytes of its own: its field is the time in the record's header.
+
+    Args:
+        at: offset in the record of the first field.
+        strsize: bytes of a string with its NUL.
+    """
     fields = list[Field]()
     for value in values:
         if isinstance(value, typed.Builtin) and value.name == "timestamp":
@@ -68,7 +75,7 @@ def lay_out_program(
     agg_size: int,
     dynvarsize: int = 1 << 20,
 ) -> ProgramLayout:
-    """Lay out everything that the program's clauses write.
+    """Return the layout of everything that a program's clauses write.
 
     Args:
         program: the program.
@@ -78,7 +85,7 @@ def lay_out_program(
         dynvarsize: bytes for the dynamic variables.
 
     Raises:
-        KinstError: the aggregations do not fit.
+        KinstError: the aggregations do not fit in agg_size.
     """
     shapes = entry_shapes(program, probes, strsize, agg_size)
     sizes = capacities(shapes, agg_size)

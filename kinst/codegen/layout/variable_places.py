@@ -1,5 +1,5 @@
-"""Offsets of D's variables (global ones, clause-local ones that need memory, dynamic ones), and the
-sizes and alignments of stored values.
+"""Offsets of D's variables (global variables, clause-local variables in memory, dynamic variables),
+and the sizes and alignments of stored values.
 
 Tested by tests/codegen/layout/test_layout.py.
 """
@@ -30,7 +30,12 @@ from kinst.dlang.types.conversions import size_of as plain_size
 
 
 def size_of(type_: DType, strsize: int) -> int:
-    """Return the bytes of a stored value of this type."""
+    """Return the size in bytes of a stored value of this type.  Raises KinstError if values of this
+    type cannot be stored.
+
+    Args:
+        strsize: bytes of a string with its NUL.
+    """
     if isinstance(type_, (IntType, PointerType, StackType, SymbolType, DumpType)):
         return type_.size
     if isinstance(type_, StringType):
@@ -41,27 +46,28 @@ def size_of(type_: DType, strsize: int) -> int:
 
 
 def align_of(type_: DType) -> int:
-    """Return the alignment of a stored value of this type."""
+    """Return the alignment in bytes of a stored value of this type."""
     if isinstance(type_, (StackType, SymbolType, StructType, ArrayType, FloatType)):
         return 8
     return type_.size if isinstance(type_, (IntType, PointerType)) else 1
 
 
 def up(offset: int, align: int) -> int:
-    """Return the next multiple of align, a power of two."""
+    """Round an offset up to a multiple of `align`, a power of two."""
     return (offset + align - 1) & -align
 
 
 def place(
     types: Sequence[DType], at: int, strsize: int, bounds: Sequence[int] = ()
 ) -> tuple[tuple[Field, ...], int]:
-    """Return fields for values, one after another from `at`, and where they end.
+    """Return fields for stored values, one after another, and the offset where the last field ends.
 
     Args:
-        types: of the values.
-        at: offset of the first.
+        types: types of the values.
+        at: offset of the first field.
         strsize: bytes of a string with its NUL.
-        bounds: the most bytes that each value needs if it is a string.
+        bounds: for each value, the largest number of bytes that it can need if it is a string;
+            empty if that is not known.
     """
     fields = []
     for i, type_ in enumerate(types):
@@ -76,7 +82,13 @@ def place(
 
 @dataclass(frozen=True, slots=True)
 class VariableOffsets:
-    """Offsets of the variables that are not dynamic; as in core/records.py ProgramLayout."""
+    """Offsets of the variables that are not dynamic.
+
+    Attributes:
+        offsets: see ProgramLayout.
+        globals_size: see ProgramLayout.
+        clause_size: see ProgramLayout.
+    """
 
     offsets: tuple[int, ...]
     globals_size: int
@@ -84,28 +96,35 @@ class VariableOffsets:
 
 
 def in_registers(variable: typed.Variable) -> bool:
-    """Return whether the variable lives in a register for the whole firing and needs no memory."""
+    """Return whether the variable is kept in a register during a firing and needs no memory (a
+    clause-local integer or pointer).
+    """
     scalar = not variable.length and isinstance(variable.type, IntType | PointerType)
     return variable.scope == "this" and scalar
 
 
 def memory_size(variable: typed.Variable, strsize: int) -> int:
-    """Return the bytes of a variable that is not dynamic, with all its elements."""
+    """Return the size in bytes of a variable that is not dynamic, with all its elements if it is an
+    array.
+    """
     return element_size(variable, strsize) * max(1, variable.length)
 
 
 def element_size(variable: typed.Variable, strsize: int) -> int:
-    """Return the distance between two elements of a scalar array, in bytes.
+    """Return the distance in bytes between two elements of a scalar array, which is also the size
+    of a variable that is no array.
 
-    Strings and elements begin on a multiple of 8, so that they can be copied by words.  The byte
-    after a string is not 0 if the variable is NULL.
+    Strings begin at a multiple of 8, so that code can copy them by words.  The byte after a
+    string's strsize bytes is not 0 if the variable is NULL.
     """
     size = size_of(variable.type, strsize)
     return up(size + 1, 8) if isinstance(variable.type, StringType) else size
 
 
 def place_variables(program: typed.TypedProgram, strsize: int) -> VariableOffsets:
-    """Return the offsets of all variables that are not dynamic."""
+    """Return the offsets of all global and clause-local variables that need memory and are not
+    dynamic.
+    """
     offsets = [-1] * (1 + max((v.index for v in program.variables), default=-1))
     ends = {"global": 0, "this": 0}
     for variable in program.variables:
@@ -119,9 +138,12 @@ def place_variables(program: typed.TypedProgram, strsize: int) -> VariableOffset
 
 
 def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], Field, int]:
-    """Return the fields of an entry's keys, the field of its value, and the entry's size in bytes.
-    Gaps between the keys are compared, too, and must be zero, as must the one word of keys that
-    have no bytes."""
+    """Return the fields of the keys in a dynamic variable's table entry, the field of its value,
+    and the size of the entry in bytes.
+
+    Code compares keys by words, so gaps between keys must be zero.  If the keys have no bytes, one
+    zero word stands in for them.
+    """
     thread = (UINT64,) if variable.scope == "self" else ()
     index = (UINT64,) if variable.length else ()
     keys, end = place((*thread, *variable.keys, *index), 0, strsize)
@@ -130,8 +152,9 @@ def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], F
 
 
 def dynamic_size(program: typed.TypedProgram, strsize: int, dynvarsize: int) -> int:
-    """Return the bytes of the dynamic variables: dynvarsize, or the size of one bucket of each if
-    that is more."""
+    """Return the bytes that the tables of the dynamic variables need: dynvarsize, or the size of
+    one bucket for each variable if that is larger.  0 if there are no dynamic variables.
+    """
     tables = lay_out_dynamic(program, strsize, dynvarsize)
     return (
         max(dynvarsize, tables[-1].area + tables[-1].buckets * tables[-1].stride) if tables else 0
@@ -141,10 +164,11 @@ def dynamic_size(program: typed.TypedProgram, strsize: int, dynvarsize: int) -> 
 def lay_out_dynamic(
     program: typed.TypedProgram, strsize: int, dynvarsize: int
 ) -> tuple[DynamicLayout, ...]:
-    """Return a table for each dynamic variable, all with the same number of entries.
+    """Return the layout of each dynamic variable's table, in program order.  All tables have the
+    same number of buckets, and together take dynvarsize bytes.
 
-    If dynvarsize has no room for one bucket of each, each gets one: DTrace raises a size that is
-    too small (dtrace_dstate_init()).
+    If dynvarsize is too small for one bucket of each table, each table has one bucket: DTrace, too,
+    raises a size that is too small (dtrace_dstate_init()).
     """
     dynamic = [v for v in program.variables if v.is_dynamic]
     entries = [_entry(v, strsize) for v in dynamic]
@@ -162,12 +186,14 @@ def lay_out_dynamic(
 
 
 def by_address(type_: DType) -> bool:
-    """Return whether codegen handles a value of this type by its address (typed.Load)."""
+    """Return whether code handles a value of this type by its address (typed.Load)."""
     return isinstance(type_, StructType | ArrayType | FloatType | FunctionType)
 
 
 def bits_of(type_: DType) -> int:
-    """Return the width of a scalar in bits.  Raises KinstError for other types."""
+    """Return the width in bits of an integer or pointer type.  Raises KinstError for other
+    types.
+    """
     if isinstance(type_, (IntType, PointerType)):
         return 8 * type_.size
     raise KinstError(f"a value of type {type_} cannot be computed with")

@@ -1,4 +1,5 @@
-"""D's subroutines, one module for each theme; every module of this folder is found by itself.
+"""Generators of D's subroutines, one module for each theme; load_all() finds every module of this
+folder without a list.
 
 A subroutine is one function under its prototype (libdtrace's, of dt_open.c's table of globals and
 the Dynamic Tracing Guide, "Actions and Subroutines"):
@@ -6,8 +7,8 @@ the Dynamic Tracing Guide, "Actions and Subroutines"):
     @subroutine("string basename(const char *)")
     def basename(firing: Firing, args: Args) -> Lowered:
 
-The function emits the code of one call; args are the values of the arguments, in order, and a
-string that it returns may be NULL.
+The function emits the code of one call and returns the call's result.  `args` are the values of the
+arguments, in order.  A string result may be NULL.
 
 A subroutine that fails ends the clause with one of DTrace's faults: invalid address for a string
 that is NULL, out of scratch space for text that does not fit, illegal operation for a bad base
@@ -29,7 +30,7 @@ from kinst.dlang.vocabulary.subroutines import Prototype
 
 @cache
 def load_all() -> Mapping[str, SubroutineCode]:
-    """Return every subroutine by its name in D."""
+    """Return the generator of every subroutine, by the subroutine's name in D."""
     modules = [
         importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)
     ]
@@ -39,5 +40,7 @@ def load_all() -> Mapping[str, SubroutineCode]:
 
 @cache
 def prototypes() -> Mapping[str, Prototype]:
-    """Return the prototype of every subroutine by its name, for Environment.subroutines."""
+    """Return the prototype of every subroutine, by the subroutine's name in D (for
+    Environment.subroutines).
+    """
     return {name: one.prototype for name, one in load_all().items()}

@@ -1,4 +1,5 @@
-"""The declaration of subroutines, their arguments as words, and room for their results.
+"""The decorator that declares a subroutine, and conversions of a subroutine's arguments and
+results.
 
 Tested by tests/codegen/subroutines/test_subroutines.py.
 """
@@ -22,11 +23,11 @@ Args = Sequence[Lowered]
 
 @dataclass(frozen=True, slots=True)
 class SubroutineCode:
-    """A subroutine of D.
+    """A subroutine of D, as the code generator knows it.
 
     Attributes:
-        prototype: for the checker.
-        emit: emits the code of a call.
+        prototype: types of the result and the parameters, for the checker.
+        emit: emits the code of one call and returns the call's result.
     """
 
     prototype: Prototype
@@ -36,33 +37,45 @@ class SubroutineCode:
 def subroutine(
     text: str, *, destructive: bool = False
 ) -> Callable[[Callable[[Firing, Args], Lowered]], SubroutineCode]:
-    """Make a function D's subroutine of this prototype (vocabulary.subroutines.prototype())."""
+    """Decorator that declares a generator function as a subroutine of D.
+
+    Args:
+        text: the prototype in C (vocabulary.subroutines.prototype()).
+        destructive: whether the subroutine changes the traced system.
+    """
     return lambda emit: SubroutineCode(prototype(text, destructive), emit)
 
 
 def text_words(firing: Firing, value: Lowered) -> tuple[IrValue, IrValue]:
-    """Return the address of a string argument, and its bound, at most strsize."""
+    """Return the address of a string argument and the largest number of its bytes that may be read,
+    which is at most strsize.
+    """
     if not isinstance(value, Text):
         raise KinstError("a string was expected")
     return value.address, const(min(value.bound, firing.unit.layout.strsize))
 
 
 def wide(firing: Firing, value: Lowered, signed: bool = True) -> IrValue:
-    """Return an integer, or the address of a string, as 64 bits."""
+    """Emit LLVM IR that extends an integer to 64 bits; return the i64.  For a string, return its
+    address.
+    """
     number = value.address if isinstance(value, Text) else value
     return firing.code.convert(number, 64, signed)
 
 
 def new_text(firing: Firing) -> tuple[IrValue, IrValue, Text]:
-    """Reserve strsize bytes for a new string; return address and size of the room, and the
-    string."""
+    """Reserve strsize bytes of working memory for a new string; return their address, strsize as an
+    i64, and the string.
+    """
     size = firing.unit.layout.strsize
     room = firing.text_room(size)
     return room, const(size), Text(room, size)
 
 
 def base_of(firing: Firing, args: Args) -> IrValue:
-    """Return the second argument as a number base, or 10 if there is none; a bad base faults."""
+    """Emit LLVM IR that checks the number base in a subroutine's second argument; return the base,
+    or 10 if there is no second argument.  A base outside 2 to 36 faults.
+    """
     if len(args) == 1:
         return const(10)
     code = firing.code
@@ -73,15 +86,18 @@ def base_of(firing: Firing, args: Args) -> IrValue:
 
 
 def number(firing: Firing, value: Lowered) -> IrValue:
-    """Return an integer or pointer as 64 bits; prototypes have no signed types narrower than
-    that."""
+    """Emit LLVM IR that extends an integer or pointer to 64 bits by zeros; return the i64.  No
+    prototype has a signed type narrower than 64 bits.
+    """
     if isinstance(value, Text):
         raise KinstError("a number was expected")
     return firing.code.convert(value, 64, signed=False)
 
 
 def pointer(firing: Firing, value: Lowered) -> IrValue:
-    """Return an address.  A string is copied first, so that all its bytes are in scratch."""
+    """Return the address in an argument.  For a string, emit a copy to working memory first, so
+    that strsize bytes of it are readable in scratch.
+    """
     if isinstance(value, Text):
         size = firing.unit.layout.strsize
         room = firing.text_room(size)
@@ -91,5 +107,10 @@ def pointer(firing: Firing, value: Lowered) -> IrValue:
 
 
 def fault_if_failed(firing: Firing, failed: IrValue, address: IrValue) -> None:
-    """Fault with a bad address if a copy has failed (is not 0)."""
+    """Emit LLVM IR that faults as a bad address if a copy has failed.
+
+    Args:
+        failed: result of the copy, 0 if it succeeded.
+        address: the address to report.
+    """
     firing.faults.add(firing.code, firing.code.icmp("ne", failed, 0), FAULT_BADADDR, address)

@@ -1,5 +1,5 @@
-"""Bytes in memory: of the clause (alloca, memref), of the kernel (bcopy, memstr), of the traced
-process (copyin, copyout and the like).
+"""Subroutines on bytes in memory: in the clause's own memory (alloca, memref), in the kernel
+(bcopy, memstr), in the traced process (copyin, copyout and the like).
 
 Tested by tests/codegen/subroutines/test_subroutines.py.
 """
@@ -40,7 +40,9 @@ def bcopy(firing: Firing, args: Args) -> Lowered:
 
 
 def _fill_zeros(unit: Unit, name: str) -> IrFunction:
-    """Write fill_zeros(dst, size, byte), which replaces each NUL by the byte."""
+    """Return the helper fill_zeros(dst, size, byte), which replaces each 0 in `size` bytes by
+    `byte`.
+    """
     code = unit.function(name, 3, 0)
     dst, size, byte = code.params
     at = code.local(64)
@@ -56,8 +58,9 @@ def _fill_zeros(unit: Unit, name: str) -> IrFunction:
 
 @subroutine("string memstr(void *, char, size_t)")
 def memstr(firing: Firing, args: Args) -> Lowered:
-    """Return bytes as a string.  As in FreeBSD, the last byte becomes the NUL; no bytes give
-    NULL."""
+    """Emit LLVM IR that makes a string of `size` bytes in which each 0 is replaced by the given
+    character. As in FreeBSD, a NUL replaces the last byte, and size 0 gives NULL.
+    """
     code = firing.code
     strsize = firing.unit.layout.strsize
     source, byte, size = (
@@ -86,7 +89,12 @@ def copyin(firing: Firing, args: Args) -> Lowered:
 
 
 def _end_text(firing: Firing, end: IrValue) -> None:
-    """Put a NUL after the last allocation if there is room, so that stringof() ends there."""
+    """Emit LLVM IR that stores a NUL after the last allocation if the arena has room, so that
+    stringof() ends there.
+
+    Args:
+        end: address after the allocation.
+    """
     code = firing.code
     used = code.op("sub", end, firing.arena_start())
 
@@ -129,7 +137,9 @@ def copyout(firing: Firing, args: Args) -> Lowered:
 
 @subroutine("void copyoutstr(const char *, uintptr_t, size_t)", destructive=True)
 def copyoutstr(firing: Firing, args: Args) -> Lowered:
-    """Write at most `size` bytes of a string and its NUL to the process."""
+    """Emit LLVM IR that copies a string and its NUL, at most `size` bytes, to the traced
+    process.
+    """
     code = firing.code
     source, to, size = pointer(firing, args[0]), number(firing, args[1]), number(firing, args[2])
     strsize = const(firing.unit.layout.strsize)
@@ -142,7 +152,9 @@ def copyoutstr(firing: Firing, args: Args) -> Lowered:
 
 @subroutine("uintptr_t *memref(void *, size_t)")
 def memref(firing: Firing, args: Args) -> Lowered:
-    """Store the address and the size in memory; return where."""
+    """Emit LLVM IR that stores the address and the size in 16 bytes of the clause's memory; return
+    their address.
+    """
     address, size = pointer(firing, args[0]), number(firing, args[1])
     pair = firing.allocate(const(16))
     firing.code.store(address, pair)

@@ -1,9 +1,9 @@
-"""json(text, path): an element of JSON text.
+"""The subroutine json(text, path), which finds an element of JSON text.
 
-As in illumos and FreeBSD, a path consists of names and array indexes (a.b[3].c, [0].a).  Strings
-come without their quotes and with their escapes as written; numbers, true, false, null, objects and
-arrays come as their text.  A missing element, and text that turns out not to be JSON, give NULL.
-Every helper goes through the text once, forwards, and ends at its bound.
+As in illumos and FreeBSD, a path consists of names and array indexes (a.b[3].c, [0].a).  A string
+is returned without its quotes, with its escapes as they are written.  A number, true, false, null,
+an object or an array is returned as its text.  If the element is missing or the text turns out not
+to be JSON, the result is NULL.  Every helper reads the text once, forwards, and ends at its bound.
 """
 
 from __future__ import annotations
@@ -40,8 +40,12 @@ def _hex_digit(code: IrFunction, byte: IrValue) -> IrValue:
 
 
 def _skip(skipped: Callable[[IrFunction, IrValue], IrValue], unit: Unit, name: str) -> IrFunction:
-    """Write name(text, bound, at) -> the index of the first byte from `at` on that is not
-    `skipped`."""
+    """Return the helper NAME(text, bound, at), which returns the index of the first byte, from
+    index `at` on, that fails a test.
+
+    Args:
+        skipped: emits the test of a byte and returns an i1.
+    """
     code = unit.function(name, 3)
     text, bound, start = code.params
     at = code.local(64)
@@ -60,7 +64,9 @@ def _blank(code: IrFunction, byte: IrValue) -> IrValue:
 
 
 def _in_name(code: IrFunction, byte: IrValue) -> IrValue:
-    """Return whether a byte is inside a part of a path."""
+    """Emit LLVM IR that tests whether a byte belongs to a name or an index in a path, rather than
+    separating or ending them; return an i1.
+    """
     return code.op("xor", _one_of(code, byte, b"\0.[]"), const(1, 1))
 
 
@@ -68,8 +74,10 @@ _blanks, _key_end = partial(_skip, _blank), partial(_skip, _in_name)
 
 
 def _string_end(unit: Unit, name: str) -> IrFunction:
-    """Write json_string(text, bound, at) -> the index of the quote that ends the string whose first
-    byte is at `at`, or -1."""
+    """Return the helper json_string(text, bound, at), which returns the index of the quote that
+    ends a string, or -1 if the text is not JSON.  `at` is the index of the string's first byte
+    after its opening quote.
+    """
     code = unit.function(name, 3)
     text, bound, start = code.params
     at, escaped, digits = code.local(64), code.local(64), code.local(64)
@@ -114,8 +122,9 @@ def _string_end(unit: Unit, name: str) -> IrFunction:
 
 
 def _value_end(unit: Unit, name: str) -> IrFunction:
-    """Write json_value(text, bound, at) -> the index after the value that begins at `at`, or
-    -1."""
+    """Return the helper json_value(text, bound, at), which returns the index after the JSON value
+    that begins at index `at`, or -1 if the text is not JSON.
+    """
     code = unit.function(name, 3)
     text, bound, start = code.params
     at, braces, brackets = code.local(64), code.local(64), code.local(64)
@@ -158,7 +167,9 @@ def _value_end(unit: Unit, name: str) -> IrFunction:
 def _leave_word(
     code: IrFunction, first: IrValue, text: IrValue, bound: IrValue, start: IrValue
 ) -> None:
-    """Return the end of true, false or null."""
+    """Emit LLVM IR that, if true, false or null begins at index `start`, returns the index after
+    the word from the helper.
+    """
     for word in _WORDS:
         begins = code.icmp("eq", first, word[0])
         for place, byte in enumerate(word):
@@ -173,7 +184,9 @@ def _leave_word(
 def _leave_number(
     code: IrFunction, first: IrValue, text: IrValue, bound: IrValue, start: IrValue
 ) -> None:
-    """Return the end of a number: digits, then a fraction, then an exponent."""
+    """Emit LLVM IR that, if a number (digits, a fraction, an exponent) begins at index `start`,
+    returns the index after the number from the helper, or -1 if the text is not JSON.
+    """
     at, dot, power = code.local(64), code.local(64), code.local(64)
     code.set(at, start)
 
@@ -194,7 +207,7 @@ def _leave_number(
     def number() -> None:
         loop(code, more, lambda: step(code, at))
         after = byte_in(code, text, code.get(at), bound)
-        # In an object or array one of these follows the number.
+        # In an object or array, one of these bytes follows a number.
         follows = _one_of(code, after, b",]} \t\n\v\f\r")
         code.ret(code.select(follows, code.get(at), NOT_THERE))
         code.block(code.fresh("after"))
@@ -203,8 +216,13 @@ def _leave_number(
 
 
 def _element(unit: Unit, name: str) -> IrFunction:
-    """Write json_element(text, bound, at, path, start, end) -> the index of the value that this
-    part of the path names in the object or array at `at`, or -1."""
+    """Return the helper json_element(text, bound, at, path, start, end), which finds the element
+    that one part of a path names.
+
+    The helper returns the index of the element in the text, or -1 if it is missing or the text is
+    not JSON.  The object or array begins at index `at` of the text; the part of the path is
+    path[start:end].
+    """
     code = unit.function(name, 6)
     text, bound, start, path, key, key_end = code.params
     blanks, in_string, value_end, number = (
@@ -259,7 +277,9 @@ def _element(unit: Unit, name: str) -> IrFunction:
 
 
 def _number(unit: Unit, name: str) -> IrFunction:
-    """Write json_number(path, start, end) -> this part of the path as a number, or -1."""
+    """Return the helper json_number(path, start, end), which returns the decimal number in
+    path[start:end], or -1 if these bytes are no number.
+    """
     code = unit.function(name, 3)
     path, start, end = code.params
     at, value = code.local(64), code.local(64)
@@ -280,7 +300,9 @@ def _number(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_json(unit: Unit, name: str) -> IrFunction:
-    """Write json(dst, size, text, bound, path, path's bound) -> 1, or 0 for NULL."""
+    """Return the helper json(dst, size, text, bound, path, path's bound), which stores the
+    element's text and returns 1; it returns 0 if the result is NULL.
+    """
     code = unit.function(name, 6)
     dst, size, text, bound, path, path_bound = code.params
     blanks = unit.helper("json_blanks", _blanks)

@@ -1,4 +1,6 @@
-"""Subroutines that read the kernel's own data: d_path(), progenyof(), getmajor() and getminor()."""
+"""Subroutines that read the kernel's own data structures: d_path(), progenyof(), getmajor() and
+getminor().
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ ANCESTORS = 1024  # generations that progenyof() follows
 
 
 def _write_progeny(unit: Unit, name: str) -> IrFunction:
-    """Write progeny(task, pid, room for a word) -> 1 if the task's process or one of its ancestors
-    has this id, else 0."""
+    """Return the helper progeny(task, pid, working memory of 8 bytes), which returns 1 if the
+    task's process or one of its ancestors has the id `pid`, else 0.
+    """
     code = unit.function(name, 3)
     task, pid, room = code.params
     parent_at, id_at = unit.machine.parents
@@ -46,7 +49,9 @@ def _write_progeny(unit: Unit, name: str) -> IrFunction:
 
 
 def _has_ancestor(firing: Firing, pid: IrValue) -> IrValue:
-    """Return 1 if the current process or one of its ancestors has this id, else 0."""
+    """Emit a call that tests whether the current process or one of its ancestors has the id `pid`;
+    return its result, 1 or 0.
+    """
     words = (current_thread(firing), pid, firing.code.add(firing.temp(), TEMP_WORD))
     return firing.code.call(firing.unit.helper("progeny", _write_progeny), words)
 
@@ -93,7 +98,12 @@ def _devices(firing: Firing, name: str) -> DeviceNumbers:
 
 
 def _joined(firing: Firing, args: Args, pieces: Sequence[EncodedBits]) -> IrValue:
-    """Return the pieces of the first argument, joined to one number."""
+    """Emit LLVM IR that extracts bit fields from the first argument and joins them to one number;
+    return the number.
+
+    Args:
+        pieces: the bit fields, and where each belongs in the number.
+    """
     code, number, joined = firing.code, wide(firing, args[0]), const(0)
     for k, piece in enumerate(pieces):
         bits = code.op("lshr", number, piece.shift) if piece.shift else number

@@ -1,4 +1,4 @@
-"""Network addresses and byte order: inet_ntoa(), inet_ntop(), htons() and the like.
+"""Subroutines on network addresses and byte order: inet_ntoa(), inet_ntop(), htons() and the like.
 
 Tested by tests/codegen/subroutines/test_subroutines.py.
 """
@@ -30,7 +30,15 @@ INET_ROOM = 48  # INET6_ADDRSTRLEN is 46
 def _number(
     code: IrFunction, at: IrLocal, dst: IrValue, value: IrValue, base: int, digits: int
 ) -> None:
-    """Write a number without leading zeros, at most `digits` digits."""
+    """Emit LLVM IR that appends a number to a text, without leading zeros.
+
+    Args:
+        at: index in the text, which the emitted code advances.
+        dst: address of the text.
+        value: the number.
+        base: the number's base, 10 or 16.
+        digits: the largest number of digits.
+    """
     started = code.local(64)
     code.set(started, const(0))
     for place in reversed(range(digits)):
@@ -51,7 +59,9 @@ def _dotted(code: IrFunction, at: IrLocal, dst: IrValue, address: IrValue) -> No
 
 
 def _write_inet4(unit: Unit, name: str) -> IrFunction:
-    """Write inet4(dst, address of the 4 bytes), which stores dotted decimal."""
+    """Return the helper inet4(dst, address of the 4 bytes), which stores an IPv4 address in dotted
+    decimal.
+    """
     code = unit.function(name, 2, 0)
     dst, address = code.params
     at = code.local(64)
@@ -62,8 +72,13 @@ def _write_inet4(unit: Unit, name: str) -> IrFunction:
 
 
 def _zeros(code: IrFunction, group: Callable[[IrValue], IrValue]) -> tuple[IrLocal, IrLocal]:
-    """Return start and length of the longest run of zero groups, the first of equally long ones.
-    If none is longer than one, the start is after the last group, and the length is 1."""
+    """Emit a loop that finds the longest run of zero groups of an IPv6 address; return variables
+    with the run's start and length.  If two runs are equally long, the first one counts.  If no run
+    is longer than one group, the start is 8 (after the last group) and the length is 1.
+
+    Args:
+        group: emits a load of the group with this index, and returns the group.
+    """
     best, best_size, run = code.local(64, 8), code.local(64, 1), code.local(64)
     at = code.local(64)
 
@@ -82,8 +97,10 @@ def _zeros(code: IrFunction, group: Callable[[IrValue], IrValue]) -> tuple[IrLoc
 
 
 def _write_inet6(unit: Unit, name: str) -> IrFunction:
-    """Write inet6(dst, address of the 16 bytes), which stores the text of inet_ntop(3): the longest
-    run of at least two zero groups is "::", and an embedded IPv4 address is in dotted decimal."""
+    """Return the helper inet6(dst, address of the 16 bytes), which stores the text of inet_ntop(3):
+    the longest run of at least two zero groups becomes "::", and an embedded IPv4 address is in
+    dotted decimal.
+    """
     code = unit.function(name, 2, 0)
     dst, address = code.params
     at, here = code.local(64), code.local(64)
@@ -131,7 +148,7 @@ def _write_inet6(unit: Unit, name: str) -> IrFunction:
 
 def _inet(name: str, size: int, address: IrValue, firing: Firing) -> Lowered:
     code = firing.code
-    # The text may be read up to its bound.
+    # Other code may read the text up to its bound, so all of INET_ROOM is reserved.
     room, bytes_ = firing.text_room(INET_ROOM), firing.text_room(16)
     fault_if_failed(firing, read(firing, bytes_, address, const(size)), address)
     write = {"inet4": _write_inet4, "inet6": _write_inet6}[name]
@@ -173,8 +190,12 @@ def inet_ntop(firing: Firing, args: Args) -> Lowered:
 
 
 def _byte_swap(text: str, size: int) -> SubroutineCode:
-    """Declare a subroutine that converts a number of `size` bytes between the host's byte order and
-    the network's.  All machines of kinst are little-endian."""
+    """Declare a subroutine that converts a number of `size` bytes between the traced machine's byte
+    order and the network's.  All machines of kinst are little-endian.
+
+    Args:
+        text: the subroutine's prototype in C.
+    """
 
     def swap(firing: Firing, args: Args) -> Lowered:
         code = firing.code

@@ -1,4 +1,4 @@
-"""Numbers: lltostr(), strtoll() and rand().
+"""Subroutines on numbers: lltostr(), strtoll() and rand().
 
 Tested by tests/codegen/subroutines/test_subroutines.py.
 """
@@ -15,8 +15,9 @@ LLTOSTR_ROOM = 72  # 64 binary digits, a sign, the NUL
 
 
 def _write_lltostr(unit: Unit, name: str) -> IrFunction:
-    """Write lltostr(room of LLTOSTR_ROOM bytes, value, base) -> address of the text's first byte in
-    it."""
+    """Return the helper lltostr(room, value, base), which writes a number's text at the end of the
+    LLTOSTR_ROOM bytes at `room`, and returns the address of the text's first byte.
+    """
     code = unit.function(name, 3)
     room, value, base = code.params
     at, rest = code.local(64), code.local(64)
@@ -50,7 +51,9 @@ def _write_lltostr(unit: Unit, name: str) -> IrFunction:
 
 
 def _digit(code: IrFunction, byte: IrValue) -> IrValue:
-    """Return the digit's value; 99 for any other byte."""
+    """Emit LLVM IR that converts a character to the value of a digit (0-9, a-z, A-Z); return the
+    value, which is 99 for any other character.
+    """
     result = const(99)
     for first, count, value in (("0", 10, 0), ("a", 26, 10), ("A", 26, 10)):
         offset = code.op("sub", byte, const(ord(first)))
@@ -60,8 +63,12 @@ def _digit(code: IrFunction, byte: IrValue) -> IrValue:
 
 
 def _write_strtoll(unit: Unit, name: str) -> IrFunction:
-    """Write strtoll(string, bound, base) -> value, which reads blanks, a sign, 0x if the base is
-    16, then digits up to the first byte that is none.  It wraps."""
+    """Return the helper strtoll(string, bound, base), which parses a number and returns it modulo
+    2**64.
+
+    The helper reads blanks, a sign, 0x if the base is 16, and digits up to the first byte that is
+    not a digit.
+    """
     code = unit.function(name, 3)
     string, bound, base = code.params
     at, total = code.local(64), code.local(64)
@@ -98,7 +105,7 @@ def _write_strtoll(unit: Unit, name: str) -> IrFunction:
 
 @subroutine("string lltostr(int64_t, [int])")
 def lltostr(firing: Firing, args: Args) -> Lowered:
-    # The text may be read up to its bound from any byte that it starts at.
+    # Code may read LLTOSTR_ROOM bytes from the text's first byte, wherever in the room it is.
     room = firing.text_room(2 * LLTOSTR_ROOM)
     helper = firing.unit.helper("lltostr", _write_lltostr)
     words = (room, wide(firing, args[0]), base_of(firing, args))
@@ -118,7 +125,9 @@ _GAMMA, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111E
 
 @subroutine("int rand()")
 def rand(firing: Firing, args: Args) -> Lowered:
-    """Return a number by splitmix64, with one state for each CPU, seeded by the cycle counter."""
+    """Emit LLVM IR of the random number generator splitmix64; return its next number.  Each CPU has
+    a state of its own, seeded by the cycle counter.
+    """
     code, machine = firing.code, firing.unit.machine
     if machine.host:
         now = code.load(64, context_word(firing, CONTEXT_TIMESTAMP))

@@ -1,4 +1,5 @@
-"""Paths as text: basename(), dirname() and cleanpath().  helpers/paths.py has the kernel's.
+"""Subroutines on paths as text: basename(), dirname() and cleanpath().  (helpers/paths.py makes the
+paths of the kernel's files.)
 
 Tested by tests/codegen/subroutines/test_subroutines.py and tests/codegen/helpers.
 """
@@ -25,12 +26,14 @@ from kinst.codegen.subroutines.arguments import DOT, SLASH, Args, new_text, subr
 from kinst.codegen.subroutines.strings import write_length
 
 _Write = Callable[[Unit, str], IrFunction]
-# States of cleanpath(), by what it has read last: nothing special, "/", "/.", "/..".
+# States of cleanpath(): the path that was read so far ends in a plain character, "/", "/.", "/..".
 _PLAIN, _SLASH, _SLASH_DOT, _SLASH_DOTS = range(4)
 
 
 class _Cleaner:
-    """The loop of cleanpath(): the state says which characters were read last but not stored."""
+    """Generator of cleanpath()'s loop, a state machine.  The state says which of the characters
+    "/", "/." or "/.." were read last and are not stored yet.
+    """
 
     def __init__(self, code: IrFunction, dst: IrValue, string: IrValue, bound: IrValue) -> None:
         self.code, self.dst, self.string, self.bound = code, dst, string, bound
@@ -41,14 +44,18 @@ class _Cleaner:
         return lambda: self.code.set(self.state, const(new))
 
     def keep(self, dots: int) -> None:
-        """Store the characters that were not stored, and this byte."""
+        """Emit LLVM IR that stores a slash, `dots` dots and the current byte, and goes to the state
+        _PLAIN.
+        """
         for held in (SLASH, *[DOT] * dots):
             put(self.code, self.at, const(held), self.dst)
         put(self.code, self.at, self.code.get(self.byte), self.dst)
         self.code.set(self.state, const(_PLAIN))
 
     def up(self) -> None:
-        """Go back to the slash before the last component, which will be overwritten."""
+        """Emit LLVM IR that moves the end of the stored path back to the slash before its last
+        component, so that the next component overwrites the last one.
+        """
         code, at = self.code, self.at
         going = code.local(64)
         code.set(going, const(1))
@@ -79,11 +86,11 @@ class _Cleaner:
         self._slash_dot_or(_SLASH_DOTS, lambda: self.keep(1))
 
     def _slash_dot_or(self, dot: int, other: Callable[[], None]) -> None:
-        """Handle the byte at the start of a component.
+        """Emit LLVM IR that handles the byte after "/" or "/.".
 
         Args:
             dot: the state after a dot.
-            other: handles any other byte.
+            other: emits the handling of a byte that is neither a slash nor a dot.
         """
         when(
             self.code, self.is_byte(SLASH), self.becomes(_SLASH),
@@ -102,7 +109,7 @@ class _Cleaner:
         )  # fmt: skip
 
     def one(self) -> None:
-        """Handle the next byte."""
+        """Emit LLVM IR that reads and handles the next byte of the path."""
         code = self.code
         code.set(self.byte, byte_in(code, self.string, code.get(self.source), self.bound))
         step(code, self.source)
@@ -116,8 +123,10 @@ class _Cleaner:
 
 
 def _write_cleanpath(unit: Unit, name: str) -> IrFunction:
-    """Write cleanpath(dst, size, string, bound), which stores a path without "//", "/./" and
-    "dir/../".  It follows no symbolic links, and stops 5 bytes before the end of dst."""
+    """Return the helper cleanpath(dst, size, string, bound), which stores a path without "//",
+    "/./" and "dir/../".  It does not follow symbolic links, and stops 5 bytes before the end of
+    dst.
+    """
     code = unit.function(name, 4, 0)
     dst, size, string, bound = code.params
     limit = code.op("sub", size, const(5))
@@ -134,12 +143,14 @@ def _write_cleanpath(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_basename(unit: Unit, name: str) -> IrFunction:
-    """Write basename(dst, size, string, bound), which does as basename(1)."""
+    """Return the helper basename(dst, size, string, bound), which stores what basename(1)
+    prints.
+    """
     code = unit.function(name, 4, 0)
     dst, size, string, bound = code.params
     end, start = _last_part(unit, code, string, bound)
     whole = code.call(unit.helper("length", write_length), (string, bound))
-    # The name of slashes alone is "/", that of "" is ".".
+    # The basename of slashes alone is "/", and the basename of "" is ".".
     only = code.icmp("eq", end, 0)
     at = code.local(64)
     count = least(code, code.op("sub", end, start), code.op("sub", size, const(1)))
@@ -156,7 +167,9 @@ def _write_basename(unit: Unit, name: str) -> IrFunction:
 def _last_part(
     unit: Unit, code: IrFunction, string: IrValue, bound: IrValue
 ) -> tuple[IrValue, IrValue]:
-    """Return end and start of a path's last component; the end is 0 if there is none."""
+    """Emit LLVM IR that finds a path's last component; return the index after the component and the
+    index of its start.  The first is 0 if the path has no component.
+    """
     at = code.local(64)
     code.set(at, code.call(unit.helper("length", write_length), (string, bound)))
     _back(code, at, string, slashes=True)
@@ -166,7 +179,9 @@ def _last_part(
 
 
 def _back(code: IrFunction, at: IrLocal, string: IrValue, slashes: bool) -> None:
-    """Move `at` back over slashes, or over all other bytes."""
+    """Emit a loop that decrements `at` while the byte before it is a slash (slashes=True) or while
+    it is any other byte (slashes=False).
+    """
 
     def more() -> IrValue:
         here = code.get(at)
@@ -179,7 +194,7 @@ def _back(code: IrFunction, at: IrLocal, string: IrValue, slashes: bool) -> None
 
 
 def _write_dirname(unit: Unit, name: str) -> IrFunction:
-    """Write dirname(dst, size, string, bound), which does as dirname(1)."""
+    """Return the helper dirname(dst, size, string, bound), which stores what dirname(1) prints."""
     code = unit.function(name, 4, 0)
     dst, _, string, bound = code.params
     at = code.local(64)
@@ -187,7 +202,7 @@ def _write_dirname(unit: Unit, name: str) -> IrFunction:
     rooted = code.icmp("eq", byte_in(code, string, const(0), bound), SLASH)
     for slashes in (True, False, True):
         _back(code, at, string, slashes)
-    end = code.get(at)  # without a slash and a component, so there is room for the NUL
+    end = code.get(at)  # excludes a slash and a component, so there is room for the NUL
     to = code.local(64)
     copy_bytes(code, to, dst, string, end)
     single = code.select(rooted, const(SLASH), const(DOT))

@@ -1,8 +1,9 @@
-"""Strings: strlen(), strchr(), index(), strjoin(), substr(), tolower(), strtok() and the like.
+"""Subroutines on strings: strlen(), strchr(), index(), strjoin(), substr(), tolower(), strtok() and
+the like.
 
-A string is given by its address and its bound, and ends at a NUL or at the bound. Every loop ends
-at a bound; a destination of `size` bytes always gets its NUL. The results are those of
-dtrace_dif_subr() in illumos and FreeBSD (uts/common/dtrace/dtrace.c).
+A helper gets a string as an address and a bound; the string ends at a NUL or at the bound. Every
+loop ends at a bound. A helper that stores at most `size` bytes always stores a NUL. The results are
+those of dtrace_dif_subr() in illumos and FreeBSD (uts/common/dtrace/dtrace.c).
 
 Tested by tests/codegen/subroutines/test_subroutines.py.
 """
@@ -35,7 +36,9 @@ MINUS_ONE = const(-1)
 
 
 def write_length(unit: Unit, name: str) -> IrFunction:
-    """Write length(string, bound) -> bytes without the NUL."""
+    """Return the helper length(string, bound), which returns the number of bytes before the NUL, at
+    most `bound`.
+    """
     code = unit.function(name, 2)
     string, bound = code.params
     at = code.local(64)
@@ -49,8 +52,10 @@ def write_length(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_find_byte(unit: Unit, name: str) -> IrFunction:
-    """Write find_byte(string, bound, byte, last) -> address of the byte's first (last: its last)
-    occurrence, or 0. The NUL can be found, too."""
+    """Return the helper find_byte(string, bound, byte, last), which returns the address of the
+    byte's first occurrence, or of its last occurrence if `last` is not 0; 0 if the byte is not in
+    the string. The byte may be NUL.
+    """
     code = unit.function(name, 4)
     string, bound, wanted, last = code.params
     at, result, going = code.local(64), code.local(64), code.local(64, 1)
@@ -73,7 +78,9 @@ def _write_find_byte(unit: Unit, name: str) -> IrFunction:
 
 
 def write_same_bytes(unit: Unit, name: str) -> IrFunction:
-    """Write same_bytes(a, b, n) -> 1 if these bytes are equal, else 0."""
+    """Return the helper same_bytes(a, b, n), which returns 1 if the `n` bytes at `a` and at `b` are
+    equal, else 0.
+    """
     code = unit.function(name, 3)
     a, b, count = code.params
     at = code.local(64)
@@ -98,7 +105,9 @@ def _matches(
     part_size: IrValue,
     at: IrValue,
 ) -> IrValue:
-    """Return an i1: whether `part` is in `string` at this index.  Nothing is read past its end."""
+    """Emit LLVM IR that tests whether `part` is in `string` at the index `at`; return an i1.  The
+    code reads no byte after the end of the string.
+    """
     fits = code.icmp("ule", code.op("add", at, part_size), size)
     count = code.select(fits, part_size, const(0))
     same = unit.helper("same_bytes", write_same_bytes)
@@ -107,11 +116,18 @@ def _matches(
 
 
 def _write_search(last: bool, unit: Unit, name: str) -> IrFunction:
-    """Write index(string, bound, part, part's bound, start), or rindex() with `last`.
+    """Return the helper index(string, bound, part, part's bound, start), or rindex() with the same
+    parameters.
 
-    index() returns the first index from start on, and rindex() the last one up to start, or -1.
-    index() takes a start before the string as 0, and finds only "" after it, at its end; rindex()
-    finds only "" before it, at 0 (as in Perl).
+    index() returns the first index, from `start` on, at which `part` is in the string; -1 if there
+    is none. A negative `start` counts as 0. If `start` is after the end, index() finds only an
+    empty part, at the string's end.
+
+    rindex() returns the last index up to `start`; -1 if there is none. If `start` is negative,
+    rindex() finds only an empty part, at index 0 (as in Perl).
+
+    Args:
+        last: whether the helper is rindex().
     """
     code = unit.function(name, 5)
     string, bound, part, part_bound, start = code.params
@@ -146,8 +162,10 @@ _write_index, _write_rindex = partial(_write_search, False), partial(_write_sear
 
 
 def _write_append(unit: Unit, name: str) -> IrFunction:
-    """Write append(dst, at, size, string, bound) -> index of the NUL, or `size` if it does not
-    fit."""
+    """Return the helper append(dst, at, size, string, bound), which stores a string from dst[at] on
+    and returns the index of its NUL; `size` if the string with its NUL does not fit in `size`
+    bytes.
+    """
     code = unit.function(name, 5)
     dst, start, size, string, bound = code.params
     at, source = code.local(64), code.local(64)
@@ -166,13 +184,15 @@ def _write_append(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_substr(unit: Unit, name: str) -> IrFunction:
-    """Write substr(dst, size, string, bound, start, count), which stores a part of a string."""
+    """Return the helper substr(dst, size, string, bound, start, count), which stores a part of a
+    string as Perl's substr does.
+    """
     code = unit.function(name, 6, 0)
     dst, room, string, bound, start, count = code.params
     size = code.call(unit.helper("length", write_length), (string, bound))
     negative = code.icmp("slt", start, 0)
     first = code.select(negative, code.op("add", start, size), start)
-    # A start before the string: the characters that are missing there count as taken.
+    # If start is before the string, the characters that are missing there count toward `count`.
     reaches = code.icmp("sgt", code.op("add", first, count), 0)
     cut = both(code, negative, code.icmp("slt", first, 0), reaches)
     count = code.select(cut, code.op("add", count, first), count)
@@ -191,8 +211,9 @@ def _write_substr(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_fold_case(unit: Unit, name: str) -> IrFunction:
-    """Write fold_case(dst, size, string, bound, first), which changes the case of the 26 letters
-    from `first`."""
+    """Return the helper fold_case(dst, size, string, bound, first), which stores a string and
+    changes the case of the 26 letters from `first` ("A" or "a").
+    """
     code = unit.function(name, 5, 0)
     dst, size, string, bound, first = code.params
     at, byte = code.local(64), code.local(64, 1)
@@ -212,9 +233,12 @@ def _write_fold_case(unit: Unit, name: str) -> IrFunction:
 
 
 def _write_strtok(unit: Unit, name: str) -> IrFunction:
-    """Write strtok(dst, size, string, bound, delimiters, their bound, map) -> how many bytes of the
-    string are used up, or -1 if all are.  It stores the token in dst, or "" if there is none; map
-    is 32 bytes of working memory."""
+    """Return the helper strtok(dst, size, string, bound, delimiters, their bound, map), which
+    stores the next token, or "" if there is none.
+
+    The helper returns how many bytes of the string it has used up, or -1 if it has used up all.
+    `map` is the address of 32 bytes of working memory.
+    """
     code = unit.function(name, 7)
     dst, size, string, bound, delimiters, their_bound, bits = code.params
     for word in range(4):
@@ -236,7 +260,9 @@ def _write_strtok(unit: Unit, name: str) -> IrFunction:
     loop(code, lambda: code.icmp("ne", code.get(byte), 0), mark)
 
     def is_delimiter() -> IrValue:
-        """Return whether the byte at `at` is a delimiter; the NUL is one."""
+        """Emit LLVM IR that tests whether the byte at index `at` is a delimiter; return an i1.  The
+        NUL is a delimiter.
+        """
         code.set(byte, byte_in(code, string, code.get(at), bound))
         _, old, bit = bit_of(code.get(byte))
         return code.icmp("ne", code.op("and", old, bit), 0)
@@ -337,7 +363,11 @@ def substr(firing: Firing, args: Args) -> Lowered:
 
 
 def _fold_case(firing: Firing, args: Args, first: str) -> Lowered:
-    """Return a string in which the 26 letters from `first` ("A" or "a") have changed case."""
+    """Emit a call that changes the case of 26 letters of a string; return the new string.
+
+    Args:
+        first: the first of the 26 letters, "A" or "a".
+    """
     dst, size, text = new_text(firing)
     helper = firing.unit.helper("fold_case", _write_fold_case)
     firing.code.call(helper, (dst, size, *text_words(firing, args[0]), const(ord(first))))
@@ -356,13 +386,14 @@ def toupper(firing: Firing, args: Args) -> Lowered:
 
 @subroutine("string strtok(const char *?, const char *)")
 def strtok(firing: Firing, args: Args) -> Lowered:
-    """Return the next token.
+    """Emit LLVM IR that finds the next token of a string; return the token, or NULL if there is
+    none.
 
-    The string and the position in it last until the probe's clauses are over.
+    The string and the position in it are kept until all of the probe's clauses have run.
     """
     code, unit = firing.code, firing.unit
     strsize = const(unit.layout.strsize)
-    keep, position = firing.kept_text(), firing.local("strtok")  # 0: there is no string
+    keep, position = firing.kept_text(), firing.local("strtok")  # position 0: there is no string
     string, delimiters = args
     if isinstance(string, Text):
         fresh, kept = code.fresh("fresh"), code.fresh("kept")

@@ -1,1 +1,1 @@
-"""Code of expressions: the values of typed trees."""
+"""Code generation for expressions: the values of typed trees."""

@@ -1,5 +1,5 @@
-"""Built-in variables: read from the site's descriptor, the frame, per-CPU data, the clock, or, on
-the host, the context.
+"""LLVM IR that reads built-in variables: from the site's descriptor, the register frame, per-CPU
+data and the clock; on the host, from the CONTEXT_* words.
 
 Tested by tests/codegen/test_records_and_faults.py and tests/codegen/test_process_state.py.
 """
@@ -66,8 +66,10 @@ _SPACE = ord(" ")
 
 
 def _arguments(unit: Unit, name: str) -> IrFunction:
-    """Write arguments(dst, size, task, room for a word) -> 0, or the address that cannot be
-    read."""
+    """Return the helper arguments(dst, size, task, working memory of 8 bytes), which stores the
+    command line arguments of the task's process as a string.  The helper returns 0, or the address
+    that it could not read.
+    """
     user = user_of(unit)
     assert user.mm is not None
     code = unit.function(name, 4)
@@ -112,8 +114,10 @@ def _arguments(unit: Unit, name: str) -> IrFunction:
 
 
 def execargs(firing: Firing) -> Lowered:
-    """Return the arguments of the current process as its memory has them now, with spaces between
-    them and cut to strsize; "" if there are none."""
+    """Emit LLVM IR that makes the command line arguments of the current process as its memory has
+    them now; return the string.  Spaces separate the arguments, and the string is cut to strsize
+    bytes.  It is "" if there are no arguments.
+    """
     code, machine = firing.code, firing.unit.machine
     size = firing.unit.layout.strsize
     room = firing.text_room(size)
@@ -157,7 +161,9 @@ _NO_SLOT = 0xFFFFFFFF
 
 
 def timestamp(firing: Firing) -> IrValue:
-    """Return the time in ns: the clock is read once in a firing, at its first use."""
+    """Emit LLVM IR that computes the time in ns; return the time.  A firing reads the clock once,
+    when it first needs the time.
+    """
     code = firing.code
     machine = firing.unit.machine
     if machine.host:
@@ -172,8 +178,8 @@ def timestamp(firing: Firing) -> IrValue:
     code.block(read)
     cycles = code.asm(machine.timestamp_asm, machine.timestamp_constraints)
     elapsed = code.op("sub", cycles, machine.clock.base_cycles)
-    # Signed: another CPU's counter may be a little lower than the one that base_cycles was read
-    # from.
+    # Signed: this CPU's counter may be a little lower than the counter of the CPU on which
+    # base_cycles was read.
     product = code.op("mul", code.convert(elapsed, 128, signed=True), machine.clock.mult)
     scaled = code.convert(code.op("ashr", product, machine.clock.shift), 64, signed=False)
     now = code.add(scaled, machine.clock.base_ns)
@@ -192,7 +198,7 @@ def _walltimestamp(firing: Firing) -> IrValue:
 
 
 def _vtimestamp(firing: Firing) -> IrValue:
-    """Return the nanoseconds that the current thread has run."""
+    """Emit LLVM IR that computes how long the current thread has run; return the time in ns."""
     code, machine = firing.code, firing.unit.machine
     terms = machine.thread_time
     if terms is None:
@@ -211,10 +217,11 @@ def _vtimestamp(firing: Firing) -> IrValue:
 
 
 def _caller(firing: Firing) -> IrValue:
-    """Return the return address by the site's CFA rule, or 0 if there is no rule.
+    """Emit LLVM IR that finds the return address of the traced function by the site's CFA rule;
+    return the address, or 0 if the site has no rule.
 
-    Loads from the stack are direct; another base register may hold anything, so its load is
-    checked.
+    Loads relative to the stack pointer are direct.  Another base register may hold any value, so
+    the load is a no-fault read.
     """
     code = firing.code
     slot = code.load(32, code.add(firing.site, SITE_CFA_SLOT))
@@ -251,7 +258,12 @@ def _caller(firing: Firing) -> IrValue:
 
 
 def _argument(firing: Firing, number: int) -> IrValue:
-    """Read argN from where the site's descriptor says; an illegal operation if there is none."""
+    """Emit LLVM IR that reads argN from the place that the site's descriptor names; return the
+    argument's value.  If the site has no such argument, the code faults as an illegal operation.
+
+    Args:
+        number: the N of argN.
+    """
     code, machine = firing.code, firing.unit.machine
     at = code.add(firing.site, SITE_ARGUMENTS + 8 * number)
     kind = code.load(32, at)
@@ -260,7 +272,9 @@ def _argument(firing: Firing, number: int) -> IrValue:
     end = code.fresh("argument")
 
     def when(wanted: int) -> str:
-        """Begin the code for arguments of this kind; return the label for others."""
+        """Emit a test for arguments of this kind, and begin the block for them; return the label
+        for arguments of other kinds.
+        """
         this, others = code.fresh("kind"), code.fresh("kind")
         code.branch(code.icmp("eq", kind, wanted), this, others)
         code.block(this)
@@ -286,14 +300,16 @@ def _argument(firing: Firing, number: int) -> IrValue:
     if machine.host:
         others = when(ARGUMENT_HOST)
         done(code.load(64, context_word(firing, CONTEXT_ARGS + number)), others)
-    # Any other kind means that there is no such argument.
+    # Any other kind means that the site has no such argument.
     firing.faults.add(code, code.icmp("ult", kind, 1 << 31), FAULT_ILLOP, const(0))
     done(const(0), end)
     return code.phi(64, sources)
 
 
 def _error_argument(firing: Firing, number: int) -> IrValue:
-    """Return one of arg1 to arg5 of dtrace:::ERROR: epid, action, offset, kind, value."""
+    """Emit LLVM IR that reads argN of dtrace:::ERROR: arg1 is the epid, arg2 the action, arg4 the
+    fault's kind and arg5 its value.  Any other argument is 0.  Return the value.
+    """
     place = {1: 0, 2: 1, 4: 2, 5: 3}.get(number)
     if place is None:
         return const(0)
@@ -301,8 +317,10 @@ def _error_argument(firing: Firing, number: int) -> IrValue:
 
 
 def _usermode(firing: Firing) -> IrValue:
-    """Return whether the probe fired in user mode.  Only profile's samples can; then arg0 is 0 and
-    arg1 is not."""
+    """Emit LLVM IR that tests whether the probe fired in user mode; return 0 or 1.
+
+    Only profile's samples can fire in user mode; then arg0 is 0 and arg1 is not.
+    """
     if not firing.unit.machine.host:
         return const(0, 32)
     code = firing.code
@@ -348,16 +366,18 @@ def _scalar(firing: Firing, name: str) -> Lowered:
 
 
 def epid(firing: Firing) -> IrValue:
-    """Return the id of the enabling that is running, an i32."""
+    """Emit LLVM IR that computes the id of the running enabling (the built-in variable epid);
+    return the id, an i32.
+    """
     return firing.code.add(
         firing.code.load(32, firing.code.add(firing.site, SITE_EPID)), firing.ordinal
     )
 
 
 def builtin(firing: Firing, name: str, type_: DType) -> Lowered:
-    """Return the built-in variable of this D name, converted to its D type.
+    """Emit LLVM IR that reads a built-in variable; return its value, converted to its D type.
 
-    Raises KinstError if the machine has no such thing.
+    Raises KinstError if this machine does not have the variable.
     """
     if name in _SITE_TEXT:
         code = firing.code

@@ -1,5 +1,5 @@
-"""Dynamic variables: thread-local ones and associative arrays (helpers/dynamic_tables.py has their
-tables).
+"""LLVM IR that reads and writes dynamic variables: thread-local variables and associative arrays
+(helpers/dynamic_tables.py has their hash tables).
 
 Tested by tests/codegen/helpers/test_dynamic_tables.py.
 """
@@ -24,8 +24,13 @@ from kinst.dlang import typed
 def checked_index(
     firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], base: IrValue
 ) -> IrValue:
-    """Return the index of an element.  An index outside the array faults with the element's
-    address."""
+    """Emit LLVM IR that faults if an index is outside a scalar array; return the index.
+
+    Args:
+        variable: the array.
+        keys: the index, alone.
+        base: address of the array, from which the address that the fault reports is computed.
+    """
     (index,) = keys
     assert isinstance(index, IrValue)
     code = firing.code
@@ -35,18 +40,20 @@ def checked_index(
     return index
 
 
-# The parts of thread-local variables' keys.  In a task's address the low six bits are 0 and, with
-# less than 4 TB of memory, the top bits are equal in all; the thread's id in those bits tells apart
-# tasks that use the same memory one after another.  As in DTrace, an interrupt handler does not
-# belong to the thread that it interrupts (DTRACE_TLS_THRKEY).
+# Shift of the thread's id in the key of a thread-local variable.  The key also has the task's
+# address, whose low six bits are 0.  With less than 4 TB of memory the top bits of all tasks'
+# addresses are equal, so the thread's id in the top bits distinguishes tasks that use the same
+# memory one after another.  As in DTrace, an interrupt handler does not belong to the thread that
+# it interrupts (DTRACE_TLS_THRKEY); the low bits say which kind of handler runs.
 _TID_SHIFT = 42
 
 THREAD_PARTS = frozenset({"curthread", "tid", "interrupt"})  # built-ins that thread_key() reads
 
 
 def thread_key(firing: Firing) -> IrValue:
-    """Return a number that tells the current thread from all others and from interrupt
-    handlers."""
+    """Emit LLVM IR that computes a number for the current thread, unlike that of any other thread
+    or of an interrupt handler; return the number.
+    """
     code, machine = firing.code, firing.unit.machine
 
     def word(name: str, context: int) -> IrValue:
@@ -78,7 +85,7 @@ def thread_key(firing: Firing) -> IrValue:
 
 
 def _thread(firing: Firing) -> IrValue:
-    """Return thread_key(), computed once in a firing."""
+    """Emit LLVM IR that computes thread_key() once in a firing; return the number."""
     code = firing.code
     kept = firing.local("thread")
     make, done = code.fresh("thread"), code.fresh("known")
@@ -91,8 +98,10 @@ def _thread(firing: Firing) -> IrValue:
 
 
 def _kept(firing: Firing, variable: typed.Variable) -> IrLocal | None:
-    """Return the firing's variable that holds the entry of self->x once it is found.  None for
-    arrays, whose entries other threads can free."""
+    """Return the variable of the firing that holds the address of self->x's table entry once it is
+    found. None if the variable is an array or no thread-local variable: other threads can free its
+    entries.
+    """
     if variable.scope != "self" or variable.keys or variable.length:
         return None
     if variable.index not in firing.entries:
@@ -106,8 +115,13 @@ def _find(
     keys: Sequence[Lowered],
     call: Callable[[Firing, DynamicLayout, IrValue], IrValue],
 ) -> IrValue:
-    """Return the address of the entry, or 0.  call_find or call_obtain looks it up unless this
-    firing has found it already."""
+    """Emit LLVM IR that finds a dynamic variable's entry, unless this firing has already found it;
+    return the entry's address, or 0.
+
+    Args:
+        keys: values of the keys.
+        call: call_find or call_obtain (which makes a missing entry).
+    """
     code, layout, kept = firing.code, _layout(firing, variable), _kept(firing, variable)
     if kept is None:
         return call(firing, layout, _key(firing, variable, layout, keys))
@@ -121,7 +135,11 @@ def _find(
 
 
 def remove_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> None:
-    """Free the entry if there is one."""
+    """Emit LLVM IR that frees a dynamic variable's entry if there is one.
+
+    Args:
+        keys: values of the keys.
+    """
     code, layout, kept = firing.code, _layout(firing, variable), _kept(firing, variable)
     if kept is None:
         call_remove(firing, layout, _key(firing, variable, layout, keys))
@@ -143,7 +161,9 @@ def _layout(firing: Firing, variable: typed.Variable) -> DynamicLayout:
 def _key(
     firing: Firing, variable: typed.Variable, layout: DynamicLayout, keys: Sequence[Lowered]
 ) -> IrValue:
-    """Return the key in the form that the table's functions take."""
+    """Emit LLVM IR that puts the keys in the form that helpers/dynamic_tables.py takes; return the
+    key if it is one word, else the key's address.
+    """
     code = firing.code
     if variable.length:
         checked_index(firing, variable, keys, const(0))
@@ -170,7 +190,12 @@ def _key(
 
 
 def read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Lowered:
-    """Return the value; 0 or NULL if nothing was assigned."""
+    """Emit LLVM IR that reads a dynamic variable; return its value, which is 0 or NULL if nothing
+    was assigned.
+
+    Args:
+        keys: values of the keys.
+    """
     code = firing.code
     layout = _layout(firing, variable)
     entry = _find(firing, variable, keys, call_find)
@@ -194,8 +219,13 @@ def read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowere
 
 
 def element_to_change(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> IrValue:
-    """Return the address of a dynamic structure, all zeros if it is new.  If there is no room for
-    it, the drop is counted, and the address is that of unused memory."""
+    """Emit LLVM IR that finds or makes a dynamic variable's entry for a structure; return the
+    structure's address.  A new structure is all zeros.  If there is no room, the code counts a
+    drop, and the address is that of unused memory.
+
+    Args:
+        keys: values of the keys.
+    """
     code, layout = firing.code, _layout(firing, variable)
     spare = firing.text_room(up(layout.value.size, 8))
     entry = _find(firing, variable, keys, call_obtain)
@@ -206,8 +236,12 @@ def element_to_change(firing: Firing, variable: typed.Variable, keys: Sequence[L
 def store_dynamic(
     firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], value: Lowered
 ) -> None:
-    """Assign a value.  A scalar 0 or a NULL string frees the entry; a value that finds no room is
-    lost and counted as a drop."""
+    """Emit LLVM IR that assigns a value to a dynamic variable.  A scalar 0 or a NULL string frees
+    the variable's entry.  If the table has no room, the code drops the value and counts the drop.
+
+    Args:
+        keys: values of the keys.
+    """
     code = firing.code
     layout = _layout(firing, variable)
     end = code.fresh("stored")
@@ -238,8 +272,13 @@ def store_dynamic(
 def step_dynamic(
     firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], by: int
 ) -> IrValue:
-    """Do ++ or --; return the old value.  In an array, which other CPUs use, the step is one atomic
-    access."""
+    """Emit LLVM IR of ++ or -- on a dynamic variable; return the old value.  In an associative
+    array, which other CPUs can use at the same time, the addition is one atomic access.
+
+    Args:
+        keys: values of the keys.
+        by: 1 or -1.
+    """
     code = firing.code
     bits = bits_of(variable.type)
     layout = _layout(firing, variable)

@@ -1,7 +1,7 @@
-"""Lower expressions to LLVM IR.
+"""Generator of LLVM IR for expressions.
 
-D computes as C does, at each type's width, and defines what C leaves undefined: everything wraps,
-and shifts are DTrace's, of 64 bits with the count modulo 64.
+D computes as C does, at each type's width, and defines what C leaves undefined: all arithmetic
+wraps around, and shifts are DTrace's, of 64 bits with the count modulo 64.
 """
 
 from __future__ import annotations
@@ -39,14 +39,17 @@ _COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"
 
 
 def scalar(firing: Firing, expr: typed.Expr) -> IrValue:
-    """Return the value of an integer or pointer expression; the address of a string."""
+    """Emit LLVM IR that evaluates an integer, pointer or string expression; return its value, or
+    for a string its address.
+    """
     value = nullable(firing, expr)
     return value.address if isinstance(value, Text) else value
 
 
 def nullable(firing: Firing, expr: typed.Expr) -> Lowered:
-    """Lower an expression whose value may be NULL without a fault: it is compared, assigned or
-    passed on."""
+    """Emit LLVM IR that evaluates an expression whose value may be NULL; return the value.  A NULL
+    string does not fault, because it will be compared, assigned or passed on.
+    """
     match expr:
         case typed.Subroutine():
             parameters = expr.prototype.parameters
@@ -72,12 +75,14 @@ def nullable(firing: Firing, expr: typed.Expr) -> Lowered:
 
 
 def truth(firing: Firing, expr: typed.Expr) -> IrValue:
-    """Return whether the value is not zero, as an i1."""
+    """Emit LLVM IR that tests whether the value of an expression is not zero; return an i1."""
     return firing.code.icmp("ne", scalar(firing, expr), 0)
 
 
 def lower(firing: Firing, expr: typed.Expr) -> Lowered:
-    """Lower any expression.  Its effects happen in D's order, from left to right."""
+    """Emit LLVM IR that evaluates any expression, with its effects in D's order, from left to
+    right; return the value.  A NULL string faults.
+    """
     if isinstance(expr, VARIABLE_NODES):
         return present(firing, nullable(firing, expr))
     match expr:
@@ -202,8 +207,12 @@ def _binary(firing: Firing, expr: typed.Binary) -> IrValue:
 
 
 def _divide(firing: Firing, opcode: str, left: IrValue, right: IrValue, signed: bool) -> IrValue:
-    """Divide.  A division by zero faults; the least number divided by -1 wraps instead of
-    trapping."""
+    """Emit a division or remainder; return the result.  A zero divisor faults.  The least number
+    divided by -1 wraps around instead of trapping.
+
+    Args:
+        opcode: "div" or "rem".
+    """
     code = firing.code
     firing.faults.add(code, code.icmp("eq", right, 0), FAULT_DIVZERO, const(0))
     if not signed:
@@ -271,7 +280,7 @@ def _cast(firing: Firing, expr: typed.Cast) -> Lowered:
         if isinstance(expr.type, StringType):
             return present(firing, value)
         if isinstance(expr.operand, typed.Builtin):
-            # Only this code can read a string in the context of a probe on the host.
+            # On the host, other code cannot read a built-in's string in the context, so copy it.
             size = value.bound + 1
             room = firing.text_room(size)
             copy_text(firing, value, room, size)
@@ -281,7 +290,7 @@ def _cast(firing: Firing, expr: typed.Cast) -> Lowered:
 
 
 def present(firing: Firing, value: Lowered) -> Lowered:
-    """Return the value, or fault if it is a NULL string."""
+    """Emit LLVM IR that faults if a value is a NULL string; return the value."""
     if isinstance(value, Text) and value.nullable:
         null = firing.code.icmp("eq", value.address, 0)
         firing.faults.add(firing.code, null, FAULT_BADADDR, const(0))
@@ -290,7 +299,11 @@ def present(firing: Firing, value: Lowered) -> Lowered:
 
 
 def subroutine(firing: Firing, expr: typed.Subroutine, args: Args) -> Lowered:
-    """Return the value of a call, which may be a NULL string; `args` are the arguments' values."""
+    """Emit LLVM IR of a call of a subroutine; return its result, which may be a NULL string.
+
+    Args:
+        args: the arguments' values.
+    """
     value = load_all()[expr.name].emit(firing, args)
     if isinstance(value, Text):
         return value
@@ -300,7 +313,11 @@ def subroutine(firing: Firing, expr: typed.Subroutine, args: Args) -> Lowered:
 
 
 def bit_field(firing: Firing, expr: typed.BitField, address: IrValue) -> IrValue:
-    """Load a bit-field; only the bytes that hold it are read."""
+    """Emit LLVM IR that loads a bit-field, reading only the bytes that hold it; return its value.
+
+    Args:
+        address: address of the first of these bytes.
+    """
     code = firing.code
     size = (expr.bit + expr.bits + 7) // 8
     word = code.convert(load_word(firing, address, 8 * size), 64, signed=False)
@@ -311,7 +328,9 @@ def bit_field(firing: Firing, expr: typed.BitField, address: IrValue) -> IrValue
 
 
 def symbol(firing: Firing, expr: typed.SymbolAddress) -> IrValue:
-    """Return a symbol's address.  Raises KinstError if the target has no such symbol."""
+    """Return the address of a symbol of the running kernel.  Raises KinstError if the target has no
+    such symbol.
+    """
     address = firing.unit.machine.symbols.get((expr.module, expr.name))
     if address is None:
         raise KinstError(

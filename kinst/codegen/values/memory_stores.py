@@ -1,7 +1,7 @@
-"""Stores to memory: to the clause's own allocations and to members of structure variables.
+"""LLVM IR of stores through pointers: to the clause's own allocations and to D variables.
 
-Nothing else may be written.  The clause checks every address when it runs, however the address was
-computed (DTrace's dtrace_canstore()).
+Clauses may write no other memory.  The emitted code checks every address at run time, however the
+address was computed (DTrace's dtrace_canstore()).
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ Lower = Callable[[Firing, typed.Expr], Lowered]
 
 
 def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
-    """Store; return the value stored, or the old one with post.
+    """Emit LLVM IR of a store; return the stored value, or the old value if expr.post is set
+    (p->x++).
 
-    The value is computed before the address, as in libdtrace's dt_cg_asgn_op(), unless it uses the
-    old value, which needs the address first.
+    The code computes the value before the address, as libdtrace's dt_cg_asgn_op() does.  If the
+    value depends on the old value, the code computes the address first.
+
+    Args:
+        lower: emits the code of an expression.
     """
     code = firing.code
     before = any(find(expr.value, Before))
@@ -61,7 +65,12 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
 
 
 def snapshot(firing: Firing, expr: TranslatedStruct, lower: Lower) -> Lowered:
-    """Return the address of a structure whose members are stored here."""
+    """Emit LLVM IR that allocates a translated structure and stores its members; return its
+    address.
+
+    Args:
+        lower: emits the code of an expression.
+    """
     if expr.first is not None:
         lower(firing, expr.first)
     room = allocate_zeros(firing, const(size_of(expr.type, firing.unit.layout.strsize)))
@@ -73,8 +82,9 @@ def snapshot(firing: Firing, expr: TranslatedStruct, lower: Lower) -> Lowered:
 
 
 def _base(firing: Firing, expr: Store, lower: Lower) -> IrValue | None:
-    """Return the address of the variable that is stored to, or of its element if it is dynamic;
-    None for memory that belongs to no variable."""
+    """Emit LLVM IR that computes the address of the variable that a store belongs to, or of a
+    dynamic variable's value; return the address, or None if the memory belongs to no variable.
+    """
     if expr.variable is None:
         return None
     if expr.root is None:
@@ -86,7 +96,13 @@ def _base(firing: Firing, expr: Store, lower: Lower) -> IrValue | None:
 def _store_bytes(
     firing: Firing, expr: Store, address: IrValue, base: IrValue | None, lower: Lower
 ) -> Lowered:
-    """Store a string, or another value that codegen handles by its address."""
+    """Emit LLVM IR that stores a string, a structure or an array; return the stored string or, for
+    other values, the address.
+
+    Args:
+        address: address to store to.
+        base: result of _base().
+    """
     size = size_of(expr.type, firing.unit.layout.strsize)
     address = _check(firing, expr, address, base, size)
     value = lower(firing, expr.value)
@@ -100,7 +116,13 @@ def _store_bytes(
 def _check(
     firing: Firing, expr: Store, address: IrValue, base: IrValue | None, size: int
 ) -> IrValue:
-    """Return the address as this machine has it, or fault unless these bytes may be written."""
+    """Emit LLVM IR that faults if the clause may not write `size` bytes at the address; return the
+    address in this machine's address space.
+
+    Args:
+        base: result of _base(); the bytes must be within the variable.  If None, they must be
+            memory that any clause may write.
+    """
     if expr.variable is None or base is None:
         return writable(firing, address, const(size))
     address = here_of(firing.unit, firing.code, address)
@@ -114,12 +136,14 @@ def _check(
 
 
 def _bytes(expr: Store) -> range:
-    """Return the offsets from the address of the bytes that hold the bit-field."""
+    """Return the indexes of the bytes that hold a bit-field, counted from the store's address."""
     return range((expr.bit + expr.bits + 7) // 8)
 
 
 def _word(firing: Firing, expr: Store, address: IrValue) -> IrValue:
-    """Return the bytes of a bit-field as one number; no others are read."""
+    """Emit LLVM IR that loads the bytes that hold a bit-field, and no other bytes; return them as
+    one 64-bit number.
+    """
     code = firing.code
     word = const(0)
     for at in _bytes(expr):
@@ -129,7 +153,7 @@ def _word(firing: Firing, expr: Store, address: IrValue) -> IrValue:
 
 
 def _field(firing: Firing, expr: Store, value: IrValue) -> IrValue:
-    """Return a number cut to the bit-field's width, with the field's type."""
+    """Emit LLVM IR that cuts a number to a bit-field's width; return it with the field's type."""
     code = firing.code
     top = code.op("shl", value, 64 - expr.bits)
     signed = typed.is_signed(expr.type)

@@ -1,9 +1,10 @@
-"""Stacks and registers of the interrupted code.
+"""LLVM IR of stack(), ustack(), stackdepth, uregs[] and the like: the stacks and registers of the
+interrupted code.
 
-The kernel's own unwinder (core/system.py Unwinder) walks the kernel's stack, from the registers
-that the trampoline saved; on the host, kinst has walked it before and stored it after the context
-(CONTEXT_STACK).  The user's stack is walked by frame pointers, from the registers that were saved
-when the thread entered the kernel.
+In the target, the kernel's own unwinder (core/system.py Unwinder) walks the kernel's stack from the
+registers that the trampoline saved.  On the host, kinst has walked the kernel's stack before and
+stored it after the other CONTEXT_* words (CONTEXT_STACK).  The emitted code walks the user's stack
+by frame pointers, from the registers that were saved when the thread entered the kernel.
 
 Tested by tests/codegen/test_process_state.py.
 """
@@ -28,18 +29,20 @@ from kinst.core.errors import KinstError
 from kinst.core.layout import CONTEXT_STACK, FAULT_ILLOP, SITE_PC
 from kinst.core.system import Unwinder, UserState
 
-DEPTH = 512  # frames that stackdepth counts at most: a 16 KB stack has fewer
+DEPTH = 512  # largest number of frames that stackdepth counts; a 16 KB stack has fewer
 
 
 def stack_depth(firing: Firing) -> IrValue:
-    """Return the number of frames of the kernel's stack."""
+    """Emit LLVM IR that counts the frames of the kernel's stack; return their number."""
     if firing.unit.machine.host:
         return firing.code.load(64, context_word(firing, CONTEXT_STACK))
     return _unwind(firing, firing.text_room(DEPTH * WORD), DEPTH)
 
 
 def kernel_stack(firing: Firing, to: IrValue, frames: int) -> None:
-    """Store the first frames of the kernel's stack at an address, and zeros after them."""
+    """Emit LLVM IR that stores the program counters of the first `frames` frames of the kernel's
+    stack at `to`, and fills up with zeros if the stack has fewer.
+    """
     if firing.unit.machine.host:
         copy_scratch_words(firing, to, context_word(firing, CONTEXT_STACK + 1), frames * WORD)
         return
@@ -58,7 +61,9 @@ def _unwinder(firing: Firing) -> Unwinder:
 
 
 def _unwind(firing: Firing, to: IrValue, frames: int) -> IrValue:
-    """Store at most `frames` frames; return the number stored."""
+    """Emit LLVM IR that stores the program counters of at most `frames` frames of the kernel's
+    stack at `to`; return the number of stored frames.
+    """
     code, unwinder = firing.code, _unwinder(firing)
     slots = {r.d_name: r.slot for r in firing.unit.machine.registers}
     saved = firing.text_room(unwinder.size)
@@ -73,8 +78,9 @@ def _unwind(firing: Firing, to: IrValue, frames: int) -> IrValue:
 
 
 def _program_counter(firing: Firing) -> IrValue:
-    """Return the address of the probe's instruction, or in a sample the CPU's program counter, 0 if
-    that is in user mode."""
+    """Emit LLVM IR that reads the address of the probe's instruction; return the address.  In a
+    sample of a CPU, the result is the CPU's program counter, or 0 if the CPU was in user mode.
+    """
     code, machine = firing.code, firing.unit.machine
     site_pc = code.load(64, code.add(firing.site, SITE_PC))
     if not machine.samples:
@@ -90,8 +96,10 @@ def _program_counter(firing: Firing) -> IrValue:
 
 
 def _call_unwinder(unit: Unit, name: str) -> IrFunction:
-    """Write unwind(saved registers, store, entries) -> frames stored, which calls the kernel's C
-    function by a convention that saves registers."""
+    """Return the helper unwind(saved registers, store, entries), which calls the kernel's unwinder
+    and returns the number of frames stored.  The helper has the machine's calling convention, which
+    saves more registers than the C function's.
+    """
     assert unit.machine.unwinder is not None
     code = unit.function(name, 3)
     frames = code.call_c(unit.machine.unwinder.address, (*code.params, const(0)))
@@ -99,7 +107,7 @@ def _call_unwinder(unit: Unit, name: str) -> IrFunction:
     return code
 
 
-_NAME = 2 * WORD  # offset of the program's name in what is recorded
+_NAME = 2 * WORD  # offset of the program's name in the USER_WORDS words of a record
 
 _NAME_SIZE = (USER_WORDS - 2) * WORD
 
@@ -114,13 +122,13 @@ def _known(unit: Unit) -> UserState:
 
 
 def _outside_processes(firing: Firing) -> bool:
-    """Return whether the clause runs outside all processes of a traced kernel."""
+    """Return whether the code runs on the host without access to a process of a traced kernel."""
     machine = firing.unit.machine
     return machine.host and machine.user is None
 
 
 def store_process(firing: Firing, to: IrValue) -> None:
-    """Store the USER_WORDS words that describe the current process."""
+    """Emit LLVM IR that stores the USER_WORDS words that describe the current process at `to`."""
     code = firing.code
     clear_words(firing, to, USER_WORDS * WORD)
     pid = builtin(firing, "pid", UINT64)
@@ -132,7 +140,9 @@ def store_process(firing: Firing, to: IrValue) -> None:
 
 
 def user_stack(firing: Firing, to: IrValue, frames: int) -> None:
-    """Store what ustack() records: the process, then its frames, then zeros."""
+    """Emit LLVM IR that stores the record of ustack() at `to`: the current process, the program
+    counters of at most `frames` frames, and zeros if the stack has fewer frames.
+    """
     store_process(firing, to)
     at = firing.code.add(to, USER_WORDS * WORD)
     clear_words(firing, at, frames * WORD)
@@ -140,12 +150,14 @@ def user_stack(firing: Firing, to: IrValue, frames: int) -> None:
 
 
 def user_depth(firing: Firing) -> IrValue:
-    """Return the number of frames of the user's stack."""
+    """Emit LLVM IR that counts the frames of the user's stack; return their number."""
     return _walk(firing, firing.text_room(DEPTH * WORD), DEPTH)
 
 
 def user_caller(firing: Firing) -> IrValue:
-    """Return the second frame of the user's stack; 0 if there is none."""
+    """Emit LLVM IR that reads the program counter of the second frame of the user's stack; return
+    it, or 0 if there is no second frame.
+    """
     room = firing.text_room(2 * WORD)
     second = firing.code.add(room, WORD)
     firing.code.store(const(0), second)
@@ -154,7 +166,9 @@ def user_caller(firing: Firing) -> IrValue:
 
 
 def user_register(firing: Firing, index: int) -> IrValue:
-    """Return uregs[index]; reading it in a thread without user mode is an illegal operation."""
+    """Emit LLVM IR that reads uregs[index]; return the register's value.  In a thread without user
+    mode, the code faults as an illegal operation.
+    """
     code, unit = firing.code, firing.unit
     slots = {r.slot for r in unit.machine.registers if r.index == index}
     names = {r.d_name for r in unit.machine.registers if r.slot in slots}
@@ -180,14 +194,24 @@ def _walk(firing: Firing, to: IrValue, frames: int) -> IrValue:
 
 
 def _word(unit: Unit, code: IrFunction, room: IrValue, address: IrValue) -> IrValue:
-    """Return a word of the kernel's memory; the helper returns 0 if it cannot be read."""
+    """Emit LLVM IR that reads a word of the kernel's memory; return the word.  If the word cannot
+    be read, the helper returns 0.
+
+    Args:
+        room: address of 8 bytes of working memory.
+    """
     failed = code.call_c(unit.machine.nofault_read, (room, address, const(WORD)))
     leave(code, code.icmp("ne", failed, 0), const(0))
     return code.load(64, room)
 
 
 def _mm(unit: Unit, code: IrFunction, task: IrValue, room: IrValue) -> IrValue:
-    """Return a thread's address space; the helper returns 0 if it has none."""
+    """Emit LLVM IR that reads the address of a thread's address space structure; return the
+    address.  If the thread has no address space, the helper returns 0.
+
+    Args:
+        room: address of 8 bytes of working memory.
+    """
     access = user_of(unit).mm
     assert access is not None
     leave(code, code.icmp("eq", task, 0), const(0))
@@ -197,8 +221,9 @@ def _mm(unit: Unit, code: IrFunction, task: IrValue, room: IrValue) -> IrValue:
 
 
 def _saved_registers(unit: Unit, name: str) -> IrFunction:
-    """Write saved_registers(task, room for a word) -> their address; 0 for a thread without user
-    mode."""
+    """Return the helper saved_registers(task, working memory of 8 bytes), which returns the address
+    of the thread's saved user-mode registers, or 0 if the thread has no user mode.
+    """
     state = _known(unit)
     code = unit.function(name, 2)
     task, room = code.params
@@ -209,8 +234,9 @@ def _saved_registers(unit: Unit, name: str) -> IrFunction:
 
 
 def _process(unit: Unit, name: str) -> IrFunction:
-    """Write process(dst, task, room for the name) -> 0, which stores the words after the process's
-    id."""
+    """Return the helper process(dst, task, working memory for the name), which stores the words
+    that describe a process, except for the first word (the process id).  It returns 0.
+    """
     state = _known(unit)
     code = unit.function(name, 3)
     dst, task, room = code.params
@@ -229,10 +255,11 @@ def _process(unit: Unit, name: str) -> IrFunction:
 
 
 def _walk_user(unit: Unit, name: str) -> IrFunction:
-    """Write walk_user(task, store, entries, room for two words) -> frames stored.
+    """Return the helper walk_user(task, store, entries, working memory of 16 bytes), which walks
+    the user's stack by frame pointers and returns the number of program counters stored.
 
-    The chain ends at 0, at an address that is unaligned or unreadable, at one that is not above the
-    one before (stacks grow down), and after `entries` frames.
+    The walk ends at a frame pointer that is 0, unaligned, unreadable, or not above the previous
+    frame pointer (stacks grow down), and after `entries` frames.
     """
     state = _known(unit)
     code = unit.function(name, 4)

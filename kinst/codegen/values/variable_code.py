@@ -1,4 +1,6 @@
-"""Read, assign and step variables in registers, in memory, or in tables (dynamic_variables.py)."""
+"""LLVM IR that reads, assigns and steps D variables in registers, in memory, or in hash tables
+(dynamic_variables.py).
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,12 @@ def base_address(firing: Firing, variable: typed.Variable) -> IrValue:
 
 
 def address_of(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> IrValue:
-    """Return the address of a variable that is not dynamic, or of an element; outside the array it
-    faults."""
+    """Emit LLVM IR that computes the address of a variable that is not dynamic, or of an array's
+    element; return the address.  An index outside the array faults.
+
+    Args:
+        keys: the index, or nothing.
+    """
     base = base_address(firing, variable)
     if not keys:
         return base
@@ -49,20 +55,30 @@ def address_of(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]
 
 
 def register_of(firing: Firing, variable: typed.Variable) -> IrLocal:
-    """Return the register of a clause-local variable."""
+    """Return the LLVM local variable that holds a clause-local variable."""
     if variable.index not in firing.this:
         firing.this[variable.index] = firing.code.local(bits_of(variable.type))
     return firing.this[variable.index]
 
 
 def mark_null(firing: Firing, variable: typed.Variable, address: IrValue, null: IrValue) -> None:
-    """Note whether the string at the address is NULL: `null` is an i8, not 0 if so."""
+    """Emit LLVM IR that records whether a string variable is NULL, in the byte after its text.
+
+    Args:
+        address: address of the variable.
+        null: an i8, not 0 if the string is NULL.
+    """
     size = size_of(variable.type, firing.unit.layout.strsize)
     firing.code.store(null, firing.code.add(address, size))
 
 
 def read_text(firing: Firing, variable: typed.Variable, address: IrValue) -> Text:
-    """Return the string of a variable that is not dynamic, NULL if that was assigned."""
+    """Return the string of a variable that is not dynamic, as a Text whose address is 0 if the
+    variable is NULL at run time.
+
+    Args:
+        address: address of the variable.
+    """
     code = firing.code
     size = size_of(variable.type, firing.unit.layout.strsize)
     null = code.icmp("ne", code.load(8, code.add(address, size)), 0)
@@ -70,7 +86,12 @@ def read_text(firing: Firing, variable: typed.Variable, address: IrValue) -> Tex
 
 
 def store_text(firing: Firing, variable: typed.Variable, text: Text, address: IrValue) -> Text:
-    """Assign to a variable that is not dynamic; return its new value."""
+    """Emit LLVM IR that assigns a string to a variable that is not dynamic; return the variable's
+    new value.
+
+    Args:
+        address: address of the variable.
+    """
     code = firing.code
     size = size_of(variable.type, firing.unit.layout.strsize)
     if not text.nullable:
@@ -97,14 +118,14 @@ VARIABLE_NODES = (
 
 
 def lower_variable(firing: Firing, expr: typed.Expr, lower: Lower, nullable: Lower) -> Lowered:
-    """Lower a GlobalRead, Assign, Step, KeyedRead, KeyedAssign, KeyedStep or OldValue.  Its value
-    may be NULL.
+    """Emit LLVM IR of a GlobalRead, Assign, Step, KeyedRead, KeyedAssign, KeyedStep or OldValue;
+    return its value, which may be a NULL string.
 
     Args:
         firing: the firing.
         expr: the expression.
-        lower: lowers keys.
-        nullable: lowers an assigned value, which may be NULL.
+        lower: emits the code of a key.
+        nullable: emits the code of an assigned value, which may be NULL.
     """
     match expr:
         case typed.GlobalRead():
@@ -142,12 +163,17 @@ def is_thread_local(expr: typed.Expr) -> bool:
 
 
 def uses_old(value: typed.Expr) -> bool:
-    """Return whether the value is made from the element's old value."""
+    """Return whether an assigned value is computed from the variable's old value."""
     return any(find(value, typed.OldValue))
 
 
 def clear_clause_memory(firing: Firing, clauses: Sequence[typed.Clause]) -> None:
-    """Set clause-local variables to 0 and "", as they are when a firing begins."""
+    """Emit LLVM IR that sets the clause-local variables in memory to 0 or "", their values at the
+    start of a firing.
+
+    Args:
+        clauses: the clauses whose variables are cleared.
+    """
     used = {
         e.variable.index: e.variable
         for clause in clauses
@@ -180,7 +206,7 @@ def _read_variable(firing: Firing, variable: typed.Variable, keys: Sequence[Lowe
 
 
 def _free(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Text:
-    """Assign 0 or NULL to a string."""
+    """Emit LLVM IR that assigns NULL to a string variable; return NULL."""
     if variable.is_dynamic:
         remove_dynamic(firing, variable, keys)
     else:
@@ -195,7 +221,14 @@ def _assign(
     expr: typed.Expr,
     nullable: Lower,
 ) -> Lowered:
-    """Compute the value, then the keys, as libdtrace's dt_cg_asgn_op() does, and assign."""
+    """Emit LLVM IR of an assignment to a variable; return the assigned value.  The code computes
+    the value first and the keys after it, as libdtrace's dt_cg_asgn_op() does.
+
+    Args:
+        lower_keys: emits the code of the keys.
+        expr: the value to assign.
+        nullable: emits the code of a value, which may be NULL.
+    """
     string = isinstance(variable.type, StringType)
     if string and not isinstance(expr.type, StringType):
         return _free(firing, variable, lower_keys())
