@@ -1,1 +1,1 @@
-"""The D language: its vocabulary, its syntax, its types, the checker, the typed tree."""
+"""The D language: vocabulary, syntax, types, checker and typed tree."""

@@ -1,5 +1,5 @@
-"""The front end: parse_text() or parse_option() for each -n, -s, ..., then compile_programs() for
-all of them together. compile_text() does both for one text.
+"""Front end of the D language: parse_text() or parse_option() parses each program text (-n, -s,
+...), and compile_programs() checks all texts together.  compile_text() does both for one text.
 
 Tested by tests/dlang and tests/d.
 """
@@ -41,21 +41,25 @@ def parse_text(
     part: bool = False,
     knows_type: Callable[[str], bool] | None = None,
 ) -> tree.ProgramNode:
-    """Parse one text of a program.
+    """Parse one text of a program and return its syntax tree.
 
     Args:
-        script: the text is a script, whose clauses need bodies, and not that of -n.
-        part: other texts follow, so that this one may have declarations only.
-        knows_type: whether a word is the name of a type (type_names()).
+        file: name of the text's file, for error messages.
+        script: whether the text is a script, whose clauses need bodies; otherwise it is the text of
+            -n.
+        part: whether other texts follow, so that this text may consist of declarations alone.
+        knows_type: tells whether a word is the name of a type (type_names()).
 
     Raises:
-        DError: for any text that is no D. Nothing else is raised.
+        DError: the text is not a D program. No other exception is raised.
     """
     return parse(text, file, macros, script=script, part=part, knows_type=knows_type)
 
 
 def combine(programs: Sequence[tree.ProgramNode]) -> tree.ProgramNode:
-    """Join programs: clauses in order, global variables and aggregations shared."""
+    """Join the syntax trees of several texts to one program, in which clauses keep their order and
+    share global variables and aggregations.
+    """
     items = tuple(item for program in programs for item in program.items)
     return tree.ProgramNode(items, next((p.empty for p in programs if p.empty is not None), None))
 
@@ -63,7 +67,9 @@ def combine(programs: Sequence[tree.ProgramNode]) -> tree.ProgramNode:
 def compile_programs(
     programs: Sequence[tree.ProgramNode], environment: Environment
 ) -> typed.TypedProgram:
-    """Check all -n, -s, ... of a command line as one program. Raises DError."""
+    """Check the texts of all -n, -s, ... of a command line as one program; return its typed tree.
+    Raises DError.
+    """
     return check(combine(programs), environment)
 
 
@@ -72,8 +78,11 @@ def type_names(
     dialect: Callable[[], Dialect],
     subroutines: Container[str],
 ) -> Callable[[str], bool]:
-    """Return a function for the parser that tells whether a word is a type: the system's D
-    libraries or the kernel have one of this name, and D has no subroutine of it."""
+    """Return a function that tells the parser whether a word is the name of a type.
+
+    A word is a type name if the system's D libraries or the kernel declare a type of this name, and
+    D has no subroutine with the same name.
+    """
     of_kernel = kernel_type_names(types)
 
     def knows(name: str) -> bool:
@@ -93,7 +102,9 @@ def compile_text(
     *,
     script: bool = False,
 ) -> tuple[tree.ProgramNode, typed.TypedProgram]:
-    """Parse and check one text. Raises DError, and nothing else, for any text."""
+    """Parse and check one text; return its syntax tree and its typed tree. Raises DError, and no
+    other exception, whatever the text.
+    """
     environment = environment or Environment()
     knows = type_names(environment.types, environment.dialect, environment.subroutines)
     program = parse_text(text, file, macros, script=script, knows_type=knows)

@@ -6,10 +6,10 @@
         @bytes["cat"] > size * 2;
     }
 
-A test file is D with such clauses between the others. Reading it gives the D program without them,
-followed by an END clause for each of their statements, which traces the parts of it that have no
-aggregation. So variables, inlines, macros and types mean what they mean elsewhere in D, and
-kinst.views.verdicts evaluates only operators over aggregations and these traced values.
+A test file is a D program that also has TEST clauses. read_test_file() removes the TEST clauses
+and appends an END clause for each of their statements. The END clause traces those parts of the
+statement that have no aggregation. So variables, inlines, macros and types have their usual meaning
+in D, and kinst.views.verdicts evaluates only operators on aggregations and on traced values.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kinst.dlang.syntax.lexer import Lexer, Macros, MacroUse, Token
 from kinst.dlang.syntax.source import SourceText
 from kinst.dlang.syntax.unparse import unparse_expression
 
-# Text in which no clause begins: comments, strings, control lines.
+# Text in which no clause can begin: comments, strings, control lines.
 _ELSEWHERE = r'/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|^[ \t]*#[^\n]*'
 _PIECE = re.compile(rf'({_ELSEWHERE})|([{{}}])|(\bTEST(?=\s*"))', re.DOTALL | re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+D[ \t]+test\b[ \t]*([^\n]*)$", re.MULTILINE)
 _STATUS = re.compile(r"\$status\b")
-# The name that stands for $status in a TEST clause; no name of D begins with a `.
+# Name that replaces $status in a TEST clause; no name of D begins with a `.
 STATUS = "`status"
 FOLDS = ("count", "sum", "min", "max")
 COMPUTED = "computed"
@@ -41,10 +41,10 @@ _OPERATORS = frozenset(INFIX) - {","}
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A part without aggregations, which the statement's END clause traces."""
+    """A part of a statement without aggregations, whose value the statement's END clause traces."""
 
-    number: int  # among the values that the clause traces
-    text: str  # in D
+    number: int  # index among the values that the END clause traces
+    text: str  # the part's text in D
 
     @property
     def is_literal(self) -> bool:
@@ -53,7 +53,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """$status: the exit status of the trace, in general that of its command."""
+    """The term $status: the exit status of the trace, which is in general its command's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +63,20 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A row of an aggregation, or all its rows."""
+    """A term that means one entry of an aggregation, or all its entries."""
 
     name: str
-    key: tuple[Term, ...] | None  # None for all rows
-    fold: str  # count, sum, min or max of the rows; "" for the value of the only one
-    text: str  # in D
+    key: tuple[Term, ...] | None  # key of the entry; None for all entries
+    fold: str  # "count", "sum", "min" or "max" of the entries; "" for the value of the only entry
+    text: str  # the term's text in D
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operator and its operands."""
+    """A term that applies an operator to terms."""
 
-    # D's operator; "?:" with three operands; COMPUTED if the first operand is the value, which D
-    # computes from the others.
+    # D's operator; "?:" with three operands; or COMPUTED: the first operand is the operation's
+    # value as D has computed it, and the other operands are shown in messages.
     operator: str
     operands: tuple[Term, ...]
 
@@ -86,13 +86,13 @@ Term = Read | Status | Number | Rows | Operation
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """One statement of a TEST clause, or its predicate."""
+    """One condition of a TEST clause: a statement of its body, or its predicate."""
 
-    text: str  # as the file has it
+    text: str  # the condition's text in the file
     span: Span
-    term: Term  # holds if it is not 0
-    reads: int  # values that its END clause traces
-    clause: int  # number of that END clause; -1 for none
+    term: Term  # the condition holds if the term's value is not 0
+    reads: int  # number of values that the condition's END clause traces
+    clause: int  # index of the condition's END clause; -1 if the condition needs none
 
     @property
     def asks_status(self) -> bool:
@@ -101,31 +101,31 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True)
 class TestClause:
-    """One TEST clause."""
+    """One TEST clause of a test file."""
 
-    __test__ = False  # no test of pytest
+    __test__ = False  # tells pytest that the class is no test
 
     name: str
     span: Span
-    condition: Assertion | None  # the clause is skipped unless this holds
+    condition: Assertion | None  # the predicate; if it does not hold, the clause is skipped
     assertions: tuple[Assertion, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TestFile:
-    """A test file after reading."""
+    """The parsed form of a test file."""
 
     __test__ = False
 
-    program: str  # D, with the END clauses at its end
-    clauses: int  # number of these END clauses
+    program: str  # D program without the TEST clauses, with their END clauses at its end
+    clauses: int  # number of END clauses that were appended
     tests: tuple[TestClause, ...]
-    command: str  # of #pragma D test; "" without one
-    timeout: float  # of #pragma D test, in seconds; 0 without one
+    command: str  # command of #pragma D test; "" if there is none
+    timeout: float  # timeout of #pragma D test, in seconds; 0 if there is none
 
 
 def terms(term: Term) -> Iterator[Term]:
-    """Yield a term and all terms in it."""
+    """Yield a term and all its operands and keys, recursively."""
     yield term
     parts = term.operands if isinstance(term, Operation) else ()
     if isinstance(term, Rows):
@@ -135,7 +135,12 @@ def terms(term: Term) -> Iterator[Term]:
 
 
 def read_test_file(text: str, file: str) -> TestFile:
-    """Read a test file, which errors name `file`. Raises DError."""
+    """Parse a test file. Raises DError.
+
+    Args:
+        text: the file's text.
+        file: the file's name, for error messages.
+    """
     source = SourceText(_STATUS.sub(lambda found: STATUS, text), file)
     directives = dict(_directives(text, SourceText(text, file)))
     reader = _TestReader(source, text)
@@ -154,7 +159,9 @@ def read_test_file(text: str, file: str) -> TestFile:
 
 
 def _directives(text: str, source: SourceText) -> Iterator[tuple[str, str]]:
-    """Yield word and value of each #pragma D test command "..." and #pragma D test timeout N."""
+    """Yield (word, value) of each #pragma D test command "..." and #pragma D test timeout N. Raises
+    DError if such a line is malformed.
+    """
     for match in _DIRECTIVE.finditer(text):
         word, _, value = match[1].strip().partition(" ")
         value = value.strip()
@@ -171,7 +178,7 @@ def _directives(text: str, source: SourceText) -> Iterator[tuple[str, str]]:
 
 
 def _clause_starts(text: str) -> Iterator[int]:
-    """Yield the offset of each TEST that begins a clause."""
+    """Yield the offset of each TEST that begins a clause, which is outside all braces."""
     depth, at = 0, 0
     while match := _PIECE.search(text, at):
         at = match.end()
@@ -182,7 +189,12 @@ def _clause_starts(text: str) -> Iterator[int]:
 
 
 class _TestReader:
-    """Reads TEST clauses: `tests` are those so far, `ends` the END clauses that they need."""
+    """Parser of TEST clauses.
+
+    Attributes:
+        tests: the clauses that have been parsed.
+        ends: the text of the END clauses that they need.
+    """
 
     def __init__(self, source: SourceText, text: str) -> None:
         self._source = source
@@ -191,7 +203,9 @@ class _TestReader:
         self.ends: list[str] = []
 
     def clause(self, start: int) -> int:
-        """Read the clause whose TEST is at an offset; return the offset after the clause."""
+        """Parse the TEST clause that begins at an offset; return the offset after the clause.
+        Raises DError.
+        """
         lexer = Lexer(self._source, MacroUse(Macros()))
         parser = ExpressionParser(lexer)
         word = lexer.expression(start)
@@ -240,7 +254,9 @@ class _TestReader:
 
 
 class _Lowering:
-    """Turns an expression into a term; appends the parts that D computes to `reads`."""
+    """Converter of a condition's syntax tree to a term. It appends the text of each part that D
+    computes to `reads`.
+    """
 
     def __init__(self, reads: list[str]) -> None:
         self._reads = reads
@@ -259,7 +275,7 @@ class _Lowering:
         if not any(_is_ours(one) for one in _inside(node)):
             read = self._read(node)
             if isinstance(node, tree.InfixNode) and node.op in _SHOWN:
-                # D compares; both sides are traced for the message.
+                # D compares both sides, and traces them so that a message can show them.
                 return Operation(COMPUTED, (read, self.term(node.left), self.term(node.right)))
             return read
         match node:
@@ -296,7 +312,7 @@ def _is_ours(node: tree.ExprNode) -> bool:
 
 
 def _inside(node: object) -> Iterator[tree.ExprNode]:
-    """Yield an expression and all expressions in it."""
+    """Yield an expression and all its subexpressions."""
     if isinstance(node, tuple):
         for one in node:
             yield from _inside(one)

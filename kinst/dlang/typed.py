@@ -1,13 +1,14 @@
 """The typed tree: the checker's result, which codegen and the consumer read.
 
-Every action ends in Action (TraceAction); a value that is recorded and never computed with begins
-with Recorded (RecordedStack). The classes of the syntax tree (syntax/tree.py) end in Node.
+The name of every action ends in Action (TraceAction). The name of a value that is recorded and
+never computed with begins with Recorded (RecordedStack). The classes of the syntax tree
+(syntax/tree.py) end in Node.
 
-Every expression has its type. Conversions are explicit Cast nodes, so that codegen never converts
-by itself: both operands of a Binary have the same type (shifts excepted), and the result of a
-comparison or logical operator is INT (Dynamic Tracing Guide, ch. 2). Strings are never cast: types
-that differ only in StringType.size are one type here. Expressions of integer constants are folded
-to one IntConst. No tree is higher than walk.MAX_HEIGHT, so recursion over it is safe.
+Every expression has its type. Conversions are explicit Cast nodes, so codegen never converts by
+itself: both operands of a Binary have the same type (except for shifts), and the result of a
+comparison or logical operator is INT (Dynamic Tracing Guide, ch. 2). Strings are never cast: two
+types that differ only in StringType.size count as equal here. Constant integer expressions are
+folded to one IntConst. No tree is higher than walk.MAX_HEIGHT, so code may recurse on it.
 
 Tested by tests/dlang/test_walk.py.
 """
@@ -25,17 +26,19 @@ from kinst.dlang.vocabulary.subroutines import Prototype
 
 @dataclass(frozen=True, slots=True)
 class FormatPart:
-    """One conversion of a printf format and the text before it, or the text after the last one."""
+    """A conversion of a printf format with the text before it, or the text after the last
+    conversion.
+    """
 
     literal: bytes  # the text, with escapes and %% replaced
     # The letter without length modifiers ("d", "x", "s", "Y", ...), with "@" before it if printa()
     # prints the aggregated value ("@d"); "" after the last conversion.
     conversion: str = ""
     flags: str = ""
-    # As written. "*" takes an argument of its own, before the value in the argument list.
+    # As the program writes them. "*" takes an argument, which comes before the converted value.
     width: int | str | None = None
     precision: int | str | None = None
-    size: int = 0  # bytes of the integer that is converted; 0 for other values
+    size: int = 0  # bytes of a converted integer or pointer; 0 for other values
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class PrintfFormat:
 
 @dataclass(frozen=True, slots=True)
 class AggFunction:
-    """An aggregating function."""
+    """An aggregating function with its constant parameters."""
 
     name: str  # count sum min max avg stddev quantize lquantize llquantize
     # lquantize: base, limit, step. llquantize: factor, low, high, nsteps.
@@ -55,10 +58,12 @@ class AggFunction:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What an aggregation measures, in the program's own words; "" and () if that is not known."""
+    """What an aggregation measures, in the words of the program. A field is "" or () if it is not
+    known.
+    """
 
     expression: str = ""  # the first argument of the aggregating function
-    unit: str = ""  # of its values: "ns", "us", "ms" or "s"
+    unit: str = ""  # unit of the aggregated values: "ns", "us", "ms" or "s"
     keys: tuple[str, ...] = ()  # the expressions of the keys
 
 
@@ -66,11 +71,11 @@ class Measure:
 class AggregationVariable:
     """An aggregation of the program."""
 
-    name: str  # without the "@"; "" for the anonymous one, which is printed as "@"
+    name: str  # without the "@"; "" for the anonymous aggregation, which is printed as "@"
     index: int
     keys: tuple[DType, ...]
     function: AggFunction
-    signed: bool = True  # of the aggregated value
+    signed: bool = True  # whether the aggregated value is signed
     measure: Measure = field(default=Measure(), compare=False)
 
 
@@ -92,48 +97,53 @@ class StrConst(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Builtin(Expr):
-    """A built-in variable by its D name: pid, timestamp, probefunc, arg0, ..."""
+    """The value of a built-in variable, by its name in D: pid, timestamp, probefunc, arg0, ..."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterRead(Expr):
-    """regs[index] or uregs[index]."""
+    """The value of regs[index] or uregs[index]."""
 
-    index: Expr  # usually an IntConst (Register.index); that of uregs[] always
-    user: bool = False  # uregs[]: a register of the thread's user mode
+    index: Expr  # usually an IntConst (Register.index); for uregs[], always an IntConst
+    user: bool = False  # whether it is uregs[index], a register of the thread's user mode
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A D variable."""
+    """A variable of a D program."""
 
     name: str  # with self-> or this->
     type: DType  # of the variable, or of one element
     index: int
     scope: str = "global"  # "global", "self" (one for each thread) or "this" (one for each firing)
     keys: tuple[DType, ...] = ()  # types of an associative array's keys
-    length: int = 0  # of a scalar array (int a[5]), else 0
+    length: int = 0  # number of elements of a scalar array (int a[5]), else 0
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether it is stored in the space of dynamic variables, under its keys."""
+        """Whether the variable is stored in the space of dynamic variables, under its keys or its
+        thread.
+        """
         return self.scope == "self" or bool(self.keys)
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalRead(Expr):
-    """The value of a variable without keys, in any scope."""
+    """The value of a variable that is read without keys, in any scope."""
 
     variable: Variable
 
 
 @dataclass(frozen=True, slots=True)
 class Assign(Expr):
-    """variable = value, with this value as the result. Compound assignment is already expanded.
+    """The assignment variable = value; its result is the value. Compound assignments are already
+    expanded.
 
-    The constant 0 of type INT, assigned to a string, frees it (self->s = 0)."""
+    If the value is the constant 0 of type INT and the variable is a string, the assignment frees
+    the string (self->s = 0).
+    """
 
     variable: Variable
     value: Expr
@@ -141,17 +151,20 @@ class Assign(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Step(Expr):
-    """++ or -- of a variable."""
+    """The operator ++ or -- on a variable without keys."""
 
     variable: Variable
-    by: int  # +1 or -1, times the size of what a pointer points to
-    post: bool  # the result is the old value
+    by: int  # the number to add: +1 or -1, for a pointer times the size of its target
+    post: bool  # whether the result is the old value
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedRead(Expr):
-    """variable[keys]: an element of an associative array (0 or "" if it was never assigned), or of
-    a scalar array (one key, an INT64; an index outside the array faults)."""
+    """The value of variable[keys], an element of an array.
+
+    An element of an associative array is 0 or "" if it was never assigned. A scalar array has one
+    key, an INT64; an index outside the array faults.
+    """
 
     variable: Variable
     keys: tuple[Expr, ...]
@@ -159,9 +172,12 @@ class KeyedRead(Expr):
 
 @dataclass(frozen=True, slots=True)
 class KeyedAssign(Expr):
-    """variable[keys] = value, with this value as the result. In value, OldValue is the previous
-    value of the element that the innermost KeyedAssign around it assigns to, so that keys are
-    computed only once."""
+    """The assignment variable[keys] = value; its result is the value.
+
+    An OldValue in `value` stands for the element's value before the assignment. If KeyedAssigns are
+    nested, it belongs to the innermost KeyedAssign around it. So a compound assignment computes its
+    keys only once.
+    """
 
     variable: Variable
     keys: tuple[Expr, ...]
@@ -175,7 +191,9 @@ class OldValue(Expr):
 
 @dataclass(frozen=True, slots=True)
 class KeyedStep(Expr):
-    """++ or -- of an element of an array, with Step's fields."""
+    """The operator ++ or -- on an element of an array. The fields `by` and `post` are as in
+    Step.
+    """
 
     variable: Variable
     keys: tuple[Expr, ...]
@@ -191,10 +209,12 @@ class Unary(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Binary(Expr):
-    """An arithmetic operator or a comparison.
+    """An arithmetic operator or a comparison with two operands.
 
-    op: + - * / % & | ^ << >> on integers; == != < <= > >= on integers, pointers and strings.
-    Signedness is that of the operands' type. Division by zero fires dtrace:::ERROR.
+    Attributes:
+        op: + - * / % & | ^ << >> on integers; == != < <= > >= on integers, pointers and strings.
+            The operation is signed if the operands' type is signed. A division by zero fires
+            dtrace:::ERROR.
     """
 
     op: str
@@ -204,7 +224,7 @@ class Binary(Expr):
 
 @dataclass(frozen=True, slots=True)
 class NonZero(Expr):
-    """The operand, which faults if it is 0, like a division by it."""
+    """The value of the operand. If it is 0, dtrace:::ERROR fires as for a division by zero."""
 
     operand: Expr
 
@@ -239,28 +259,28 @@ class Load(Expr):
     """The value of `type` at an address of the traced kernel; a bad address fires dtrace:::ERROR.
 
     An integer or pointer is loaded; a StringType copies a string. A structure or array is not
-    loaded: its value in codegen is its address, an IrValue of 64 bits, and only actions that record
-    it (trace, print) copy its bytes.
+    loaded: its value in codegen is its address, an IrValue of 64 bits. Only actions that record it
+    (trace, print) copy its bytes.
     """
 
     address: Expr
-    most: int = 0  # size of a char array that holds a string, perhaps without a NUL; else 0
+    most: int = 0  # size of the char array if the string is in one, maybe without a NUL; else 0
 
 
 @dataclass(frozen=True, slots=True)
 class BitField(Expr):
     """The value of a bit-field, with its declared type; a bad address fires dtrace:::ERROR."""
 
-    address: Expr  # of the innermost structure that contains it
-    bit: int  # offset of its first bit from there
-    bits: int  # width, 1 to 64
+    address: Expr  # address of the byte that has the bit-field's first bit
+    bit: int  # offset of the first bit in that byte
+    bits: int  # width of the bit-field, 1 to 64
 
 
 @dataclass(frozen=True, slots=True)
 class SymbolAddress(Expr):
     """The address of a symbol of the traced kernel, as a pointer to the symbol's type.
 
-    CodeMachine.symbols has the number, by (module, name), once the kernel runs.
+    CodeMachine.symbols has the address, by (module, name), once the kernel runs.
     """
 
     module: str
@@ -269,22 +289,22 @@ class SymbolAddress(Expr):
 
 @dataclass(frozen=True, slots=True)
 class RecordedStack(Expr):
-    """stack(n) or ustack(n), of a StackType."""
+    """The value of stack(n) or ustack(n), which has a StackType."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedSymbol(Expr):
-    """sym(address) and the like, of a SymbolType."""
+    """The value of sym(address) and the like, which has a SymbolType."""
 
     address: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Subroutine(Expr):
-    """A call of one of D's subroutines, its arguments already converted.
+    """A call of a subroutine, with arguments that are already converted to the parameters' types.
 
-    A string that it returns may be NULL (strchr, strrchr, strstr, strtok). NULL can be compared
-    with NULL and faults anywhere else.
+    A string result may be NULL (strchr, strrchr, strstr, strtok). NULL can be compared with NULL;
+    any other use of it faults.
     """
 
     prototype: Prototype
@@ -297,17 +317,18 @@ class Subroutine(Expr):
 
 @dataclass(frozen=True, slots=True)
 class RecordedMemory(Expr):
-    """The bytes at an address, of a DumpType; a bad address fires dtrace:::ERROR."""
+    """The bytes at an address, as a value of a DumpType; a bad address fires dtrace:::ERROR."""
 
     address: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation(Expr):
-    """The number that the record of speculate(id), commit(id) or discard(id) has: that of the
-    speculation, or 0 for none.
+    """The number in the record of speculate(id), commit(id) or discard(id): the number of the
+    speculation, or 0 if the speculation does not exist.
 
-    After speculate, what the clause records belongs to the speculation; commit and discard end it.
+    After speculate(), the records of the clause belong to the speculation; commit() and discard()
+    end the speculation.
     """
 
     name: str  # speculate, commit or discard
@@ -321,23 +342,23 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateAction(Action):
-    """An expression that is evaluated for its effect; records nothing."""
+    """An expression statement, which is evaluated for its effect and records nothing."""
 
     expr: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class TraceAction(Action):
-    """trace(expr)."""
+    """The action trace(expr)."""
 
     expr: Expr
-    # The recorded expressions as the program writes them; so too in the actions below.
+    # The recorded expressions as the program writes them. `names` means this in all actions.
     names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class PrintAction(Action):
-    """print(expr): the value, of any type, shown with the names of its members."""
+    """The action print(expr), which shows a value of any type with the names of its members."""
 
     expr: Expr
     names: tuple[str, ...] = field(default=(), compare=False, repr=False)
@@ -346,7 +367,8 @@ class PrintAction(Action):
 @dataclass(frozen=True, slots=True)
 class PrintfAction(Action):
     format: PrintfFormat
-    # One for each conversion that takes a value, and one before it for each "*".
+    # One expression for each conversion that takes a value. The expressions for a conversion's "*"
+    # come before its value.
     args: tuple[Expr, ...]
     names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
@@ -361,7 +383,7 @@ class AggregateAction(Action):
     aggregation: AggregationVariable
     keys: tuple[Expr, ...]
     value: Expr | None  # None for count()
-    weight: Expr | None = None  # quantize(x, weight)
+    weight: Expr | None = None  # weight of a distribution's value, as in quantize(x, weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,18 +400,18 @@ class ClearAction(Action):
 @dataclass(frozen=True, slots=True)
 class TruncAction(Action):
     aggregation: AggregationVariable
-    count: Expr | None  # None: all
+    count: Expr | None  # number of entries to keep; None if trunc() removes all
 
 
 @dataclass(frozen=True, slots=True)
 class NormalizeAction(Action):
     aggregation: AggregationVariable
-    divisor: Expr | None  # None: denormalize()
+    divisor: Expr | None  # None for denormalize()
 
 
 @dataclass(frozen=True, slots=True)
 class PerformAction(Action):
-    """An action that the consumer carries out when its record arrives."""
+    """An action that the consumer performs when its record arrives."""
 
     name: str  # speculate, commit, discard, tracemem, system, freopen, setopt, ftruncate
     args: tuple[Expr, ...]  # the recorded values
@@ -399,14 +421,14 @@ class PerformAction(Action):
 
 @dataclass(frozen=True, slots=True)
 class ChillAction(Action):
-    """chill(duration): the CPU spins."""
+    """The action chill(duration), which makes the CPU spin."""
 
     duration: Expr  # ns
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedAction(Action):
-    """A destructive action that kinst does not carry out, with the reason."""
+    """A destructive action that kinst refuses to perform, with the reason."""
 
     name: str
     reason: str
@@ -414,7 +436,7 @@ class RefusedAction(Action):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    index: int  # position in the program
+    index: int  # index of the clause in the program
     patterns: tuple[ProbePattern, ...]
     pattern_spans: tuple[Span, ...]
     predicate: Expr | None
@@ -433,60 +455,67 @@ class TypedProgram:
 
 
 def is_signed(type_: DType) -> bool:
-    """Whether values of this type compare, shift and print as signed."""
+    """Return whether values of this type are compared, shifted and printed as signed numbers."""
     return isinstance(type_, IntType) and type_.signed
 
 
 @dataclass(frozen=True, slots=True)
 class Store(Expr):
-    """*address = value, with this value as the result.
+    """The assignment *address = value; its result is the value.
 
-    Only memory that the clause has allocated (Dynamic Tracing Guide, "Pointers and Arrays") and
-    memory of variables may be written; any other address faults. A string is stored in all of its
-    type's size, cut or filled up with NULs.
+    The address must be in memory that the clause has allocated (Dynamic Tracing Guide, "Pointers
+    and Arrays") or in a D variable; any other address faults. A string fills the whole size of its
+    type: it is cut, or filled up with NULs.
     """
 
     address: Expr
-    value: Expr  # Before in it is what the innermost Store's address holds
-    bit: int = 0  # of a bit-field, as in BitField
-    bits: int = 0  # 0 if it is no bit-field
-    post: bool = False  # the result is the old value
-    variable: Variable | None = None  # the structure or array that the address has to be in
-    # The read of a dynamic variable (self->x, a[key]), whose keys find the element. BaseAddress in
-    # `address` is the element's address; a missing element is made.
+    value: Expr  # a Before in it stands for the old value at the innermost Store's address
+    bit: int = 0  # first bit of a bit-field (BitField.bit)
+    bits: int = 0  # width of a bit-field; 0 for any other value
+    post: bool = False  # whether the result is the old value
+    variable: Variable | None = None  # the structure or array that the address must be in
+    # The read of a dynamic variable (self->x, a[key]), whose keys find the element. A BaseAddress
+    # in `address` stands for the element's address. A missing element is made.
     root: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Before(Expr):
-    """The value at a Store's address before the store."""
+    """The value that is at a Store's address before the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaseAddress(Expr):
-    """In a Store's address: the address of the element, or of the TranslatedStruct."""
+    """The start of a Store's address: the address of the dynamic variable's element, or of the
+    TranslatedStruct, that the store belongs to.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TranslatedStruct(Expr):
-    """A structure that a translator makes in the clause's memory: zeros, except for the stores.
-    Its value is its address, like any structure's."""
+    """A structure that a translator makes in the clause's memory. Its bytes are 0 except for the
+    stores. Its value is its address, as for any structure.
+    """
 
-    first: Expr | None  # evaluated before the stores
+    first: Expr | None  # an expression to evaluate before the stores
     stores: tuple[Store, ...]  # their addresses begin with BaseAddress
 
 
 @dataclass(frozen=True, slots=True)
 class Shared(Expr):
-    """The address of a variable or of a part of it, as a pointer that may be stored: one number for
-    the traced kernel and the host, which map variables at different addresses."""
+    """The address of a D variable or of a part of it, as a pointer that the program may store.
+
+    The traced kernel and the host map variables at different addresses; a Shared is the traced
+    kernel's address on both.
+    """
 
     operand: Expr
 
 
 def root_of(address: Expr) -> Expr | None:
-    """Return the read of the structure, array or string variable that an address is computed from;
-    None if there is none."""
+    """Return the read of the structure, array or string variable from which an address is computed;
+    None if the address is not computed from a variable.
+    """
     while True:
         if isinstance(address.type, StructType | ArrayType):
             return address

@@ -1,7 +1,8 @@
-"""Walks over D's trees: the syntax tree (syntax/tree.py) and the typed tree (typed.py).
+"""Walks over the trees of a D program: the syntax tree (syntax/tree.py) and the typed tree
+(typed.py).
 
-Nodes are dataclasses whose fields hold nodes, tuples of nodes, or other values. No tree is higher
-than MAX_HEIGHT, so recursion over it is safe. The parser bounds the syntax tree
+Nodes are dataclasses whose fields hold nodes, tuples of nodes, or other values. No typed tree is
+higher than MAX_HEIGHT, so code may recurse on it. The parser bounds the syntax tree
 (type_parser.MAX_DEPTH), but pointer arithmetic turns one operator into several typed nodes.
 """
 
@@ -15,7 +16,9 @@ from kinst.core.errors import DError
 from kinst.dlang import typed
 from kinst.dlang.syntax import tree
 
-MAX_HEIGHT = 200  # at three Python frames a level, still within Python's 1,000
+MAX_HEIGHT = (
+    200  # a recursion with three Python frames a level stays within Python's limit of 1,000
+)
 
 # Annotations of fields that never hold nodes; such fields are skipped for speed.
 _LEAVES = frozenset({"DType", "IntLiteral", "Prototype", "Span", "bool", "bytes", "int", "str"})
@@ -24,8 +27,9 @@ _Kind = TypeVar("_Kind")
 
 
 class _Parts(dict[type, tuple[str, ...] | None]):
-    """The fields of each class of nodes that may hold other nodes; None for a class that is no node
-    (types, variables, spans)."""
+    """The names of those fields of each class of nodes that may hold other nodes, by class; None
+    for a class that is not a node (types, variables, spans).
+    """
 
     def __missing__(self, kind: type) -> tuple[str, ...] | None:
         nodes = (typed.Expr, typed.Action, typed.Clause, typed.TypedProgram)
@@ -59,8 +63,9 @@ def children(node: object) -> list[object]:
 
 
 def walk(node: object) -> Iterator[object]:
-    """Yield a node (or the nodes in a tuple) and all nodes below, outer nodes first, in program
-    order."""
+    """Yield a node (or the nodes in a tuple) and all nodes below it, outer nodes first, in program
+    order.
+    """
     pending = children(node)[::-1] if isinstance(node, tuple) else [node]
     while pending:
         current = pending.pop()
@@ -69,22 +74,25 @@ def walk(node: object) -> Iterator[object]:
 
 
 def find(node: object, kind: type[_Kind]) -> Iterator[_Kind]:
-    """Return every node of a class, or of its subclasses, in the order of walk()."""
+    """Yield every node of a class or its subclasses in a tree, the root included, in the order of
+    walk().
+    """
     return (part for part in walk(node) if isinstance(part, kind))
 
 
 def expressions(
     node: typed.TypedProgram | typed.Clause | typed.Action | typed.Expr,
 ) -> Iterator[typed.Expr]:
-    """Return every expression in a part of a typed tree, the part itself included."""
+    """Yield every expression in a part of a typed tree, including the part itself."""
     return find(node, typed.Expr)
 
 
 def replaced(node: _Kind, replacement: Callable[[Any], Any]) -> _Kind:
-    """Return the tree with each node replaced by replacement(node), unless that is None.
+    """Return a tree with nodes replaced by replacement(node).
 
-    Outer nodes come first; replacements are not walked. An unchanged part of the tree stays the
-    same object.
+    If replacement(node) is None, the node stays and its children are replaced. Otherwise, its
+    result is not searched for further nodes. Outer nodes come first. An unchanged part of the tree
+    stays the same object.
     """
     return _replaced(node, replacement)  # type: ignore[no-any-return]
 
@@ -109,7 +117,7 @@ def _replaced(value: Any, replacement: Callable[[Any], Any]) -> Any:
 
 
 def check_height(clause: typed.Clause) -> None:
-    """Raise DError D_SYNTAX if an expression of the clause is higher than MAX_HEIGHT."""
+    """Check that no expression of a clause is higher than MAX_HEIGHT. Raises DError D_SYNTAX."""
     pending = [(child, 1) for child in children(clause)]
     while pending:
         node, height = pending.pop()
@@ -124,5 +132,5 @@ def check_height(clause: typed.Clause) -> None:
 
 
 def symbols_in(program: typed.TypedProgram) -> set[tuple[str, str]]:
-    """Return (module, name) of the kernel's symbols that a program uses."""
+    """Return (module, name) of each symbol of the kernel that a program uses."""
     return {(symbol.module, symbol.name) for symbol in find(program, typed.SymbolAddress)}

@@ -1,1 +1,1 @@
-"""From the syntax tree to the typed tree: names, types, actions."""
+"""Checker that converts the syntax tree of a D program to its typed tree: names, types, actions."""

@@ -1,4 +1,4 @@
-"""The checker of statements: actions, aggregating statements, expressions (Dynamic Tracing Guide,
+"""Checker of statements: actions, aggregating statements, expressions (Dynamic Tracing Guide,
 "Actions and Subroutines"; errors as in libdtrace's dt_cc.c).
 """
 
@@ -46,19 +46,19 @@ REFUSED = {
 
 
 def is_destructive(action: typed.Action) -> bool:
-    """Whether an action needs -w."""
+    """Return whether an action needs the option -w."""
     if isinstance(action, typed.PerformAction):
         return action.name in ("system", "freopen")
     return isinstance(action, typed.ChillAction | typed.RefusedAction)
 
 
 def destructive_name(action: typed.Action) -> str:
-    """The name of a destructive action in D."""
+    """Return the name in D of a destructive action."""
     return action.name if isinstance(action, typed.PerformAction | typed.RefusedAction) else "chill"
 
 
 def _written(nodes: Sequence[tree.ExprNode]) -> tuple[str, ...]:
-    """The text of expressions, which names the values that they record."""
+    """Return the text of each expression; the texts name the recorded values in the output."""
     return tuple(unparse_expression(node) for node in nodes)
 
 
@@ -85,7 +85,9 @@ def _ftruncate(node: tree.CallNode, scope: Scope) -> typed.Action:
 
 
 def _tracemem(node: tree.CallNode, scope: Scope) -> typed.Action:
-    """tracemem(address, constant size[, size shown])."""
+    """Check tracemem(address, size) or tracemem(address, size, bytes to show), where size is
+    constant.
+    """
     passed = len(node.arguments)
     if not 2 <= passed <= 3:
         message = f"tracemem( ) prototype mismatch: {passed} args passed, 2 or 3 expected"
@@ -133,8 +135,9 @@ def _chill(node: tree.CallNode, scope: Scope) -> typed.Action:
 
 
 def _refused(node: tree.CallNode, scope: Scope) -> typed.Action:
-    """panic() and the like. The checker accepts them, so that the user is first told about -w, and
-    then that kinst refuses them."""
+    """Check panic(), raise() and the like, which kinst refuses later. The checker accepts these
+    actions so that the user first learns that they need -w, and then that kinst refuses them.
+    """
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
     expect_arguments(node, *((1, 1) if name == "raise" else (0, 0)))
@@ -145,7 +148,7 @@ def _refused(node: tree.CallNode, scope: Scope) -> typed.Action:
 
 
 def _speculative(node: tree.CallNode, scope: Scope) -> typed.Action:
-    """speculate(id), commit(id), discard(id)."""
+    """Check speculate(id), commit(id) or discard(id)."""
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
     expect_arguments(node, 1, 1)
@@ -177,7 +180,13 @@ def _kind(action: typed.Action) -> str:
 
 
 def _wrong(kind: str, done: set[str]) -> tuple[str, str] | None:
-    """Tag and message of the error if an action of this kind may not follow those in `done`."""
+    """Return error tag and message if an action may not follow the earlier actions of its clause;
+    None if it may.
+
+    Args:
+        kind: the action's kind (_kind()).
+        done: the kinds of the earlier actions.
+    """
     data = "data-recording action(s)"
     after: dict[str, list[tuple[str, str, str]]] = {
         "commit": [("commit", "D_COMM_COMM", "commit( )"), ("records", "D_COMM_DREC", data)],
@@ -206,8 +215,10 @@ def _wrong(kind: str, done: set[str]) -> tuple[str, str] | None:
 
 
 def check_order(actions: Sequence[typed.Action]) -> None:
-    """Raise DError D_SPEC_*, D_COMM_*, D_DREC_COMM, D_AGG_*, D_EXIT_SPEC or D_ACT_SPEC if an action
-    of a clause may not follow the ones before it."""
+    """Check that each action of a clause may follow the actions before it.
+
+    Raises DError D_SPEC_*, D_COMM_*, D_DREC_COMM, D_AGG_*, D_EXIT_SPEC or D_ACT_SPEC.
+    """
     done: set[str] = set()
     for action in actions:
         kind = _kind(action)
@@ -225,8 +236,10 @@ _Handler = Callable[[tree.CallNode, Scope, Aggregations], typed.Action | Unfinis
 def statement(
     node: tree.ExprNode, scope: Scope, aggregations: Aggregations
 ) -> typed.Action | Unfinished:
-    """Check one statement. For one that depends on aggregations, return a function that finishes it
-    once all of them are known. Raises DError."""
+    """Check one statement and return its action. If the action depends on aggregations, return a
+    function that completes the action once all aggregations of the program are known. Raises
+    DError.
+    """
     if isinstance(node, tree.AssignmentNode) and is_aggregation(node.left):
         return aggregate(node, scope, aggregations)
     if is_aggregation(node):
@@ -253,7 +266,12 @@ def _print(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typ
 
 def _shown(name: str, prefix: str, node: tree.CallNode, scope: Scope) -> typed.Expr:
     """Check the argument of trace() or print(). Raises DError <prefix>_AGG, <prefix>_DYN,
-    <prefix>_VOID."""
+    <prefix>_VOID.
+
+    Args:
+        name: "trace" or "print".
+        prefix: start of the error tags.
+    """
     expect_arguments(node, 1, 1)
     argument = node.arguments[0]
     if is_aggregation(argument):
@@ -274,7 +292,9 @@ def _printf(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> ty
 
 
 def _formatted(name: str, node: tree.CallNode, scope: Scope) -> typed.PrintfAction:
-    """Check a call with a format and its arguments. Raises DError D_PROTO_LEN, D_PRINTF_*."""
+    """Check a call of an action with a format and its arguments, as printf() has them. Raises
+    DError D_PROTO_LEN, D_PRINTF_*.
+    """
     expect_arguments(node, 1, None)
     first = node.arguments[0]
     if not isinstance(first, tree.StringNode):
@@ -303,7 +323,9 @@ def _formatted(name: str, node: tree.CallNode, scope: Scope) -> typed.PrintfActi
 
 
 def _data(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
-    """stack(), sym() and the like as statements, which record their value."""
+    """Check a statement that is a call of stack(), sym() or the like, which records the call's
+    value.
+    """
     expr = data_expression(node, scope, check)
     assert expr is not None
     return typed.TraceAction(node.span, expr, _written((node,)))
@@ -312,17 +334,19 @@ def _data(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> type
 def _effect(
     make: Callable[[tree.CallNode, Scope], typed.Action],
 ) -> _Handler:
-    """The handler of an action that does not concern aggregations."""
+    """Adapt the checker of an action that does not depend on aggregations to the signature of a
+    handler.
+    """
     return lambda node, scope, aggregations: make(node, scope)
 
 
 def _with_format(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> typed.Action:
-    """system() and freopen(), which take printf()'s arguments."""
+    """Check system() or freopen(), which take the same arguments as printf()."""
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
     if name == "freopen" and [
         a.value for a in node.arguments if isinstance(a, tree.StringNode)
-    ] == [b"."]:  # libdtrace's records use it for the original output
+    ] == [b"."]:  # in libdtrace's records, "." stands for the original output
         raise DError('freopen( ) argument #1 cannot be "."', node.span, "D_FREOPEN_INVALID")
     if name == "freopen" and [
         a.value for a in node.arguments if isinstance(a, tree.StringNode)

@@ -1,5 +1,5 @@
-"""The checker of aggregations: @name[keys] = function(arguments), which has to agree in the whole
-program, and the actions clear(), trunc(), normalize() and printa() (Dynamic Tracing Guide,
+"""Checker of aggregations: statements @name[keys] = function(arguments), which must agree in the
+whole program, and the actions clear(), trunc(), normalize() and printa() (Dynamic Tracing Guide,
 "Aggregations"; errors as in libdtrace's dt_cc.c).
 
 Tested by tests/dlang/check/test_actions.py.
@@ -48,7 +48,13 @@ _MOST_LEVELS = 0xFFFF  # parameters and levels are 16-bit quantities
 
 
 def _parameter(argument: typed.Expr, function: str, position: int, message: str, tag: str) -> int:
-    """The value of a parameter; `position` is its number among all arguments, from 1."""
+    """Return the value of a constant parameter of an aggregating function. Raises DError.
+
+    Args:
+        position: number of the argument, from 1.
+        message: the error if the argument is not constant.
+        tag: the error's tag.
+    """
     if not isinstance(argument.type, IntType):
         raise DError(
             f"{function}( ) argument #{position} is incompatible with prototype: "
@@ -62,8 +68,11 @@ def _parameter(argument: typed.Expr, function: str, position: int, message: str,
 
 
 def _check_lquantize(arguments: Sequence[typed.Expr], span: Span) -> tuple[int, int, int]:
-    """Base, limit and step of lquantize(value, base, limit[, step]); limit - base becomes a
-    multiple of step, as in DTrace. Raises DError D_LQUANT_*, D_PROTO_ARG."""
+    """Check the parameters of lquantize(value, base, limit[, step]); return (base, limit, step).
+
+    As in DTrace, the returned limit is lowered so that limit - base is a multiple of step. Raises
+    DError D_LQUANT_*, D_PROTO_ARG.
+    """
     ends = []
     for at, (type_tag, value_tag) in enumerate(
         (("D_LQUANT_BASETYPE", "D_LQUANT_BASEVAL"), ("D_LQUANT_LIMTYPE", "D_LQUANT_LIMVAL")), 1
@@ -116,7 +125,8 @@ _LL_PARAMETERS = (
 
 
 def _check_llquantize(arguments: Sequence[typed.Expr], span: Span) -> tuple[int, ...]:
-    """Factor, low, high and steps of llquantize(value, factor, low, high, steps).
+    """Check the parameters of llquantize(value, factor, low, high, steps); return (factor, low,
+    high, steps).
 
     Raises DError D_LLQUANT_*, D_PROTO_ARG.
     """
@@ -164,10 +174,11 @@ def _check_llquantize(arguments: Sequence[typed.Expr], span: Span) -> tuple[int,
 
 
 def _check_same_parameters(old: typed.AggFunction, new: typed.AggFunction, span: Span) -> None:
-    """Check that two statements of one aggregation have the same parameters.
+    """Check that two statements of one aggregation use the same parameters of lquantize() or
+    llquantize().
 
-    Raises DError D_LQUANT_MATCHBASE, D_LQUANT_MATCHLIM, D_LQUANT_MATCHSTEP,
-    D_LLQUANT_FACTORMATCH, D_LLQUANT_LOWMATCH, D_LLQUANT_HIGHMATCH, D_LLQUANT_NSTEPMATCH.
+    Raises DError D_LQUANT_MATCHBASE, D_LQUANT_MATCHLIM, D_LQUANT_MATCHSTEP, D_LLQUANT_FACTORMATCH,
+    D_LLQUANT_LOWMATCH, D_LLQUANT_HIGHMATCH, D_LLQUANT_NSTEPMATCH.
     """
     whats: tuple[tuple[str, str], ...]
     if old.name == "lquantize":
@@ -195,18 +206,19 @@ class _Defined:
     span: Span
 
 
-# A function that finishes an action once the aggregations of all clauses are known; raises DError.
+# A function that completes an action once the aggregations of all clauses are known; raises DError.
 Unfinished = Callable[[], typed.Action]
 
 
 class Aggregations:
     """The aggregations of a program, by name without the @.
 
-    define() is called for every aggregating statement. The types of keys are final only after the
-    last one, because integer keys of one aggregation may differ in size; then `complete` is set.
+    define() is called for every aggregating statement. Integer keys of one aggregation may differ
+    in size, so the types of keys are final only after the last statement; then the caller sets
+    `complete`.
 
     Args:
-        measures: what the aggregations measure, by name.
+        measures: what each aggregation measures, by name.
     """
 
     def __init__(self, measures: Mapping[str, typed.Measure]) -> None:
@@ -215,9 +227,16 @@ class Aggregations:
         self.complete = False
 
     def define(self, name: str, keys: Sequence[typed.Expr], update: Update, span: Span) -> None:
-        """Record one aggregating statement.
+        """Add one aggregating statement, and check that it agrees with earlier statements of the
+        same aggregation.
 
         Raises DError D_AGG_REDEF, D_PROTO_LEN, D_PROTO_ARG, D_LQUANT_MATCH*, D_LLQUANT_*MATCH.
+
+        Args:
+            name: name of the aggregation.
+            keys: its keys in this statement.
+            update: the right-hand side of this statement.
+            span: where the statement names the aggregation.
         """
         types = tuple(k.type for k in keys)
         old = self._found.get(name)
@@ -261,7 +280,9 @@ class Aggregations:
     def get(
         self, node: tree.AggregationNode, tag: str = "D_IDENT_UNDEF"
     ) -> typed.AggregationVariable:
-        """Return a complete aggregation. Raises DError with this tag if no clause assigns it."""
+        """Return an aggregation with the final types of its keys. Raises DError with this tag if no
+        clause assigns the aggregation.
+        """
         defined = self._found.get(node.name)
         if defined is None:
             message = f"failed to resolve @{node.name[:80]}: Unknown variable name"
@@ -276,12 +297,14 @@ class Aggregations:
         )  # fmt: skip
 
     def all(self) -> tuple[typed.AggregationVariable, ...]:
-        """Return all aggregations in the order of their indexes."""
+        """Return all aggregations, in the order of their indexes."""
         return tuple(self._typed(name, defined) for name, defined in self._found.items())
 
 
 def _merged(before: DType, now: DType) -> DType | None:
-    """The type of a key that can hold values of both types; None if there is none."""
+    """Return the type of an aggregation's key that can hold values of both types; None if no type
+    can.
+    """
     if isinstance(before, IntType) and isinstance(now, IntType):
         return before if same(before, now) else common(before, now)
     if isinstance(before, StackType | SymbolType):
@@ -300,7 +323,14 @@ def _merged(before: DType, now: DType) -> DType | None:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The right-hand side of an aggregating statement."""
+    """The right-hand side of an aggregating statement.
+
+    Attributes:
+        function: the aggregating function with its parameters.
+        value: the value to aggregate; None for count().
+        weight: the value's weight in a distribution; None if the statement has none.
+        signed: whether the value is signed.
+    """
 
     function: typed.AggFunction
     value: typed.Expr | None
@@ -309,7 +339,7 @@ class Update:
 
 
 def parts_of(node: tree.ExprNode) -> tuple[tree.AggregationNode, tuple[tree.ExprNode, ...]]:
-    """The aggregation and the keys in @name[keys]. Raises DError D_AGG_MDIM."""
+    """Return the aggregation and the keys of @name[keys]. Raises DError D_AGG_MDIM."""
     keys: tuple[tree.ExprNode, ...] = ()
     if isinstance(node, tree.IndexNode):
         keys, base = node.arguments, node.base
@@ -324,14 +354,16 @@ def parts_of(node: tree.ExprNode) -> tuple[tree.AggregationNode, tuple[tree.Expr
 
 
 def aggregations_of(program: tree.ProgramNode) -> frozenset[str]:
-    """The names of all aggregations that some clause assigns."""
+    """Return the names of all aggregations that some clause of the program assigns."""
     statements = [s for c in program.items if isinstance(c, tree.ClauseNode) for s in c.statements]
     assigned = [s.left for s in statements if isinstance(s, tree.AssignmentNode)]
     return frozenset(parts_of(left)[0].name for left in assigned if is_aggregation(left))
 
 
 def aggregate(node: tree.AssignmentNode, scope: Scope, aggregations: Aggregations) -> Unfinished:
-    """Check @name[keys] = function(...); return the function that finishes it."""
+    """Check @name[keys] = function(...); return a function that completes the action once all
+    aggregations are known.
+    """
     target, key_nodes = parts_of(node.left)
     call = node.right
     if node.op != "=" or not isinstance(call, tree.CallNode) or not _names_aggregating(call, scope):
@@ -382,8 +414,9 @@ def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
 
 
 def aggregating_call(node: tree.CallNode, scope: Scope) -> Update:
-    """Check the right-hand side, function(arguments). Raises DError D_PROTO_*, D_AGG_SCALAR,
-    D_L*QUANT_*."""
+    """Check the right-hand side of an aggregating statement, function(arguments), and return it.
+    Raises DError D_PROTO_*, D_AGG_SCALAR, D_L*QUANT_*.
+    """
     assert isinstance(node.function, tree.NameNode)
     name = node.function.name
     function = builtins.AGGREGATING[name]
@@ -415,7 +448,13 @@ def aggregating_call(node: tree.CallNode, scope: Scope) -> Update:
 
 
 def _weight(name: str, arguments: Sequence[typed.Expr], at: int) -> typed.Expr | None:
-    """The increment: the function's last argument, number `at` from 0; None without one."""
+    """Return the weight in a call of an aggregating function, which is its last argument; None if
+    the call has no weight. Raises DError.
+
+    Args:
+        name: name of the function.
+        at: index of the weight among the arguments.
+    """
     if len(arguments) > at + 1:
         message = (
             f"{name}( ) prototype mismatch: {len(arguments)} args passed, at most {at + 1} expected"
@@ -433,7 +472,12 @@ def _weight(name: str, arguments: Sequence[typed.Expr], at: int) -> typed.Expr |
 def _aggregation_argument(
     node: tree.CallNode, at: int, tag: str, scope: Scope
 ) -> tree.AggregationNode:
-    """The argument number `at`, from 0, which has to be an aggregation without keys."""
+    """Return an argument that must be an aggregation without keys. Raises DError with this tag if
+    it is not.
+
+    Args:
+        at: index of the argument.
+    """
     argument = node.arguments[at]
     if isinstance(argument, tree.AggregationNode):
         return argument
@@ -452,7 +496,13 @@ def _aggregation_argument(
 
 
 def _expect_count(node: tree.CallNode, least: int, most: int, expected: str, prefix: str) -> None:
-    """Raise DError <prefix>_PROTO unless least to most arguments are passed."""
+    """Check the number of arguments of a call. Raises DError <prefix>_PROTO if it is not from
+    `least` to `most`, inclusive.
+
+    Args:
+        expected: the number in words of the error message.
+        prefix: start of the error's tag.
+    """
     passed = len(node.arguments)
     if not least <= passed <= most:
         assert isinstance(node.function, tree.NameNode)
@@ -546,7 +596,9 @@ def printa(node: tree.CallNode, scope: Scope, aggregations: Aggregations) -> Unf
 def _check_same_keys(
     first: typed.AggregationVariable, other: typed.AggregationVariable, span: Span
 ) -> None:
-    """Raise DError D_PRINTA_AGGKEY, D_PRINTA_AGGPROTO unless both have the same keys."""
+    """Check that two aggregations of one printa() have keys of the same types. Raises DError
+    D_PRINTA_AGGKEY or D_PRINTA_AGGPROTO.
+    """
     a, b = len(first.keys), len(other.keys)
     if a != b:
         raise DError(

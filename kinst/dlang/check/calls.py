@@ -1,6 +1,7 @@
-"""Calls in expressions: subroutines, speculation(), and the actions that record addresses: stack(),
-sym() and the like (Dynamic Tracing Guide, "Actions and Subroutines"; errors as in libdtrace's
-dt_cc.c and dt_idcook_sign())."""
+"""Checker of calls in expressions: subroutines, speculation(), and the actions stack(), sym() and
+the like, which record addresses (Dynamic Tracing Guide, "Actions and Subroutines"; errors as in
+libdtrace's dt_cc.c and dt_idcook_sign()).
+"""
 
 from __future__ import annotations
 
@@ -38,8 +39,12 @@ from kinst.dlang.vocabulary.subroutines import ABSENT, Parameter
 
 
 def expect_arguments(node: tree.CallNode, least: int, most: int | None) -> None:
-    """Raise DError D_PROTO_LEN unless a call has from `least` to `most` arguments (None: any
-    number)."""
+    """Check the number of arguments of a call. Raises DError D_PROTO_LEN if it is not from `least`
+    to `most`, inclusive.
+
+    Args:
+        most: None if there is no limit.
+    """
     passed = len(node.arguments)
     if passed < least or (most is not None and passed > most):
         assert isinstance(node.function, tree.NameNode)
@@ -49,7 +54,7 @@ def expect_arguments(node: tree.CallNode, least: int, most: int | None) -> None:
 
 
 def subroutine(node: tree.CallNode, name: str, scope: Scope, check: Check) -> typed.Expr:
-    """Check the call of a subroutine.
+    """Check the call of a subroutine; return its typed tree.
 
     Raises DError D_PROTO_LEN, D_PROTO_ARG and the errors of the arguments' expressions.
     """
@@ -74,7 +79,15 @@ def subroutine(node: tree.CallNode, name: str, scope: Scope, check: Check) -> ty
 
 
 def _argument(name: str, number: int, wanted: Parameter, given: typed.Expr) -> typed.Expr:
-    """An argument converted to its parameter's type (libdtrace's dt_node_is_argcompat())."""
+    """Convert an argument of a subroutine to its parameter's type (libdtrace's
+    dt_node_is_argcompat()). Raises DError D_PROTO_ARG.
+
+    Args:
+        name: name of the subroutine.
+        number: number of the argument, from 1.
+        wanted: the parameter.
+        given: the argument.
+    """
     if isinstance(wanted.type, StringType):
         if is_string_like(given.type) or _is_null(given):
             return given if _is_null(given) and wanted.nullable else to_string(given)
@@ -96,12 +109,14 @@ def _argument(name: str, number: int, wanted: Parameter, given: typed.Expr) -> t
 
 
 def _is_null(expr: typed.Expr) -> bool:
-    """Whether an expression is NULL or 0."""
+    """Return whether an expression is the constant NULL or 0."""
     return is_zero(expr) and isinstance(expr.type, PointerType | IntType)
 
 
 def _absent(name: str, span: Span, scope: Scope) -> DError:
-    """Return the error for a call of another kernel's subroutine."""
+    """Return the error for a call of a subroutine that other systems' DTrace has and this system
+    cannot have.
+    """
     reason = scope.environment.dialect().absent.get(name, ABSENT[name])
     return DError(f"{name}( ) is not available: {reason}", span, "D_FUNC_UNDEF")
 
@@ -113,7 +128,7 @@ def destructive_calls(nodes: Sequence[typed.Expr]) -> list[str]:
 
 
 def _speculation(node: tree.CallNode) -> typed.Expr:
-    """A call of speculation()."""
+    """Check a call of speculation(); return its typed tree."""
     expect_arguments(node, 0, 0)
     return typed.Builtin(INT, node.span, SPECULATION)
 
@@ -124,10 +139,11 @@ _WITH_ARGUMENT = frozenset({"trace", "print", "printf", "printa", "exit", "trace
 
 @dataclass(frozen=True, slots=True)
 class ActionCall(typed.Expr):
-    """An action that is called as a value. Its type is void, so most operators refuse it; a checked
-    program contains none."""
+    """An action that is called in an expression. Its type is void, so most operators refuse it; the
+    typed tree of a program without errors has no ActionCall.
+    """
 
-    name: str  # as errors show it
+    name: str  # the action in error messages
 
 
 def action_as_value(action: ActionCall) -> DError:
@@ -137,8 +153,9 @@ def action_as_value(action: ActionCall) -> DError:
 
 
 def call(node: tree.CallNode, scope: Scope, check: Check) -> typed.Expr:
-    """Check a call in an expression. Subroutines have a value, most actions have none. Raises
-    DError."""
+    """Check a call in an expression; return its typed tree, a value for a subroutine and an
+    ActionCall for an action. Raises DError.
+    """
     if not isinstance(node.function, tree.NameNode):
         message = "function designator is not of function type"
         raise DError(message, node.span, "D_FUNC_IDENT")
@@ -159,7 +176,7 @@ def call(node: tree.CallNode, scope: Scope, check: Check) -> typed.Expr:
 
 
 def unknown_function(name: str, span: Span, scope: Scope) -> DError:
-    """Return the error for a call of a name that is no function of kinst."""
+    """Return the error for a call of a name that kinst has no function for."""
     if name in ABSENT:
         return _absent(name, span, scope)
     if name in builtins.ACTIONS_NOT_YET:
@@ -178,7 +195,7 @@ def unknown_function(name: str, span: Span, scope: Scope) -> DError:
 
 
 def is_valued_action(node: tree.ExprNode) -> bool:
-    """Whether an expression calls sym(), stack() or the like."""
+    """Return whether an expression is a call of sym(), stack() or the like."""
     called = node.function if isinstance(node, tree.CallNode) else None
     return isinstance(called, tree.NameNode) and called.name in builtins.VALUED_ACTIONS
 
@@ -187,13 +204,14 @@ SYMBOLS = frozenset({"sym", "func", "mod", "uaddr", "usym", "ufunc", "umod"})
 
 STACKS = frozenset({"stack", "ustack", "jstack"})
 
-MOST_FRAMES = 1024  # of one stack()
+MOST_FRAMES = 1024  # largest number of frames of one stack()
 
 
 def data_expression(node: tree.ExprNode, scope: Scope, check: Check) -> typed.Expr | None:
-    """Check a call of stack(), sym() or the like as a value; return None for anything else.
+    """Check a call of stack(), sym() or the like that is used as a value; return its typed tree.
+    Return None if the expression is anything else.
 
-    Raises DError D_PROTO_LEN, D_STACK_*, D_USTACK_*, D_SYM_ARG and the like.
+    Raises DError D_STACK_*, D_USTACK_*, D_PROTO_LEN, D_PROTO_ARG.
     """
     if not isinstance(node, tree.CallNode) or not isinstance(node.function, tree.NameNode):
         return None
@@ -236,8 +254,10 @@ def _stack_frames(node: tree.CallNode, scope: Scope, check: Check) -> int:
 
 
 def _user_frames(name: str, node: tree.CallNode, scope: Scope, check: Check) -> int:
-    """The number of frames of ustack() or jstack(), which differ only in their defaults: no program
-    helps kinst to name its frames (Dynamic Tracing Guide, "jstack()")."""
+    """Return the number of frames of ustack() or jstack(). The two differ only in their default
+    number: kinst gets no help from the traced program in naming Java frames (Dynamic Tracing Guide,
+    "jstack()").
+    """
     if not node.arguments:
         environment = scope.environment
         java = name == "jstack"
@@ -247,7 +267,7 @@ def _user_frames(name: str, node: tree.CallNode, scope: Scope, check: Check) -> 
         raise DError(message, node.span, "D_USTACK_PROTO")
     message = f"{name}( ) argument #1 must be a non-zero positive integer constant"
     frames = _positive(node.arguments[0], scope, check, message, "D_USTACK_FRAMES")
-    if len(node.arguments) == 2:  # bytes for names that the process supplies: unused
+    if len(node.arguments) == 2:  # bytes for names that the process supplies, which kinst ignores
         message = f"{name}( ) argument #2 must be a positive integer constant"
         _positive(node.arguments[1], scope, check, message, "D_USTACK_STRSIZE", zero=True)
     return _limited(frames, node)

@@ -1,4 +1,4 @@
-"""The checker: turns a syntax tree into a typed tree.
+"""The checker, which converts the syntax tree of a D program to its typed tree.
 
 Tested by tests/dlang/test_errors.py and tests/d.
 """
@@ -27,17 +27,18 @@ __all__ = ["Environment", "check"]
 
 
 def check(program: tree.ProgramNode, environment: Environment) -> typed.TypedProgram:
-    """Check names, types and arguments, and return the typed program.
+    """Check names, types and arguments of a program; return its typed tree. Raises DError.
 
-    Clauses are checked in order, so that a variable's first assignment gives it its type. Actions
-    on aggregations are finished after the last clause, so that printa() may come before the clause
-    that fills one. Raises DError.
+    Clauses are checked in order, so that a variable's first assignment gives the variable its type.
+    Actions on aggregations are completed after the last clause, so that printa() may come before
+    the clause that assigns its aggregation.
     """
     aggregations = Aggregations({**measures_of(program), **environment.measures})
     clauses, scope = _checked(program, aggregations, Scope(environment))
     aggregations.complete = True
     if any(v.keys != scope.keys.get(v.name, v.keys) for v in scope.variables.values()):
-        # Later keys of an array need wider types than its first ones: check again with these.
+        # Later keys of an associative array are wider than its first keys: check the program again
+        # with the wider types.
         clauses, scope = _checked(program, aggregations, Scope(environment, scope.keys))
     finished = tuple(_finished(clause, index) for index, clause in enumerate(clauses))
     if program.empty is not None:
@@ -55,7 +56,7 @@ def check(program: tree.ProgramNode, environment: Environment) -> typed.TypedPro
 
 @dataclass(frozen=True, slots=True)
 class _CheckedClause:
-    """A clause with actions that may be unfinished."""
+    """A clause after its check, with actions that may still have to be completed."""
 
     node: tree.ClauseNode
     predicate: typed.Expr | None
@@ -92,9 +93,10 @@ def _checked(
 
 
 def _clause(node: tree.ClauseNode, scope: Scope, aggregations: Aggregations) -> _CheckedClause:
-    """Check a clause: the statements before the predicate, because they create variables more
-    often. If a name is missing then, the predicate is checked first (libdtrace's
-    dt_cook_clause())."""
+    """Check a clause: first its statements, because they create variables more often, then its
+    predicate. If a statement uses an unknown name, check the predicate first (libdtrace's
+    dt_cook_clause()).
+    """
     before = scope.snapshot()
     scope.patterns = tuple(d.pattern for d in node.descriptions)
     try:
@@ -117,7 +119,9 @@ def _actions(
 
 
 def _finished(clause: _CheckedClause, index: int) -> typed.Clause:
-    """Finish a clause once all aggregations are known. Raises DError."""
+    """Complete the actions of a clause once all aggregations are known; return the typed clause.
+    Raises DError.
+    """
     actions = tuple(a if isinstance(a, typed.Action) else a() for a in clause.actions)
     check_order(actions)
     node = clause.node

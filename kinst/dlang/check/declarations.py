@@ -1,9 +1,9 @@
-"""Declarations of variables, types and providers (Dynamic Tracing Guide, "Variables", "Statically
-Defined Tracing"; errors as in libdtrace's dt_decl.c and dt_parser.c).
+"""Checker of declarations of variables, types and providers (Dynamic Tracing Guide, "Variables",
+"Statically Defined Tracing"; errors as in libdtrace's dt_decl.c and dt_parser.c).
 
-A provider declaration describes the probes of a user program. kinst does not trace user programs,
-so it makes no probes: a description that names one matches nothing, as in dtrace(1) if the program
-is not running.
+A provider declaration describes the probes of a user program. kinst does not trace user programs
+this way, so it makes no probes from the declaration: a description that names such a probe matches
+nothing, as in dtrace(1) while the program is not running.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MOST_ELEMENTS = 1 << 20
 
 
 def declare_type(node: tree.TypeDeclarationNode, scope: Scope) -> None:
-    """Declare a structure, an enumeration or a typedef.
+    """Check and add a declaration of a structure, an enumeration or a typedef.
 
-    Raises DError D_DECL_IDRED if a variable has its name, and the errors of Types.declare().
+    Raises DError D_DECL_IDRED if a variable has the same name, and the errors of Types.declare().
     """
     if node.name and _is_global(node.name, scope):
         message = f"global variable identifier redeclared: {node.name}"
@@ -52,10 +52,10 @@ def _is_global(name: str, scope: Scope) -> bool:
 def declare(
     node: tree.DeclarationNode, scope: Scope, check: Callable[[tree.ExprNode, Scope], typed.Expr]
 ) -> None:
-    """Declare a variable.
+    """Check and add a declaration of a variable.
 
     Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_DECL_INCOMPLETE, D_DECL_LOCASSC, D_DECL_ARRSUB,
-    D_DECL_ARRBIG, D_DECL_PROTO_TYPE and those of type names.
+    D_DECL_ARRBIG, D_DECL_PROTO_TYPE and the errors of type names.
     """
     type_ = scope.resolve(node.type)
     if node.scope == "extern":
@@ -93,8 +93,13 @@ def declare(
 def _array(
     node: tree.DeclarationNode, type_: ArrayType, length: int, name: str
 ) -> tuple[DType, int]:
-    """Return the type and the number of elements of a variable whose type is an array: by a
-    typedef, or as an array of arrays."""
+    """Return element type and number of elements of a variable whose declared type is an array (by
+    a typedef, or as an array of arrays). Raises DError D_UNKNOWN.
+
+    Args:
+        length: number of elements that the declaration itself gives, 0 if none.
+        name: name of the variable, for messages.
+    """
     if node.keys is None and not length and type_.count:
         type_of, length = type_.of, type_.count
         if not isinstance(type_of, ArrayType):
@@ -108,8 +113,12 @@ def _array(
 
 
 def _declare_only(name: str, type_: DType, span: Span, scope: Scope) -> None:
-    """Check an extern declaration against others of its name. It makes no variable, and does not
-    name a symbol of the kernel, which is written with a `."""
+    """Check an extern declaration against earlier extern declarations of the same name, and
+    remember it. Raises DError D_DECL_IDRED.
+
+    An extern declaration makes no variable. It does not declare a symbol of the kernel either: a
+    program writes such a symbol with a `.
+    """
     before = scope.externs.setdefault(name, type_)
     if not same(before, type_):
         message = f"identifier redeclared: D`{name}: current: {type_}, previous: {before}"
@@ -142,7 +151,9 @@ def _keys(node: tree.DeclarationNode, name: str, scope: Scope) -> tuple[DType, .
 def _length(
     node: tree.DeclarationNode, scope: Scope, check: Callable[[tree.ExprNode, Scope], typed.Expr]
 ) -> int:
-    """The number of elements of a scalar array; 0 for any other variable."""
+    """Return the number of elements of a scalar array that a declaration gives; 0 for any other
+    variable. Raises DError D_DECL_ARRSUB, D_DECL_ARRBIG.
+    """
     if node.length is None:
         return 0
     length = check(node.length, scope)
@@ -167,10 +178,10 @@ Interface = Mapping[str, tuple[Sequence[DType], Sequence[DType] | None]]
 
 
 def declare_provider(node: tree.ProviderNode, scope: Scope) -> None:
-    """Declare the probes of a provider.
+    """Check and add a declaration of a provider and its probes.
 
     Raises DError D_PROV_BADNAME, D_PROV_PRDUP, D_PROV_PRARGLEN, D_PROV_PRXLATOR, D_PROV_INCOMPAT,
-    D_DECL_PROTO_* and those of types.
+    D_DECL_PROTO_* and the errors of types.
     """
     _check_provider_name("provider", node.name, LONGEST_PROVIDER, node.span)
     if node.name[-1].isdigit():
@@ -203,7 +214,9 @@ def _check_provider_name(kind: str, name: str, longest: int, span: Span) -> None
 
 
 def _known_probes(name: str, scope: Scope) -> Interface | None:
-    """The probes of an existing provider; None for a new name."""
+    """Return the probes of a provider that exists or was declared earlier; None for a new
+    provider's name.
+    """
     if name in scope.declared_providers:
         return scope.declared_providers[name]
     interface = scope.environment.providers.get(name)
@@ -230,7 +243,13 @@ def _prototypes(
 def _prototype_types(
     given: tree.PrototypeNode, formal: tree.PrototypeNode, kind: str, span: Span, scope: Scope
 ) -> Sequence[DType]:
-    """The types in a prototype; `formal` is the prototype whose parameters have names."""
+    """Return the types of the parameters of a probe's prototype. Raises DError D_DECL_PROTO_*.
+
+    Args:
+        given: the prototype.
+        formal: the prototype that gives the parameters their names: of a probe's inputs.
+        kind: "probe input" or "probe output", for messages.
+    """
     types: list[DType] = []
     names: set[str] = set()
     formals = {p.name for p in formal.parameters if p.name}
@@ -269,7 +288,13 @@ def _compare_probe(
     now: tuple[Sequence[DType], Sequence[DType] | None],
     span: Span,
 ) -> None:
-    """Raise DError D_PROV_INCOMPAT if a new declaration of a probe differs from the old one."""
+    """Check that a new declaration of a probe equals its old declaration. Raises DError
+    D_PROV_INCOMPAT.
+
+    Args:
+        known: the provider's probes in the old declaration.
+        now: types of inputs and outputs in the new declaration.
+    """
     if name not in known:
         message = (
             f"provider interface mismatch: {provider}: current: probe {provider}:::{name} defined,"
@@ -302,7 +327,9 @@ def _compare_probe(
 def _check_translators(
     provider: str, name: str, probe: tree.ProbeDeclarationNode, scope: Scope
 ) -> None:
-    """Raise DError D_PROV_PRXLATOR if an output is neither its input nor translated from it."""
+    """Check that each output of a probe is its input of the same name, or that a translator makes
+    the output from this input. Raises DError D_PROV_PRXLATOR.
+    """
     inputs = {p.name: scope.resolve(p.type) for p in probe.inputs.parameters if p.name}
     outputs = probe.outputs.parameters if probe.outputs is not None else ()
     for number, parameter in enumerate(outputs, 1):
@@ -322,7 +349,7 @@ def _check_translators(
 
 
 def _may_be_passed_as(source: DType, made: DType) -> bool:
-    """Whether an argument of type `source` may be passed as one of type `made`."""
+    """Return whether an argument of type `source` may be passed for a parameter of type `made`."""
     both_integers = is_integer(source) and is_integer(made)
     both_strings = is_string_like(source) and is_string_like(made)
     return both_integers or both_strings or same(source, made)

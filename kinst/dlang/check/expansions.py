@@ -1,8 +1,9 @@
-"""Inlines and translators: names for expressions, expanded at compile time (Dynamic Tracing Guide,
+"""Inlines and translators: names for expressions, which the checker expands (Dynamic Tracing Guide,
 "Inline Directives", "Translators"; errors as in libdtrace's dt_parser.c).
 
-An inline is replaced by its expression, with the arguments bound; a member of a translation by the
-translator's expression for it, with the parameter bound.
+The checker replaces an inline by its expression, with the parameters bound to the arguments. It
+replaces a member of a translation by the translator's expression for the member, with the
+translator's parameter bound to the translated value.
 
 Tested by tests/dlang/check/test_translators.py.
 """
@@ -42,12 +43,13 @@ from kinst.dlang.types.conversions import (
 )
 from kinst.dlang.walk import children
 
-# For a whole program: inlines that use inlines multiply.
+# Limit for a whole program: the number of expansions multiplies if inlines use inlines.
 MOST_EXPANSIONS = 10_000
 
 
 def define_inline(node: tree.InlineNode, scope: Scope, check: Check) -> None:
-    """Declare an inline. Its expression is checked here, and again at each use.
+    """Check and add a declaration of an inline. Its expression is checked here and again at each
+    use.
 
     Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_OP_INCOMPAT and all errors of expressions.
     """
@@ -76,7 +78,7 @@ def define_inline(node: tree.InlineNode, scope: Scope, check: Check) -> None:
 
 
 def is_inline_array(node: tree.ExprNode, scope: Scope) -> bool:
-    """Whether a node names an inline with parameters."""
+    """Return whether an expression is the name of an inline with parameters."""
     inline = scope.inlines.get(node.name) if isinstance(node, tree.NameNode) else None
     return inline is not None and inline.parameters is not None
 
@@ -84,10 +86,12 @@ def is_inline_array(node: tree.ExprNode, scope: Scope) -> bool:
 def inline_value(
     node: tree.ExprNode, use: tree.IndexNode | None, scope: Scope, check: Check
 ) -> typed.Expr:
-    """Return the value of an inline, or of a parameter of the inline that is being expanded.
+    """Return the expanded expression of an inline, or the argument bound to a parameter of the
+    inline that is being expanded.
 
     Args:
-        use: name[arguments], for an inline with parameters.
+        node: the name of the inline or parameter.
+        use: the whole expression name[arguments] for an inline with parameters, else None.
 
     Raises:
         DError: D_IDENT_BADREF, D_PROTO_LEN, D_PROTO_ARG.
@@ -126,7 +130,7 @@ def inline_value(
 
 
 def as_argument(expr: typed.Expr, type_: DType) -> typed.Expr | None:
-    """Convert an expression to type_; return None if it is of another kind."""
+    """Convert an expression to a parameter's type; return None if its type is incompatible."""
     if isinstance(expr, Translation):
         return expr if same(expr.type, type_) else None
     if is_string(type_):
@@ -140,7 +144,9 @@ def as_argument(expr: typed.Expr, type_: DType) -> typed.Expr | None:
 
 
 def count_expansion(span: Span, scope: Scope) -> None:
-    """Count an expansion. Raises DError D_UNKNOWN if there are too many."""
+    """Count one expansion of an inline or translator. Raises DError D_UNKNOWN if the program has
+    too many.
+    """
     scope.expansions += 1
     if scope.expansions > MOST_EXPANSIONS:
         message = f"inlines are used more than {MOST_EXPANSIONS} times, with inlines in inlines"
@@ -150,7 +156,14 @@ def count_expansion(span: Span, scope: Scope) -> None:
 def _expand_inline(
     inline: tree.InlineNode, bound: dict[str, typed.Expr], span: Span, scope: Scope, check: Check
 ) -> typed.Expr:
-    """The inline's expression, converted to its type; only its own parameters are bound in it."""
+    """Check an inline's expression with the parameters bound; return it converted to the inline's
+    type.
+
+    Args:
+        bound: argument of each parameter, by name. The expression sees no parameters of the inline
+            that uses this inline.
+        span: where the inline is used.
+    """
     count_expansion(span, scope)
     outer, scope.bound = scope.bound, bound
     try:
@@ -170,11 +183,15 @@ def _expand_inline(
 def define_translator(
     node: tree.TranslatorNode, scope: Scope, check: Check, *, lazily: bool = False
 ) -> None:
-    """Declare a translator. Its expressions are checked here, and again at each use; with `lazily`
-    only at each use, as kinst's own translators have to fit different kernels.
+    """Check and add a declaration of a translator. Its expressions are checked here and again at
+    each use.
 
     Raises DError D_XLATE_SOU, D_XLATE_REDECL, D_XLATE_MEMB, D_XLATE_INCOMPAT and all errors of
     expressions.
+
+    Args:
+        lazily: check the expressions only at each use; for kinst's own translators, some of whose
+            expressions do not fit every kernel.
     """
     made, source = scope.resolve(node.type), scope.resolve(node.source)
     if isinstance(made, StructType):
@@ -200,7 +217,9 @@ def define_translator(
 
 
 def _sample_of(node: tree.TranslatorNode, type_: DType) -> typed.Expr:
-    """An expression of the parameter's type; for a structure, an lvalue in memory."""
+    """Return an expression of a translator's parameter type, with which its expressions can be
+    checked. For a structure, it is an lvalue in memory.
+    """
     if isinstance(type_, StructType):
         pointer = PointerType(type_)
         variable = typed.Variable(node.parameter, pointer, -1)
@@ -209,7 +228,8 @@ def _sample_of(node: tree.TranslatorNode, type_: DType) -> typed.Expr:
 
 
 def xlate(node: tree.XlateNode, scope: Scope, check: Check) -> typed.Expr:
-    """Check xlate < type > (expression), to a structure or a pointer to one.
+    """Check xlate < type > (expression), where the type is a structure or a pointer to a structure;
+    return the translation.
 
     Raises DError D_XLATE_NONE and the errors of the expression.
     """
@@ -228,7 +248,9 @@ def xlate(node: tree.XlateNode, scope: Scope, check: Check) -> typed.Expr:
 
 
 def _given(operand: typed.Expr, type_: DType) -> typed.Expr | None:
-    """Convert the operand to the type of a translator's parameter; None if that cannot be."""
+    """Convert an operand to the type of a translator's parameter; return None if it is
+    incompatible.
+    """
     if isinstance(type_, StructType):
         return operand if same(operand.type, type_) else None
     pointers = isinstance(operand.type, PointerType) and isinstance(type_, PointerType)
@@ -241,8 +263,13 @@ def _given(operand: typed.Expr, type_: DType) -> typed.Expr | None:
 def translated_member(
     node: tree.MemberNode, base: Translation, scope: Scope, check: Check
 ) -> typed.Expr:  # fmt: skip
-    """Return a member of a translation. Raises DError D_XLATE_NOCONV, D_OP_PTR, D_OP_SOU and the
-    errors of its expression."""
+    """Return the expression of a translation's member. Raises DError D_XLATE_NOCONV, D_OP_PTR,
+    D_OP_SOU and the errors of the member's expression.
+
+    Args:
+        node: the expression that reads the member.
+        base: the translation.
+    """
     translator = base.translator
     definitions = [one for one in translator.node.members if one.name == node.name]
     if not definitions:
@@ -264,7 +291,9 @@ def _member_value(
     scope: Scope,
     check: Check,
 ) -> typed.Expr:
-    """The expression of one member, with the member's type."""
+    """Check a translator's expression for one member with its parameter bound to `source`; return
+    the expression converted to the member's type. Raises DError.
+    """
     wanted = translator.made.member(one.name)
     if wanted is None:
         message = f"translator member {one.name} is not a member of {translator.made}"
@@ -290,7 +319,9 @@ def _member_value(
 
 
 def _as_member(value: typed.Expr, type_: DType) -> typed.Expr | None:
-    """Convert a value to the type of a member; return None if that cannot be."""
+    """Convert an expression to the type of a structure's member; return None if its type is
+    incompatible.
+    """
     if isinstance(type_, ArrayType) and is_char(type_.of):
         return to_string(value) if is_string_like(value.type) else None
     if isinstance(type_, ArrayType):
@@ -302,10 +333,11 @@ def _as_member(value: typed.Expr, type_: DType) -> typed.Expr | None:
 
 
 def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
-    """Return the structure of a translation, with all members that the translator defines, so that
-    it can be assigned or printed (libdtrace's dt_cg_asgn_op()); any other value unchanged.
+    """Convert a translation to an expression for its whole structure, which can be assigned or
+    printed (libdtrace's dt_cg_asgn_op()); return any other expression unchanged.
 
-    Members of kinst's own translators that this kernel does not have are 0.
+    The structure has all members that the translator defines. If this kernel lacks what a member of
+    kinst's own translators needs, the member is 0.
     """
     if not isinstance(value, Translation) or not isinstance(value.type, StructType):
         return value
@@ -331,8 +363,9 @@ def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
 
 
 def as_pointer(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
-    """Return the address of a translation's structure if it is to a pointer; any other value
-    unchanged."""
+    """Convert a translation to a pointer to the address of its whole structure; return any other
+    expression unchanged.
+    """
     if not isinstance(value, Translation) or not isinstance(value.type, PointerType):
         return value
     whole = replace(value, type=value.translator.made)
@@ -340,7 +373,12 @@ def as_pointer(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
 
 
 def _member_store(wanted: Member, value: typed.Expr, made: StructType) -> Store:
-    """The store of one member into the structure under construction."""
+    """Return the store of one member into a structure under construction.
+
+    Args:
+        wanted: the member.
+        made: type of the structure.
+    """
     type_, span, bit = wanted.type, value.span, 0
     if isinstance(type_, ArrayType) and is_string(value.type):
         type_ = StringType(type_.count)
@@ -354,8 +392,11 @@ def _member_store(wanted: Member, value: typed.Expr, made: StructType) -> Store:
 
 
 def refuse_whole(clause: typed.Clause) -> None:
-    """Raise DError D_OP_DYN if a translation is used as a value (D_CG_DYN if it is a statement),
-    and D_CG_EXPR if an action is."""
+    """Check that a clause uses no translation as a value and no action in an expression.
+
+    Raises DError D_OP_DYN for a translation (D_CG_DYN if it is a whole statement), and D_CG_EXPR
+    for an action.
+    """
     for action in clause.actions:
         if isinstance(action, typed.EvaluateAction) and isinstance(action.expr, Translation):
             message = "expression cannot evaluate to result of dynamic type"

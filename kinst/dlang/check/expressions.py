@@ -1,7 +1,7 @@
-"""The checker of expressions: resolves names, finds types, makes conversions explicit.
+"""Checker of expressions: resolves names, computes types, makes conversions explicit.
 
-check() turns a tree.ExprNode into a typed.Expr. Every DError has libdtrace's tag and, up to line
-breaks, its words.
+check() converts a tree.ExprNode to a typed.Expr. Every DError has libdtrace's tag and, except for
+line breaks, its words.
 
 Tested by tests/dlang/types/test_conversions.py and tests/d.
 """
@@ -58,8 +58,9 @@ _BUILTIN_ARGUMENTS = 10  # arg0 to arg9
 
 
 def _probe_argument(node: tree.IndexNode, scope: Scope, check: Check) -> typed.Expr:
-    """args[index].  Raises DError D_PROTO_LEN, D_PROTO_ARG, D_ARGS_NONE, D_ARGS_MULTI,
-    D_ARGS_IDX, D_ARGS_TYPE."""
+    """Check args[index]; return the argument with its type.  Raises DError D_PROTO_LEN,
+    D_PROTO_ARG, D_ARGS_NONE, D_ARGS_MULTI, D_ARGS_IDX, D_ARGS_TYPE.
+    """
     span, count = node.span, len(node.arguments)
     if count != 1:
         message = f"args[ ] prototype mismatch: {count} args passed, 1 expected"
@@ -75,7 +76,8 @@ def _probe_argument(node: tree.IndexNode, scope: Scope, check: Check) -> typed.E
     if not scope.patterns:
         message = "args[ ] may not be referenced outside of a probe clause"
         raise DError(message, span, "D_ARGS_NONE")
-    # The parser made a clause of each description; several are instructions of one probe.
+    # The parser makes a clause of each description. If the clause still has several descriptions,
+    # they are instructions of one probe.
     type_ = _argument_type(scope.patterns[0], index.value, node, scope)
     value: typed.Expr = typed.Builtin(INT64, span, f"arg{index.value}")
     # Only the low byte of a bool is passed (System V psABI).
@@ -88,7 +90,7 @@ def _no_types(pattern: ProbePattern) -> Sequence[DType] | None:
 
 
 def _has_no_arguments(pattern: ProbePattern, scope: Scope) -> bool:
-    """Whether a description names probes that have no arguments in any kernel."""
+    """Return whether a description matches only probes that have no arguments in any kernel."""
     providers = scope.environment.providers
     if pattern.provider in providers and providers[pattern.provider].all_plain:
         return True
@@ -99,7 +101,9 @@ def _has_no_arguments(pattern: ProbePattern, scope: Scope) -> bool:
 
 
 def _argument_type(pattern: ProbePattern, index: int, node: tree.IndexNode, scope: Scope) -> DType:
-    """The type of an argument of the probes that a description means."""
+    """Return the type of args[index] at the probes that a description matches. Raises DError
+    D_ARGS_*.
+    """
     types_of = _no_types if _has_no_arguments(pattern, scope) else scope.environment.arguments
     try:
         types = types_of(pattern) if types_of is not None else None
@@ -127,11 +131,11 @@ _ERRNO = "errno"
 
 
 def _errno(span: Span, scope: Scope) -> typed.Expr:
-    """Return errno: that of the thread or, in a system whose threads have none, the negative result
-    of the function; then all probes of the clause have to be returns.
+    """Return an expression for errno. Raises DError D_IDENT_UNDEF.
 
-    A function that returns int may leave any bits in the upper half of the register. Raises DError
-    D_IDENT_UNDEF.
+    In most systems, errno is a field of the thread. If the system has no such field, errno is the
+    negative result of the function, and all probes of the clause must be returns. A function that
+    returns int may leave any bits in the upper half of the register.
     """
     dialect = scope.environment.dialect()
     most = dialect.most_error
@@ -154,7 +158,9 @@ def _errno(span: Span, scope: Scope) -> typed.Expr:
 
 
 def _is_error_from(value: typed.Expr, least: int, count: int) -> typed.Expr:
-    """The condition that a value is one of `count` numbers from `least` on."""
+    """Return the condition that an expression's value is one of `count` consecutive numbers from
+    `least` on.
+    """
     span = value.span
     above = binary("-", cast(value, UINT64), constant(least, UINT64, span), UINT64, span)
     return binary("<", above, constant(count, UINT64, span), INT, span)
@@ -168,7 +174,8 @@ def _is_return(pattern: ProbePattern, scope: Scope) -> bool:
 
 
 def _enumerator(node: tree.NameNode, scope: Scope) -> typed.Expr | None:
-    """The enumeration constant of this name, the program's or the kernel's.
+    """Return the enumeration constant of this name, from the program's types or the kernel's; None
+    if there is none.
 
     Raises DError D_IDENT_AMBIG.
     """
@@ -184,10 +191,16 @@ def _enumerator(node: tree.NameNode, scope: Scope) -> typed.Expr | None:
 def _enumeration_tag(
     type_: EnumType, node: tree.ExprNode, op: str, scope: Scope
 ) -> typed.Expr | None:
-    """Return the right side of a comparison with an enumeration if it names an enumerator of that,
-    which other enumerations may have, too (libdtrace's dt_cook_op2()); else None.
+    """Return the enumerator on the right side of a comparison with an enumeration; None if the
+    right side is not an enumerator of this enumeration.
 
-    Raises DError D_IDENT_AMBIG.
+    Other enumerations may have enumerators of the same name (libdtrace's dt_cook_op2()). Raises
+    DError D_IDENT_AMBIG if a variable has the same name.
+
+    Args:
+        type_: the enumeration on the left side.
+        node: the right side.
+        op: the operator, for messages.
     """
     if not isinstance(node, tree.NameNode):
         return None
@@ -205,7 +218,9 @@ def _enumeration_tag(
 
 
 def _other_kind(name: str, scope: Scope) -> str:
-    """The kind of a name that is not an enumerator; "" for an unknown name."""
+    """Return the kind of a name that is not an enumerator ("scalar", "associative array", ...); ""
+    for an unknown name.
+    """
     variable = scope.variables.get(name)
     if variable is not None:
         return "associative array" if variable.keys or variable.length else "scalar"
@@ -215,7 +230,9 @@ def _other_kind(name: str, scope: Scope) -> str:
 
 
 def _cast_to(node: tree.CastNode, scope: Scope, check: Check) -> typed.Expr:
-    """(type)operand. Raises DError D_CAST_INVAL and the errors of the type."""
+    """Check (type)operand; return the converted operand. Raises DError D_CAST_INVAL and the errors
+    of the type.
+    """
     type_ = scope.resolve(node.type)
     operand = check(node.operand, scope)
     source = operand.type
@@ -235,7 +252,9 @@ def _cast_to(node: tree.CastNode, scope: Scope, check: Check) -> typed.Expr:
 
 
 def _made(node: tree.TypedNode, operand: typed.Expr) -> typed.Expr:
-    """The value of a local variable: kinst's expression for it, with the variable's type."""
+    """Return the value of a local variable of the traced kernel: kinst's expression for its
+    location, converted to the variable's type.
+    """
     return cast(operand, PointerType(node.type) if node.pointer else node.type)
 
 
@@ -250,11 +269,15 @@ def check(node: tree.ExprNode, scope: Scope) -> typed.Expr:
 
 
 def with_size(node: tree.ExprNode, expr: typed.Expr) -> typed.Expr:
-    """Return an expression. Raises DError D_OP_INCOMPLETE if a pointer was dereferenced whose
-    structure is only declared.
+    """Check that a dereferenced pointer points to a type with a known size; return `expr`. Raises
+    DError D_OP_INCOMPLETE if its structure is only declared.
 
-    A member without bytes is defined, not declared (struct lock_class_key, in a kernel that does
-    not check locks).
+    A structure without bytes may be defined, and is then accepted (struct lock_class_key in a
+    kernel that does not check locks).
+
+    Args:
+        node: the syntax tree of the expression.
+        expr: its typed tree.
     """
     if isinstance(node, tree.PrefixNode | tree.IndexNode) and isinstance(expr, typed.Load):
         need_definition("*", expr.type, expr.span)
@@ -262,8 +285,9 @@ def with_size(node: tree.ExprNode, expr: typed.Expr) -> typed.Expr:
 
 
 def place(node: tree.ExprNode, scope: Scope) -> typed.Expr:
-    """Check an operand of sizeof, trace() or print(): as check(), but an array in memory stays an
-    array and does not become a pointer."""
+    """Check an operand of sizeof, trace() or print(), and return its typed tree. Unlike in check(),
+    an array in memory stays an array and is not converted to a pointer.
+    """
     lvalue: typed.Expr | None = None
     if isinstance(node, tree.MemberNode):
         lvalue = _member_place(node, scope)
@@ -349,7 +373,9 @@ def _index_place(node: tree.IndexNode, scope: Scope) -> typed.Expr:
 
 
 def _base_and_index(node: tree.IndexNode, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
-    """The parts of base[index]; for regs[] and uregs[] the complete read, twice."""
+    """Return the typed trees of both parts of base[index]. For regs[] and uregs[], both parts are
+    the complete register read. Raises DError.
+    """
     base = node.base
     if isinstance(base, tree.NameNode) and base.name not in scope.variables:
         if base.name in ("regs", "uregs"):
@@ -369,8 +395,9 @@ def _base_and_index(node: tree.IndexNode, scope: Scope) -> tuple[typed.Expr, typ
 
 
 def _register(name: str, node: tree.IndexNode, scope: Scope) -> typed.Expr:
-    """regs[constant] and uregs[constant] (Dynamic Tracing Guide, "regs"; errors as in
-    dt_idcook_regs)."""
+    """Check regs[constant] or uregs[constant]; return the register read (Dynamic Tracing Guide,
+    "regs"; errors as in dt_idcook_regs).
+    """
     count = len(node.arguments)
     if count != 1:
         message = f"{name}[ ] prototype mismatch: {count} args passed, 1 expected"
@@ -395,7 +422,9 @@ def _call(node: tree.CallNode, scope: Scope) -> typed.Expr:
 
 
 def _refuse_members_of_args(node: tree.MemberNode) -> None:
-    """Raise DError D_IDENT_BADREF for args->NAME, which looks like locals->NAME."""
+    """Raise DError D_IDENT_BADREF if the expression is args->NAME, for which the program probably
+    means locals->NAME.
+    """
     if isinstance(node.base, tree.NameNode) and node.base.name == "args":
         message = "associative array 'args' may not be referenced as scalar"
         hint = f"args[0] is the first argument; by its name, locals->{node.name}"
@@ -418,7 +447,7 @@ def _member_place(node: tree.MemberNode, scope: Scope) -> typed.Expr:
 
 
 def _pointed(node: tree.PrefixNode, operand: typed.Expr) -> typed.Expr:
-    """*operand, as an lvalue."""
+    """Return *operand as an lvalue."""
     if isinstance(operand, Translation) and isinstance(operand.type, PointerType):
         return replace(operand, type=operand.type.to, span=node.span)
     return load(members.as_pointer(operand), node.span)
@@ -459,7 +488,9 @@ def _prefix(node: tree.PrefixNode, scope: Scope) -> typed.Expr:
 
 
 def _address_of(node: tree.PrefixNode, scope: Scope) -> typed.Expr:
-    """&operand. &*p is p, and &p[i] is p + i; dynamic variables have no address."""
+    """Check &operand; return the address. &*p is p, and &p[i] is p + i. Raises DError D_ADDROF_VAR
+    for a dynamic variable, which has no address.
+    """
     inner = node.operand
     place = variables.place_of(inner, scope)
     if place is not None:
@@ -543,7 +574,9 @@ def _comma(node: tree.InfixNode, scope: Scope) -> typed.Expr:
 
 
 def without_void(expr: typed.Expr) -> typed.Expr:
-    """Return x for (void)x, if the value is not used."""
+    """Return x for the expression (void)x, and any other expression unchanged. The caller does not
+    use the value.
+    """
     while isinstance(expr, typed.Cast) and isinstance(expr.type, VoidType):
         expr = expr.operand
     return expr

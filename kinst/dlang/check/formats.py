@@ -1,4 +1,4 @@
-"""The checker of printf() and printa() formats, which compares them with their arguments as
+"""Checker of printf() and printa() formats, which compares conversions with arguments as
 libdtrace's dt_printf.c does (Dynamic Tracing Guide, "Output Formatting").
 
 Length modifiers (h, l, ll, L) are ignored: the argument's type decides.
@@ -24,7 +24,7 @@ from kinst.core.errors import DError, Span
 from kinst.dlang import typed
 from kinst.dlang.syntax.source import to_text
 
-_MOST_WIDTH = 65535  # so that a typing error does not fill memory
+_MOST_WIDTH = 65535  # a larger width is probably a typing error, and could fill memory
 
 _INTEGER = "char, short, int, long, or long long"
 
@@ -42,7 +42,7 @@ _WIDE_CHARACTER = "int"
 
 _WIDE_TEXT = "wchar_t []"
 
-# The argument of each conversion, in libdtrace's words.
+# The type of argument that each conversion takes, in libdtrace's words.
 _PROTOTYPES = {
     **dict.fromkeys("diouxX", _INTEGER),
     **dict.fromkeys("cC", _SMALL),
@@ -58,10 +58,10 @@ _PROTOTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """One conversion of a format, with the text before it."""
+    """One conversion of a format, with the literal text before it."""
 
-    number: int  # of its %, from 1; %% counts, too
-    literal: bytes
+    number: int  # number of its % in the format, from 1; %% is counted as well
+    literal: bytes  # the text before the conversion
     letter: str
     flags: str
     width: int | str | None
@@ -77,7 +77,7 @@ class ParsedFormat:
 
 
 class _Scanner:
-    """Reads one format string, as latin-1, so that each character is a byte."""
+    """Reader of one format string, which it decodes as latin-1 so that each character is a byte."""
 
     def __init__(self, value: bytes, span: Span) -> None:
         self.text = value.decode("latin-1")
@@ -99,7 +99,7 @@ class _Scanner:
 
 
 def parse_format(value: bytes, span: Span) -> ParsedFormat:
-    """Parse a format. Raises DError D_SYNTAX, with libdtrace's words."""
+    """Parse a format into its conversions. Raises DError D_SYNTAX, with libdtrace's words."""
     scanner = _Scanner(value, span)
     conversions: list[Conversion] = []
     literal = ""
@@ -167,12 +167,16 @@ def _conversion(scanner: _Scanner, literal: bytes) -> Conversion:
 
 
 def is_wide_text(type_: DType) -> bool:
-    """Whether %ws can print a type: an array of 32-bit integers; libdtrace requires no more."""
+    """Return whether %ws can print a type: an array of 32-bit integers. libdtrace requires no more
+    than that.
+    """
     return isinstance(type_, ArrayType) and isinstance(type_.of, IntType) and type_.of.size == 4
 
 
 def takes_wide_text(parsed: ParsedFormat) -> list[bool]:
-    """Return, for each argument, whether %ws prints it: then an array does not become a pointer."""
+    """Return for each argument of a format, in order, whether %ws prints it. An array that %ws
+    prints is not converted to a pointer.
+    """
     wide: list[bool] = []
     for c in parsed.conversions:
         wide += [False] * ((c.width == "*") + (c.precision == "*"))
@@ -206,14 +210,14 @@ def _fits(letter: str, type_: DType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PrintedValue:
-    """A value that a conversion prints."""
+    """A value that a format's conversion prints, with its type."""
 
     type: DType
-    span: Span  # for errors
+    span: Span  # where error messages point
 
 
 class _Binder:
-    """Assigns values to conversions, in order."""
+    """Matcher of a format's conversions with the values to print, in order."""
 
     def __init__(self, function: str, values: Sequence[PrintedValue], span: Span) -> None:
         self.function = function
@@ -278,16 +282,19 @@ def bind_format(
     aggregated: IntType | None = None,
     exact: bool = True,
 ) -> tuple[typed.PrintfFormat, tuple[int, ...]]:
-    """Assign a value to each conversion.
+    """Match each conversion of a format with a value, and check that their types agree.
 
     Args:
-        span: of the format.
+        function: name of the function, for messages.
+        parsed: the format.
+        values: the values to print, in order.
+        span: where the format is.
         aggregated: the type that %@ prints in printa().
-        exact: every value has to be printed.
+        exact: whether every value must be printed.
 
     Returns:
         The format, in which the conversion of an aggregation's value is "@d", "@u", ...; and the
-        numbers of the values that belong to a *.
+            indexes of the values that a * takes as width or precision.
 
     Raises:
         DError: D_PRINTF_*.

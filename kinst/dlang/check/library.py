@@ -1,9 +1,9 @@
-"""D libraries of the traced system: declares the parts that a program uses.
+"""D libraries of the traced system: declares those parts of them that a program uses.
 
-A library is parsed only if the program uses a name that it declares at the start of a line. Only
-declarations that are used are checked, because kernels differ; for this reason a translator's
-expression is checked only if its member is used. Members without a counterpart in the system are
-declared and have no conversion (D_XLATE_NOCONV).
+kinst parses a library only if the program uses a name that the library declares at the start of a
+line. Because kernels differ, only declarations that are used are checked, and a translator's
+expression for a member is checked only if the member is used. A member without a counterpart in the
+system is declared but has no conversion (D_XLATE_NOCONV).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.program_parser import parse
 from kinst.dlang.walk import walk
 
-# At the start of a line: typedefs, whose braces may contain braces; inlines and tags; enumerations.
+# Declarations at the start of a line: typedefs, whose braces may contain braces; inlines and
+# structure tags; enumerations.
 _TYPEDEFS = re.compile(
     r"^typedef\b[^;{]*(?:\{(?:[^{}]|\{[^{}]*\})*\}[^;{]*?)?\b(\w+)\s*;", re.MULTILINE
 )
@@ -33,13 +34,15 @@ _ENUMERATORS = re.compile(r"^(?:typedef\s+)?enum\b[^{;]*\{([^}]*)\}", re.MULTILI
 
 @cache
 def declared_types(library: Library) -> frozenset[str]:
-    """Names of the typedefs of a library, without parsing it."""
+    """Return the names of a library's typedefs, without parsing the library."""
     return frozenset(_TYPEDEFS.findall(library.text))
 
 
 @cache
 def declared_names(library: Library) -> frozenset[str]:
-    """Names of the types, enumerators and inlines that a library declares, without parsing it."""
+    """Return the names of the types, enumerators and inlines that a library declares, without
+    parsing the library.
+    """
     names = {name for row in _NAMED.findall(library.text) for name in row if name}
     for body in _ENUMERATORS.findall(library.text):
         names.update(part.partition("=")[0].strip() for part in body.split(","))
@@ -48,7 +51,7 @@ def declared_names(library: Library) -> frozenset[str]:
 
 @cache
 def _items(library: Library) -> tuple[tree.ItemNode, ...]:
-    """The library's declarations. Raises DError for a syntax error."""
+    """Parse a library and return its declarations. Raises DError for a syntax error."""
     is_type = declared_types(library).__contains__
     program = parse(library.text, library.name, part=True, knows_type=is_type)
     return tuple(item for item in program.items if not isinstance(item, tree.ClauseNode))
@@ -56,7 +59,7 @@ def _items(library: Library) -> tuple[tree.ItemNode, ...]:
 
 @cache
 def _required(library: Library) -> tuple[str, ...]:
-    """The libraries that a library names in #pragma D depends_on."""
+    """Return the names of the libraries that a library's #pragma D depends_on lines require."""
     return tuple(
         item.words[1]
         for item in _items(library)
@@ -65,7 +68,9 @@ def _required(library: Library) -> tuple[str, ...]:
 
 
 def _defined(item: tree.ItemNode) -> set[str]:
-    """The names that an item declares; for a translator, those of the type that it makes."""
+    """Return the names that a library's declaration defines. For a translator, return the words of
+    the type that it makes.
+    """
     if isinstance(item, tree.InlineNode):
         return {item.name}
     if isinstance(item, tree.TranslatorNode):
@@ -80,7 +85,7 @@ def _defined(item: tree.ItemNode) -> set[str]:
 
 
 def _used(node: object) -> set[str]:
-    """Every name and every word of a type in a part of the tree."""
+    """Return every name, and every word of a type, that occurs in a part of the syntax tree."""
     names: set[str] = set()
     for part in walk(node):
         if isinstance(part, tree.NameNode):
@@ -91,7 +96,12 @@ def _used(node: object) -> set[str]:
 
 
 def _in_order(libraries: Iterable[Library], known: Sequence[Library]) -> list[Library]:
-    """The libraries, each after those that it depends on.  Raises DError for a missing one."""
+    """Return libraries, and those that they require, in an order in which each library comes after
+    the libraries that it requires.  Raises DError if a required library is missing.
+
+    Args:
+        known: all libraries of the system.
+    """
     by_name = {library.name: library for library in known}
     ordered: list[Library] = []
     begun: set[str] = set()
@@ -114,8 +124,9 @@ def _in_order(libraries: Iterable[Library], known: Sequence[Library]) -> list[Li
 
 
 def _wanted(program: tree.ProgramNode, known: Sequence[Library]) -> tuple[set[int], set[str]]:
-    """The id() of each item that the program uses, directly or through another one; and the names
-    of their libraries."""
+    """Return which declarations of libraries a program uses, directly or through other declarations
+    of libraries: the id() of each declaration, and the names of their libraries.
+    """
     declared = {name for item in program.items for name in _defined(item)
            if isinstance(item, tree.TypeDeclarationNode | tree.InlineNode)}  # fmt: skip
     pending, seen = _used(program) - declared, set(declared)
@@ -138,7 +149,9 @@ def _wanted(program: tree.ProgramNode, known: Sequence[Library]) -> tuple[set[in
 
 
 def use(program: tree.ProgramNode, scope: Scope, check: Check) -> None:
-    """Declare the items of the system's libraries that the program uses and does not define."""
+    """Declare those items of the system's libraries that the program uses and does not define
+    itself.
+    """
     libraries = scope.environment.dialect().libraries
     wanted, files = _wanted(program, libraries)
     for library in _in_order([one for one in libraries if one.name in files], libraries):

@@ -1,7 +1,7 @@
-"""The expression that each aggregation is given, its unit, and its keys.
+"""Measures of aggregations: the expression that an aggregation is given, its unit, and its keys.
 
-D's clocks count nanoseconds. A value that is computed from them by sums, differences and divisions
-by a power of a thousand is a time as well; every other unit is unknown.
+D's clocks count nanoseconds. A value that is computed from clocks by sums, differences and
+divisions by a power of a thousand is a time as well; the unit of any other value is unknown.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _UNKNOWN = ""
 
 
 def measures_of(program: tree.ProgramNode) -> Mapping[str, Measure]:
-    """Return what each aggregation of a program measures, by its name.
+    """Return the measure of each aggregation of a program, by the aggregation's name.
 
-    If its statements differ in the expression, the expression is unknown; so with units and keys.
+    If the statements of an aggregation have different expressions, the expression is unknown ("");
+    the same applies to units and keys.
     """
     statements = [statement for clause in program.clauses for statement in clause.statements]
     units = _variables(statements)
@@ -53,7 +54,7 @@ def _both(one: Measure, other: Measure) -> Measure:
 
 
 def _aggregation(node: tree.ExprNode) -> tuple[str | None, tuple[tree.ExprNode, ...]]:
-    """The name of @name or @name[keys], None for anything else, and the keys."""
+    """Return name and keys of @name or @name[keys]; (None, ()) for any other expression."""
     keys: tuple[tree.ExprNode, ...] = ()
     if isinstance(node, tree.IndexNode):
         keys, node = node.arguments, node.base
@@ -61,7 +62,9 @@ def _aggregation(node: tree.ExprNode) -> tuple[str | None, tuple[tree.ExprNode, 
 
 
 def _variables(statements: list[tree.ExprNode]) -> dict[str, str]:
-    """The unit of each variable: that of all values assigned to it, constants excepted."""
+    """Return the unit of each variable, by name: the common unit of all values that the statements
+    assign to the variable, apart from constants; "" if there is none.
+    """
     assigned: dict[str, list[tree.ExprNode]] = {}
     for statement in statements:
         for node in _within(statement):
@@ -79,7 +82,7 @@ def _variables(statements: list[tree.ExprNode]) -> dict[str, str]:
 
 
 def _variable(node: tree.ExprNode) -> str:
-    """A variable's name, without its keys."""
+    """Return a variable's name in D, without its keys."""
     return unparse_expression(node.base if isinstance(node, tree.IndexNode) else node)
 
 
@@ -98,7 +101,8 @@ def _unit(node: tree.ExprNode, units: Mapping[str, str]) -> str:
             return UNITS[0]
         case tree.InfixNode(_, "+" | "-", left, right):
             both_units = {_unit(left, units), _unit(right, units)}
-            # The difference of a time and an unknown value is a time: the value is probably one.
+            # The difference of a time and a value of unknown unit is a time: the value is probably
+            # a time as well.
             both_units.discard(_UNKNOWN)
             return both_units.pop() if len(both_units) == 1 else _UNKNOWN
         case tree.InfixNode(_, "/", left, tree.IntegerNode() as divisor):

@@ -1,8 +1,8 @@
-"""Lvalues ("places") in the kernel's memory: members, elements, bit-fields, symbols; their values
-and addresses.
+"""Lvalues ("places") in the kernel's memory (members, elements, bit-fields, symbols), their values
+and their addresses.
 
-Every DError has libdtrace's tag and, up to line breaks, its words. The value of a char array is a
-string (dt_node_is_string()); that of any other array is a pointer to its first element.
+Every DError has libdtrace's tag and, except for line breaks, its words. The value of a char array
+is a string (dt_node_is_string()). The value of any other array is a pointer to its first element.
 
 Tested by tests/dlang/check/test_declarations.py.
 """
@@ -45,12 +45,14 @@ PER_CPU_HINT = "every CPU has its own: there is no one address"
 
 
 def is_char_array(type_: DType) -> bool:
-    """Whether a type is an array whose value is a string."""
+    """Return whether a type is a char array, whose value is a string."""
     return isinstance(type_, ArrayType) and is_char(type_.of)
 
 
 def value(place: typed.Expr) -> typed.Expr:
-    """The value of a place in an expression."""
+    """Convert an lvalue to its value in an expression: a char array to a string, any other array
+    and a function to a pointer.
+    """
     if not isinstance(place, typed.Load):
         return place
     type_ = place.type
@@ -62,8 +64,9 @@ def value(place: typed.Expr) -> typed.Expr:
 
 
 def decayed(place: typed.Expr) -> typed.Expr:
-    """Return an array as a pointer to its first element, a function as a pointer to it (K&R
-    A7.1)."""
+    """Convert an array to a pointer to its first element, and a function to a pointer to the
+    function (K&R A7.1); return any other expression unchanged.
+    """
     if isinstance(place, typed.Load):
         if isinstance(place.type, ArrayType):
             return cast(_shared(place.address), PointerType(place.type.of))
@@ -73,13 +76,17 @@ def decayed(place: typed.Expr) -> typed.Expr:
 
 
 def _shared(address: typed.Expr) -> typed.Expr:
-    """Return an address in a form that may be stored."""
+    """Convert an address of a D variable to a form that the program may store in another variable
+    (Shared); return any other address unchanged.
+    """
     is_final = isinstance(address, Shared) or root_of(address) is None
     return address if is_final else Shared(address.type, address.span, address)
 
 
 def string_place(expr: typed.Expr) -> typed.Expr:
-    """Return the char array that value() turned into a string; any other expression unchanged."""
+    """Convert a string that value() made of a char array back to the char array; return any other
+    expression unchanged.
+    """
     if isinstance(expr, typed.Load) and isinstance(expr.type, StringType) and expr.most:
         pointer = expr.address.type
         assert isinstance(pointer, PointerType)
@@ -88,7 +95,11 @@ def string_place(expr: typed.Expr) -> typed.Expr:
 
 
 def moved(address: typed.Expr, offset: int, type_: DType) -> typed.Expr:
-    """Return address + offset as a pointer to type_."""
+    """Return address + offset as a pointer to `type_`.
+
+    Args:
+        offset: in bytes.
+    """
     pointer = PointerType(type_)
     base = address
     if isinstance(base, typed.Cast) and isinstance(base.operand, typed.Binary):
@@ -106,7 +117,12 @@ def moved(address: typed.Expr, offset: int, type_: DType) -> typed.Expr:
 
 def place_of_member(node: tree.MemberNode, base: typed.Expr, scope: Scope) -> typed.Expr:
     """Return base.name or base->name as an lvalue. Raises DError D_OP_PTR, D_OP_SOU,
-    D_OP_INCOMPLETE, D_TYPE_MEMBER."""
+    D_OP_INCOMPLETE, D_TYPE_MEMBER.
+
+    Args:
+        node: the member expression.
+        base: the typed tree of its base.
+    """
     op, span = node.op, node.span
     type_ = base.type
     if op == "->":
@@ -145,7 +161,7 @@ def _complete(type_: DType, op: str, span: Span, scope: Scope) -> StructType:
 
 
 def find(struct: StructType, name: str, span: Span) -> Member:
-    """The member of this name.  Raises DError D_TYPE_MEMBER."""
+    """Return a structure's member of this name.  Raises DError D_TYPE_MEMBER."""
     try:
         member = struct.member(name)
     except KinstError as error:
@@ -160,7 +176,9 @@ def find(struct: StructType, name: str, span: Span) -> Member:
 
 
 def _address(place: typed.Expr, span: Span) -> typed.Expr:
-    """The address of a structure."""
+    """Return the address of an lvalue that is a structure. Raises DError D_UNKNOWN for any other
+    structure.
+    """
     if isinstance(place, typed.Load):
         return place.address
     pointer = PointerType(place.type)
@@ -176,7 +194,7 @@ def _address(place: typed.Expr, span: Span) -> typed.Expr:
 
 
 def address_of(place: typed.Expr, span: Span) -> typed.Expr:
-    """&place.  Raises DError D_ADDROF_LVAL, D_ADDROF_BITFIELD."""
+    """Return the expression &place.  Raises DError D_ADDROF_LVAL, D_ADDROF_BITFIELD."""
     place = string_place(place)
     if isinstance(place, typed.BitField):
         raise DError("cannot take address of bit-field", span, "D_ADDROF_BITFIELD")
@@ -186,8 +204,9 @@ def address_of(place: typed.Expr, span: Span) -> typed.Expr:
 
 
 def offset_of(node: tree.OffsetOfNode, scope: Scope) -> typed.Expr:
-    """Return offsetof(type, member). Raises DError D_OFFSETOF_TYPE, D_OFFSETOF_BITFIELD; D_UNKNOWN
-    for an unknown member."""
+    """Check offsetof(type, member); return the offset in bytes. Raises DError D_OFFSETOF_TYPE,
+    D_OFFSETOF_BITFIELD, and D_UNKNOWN for an unknown member.
+    """
     type_ = scope.resolve(node.type)
     offset = 0
     for name in node.member.split("."):
@@ -208,7 +227,9 @@ def offset_of(node: tree.OffsetOfNode, scope: Scope) -> typed.Expr:
 
 
 def symbol(name: str, span: Span, scope: Scope) -> typed.Expr:
-    """Return `name or module`name as an lvalue. Raises DError D_IDENT_UNDEF, D_SYM_NOTYPES."""
+    """Return a symbol of the kernel, written `name or module`name, as an lvalue. Raises DError
+    D_IDENT_UNDEF, D_SYM_BADREF, D_SYM_NOTYPES.
+    """
     try:
         kernel_symbol = scope.types.symbol(name)
         constant_ = scope.types.enumerator(name) if kernel_symbol is None else None
@@ -234,7 +255,9 @@ def symbol(name: str, span: Span, scope: Scope) -> typed.Expr:
 
 
 def current_thread(scope: Scope) -> DType:
-    """The type of curthread: a pointer to the system's structure if the kernel's types have it."""
+    """Return the type of curthread: a pointer to the system's thread structure, or a void pointer
+    if the kernel's types do not have this structure.
+    """
     tag = scope.environment.dialect().thread
     if scope.types.source is None or not tag:
         return PointerType(VoidType())
@@ -246,7 +269,7 @@ def current_thread(scope: Scope) -> DType:
 
 
 def size_of_place(place: typed.Expr, scope: Scope, span: Span) -> int:
-    """sizeof of an expression.  Raises DError D_SIZEOF_BITFIELD."""
+    """Return the size in bytes of an expression for sizeof.  Raises DError D_SIZEOF_BITFIELD."""
     place = string_place(place)
     if isinstance(place, typed.BitField):
         raise DError("cannot apply sizeof to a bit-field", span, "D_SIZEOF_BITFIELD")
@@ -254,8 +277,9 @@ def size_of_place(place: typed.Expr, scope: Scope, span: Span) -> int:
 
 
 def as_pointer(expr: typed.Expr) -> typed.Expr:
-    """Return an array or string as a pointer, which can be indexed and dereferenced; any other
-    value unchanged."""
+    """Convert an array or a string to a pointer, which can be indexed and dereferenced; return any
+    other value unchanged.
+    """
     place = decayed(string_place(expr))
     if not is_string(place.type):
         return place
@@ -265,7 +289,9 @@ def as_pointer(expr: typed.Expr) -> typed.Expr:
 
 
 def arithmetic(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr | None:
-    """Return left op right if it is arithmetic on a string's address, else None."""
+    """Return left op right if it adds an integer to a string's address or subtracts an integer from
+    it; otherwise, None.
+    """
     a, b = is_string(left.type), is_string(right.type)
     if a and is_integer(right.type) and op in ("+", "-"):
         return typed.Load(StringType(), span, move(op, as_pointer(left), right, span))

@@ -1,4 +1,5 @@
-"""The checker's state: the environment of a program, and the names and types declared so far.
+"""State of the checker: the environment of a program, and the names and types that the program has
+declared so far.
 
 Tested by tests/dlang/check/test_variables.py.
 """
@@ -28,21 +29,22 @@ _CONSTANT = re.compile(r"[A-Z][A-Z0-9_]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class Translator:
-    """A declared translator."""
+    """A declared translator of D."""
 
     node: tree.TranslatorNode
-    source: DType  # the type of its parameter
-    made: StructType  # the structure whose members it defines
-    lazily: bool = False  # its expressions are checked only when they are used
+    source: DType  # type of the translator's parameter
+    made: StructType  # the structure whose members the translator defines
+    lazily: bool = False  # the translator's expressions are checked only when they are used
 
 
 @dataclass(frozen=True, slots=True)
 class Translation(typed.Expr):
-    """xlate < type > (source). Only its members are values; a checked program contains no
-    Translation."""
+    """The expression xlate < type > (source). Only its members are values; the typed tree of a
+    program without errors has no Translation.
+    """
 
     translator: Translator
-    source: typed.Expr  # of the translator's parameter type
+    source: typed.Expr  # the translated expression, converted to the translator's parameter type
 
 
 # The type of expressions.check(), which is passed to the modules that expressions.py imports.
@@ -55,48 +57,49 @@ def _no_hint(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the checker needs to know apart from the program."""
+    """What the checker knows about the traced kernel and the options, apart from the program."""
 
     # Index in regs[] by name; a name such as R_RAX is a constant in D.
     registers: Mapping[str, int] = field(default_factory=dict)
-    # Bytes of a string without a bound of its own: option strsize.
+    # Bytes of a string whose type has no size of its own: option strsize.
     strsize: int = 256
-    # Types of the traced kernel, None without one.
+    # Types of the traced kernel; None if there is no kernel.
     types: TypeSource | None = None
-    # Frames of stack(), ustack() and jstack() without a number.
+    # Number of frames of stack(), ustack() and jstack() if the program gives none.
     stackframes: int = 20
     ustackframes: int = 100
     jstackframes: int = 50
-    # Types of args[] for a probe description; None if it means more than one probe.
+    # Returns the types of args[] for a probe description; None if it means more than one probe.
     arguments: Callable[[ProbePattern], Sequence[DType] | None] | None = None
-    # A hint for a register that is misspelt or belongs to another instruction set; "" for any other
-    # name.
+    # Returns a hint for a register name that is misspelt or belongs to another instruction set, and
+    # "" for any other name.
     register_hint: Callable[[str], str] = _no_hint
-    # The interface of each provider's probes, by its name.
+    # The interface of each provider's probes, by the provider's name.
     providers: Mapping[str, ProbeInterface] = field(default_factory=dict)
     # D's subroutines by name.
     subroutines: Mapping[str, Prototype] = field(default_factory=dict)
-    # What aggregations measure, by name, if the program as written tells more than this one.
+    # Measures of aggregations, by name, in the program as the user wrote it; empty if the checked
+    # program is this program.
     measures: Mapping[str, typed.Measure] = field(default_factory=dict)
     # Returns the traced system's part of D; called when a program first needs it.
     dialect: Callable[[], Dialect] = lambda: UNKNOWN
 
 
 class Scope:
-    """The names declared so far, in one check of one program.
+    """The names that are declared so far in one check of one program.
 
     Attributes:
         patterns: the probe descriptions of the current clause.
-        aggregations: the aggregations that some clause assigns.
-        variables: by typed.Variable.name.
-        externs: the types of extern declarations, by name.
-        inlines: by name.
-        declared_providers: the probes of provider declarations, each with the types of its
-            arguments, and of its translated arguments (None if they are not translated).
-        bound: the arguments of the inline, or the parameter of the translator, that is being
-            expanded.
-        keys: the types of each associative array's keys; in a second check, those that the whole
-            program needs.
+        aggregations: names of the aggregations that some clause assigns.
+        variables: the D variables, by typed.Variable.name.
+        externs: types of the extern declarations, by name.
+        inlines: the inlines, by name.
+        declared_providers: the probes of provider declarations, by provider and probe; for each
+            probe the types of its arguments, and the types of its translated arguments (None if
+            they are not translated).
+        bound: arguments by name of the inline or translator that is being expanded.
+        keys: types of each associative array's keys, by the array's name; in a second check, the
+            types that the whole program needs.
     """
 
     def __init__(
@@ -119,11 +122,13 @@ class Scope:
         self._being_assigned: list[str] = []
 
     def _structure(self, tag: str) -> StructType | None:
-        """Return the system's structure of this tag, one of the Guide's, or None."""
+        """Return the structure with this tag that the system's dialect defines (one of the Dynamic
+        Tracing Guide's); None if there is none.
+        """
         return self.environment.dialect().structures.get(tag)
 
     def resolve(self, name: tree.TypeNode) -> DType:
-        """Return the type that a TypeNode means. Raises DError D_DECL_*, D_UNKNOWN."""
+        """Return the type that a type's syntax tree means. Raises DError D_DECL_*, D_UNKNOWN."""
         return self.types.resolve(name)
 
     def snapshot(self) -> dict[str, typed.Variable]:
@@ -146,20 +151,26 @@ class Scope:
         return variable
 
     def begin_assignment(self, name: str) -> None:
-        """Begin the first assignment to a name, which has no type until it ends."""
+        """Note that the first assignment to a name is being checked. The name has no type until
+        end_assignment().
+        """
         self._being_assigned.append(name)
 
     def end_assignment(self) -> None:
         self._being_assigned.pop()
 
     def kind_of(self, name: str) -> str | None:
-        """Return the kind of a built-in name or subroutine, in dtrace(1)'s words; None for a free
-        name."""
+        """Return the kind of a built-in name or subroutine, in dtrace(1)'s words; None if the name
+        is neither.
+        """
         return "function" if name in self.environment.subroutines else builtins.kind_of(name)
 
     def refuse_builtin(self, name: str, span: Span, role: str) -> None:
-        """Raise DError D_IDENT_BADREF if a name is a built-in array or function; `role` is how the
-        program uses it."""
+        """Raise DError D_IDENT_BADREF if a name is a built-in array or function.
+
+        Args:
+            role: how the program uses the name, in the words of the message.
+        """
         kind = self.kind_of(name)
         if kind is not None and kind != "scalar":
             message = f"{kind} '{name}' may not be referenced as {role}"

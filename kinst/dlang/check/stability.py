@@ -1,8 +1,8 @@
-"""#pragma D attributes, binding and depends_on, and the stability that names and clauses have
-(Dynamic Tracing Guide, "Stability", "Versioning"; libdtrace's dt_open.c for the names, dt_pragma.c
-for the errors).
+"""Stability of names and clauses, and the pragmas attributes, binding and depends_on (Dynamic
+Tracing Guide, "Stability", "Versioning"; libdtrace's dt_open.c for the names, dt_pragma.c for the
+errors).
 
-The stability of a clause is that of its least stable name.
+The stability of a clause is the stability of its least stable name.
 
 Tested by tests/d/stability.cases.
 """
@@ -36,8 +36,10 @@ _NAMES = {
 
 
 def given(program: tree.ProgramNode) -> dict[str, Attributes]:
-    """Return the stability of the program's own names: that of #pragma D attributes or, for an
-    inline, of the least stable name in its expression."""
+    """Return the stability of each name that the program declares. A name has the stability that
+    #pragma D attributes gives it; an inline without such a pragma has that of the least stable name
+    in its expression.
+    """
     stability: dict[str, Attributes] = {}
     for item in program.items:
         if isinstance(item, tree.InlineNode):
@@ -48,7 +50,9 @@ def given(program: tree.ProgramNode) -> dict[str, Attributes]:
 
 
 def _types(program: tree.ProgramNode) -> set[str]:
-    """Return the types that a program declares: names, and tags after struct, union or enum."""
+    """Return the names of the types that a program declares; for a tag, with struct, union or enum
+    before it.
+    """
     types: set[str] = set()
     for item in program.items:
         if isinstance(item, tree.TypeDeclarationNode):
@@ -60,7 +64,11 @@ def _types(program: tree.ProgramNode) -> set[str]:
 
 
 def _of_type(name: tree.TypeNode, own: set[str]) -> Attributes:
-    """Return the stability of a type: Private for the kernel's, Stable for all others."""
+    """Return the stability of a type: Private for a type of the kernel, Stable for any other type.
+
+    Args:
+        own: names of the types that the program declares.
+    """
     words = [w for w in name.words if w not in ("const", "volatile", "restrict")]
     if name.body is not None or " ".join(words) in own or set(words) & LIBRARY_TYPES:
         return STABLE
@@ -74,16 +82,20 @@ def _of_type(name: tree.TypeNode, own: set[str]) -> Attributes:
 def _of_translators(
     name: tree.TypeNode, program: tree.ProgramNode, own: Mapping[str, Attributes]
 ) -> Attributes:
-    """Return the least stability of the members of the program's translators to a type
-    (dt_cook_xlator()). kinst's own translators are stable, like dtrace(1)'s."""
+    """Return the least stability of the names in the program's own translators to a type
+    (dt_cook_xlator()). kinst's translators are Stable, as dtrace(1)'s are.
+
+    Args:
+        own: the stability of the program's own names (given()).
+    """
     members = [
         member.value
         for item in program.items
         if isinstance(item, tree.TranslatorNode) and item.type.words == name.words
         for member in item.members
     ]
-    # Of a translation in a member's expression only the operand counts: its translator may be this
-    # one.
+    # If a member's expression contains a translation, only the translation's operand counts: its
+    # translator may be the same translator.
     plain = tree.ProgramNode(
         tuple(i for i in program.items if not isinstance(i, tree.TranslatorNode))
     )
@@ -93,7 +105,7 @@ def _of_translators(
 def named(
     nodes: object, args: Attributes, program: tree.ProgramNode, own: Mapping[str, Attributes]
 ) -> Iterator[tuple[str, Span, Attributes]]:
-    """Yield the names in a part of the tree, with their spans and their stability.
+    """Yield (name, span, stability) of each name in a part of the syntax tree.
 
     Args:
         args: the stability of the probe's arguments.
@@ -123,15 +135,25 @@ def named(
 def of_names(
     nodes: object, args: Attributes, program: tree.ProgramNode, own: Mapping[str, Attributes]
 ) -> Attributes:
-    """Return the least stability of all names in a part of the tree; arguments as for named()."""
+    """Return the least stability of all names in a part of the syntax tree.
+
+    Args:
+        args: the stability of the probe's arguments.
+        own: the stability of the program's own names (given()).
+    """
     return least([STABLE, *(found for _, _, found in named(nodes, args, program, own))])
 
 
 def check_minimum(
     clause: tree.ClauseNode, args: Attributes, program: tree.ProgramNode, minimum: Attributes
 ) -> None:
-    """Raise DError D_ATTR_MIN at the clause's first name that is less stable than `minimum`, the
-    value of option amin."""
+    """Check that no name in a clause is less stable than the option amin. Raises DError D_ATTR_MIN
+    at the first name that is.
+
+    Args:
+        args: the stability of the probe's arguments.
+        minimum: the value of the option amin.
+    """
     own = given(program)
     for name, span, stability in named((clause.predicate, clause.statements), args, program, own):
         if not stability.reaches(minimum):
@@ -145,7 +167,12 @@ def of_clause(
     program: tree.ProgramNode,
     own: Mapping[str, Attributes],
 ) -> Attributes:
-    """Return the least stability of the names in a clause; arguments as for of_names()."""
+    """Return the least stability of the names in a clause.
+
+    Args:
+        args: the stability of the probe's arguments.
+        own: the stability of the program's own names (given()).
+    """
     return of_names((clause.predicate, clause.statements), args, program, own)
 
 
@@ -153,7 +180,7 @@ _PROBE_PARTS = words("provider module function name args")
 
 
 def check_pragma(node: tree.PragmaNode, scope: Scope) -> None:
-    """Check that the subject of a pragma exists, once all of the program's names are known.
+    """Check that the subject of a pragma exists. The caller has declared all names of the program.
 
     Raises DError D_PRAGMA_DEPEND, D_PRAGMA_SCOPE, D_PRAGMA_UNUSED, D_PRAGMA_INVAL.
     """
@@ -197,7 +224,7 @@ def _check_dependency(node: tree.PragmaNode, scope: Scope) -> None:
 
 
 def _typed_modules(node: tree.PragmaNode, scope: Scope) -> list[str]:
-    """The names of the modules that have types."""
+    """Return the names of the modules whose types are known. Raises DError D_PRAGMA_DEPEND."""
     try:
         return list(scope.types.source.modules()) if scope.types.source is not None else []
     except KinstError as error:

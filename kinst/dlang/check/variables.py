@@ -1,8 +1,8 @@
-"""The checker of variables and assignments: global, thread-local (self->) and clause-local (this->)
+"""Checker of variables and assignments: global, thread-local (self->) and clause-local (this->)
 variables, associative and scalar arrays, and stores to memory (*p, p->m, p[i], v.m) (Dynamic
 Tracing Guide, "Variables").
 
-Every DError has libdtrace's tag and, up to line breaks, its words.
+Every DError has libdtrace's tag and, except for line breaks, its words.
 """
 
 from __future__ import annotations
@@ -59,16 +59,20 @@ SCOPES = ("self", "this")
 
 @dataclass(frozen=True, slots=True)
 class VariableReference:
-    """name, self->name, this->name or name[keys] in the program; the variable may not exist yet."""
+    """A reference to a variable in the program: name, self->name, this->name or name[keys]. The
+    variable need not exist yet.
+    """
 
-    name: str  # as typed.Variable.name
+    name: str  # with self-> or this->
     scope: str
-    keys: tuple[tree.ExprNode, ...] | None  # None without [ ]
+    keys: tuple[tree.ExprNode, ...] | None  # None if the reference has no [ ]
     span: Span
 
 
 def _root(node: tree.ExprNode) -> tuple[str, str] | None:
-    """The name and scope of a variable that a node names; None for any other node."""
+    """Return name and scope of the variable that name, self->name or this->name refers to; None for
+    any other expression.
+    """
     if isinstance(node, tree.NameNode):
         return node.name, "global"
     if not isinstance(node, tree.MemberNode) or node.op != "->":
@@ -80,15 +84,15 @@ def _root(node: tree.ExprNode) -> tuple[str, str] | None:
 
 
 def constant_named(name: str, scope: Scope) -> int | None:
-    """Return the value of a constant of D or of the system; None for any other name."""
+    """Return the value of a constant of D or of the system's dialect; None for any other name."""
     if name in CONSTANTS:
         return CONSTANTS[name]
-    # Constants of systems are in capitals.
+    # The names of a system's constants are in capitals.
     return scope.environment.dialect().constants.get(name) if name[:1].isupper() else None
 
 
 def _is_taken(name: str, scope: Scope) -> bool:
-    """Whether a plain name has a meaning other than a variable."""
+    """Return whether a plain name means anything but a variable."""
     return (
         scope.kind_of(name) is not None
         or name in scope.environment.registers
@@ -100,8 +104,9 @@ def _is_taken(name: str, scope: Scope) -> bool:
 
 
 def place_of(node: tree.ExprNode, scope: Scope) -> VariableReference | None:
-    """Return the variable, or element of an array variable, that a node names; None for anything
-    else: built-ins, inlines, and p[i] with a pointer p."""
+    """Return the reference to a variable, or to an element of an array variable, that an expression
+    is; None for any other expression, such as a built-in, an inline, or p[i] with a pointer p.
+    """
     keys: tuple[tree.ExprNode, ...] | None = None
     root = _root(node)
     if isinstance(node, tree.IndexNode):
@@ -118,15 +123,18 @@ def place_of(node: tree.ExprNode, scope: Scope) -> VariableReference | None:
 
 
 def array_named(node: tree.ExprNode, scope: Scope) -> typed.Variable | None:
-    """Return the scalar array that a node names without an index, or None."""
+    """Return the scalar array that an expression names without an index; None for any other
+    expression.
+    """
     place = place_of(node, scope)
     variable = scope.variables.get(place.name) if place is not None and place.keys is None else None
     return variable if variable is not None and variable.length else None
 
 
 def read(place: VariableReference, scope: Scope, check: Check) -> typed.Expr:
-    """Return the value of a variable, or an array as an lvalue. Raises DError D_VAR_UNDEF,
-    D_IDENT_UNDEF, D_IDENT_BADREF, and those of keys."""
+    """Return the value of a variable; for a scalar array, the array as an lvalue. Raises DError
+    D_VAR_UNDEF, D_IDENT_UNDEF, D_IDENT_BADREF, and the errors of keys.
+    """
     variable = _existing(place, scope)
     if place.keys is None:
         if variable.length and _is_in_one_piece(variable):
@@ -143,20 +151,21 @@ def read(place: VariableReference, scope: Scope, check: Check) -> typed.Expr:
 
 
 def _is_in_one_piece(variable: typed.Variable) -> bool:
-    """Whether the elements of a scalar array are contiguous in memory, as in C."""
+    """Return whether the elements of a scalar array are contiguous in memory, as in C."""
     return not variable.is_dynamic and not isinstance(variable.type, StringType)
 
 
 def _whole(variable: typed.Variable, span: Span) -> typed.Expr:
-    """A scalar array as an lvalue."""
+    """Return a scalar array as an lvalue."""
     array = ArrayType(variable.type, variable.length)
     address = typed.Cast(PointerType(array), span, typed.GlobalRead(array, span, variable))
     return typed.Load(array, span, address)
 
 
 def element_address(place: VariableReference, scope: Scope, check: Check) -> typed.Expr | None:
-    """Return the address of a scalar array's element, which may be one past the last, as in C; None
-    for an element whose address may change."""
+    """Return the address of a scalar array's element, which may be one past the last element, as in
+    C; None if the element's address may change, or if the reference is not to such an element.
+    """
     variable = scope.variables.get(place.name)
     if place.keys is None or variable is None or not variable.length:
         return None
@@ -187,7 +196,9 @@ def _refuse_array(place: VariableReference, variable: typed.Variable) -> None:
 
 
 def _checked_keys(place: VariableReference, scope: Scope, check: Check) -> list[typed.Expr]:
-    """The keys as written. Raises DError D_KEY_TYPE."""
+    """Check the keys of a reference and return them, not yet converted. Raises DError
+    D_KEY_TYPE.
+    """
     keys: list[typed.Expr] = []
     for number, node in enumerate(place.keys or (), 1):
         base = node.base if isinstance(node, tree.IndexNode) else node
@@ -207,7 +218,9 @@ def _checked_keys(place: VariableReference, scope: Scope, check: Check) -> list[
 def _keys_of(
     place: VariableReference, variable: typed.Variable, scope: Scope, check: Check
 ) -> tuple[typed.Expr, ...]:
-    """The keys, converted to the array's.  Raises DError D_PROTO_LEN, D_PROTO_ARG, D_ARR_BADREF."""
+    """Check the keys of a reference and return them converted to the types of the variable's keys.
+    Raises DError D_PROTO_LEN, D_PROTO_ARG, D_ARR_BADREF.
+    """
     keys = _checked_keys(place, scope, check)
     if variable.length:
         return _index_of(place, variable, keys)
@@ -247,7 +260,12 @@ def _index_of(
 
 
 def _merged(before: DType, key: typed.Expr) -> DType | None:
-    """The type that can hold the keys so far and this one; None if there is none."""
+    """Return the type of an associative array's key that can hold the keys so far and one more key;
+    None if no type can.
+
+    Args:
+        before: the type that can hold the keys so far.
+    """
     now = key.type
     if isinstance(before, IntType) and isinstance(now, IntType):
         return before if same(before, now) else common(before, now)
@@ -264,14 +282,16 @@ def _merged(before: DType, key: typed.Expr) -> DType | None:
 
 
 def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
-    """Convert a key to its type. A structure is compared by its bytes, padding included."""
+    """Convert a key to its type in the array. A structure stays as it is: all its bytes are
+    compared, padding included.
+    """
     if isinstance(type_, StructType):
         return key
     return to_string(key) if is_string(type_) else cast(key, type_)
 
 
 def place_to_change(node: tree.ExprNode, op: str, scope: Scope, check: Check) -> VariableReference:
-    """Return the variable that an assignment or ++ changes.
+    """Return the reference to the variable that an assignment or ++ changes.
 
     Raises DError D_OP_WRITE, D_OP_LVAL, D_OP_ARRFUN, D_OP_SCALAR, D_IDENT_BADREF.
     """
@@ -302,7 +322,11 @@ def place_to_change(node: tree.ExprNode, op: str, scope: Scope, check: Check) ->
 def _create(
     place: VariableReference, type_: DType, keys: Sequence[typed.Expr], scope: Scope
 ) -> typed.Variable:
-    """Create a variable. Raises DError D_ARR_LOCAL."""
+    """Create the variable that a reference names; return it. Raises DError D_ARR_LOCAL.
+
+    Args:
+        keys: keys of the first assignment, whose types become those of the array's keys.
+    """
     if place.keys is None:
         return scope.create(place.name, type_, place.scope)
     if place.scope == "this":
@@ -319,7 +343,9 @@ def no_clause_local_array(name: str, span: Span, tag: str) -> DError:
 def _step_variable(
     node: tree.PrefixNode | tree.PostfixNode, scope: Scope, check: Check, *, post: bool
 ) -> typed.Expr:
-    """++ or -- of a variable. One without a type becomes an int64_t of value 0, as in libdtrace."""
+    """Check ++ or -- of a variable. A variable without a type becomes an int64_t of value 0, as in
+    libdtrace.
+    """
     place = place_to_change(node.operand, node.op, scope, check)
     variable = scope.variables.get(place.name)
     if variable is None:
@@ -335,7 +361,9 @@ def _step_variable(
 
 
 def _assign_variable(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.Expr:
-    """variable = value or variable op= value. The first assignment gives a variable its type."""
+    """Check `variable = value` or `variable op= value`. The first assignment gives a variable its
+    type.
+    """
     place = place_to_change(node.left, node.op, scope, check)
     span = node.span
     keys: tuple[typed.Expr, ...] = ()
@@ -366,8 +394,10 @@ def _assign_variable(node: tree.AssignmentNode, scope: Scope, check: Check) -> t
 def _assignable(
     value: typed.Expr, place: VariableReference, scope: Scope, check: Check
 ) -> typed.Expr:
-    """Return a value in a form that a variable can hold. Raises DError D_OP_DYN for a translation
-    to a pointer, whose target exists only until the clause ends."""
+    """Convert a value to a form that a variable can hold. Raises DError D_OP_DYN for a translation
+    to a pointer, whose structure exists only until the clause ends, unless the variable is
+    clause-local.
+    """
     if isinstance(value, Translation) and isinstance(value.type, PointerType):
         if place.scope != "this":
             message = f"a translation to {value.type} may not be assigned to {place.name}"
@@ -378,7 +408,9 @@ def _assignable(
 
 
 def assigned(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Expr:
-    """Convert a value for an assignment to a variable of type_; 0 frees a string."""
+    """Convert a value for an assignment to a variable of `type_`. The constant 0, which frees a
+    string variable, stays as it is.
+    """
     if is_string(type_) and is_zero(value) and op == "=":
         return value
     return converted(value, type_, op, span)
@@ -405,7 +437,11 @@ def _stored(
 
 
 def compound(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.Expr:
-    """Return the new value of the compound assignment `old op value`."""
+    """Return the new value of a compound assignment, such as old + value for +=. Raises DError.
+
+    Args:
+        op: the assignment's operator, such as "+=".
+    """
     if op in ("+=", "-="):
         if is_string(old.type) or is_string(value.type):
             raise incompatible(old.type, op, value.type, span)
@@ -422,7 +458,9 @@ _ARRAYS = ("regs", "args", "uregs")  # built-in arrays, whose elements are not i
 
 
 def _is_memory(node: tree.ExprNode, scope: Scope) -> bool:
-    """Whether the operand of an assignment or ++ is in memory, and not a variable or element."""
+    """Return whether the operand of an assignment or ++ is an lvalue in memory, rather than a
+    variable or an element of an array variable.
+    """
     if place_of(node, scope) is not None:
         return False
     if isinstance(node, tree.PrefixNode):
@@ -439,8 +477,9 @@ def _is_memory(node: tree.ExprNode, scope: Scope) -> bool:
 def _stored_place(
     node: tree.ExprNode, op: str, scope: Scope, check: Check
 ) -> typed.Load | typed.BitField:
-    """The lvalue that is stored to; an array of char is a string. Raises DError D_OP_LVAL and those
-    of expressions."""
+    """Check an operand that is stored to, and return it as an lvalue. A char array is returned as a
+    string. Raises DError D_OP_LVAL and the errors of expressions.
+    """
     lvalue = members.string_place(check(node, scope))
     if isinstance(lvalue, typed.Load) and isinstance(lvalue.type, ArrayType):
         whole = lvalue.type
@@ -474,7 +513,7 @@ def _store_to(
 
 
 def _from_root(address: typed.Expr) -> typed.Expr:
-    """An address within a structure variable, with BaseAddress in the variable's place."""
+    """Return an address within a structure variable, with BaseAddress in place of the variable."""
     if isinstance(address.type, StructType):
         return BaseAddress(PointerType(address.type), address.span)
     if isinstance(address, typed.Cast | Shared):
@@ -484,7 +523,9 @@ def _from_root(address: typed.Expr) -> typed.Expr:
 
 
 def _assign_memory(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.Expr:
-    """lvalue = value or lvalue op= value; the address is computed once."""
+    """Check `lvalue = value` or `lvalue op= value` for an lvalue in memory. The generated code
+    computes the address once.
+    """
     lvalue = _stored_place(node.left, node.op, scope, check)
     value = as_structure(check(node.right, scope), scope, check)
     if node.op != "=":
@@ -498,7 +539,7 @@ def _assign_memory(node: tree.AssignmentNode, scope: Scope, check: Check) -> typ
 def _step_memory(
     node: tree.PrefixNode | tree.PostfixNode, scope: Scope, check: Check, *, post: bool
 ) -> typed.Expr:
-    """++ and -- of memory. Raises DError D_OP_SCALAR, D_OP_VFPTR."""
+    """Check ++ or -- of an lvalue in memory. Raises DError D_OP_SCALAR, D_OP_VFPTR."""
     lvalue = _stored_place(node.operand, node.op, scope, check)
     type_, span = scope.types.defined(lvalue.type), node.span
     old = Before(type_, node.operand.span)
@@ -507,7 +548,7 @@ def _step_memory(
 
 
 def assignment(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.Expr:
-    """Check any assignment except to an aggregation."""
+    """Check an assignment to anything but an aggregation; return its typed tree."""
     assign = _assign_memory if _is_memory(node.left, scope) else _assign_variable
     return assign(node, scope, check)
 
@@ -515,6 +556,6 @@ def assignment(node: tree.AssignmentNode, scope: Scope, check: Check) -> typed.E
 def step(
     node: tree.PrefixNode | tree.PostfixNode, scope: Scope, check: Check, *, post: bool
 ) -> typed.Expr:
-    """Check ++ or -- of anything."""
+    """Check ++ or -- of any operand; return its typed tree."""
     change = _step_memory if _is_memory(node.operand, scope) else _step_variable
     return change(node, scope, check, post=post)

@@ -1,1 +1,1 @@
-"""D as it is written: tokens, the syntax tree, and the parsers that make it."""
+"""Syntax of D: tokens, the syntax tree, and the parsers that make it."""

@@ -1,4 +1,4 @@
-"""The parser of declarations: variables, types, inlines, translators and providers.
+"""Parser of declarations: variables, types, inlines, translators and providers.
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -19,8 +19,9 @@ from kinst.dlang.vocabulary.type_names import STARTS_TYPE, TAGS, words
 
 
 def provider(parser: ExpressionParser) -> tree.ProviderNode:
-    """Parse provider name { probes };. The semicolon stays the current token. Raises DError
-    D_SYNTAX, D_DECL_*."""
+    """Parse `provider name { probes };` and leave the semicolon as the current token. Raises DError
+    D_SYNTAX, D_DECL_*.
+    """
     parser.advance()
     name = _name(parser, "the provider's name expected")
     parser.expect("{")
@@ -43,7 +44,7 @@ def _name(parser: ExpressionParser, expected: str) -> Token:
 
 
 def _probe(parser: ExpressionParser) -> tree.ProbeDeclarationNode:
-    """Parse name(parameters); or name(parameters) : (parameters);"""
+    """Parse `name(parameters);` or `name(parameters) : (parameters);`."""
     name = _name(parser, "the probe's name expected")
     inputs, outputs = _prototype(parser), None
     if parser.at(":"):
@@ -61,32 +62,33 @@ _Listed = TypeVar("_Listed")
 
 _NOT_YET = words("import counter")
 
-_CLASSES = words("auto register static")  # C's, which D does not have
+_CLASSES = words("auto register static")  # C's storage classes that D does not have
 
 _STORAGE = words("inline self this typedef extern") | _CLASSES
 
 _TYPEDEF_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_]*\*?\Z")
 
-# The first words of everything at the outer level that is not a clause.
+# First words of declarations: whatever else begins at the outer level is a clause.
 _NOT_CLAUSES = STARTS_TYPE | _NOT_YET | _STORAGE | {"translator", "provider"}
 
 
 class DeclarationParser(ExpressionParser):
-    """Parses declarations and appends them to `items`."""
+    """Parser of declarations, which it appends to `items`."""
 
     def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
         super().__init__(lexer, knows_type)
         self.items: list[tree.ItemNode] = []
 
     def declares(self, head: Token) -> bool:
-        """Whether a declaration begins with this token: int, uint64_t*x, struct and the like, and
-        int* alone, as in libdtrace."""
+        """Return whether a declaration begins with this token: int, uint64_t*x, struct and the
+        like, and int* alone, as in libdtrace.
+        """
         if head.kind != "description" or ":" in head.text:
             return False
         word = head.text.split("*", 1)[0]
         if word in _NOT_CLAUSES or word in self.typedefs:
             return True
-        # foo_t x; and foo_t *x; cannot be clauses: a description is followed by , / or {
+        # `foo_t x;` and `foo_t *x;` cannot be clauses: , / or { follows a clause's description.
         if not _TYPEDEF_NAME.match(head.text):
             return False
         name = self.lexer.head(head.end)
@@ -131,8 +133,12 @@ class DeclarationParser(ExpressionParser):
         return self._objects(base, storage)
 
     def _objects(self, base: tree.TypeNode, storage: str) -> int:
-        """Parse variables or functions. static may stand only before functions; these have bodies
-        in C's headers, which are skipped."""
+        """Parse the declared variables or functions after their type; return the offset after the
+        semicolon.
+
+        The word static may stand only before functions. Functions in C's headers have bodies, which
+        are skipped.
+        """
         scope = "" if storage == "static" else storage
         first = len(self.items)
 
@@ -150,7 +156,7 @@ class DeclarationParser(ExpressionParser):
         return self._more(one)
 
     def _skip_body(self) -> int:
-        """Skip { ... } with everything nested in it and return the offset after it."""
+        """Skip { ... } with everything nested in it; return the offset after the closing brace."""
         depth = 0
         while True:
             if self.token.kind == "end":
@@ -165,7 +171,9 @@ class DeclarationParser(ExpressionParser):
         return DError(message, self.token.span, "D_DECL_BADCLASS")
 
     def _specifiers_or_int(self, storage: str) -> tree.TypeNode:
-        """Parse the type; it is int if only a name follows a storage class, as in old C."""
+        """Parse the type of a declaration. If only a name follows the storage class, the type is
+        int, as in old C.
+        """
         if storage and self.token.kind == "name" and not self._starts_type(self.token.text):
             after = self.lexer.expression(self.token.end)
             if after.kind == "op" and after.text in (";", ",", "[", "("):
@@ -173,13 +181,22 @@ class DeclarationParser(ExpressionParser):
         return self.specifiers()
 
     def _list_of(self, one: Callable[[], None]) -> int:
-        """Parse a comma-separated list up to its semicolon, each element by calling `one`. Return
-        the offset after the semicolon."""
+        """Parse a comma-separated list up to its semicolon, and return the offset after the
+        semicolon.
+
+        Args:
+            one: parses one element.
+        """
         one()
         return self._more(one)
 
     def _more(self, one: Callable[[], None]) -> int:
-        """Parse the rest of such a list, from its first comma on."""
+        """Parse the rest of a comma-separated list, from its first comma up to its semicolon;
+        return the offset after the semicolon.
+
+        Args:
+            one: parses one element.
+        """
         while self.at(","):
             self.advance()
             one()
@@ -209,8 +226,9 @@ class DeclarationParser(ExpressionParser):
         return self._list_of(one)
 
     def _variable(self, base: tree.TypeNode, scope: str) -> tree.DeclarationNode:
-        """Parse stars, a name and [ ] with the types of keys or a number of elements. Neither an
-        extern declaration nor that of a function makes a variable."""
+        """Parse the declarator of a variable: stars, a name, and [ ] with the types of keys or a
+        number of elements. An extern declaration or a function's declaration makes no variable.
+        """
         if self.at("(") or scope == "extern":
             return self._complicated(base, scope)
         type_ = replace(base, stars=self.stars())
@@ -243,7 +261,9 @@ class DeclarationParser(ExpressionParser):
         return tree.DeclarationNode(name.span, type_, name.text, scope, keys, length)
 
     def _complicated(self, base: tree.TypeNode, scope: str) -> tree.DeclarationNode:
-        """Parse a variable whose declarator has parentheses: int (*f)(void)."""
+        """Parse a declarator that may have parentheses, such as int (*f)(void), of a variable or
+        function.
+        """
         type_, name = self.declarator(base)
         if name is None:
             raise self.unexpected("a variable name expected")
@@ -273,7 +293,11 @@ class DeclarationParser(ExpressionParser):
         return word in STARTS_TYPE or (word not in KEYWORDS and self.names_type(word))
 
     def _listed(self, one: Callable[[], _Listed]) -> list[_Listed]:
-        """Parse a comma-separated list, each element by calling `one`."""
+        """Parse a comma-separated list and return its elements.
+
+        Args:
+            one: parses one element.
+        """
         elements = [one()]
         while self.at(","):
             self.advance()
@@ -287,7 +311,7 @@ class DeclarationParser(ExpressionParser):
         return tree.ParameterNode(type_, name.text, name.span)
 
     def _inline(self, base: tree.TypeNode) -> tree.InlineNode:
-        """Parse name = expression; or name[type key, ...] = expression;"""
+        """Parse `name = expression` or `name[type key, ...] = expression` of an inline."""
         type_ = replace(base, stars=self.stars())
         name = self._declared_name()
         parameters: tuple[tree.ParameterNode, ...] | None = None
@@ -304,7 +328,9 @@ class DeclarationParser(ExpressionParser):
         return tree.InlineNode(name.span, type_, name.text, parameters, value)
 
     def _translator(self) -> int:
-        """Parse translator type < source parameter > { member = expression; ... };"""
+        """Parse `translator type < source parameter > { member = expression; ... };` and return the
+        offset after it.
+        """
         span = self.advance().span
         type_ = self.type_name()
         self.expect("<")

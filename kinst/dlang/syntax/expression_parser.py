@@ -1,7 +1,7 @@
-"""The parser of expressions: recursive descent by precedence, with a bound on nesting.
+"""Parser of expressions, by recursive descent on operator precedence, with a bound on nesting.
 
-Each level of nesting takes two Python frames, and no tree is higher than MAX_DEPTH, so later stages
-may recurse.
+Each level of nesting takes two Python frames. No tree is higher than MAX_DEPTH, so later stages may
+recurse on the tree.
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -36,7 +36,7 @@ class ExpressionParser(TypeParser):
     def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
         super().__init__(lexer, knows_type)
         self.in_predicate = False
-        self.args_used = False  # in the clause so far
+        self.args_used = False  # whether the clause so far uses args[]
         self._open: list[str] = []
         self._variables: set[str] = set()  # names that look like types but are assigned to
 
@@ -44,7 +44,7 @@ class ExpressionParser(TypeParser):
         return self._level(TERNARY)[0]
 
     def expression(self) -> tree.ExprNode:
-        """Parse a whole expression, commas included."""
+        """Parse a whole expression, including comma operators."""
         return self._level(COMMA)[0]
 
     def _higher(self, span: Span, *heights: int) -> int:
@@ -85,8 +85,13 @@ class ExpressionParser(TypeParser):
         return left, height
 
     def _operator_span(self, start: int, at: Token) -> Span:
-        """Return the span of errors about an operator: from its first operand to the operator if
-        they are on one line, else the operator."""
+        """Return the span that errors about an operator show: from its first operand to the
+        operator if both are on one line, else the operator alone.
+
+        Args:
+            start: offset of the first operand.
+            at: the operator.
+        """
         whole = self.source.span(start, at.end)
         return whole if whole.line == at.span.line else at.span
 
@@ -99,8 +104,7 @@ class ExpressionParser(TypeParser):
         return True
 
     def _unary(self, depth: int) -> _Sized:
-        """Parse prefix operators and casts, in a loop, and the postfix expression that they apply
-        to."""
+        """Parse prefix operators and casts, and the postfix expression that they apply to."""
         prefixes: list[tuple[Token, tree.TypeNode | None, Span]] = []
         operand: _Sized | None = None
         while operand is None:
@@ -208,8 +212,9 @@ class ExpressionParser(TypeParser):
         raise self.unexpected()
 
     def _name(self, token: Token) -> tree.ExprNode:
-        """Parse a name. Keywords are refused; the name of a type is a variable if it is assigned
-        to."""
+        """Parse a name in an expression. A keyword is an error. The name of a type becomes a
+        variable if the program assigns to it.
+        """
         if token.text == "offsetof":
             return self._offsetof()
         if token.text in KEYWORDS:
@@ -226,7 +231,7 @@ class ExpressionParser(TypeParser):
         return tree.NameNode(token.span, token.text)
 
     def _xlate(self, depth: int) -> _Sized:
-        """Parse xlate < type > (expression)."""
+        """Parse `xlate < type > (expression)`."""
         start = self.advance().start
         self.expect("<")
         type_ = self.type_name()
@@ -257,13 +262,15 @@ class ExpressionParser(TypeParser):
         return fits and not builtins.kind_of(after.text) and self.names_type(after.text)
 
     def _parenthesized_type(self) -> tuple[tree.TypeNode, int]:
-        """Parse a type in parentheses. Return it and the offset after it."""
+        """Parse a type in parentheses; return the type and the offset after the closing
+        parenthesis.
+        """
         self.expect("(")
         type_ = self.type_name()
         return type_, self.expect(")").end
 
     def _offsetof(self) -> tree.ExprNode:
-        """Parse offsetof(type, member)."""
+        """Parse `offsetof(type, member)`."""
         start = self.advance().start
         self.expect("(")
         type_ = self.type_name()

@@ -1,4 +1,4 @@
-"""Tokens of D, and the macros $1, $target and the like (Dynamic Tracing Guide, "Scripting").
+"""Lexer of D, and the macros $1, $target and the like (Dynamic Tracing Guide, "Scripting").
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -29,18 +29,18 @@ NUMBER_OR_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Macros:
-    """The values of macros."""
+    """The values of the macros $0, $1, ..., $pid, $target and the like."""
 
     # $0 (the script's name) and the operands of the command, $1, $2, ...
     arguments: tuple[str, ...] = ()
     # pid, target, uid, euid, gid, egid, ppid, pgid, sid, tid, ... by name.
     variables: Mapping[str, int] = field(default_factory=dict)
-    defaultargs: bool = False  # undefined arguments are 0 or "", and unused ones are no error
+    defaultargs: bool = False  # undefined arguments are 0 or "", and unused arguments are no error
     argref: bool = False  # unused arguments are no error
 
 
 class MacroUse:
-    """Replaces macros, and records which arguments a program uses."""
+    """Expander of macros, which also records the arguments that a program uses."""
 
     def __init__(self, macros: Macros) -> None:
         self.macros = macros
@@ -49,7 +49,12 @@ class MacroUse:
         self._used: set[int] = set()
 
     def argument(self, reference: str, span: Span, default: str) -> str:
-        """Return the text of $N, given as written. Raises DError D_MACRO_UNDEF."""
+        """Return the text of the macro argument $N. Raises DError D_MACRO_UNDEF.
+
+        Args:
+            reference: the macro as the program writes it, with the $.
+            default: the text of an undefined argument under -x defaultargs.
+        """
         digits = reference.lstrip("$").lstrip("0") or "0"
         index = int(digits) if len(digits) < 10 else 10**9
         if index < len(self.macros.arguments):
@@ -65,7 +70,11 @@ class MacroUse:
         )
 
     def variable(self, reference: str, span: Span) -> int:
-        """Return the value of $name, given as written. Raises DError D_MACRO_UNDEF."""
+        """Return the value of the macro variable $name. Raises DError D_MACRO_UNDEF.
+
+        Args:
+            reference: the macro as the program writes it, with the $.
+        """
         name = reference.lstrip("$")
         if name not in self.macros.variables:
             names = " ".join(f"${v}" for v in sorted(self.macros.variables))
@@ -78,7 +87,9 @@ class MacroUse:
         return self.macros.variables[name]
 
     def expand(self, text: str, span: Span) -> str:
-        """Replace every macro of a probe description by its text."""
+        """Return a probe description with every macro replaced by its text. Raises DError
+        D_MACRO_UNDEF.
+        """
 
         def replace(match: re.Match[str]) -> str:
             if match.group(1)[0].isdigit():
@@ -88,8 +99,9 @@ class MacroUse:
         return _REFERENCE.sub(replace, text)
 
     def check_used(self, span: Span) -> None:
-        """Raise DError D_MACRO_UNUSED if the last argument is not used: then the command line has
-        too many, as dtrace(1) sees it."""
+        """Raise DError D_MACRO_UNUSED if the program does not use the last argument of the command
+        line. As in dtrace(1), the command line then has too many arguments.
+        """
         last = len(self.macros.arguments) - 1
         if last >= 1 and last not in self._used and not (self.defaultargs or self.argref):
             raise DError(
@@ -119,8 +131,8 @@ _CHARACTER = re.compile(r"'((?:[^'\\\n]|\\[^\n])*)'")
 
 _DESCRIPTION = re.compile(r"[-$:a-zA-Z_.?*\\\[\]!@][-$:0-9a-zA-Z_.`?*\\\[\]!@]*")
 
-# Descriptions in the form of other tools: FUNCTION+OFFSET, with /SIZE in a kernel's traces; and
-# FILE:FUNCTION:LINE.
+# Probe descriptions in the form of other tools: FUNCTION+OFFSET, or FUNCTION+OFFSET/SIZE as in a
+# kernel's stack traces; and FILE:FUNCTION:LINE.
 _PLUS_OFFSET = re.compile(r"(?<=[0-9a-zA-Z_])\+(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:/0[xX][0-9a-fA-F]+)?")
 _IN_FILE = re.compile(r"(?:kinst)?:*[-0-9a-zA-Z_./]+\.[chS]:[0-9a-zA-Z_.@]+:[0-9]+")
 _IN_NO_LINE = re.compile(r"(?:kinst)?:*[-0-9a-zA-Z_.]*/[-0-9a-zA-Z_./]+\.[chS]:[0-9a-zA-Z_.@]*:?")
@@ -138,28 +150,29 @@ _OPERATOR = re.compile("|".join(re.escape(o) for o in _OPERATORS))
 @dataclass(frozen=True, slots=True)
 class Token:
     kind: str  # int, string, name, agg, op, description or end
-    text: str  # as written; for a macro, its value
+    text: str  # text in the program; for a macro, the macro's value
     span: Span
     start: int
     end: int
     integer: IntLiteral | None = None
-    data: bytes = b""  # of a string
-    sign: str = ""  # of a macro argument such as -5
+    data: bytes = b""  # bytes of a string constant
+    sign: str = ""  # sign of a macro argument such as -5
 
     def __str__(self) -> str:
         return self.text if self.kind != "end" else "end of input"
 
 
 class Lexer:
-    """Splits a text into tokens."""
+    """Lexer, which returns the token at any offset of a text."""
 
     def __init__(self, source: SourceText, macros: MacroUse) -> None:
         self.source = source
         self.macros = macros
-        self.control_lines: dict[int, str] = {}  # skipped so far, by offset
+        self.control_lines: dict[int, str] = {}  # the control lines skipped so far, by offset
 
     def skip(self, at: int) -> int:
-        """Return the offset of the next character outside of space, comments and control lines.
+        """Return the offset, from `at` on, of the first character outside spaces, comments and
+        control lines.
 
         Raises DError D_SYNTAX for a comment that does not end.
         """
@@ -196,7 +209,9 @@ class Lexer:
         return not self.source.text[line:at].strip(" \t\f\v\r")
 
     def head(self, at: int) -> Token:
-        """Return the token at offset `at` in a clause head: description, int, or an operator."""
+        """Return the token at or after offset `at` in a clause head: a description, an integer or
+        an operator. Raises DError D_SYNTAX, D_PDESC_INVAL.
+        """
         at = self.skip(at)
         text = self.source.text
         if at >= len(text):
@@ -219,7 +234,7 @@ class Lexer:
         raise self._unexpected(at)
 
     def expression(self, at: int) -> Token:
-        """Return the token at offset `at` in an expression, statement or declaration.
+        """Return the token at or after offset `at` in an expression, statement or declaration.
 
         Raises DError D_SYNTAX, D_INT_*, D_STR_NL, D_CHR_*, D_MACRO_*.
         """
@@ -245,8 +260,9 @@ class Lexer:
         raise self._unexpected(at)
 
     def ends_predicate(self, at: int) -> bool:
-        """Whether a / that ends just before offset `at` closes a predicate: { ; / or the end of the
-        text comes next, as in dtrace(1)."""
+        """Return whether the / just before offset `at` closes a predicate, which is so if { ; / or
+        the end of the text follows, as in dtrace(1).
+        """
         at = self.skip(at)
         return at >= len(self.source.text) or self.source.text[at] in ";{/"
 
@@ -297,8 +313,9 @@ class Lexer:
         return DError(f"newline encountered in {what}", self.source.span(at, end), tag)
 
     def _macro(self, start: int, end: int) -> Token:
-        """Return a macro's token. $$x is a string; $1 is an integer or a name if its text is one,
-        else a string."""
+        """Return the token that replaces a macro. $$x is a string. $1 and $x are an integer or a
+        name if their text is an integer or a name, else a string.
+        """
         token = self._token("name", start, end)
         reference = token.text
         as_string = reference.startswith("$$")

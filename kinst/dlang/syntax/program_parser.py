@@ -1,9 +1,9 @@
-"""The parser of programs: clauses, control lines, and the command line's probe options.
+"""Parser of programs: clauses, control lines, and the command line's probe options.
 
-A clause with an if is split into several clauses, in the order of its statements, as in FreeBSD's
-libdtrace (dt_sugar.c). this->%condition_N is 1 in the first branch of the Nth if, 2 in the other
-one, and 0 as long as the if has not been reached in this firing. this->%error is 1 while one of the
-clauses runs, so that a fault in it skips those after it. No name of D contains a %.
+The parser splits a clause with an if into several clauses, in the order of its statements, as
+FreeBSD's libdtrace does (dt_sugar.c). this->%condition_N is 1 in the first branch of the Nth if, 2
+in its else branch, and 0 while this firing has not reached the if. this->%error is 1 while one of
+these clauses runs, so that a fault in it skips the clauses after it. No name of D contains a %.
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -40,8 +40,9 @@ class _IfSplitter:
     predicate: tree.ExprNode | None = None
 
     def block(self, statements: tuple[tree.Statement, ...], inside: tree.ExprNode) -> None:
-        """Add the statements of a block. Its clauses, except the first, have the predicate
-        `inside`."""
+        """Add the statements of a block. If they have an if, they are split into several clauses,
+        which, except for the first, have the predicate `inside`.
+        """
         for statement in statements:
             if not isinstance(statement, tree.IfNode):
                 self.statements.append(statement)
@@ -58,8 +59,9 @@ class _IfSplitter:
             self.close(inside)
 
     def close(self, following: tree.ExprNode) -> None:
-        """End the current clause if it has statements. The next one has the predicate
-        `following`."""
+        """End the current clause, and keep it if it has statements. The next clause gets the
+        predicate `following`.
+        """
         if self.statements:
             span = self.clause.span
             body = [_set(ERROR, _number(1, span), span), *self.statements]
@@ -74,13 +76,15 @@ class _IfSplitter:
 
 
 def split(clause: tree.ClauseNode, statements: tuple[tree.Statement, ...]) -> list[tree.ClauseNode]:
-    """Split a clause whose statements contain an if.
+    """Split a clause whose statements contain an if into clauses without an if.
 
-    Other clauses of the probe use these variables, too. So the first clause sets them to 0, and has
-    no predicate: if the predicate of the next one fails, the clauses after it must not run.
+    Other clauses of the probe use the same this->% variables. So the first returned clause sets
+    them to 0. It has no predicate: if the original predicate, which is on the second clause, fails,
+    the clauses after it must not run.
 
     Args:
         clause: the clause without its statements.
+        statements: its statements.
     """
     span = clause.span
     splitter = _IfSplitter(clause, 2, predicate=clause.predicate)
@@ -122,13 +126,17 @@ _DEPENDENCY_CLASSES = words("unknown cpu platform group isa common")
 
 _VERSION_NUMBER = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?\Z")
 
-_LARGEST_VERSION = (255, 4095, 4095)  # DT_VERSION_MAJMAX and the other two
+_LARGEST_VERSION = (255, 4095, 4095)  # DT_VERSION_MAJMAX, DT_VERSION_MINMAX, DT_VERSION_MICMAX
 
 
 def _read_pragma(kind: str, given: list[str], span: Span) -> tree.PragmaNode:
-    """Read a pragma from its words; strings have their quotes.
+    """Parse a pragma.
 
     Raises DError D_PRAGMA_MALFORM, D_PRAGMA_INVAL.
+
+    Args:
+        kind: its first word: "attributes", "binding" or "depends_on".
+        given: its other words; strings have their quotes.
     """
     kinds = ["string" if w[0] == '"' else "int" if w[0].isdigit() else "name" for w in given[:2]]
     if kinds != ["string" if kind == "binding" else "name", "name"]:
@@ -167,10 +175,12 @@ _WORD = re.compile(r'"[^"]*"|[^\s"]+')
 
 
 def read_control_line(text: str, span: Span) -> OptionNode | PragmaNode | None:
-    """Read a control line, from the # to its end. Return an option, a pragma, or None for a line
-    that has no effect.
+    """Parse a control line; return an option or a pragma, or None for a line that has no effect.
 
     Raises DError D_PRAGCTL_INVAL, D_PRAGERR, D_PRAGMA_INVAL, D_PRAGMA_MALFORM, D_PRAGMA_OPTSET.
+
+    Args:
+        text: the line from its # to its end.
     """
     words = _WORD.findall(text[1:])
     if not words:
@@ -187,7 +197,7 @@ def read_control_line(text: str, span: Span) -> OptionNode | PragmaNode | None:
         raise DError(f"#error: {' '.join(words[1:])}", span, "D_PRAGERR")
     if words[0] == "line" or words[0].isdigit():
         if LINE_MARKER.match(text):
-            return None  # SourceText reads it
+            return None  # SourceText reads line markers
         raise DError("malformed #line directive", span, "D_PRAGMA_MALFORM", '#line 5 "file"')
     raise DError(f"invalid control directive: #{words[0]}", span, "D_PRAGCTL_INVAL")
 
@@ -217,11 +227,13 @@ def _d_pragma(words: list[str], span: Span) -> OptionNode | PragmaNode | None:
     return OptionNode(span, name, value)
 
 
-MAX_BRANCHES = 40  # levels of if; each "else if" is one
+MAX_BRANCHES = 40  # largest number of nested ifs; each "else if" is a further level
 
 
 class Level(IntEnum):
-    """The last part of a probe description on the command line (dtrace(1)'s -P -m -f -n)."""
+    """The last part that a probe description of a command line option names (dtrace(1)'s -P -m -f
+    -n).
+    """
 
     PROVIDER = 0
     MODULE = 1
@@ -247,18 +259,18 @@ def parse(
     part: bool = False,
     knows_type: Callable[[str], bool] | None = None,
 ) -> tree.ProgramNode:
-    """Parse the text of a program.
+    """Parse the text of a program and return its syntax tree.
 
     Args:
-        file: the name that errors show.
-        level: the last part that probe descriptions have.
-        script: the text is a file's, in which a clause needs a body, as in dtrace(1).
-        part: other texts follow, so that this one may have declarations only.
-        knows_type: whether the traced kernel has a typedef of this name.
+        file: name of the text's file, for error messages.
+        level: the last part that the text's probe descriptions name.
+        script: whether the text is a script's, in which each clause needs a body, as in dtrace(1).
+        part: whether other texts follow, so that this text may consist of declarations alone.
+        knows_type: tells whether the traced kernel has a typedef of a name.
 
     Raises:
         DError: D_SYNTAX, D_EMPTY, D_PDESC_INVAL, D_MACRO_*, D_INT_*, D_STR_NL, D_CHR_*, D_PRAG*,
-            D_DECL_*, D_UNKNOWN. Every text gives a program or a DError.
+            D_DECL_*, D_UNKNOWN. No text causes any other exception.
     """
     use = MacroUse(macros or Macros())
     lexer = Lexer(SourceText(text, file), use)
@@ -304,7 +316,9 @@ class _ProgramParser(DeclarationParser):
         return tree.ProgramNode(tuple(self.items))
 
     def _skip(self, at: int) -> int:
-        """Skip to the next item, and read the control lines before it."""
+        """Skip to the next declaration or clause and parse the control lines before it; return its
+        offset.
+        """
         at = self.lexer.skip(at)
         self._take_controls()
         return at
@@ -351,8 +365,8 @@ class _ProgramParser(DeclarationParser):
         self._take_controls()
         span = descriptions[0].span
         plain = tuple(s for s in statements if not isinstance(s, tree.IfNode))
-        # The types of args[] are those of one description, so each becomes a clause, as in
-        # libdtrace.
+        # args[] has the types of one description's probes, so each description becomes a clause, as
+        # in libdtrace.
         each = [(d,) for d in descriptions] if self.args_used else [tuple(descriptions)]
         for same_clause in each:
             clause = tree.ClauseNode(span, same_clause, predicate, plain)
@@ -377,7 +391,11 @@ class _ProgramParser(DeclarationParser):
         return statements, self.token.end
 
     def _statements(self, depth: int) -> tuple[tree.Statement, ...]:
-        """Parse statements up to the closing brace, which stays the current token."""
+        """Parse statements up to the closing brace, and leave the brace as the current token.
+
+        Args:
+            depth: number of ifs around the statements.
+        """
         statements: list[tree.Statement] = []
         while not self.at("}"):
             if self.at(";"):
@@ -390,7 +408,11 @@ class _ProgramParser(DeclarationParser):
         return tuple(statements)
 
     def _statement(self, depth: int) -> tree.Statement:
-        """Parse an expression, or an if with its branches."""
+        """Parse an expression statement, or an if with its branches.
+
+        Args:
+            depth: number of ifs around the statement.
+        """
         word = self.token
         if word.kind != "name" or word.text != "if":
             return self.expression()
@@ -409,7 +431,11 @@ class _ProgramParser(DeclarationParser):
         return tree.IfNode(word.span, condition, then, otherwise)
 
     def _branch(self, depth: int) -> tuple[tree.Statement, ...]:
-        """Parse a block in braces, or one statement with its semicolon."""
+        """Parse the branch of an if: a block in braces, or one statement with its semicolon.
+
+        Args:
+            depth: number of ifs around the branch's statements.
+        """
         if self.at("{"):
             self.advance()
             statements = self._statements(depth)
@@ -477,18 +503,21 @@ def parse_option(
     part: bool = False,
     knows_type: Callable[[str], bool] | None = None,
 ) -> tree.ProgramNode:
-    """Parse the program of one option, such as ("f", "vfs_read /pid == 1/ { trace(arg0); }").
+    """Parse the program in one command line option, such as ("f", "vfs_read /pid == 1/ {
+    trace(arg0); }"); return its syntax tree.
 
     Errors name the option, "-n argument" or "-n argument 2", with line and column in the value.
 
     Args:
-        option: the letter without its dash.
-        ordinal: its number among the options of this letter, from 1.
-        part, knows_type: as for parse().
+        option: the option's letter.
+        value: the option's value.
+        ordinal: number of the option among the options with this letter, from 1.
+        part: whether other texts follow, so that this text may consist of declarations alone.
+        knows_type: tells whether the traced kernel has a typedef of a name.
 
     Raises:
-        DError: the value is no program.
-        KinstError: -i has no number.
+        DError: the value is not a D program.
+        KinstError: the value of -i is not a probe id.
     """
     level = LEVELS[option]
     name = f"-{option} argument" + (f" {ordinal}" if ordinal > 1 else "")

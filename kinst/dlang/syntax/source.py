@@ -1,4 +1,4 @@
-"""The text of a program, spans in it, and its literals (Dynamic Tracing Guide, "Types, Operators,
+"""The text of a program, spans in the text, and literals (Dynamic Tracing Guide, "Types, Operators,
 and Expressions").
 
 Tested by tests/dlang/syntax/test_parse.py.
@@ -19,11 +19,11 @@ LINE_MARKER = re.compile(
 
 
 class SourceText:
-    """The D text of a file or a command-line argument.
+    """The D text of a file or of a command line argument.
 
     Args:
-        text: any characters.
-        file: the name that errors show.
+        text: the text, which may have any characters.
+        file: name of the file or argument, for error messages.
     """
 
     def __init__(self, text: str, file: str) -> None:
@@ -39,7 +39,9 @@ class SourceText:
                 self._markers.append((index + 1, name, int(marker[1])))
 
     def span(self, start: int, end: int) -> Span:
-        """Return the span from offset start to end, cut at the end of its first line."""
+        """Return the span from offset `start` to offset `end`, exclusive. It is cut at the end of
+        its first line.
+        """
         line = bisect_right(self._starts, start) - 1
         text = self._lines[line]
         column = start - self._starts[line]
@@ -50,7 +52,9 @@ class SourceText:
 
 
 def to_bytes(text: str) -> bytes:
-    """Return the bytes that source characters were read from, undecodable bytes included."""
+    """Encode text in UTF-8. Undecodable bytes, which Python has read as surrogates, become the same
+    bytes again.
+    """
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -58,7 +62,9 @@ def to_bytes(text: str) -> bytes:
 
 
 def to_text(data: bytes) -> str:
-    """Return the source characters of any bytes: the inverse of to_bytes()."""
+    """Decode any bytes as UTF-8 text, with surrogates for undecodable bytes: the inverse of
+    to_bytes().
+    """
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -66,27 +72,28 @@ _LONG_LONG = IntType(8, True, "long long")
 
 _ULONG_LONG = IntType(8, False, "unsigned long long")
 
-# In the order of C99 6.4.4.1: an unsuffixed hexadecimal constant takes the first that fits.
+# Types of integer constants in the order of C99 6.4.4.1: an unsuffixed hexadecimal constant takes
+# the first type that can hold its value.
 _TYPES = (INT, UINT, LONG, ULONG, _LONG_LONG, _ULONG_LONG)
 
 _LIMITS = (2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1, 2**63 - 1, 2**64 - 1)
 
 _INTEGER = re.compile(r"(0[xX][0-9A-Fa-f]+|[0-9]+)([uU]?[lL]?[lL]?)\Z")
 
-_MOST_DIGITS = 64  # more significant digits than any 64-bit number has, in any base
+_MOST_DIGITS = 64  # no 64-bit number has more significant digits, in any base
 
 
 @dataclass(frozen=True, slots=True)
 class IntLiteral:
-    """An integer constant."""
+    """An integer constant of the program."""
 
     value: int  # 0..2**64-1
-    suffix: str = ""  # u, l, ul, ... in lower case
-    decimal: bool = True  # neither octal nor hexadecimal
+    suffix: str = ""  # "u", "l", "ul", ...: in lower case
+    decimal: bool = True  # whether the constant is decimal, not octal or hexadecimal
 
 
 def read_integer(text: str, span: Span) -> IntLiteral:
-    """Read an integer constant. Raises DError D_INT_DIGIT, D_INT_OFLOW."""
+    """Parse an integer constant. Raises DError D_INT_DIGIT, D_INT_OFLOW."""
     match = _INTEGER.match(text)
     if match is None:
         raise DError(f"{text} is not an integer constant", span, "D_SYNTAX")
@@ -108,7 +115,9 @@ def read_integer(text: str, span: Span) -> IntLiteral:
 
 
 def literal_type(literal: IntLiteral, span: Span) -> IntType:
-    """Return the first type of C99's list that can hold the value. Raises DError D_INT_OFLOW."""
+    """Return the type of an integer constant: the first type of C99's list that can hold its value.
+    Raises DError D_INT_OFLOW.
+    """
     unsigned = "u" in literal.suffix
     first = int(unsigned) + 2 * literal.suffix.count("l")
     step = 2 if unsigned or literal.decimal else 1
@@ -132,8 +141,9 @@ _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9A-Fa-f]+|.)", re.DOTALL)
 
 
 def unescape(text: str) -> bytes:
-    """Return the bytes of the inside of a string constant. C's escapes are replaced; any other
-    character after a backslash means itself."""
+    """Return the bytes of the text between the quotes of a string constant. C's escapes are
+    replaced. A backslash before any other character is dropped.
+    """
     out = bytearray()
     at = 0
     for match in _ESCAPE.finditer(text):
@@ -153,12 +163,14 @@ def unescape(text: str) -> bytes:
 
 
 def string_value(text: str) -> bytes:
-    """Return the bytes of a string constant up to its first NUL, like DTrace."""
+    """Return the bytes of the text between the quotes of a string constant, up to the first NUL, as
+    in DTrace.
+    """
     return unescape(text).split(b"\0", 1)[0]
 
 
 def character_value(text: str, span: Span) -> IntLiteral:
-    """Return the value of a character constant; 'ab' is 0x6162.
+    """Return the value of the text between the quotes of a character constant; 'ab' is 0x6162.
 
     Raises DError D_CHR_NULL (empty), D_CHR_OFLOW (over 8 bytes).
     """
@@ -174,7 +186,9 @@ _PRINTED = {v: k for k, v in _ESCAPES.items() if k not in "'?"}
 
 
 def escape(data: bytes) -> str:
-    """Return the inside of a string constant that unescape() turns into `data`."""
+    """Return the text between the quotes of a string constant with these bytes: the inverse of
+    unescape().
+    """
     out = []
     for byte in data:
         if byte in _PRINTED:

@@ -1,10 +1,10 @@
-"""The syntax tree: D as it is written, before names and types are resolved.
+"""The syntax tree: D as the program writes it, before names and types are resolved.
 
-Every class here ends in Node (ClauseNode, AggregationNode). The checker turns this tree into the
-typed tree (typed.py), whose classes have none of these names.
+The name of every class here ends in Node (ClauseNode, AggregationNode). The checker converts this
+tree to the typed tree (typed.py), whose classes have other names.
 
-Parentheses are not kept; unparse.py adds those that precedence needs. Macros are already replaced.
-No expression is nested deeper than type_parser.MAX_DEPTH.
+The tree has no parentheses; unparse.py adds those that precedence needs. Macros are already
+replaced. No expression is nested deeper than type_parser.MAX_DEPTH.
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -28,7 +28,7 @@ class ExprNode:
 @dataclass(frozen=True, slots=True)
 class IntegerNode(ExprNode):
     literal: IntLiteral
-    text: str  # as written: 0x10, 'a', 5u
+    text: str  # the constant's text in the program: 0x10, 'a', 5u
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class NameNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class AggregationNode(ExprNode):
-    """An aggregation: @name."""
+    """The name of an aggregation: @name."""
 
-    name: str  # without the @; "" for the anonymous one
+    name: str  # without the @; "" for the anonymous aggregation
 
 
 @dataclass(frozen=True, slots=True)
 class IndexNode(ExprNode):
-    """base[arguments], where base is a pointer, regs, an aggregation or an array."""
+    """The expression base[arguments], where base is a pointer, regs, an aggregation or an array."""
 
     base: ExprNode
     arguments: tuple[ExprNode, ...]
@@ -64,7 +64,7 @@ class CallNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class MemberNode(ExprNode):
-    """base.name or base->name; also self->name and this->name."""
+    """The expression base.name or base->name, including self->name and this->name."""
 
     base: ExprNode
     op: str  # "." or "->"
@@ -85,7 +85,9 @@ class PostfixNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class InfixNode(ExprNode):
-    """A binary operator of C, ^^, or the comma."""
+    """The expression left op right: a binary operator of C except for assignments, ^^, or the
+    comma.
+    """
 
     op: str
     left: ExprNode
@@ -108,20 +110,20 @@ class TernaryNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class PointerNode:
-    """A * of a declarator that is not one of TypeNode.stars."""
+    """A * of a declarator that TypeNode.stars does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayNode:
-    """[count] of a declarator."""
+    """The part [count] of a declarator."""
 
-    count: ExprNode | None  # None for []
+    count: ExprNode | None  # None if the declarator has []
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionNode:
-    """(parameters) of a declarator."""
+    """The part (parameters) of a declarator."""
 
     parameters: tuple[TypeNode, ...]
     variadic: bool
@@ -136,7 +138,7 @@ class FieldNode:
 
     type: TypeNode
     name: str  # "" for an anonymous structure or for padding bits
-    width: ExprNode | None  # of a bit-field
+    width: ExprNode | None  # number of bits of a bit-field; None for any other member
     span: Span
 
 
@@ -164,14 +166,14 @@ class EnumBodyNode:
 
 @dataclass(frozen=True, slots=True)
 class TypeNode:
-    """The name of a type, as in a declaration or a cast."""
+    """A type as a declaration or a cast writes it."""
 
     words: tuple[str, ...]  # unsigned long, uint64_t, struct file, ...
-    stars: int  # levels of pointer to these words
+    stars: int  # number of * directly after these words
     span: Span
     # The rest of the declarator, innermost first: for int (*)[4] an array, then a pointer.
     derived: tuple[Derivation, ...] = ()
-    body: StructBodyNode | EnumBodyNode | None = None  # of a type that is defined here
+    body: StructBodyNode | EnumBodyNode | None = None  # the { ... } of a type that is defined here
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +184,13 @@ class CastNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class TypedNode(ExprNode):
-    """The operand as a value of a type. kinst makes these for local variables, whose types need not
-    have a name in D."""
+    """An operand as a value of a type that need not have a name in D. Only kinst.sugar makes these
+    nodes, for local variables of the traced kernel.
+    """
 
     type: DType
     operand: ExprNode
-    pointer: bool  # the operand is a pointer to the type
+    pointer: bool  # whether the operand is a pointer to a value of the type
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +200,7 @@ class SizeofTypeNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class OffsetOfNode(ExprNode):
-    """offsetof(type, member)."""
+    """The expression offsetof(type, member)."""
 
     type: TypeNode
     member: str  # may be a path: a.b
@@ -205,7 +208,7 @@ class OffsetOfNode(ExprNode):
 
 @dataclass(frozen=True, slots=True)
 class XlateNode(ExprNode):
-    """xlate < type > (operand)."""
+    """The expression xlate < type > (operand)."""
 
     type: TypeNode
     operand: ExprNode
@@ -218,7 +221,7 @@ class ItemNode:
 
 @dataclass(frozen=True, slots=True)
 class OptionNode(ItemNode):
-    """#pragma D option name=value."""
+    """The line #pragma D option name=value."""
 
     name: str
     value: str  # "" if there is none
@@ -226,28 +229,30 @@ class OptionNode(ItemNode):
 
 @dataclass(frozen=True, slots=True)
 class PragmaNode(ItemNode):
-    """#pragma D attributes, binding or depends_on."""
+    """A line #pragma D attributes, binding or depends_on."""
 
     kind: str  # attributes, binding or depends_on
-    words: tuple[str, ...]  # the rest; strings keep their quotes
+    words: tuple[str, ...]  # the words after the kind; strings keep their quotes
 
 
 @dataclass(frozen=True, slots=True)
 class DeclarationNode(ItemNode):
-    """The declaration of one variable."""
+    """The declaration of one variable, or of a name that makes no variable."""
 
     type: TypeNode
     name: str
-    # "", "self" or "this"; "extern" for a name that is only declared: a function, or any name after
-    # that word.
+    # "" (global), "self" or "this"; "extern" for a function and for any name declared extern, which
+    # make no variable.
     scope: str = ""
-    keys: tuple[TypeNode, ...] | None = None  # of an associative array
-    length: ExprNode | None = None  # of a scalar array
+    keys: tuple[TypeNode, ...] | None = None  # key types of an associative array
+    length: ExprNode | None = None  # number of elements of a scalar array
 
 
 @dataclass(frozen=True, slots=True)
 class TypeDeclarationNode(ItemNode):
-    """struct tag { ... };  or, with a name, typedef type name;"""
+    """The declaration `struct tag { ... };` (union or enum as well) or, with a name, `typedef type
+    name;`.
+    """
 
     type: TypeNode
     name: str = ""
@@ -255,7 +260,7 @@ class TypeDeclarationNode(ItemNode):
 
 @dataclass(frozen=True, slots=True)
 class ParameterNode:
-    """A parameter of an inline array or of a probe: type name."""
+    """A parameter, written `type name`, of an inline or of a probe."""
 
     type: TypeNode
     name: str
@@ -264,7 +269,7 @@ class ParameterNode:
 
 @dataclass(frozen=True, slots=True)
 class InlineNode(ItemNode):
-    """inline type name = value;  or  inline type name[type key, ...] = value;"""
+    """The declaration `inline type name = value;` or `inline type name[type key, ...] = value;`."""
 
     type: TypeNode
     name: str
@@ -274,7 +279,7 @@ class InlineNode(ItemNode):
 
 @dataclass(frozen=True, slots=True)
 class MemberValueNode:
-    """name = value; in a translator."""
+    """The line `name = value;` of a translator, which defines one member."""
 
     name: str
     value: ExprNode
@@ -283,7 +288,7 @@ class MemberValueNode:
 
 @dataclass(frozen=True, slots=True)
 class TranslatorNode(ItemNode):
-    """translator type < source parameter > { members };"""
+    """The declaration `translator type < source parameter > { members };`."""
 
     type: TypeNode
     source: TypeNode
@@ -293,15 +298,17 @@ class TranslatorNode(ItemNode):
 
 @dataclass(frozen=True, slots=True)
 class PrototypeNode:
-    """(parameters) of a probe, whose names may be ""."""
+    """The (parameters) of a probe in a provider declaration. A parameter's name may be ""."""
 
     parameters: tuple[ParameterNode, ...]
-    variadic: bool  # ends in ...
+    variadic: bool  # whether the parameters end in ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeDeclarationNode:
-    """probe name(inputs); or, with outputs, probe name(inputs) : (outputs);"""
+    """The line `probe name(inputs);` or `probe name(inputs) : (outputs);` of a provider
+    declaration.
+    """
 
     name: str
     inputs: PrototypeNode
@@ -311,7 +318,7 @@ class ProbeDeclarationNode:
 
 @dataclass(frozen=True, slots=True)
 class ProviderNode(ItemNode):
-    """provider name { probes };"""
+    """The declaration `provider name { probes };`."""
 
     name: str
     probes: tuple[ProbeDeclarationNode, ...]
@@ -319,20 +326,21 @@ class ProviderNode(ItemNode):
 
 @dataclass(frozen=True, slots=True)
 class DescriptionNode:
-    """A probe description."""
+    """A probe description of a clause."""
 
-    pattern: ProbePattern  # the parts, filled up from the right, or an id
+    pattern: ProbePattern  # the description's parts, or a probe id
     span: Span
-    # The inline function, if this is an instruction of one of its inlined copies (kinst.sugar), and
-    # the instruction's role in that copy.
+    # If the description is an instruction of an inlined copy (kinst.sugar): the name of the inline
+    # function, and the instruction's role in that copy.
     inlined: str = ""
     crossing: Crossing | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class IfNode:
-    """if (condition) then else otherwise. Only the parser has these: it splits the clause
-    (program_parser.py)."""
+    """The statement if (condition) then else otherwise. No clause of a parsed program has an
+    IfNode: the parser splits the clause (program_parser.py).
+    """
 
     span: Span
     condition: ExprNode
@@ -352,12 +360,12 @@ class ClauseNode(ItemNode):
 
 @dataclass(frozen=True, slots=True)
 class ProgramNode:
-    """A whole program."""
+    """The syntax tree of a whole program."""
 
     # In source order; a control line within a clause comes before the clause.
     items: tuple[ItemNode, ...] = field(default=())
-    # The end of a text that has no clause and should have one. An error, once its declarations are
-    # checked.
+    # The end of the text if it has no clause but should have one. The checker reports this error
+    # after it has checked the declarations.
     empty: Span | None = None
 
     @property
@@ -374,5 +382,5 @@ class ProgramNode:
 
 
 def empty(span: Span) -> DError:
-    """The error for a text without a clause."""
+    """Return the error for a program text without a clause."""
     return DError("empty D program translation unit", span, "D_EMPTY")

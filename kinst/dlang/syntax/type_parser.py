@@ -1,5 +1,5 @@
-"""The parser of types: specifiers, declarators, bodies of structures and enumerations (K&R A8;
-Dynamic Tracing Guide, "Structs and Unions").
+"""Parser of types: specifiers, declarators, bodies of structures and enumerations (K&R A8; Dynamic
+Tracing Guide, "Structs and Unions").
 
 Tested by tests/dlang/syntax/test_parse.py.
 """
@@ -24,7 +24,7 @@ from kinst.dlang.vocabulary.type_names import (
 )
 
 MAX_DEPTH = 100
-MAX_BODIES = 20  # levels of structures in structures
+MAX_BODIES = 20  # largest number of nested structures or declarators
 
 KEYWORDS = (
     words(
@@ -35,38 +35,40 @@ KEYWORDS = (
     | BASE_WORDS
     | QUALIFIERS
 )
-CLASSES = words("auto register static extern typedef self this")  # of storage
+CLASSES = words("auto register static extern typedef self this")  # storage classes
 _ATTRIBUTES = words("short long signed unsigned")
 
 
 def _is_void(type_: tree.TypeNode) -> bool:
-    """Whether a type is void, and not a pointer to it."""
+    """Return whether a type is void itself, not a pointer to void."""
     words = [w for w in type_.words if w not in QUALIFIERS]
     return words == ["void"] and not type_.stars and not type_.derived
 
 
 def further(base: tree.TypeNode) -> tree.TypeNode:
-    """Return the type for the next declarator of a list: without its body, if a tag names it."""
+    """Return the type of the next declarator in a list, which has the same specifiers. If the type
+    has a tag, the result refers to the type by its tag and has no body.
+    """
     return replace(base, body=None) if base.body is not None and base.body.tag else base
 
 
 class TypeParser:
-    """Parses from `token` on; the current token is always the first unused one.
+    """Parser of types, which starts at `token`. The current token is always the first unused token.
 
     Args:
-        knows_type: whether the traced kernel has a type of this name.
+        knows_type: tells whether the traced kernel has a type of a name.
     """
 
     def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
         self.lexer = lexer
         self.source = lexer.source
         self.token = Token("end", "", self.source.span(0, 0), 0, 0)
-        self.typedefs: set[str] = set()  # by the program itself
+        self.typedefs: set[str] = set()  # names of the program's own typedefs
         self._knows_type = knows_type or (lambda name: False)
         self._bodies = 0
 
     def advance(self) -> Token:
-        """Return the current token and go to the next one."""
+        """Return the current token and make the next token the current one."""
         used = self.token
         self.token = self.lexer.expression(used.end)
         return used
@@ -80,7 +82,7 @@ class TypeParser:
         return self.advance()
 
     def unexpected(self, hint: str = "") -> DError:
-        """Return a D_SYNTAX error at the current token."""
+        """Return a D_SYNTAX error at the current token, with this hint."""
         shown = str(self.token)[:40]
         where = shown if self.token.kind == "end" else f'"{shown}"'
         return DError(f"syntax error near {where}", self.token.span, "D_SYNTAX", hint)
@@ -89,11 +91,13 @@ class TypeParser:
         return self.source.span(start, end)
 
     def constant(self) -> tree.ExprNode:
-        """Parse an expression without commas, as in a dimension or a bit-field's width."""
+        """Parse an expression without a comma operator, such as an array's dimension or a
+        bit-field's width.
+        """
         raise NotImplementedError
 
     def names_type(self, name: str) -> bool:
-        """Whether a word that is no keyword names a type."""
+        """Return whether a word that is not a keyword is the name of a type."""
         plain = name.removeprefix("D`")
         in_program = name in TYPEDEFS or name in LIBRARY_TYPES or plain in self.typedefs
         return in_program or self._knows_type(name)
@@ -131,14 +135,22 @@ class TypeParser:
         return tree.TypeNode(tuple(type_words), 0, self.from_to(start, end))
 
     def _goes_on(self, type_words: list[str]) -> bool:
-        """Whether the current name is still part of the type, and not the declared name, as foo_t
-        is in: unsigned foo_t x."""
+        """Return whether the current name is a further word of the type, rather than the declared
+        name: foo_t in `unsigned foo_t x`.
+
+        Args:
+            type_words: words of the type so far.
+        """
         if not set(type_words) <= _ATTRIBUTES | QUALIFIERS or not self.names_type(self.token.text):
             return False
         return self.lexer.expression(self.token.end).kind == "name"
 
     def _tagged(self, before: list[str]) -> tree.TypeNode:
-        """Parse struct, union or enum with its tag, its body or both."""
+        """Parse struct, union or enum with a tag, a body or both.
+
+        Args:
+            before: words of the type before this word.
+        """
         kind = self.advance()
         self._end = kind.end
         tag = ""
@@ -213,7 +225,7 @@ class TypeParser:
         return tree.EnumBodyNode(tag, tuple(enumerators), span)
 
     def type_name(self) -> tree.TypeNode:
-        """Parse a type without a name, as in a cast or in sizeof."""
+        """Parse a type without a declared name, as in a cast or in sizeof."""
         type_, name = self.declarator(self.specifiers())
         if name is not None:
             self.token = name
@@ -221,8 +233,13 @@ class TypeParser:
         return type_
 
     def declarator(self, base: tree.TypeNode, depth: int = 0) -> tuple[tree.TypeNode, Token | None]:
-        """Parse stars, a name or ( ), then [ ] and ( ). Return the type, and the name if there is
-        one."""
+        """Parse a declarator: stars, a name or a declarator in parentheses, then any [ ] and ( ).
+        Return the whole type, and the name's token (None if there is no name).
+
+        Args:
+            base: the specifiers before the declarator.
+            depth: number of declarators around this declarator.
+        """
         stars, derived, name = self._declared(depth)
         return replace(base, stars=base.stars + stars, derived=derived), name
 
@@ -245,7 +262,9 @@ class TypeParser:
         return stars, (*reversed(suffixes), *inner), name
 
     def _is_inner(self) -> bool:
-        """Whether ( begins a declarator in parentheses, and not parameters."""
+        """Return whether the current ( begins a declarator in parentheses, rather than
+        parameters.
+        """
         after = self.lexer.expression(self.token.end)
         if after.kind == "op":
             return after.text in ("*", "(", "[")
@@ -253,7 +272,7 @@ class TypeParser:
         return free and not self.names_type(after.text)
 
     def derivation(self, depth: int = 0) -> tree.Derivation:
-        """Parse the [ ] or ( ) after a name."""
+        """Parse one [ ] or ( ) of a declarator."""
         return self._dimension() if self.at("[") else self._parameters(depth)
 
     def _dimension(self) -> tree.Derivation:
@@ -263,7 +282,9 @@ class TypeParser:
         return tree.ArrayNode(count, bracket.span)
 
     def parameters(self, depth: int = 0) -> tuple[tuple[tree.ParameterNode, ...], bool]:
-        """Parse parameters in parentheses. Return them, and whether ... follows them."""
+        """Parse parameters in parentheses; return them, and whether ... follows the last
+        parameter.
+        """
         self.expect("(")
         parameters: list[tree.ParameterNode] = []
         variadic = False
@@ -309,7 +330,7 @@ class TypeParser:
         return tree.FunctionNode(tuple(types), variadic)
 
     def stars(self) -> int:
-        """Parse any number of * and return it; qualifiers between them are dropped."""
+        """Parse any number of *, and ignore qualifiers between them; return the number of *."""
         count = 0
         while True:
             if self.at("*"):

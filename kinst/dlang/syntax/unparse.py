@@ -1,5 +1,5 @@
-"""The text of a syntax tree, in the layout of dtrace -d: one description a line, statements
-indented by a tab (FreeBSD's status report of 2023Q1, kinst).
+"""Conversion of a syntax tree to D text, in the layout of dtrace -d: one description a line,
+statements indented by a tab (FreeBSD's status report of 2023Q1, kinst).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _PRIMARY = POSTFIX_STRENGTH + 1
 
 
 def unparse(program: tree.ProgramNode) -> str:
-    """Return D text that parses to this tree, apart from spans.
+    """Return D text that parses to the same tree, apart from spans.
 
-    The clauses that an if was split into (program_parser.py) contain names that are not D's.
+    If the parser has split a clause with an if (program_parser.py), the text has names with a %,
+    which do not parse.
     """
     blocks: list[str] = []
     plain: list[str] = []
@@ -42,8 +43,9 @@ def unparse(program: tree.ProgramNode) -> str:
 
 
 def _declared_together(items: list[tree.ItemNode]) -> int:
-    """Return how many of the first items are from one declaration: several if its structure has no
-    tag."""
+    """Return how many of the first items come from one declaration. It is more than 1 only if the
+    declaration defines a structure without a tag and uses it for further names.
+    """
     first = items[0]
     if not isinstance(first, tree.TypeDeclarationNode) or first.name or not first.type.body:
         return 1
@@ -57,7 +59,11 @@ def _declared_together(items: list[tree.ItemNode]) -> int:
 
 
 def _plain(items: list[tree.ItemNode]) -> str:
-    """Return the text of an item that is no clause, or of all items of one declaration."""
+    """Return the text of an item that is not a clause.
+
+    Args:
+        items: the item, or all items that come from one declaration.
+    """
     item, last = items[0], items[-1]
     if isinstance(item, tree.OptionNode):
         return f"#pragma D option {item.name}{f'={item.value}' if item.value else ''}\n"
@@ -84,7 +90,7 @@ def _plain(items: list[tree.ItemNode]) -> str:
 
 
 def _variable(item: tree.DeclarationNode) -> str:
-    # int x[3] would be one of D's own arrays; C's is written with parentheses.
+    # int x[3] would be a scalar array of D; an array type of C is written with parentheses.
     derived = item.type.derived
     whole = derived and not isinstance(derived[-1], tree.PointerNode)
     text = _declarator(item.type, f"({item.name})" if whole else item.name)
@@ -132,7 +138,9 @@ def unparse_clause(clause: tree.ClauseNode) -> str:
 
 
 def _predicate(expr: tree.ExprNode) -> str:
-    """Return the text of a predicate. /*p/ would begin a comment, so a space comes before a *."""
+    """Return the text of a predicate. If it begins with *, a space comes first, since /* would
+    begin a comment.
+    """
     text = unparse_expression(expr)
     return f" {text}" if text.startswith("*") else text
 
@@ -142,7 +150,9 @@ def unparse_expression(expr: tree.ExprNode) -> str:
 
 
 def _expr(expr: tree.ExprNode, strength: int) -> str:
-    """Return an expression's text, in parentheses if its operator binds weaker than `strength`."""
+    """Return the text of an expression, in parentheses if its operator binds more weakly than
+    `strength`.
+    """
     text, own_strength = _with_strength(expr)
     return f"({text})" if own_strength < strength else text
 
@@ -198,7 +208,7 @@ def _prefix(expr: tree.PrefixNode) -> str:
     operand = _expr(expr.operand, PREFIX_STRENGTH)
     if expr.op.isalpha():
         return f"{expr.op} ({unparse_expression(expr.operand)})"
-    # - -x and & &x are not --x and &&x.
+    # A space keeps - -x and & &x from becoming --x and &&x.
     return f"{expr.op} {operand}" if operand[0] == expr.op[0] else f"{expr.op}{operand}"
 
 
@@ -215,7 +225,7 @@ def _list(arguments: tuple[tree.ExprNode, ...]) -> str:
 
 
 def _type(type_: tree.TypeNode, name: str = "") -> str:
-    """Return a type as C writes it: int (*name)[4]."""
+    """Return a type with a declared name as C writes it: int (*name)[4]."""
     return _spaced(_base(type_), _declarator(type_, name))
 
 
@@ -224,7 +234,7 @@ def _spaced(base: str, declarator: str) -> str:
 
 
 def _base(type_: tree.TypeNode) -> str:
-    """Return the text of a type without stars and declarator."""
+    """Return the text of a type without its stars and declarator."""
     return " ".join((*type_.words, *([_body(type_.body)] if type_.body else [])))
 
 
@@ -250,7 +260,7 @@ def _body(body: tree.StructBodyNode | tree.EnumBodyNode) -> str:
 
 
 def _declarator(type_: tree.TypeNode, name: str) -> str:
-    """Return a name with the stars, brackets and parentheses around it."""
+    """Return the text of a declarator: the name with its stars, brackets and parentheses."""
     text = name
     for derivation in reversed(type_.derived):
         if isinstance(derivation, tree.PointerNode):

@@ -1,1 +1,1 @@
-"""Types of D programs: names, conversions, operators."""
+"""Types of D programs: their names, conversions and operators."""

@@ -1,7 +1,7 @@
 """C's conversions of typed expressions, with constant folding (K&R A6, C99 6.3, on LP64).
 
-D defines what C leaves undefined, and codegen computes the same: integers wrap at their type's
-size; shifts are done in 64 bits with the count modulo 64 and then cut to the type.
+D defines what C leaves undefined, and codegen computes the same results: integers wrap around at
+their type's size; shifts are done in 64 bits with the count modulo 64, and then cut to the type.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_integer(type_: DType) -> bool:
 
 
 def is_scalar(type_: DType) -> bool:
-    """Whether a type is an integer or a pointer; strings are not scalars in D."""
+    """Return whether a type is an integer or a pointer. Strings are not scalars in D."""
     return isinstance(type_, IntType | PointerType)
 
 
@@ -56,12 +56,12 @@ def is_char_pointer(type_: DType) -> bool:
 
 
 def is_string_like(type_: DType) -> bool:
-    """Whether a value may be used as a string: a string or a char pointer."""
+    """Return whether a value of this type may be used as a string: a string or a char pointer."""
     return is_string(type_) or is_char_pointer(type_)
 
 
 def is_declaration(type_: DType) -> bool:
-    """Whether a type is a structure that is only declared, without a known size."""
+    """Return whether a type is a structure that is only declared, so that its size is unknown."""
     return isinstance(type_, StructType) and not type_.size and not type_.members
 
 
@@ -70,8 +70,11 @@ def is_zero(expr: typed.Expr) -> bool:
 
 
 def size_of(type_: DType, strsize: int) -> int:
-    """Return the size of a type in bytes, 0 if it has none; `strsize` is that of a string without a
-    bound."""
+    """Return the size of a type in bytes; 0 if it has none.
+
+    Args:
+        strsize: bytes of a string whose type has no size of its own.
+    """
     if isinstance(type_, IntType | PointerType):
         return type_.size
     if isinstance(type_, StringType):
@@ -84,7 +87,9 @@ def size_of(type_: DType, strsize: int) -> int:
 
 
 def same(left: DType, right: DType) -> bool:
-    """Whether two types are compatible; integer types may differ in their names."""
+    """Return whether two types are compatible. Compatible integer types may have different
+    names.
+    """
     if isinstance(left, IntType) and isinstance(right, IntType):
         return left.size == right.size and left.signed == right.signed
     if isinstance(left, PointerType) and isinstance(right, PointerType):
@@ -104,7 +109,7 @@ def same(left: DType, right: DType) -> bool:
 
 
 def wrap(value: int, type_: DType) -> int:
-    """Return a number as type_ (an integer or pointer) represents it."""
+    """Return a number reduced to the range of an integer or pointer type."""
     size = type_.size if isinstance(type_, IntType | PointerType) else POINTER_SIZE
     value &= (1 << (8 * size)) - 1
     if typed.is_signed(type_) and value >> (8 * size - 1):
@@ -117,17 +122,21 @@ def constant(value: int, type_: DType, span: Span) -> typed.IntConst:
 
 
 def _result(value: int, type_: DType, span: Span) -> typed.IntConst:
-    """Return the result of an operator on constants. If int cannot hold it, it is an int64_t, like
-    a literal of that value: `timestamp - start > 5 * 1000000000`, `1 << 40` (libdtrace's
-    dt_node_op2() computes constants in 64 bits)."""
+    """Return the constant that an operator on constants yields. If int cannot hold the value, the
+    constant is an int64_t, like a literal of this value: `timestamp - start > 5 * 1000000000`, `1
+    << 40` (libdtrace's dt_node_op2() computes constants in 64 bits).
+
+    Args:
+        type_: the operator's result type in C.
+    """
     if type(type_) is IntType and same(type_, INT) and wrap(value, INT) != value:
         return constant(value, INT64, span)
     return constant(value, type_, span)
 
 
 def cast(expr: typed.Expr, type_: DType) -> typed.Expr:
-    """Convert an expression to type_; both are integers or pointers. Constants are folded."""
-    # A cast to its own type, too, gives a bit-field a size.
+    """Convert an expression from one integer or pointer type to another; constants are folded."""
+    # A bit-field needs the Cast even if its type stays the same: only the Cast's result has a size.
     if expr.type == type_ and not isinstance(expr, typed.BitField):
         return expr
     if isinstance(expr, typed.IntConst):
@@ -140,7 +149,9 @@ def cast(expr: typed.Expr, type_: DType) -> typed.Expr:
 
 
 def to_string(expr: typed.Expr) -> typed.Expr:
-    """Return a string itself, or the string at an address (pointer or integer)."""
+    """Return a string expression unchanged; for a pointer or integer, return the string at this
+    address.
+    """
     if is_string(expr.type):
         return expr
     address = expr
@@ -150,21 +161,27 @@ def to_string(expr: typed.Expr) -> typed.Expr:
 
 
 def promoted(type_: IntType) -> IntType:
-    """Return the type after the integer promotions: int if it is narrower (C99 6.3.1.1)."""
+    """Return an integer type after the integer promotions: int if the type is narrower (C99
+    6.3.1.1).
+    """
     if isinstance(type_, EnumType) and type_.size == INT.size:
         return INT if type_.signed else UINT
     return INT if type_.size < INT.size else type_
 
 
 def of_field(expr: typed.Expr) -> typed.Expr:
-    """Convert a bit-field to int if that holds all of its values (C99 6.3.1.1)."""
+    """Convert a bit-field to int if int can hold all of its values (C99 6.3.1.1); return any other
+    expression unchanged.
+    """
     if not isinstance(expr, typed.BitField) or expr.bits >= 8 * INT.size:
         return expr
     return cast(expr, INT)
 
 
 def common(left: IntType, right: IntType) -> IntType:
-    """Return the type after the usual arithmetic conversions (C99 6.3.1.8)."""
+    """Return the common type of two integers after the usual arithmetic conversions (C99
+    6.3.1.8).
+    """
     left, right = promoted(left), promoted(right)
     if left.signed == right.signed:
         return right if right.size > left.size else left
@@ -186,7 +203,7 @@ COMPARISONS = frozenset(_COMPARE)
 
 
 def _folded(op: str, left: int, right: int) -> int:
-    """Return the exact result; the caller wraps it."""
+    """Compute an operator on two constants; return the exact result, which the caller wraps."""
     if op in _PLAIN:
         return _PLAIN[op](left, right)
     if op in _COMPARE:
@@ -202,9 +219,13 @@ def _folded(op: str, left: int, right: int) -> int:
 
 
 def binary(op: str, left: typed.Expr, right: typed.Expr, type_: DType, span: Span) -> typed.Expr:
-    """Return left op right, folded if both are constants. Both already have their final types.
+    """Return the expression left op right, folded if both operands are constants. The operands
+    already have their final types.
 
     Raises DError D_DIV_ZERO.
+
+    Args:
+        type_: type of the result.
     """
     if op in ("/", "%") and is_zero(right):
         raise DError("expression contains division by zero", span, "D_DIV_ZERO")
@@ -214,7 +235,9 @@ def binary(op: str, left: typed.Expr, right: typed.Expr, type_: DType, span: Spa
 
 
 def logical(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr:
-    """Return left op right for && || ^^, folded if both are constants."""
+    """Return the expression left op right for the operators && || ^^, folded if both operands are
+    constants.
+    """
     if isinstance(left, typed.IntConst) and isinstance(right, typed.IntConst):
         a, b = left.value != 0, right.value != 0
         value = {"&&": a and b, "||": a or b, "^^": a != b}[op]
@@ -223,7 +246,12 @@ def logical(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.E
 
 
 def unary(op: str, operand: typed.Expr, type_: DType, span: Span) -> typed.Expr:
-    """Return - ~ or ! of an operand that has its final type, folded if it is a constant."""
+    """Return the expression op operand for the operators - ~ !, folded if the operand is a
+    constant. The operand already has its final type.
+
+    Args:
+        type_: type of the result.
+    """
     if isinstance(operand, typed.IntConst):
         value = {"-": -operand.value, "~": ~operand.value, "!": int(operand.value == 0)}[op]
         return _result(value, type_, span)
@@ -233,7 +261,7 @@ def unary(op: str, operand: typed.Expr, type_: DType, span: Span) -> typed.Expr:
 def offset_pointer(
     op: str, pointer: typed.Expr, index: typed.Expr, size: int, span: Span
 ) -> typed.Expr:
-    """Return pointer + index or pointer - index, in units of `size` bytes."""
+    """Return pointer + index or pointer - index, where the index counts units of `size` bytes."""
     scaled = binary("*", cast(index, UINT64), constant(size, UINT64, span), UINT64, span)
     if is_zero(scaled):
         return pointer

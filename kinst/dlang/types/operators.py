@@ -1,6 +1,6 @@
-"""Operators on typed expressions: finds their types, makes conversions explicit, folds constants.
+"""Operators on typed expressions: compute result types, make conversions explicit, fold constants.
 
-Every DError has libdtrace's tag and, up to line breaks, its words.
+Every DError has libdtrace's tag and, except for line breaks, its words.
 
 Tested by tests/dlang/types/test_conversions.py.
 """
@@ -51,7 +51,8 @@ def incompatible(left: DType, op: str, right: DType, span: Span) -> DError:
 
 def common_pointer(left: typed.Expr, right: typed.Expr) -> PointerType | None:
     """Return the type in which two pointers, or a pointer and an integer (curthread ==
-    regs[R_RDI]), are compared; None if they cannot be."""
+    regs[R_RDI]), are compared; None if they cannot be compared.
+    """
     a, b = left.type, right.type
     if isinstance(a, PointerType) and isinstance(b, PointerType):
         if is_void_pointer(b):
@@ -65,9 +66,12 @@ def common_pointer(left: typed.Expr, right: typed.Expr) -> PointerType | None:
 
 
 def converted(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Expr:
-    """Convert a value for an assignment to type_ (K&R A7.17).
+    """Convert a value for an assignment to a variable of `type_` (K&R A7.17).
 
     Raises DError D_OP_INCOMPAT.
+
+    Args:
+        op: the assignment's operator, for messages.
     """
     if is_integer(type_) and is_integer(value.type):
         return cast(value, type_)
@@ -91,7 +95,7 @@ def converted(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Exp
 
 
 def load(address: typed.Expr, span: Span) -> typed.Expr:
-    """Return *address. Raises DError D_DEREF_NONPTR, D_DEREF_VOID."""
+    """Return the expression *address. Raises DError D_DEREF_NONPTR, D_DEREF_VOID."""
     if not isinstance(address.type, PointerType):
         hint = "cast it: *(uint64_t *)..." if is_integer(address.type) else ""
         raise DError("cannot dereference non-pointer type", span, "D_DEREF_NONPTR", hint)
@@ -102,7 +106,11 @@ def load(address: typed.Expr, span: Span) -> typed.Expr:
 
 
 def need_definition(op: str, type_: DType, span: Span) -> None:
-    """Raise DError D_OP_INCOMPLETE if a type is a structure that is only declared."""
+    """Check that a type is not a structure that is only declared. Raises DError D_OP_INCOMPLETE.
+
+    Args:
+        op: the operator that needs the type, for messages.
+    """
     if is_declaration(type_):
         message = (
             f"operator {op} cannot be applied to a forward declaration: no {type_} definition is"
@@ -118,7 +126,13 @@ _KINDS = {
 
 
 def operate(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str) -> typed.Expr:
-    """Return left op right; errors name the operator as `shown`."""
+    """Return the expression left op right, with both operands converted to the operator's type.
+    Raises DError.
+
+    Args:
+        op: any binary operator except the comma and assignments.
+        shown: the operator in error messages.
+    """
     left, right = of_field(left), of_field(right)
     if op in ("&&", "||", "^^"):
         if not is_scalar(left.type) or not is_scalar(right.type):
@@ -159,7 +173,11 @@ def _compare(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.
 
 def move(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str = "") -> typed.Expr:
     """Return pointer + integer, integer + pointer, pointer - integer, or the difference of two
-    pointers (K&R A7.7). Raises DError D_OP_INCOMPAT, D_OP_INCOMPLETE."""
+    pointers (K&R A7.7). Raises DError D_OP_INCOMPAT, D_OP_INCOMPLETE.
+
+    Args:
+        shown: the operator in error messages; "" means op.
+    """
     a, b = left.type, right.type
     for type_ in (a, b):
         if isinstance(type_, PointerType):
@@ -179,13 +197,13 @@ def move(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str = 
 
 
 def wider_string(left: DType, right: DType) -> StringType:
-    """Return the string type that holds values of both."""
+    """Return a string type that can hold the values of both string types."""
     assert isinstance(left, StringType) and isinstance(right, StringType)
     return StringType(max(left.size, right.size) if left.size and right.size else 0)
 
 
 def choose(condition: typed.Expr, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr:
-    """Return condition ? left : right (K&R A7.16). Raises DError D_OP_INCOMPAT."""
+    """Return the expression condition ? left : right (K&R A7.16). Raises DError D_OP_INCOMPAT."""
     type_: DType | None
     left, right = of_field(left), of_field(right)
     if isinstance(left.type, IntType) and isinstance(right.type, IntType):
@@ -214,7 +232,7 @@ def choose(condition: typed.Expr, left: typed.Expr, right: typed.Expr, span: Spa
 
 
 def step_of(node: tree.PrefixNode | tree.PostfixNode, type_: DType, strsize: int) -> int:
-    """Return the number that ++ or -- adds: +1 or -1, times the size of what a pointer points to.
+    """Return the number that ++ or -- adds: +1 or -1, for a pointer times the size of its target.
 
     Raises DError D_OP_SCALAR, D_OP_VFPTR, D_OP_INCOMPLETE.
     """

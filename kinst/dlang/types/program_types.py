@@ -1,4 +1,5 @@
-"""The types that a program can name: D's own, those that it declares, and the kernel's.
+"""The types that a program can name: D's own types, types that the program declares, and the
+kernel's.
 
 Declared structures have the layout of the C ABI for LP64, which all ISAs of kinst share: System V
 psABI, "Aggregates and Unions", "Bit-Fields". Errors are libdtrace's (dt_decl.c).
@@ -49,9 +50,10 @@ from kinst.dlang.vocabulary.type_names import (
 
 
 def base_type(name: TypeNode) -> DType | None:
-    """Return the type that the words name, without stars; None for a name that is no base type.
+    """Return the base type that a type's words name, without its stars; None if the words name no
+    base type.
 
-    Raises DError D_DECL_COMBO and those of check_attributes().
+    Raises DError D_DECL_COMBO and the errors of check_attributes().
     """
     words = [w for w in name.words if w not in QUALIFIERS]
     if words == ["void"]:
@@ -83,22 +85,26 @@ INT_MAX, INT_MIN = (1 << 31) - 1, -(1 << 31)
 
 MOST_ELEMENTS = 1 << 31
 
-INT_ENUM = EnumType(4, True, "enum")  # of a constant until its enumeration is complete
+INT_ENUM = EnumType(4, True, "enum")  # type of an enumerator until its enumeration is complete
 
-OWN = "D"  # the module name of the program itself: struct D`foo
+OWN = "D"  # name of the module to which the program's own types belong: struct D`foo
 
 Check = Callable[[tree.ExprNode], typed.Expr]
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Split module`name into module and name; the module of a plain name is ""."""
+    """Split the name module`name into module and name. The module of a plain name is ""."""
     module, _, plain = name.rpartition("`")
     return module, plain
 
 
 def type_names(source: TypeSource | None) -> Callable[[str], bool] | None:
-    """Return a function that tells whether the kernel has a type of this name; None without a
-    kernel."""
+    """Return a function that tells whether the kernel has a typedef of a name; None if there is no
+    kernel.
+
+    Args:
+        source: the kernel's types.
+    """
     if source is None:
         return None
 
@@ -113,7 +119,7 @@ def type_names(source: TypeSource | None) -> Callable[[str], bool] | None:
 
 
 def alignment(type_: DType) -> int:
-    """Return the alignment of a type, in bytes."""
+    """Return the alignment of a type in bytes."""
     if isinstance(type_, ArrayType):
         return alignment(type_.of)
     if isinstance(type_, StructType):
@@ -124,8 +130,9 @@ def alignment(type_: DType) -> int:
 
 
 class Types:
-    """The type names of one program. Implements core.dtypes.MemberSource for those that it
-    declares."""
+    """The types that one program can name, by name. For structures that the program declares, the
+    object also supplies the members (core.dtypes.MemberSource).
+    """
 
     def __init__(
         self,
@@ -133,32 +140,34 @@ class Types:
         strsize: int = 256,
         structure: Callable[[str], StructType | None] = lambda tag: None,
     ) -> None:
-        """
-        Args:
-            source: the kernel's types.
-            strsize: bytes of a member of type string.
-            structure: the system's structures by tag, for a kernel without types.
+        """Args:
+        source: the kernel's types.
+        strsize: bytes of a member of type string.
+        structure: returns the structure that the system's dialect has for a tag, or None; used
+            if the kernel has no such type.
         """
         self.source = source
         self._of_system = structure
         self._strsize = strsize
-        self.check: Check | None = None  # of constant expressions
+        self.check: Check | None = None  # checks constant expressions
         self._tags: dict[tuple[str, str], DType] = {}
         self._typedefs: dict[str, DType] = {}
         self._constants: dict[str, tuple[EnumType, int]] = {}
         self._members: dict[str, Sequence[Member]] = {}
         self._made: dict[int, tuple[tree.StructBodyNode | tree.EnumBodyNode, DType]] = {}  # by id()
-        self._bodies = 0  # of structures so far: a number for each one without a tag
+        self._bodies = 0  # structures so far; numbers the structures that have no tag
 
     def members(self, struct: StructType) -> Sequence[Member]:
         return self._members.get(struct.key, ())
 
     def declare(self, node: tree.TypeDeclarationNode) -> None:
-        """Declare struct tag { ... }; or a typedef. Raises DError D_DECL_*."""
+        """Add a declaration of a structure, a union, an enumeration or a typedef. Raises DError
+        D_DECL_*.
+        """
         type_ = self.resolve(node.type)
         if not node.name:
             return
-        if not is_bool(type_):  # a bool is told by its name
+        if not is_bool(type_):  # only its name distinguishes a bool from other integer types
             type_ = named(type_, node.name)
         old = self._typedefs.get(node.name)
         if old is not None and old != type_:
@@ -167,11 +176,11 @@ class Types:
         self._typedefs[node.name] = type_
 
     def is_typedef(self, name: str) -> bool:
-        """Whether the program or D itself has a type of this name."""
+        """Return whether the program or D itself has a typedef of this name."""
         return name in self._typedefs or name in TYPEDEFS
 
     def resolve(self, name: tree.TypeNode) -> DType:
-        """Return the type that a TypeNode means. Raises DError D_DECL_*, D_UNKNOWN."""
+        """Return the type that a type's syntax tree means. Raises DError D_DECL_*, D_UNKNOWN."""
         try:
             type_ = self._base(name)
         except KinstError as error:
@@ -240,7 +249,13 @@ class Types:
         return type_
 
     def _tagged(self, kind: str, word: str, span: Span) -> DType:
-        """Return a structure or union by its tag. Using an undefined one declares it, as in C."""
+        """Return a structure, union or enumeration by its tag. As in C, using an undefined
+        structure or union declares it. Raises DError D_UNKNOWN.
+
+        Args:
+            kind: "struct", "union" or "enum".
+            word: the tag, which may have a module.
+        """
         module, plain = split_name(word)
         type_ = self._tags.get((kind, plain))
         if module in ("", OWN) and type_ is not None:
@@ -259,8 +274,10 @@ class Types:
         return StructType(kind, plain, 0, f"{OWN} {kind} {plain}", self)
 
     def lookup(self, type_: StructType) -> StructType:
-        """Return the definition of a structure whose type may be a mere declaration."""
-        if type_.size or not type_.name:  # a program's own may have members, but no size yet
+        """Return the definition of a structure; the structure itself if it is already defined or
+        has no definition.
+        """
+        if type_.size or not type_.name:  # a structure under declaration has members but no size
             return type_
         definition = self._tags.get((type_.kind, type_.name))
         if definition is None and self.source is not None:
@@ -268,15 +285,18 @@ class Types:
         return definition if isinstance(definition, StructType) else type_
 
     def defined(self, type_: DType) -> DType:
-        """Return a type; if it is a pointer to a declaration of a structure, a pointer to its
-        definition."""
+        """Return a type unchanged, except for a pointer to a declared structure: return a pointer
+        to the structure's definition.
+        """
         if isinstance(type_, PointerType) and isinstance(type_.to, StructType):
             whole = self.lookup(type_.to)
             return type_ if whole is type_.to else replace(type_, to=whole)
         return type_
 
     def _made_of(self, body: tree.StructBodyNode | tree.EnumBodyNode) -> DType:
-        """Return the type of a body: one type, even if several names are declared with it."""
+        """Return the type that a body { ... } defines. A body that several declarators share
+        defines one type.
+        """
         if id(body) not in self._made:
             type_ = (
                 self._structure(body)
@@ -290,7 +310,7 @@ class Types:
         self._bodies += 1
         key = f"{OWN} {body.kind} {body.tag or self._bodies}"
         layout = _MemberLayout(body.kind == "union", self._strsize)
-        if body.tag:  # for its own members, rather than a structure of the kernel of this name
+        if body.tag:  # its members may point to it, rather than to a kernel structure of this name
             self._tags.setdefault(
                 (body.kind, body.tag), StructType(body.kind, body.tag, 0, key, self)
             )
@@ -356,7 +376,7 @@ class Types:
                 message = f"identifier redeclared: {enumerator.name}"
                 raise DError(message, enumerator.span, "D_DECL_IDRED")
             values.append((enumerator.name, value))
-            self._constants[enumerator.name] = (INT_ENUM, value)  # for the enumerators that follow
+            self._constants[enumerator.name] = (INT_ENUM, value)  # later enumerators may use it
         type_ = EnumType(4, True, f"enum {body.tag}".rstrip(), tuple(values))
         if body.tag:
             if ("enum", body.tag) in self._tags:
@@ -366,7 +386,9 @@ class Types:
         return type_
 
     def enumerator(self, word: str) -> tuple[EnumType, int] | None:
-        """Return the enumerator of this name, with its type, or None. Raises KinstError."""
+        """Return type and value of the enumerator of this name; None if there is none. Raises
+        KinstError.
+        """
         module, plain = split_name(word)
         if module in ("", OWN) and plain in self._constants:
             return self._constants[plain]
@@ -375,13 +397,17 @@ class Types:
         return self.source.enumerator(plain, module)
 
     def symbol(self, word: str) -> Symbol | None:
-        """Return the kernel's symbol module`name or `name, or None. Raises KinstError."""
+        """Return the kernel's symbol `name or module`name; None if there is none. Raises
+        KinstError.
+        """
         module, plain = split_name(word)
         return self.source.symbol(plain, module) if self.source is not None else None
 
 
 class _MemberLayout:
-    """Places a structure's members one after another, or a union's at offset 0."""
+    """Layout of a structure's members, one after another, or of a union's members, all at
+    offset 0.
+    """
 
     def __init__(self, union: bool, strsize: int) -> None:
         self._strsize = strsize
@@ -402,7 +428,9 @@ class _MemberLayout:
         self._take(at, 8 * size_of(type_, self._strsize))
 
     def add_bits(self, name: str, type_: IntType, width: int) -> None:
-        """Add a bit-field, which is within one storage unit of its type; width 0 ends a unit."""
+        """Add a bit-field, which does not cross a storage unit of its type. Width 0 adds no member
+        and aligns the next bit-field to a unit.
+        """
         unit = 8 * type_.size
         at = 0 if self._union else self._bit
         if width == 0 or at // unit != (at + width - 1) // unit:
@@ -417,6 +445,6 @@ class _MemberLayout:
         self._end = max(self._end, at + bits)
 
     def size(self) -> int:
-        """Return the size in bytes, padded to the alignment."""
+        """Return the size of the structure or union in bytes, padded to its alignment."""
         whole = -(-self._end // 8)
         return -(-whole // self._align) * self._align

@@ -1,8 +1,8 @@
-"""D's built-in variables, aggregating functions and actions, and those that kinst does not have
-yet.
+"""Tables of D's built-in variables, aggregating functions and actions, including those of dtrace(1)
+that kinst does not have yet.
 
-Types are those of dtrace(1) (Dynamic Tracing Guide, "Built-in Variables"). The bound of a string is
-in bytes with the NUL.
+Types are dtrace(1)'s (Dynamic Tracing Guide, "Built-in Variables"). The size of a string type is in
+bytes and includes the NUL.
 
 Tested by tests/dlang/test_docs.py and tests/d/builtins.cases.
 """
@@ -18,7 +18,7 @@ from kinst.dlang.vocabulary.type_names import typedef, words
 
 
 class Where(Enum):
-    """The probes at which a built-in variable has a value."""
+    """Kind of probes at which a built-in variable has a value."""
 
     EVERYWHERE = "everywhere"
     KERNEL = "kernel"  # at probes in the kernel; 0 in BEGIN, END and tick
@@ -34,7 +34,8 @@ class BuiltinVariable:
 
 def _table() -> dict[str, BuiltinVariable]:
     everywhere, kernel = Where.EVERYWHERE, Where.KERNEL
-    # Bounds of a process's short name (PRFNSZ, procfs.h) and of dtrace(1)'s probe names, with NUL.
+    # Sizes, with the NUL, of a process's short name (PRFNSZ, procfs.h) and of the parts of probe
+    # names in dtrace(1).
     execname, part, function = StringType(16), StringType(64), StringType(192)
     uint, pid = typedef("uint_t"), typedef("pid_t")
     rows: list[tuple[str, DType, Where, str]] = [
@@ -84,8 +85,8 @@ VARIABLES_NOT_YET = words("inet ipl jid jailname locals zonename")
 @dataclass(frozen=True, slots=True)
 class AggregatingFunction:
     name: str
-    least: int  # arguments
-    most: int | None  # arguments; None for any number
+    least: int  # smallest number of arguments
+    most: int | None  # largest number of arguments; None if the checker of the function limits it
 
 
 AGGREGATING = {
@@ -120,9 +121,10 @@ CALLABLE = frozenset(AGGREGATING) | ACTIONS
 
 
 def kind_of(name: str) -> str | None:
-    """Return the kind of a built-in name, in dtrace(1)'s words; None for any other name.
+    """Return the kind of a built-in name in dtrace(1)'s words, such as "scalar" or "tracing
+    function"; None for any other name.
 
-    Scope.kind_of() knows subroutines, too.
+    Scope.kind_of() knows the subroutines as well.
     """
     if name in VARIABLES or name in VARIABLES_NOT_YET:
         return "scalar"
@@ -138,7 +140,7 @@ def kind_of(name: str) -> str | None:
 
 
 def is_not_yet(name: str) -> bool:
-    """Whether dtrace(1) has this name and kinst does not have it yet."""
+    """Return whether dtrace(1) has a built-in of this name and kinst does not have it yet."""
     return (
         name in ARRAYS_NOT_YET
         or name in VARIABLES_NOT_YET
@@ -147,6 +149,6 @@ def is_not_yet(name: str) -> bool:
     )
 
 
-SPECULATION = "speculation()"  # the name of the typed.Builtin that this call becomes
+SPECULATION = "speculation()"  # name of the typed.Builtin that a call of speculation() becomes
 
-MOST_CHILL = 500_000_000  # ns, DTrace's limit: a CPU that does not respond for longer seems dead
+MOST_CHILL = 500_000_000  # ns; DTrace's limit, since a CPU that spins for longer seems dead

@@ -1,5 +1,5 @@
-"""Constants that D has in every system: those of the Dynamic Tracing Guide's own interfaces, and
-numbers of internet protocols. Other constants are the traced system's (core/dialect.py).
+"""Constants that D has on every system: the Dynamic Tracing Guide's constants, and the numbers of
+internet protocols. Other constants belong to the traced system's dialect (core/dialect.py).
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The options of -x and of #pragma D option, with dtrace(1)'s names and defaults (Dynamic
-Tracing Guide, "Options and Tunables")."""
+"""Options of -x and of #pragma D option, with dtrace(1)'s names and defaults (Dynamic Tracing
+Guide, "Options and Tunables").
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The values of all options: sizes in bytes, rates as periods in nanoseconds."""
+    """The values of all D options: sizes in bytes, rates as periods in nanoseconds."""
 
     agghist: bool = False
     aggpack: bool = False
@@ -38,7 +39,7 @@ class Options:
     bufsize: int = 4 << 20
     cleanrate: int = _SECOND // 101
     cpp: bool = False
-    cpu: int = -1  # -1 for all
+    cpu: int = -1  # the only CPU to trace; -1 for all CPUs
     defaultargs: bool = False
     destructive: bool = False
     dynvarsize: int = 1 << 20
@@ -65,9 +66,12 @@ class Options:
     zdefs: bool = False
 
     def with_option(self, name: str, value: str | None) -> Options:
-        """Return these options with one changed; value is None if only its name was given.
+        """Return these options with one option changed.
 
         Raises KinstError for an unknown option or a bad value.
+
+        Args:
+            value: the option's value as text; None if the user gave only the name.
         """
         parse = _PARSERS.get(name)
         if parse is None:
@@ -99,8 +103,11 @@ def _bad(name: str, value: str | None, hint: str) -> KinstError:
 
 
 def parse_boolean(name: str, value: str | None) -> bool:
-    """Parse a flag. True: no value, a number, on, yes, enable, enabled, true or set. False: 0, off,
-    no, disable, disabled, false, unset or an empty value (dt_opt_runtime())."""
+    """Parse the value of a flag (dt_opt_runtime()).
+
+    True: no value, a number other than 0, on, yes, enable, enabled, true or set. False: 0, off, no,
+    disable, disabled, false, unset or an empty value. Raises KinstError for any other value.
+    """
     word = "on" if value is None else value.lower()
     number = re.fullmatch("[0-9]{1,19}", word)
     if word in ("on", "yes", "enable", "enabled", "true", "set") or (number and int(word)):
@@ -111,8 +118,9 @@ def parse_boolean(name: str, value: str | None) -> bool:
 
 
 def parse_size(name: str, value: str | None, least: int = 1) -> int:
-    """Parse a size in bytes, from `least` to 2**63-1: a number, then k, m, g or t (powers of 1024)
-    or nothing."""
+    """Parse a size: a number, alone or followed by k, m, g or t (powers of 1024). Return bytes,
+    from `least` to 2**63 - 1. Raises KinstError.
+    """
     match = _SIZE.match(value or "")
     hint = "bytes, or a number with k, m, g or t"
     if match is None:
@@ -126,8 +134,10 @@ def parse_size(name: str, value: str | None, least: int = 1) -> int:
 
 
 def parse_rate(name: str, value: str | None) -> int:
-    """Parse a period or a frequency (hz) to nanoseconds. Units are ns us ms s m h d or their long
-    forms; nanoseconds without one."""
+    """Parse a period, or a frequency with the unit hz, and return the period in nanoseconds. Units
+    are ns us ms s m h d or their long forms; a number without a unit is in nanoseconds. Raises
+    KinstError.
+    """
     match = _RATE.match(value or "")
     hint = "a number with ns, us, ms, s, min, h, d or hz"
     if match is None:
@@ -165,7 +175,7 @@ def parse_frames(name: str, value: str | None) -> int:
 
 
 def parse_specsize(name: str, value: str | None) -> int:
-    """Parse a size; 0 is allowed and leaves no room for a record."""
+    """Parse a size that may be 0; 0 leaves no room for any record."""
     return parse_size(name, value, 0)
 
 
@@ -177,7 +187,9 @@ def parse_strsize(name: str, value: str | None) -> int:
 
 
 def parse_fail(name: str, value: str | None) -> str:
-    """Parse the conditions that make a trace fail, worst first; or "all", or "none"."""
+    """Parse the conditions that make a trace fail, with commas between them, or "all", or "none".
+    Return them with commas, worst first. Raises KinstError.
+    """
     words = (value or "").split(",")
     if words in (["all"], ["none"]):
         return ",".join(STATUS_OF) if words == ["all"] else ""
@@ -187,7 +199,9 @@ def parse_fail(name: str, value: str | None) -> str:
 
 
 def parse_attributes(name: str, value: str | None) -> str:
-    """Parse stability attributes such as Evolving/Evolving/Common."""
+    """Parse stability attributes such as Evolving/Evolving/Common and return their normal form.
+    Raises KinstError.
+    """
     try:
         return str(attributes(value or ""))
     except ValueError:
@@ -195,7 +209,9 @@ def parse_attributes(name: str, value: str | None) -> str:
 
 
 def parse_version(name: str, value: str | None) -> str:
-    """Parse a version of D that has existed (libdtrace's _dtrace_versions[])."""
+    """Check that a version of D has existed (libdtrace's _dtrace_versions[]); return it. Raises
+    KinstError.
+    """
     match = re.fullmatch(r"(\d{1,3})\.(\d{1,4})(?:\.(\d{1,4}))?", value or "")
     if match is None:
         raise _bad(name, value, "1.0 is an example")
@@ -205,7 +221,7 @@ def parse_version(name: str, value: str | None) -> str:
     return value or ""
 
 
-# The last micro version of each minor version that had any.
+# The last micro version of each minor version that had micro versions.
 _MICROS = {2: 2, 4: 1, 6: 3, 7: 1, 8: 1, 9: 1, 12: 1}
 
 
@@ -265,7 +281,7 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
 
 NAMES = frozenset(_PARSERS)
 
-# Options of the compiler: setopt() may set them, without effect (dtrace_setopt()).
+# Options of the compiler. setopt() may set them, but that has no effect (dtrace_setopt()).
 COMPILE_TIME = frozenset(
     ("aggpercpu", "amin", "argref", "cpp", "defaultargs", "encoding", "errtags",
      "evaltime", "version", "zdefs")
@@ -277,6 +293,6 @@ DYNAMIC = frozenset(
      "aggzoom", "flowindent", "quiet", "rawbytes", "stackindent", "switchrate")
 )  # fmt: skip
 
-# kinst's own options. session/ reads them; control lines pass them on unchecked.
+# kinst's own options. session/ reads them, and the parser accepts them unchecked in control lines.
 OWN_NAMES = frozenset({"batch", "only", "plant", "scratch"})
 parse_only = _one_of("all", "command")

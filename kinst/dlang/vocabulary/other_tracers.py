@@ -1,9 +1,9 @@
 """Words of other tracers and debuggers, and what D has for them.
 
-Users of bpftrace, perf, trace-cmd, SystemTap or gdb type the words that they know. A name that D
-does not have is looked up here before its spelling is compared with D's names: `comm` is no
-misspelt `cpu`. The tables only give hints to error messages. Two forms of probe descriptions are
-understood: FUNCTION+OFFSET and FILE:FUNCTION:LINE. docs/coming-from.md is this as a page.
+Users of bpftrace, perf, trace-cmd, SystemTap or gdb type the words that they know. The checker
+looks an unknown name up here before it compares the name's spelling with D's names: `comm` is not a
+misspelt `cpu`. The tables only supply hints for error messages. Two forms of probe descriptions are
+also accepted: FUNCTION+OFFSET and FILE:FUNCTION:LINE. docs/coming-from.md has the same as a page.
 
 Sources: bpftrace's language reference (0.23), perf-probe(1), the kernel's Documentation/trace/
 kprobetrace.rst, SystemTap's tapset reference, gdb's manual ("Registers"), FreeBSD's sys/sys/proc.h.
@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from kinst.core.probe import ProbePattern
 
-# Variables (gdb's and perf's without their $): what to type instead.
+# What to type in D instead of a variable of another tracer (gdb's and perf's without their $).
 VARIABLES: Mapping[str, str] = MappingProxyType(
     {
         # bpftrace
@@ -34,7 +34,7 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
     }
 )  # fmt: skip
 
-# Functions: what to type instead.
+# What to type in D instead of a function of another tracer.
 FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
         # bpftrace
@@ -69,7 +69,7 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
     }
 )  # fmt: skip
 
-# Members of FreeBSD's threads and processes.
+# What to type in D for Linux instead of a member of FreeBSD's threads and processes.
 MEMBERS: Mapping[str, str] = MappingProxyType(
     {
         "td_name": "execname, or curthread->comm", "td_tid": "tid, or curthread->pid",
@@ -83,7 +83,7 @@ _PROBE_WORDS = frozenset({"kprobe", "k", "p", "kretprobe", "r"})
 _NAME = r"([\w.*?\[\]-]+)"
 _USERLAND = "kinst traces a kernel: kinst has no probes in programs"
 _TRACEPOINT = "kinst has no probes at tracepoints"
-# Functions that run at tracepoints, by the tracepoint's name.
+# Probes of functions that run at a tracepoint, by the tracepoint's name.
 _AT_TRACEPOINTS = {"sched_switch": "fbt::finish_task_switch*:entry"}
 
 
@@ -103,7 +103,8 @@ def _tracepoint(match: re.Match[str]) -> str:
     return f"{_TRACEPOINT}; inlinecall trace_{name} VMLINUX prints the functions that it is in"
 
 
-# Whole probe descriptions of other languages: the hint, or a function that makes it.
+# Patterns of whole probe descriptions of other languages, each with its hint or a function that
+# makes the hint.
 _PROBES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (rf"(?:kprobe|k):(?:\w+:)?{_NAME}\+(\w+)", r"in D: kinst::\1:\2"),
     (rf"(?:kprobe|k|fentry|kfunc|f):(?:\w+:)?{_NAME}", r"in D: fbt::\1:entry"),
@@ -134,7 +135,9 @@ _COMPILED = tuple((re.compile(form), hint) for form, hint in _PROBES)
 
 
 def probe_hint(pattern: ProbePattern) -> str:
-    """Return what to type in D for a probe description of another language, or ""."""
+    """Return a hint, what to type in D, for a probe description of another language; "" for any
+    other description.
+    """
     written = str(pattern).strip(":")
     for form, hint in _COMPILED:
         if match := form.fullmatch(written):
@@ -148,7 +151,7 @@ _REGISTER = re.compile(
 
 
 def macro_hint(name: str) -> str:
-    """Return what D has for $NAME of gdb or perf probe, or ""."""
+    """Return a hint, what D has for $NAME of gdb or perf probe; "" for any other name."""
     if name == "arg1":
         return "in D: arg0, the first argument"
     if re.fullmatch(r"arg[2-9]|arg10", name):
@@ -159,8 +162,12 @@ def macro_hint(name: str) -> str:
 
 
 def plain_description(text: str) -> str:
-    """Return a probe description, without macros, with FUNCTION+OFFSET and FILE:FUNCTION:LINE as D
-    writes them. A kernel's own traces print FUNCTION+0xOFFSET/0xSIZE."""
+    """Rewrite a probe description of the form FUNCTION+OFFSET or FILE:FUNCTION:LINE as D writes it;
+    return any other description unchanged. A kernel's stack traces have FUNCTION+0xOFFSET/0xSIZE.
+
+    Args:
+        text: the description, with macros already expanded.
+    """
     if match := _IN_FILE.fullmatch(text):
         file = match["file"].rpartition("/")[2]
         return f"kinst::{match['function']}:@{file}@{match['line']}"
@@ -174,18 +181,20 @@ def plain_description(text: str) -> str:
 
 
 def variable_hint(name: str) -> str:
-    """Return what D has for a variable of another language, or ""."""
+    """Return a hint, what D has for a variable of another language; "" for any other name."""
     meant = VARIABLES.get(name)
     return f"in D: {meant}" if meant else ""
 
 
 def function_hint(name: str) -> str:
-    """Return what D has for a function of another language, or ""."""
+    """Return a hint, what D has for a function of another language; "" for any other name."""
     meant = FUNCTIONS.get(name)
     return f"in D: {meant}" if meant else ""
 
 
 def member_hint(name: str) -> str:
-    """Return what D has for a member of FreeBSD's threads and processes, or ""."""
+    """Return a hint, what D has for a member of FreeBSD's threads and processes; "" for any other
+    name.
+    """
     meant = MEMBERS.get(name)
     return f"Linux: {meant}" if meant else ""

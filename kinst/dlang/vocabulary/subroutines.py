@@ -1,7 +1,7 @@
-"""Prototypes of D's subroutines, and the names of those that kinst does not have.
+"""Prototypes of D's subroutines, and the names of the subroutines that kinst does not have.
 
-A subroutine's prototype stands beside its code, in kinst/codegen/subroutines; the checker is given
-all of them (Environment.subroutines).
+The prototype of a subroutine is next to its code generator, in kinst/codegen/subroutines; the
+checker gets all prototypes by Environment.subroutines.
 
 Tested by tests/dlang/check/test_calls.py.
 """
@@ -16,13 +16,14 @@ from kinst.dlang.vocabulary.type_names import typedef
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a subroutine.
+    """A parameter of a subroutine of D.
 
     Attributes:
-        shown: its type as errors spell it.
-        type: integers are converted to it; a StringType takes everything that is like a string; a
-            PointerType takes every pointer, because kernels differ in the types of these.
-        nullable: whether NULL is a value like others, and not a bad address.
+        shown: its type as error messages spell it.
+        type: its type. An integer argument is converted to it. A StringType takes any argument that
+            can be used as a string. A PointerType takes any pointer, because kernels differ in
+            pointer types.
+        nullable: whether NULL is a valid argument; otherwise NULL faults as a bad address.
     """
 
     shown: str
@@ -32,10 +33,13 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Prototype:
-    """A subroutine as the checker knows it.
+    """The prototype of a subroutine of D, as the checker knows it.
 
     Attributes:
-        required: how many of the parameters have to be passed.
+        name: name of the subroutine.
+        result: type of its result.
+        parameters: its parameters, in order.
+        required: how many of the parameters must be passed.
         destructive: whether it writes to the traced process (Dynamic Tracing Guide, "Destructive
             Actions").
     """
@@ -48,7 +52,7 @@ class Prototype:
 
     @property
     def has_pointers(self) -> bool:
-        """Whether it takes or returns an address."""
+        """Whether the subroutine takes or returns an address."""
         types = (self.result, *(p.type for p in self.parameters))
         return any(isinstance(type_, PointerType) for type_ in types)
 
@@ -67,10 +71,10 @@ def _type(shown: str) -> DType:
 
 
 def prototype(text: str, destructive: bool = False) -> Prototype:
-    """Read a prototype as C has it: "size_t strlen(const char *)".
+    """Parse a subroutine's prototype, written as in C: "size_t strlen(const char *)".
 
-    Brackets are around a parameter that may be left out, and a "?" follows one that may be NULL:
-    "string strtok(const char *?, const char *)", "string lltostr(int64_t, [int])".
+    A parameter in brackets may be left out, and a parameter followed by "?" may be NULL: "string
+    strtok(const char *?, const char *)", "string lltostr(int64_t, [int])".
     """
     before, _, inside = text.rstrip(")").partition("(")
     name = before.replace("*", " ").split()[-1]
@@ -89,8 +93,8 @@ _LOCKS = "it asks about locks of illumos or FreeBSD"
 
 _STREAMS = "it asks about STREAMS messages of illumos"
 
-# Subroutines that kinst has for no system, and why. A system may have a reason of its own
-# (Dialect.absent).
+# Subroutines that kinst has on no system, with the reason. A system's dialect may give a reason of
+# its own (Dialect.absent).
 ABSENT = {
     "ddi_pathname": "it names devices of illumos",
     "getf": "it is for user-land tracing on illumos",

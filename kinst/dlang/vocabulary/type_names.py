@@ -1,5 +1,5 @@
-"""The names of D's types: scalars (Dynamic Tracing Guide, "Data Types and Sizes", LP64), and the
-structures that the Guide's programs use.
+"""The names of D's types: scalar types (Dynamic Tracing Guide, "Data Types and Sizes", LP64), and
+the structures that the Guide's programs use.
 
 Tested by tests/dlang/test_docs.py.
 """
@@ -13,11 +13,11 @@ from kinst.core.errors import DError, Span
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text, for tables of names."""
+    """Return the set of words in a text, for tables of names."""
     return frozenset(text.split())
 
 
-# (size in bytes, signed): the names of this type.
+# The names of each integer type, by (size in bytes, whether it is signed).
 _ALIASES: dict[tuple[int, bool], str] = {
     (1, True): "int8_t s8",
     (1, False): "uint8_t uchar_t u_char u8 _Bool bool",
@@ -43,7 +43,7 @@ SCALARS: dict[str, DType] = {
 
 SCALARS["string"] = STRING
 
-# Size in bytes by base words; "signed" and "unsigned" may be added to each.
+# Size in bytes of each integer type, by its sorted words without signed and unsigned.
 BASE_SIZES: dict[tuple[str, ...], int] = {
     ("char",): 1,
     ("short",): 2,
@@ -62,7 +62,8 @@ BASE_WORDS = frozenset({"char", "short", "int", "long", "signed", "unsigned", "v
 
 QUALIFIERS = frozenset({"const", "volatile", "restrict"})
 
-# The Guide's typedefs for structures. If the kernel has the structure, it is the kernel's.
+# The Guide's typedefs for structures, each with the structure's tag. If the kernel has a structure
+# with the tag, the typedef means the kernel's structure.
 STRUCTURES = {
     "in6_addr_t": "in6_addr",
     "timespec_t": "timespec",
@@ -72,7 +73,7 @@ STRUCTURES = {
 
 TYPEDEFS = (frozenset(SCALARS) | STRUCTURES.keys()) - BASE_WORDS
 
-# Types of the Guide that systems define in their D libraries.
+# Types in the Guide that the systems' D libraries define.
 LIBRARY_TYPES = frozenset({"psinfo_t", "lwpsinfo_t", "cpuinfo_t", "fileinfo_t"})
 
 TAGS = frozenset({"struct", "union", "enum"})
@@ -83,7 +84,7 @@ STARTS_TYPE = BASE_WORDS | QUALIFIERS | TYPEDEFS | TAGS | FLOATS
 
 
 def typedef(name: str) -> IntType:
-    """Return the integer type of this name. Raises KeyError for any other name."""
+    """Return the integer type of this name in D. Raises KeyError for any other name."""
     type_ = SCALARS[name]
     assert isinstance(type_, IntType)
     return type_
@@ -94,10 +95,14 @@ def is_bool(type_: DType) -> bool:
 
 
 def check_attributes(words: Sequence[str], word: str, span: Span) -> None:
-    """Check that short, long, signed and unsigned among `words` fit the type named `word`, "" for a
-    structure, union or enumeration (libdtrace's dt_decl_check()).
+    """Check that short, long, signed and unsigned fit the type that they are used with (libdtrace's
+    dt_decl_check()).
 
     Raises DError D_DECL_CHARATTR, D_DECL_VOIDATTR, D_DECL_SIGNINT, D_DECL_LONGINT.
+
+    Args:
+        words: all words of the type.
+        word: the word of them that names the type; "" for a structure, union or enumeration.
     """
     signs = [w for w in words if w in ("signed", "unsigned")]
     sizes = [w for w in words if w in ("short", "long")]
@@ -115,7 +120,7 @@ def check_attributes(words: Sequence[str], word: str, span: Span) -> None:
     raise DError(f"invalid type declaration: {message}", span, tag)
 
 
-# The Guide's structures (STRUCTURES), for a kernel that does not have them.
+# Members of the Guide's structures (STRUCTURES), for kernels without these structures.
 _GUIDE_MEMBERS = {
     "timespec": (Member("tv_sec", typedef("time_t"), 0), Member("tv_nsec", LONG, 64)),
     "timeval": (Member("tv_sec", typedef("time_t"), 0), Member("tv_usec", LONG, 64)),
@@ -124,7 +129,7 @@ _GUIDE_SIZE = 16
 
 
 class _Times:
-    """The MemberSource of these structures."""
+    """The MemberSource of struct timespec and struct timeval."""
 
     def members(self, struct: StructType) -> Sequence[Member]:
         return _GUIDE_MEMBERS[struct.name]
