@@ -1,2 +1,3 @@
-"""Expansions of the syntax tree: inline functions, source lines and local variables become plain
-probes and expressions over regs[]."""
+"""Expansions of the syntax tree that replace descriptions of inline functions and source lines by
+plain probe descriptions, and local variables by expressions over regs[] and memory.
+"""

@@ -1,9 +1,10 @@
-"""Replaces kinst::F:entry and kinst::F:return in the syntax tree by plain probe descriptions.
+"""Expansion of kinst::F:entry and kinst::F:return in the syntax tree to plain probe descriptions.
 
 The description of an inline function becomes kinst::CALLER:OFFSET for each of its inlined copies,
-and fbt::F:entry or fbt::F:return for its out-of-line code if it has any; a function that is never
-inlined becomes the fbt probe alone. A conditional jump out of a copy is a return only if it is
-taken: such sites go to a clause of their own, directly after, with the condition as its predicate.
+and fbt::F:entry or fbt::F:return for its out-of-line code if there is any. The description of a
+function that is never inlined becomes the fbt probe alone. A conditional jump out of a copy is a
+return only if it is taken. Such sites go to a clause of their own, directly after the original
+clause, with the condition in its predicate.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from kinst.sugar.inline import (
 )
 
 NAMES = ("entry", "return")
-MOST_NAMES = 64  # functions that one glob may match
+MOST_NAMES = 64  # largest number of functions that one glob may match
 _GLOB = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The kernel and its debug information, both by running addresses."""
+    """The kernel and its debug information. All their addresses are those in the running kernel."""
 
     kernel: Kernel
     index: DebugIndex
@@ -49,10 +50,10 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A program after expansion.
+    """The result of an expansion: the expanded program and messages for the user.
 
     Attributes:
-        program: the program, in which no such description is left.
+        program: the program, in which no description or variable is left to expand.
         notes: lines for the user, shown with -v.
         losses: lines for the user about copies that cannot be traced, always shown.
     """
@@ -63,26 +64,27 @@ class Expansion:
 
 
 def is_sugar(pattern: ProbePattern) -> bool:
-    """Whether a description is kinst::F:entry or kinst::F:return."""
+    """Return whether a description is kinst::F:entry or kinst::F:return."""
     return (
         pattern.provider == of_instructions() and bool(pattern.function) and pattern.name in NAMES
     )
 
 
 def has_sugar(program: tree.ProgramNode) -> bool:
-    """Whether a program has such a description."""
+    """Return whether a program has a description kinst::F:entry or kinst::F:return."""
     return any(is_sugar(d.pattern) for c in program.clauses for d in c.descriptions)
 
 
 def expand(program: tree.ProgramNode, sources: Sources, *, zero: bool = False) -> Expansion:
-    """Replace every such description.
+    """Replace every description kinst::F:entry and kinst::F:return in a program.
 
     Args:
-        zero: leave out descriptions that cannot be replaced, and clauses that have no other (-Z).
+        zero: whether to leave out descriptions that cannot be replaced, and clauses that then have
+            no description (-Z).
 
     Raises:
-        DError: a description cannot be replaced: its function is unknown or inlined nowhere, or its
-            glob matches too many functions.
+        DError: a description cannot be replaced: its function is unknown or has no inlined copy, or
+            its glob matches too many functions.
     """
     expander = _Expander(sources, zero)
     items: list[tree.ItemNode] = []
@@ -91,13 +93,13 @@ def expand(program: tree.ProgramNode, sources: Sources, *, zero: bool = False) -
     return Expansion(tree.ProgramNode(tuple(items)), tuple(expander.notes), tuple(expander.losses))
 
 
-# A plain description; the inline function whose copy it is in ("" for none); the number of inline
-# functions that this copy is nested in.
+# A plain description; the inline function whose copy it is in ("" if it is in no copy); the number
+# of inline functions that this copy is nested in.
 _Named = tuple[ProbePattern, str, int]
 
 
-# A site's rank among the sites at its instruction; the inline function; the description that
-# matched it.
+# A site's rank among the sites at the same instruction; the inline function; the description that
+# matched the site.
 _Meant = tuple[int, str, tree.DescriptionNode]
 
 
@@ -107,7 +109,12 @@ def _by_depth(one: _Meant) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
-    """The sites of one description: those that always fire, and those with a condition."""
+    """The sites that one description means.
+
+    Attributes:
+        always: sites that fire whenever their instruction runs.
+        sometimes: (condition, site) of the sites that fire only if a D expression holds.
+    """
 
     always: tuple[_Named, ...]
     sometimes: tuple[tuple[str, _Named], ...] = ()
@@ -115,15 +122,28 @@ class _Meaning:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A region to be traced."""
+    """A region of inlined copies that will be traced.
+
+    Attributes:
+        region: the region.
+        graph: flow graph of the function around the region.
+        inside: nodes of the graph that belong to the region, for return probes; None for entry
+            probes.
+        plain: the sites to plant if the kernel refuses no instruction.
+    """
 
     region: CopyRegion
     graph: Graph
-    inside: Stay | None  # its nodes, for return probes
-    plain: list[CopyExit]  # its sites if no instruction were refused
+    inside: Stay | None
+    plain: list[CopyExit]
 
     def places(self, refused: Callable[[int], bool]) -> list[CopyExit] | None:
-        """Return the sites to plant, or None if the entry cannot be planted nor replaced."""
+        """Return the sites to plant for this region's entries or returns. None if the entry is
+        refused and no other instruction can replace it.
+
+        Args:
+            refused: tells whether the instruction at an address is refused.
+        """
         entry = entry_place(self.region.entry, self.graph, refused)
         if entry is None:
             return None
@@ -144,10 +164,11 @@ class _Expander:
         self.losses: list[str] = []
 
     def clause(self, clause: tree.ClauseNode) -> list[tree.ClauseNode]:
-        """Return the clause, then the clauses for conditional sites.
+        """Return a clause with its descriptions replaced, and further clauses for conditional
+        sites.
 
         A site that leaves several nested copies at once fires for each of them, in consecutive
-        clauses: inner copies are left first and entered last.
+        clauses: inner copies are left first, and entered last.
         """
         layers: dict[str, list[list[tree.DescriptionNode]]] = {"": []}
         for condition, places in self._places(clause).items():
@@ -169,7 +190,9 @@ class _Expander:
         ]  # fmt: skip
 
     def _places(self, clause: tree.ClauseNode) -> dict[str, dict[ProbePattern, list[_Meant]]]:
-        """Return the sites of a clause's descriptions by condition, then by plain description."""
+        """Return the sites of all descriptions of a clause, by condition and then by plain
+        description.
+        """
         sites: dict[str, dict[ProbePattern, list[_Meant]]] = {}
         for description in clause.descriptions:
             meaning = _Meaning(((description.pattern, "", 0),))
@@ -214,8 +237,14 @@ class _Expander:
         return _Meaning(tuple(always), tuple(sometimes))
 
     def _function(self, pattern: ProbePattern, name: str, *, alone: bool) -> _Meaning:
-        """Find the sites of one function. An unknown function is an error if the description names
-        it alone."""
+        """Return the sites of one function.
+
+        Args:
+            pattern: the description.
+            name: the function.
+            alone: whether the description names this function, so that an unknown function is an
+                error; False if a glob matches it.
+        """
         functions = self._index.functions(name)
         copies = self._index.copies(name)
         out_of_line = self._own(pattern, name, functions, alone=alone and not copies)
@@ -238,8 +267,12 @@ class _Expander:
     def _own(
         self, pattern: ProbePattern, name: str, functions: Sequence[FunctionDie], *, alone: bool
     ) -> list[Function]:
-        """Return a function's out-of-line code, by debug information (where F.isra.0 is F) or else
-        by symbols."""
+        """Return a function's out-of-line code, found by debug information (in which F.isra.0 is F)
+        or, if there is none, by symbols.
+
+        Args:
+            alone: whether to raise KinstError if there is no such code.
+        """
         mains: dict[int, Function] = {}
         for die in functions:
             for low, _ in die.ranges:
@@ -263,8 +296,14 @@ class _Expander:
         empty: int,
         copies: int,
     ) -> list[tuple[str, _Named]]:
-        """Return (condition, description) of every site, in the order of the copies; a site that
-        leaves several copies once for each."""
+        """Return (condition, plain description) of every site of a function's copies, in the order
+        of the copies. A site that leaves several copies is returned once for each of them.
+
+        Args:
+            regions: the copies that have code.
+            empty: number of copies without code.
+            copies: number of all copies.
+        """
         graphs = graphs_of(regions, self._kernel)
         count = _Count(copies, empty)
         gaps = {
@@ -318,8 +357,9 @@ class _Expander:
         return sites
 
     def _refused(self, chosen: Sequence[_Chosen]) -> Callable[[int], bool]:
-        """Return a function that tells whether an instruction is refused. The likely sites are
-        asked for together, which is faster."""
+        """Return a function that tells whether the instruction at an address is refused. It asks
+        the kernel about the likely sites all at once, which is faster.
+        """
         sizes: dict[int, int] = {}
         for copy in chosen:
             likely = [copy.region.entry, *(one.address for one in copy.plain)]
@@ -347,7 +387,13 @@ class _Expander:
     def _nothing(
         self, pattern: ProbePattern, functions: Sequence[FunctionDie], copies: int, note: str
     ) -> KinstError:
-        """Return the error for a name without any site. said: why its copies are left out."""
+        """Return the error for a description that has no site.
+
+        Args:
+            functions: debug information of the functions with this name.
+            copies: number of its inlined copies.
+            note: why its copies are left out.
+        """
         name = pattern.function
         for die in functions:
             if copies:
@@ -373,7 +419,12 @@ def _in(function: Function, pattern: ProbePattern) -> bool:
 
 
 def _lost(region: CopyRegion, gaps: Sequence[Gap], name: str) -> bool:
-    """Whether a copy, or an instruction by which control leaves it, may be in a gap."""
+    """Return whether a copy, or an instruction by which control leaves it, may be in a gap.
+
+    Args:
+        gaps: the gaps of the function around the copy.
+        name: "entry" or "return".
+    """
     spans = [(g.function.address + g.offset, g.function.address + g.end) for g in gaps]
     places = ((region.entry, region.entry + 1), *region.ranges)
     hidden = any(low < end and start < high for low, high in spans for start, end in places)
@@ -385,7 +436,11 @@ def _part(address: int, parts: Sequence[Function]) -> int:
 
 
 def _with_condition(condition: str, clause: tree.ClauseNode) -> tree.ExprNode | None:
-    """Return the clause's predicate, with a condition before it unless that is ""."""
+    """Return the predicate of a clause with a condition before it.
+
+    Args:
+        condition: a D expression; "" leaves the predicate unchanged.
+    """
     if not condition:
         return clause.predicate
     program = parse_text(f"BEGIN/{condition}/{{}}", clause.span.file)
@@ -398,7 +453,7 @@ def _with_condition(condition: str, clause: tree.ClauseNode) -> tree.ExprNode | 
 
 @dataclass(slots=True)
 class _Count:
-    """Numbers of copies of a function, for the notes."""
+    """Numbers of inlined copies of a function by what happened to them, for messages."""
 
     copies: int
     empty: int
@@ -415,7 +470,9 @@ class _Count:
     elsewhere: int = 0
 
     def left_out(self) -> str:
-        """Say how many copies are not traced, and why; "" if every copy is traced."""
+        """Return a sentence that says how many copies are not traced, and why; "" if every copy is
+        traced.
+        """
         parts = (
             (self.empty, "without code"),
             (self.lost, "outside of every function, or rewritten"),

@@ -1,12 +1,13 @@
-"""The flow graph of a function with its .cold parts, cut where inlined copies begin and end.
+"""Flow graph of a function and its .cold parts, in which inlined copies begin and end between
+nodes.
 
 A node is a basic block: control enters it only at its first instruction. The rules for edges:
 
-- A call continues after itself, unless the callee never returns: an edge back from panic() would
-  give the graph paths that control never takes.
-- A computed jump leads to the entries of the function's jump tables, and to every node without
-  another predecessor. One edge too many makes a copy smaller; a missing one would put its entry in
-  the wrong place.
+- A call continues at the next instruction, unless the callee never returns: an edge after panic()
+  would give the graph paths that control never takes.
+- A computed jump leads to the branch targets in the function's jump tables, and to every node
+  without another predecessor. An edge too many makes a copy smaller; a missing edge would move the
+  copy's entry to a wrong address.
 - An instruction that may fault on purpose also leads to its fix-up code, for the same reason.
 
 Tested by tests/sugar/test_inline.py.
@@ -28,25 +29,27 @@ OUTSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An edge to a node, or out of the function."""
+    """An edge of the flow graph from one node to another, or out of the function."""
 
     to: int  # a node, or OUTSIDE
-    condition: str = ""  # a D expression that holds if the edge is taken; "" if it always is
-    # D can tell at the node's last instruction whether the edge is taken. It cannot if that
-    # instruction may fault.
+    # A D expression that holds if the edge is taken; "" if the edge is always taken.
+    condition: str = ""
+    # Whether a D expression can tell, at the node's last instruction, that the edge is taken. It
+    # cannot if this instruction may fault.
     known: bool = True
-    fault: bool = False  # taken if the instruction faults
+    fault: bool = False  # whether the edge is taken if the instruction faults
 
 
 class Graph:
-    """The flow graph of one function.
+    """The flow graph of one function. Nodes are numbered from 0, in the order of their addresses.
 
     Attributes:
         parts: the function, then its .cold parts.
         starts: the address of each node, ascending.
+        root: the node at the function's entry.
         last: the address of each node's last instruction.
-        edges: each node's outgoing edges.
-        before: each node's predecessors.
+        edges: the outgoing edges of each node.
+        before: the predecessors of each node.
     """
 
     def __init__(
@@ -57,11 +60,12 @@ class Graph:
         alone: Collection[int],
         dead_ends: Collection[int],
     ) -> None:
-        """
-        Args:
-            cuts: addresses at which a node must begin.
-            alone: cuts whose node has one instruction only.
-            dead_ends: addresses of functions that never return.
+        """Args:
+        kernel: the kernel.
+        parts: the function, then its .cold parts.
+        cuts: addresses at which a node must begin.
+        alone: those of the cuts whose node must have only one instruction.
+        dead_ends: addresses of functions that never return.
         """
         self.parts = tuple(parts)
         self._dead_ends = dead_ends
@@ -77,7 +81,7 @@ class Graph:
         self._addresses = sorted(instructions)
         self._flows = instructions
         leaders = {part.address for part in parts} | {c for c in cuts if c in instructions}
-        # An entry outside of its copy's ranges is a node of one instruction.
+        # If a copy's entry is outside its ranges, the entry is a node of one instruction.
         leaders |= {instructions[a][0] for a in alone if a in instructions}
         for address, following in pairwise([*self._addresses, 0]):
             end, flow = instructions[address]
@@ -87,7 +91,7 @@ class Graph:
                 flow.kind == "call" and self._returns(flow)
             )
             if not falls or end != following:
-                # If they are not adjacent, padding or another function is between them.
+                # Between two instructions that are not adjacent is padding or another function.
                 leaders.add(following)
             if flow.kind in ("jump", "branch") and flow.target is not None:
                 leaders.add(flow.target)
@@ -106,8 +110,12 @@ class Graph:
                     self.before[edge.to].append(node)
 
     def _join_computed(self, targets: set[int]) -> None:
-        """Add the edges of computed jumps: to the targets in tables, and to nodes that no other
-        edge leads to."""
+        """Add the edges of computed jumps: to their targets in jump tables, and to each node that
+        no other edge leads to.
+
+        Args:
+            targets: nodes that the entries of jump tables point to.
+        """
         reached = {edge.to for edges in self.edges for edge in edges} | {self.root}
         heads = (n for n in range(len(self.starts)) if n not in reached)
         targets = targets | {n for n in heads if not self._padding.issuperset(self.instructions(n))}
@@ -142,7 +150,9 @@ class Graph:
         )
 
     def _plain_edges(self, node: int) -> tuple[Edge, ...]:
-        """Return a node's edges without faults and without the targets of jump tables."""
+        """Return a node's outgoing edges, apart from edges for faults and edges to targets in jump
+        tables.
+        """
         end, flow = self._flows[self.last[node]]
         next_node = self._index.get(end, OUTSIDE)
         if flow.kind in ("jump", "branch"):
@@ -164,38 +174,47 @@ class Graph:
         return (Edge(next_node),)
 
     def _elsewhere(self, destination: str) -> str:
-        """Return the condition on which an indirect jump leaves the function."""
+        """Return the D condition on which an indirect jump leaves the function.
+
+        Args:
+            destination: D expression for the jump's target; "" if it is not known, and the result
+                is "".
+        """
         return " && ".join(
             f"({destination} < {p.address:#x} || {destination} >= {p.address + p.size:#x})"
             for p in self.parts
         ) if destination else ""  # fmt: skip
 
     def instructions(self, node: int) -> Sequence[int]:
-        """Return the addresses of a node's instructions."""
+        """Return the addresses of a node's instructions, ascending."""
         first = bisect_left(self._addresses, self.starts[node])
         return self._addresses[first : bisect_right(self._addresses, self.last[node])]
 
     def size(self, address: int) -> int:
-        """Return the size of the instruction at an address, in bytes."""
+        """Return the size in bytes of the instruction at an address."""
         return self._flows[address][0] - address
 
     def node_at(self, address: int) -> int | None:
-        """Return the node that begins at an address, or None."""
+        """Return the node that begins at an address; None if no node begins there."""
         return self._index.get(address)
 
     def nodes_in(self, ranges: Sequence[tuple[int, int]]) -> set[int]:
-        """Return the nodes inside address ranges, whose ends have to be cuts."""
+        """Return the nodes inside address ranges [low, high). Both ends of each range must
+        be cuts.
+        """
         nodes: set[int] = set()
         for low, high in ranges:
             nodes.update(range(bisect_left(self.starts, low), bisect_left(self.starts, high)))
         return nodes
 
     def is_instruction(self, address: int) -> bool:
-        """Whether an instruction begins at an address."""
+        """Return whether an instruction of the function begins at an address."""
         return address in self._flows
 
     def reached(self, start: int, avoiding: int) -> set[int]:
-        """Return the nodes that can be reached from `start` without passing `avoiding`."""
+        """Return the nodes that control can reach from the node `start` without passing the node
+        `avoiding`.
+        """
         if start == avoiding:
             return set()
         nodes, pending = {start}, [start]

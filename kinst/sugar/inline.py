@@ -4,15 +4,15 @@ The entry of a copy is the address that debug information gives (kinst/core/inli
 every edge that leaves the copy in the flow graph of the function around it:
 
 - A copy consists of the instructions in its ranges that can run only after its entry. The compiler
-  also gives a copy instructions that it moved before the entry, and duplicates that control reaches
-  without passing it; control that runs these has not entered.
-- The caller's instructions may run between two of the copy's, since the compiler mixes them.
-  Control has not left as long as it comes back to the copy without passing its entry.
-- Control that comes to the entry again ends one stay and begins the next.
+  also counts as the copy's some instructions that it moved before the entry, and duplicates that
+  control reaches without passing the entry; control that runs these has not entered the copy.
+- The compiler mixes the copy's instructions with the caller's. Control in the caller's instructions
+  has not left the copy if it comes back to the copy without passing the entry.
+- If control comes to the entry again, one stay in the copy ends and the next begins.
 
-So every run has as many returns as entries, except for stays that have not ended. A copy in one
-piece that is entered at its start is left exactly by the instructions with a successor outside of
-its ranges. Calls come back, so they are none of these, unless they are the last instruction.
+So every run has as many returns as entries, except for stays that have not ended. If a copy is one
+address range that is entered at its start, its exits are exactly the instructions with a successor
+outside the range. Calls come back, so a call is an exit only if it is the last instruction.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ from kinst.core.kernel import Kernel
 from kinst.core.probe import Function
 from kinst.sugar.graph import OUTSIDE, Edge, Graph
 
-MOVES = 8  # nodes in which a replacement for a refused entry is looked for
+MOVES = 8  # number of nodes that are searched for a replacement of a refused entry
 
 Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRegion:
-    """The copies of an inline function that share one entry."""
+    """The inlined copies of an inline function that share one entry."""
 
-    entry: int  # running address
-    ranges: Ranges  # running addresses, none empty
-    copies: int
+    entry: int  # address in the running kernel
+    ranges: Ranges  # nonempty address ranges [low, high) in the running kernel
+    copies: int  # number of copies
     within: tuple[str, ...]  # the inline functions that the first copy is nested in
 
 
 @dataclass(frozen=True, slots=True)
 class CopyExit:
-    """An instruction that leaves a copy."""
+    """A site at which control leaves an inlined copy."""
 
     address: int
-    condition: str = ""  # a D expression that holds if it leaves; "" if it always does
+    condition: str = ""  # a D expression that holds if control leaves; "" if control always leaves
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """The nodes of a graph in which control is inside a region."""
+    """The nodes of a flow graph in which control is inside a region."""
 
     entry: int  # the node by which control enters
-    nodes: frozenset[int]  # empty if no instruction begins at the entry, as the kernel rewrote it
-    mixed: bool  # the nodes include code of the caller
-    around: bool  # the region's ranges include code that is reached without passing the entry
+    nodes: frozenset[int]  # empty if no instruction begins at the entry: the kernel rewrote it
+    mixed: bool  # whether the nodes include code of the caller
+    around: bool  # whether control can reach code in the region's ranges without passing the entry
 
 
 @dataclass(frozen=True, slots=True)
 class Regions:
     regions: tuple[CopyRegion, ...]  # in the order of the debug information
-    empty: int  # copies without code
+    empty: int  # number of copies without code
 
 
 def regions_of(copies: Iterable[InlineCopy]) -> Regions:
-    """Return the copies that have code, those of one entry as one region."""
+    """Group inlined copies by their entries, and leave out copies without code."""
     regions: dict[int, CopyRegion] = {}
     empty = 0
     for copy in copies:
@@ -85,8 +85,9 @@ def regions_of(copies: Iterable[InlineCopy]) -> Regions:
 
 
 def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]:
-    """Return the graph of the function around each region, by the region's entry; entries outside
-    of every function are left out."""
+    """Return the flow graph of the function around each region, by the region's entry. A region
+    whose entry is outside every function has no graph.
+    """
     whole: dict[int, tuple[Sequence[Function], list[CopyRegion]]] = {}
     for region in regions:
         function = kernel.at(region.entry)
@@ -106,7 +107,7 @@ def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]
 
 
 def dead_ends_of(kernel: Kernel) -> frozenset[int]:
-    """Return the addresses of functions that never return."""
+    """Return the addresses of the kernel's functions that never return."""
     addresses: set[int] = set()
     for name in kernel.dead_ends():
         try:
@@ -117,7 +118,7 @@ def dead_ends_of(kernel: Kernel) -> frozenset[int]:
 
 
 def stay(region: CopyRegion, graph: Graph) -> Stay:
-    """Find the nodes in which control is inside the region."""
+    """Return the nodes of the flow graph in which control is inside the region."""
     entry = graph.node_at(region.entry)
     if entry is None:
         return Stay(-1, frozenset(), False, False)
@@ -135,13 +136,18 @@ def stay(region: CopyRegion, graph: Graph) -> Stay:
 
 
 def never(address: int) -> bool:
-    """Refuse no address, as if every instruction could be planted."""
+    """Return False for every address: a `refused` function that refuses no instruction."""
     return False
 
 
 def entry_place(entry: int, graph: Graph, refused: Callable[[int], bool] = never) -> int | None:
-    """Return the address to plant for an entry: the entry itself or, if that is refused, the next
-    instruction that runs exactly as often; None if there is none."""
+    """Return the address to plant for a copy's entry: the entry itself or, if it is refused, the
+    next instruction that runs exactly as often as the entry. None if there is no such instruction.
+
+    Args:
+        entry: address of the entry.
+        refused: tells whether the instruction at an address is refused.
+    """
     node = graph.node_at(entry)
     if node is None:
         return None
@@ -159,13 +165,19 @@ def entry_place(entry: int, graph: Graph, refused: Callable[[int], bool] = never
 
 
 def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> list[CopyExit]:
-    """Return every exit, by address, with its condition.
+    """Return every exit of a region, sorted by address, each with the condition on which control
+    leaves.
 
-    If an instruction that leaves sometimes cannot be planted (it is inside of an exclusive
-    sequence), or D cannot tell whether it will leave (it may fault), the exit is the instruction
-    after it, provided no other edge leads there. Otherwise an instruction that cannot be planted
-    (mostly a static key's) is taken out of the copy, with everything that can only follow it:
-    control leaves by coming to it, so there are still as many returns as entries.
+    The usual exit is a node's last instruction. If it may or may not leave the copy, and it cannot
+    be planted (it is inside an exclusive sequence) or D cannot tell whether it will leave (it may
+    fault), the exit is the instruction after it, provided that no other edge leads there.
+
+    Otherwise, an instruction that cannot be planted (mostly a static key's) is taken out of the
+    copy, with everything that can only follow it. Control then leaves the copy by coming to this
+    instruction, so there are still as many returns as entries.
+
+    Args:
+        refused: tells whether the instruction at an address is refused.
     """
     inside = set(stay.nodes)
     while True:
@@ -180,7 +192,14 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
 def _exits(
     inside: Collection[int], entry: int, graph: Graph, refused: Callable[[int], bool]
 ) -> tuple[list[CopyExit], list[int]]:
-    """Return the exits of these nodes, and the nodes with an exit for which there is no site."""
+    """Return the exits from these nodes, and those of the nodes that have an exit without a
+    possible site.
+
+    Args:
+        inside: the nodes of the copy.
+        entry: the node at the copy's entry.
+        refused: tells whether the instruction at an address is refused.
+    """
     leaving = _edges_out(inside, entry, graph)
     exits_found: list[CopyExit] = []
     asked = set[int]()
@@ -203,7 +222,7 @@ def _exits(
     for node, ways in sorted(leaving.items()):
         edges = graph.edges[node]
         if len(ways) < len(edges):
-            # A fault whose fix-up code others lead to as well is not seen.
+            # If other edges lead to the fix-up code of a fault, the exit by this fault is missed.
             ways = {k for k in ways if not edges[k].fault}
         place = _place(node, entry, len(ways) == len(edges), graph, refused)
         told = len(ways) == len(edges) or all(edges[k].known for k in ways)
@@ -218,7 +237,12 @@ def _exits(
 def _is_clear(
     node: int, ways: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> bool:
-    """Whether a probe at a node's last instruction can tell that one of these edges is taken."""
+    """Return whether a probe at a node's last instruction can tell that one of these edges is
+    taken.
+
+    Args:
+        ways: indexes of the edges among the node's edges.
+    """
     told = all(graph.edges[node][k].known for k in ways)
     return told and not refused(graph.last[node])
 
@@ -226,8 +250,13 @@ def _is_clear(
 def _site_after(
     to: int, inside: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> int | None:
-    """Return the address to plant in the node that an edge leads to; None if nodes outside lead
-    there, too."""
+    """Return the address to plant in the node that exits lead to; None if nodes outside the copy
+    lead there as well, or if the node is outside the function.
+
+    Args:
+        to: the node.
+        inside: the nodes of the copy.
+    """
     if to == OUTSIDE or to in inside or to == graph.root:
         return None
     if any(node not in inside for node in graph.before[to]):
@@ -238,8 +267,17 @@ def _site_after(
 def _place(
     node: int, entry: int, always: bool, graph: Graph, refused: Callable[[int], bool]
 ) -> int | None:
-    """Return the address to plant in a node that control leaves: its last instruction or, if every
-    edge leaves, an earlier one; for the entry node, the instruction that replaces the entry."""
+    """Return the address to plant in a node by which control leaves the copy; None if there is
+    none.
+
+    It is the node's last instruction or, if that is refused and every edge of the node leaves the
+    copy, an earlier instruction. If all instructions of the entry node are refused, it is the
+    instruction that replaces the entry.
+
+    Args:
+        entry: the node at the copy's entry.
+        always: whether every edge of the node leaves the copy.
+    """
     if not refused(graph.last[node]):
         return graph.last[node]
     if not always:
@@ -251,9 +289,14 @@ def _place(
 
 
 def _condition(edges: Sequence[Edge], ways: Collection[int]) -> str:
-    """Return the D expression that holds if one of these edges is taken, "" if one always is.
+    """Return a D expression that holds if one of these edges is taken; "" if one of them is always
+    taken.
 
     A computed jump without known targets leaves the copy if it leaves the function.
+
+    Args:
+        edges: all edges of the node.
+        ways: indexes of the edges that leave the copy.
     """
     conditions = [e.condition for e in edges]
     leaving = [conditions[k] for k in sorted(ways)]
@@ -268,7 +311,12 @@ def _condition(edges: Sequence[Edge], ways: Collection[int]) -> str:
 
 
 def _edges_out(inside: Collection[int], entry: int, graph: Graph) -> dict[int, set[int]]:
-    """Return the indexes of the edges that lead out, for each node that has any."""
+    """Return, for each node of a copy from which edges lead out, the indexes of these edges.
+
+    Args:
+        inside: the nodes of the copy.
+        entry: the node at the copy's entry; an edge back to it leads out as well.
+    """
     leaving = {}
     for node in inside:
         out = {k for k, e in enumerate(graph.edges[node]) if e.to not in inside or e.to == entry}

@@ -1,12 +1,13 @@
-"""Replaces source files and lines in the syntax tree by the instructions that they mean.
+"""Expansion of source files and lines in the syntax tree to descriptions of their instructions.
 
-kinst::F:@LINE means a line of the file that F is declared in, kinst::F:@FILE@LINE one of another
-file, from which something was inlined: FILE is its path or the last parts of it.  A line is its
-first instruction, in each inlined copy; with a * after it, all of its instructions.
+kinst::F:@LINE means a line of the file that F is declared in. kinst::F:@FILE@LINE means a line of
+another file, whose code was inlined in F; FILE is the file's path or the last parts of the path.  A
+line means its first instruction in each inlined copy; a line with a * after it means all its
+instructions.
 
-kinst::FILE: means every instruction of the functions that a file declares, and kinst::FILE@LINE
-those of one of its lines, wherever the compiler has put them; kinst:::FILE@LINE and
-kinst::FILE:@LINE are the same.  FILE is the name without folders here, for a slash begins a
+kinst::FILE: means every instruction of the functions that a file declares. kinst::FILE@LINE means
+the instructions of one line of the file, wherever the compiler has put them; kinst:::FILE@LINE and
+kinst::FILE:@LINE mean the same.  In these forms FILE has no folders, since a slash begins a
 predicate.
 
 Tested by tests/session/test_source_files.py.
@@ -29,29 +30,31 @@ _FILE = re.compile(r"([\w.+-]+\.(?:c|h|S|rs|cc|cpp))(?:@([0-9]+)(\*?))?\Z")
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A source line in the functions that match."""
+    """A source line in those functions that a description matches."""
 
     module: str
     function: str
-    file: str  # "" for the function's own
+    file: str  # "" for the file that declares the function
     number: int
-    every: bool = False  # all of its instructions, not the first of each copy
+    every: bool = False  # whether all instructions of the line are meant, not one in each copy
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """The functions of a file, or one of its lines."""
+    """A source file, which means all the functions that it declares, or one line of the file."""
 
     module: str
     name: str
-    number: int = 0  # 0 for all lines
+    number: int = 0  # number of the line; 0 for all lines
     every: bool = False  # see SourceLine
 
 
 def file_of(pattern: ProbePattern) -> SourceFile | None:
-    """Return the file or line of a file that a description names, or None."""
+    """Return the source file, or line of a file, that a description names without a function; None
+    for any other description.
+    """
     module, function, name = pattern.module, pattern.function, pattern.name
-    # Of three fields the first is the module's.
+    # The parser takes the first of three fields as the module.
     if not pattern.provider and module == of_instructions() and not function:
         module = ""
     elif pattern.provider != of_instructions():
@@ -69,7 +72,9 @@ def file_of(pattern: ProbePattern) -> SourceFile | None:
 
 
 def line_of(pattern: ProbePattern) -> SourceLine | None:
-    """Return the line of a function that a description names, or None."""
+    """Return the source line that a description names together with a function; None for any other
+    description.
+    """
     match = _NAME.match(pattern.name)
     if file_of(pattern) is not None:
         return None
@@ -89,9 +94,13 @@ def expand_lines(
     find: Callable[[SourceLine], Sequence[ProbePattern]],
     find_file: Callable[[SourceFile], Sequence[ProbePattern]],
 ) -> tree.ProgramNode:
-    """Replace every line and file by the descriptions that find() and find_file() return.
+    """Replace every description of a source line or file by descriptions of instructions.
 
-    Raises DError at a description for which they raise KinstError.
+    Raises DError at the description if find() or find_file() raises KinstError.
+
+    Args:
+        find: returns the descriptions for a line in a function.
+        find_file: returns the descriptions for a file or a line of a file.
     """
 
     def one(description: tree.DescriptionNode) -> list[tree.DescriptionNode]:

@@ -1,8 +1,9 @@
-"""Replaces locals->NAME in the syntax tree by an expression over regs[] and memory, and
-print(locals) by a print() of each variable.
+"""Expansion of locals->NAME in the syntax tree to an expression over regs[] and memory, and of
+print(locals) to a print() of each variable.
 
-A variable's location differs between instructions. So a clause that reads variables is split into
-several, one for each set of instructions at which the same expressions read them.
+A variable's location differs between instructions. So a clause that reads local variables is split
+into several clauses, one for each set of instructions at which the variables have the same
+expressions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kinst.dlang.walk import find, replaced
 from kinst.sugar.expand import Expansion
 
 NAME = "locals"
-MOST_NAMES = 8  # variables that a message lists
+MOST_NAMES = 8  # largest number of variables that a message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +33,19 @@ class MatchedInstruction:
 
     pattern: ProbePattern  # a description of this instruction alone
     address: int
-    text: str  # as messages name it
-    fixed: bool = False  # the probe has several instructions and cannot be split
+    text: str  # name of the instruction in messages
+    fixed: bool = False  # whether its probe has several instructions and cannot be split
 
 
-# (instruction, variable, inlined function or "") -> the variable; raises KinstError without one.
+# (instruction, variable, inlined function or "") -> the variable; raises KinstError for an unknown
+# variable.
 Find = Callable[[MatchedInstruction, str, str], Local]
 # The instructions that a description matches.
 Places = Callable[[ProbePattern], Sequence[MatchedInstruction]]
-# (instruction, inlined function or "") -> the names of its variables; raises KinstError.
+# (instruction, inlined function or "") -> the names of the function's variables; raises KinstError.
 NamesAt = Callable[[MatchedInstruction, str], Sequence[str]]
-# (instruction, variable, inlined function or "") -> a hint where near it the variable can be read.
+# (instruction, variable, inlined function or "") -> a hint that names a nearby instruction at which
+# the variable can be read.
 Nearest = Callable[[MatchedInstruction, str, str], str]
 
 
@@ -56,12 +59,12 @@ def _is_local(node: object) -> bool:
 
 
 def _nodes(value: object) -> list[tree.MemberNode]:
-    """Return every locals->NAME in a part of the tree."""
+    """Return every locals->NAME in a part of the syntax tree."""
     return [member for member in find(value, tree.MemberNode) if _is_local(member)]
 
 
 def has_locals(program: tree.ProgramNode) -> bool:
-    """Whether any clause reads a local variable."""
+    """Return whether any clause of a program reads a local variable of the traced kernel."""
     return any(map(_reads, program.clauses))
 
 
@@ -76,12 +79,13 @@ def provisional(
     type_of: Callable[[ProbePattern, str], DType | None],
     names_of: Callable[[ProbePattern], Sequence[str]] = lambda _: (),
 ) -> tree.ProgramNode:
-    """Replace every locals->NAME by a value of its type, so that the program can be checked
-    before the instructions are known.
+    """Replace every locals->NAME by a value of the variable's type and print(locals) by a printf(),
+    so that the checker can check the program before its instructions are known.
 
     Args:
-        type_of: the type of a variable in the function that a description names, or None.
-        names_of: the names of that function's variables.
+        type_of: returns the type of a variable in the function that a description names; None if
+            there is no such variable.
+        names_of: returns the names of this function's variables.
 
     Raises:
         DError: the function has no such variable.
@@ -144,10 +148,16 @@ def _suggestion(name: str, there: Sequence[str]) -> str:
 def expand_locals(
     program: tree.ProgramNode, places: Places, find: Find, nearest: Nearest, names_at: NamesAt
 ) -> Expansion:
-    """Replace every locals->NAME, and print(locals).
+    """Replace every locals->NAME and print(locals) in a program.
 
-    Instructions at which a variable cannot be read are left out, with a note for the user. Raises
-    DError if none remains, or if the description names one instruction.
+    An instruction at which a variable cannot be read is left out, with a note for the user. Raises
+    DError if no instruction remains, or if the description names one instruction.
+
+    Args:
+        places: returns the instructions that a description matches.
+        find: returns a variable at an instruction.
+        nearest: returns a hint where a variable can be read.
+        names_at: returns the names of the variables at an instruction.
     """
     notes: list[str] = []
     items: list[tree.ItemNode] = []
@@ -168,7 +178,9 @@ class _MissingError(Exception):
 
 
 class _ClauseSplitter:
-    """Splits one clause by the expressions that its variables become."""
+    """Splitter of one clause, which groups its instructions by the expressions that its variables
+    become.
+    """
 
     def __init__(self, clause: tree.ClauseNode, find: Find, names_at: NamesAt) -> None:
         self._clause = clause
@@ -179,8 +191,9 @@ class _ClauseSplitter:
     def add(
         self, description: tree.DescriptionNode, instructions: Sequence[MatchedInstruction]
     ) -> list[_Missing]:
-        """Sort a description's instructions into groups. Return those at which a variable cannot be
-        read."""
+        """Add the instructions of one description to their groups; return the instructions at which
+        a variable cannot be read.
+        """
         missing: list[_Missing] = []
         keys: set[str] = set()
         for place in instructions:
@@ -226,7 +239,7 @@ def _split(
     notes: list[str],
 ) -> list[tree.ClauseNode]:
     splitter = _ClauseSplitter(clause, find, names_at)
-    # Earlier expansions may have made several descriptions of one.
+    # Earlier expansions may have replaced one description by several.
     written: dict[Span, list[tree.DescriptionNode]] = {}
     for description in clause.descriptions:
         written.setdefault(description.span, []).append(description)
@@ -238,7 +251,8 @@ def _split(
             missing += splitter.add(description, instructions)
         if not missing:
             continue
-        # If the variable exists somewhere, the reason why it cannot be read says more.
+        # If the variable exists at some instruction, the reason why it cannot be read there says
+        # more than an error that it does not exist.
         first = next((m for m in missing if m.error.local is not None), missing[0])
         if len(missing) == count or first.place.fixed:
             raise _refusal(first.place, first.description.inlined, first.error, nearest)
@@ -264,7 +278,13 @@ def _refusal(
 def _with_prints(
     clause: tree.ClauseNode, place: MatchedInstruction, inlined: str, find: Find, names_at: NamesAt
 ) -> tree.ClauseNode:
-    """Replace print(locals) in a clause for one instruction. Raises _MissingError."""
+    """Return a clause in which print(locals) is replaced by a print() of each variable that exists
+    at one instruction. Raises _MissingError.
+
+    Args:
+        place: the instruction.
+        inlined: the inline function whose copy the instruction is in; "" if it is in none.
+    """
     whole = next(filter(_is_print_locals, clause.statements), None)
     if whole is None:
         return clause
@@ -288,7 +308,13 @@ def _with_prints(
 def _at(
     clause: tree.ClauseNode, place: MatchedInstruction, inlined: str, find: Find
 ) -> tree.ClauseNode:
-    """Replace the variables in a clause for one instruction. Raises _MissingError."""
+    """Return a clause in which each locals->NAME is replaced by the expression for the variable at
+    one instruction. Raises _MissingError.
+
+    Args:
+        place: the instruction.
+        inlined: the inline function whose copy the instruction is in; "" if it is in none.
+    """
 
     def local_of(node: tree.MemberNode) -> Local:
         try:
@@ -311,7 +337,7 @@ def _at(
         local = local_of(base)
         try:
             if _in_memory(local):
-                # The compiler finds the members.
+                # kinst's checker finds the members of a structure in memory.
                 return None if chain else _whole(local, node.span)
             for member in chain:
                 local = _member(local, member.name)
@@ -337,7 +363,9 @@ def _parsed(text: str, span: Span) -> tree.ExprNode:
 
 
 def _whole(local: Local, span: Span) -> tree.ExprNode:
-    """Return an expression for a variable's value. Raises KinstError if D has none."""
+    """Return an expression for the whole value of a local variable. Raises KinstError if D cannot
+    express the value.
+    """
     if _in_memory(local):
         address = _parsed(local.pieces[0].text, span)
         return tree.PrefixNode(span, "*", tree.TypedNode(span, local.type, address, True))
@@ -352,7 +380,9 @@ def _whole(local: Local, span: Span) -> tree.ExprNode:
 
 
 def _value(local: Local) -> str:
-    """Return the D expression that joins the pieces of a variable into one u64."""
+    """Return the text of a D expression that joins the pieces of a local variable to one u64.
+    Raises KinstError.
+    """
     if len(local.pieces) == 1:
         return local.pieces[0].text
     parts, at = [], 0
@@ -371,7 +401,9 @@ def _value(local: Local) -> str:
 
 
 def _member(local: Local, name: str) -> Local:
-    """Return a member of a structure that is not in memory. Raises KinstError."""
+    """Return a member of a local variable, a structure that is not in memory, as a variable. Raises
+    KinstError.
+    """
     if not isinstance(local.type, StructType):
         raise KinstError(f"{local.name} is no structure")
     member = local.type.member(name)
@@ -391,7 +423,15 @@ def _member(local: Local, name: str) -> Local:
 
 
 def _slice(local: Local, start: int, size: int, type_: DType, name: str) -> Local:
-    """Return `size` bytes of a variable, from offset `start` on, as a variable."""
+    """Return a part of a local variable as a variable of its own. Raises KinstError if the part is
+    optimised out.
+
+    Args:
+        start: offset of the part in bytes.
+        size: bytes of the part.
+        type_: type of the part.
+        name: name of the part, for messages.
+    """
     pieces, at = [], 0
     for piece in local.pieces:
         length = piece.size or size_of(local.type, 0)
@@ -410,7 +450,7 @@ def _slice(local: Local, start: int, size: int, type_: DType, name: str) -> Loca
 
 
 def _is_print_locals(node: object) -> bool:
-    """Whether a statement is print(locals)."""
+    """Return whether a statement is print(locals)."""
     return (
         isinstance(node, tree.CallNode)
         and isinstance(node.function, tree.NameNode)
@@ -424,11 +464,12 @@ def _is_print_locals(node: object) -> bool:
 def _printed(
     clause: tree.ClauseNode, names: Callable[[], Sequence[str]], missing: Callable[[str, Span], str]
 ) -> tree.ClauseNode:
-    """Replace print(locals) in a clause by a print() of each variable.
+    """Return a clause in which print(locals) is replaced by a print() of each variable.
 
     Args:
-        names: the names of the variables.
-        missing: returns the reason why a variable cannot be read, which is printed instead; or "".
+        names: returns the names of the variables.
+        missing: returns the reason why a variable cannot be read, which is printed instead; "" if
+            the variable can be read.
     """
     statements = list[tree.ExprNode]()
     for statement in clause.statements:
@@ -440,7 +481,7 @@ def _printed(
 
 
 def _stand_in(span: Span) -> tree.ExprNode:
-    """Return a statement for print(locals) while the instructions are not known yet."""
+    """Return a printf() that replaces print(locals) while the instructions are not known yet."""
     return _text(span, NAME)
 
 
