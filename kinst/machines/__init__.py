@@ -1,7 +1,7 @@
-"""Rank 3: one file or folder for each way to reach a kernel.
+"""Kinds of machines: one file or folder for each way to reach a kernel (rank 3).
 
-Each has a value MACHINE (MachineKind of core/machine_kind.py), and is found by its name: to add a
-kind of machine, add a file.
+Each file or folder has a value MACHINE, a MachineKind (core/machine_kind.py). It is found by its
+name: to add a kind of machine, add a file.
 
 Tested by tests/test_contracts.py.
 """
@@ -23,7 +23,7 @@ DEFAULT = "vm"  # the kind that needs no option
 
 @cache
 def kinds() -> tuple[MachineKind, ...]:
-    """Return every kind of machine, the one that needs no option first."""
+    """Return every kind of machine, the default kind first."""
     return tuple(load(name) for name in sorted(names(), key=lambda name: (name != DEFAULT, name)))
 
 

@@ -1,4 +1,6 @@
-"""The attach machine: a QEMU that runs on this host already, by its process, GDB stub and memory.
+"""Kind of machine `attach`: a QEMU that runs on this host already, reached by its process, its GDB
+stub and its memory.
+
 MACHINE is found by name.
 
 Tested by tests/machines/attach and tests/vm/attach.
@@ -22,7 +24,7 @@ def _opening() -> Any:
 
 
 class AttachedKind(MachineKind):
-    """Implements MachineKind for a running QEMU."""
+    """Kind of machine for a QEMU that runs already."""
 
     name = "attach"
     option = Option(
@@ -42,9 +44,10 @@ class AttachedKind(MachineKind):
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
-        """Attach to the machine at the address of the options; it continues to run.
+        """Attach to the QEMU that the options name; its guest continues to run.
 
-        Raises TargetError if that fails, or if the kernel is of an unknown system."""
+        Raises TargetError if that fails, or if the kernel is of an unknown system.
+        """
         target: Target = _opening().open_attached(config)
         return target
 

@@ -1,15 +1,15 @@
-"""Calls of the kernel's C functions, made by one of its own threads.
+"""Calls of the guest kernel's C functions, made by one of the guest's own threads.
 
 kinst stops a thread at the entry of a function that system calls lead to, sets its registers and a
-return address, and lowers its stack pointer.  The thread may sleep in the call and return on
-another CPU; its stack pointer identifies it.  Afterwards kinst restores its registers, and it
-enters the function as if nothing had happened.
+return address, and lowers its stack pointer. The thread may sleep in the call and return on another
+CPU; its stack pointer identifies it. Afterwards kinst restores its registers, and the thread enters
+the function as if nothing had happened.
 
-A thread must return from its call whatever fails here: after an error, kinst connects to the stub
-again and continues to wait.  If kinst and its guardian are killed, a thread with the return address
-on its stack returns by itself: its caller sees an error of the function that it was to enter.  With
-the return address in a register that is not possible, and the thread returns to the landing
-address, where the kernel panics.
+A thread must return from its call whatever fails in kinst: after an error, kinst connects to the
+stub again and continues to wait. If kinst and its guardian are killed, a thread whose return
+address is on its stack returns by itself: its caller sees an error of the function that the thread
+was to enter. A thread whose return address is in a register cannot do so: it returns to the address
+at which kinst waits for it, where the kernel panics.
 
 Tested by tests/machines/attach/test_parts.py.
 """
@@ -39,26 +39,28 @@ _Result = TypeVar("_Result")
 
 
 class _LostError(TargetError):
-    """The thread will not return from the call."""
+    """Error for a thread of the guest that will not return from its call."""
 
 
 class NotMadeError(TargetError):
-    """A call did not begin, and had no effect."""
+    """Error for a call in the guest that did not begin, and had no effect."""
 
 
 class GuestCalls:
-    """Calls in a machine, which is stopped before and after, and runs meanwhile."""
+    """Maker of calls in a guest, which is stopped before and after each call and runs during it."""
 
     def __init__(
         self, debugger: Debugger, isa: Isa, allocator: PageAllocator, memory: GuestMemory,
         write: Callable[[int, bytes], None], renewed: Callable[[], Debugger],
     ) -> None:  # fmt: skip
-        """
+        """Prepare to make calls.
+
         Args:
-            memory: memory of the kernel.
+            allocator: tells which functions a thread is stopped at, and where it returns to.
+            memory: virtual memory of the kernel.
             write: writes data to virtual memory.
-            renewed: connects to the stub again after an error; the machine is stopped then, and has
-                no breakpoints.
+            renewed: connects to the stub again after an error, and returns the new connection; the
+                machine is then stopped and has no breakpoints.
         """
         self._debugger = debugger
         self._renewed = renewed
@@ -80,10 +82,14 @@ class GuestCalls:
 
     @contextmanager
     def thread(self) -> Iterator[Callable[..., int]]:
-        """Catch a thread, and yield a function (address, arguments...) with which it makes calls
-        and that returns the results.
+        """Stop a thread of the guest, and yield a function with which kinst makes calls in that
+        thread.
 
-        Raises TargetError if no thread can be caught, or if one does not return."""
+        The function takes the address of a kernel function and its arguments, and returns the
+        result. When the context ends, the thread gets its registers back.
+
+        Raises TargetError if no thread can be stopped, or if a call does not return.
+        """
         landing = self._landing
         self._cpu = self._caught()
         before = self._retried(lambda: self._debugger.registers(self._cpu))
@@ -129,7 +135,9 @@ class GuestCalls:
             self._retried(restore_registers)
 
     def _caught(self) -> int:
-        """Return a CPU that is stopped at one of the entries; no breakpoint is left."""
+        """Wait until a thread enters one of the functions, and return its CPU; all breakpoints are
+        removed.
+        """
         entries = self._allocator.entries
 
         def remove_breakpoints() -> None:
@@ -159,7 +167,9 @@ class GuestCalls:
                 debugger.step_over(stopped.cpu, stopped.pc)
 
     def _retried(self, work: Callable[[], _Result]) -> _Result:
-        """Return what `work` returns; after an error, connect to the stub again and repeat it."""
+        """Call `work` and return its result; after an error, connect to the stub again and
+        retry.
+        """
         for _ in range(_TRIES - 1):
             try:
                 return work()
@@ -170,15 +180,19 @@ class GuestCalls:
         return work()
 
     def _has_not_started(self) -> bool:
-        """Return whether the thread is where it was before a call: the machine has not run."""
+        """Return whether the thread still has the program counter and stack pointer from before a
+        call.
+        """
         there = self._retried(lambda: self._debugger.registers(self._cpu))
         return (there[self._isa.pc], there[self._isa.sp]) == self._place
 
     def _stopped(self, deadline: float, values: Mapping[str, int] | None = None) -> Stopped | None:
-        """Let the machine run until it stops at a breakpoint; return None at the deadline.
+        """Let the machine run until it stops at a breakpoint, and return the stop; None at the
+        deadline.
 
         Args:
-            values: registers to write to the thread before.
+            deadline: by time.monotonic().
+            values: registers to write to the thread before the machine runs.
         """
         debugger = self._debugger
         debugger.resume(self._cpu, values)
@@ -191,7 +205,11 @@ class GuestCalls:
         return None
 
     def _beginning(self, address: int, arguments: tuple[int, ...]) -> dict[str, int]:
-        """Return the registers with which the thread begins a call."""
+        """Return the register values with which the thread begins a call, and write its stack.
+
+        Args:
+            address: the kernel function.
+        """
         board, landing, pc, sp = self._board, self._landing, self._isa.pc, self._isa.sp
         values = dict(zip(self._arguments, arguments, strict=False))
         values[pc] = address
@@ -207,10 +225,12 @@ class GuestCalls:
         return values
 
     def _landed(self, deadline: float, values: Mapping[str, int]) -> int:
-        """Let the thread run until it has returned from a call, and return the result.
+        """Let the machine run until the thread has returned from its call, and return the call's
+        result.
 
         Args:
-            values: registers to write to the thread before.
+            deadline: by time.monotonic().
+            values: registers to write to the thread before the machine runs.
         """
         debugger, landing = self._debugger, self._landing
         debugger.want_breakpoints([landing])

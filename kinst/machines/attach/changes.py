@@ -1,4 +1,4 @@
-"""The guardian's record of what kinst has changed in an attached machine, byte by byte.
+"""Guardian's record of what kinst has changed in an attached machine, byte by byte.
 
 Tested by tests/machines/attach/test_guardian.py and tests/machines/attach/test_journal.py.
 """
@@ -24,10 +24,15 @@ Addresses = npt.NDArray[np.uint64]
 def changed_bytes(
     writes: Sequence[tuple[int, bytes]], read: Read
 ) -> tuple[Addresses, Bytes, Bytes]:
-    """Return (address, old, new) of each byte that these writes will change.
+    """Return the addresses, the old values and the new values of the bytes that writes will change.
 
-    A write may contain bytes that do not change; if the kernel changes them later, kinst must not
-    restore them."""
+    Bytes that a write leaves as they are must not be in the result: if the kernel changes them
+    later, kinst must not restore them.
+
+    Args:
+        writes: (address, bytes) of each write.
+        read: reads memory before the writes.
+    """
     if not writes:
         return np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint8)
     old = b"".join(read_places(read, [(address, len(data)) for address, data in writes]))
@@ -46,16 +51,17 @@ def changed_bytes(
 
 @dataclass(slots=True)
 class Changes:
-    """Changes that kinst has made, or was about to make.
+    """Changes that kinst has made in an attached machine, or was about to make.
 
     Attributes:
         text: for each changed byte of code, by its address: its original value, and the values that
             kinst may have written (several if a write may not have been made).
-        noted: for each byte of the last write, by its address: the new value, until the write is
-            known to have been made.
+        noted: for each byte of the last write, by its address: the new value; empty once the write
+            is known to have been made.
         ever: addresses of all bytes of code that were ever changed.
-        tables: (physical address, old, new) of page-table entries, in order.
-        mapped: [start, end) of virtual addresses that these entries map.
+        tables: (physical address, old bytes, new bytes) of page-table entries, in the order of the
+            changes.
+        mapped: ranges [start, end) of virtual addresses that these entries map.
     """
 
     text: dict[int, tuple[int, bytes]] = field(default_factory=dict)
@@ -65,7 +71,13 @@ class Changes:
     mapped: list[tuple[int, int]] = field(default_factory=list)
 
     def note_text(self, places: Addresses, before: Bytes, now: Bytes) -> None:
-        """Note bytes that are about to be written, as changed_bytes() returns them."""
+        """Record bytes of code that are about to be written.
+
+        Args:
+            places: their addresses; all arguments are as changed_bytes() returns them.
+            before: their old values.
+            now: their new values.
+        """
         self.noted = dict(zip(places.tolist(), now.tolist(), strict=True))
         for at, old, new in zip(places.tolist(), before.tolist(), now.tolist(), strict=True):
             first, ours = self.text.get(at, (old, b""))
@@ -73,7 +85,9 @@ class Changes:
         self.ever.append(places)
 
     def note_written(self) -> None:
-        """Note that the last write was made; forget bytes that have their original value again."""
+        """Record that the last write was made, and forget bytes that have their original value
+        again.
+        """
         for at, new in self.noted.items():
             first, _ = self.text[at]
             if new == first:
@@ -83,15 +97,19 @@ class Changes:
         self.noted = {}
 
     def sites(self) -> Addresses:
-        """Return the addresses in `ever`, each once."""
+        """Return the addresses of all bytes of code that were ever changed, each once,
+        ascending.
+        """
         return np.unique(np.concatenate([np.zeros(0, np.uint64), *self.ever]))
 
     def restored(self, read: Read, last: Sequence[tuple[int, int]] = ()) -> list[tuple[int, bytes]]:
-        """Return the writes that restore code where kinst's bytes still are.  After they were made,
-        call undone().
+        """Return writes that restore the original code where memory still has bytes of kinst.
+
+        After the caller has made these writes, it must call undone().
 
         Args:
-            last: ranges [start, end) of code that stay as they are for now.
+            read: reads memory.
+            last: ranges [start, end) of code to leave as they are for now.
         """
         writes: list[tuple[int, bytearray]] = []
         page, live = -1, b""
@@ -112,7 +130,11 @@ class Changes:
         return [(at, bytes(data)) for at, data in writes]
 
     def undone(self, last: Sequence[tuple[int, int]] = ()) -> None:
-        """Note that code was restored, except in `last`."""
+        """Record that all code was restored.
+
+        Args:
+            last: ranges [start, end) of code that were not restored.
+        """
         self.text, self.noted = self._inside(last), {}
 
     def _inside(self, ranges: Sequence[tuple[int, int]]) -> dict[int, tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""The QEMU process that the user has named, and the address of its GDB stub."""
+"""QEMU process that the user has named, and the address of its GDB stub."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kinst.wire.qmp import owner_of
 
 @dataclass(frozen=True, slots=True)
 class QemuEndpoint:
-    """A QEMU process and its sockets.
+    """QEMU process, with the addresses by which kinst reaches it.
 
     Attributes:
         pid: its process id.
         stub: address of its GDB stub.
-        monitor: path of its QMP socket, or "".
-        added: kinst has added the stub, and must remove it.
+        monitor: path of its QMP socket, "" without one.
+        added: whether kinst has added the stub, and must remove it.
     """
 
     pid: int
@@ -31,13 +31,14 @@ class QemuEndpoint:
 
 
 def process_of(named: str, program: str) -> int:
-    """Return the id of the process that the user has named.
+    """Return the process id of the QEMU that the user has named.
 
     Args:
         named: a process id, the path of a QMP socket, or "auto".
-        program: the emulator for the kernel's ISA.
+        program: the emulator for the kernel's ISA, which "auto" prefers.
 
-    Raises TargetError if there is no such process."""
+    Raises TargetError if there is no such process.
+    """
     if named == AUTO:
         return the_only_one(program)
     return int(named) if _is_number(named) else owner_of(named, SECONDS)
@@ -48,13 +49,14 @@ def _is_number(named: str) -> bool:
 
 
 def find_endpoint(process: OtherProcess, named: str, stub: str) -> QemuEndpoint:
-    """Find the stub of a machine; if it has none, make its monitor add one.
+    """Find the GDB stub of a QEMU; if it has none, make it add one through its monitor.
 
     Args:
-        named: as the user has named the machine.
-        stub: address of its stub, if the user gave one.
+        named: a process id, the path of a QMP socket, or "auto".
+        stub: address of the stub, "" if the user gave none.
 
-    Raises TargetError if the machine has neither a stub nor a monitor, or cannot be traced.
+    Raises TargetError if the QEMU has neither a stub nor a monitor, or its guest cannot be traced
+    now.
     """
     pid, arguments = process.pid, process.arguments
     folder = _folder(pid)
@@ -77,14 +79,14 @@ def find_endpoint(process: OtherProcess, named: str, stub: str) -> QemuEndpoint:
 
 
 def remove_stub(endpoint: QemuEndpoint) -> None:
-    """Remove the stub, if kinst has added it."""
+    """Remove the GDB stub of a QEMU if kinst has added it."""
     if endpoint.added:
         with suppress(TargetError), Monitor(endpoint.monitor) as qmp:
             qmp.remove_stub(endpoint.stub)
 
 
 def _folder(pid: int) -> str:
-    """Return the working folder of a process, for relative paths in its command line."""
+    """Return a process's working folder, to which paths in its command line are relative."""
     try:
         return os.readlink(f"/proc/{pid}/cwd")
     except OSError:
@@ -92,7 +94,7 @@ def _folder(pid: int) -> str:
 
 
 def _check_state(qmp: Monitor, pid: int) -> None:
-    """Raise TargetError if the machine does not run, is being migrated, or runs under KVM."""
+    """Raise TargetError if a guest does not run, is being migrated, or runs under KVM."""
     if qmp.uses_kvm():
         raise no_kvm(pid)
     state = qmp.status()

@@ -1,4 +1,4 @@
-"""QEMU processes on this host, and the sockets in their command lines.
+"""Search for QEMU processes on this host, and for sockets in their command lines.
 
 Source: QEMU's manual, "Invocation": -gdb, -s, -qmp, -chardev, -mon.
 
@@ -21,13 +21,15 @@ _KVM = "anon_inode:kvm-vm"  # file descriptor of KVM_CREATE_VM (virt/kvm/kvm_mai
 
 
 def is_qemu(process: OtherProcess) -> bool:
-    """Return whether a process is a system emulator, by its file's name or its first argument."""
+    """Return whether a process is a QEMU system emulator, by its file's name or its first
+    argument.
+    """
     names = (process.program, (process.arguments or [""])[0].rpartition("/")[2])
     return any(name.startswith(_PROGRAMS) for name in names if name)
 
 
 def candidates() -> list[int]:
-    """Return the ids of this user's processes that are system emulators."""
+    """Return the process ids of this user's QEMU system emulators."""
     pids = []
     for pid in process_ids():
         try:
@@ -40,11 +42,15 @@ def candidates() -> list[int]:
 
 
 def the_only_one(program: str) -> int:
-    """Return the id of the machine that `auto` means.
+    """Return the process id of the QEMU that "auto" means.
 
-    If there are several, those that can be reached are preferred (guests of another kinst cannot),
-    and then those that are `program`, the emulator for the kernel's ISA.  Raises TargetError, which
-    lists the machines, if several are left."""
+    If there are several, those that have a stub or a monitor are preferred (guests of another kinst
+    have neither), and among these the ones that run `program`. Raises TargetError, with a list, if
+    several are left.
+
+    Args:
+        program: the emulator for the kernel's ISA.
+    """
     pids = candidates()
     if len(pids) > 1:
         pids = [pid for pid in pids if _can_be_reached(pid)] or pids
@@ -59,7 +65,7 @@ def the_only_one(program: str) -> int:
 
 
 def _can_be_reached(pid: int) -> bool:
-    """Return whether a machine's command line has a stub or a monitor to connect to."""
+    """Return whether a QEMU's command line has a GDB stub or a monitor to connect to."""
     try:
         arguments = OtherProcess(pid).arguments
     except TargetError:
@@ -68,7 +74,7 @@ def _can_be_reached(pid: int) -> bool:
 
 
 def _ran(pid: int) -> str:
-    """Return the file name of a process's program; "" if the process has ended meanwhile."""
+    """Return the file name of a process's program; "" if the process has ended."""
     try:
         return OtherProcess(pid).program
     except TargetError:
@@ -76,7 +82,7 @@ def _ran(pid: int) -> str:
 
 
 def _name(pid: int) -> str:
-    """Return the machine's -name, or its program."""
+    """Return a QEMU's name (-name), or else its program, for a list."""
     try:
         process = OtherProcess(pid)
         names = list(values_of(process.arguments, "-name"))
@@ -86,16 +92,22 @@ def _name(pid: int) -> str:
 
 
 def values_of(arguments: Sequence[str], option: str) -> Iterator[str]:
-    """Yield the values of an option of QEMU, which begins with one dash or two."""
+    """Yield the values of an option in QEMU's arguments.
+
+    Args:
+        option: the option with one dash; QEMU accepts two dashes as well.
+    """
     for word, value in zip(arguments, (*arguments[1:], ""), strict=False):
         if word in (option, f"-{option}"):
             yield value
 
 
 def listed(value: str) -> tuple[str, dict[str, str]]:
-    """Split a value of the form first,key=value,... into the first part and the rest by key.
+    """Split a value of the form FIRST,KEY=VALUE,... into FIRST and a map of the other values by
+    key.
 
-    A comma in a value is doubled."""
+    A comma within a value is written twice.
+    """
     parts = value.replace(",,", "\0").split(",")
     pairs = (part.replace("\0", ",").partition("=") for part in parts)
     first, *rest = ((key, text) for key, _, text in pairs)
@@ -103,10 +115,10 @@ def listed(value: str) -> tuple[str, dict[str, str]]:
 
 
 def stub_of(arguments: Sequence[str], folder: str) -> str:
-    """Return where the GDB stub of a command line listens, as connect() takes it, or "".
+    """Return the address of the GDB stub in a QEMU's arguments, as connect() takes it; "" if none.
 
     Args:
-        folder: the process's working folder, for relative paths.
+        folder: the process's working folder, to which paths are relative.
     """
     address = "tcp::1234" if {"-s", "--s"} & set(arguments) else ""
     for value in values_of(arguments, "-gdb"):
@@ -115,8 +127,14 @@ def stub_of(arguments: Sequence[str], folder: str) -> str:
 
 
 def _address(value: str, arguments: Sequence[str], folder: str) -> str:
-    """Return the address of a listening character device: tcp:HOST:PORT,..., unix:PATH,... or
-    chardev:ID."""
+    """Return the address on which a character device of QEMU listens, as connect() takes it.
+
+    "" if the device does not listen.
+
+    Args:
+        value: tcp:HOST:PORT,..., unix:PATH,... or chardev:ID.
+        folder: the process's working folder, to which paths are relative.
+    """
     first, _ = listed(value)
     kind, _, where = first.partition(":")
     if kind == "unix":
@@ -137,12 +155,19 @@ def _address(value: str, arguments: Sequence[str], folder: str) -> str:
 
 
 def _reachable(host: str) -> str:
-    """Return a host to connect to: what listens on all addresses also listens on the loopback."""
+    """Return the host to connect to for a socket that listens on `host`.
+
+    For a socket that listens on all addresses, that is the loopback address.
+    """
     return "127.0.0.1" if host in ("", "0.0.0.0", "*", "::", "[::]") else host
 
 
 def monitor_of(arguments: Sequence[str], folder: str) -> str:
-    """Return the path of the QMP socket in a command line, or ""."""
+    """Return the path of the QMP socket in a QEMU's arguments, "" if there is none.
+
+    Args:
+        folder: the process's working folder, to which paths are relative.
+    """
     for value in values_of(arguments, "-qmp"):
         first, _ = listed(value)
         if first.startswith("unix:"):
@@ -158,14 +183,18 @@ def monitor_of(arguments: Sequence[str], folder: str) -> str:
 
 
 def _is_other(ran: str, program: str) -> bool:
-    """Return whether a program emulates another ISA than `program`."""
+    """Return whether a QEMU emulates another ISA than the emulator `program`.
+
+    Args:
+        ran: file name of the QEMU's program.
+    """
     if not ran.startswith("qemu-system-"):
         return False
     return ran != program and not ran.startswith(f"{program}-")
 
 
 def check(process: OtherProcess, program: str) -> None:
-    """Raise TargetError if kinst cannot attach to this process.
+    """Raise TargetError if kinst cannot attach to a process.
 
     Args:
         program: the emulator for the kernel's ISA.
@@ -191,7 +220,7 @@ def check(process: OtherProcess, program: str) -> None:
 
 
 def no_kvm(pid: int) -> TargetError:
-    """Return the error for a machine that runs under KVM."""
+    """Return the error for a QEMU whose guest runs under KVM."""
     return TargetError(
         f"process {pid} runs its guest with KVM, where code cannot be changed from outside",
         "start it with -accel tcg, or let kinst boot the kernel (--kernel)",
@@ -199,7 +228,7 @@ def no_kvm(pid: int) -> TargetError:
 
 
 def wait_running(process: OtherProcess) -> None:
-    """Return as soon as a CPU of the machine has run.  Raises TargetError if none does."""
+    """Wait until a CPU of the guest has run.  Raises TargetError if none runs within 3 seconds."""
     before, deadline = process.busy(), time.monotonic() + _RUNS_WITHIN
     pause = 0.001
     while process.busy() == before:

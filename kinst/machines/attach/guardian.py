@@ -1,8 +1,10 @@
-"""The guardian: a process that undoes all changes of an attached machine when kinst asks for it or
-has ended.  It also holds the stub's connection, and allocates memory in the guest.
+"""Guardian of an attached machine: a process that undoes all changes when kinst asks for it or
+ends.
 
-kinst tells the guardian about each change before it makes it.  Only one of the two uses the stub at
-a time: kinst waits for each answer, and a kinst that has ended asks no more.
+The guardian also keeps the connection to the stub, and allocates memory in the guest. kinst tells
+the guardian about each change before it makes the change. Only one of the two processes uses the
+stub at a time: kinst waits for each answer of the guardian, and a kinst that has ended asks no
+more.
 
 If undoing fails, the guardian connects to the stub again and retries.
 """
@@ -49,13 +51,13 @@ _TEXT_PAGES = (0, 0x1_1000, 0x13_7000)  # offsets in the kernel's text of pages 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A machine to which the guardian has connected.
+    """Facts about a machine to whose stub the guardian has connected.
 
     Attributes:
-        pieces: its RAM.
-        root: page tables of one of its CPUs.
-        top: a copy of their top level, since the process that it belongs to may end.
-        text: where the kernel's code starts.
+        pieces: where the guest's RAM is in QEMU's memory.
+        root: page tables that one of the CPUs uses.
+        top: a copy of their top-level table, since the process that uses the table may end.
+        text: virtual address at which the kernel's code starts.
         agreed: the protocol features that were agreed on with the stub.
         seen: the stub's description of the machine.
     """
@@ -69,7 +71,7 @@ class Reached:
 
 
 class Guardian:
-    """Serves one kinst for one machine, in a process of its own (wire/companion.py)."""
+    """Server for one kinst and one machine, in a process of its own (wire/companion.py)."""
 
     def __init__(
         self,
@@ -79,10 +81,11 @@ class Guardian:
         virtual_layout: VirtualLayout,
         journal: Journal,
     ) -> None:
-        """
+        """Begin without a connection.
+
         Args:
             endpoint: the machine's process and sockets.
-            journal: its journal, with records if an earlier kinst has left changes.
+            journal: the machine's journal, which has records if an earlier kinst has left changes.
         """
         self._process = process
         self._endpoint = endpoint
@@ -102,7 +105,9 @@ class Guardian:
         self._missed = False  # a message of kinst was not processed; it is in the journal
 
     def serve(self, channel: Channel) -> None:
-        """Answer until the stream ends; then undo what is not undone yet."""
+        """Answer the requests of kinst until their stream ends, then undo all changes that
+        remain.
+        """
         try:
             self._serve(channel)
         finally:
@@ -125,7 +130,11 @@ class Guardian:
             self._recover()
 
     def _note(self, name: str, arguments: Sequence[Any]) -> None:
-        """Note what kinst is about to change, or has changed."""
+        """Record a change that kinst is about to make, or has made.
+
+        Args:
+            name: the kind of the change.
+        """
         if name == "text":
             self._changes.note_text(*arguments)
         elif name == "written":
@@ -154,9 +163,11 @@ class Guardian:
     # Requests of kinst.
 
     def reach(self) -> tuple[Reached, int]:
-        """Connect to the stub, which stops the machine; let it run again and find its RAM.
+        """Connect to the stub, which stops the machine; let the machine run again, and find its
+        RAM.
 
-        The file descriptor of the answer is that of the connection."""
+        Returns what was found, and the file descriptor of the connection.
+        """
         busy = TargetError(
             f"another debugger is connected to the GDB stub at {self._endpoint.stub}",
             "end that one first",
@@ -190,7 +201,13 @@ class Guardian:
         return reached, sock.fileno()
 
     def _reached(self, idle: Rsp, split: bool) -> Reached:
-        """Find the machine by a connection to its stub.  If that fails, let the machine run."""
+        """Find the kernel and the RAM of a machine by its stub.  After an error, let the machine
+        run.
+
+        Args:
+            idle: a connection to the stub on which nothing has been sent.
+            split: whether the machine's RAM may continue at 4 GB.
+        """
         try:
             self._rsp = idle.begun()
             self._rsp.clear_breakpoints()
@@ -233,8 +250,15 @@ class Guardian:
         return Reached(pieces, root, top, text, rsp.agreed, debugger.seen)
 
     def settle(self, page_tables: int | None, allocator: PageAllocator | None) -> tuple[str, int]:
-        """Take what the system knows of its kernel.  Returns what was undone of an earlier
-        kinst, or ""."""
+        """Store what the kernel's system knows, and undo what an earlier kinst has left.
+
+        Returns a sentence that says what was undone, "" if nothing was left, and -1 (no file
+        descriptor).
+
+        Args:
+            page_tables: virtual address of the kernel's top-level page table, None if unknown.
+            allocator: the kernel's page allocator, None if unknown.
+        """
         assert self._memory is not None
         if page_tables is not None:
             self._memory.set_tables(page_tables)
@@ -245,7 +269,9 @@ class Guardian:
         return undone, -1
 
     def _undo_earlier(self) -> str:
-        """Undo what a kinst left that was killed with its guardian; return what was done."""
+        """Undo what is left of a kinst that was killed with its guardian; return a sentence about
+        that.
+        """
         assert self._debugger is not None
         self._debugger.handed_back(running=True)
         self._changes, self._allocation = self._journal.read()
@@ -266,8 +292,14 @@ class Guardian:
         )
 
     def allocate(self, size: int) -> tuple[GuestAllocation, int]:
-        """Allocate memory in the guest that kinst can map, and return its file descriptor.  The
-        machine is stopped before, and runs afterwards."""
+        """Allocate memory in the guest that kinst can map.  The machine is stopped before, and then
+        runs.
+
+        Returns the allocation, and a file descriptor of its memory.
+
+        Args:
+            size: bytes.
+        """
         assert self._ram is not None and self._debugger is not None
         if self._allocator is None:
             raise TargetError(
@@ -286,9 +318,11 @@ class Guardian:
         return self._allocation, self._allocation.share(self._process, self._ram)
 
     def finish(self) -> tuple[str, int]:
-        """Undo everything, disconnect from the stub and let the machine run.  It is stopped before.
+        """Undo all changes, disconnect from the stub and let the machine run.  It is stopped
+        before.
 
-        Returns what could not be undone, or ""."""
+        Returns a sentence about what could not be undone, or "", and -1 (no file descriptor).
+        """
         assert self._debugger is not None
         self._debugger.handed_back(running=False)
         trouble = self._undo()
@@ -302,7 +336,11 @@ class Guardian:
         )
 
     def _renewed(self) -> Debugger:
-        """Synchronize with the stub again: the machine is stopped, without breakpoints."""
+        """Synchronize with the stub after an error; the machine is then stopped, without
+        breakpoints.
+
+        Returns the new debugger.
+        """
         assert self._rsp is not None
         self._rsp = self._connected_anew() if self._leaving else self._rsp.taken_over()
         self._debugger = Debugger(self._rsp, self._isa)
@@ -310,8 +348,10 @@ class Guardian:
         return self._debugger
 
     def _connected_anew(self) -> Rsp:
-        """Connect to the stub again, which stops the machine.  On a connection on which it has
-        detached, QEMU's stub does not answer any more."""
+        """Connect to the stub a second time, which stops the machine.
+
+        QEMU's stub does not answer any more on a connection that has detached from the machine.
+        """
         assert self._rsp is not None
         self._rsp.hang_up()
         sock = connect(self._endpoint.stub)
@@ -327,7 +367,7 @@ class Guardian:
         return next(self._memory.pieces(address, 8))[0]
 
     def _write(self, address: int, data: bytes) -> None:
-        """Write data to virtual memory."""
+        """Write data to virtual memory of the guest's kernel."""
         assert self._memory is not None and self._ram is not None
         done = 0
         for at, length in self._memory.pieces(address, len(data)):
@@ -337,16 +377,18 @@ class Guardian:
     # Undoing.
 
     def _recover(self) -> None:
-        """Undo everything after the end of kinst."""
+        """Undo all changes after kinst has ended without asking for it."""
         if self._missed and self._journal.is_there:
             self._changes, self._allocation = self._journal.read()
         self._undo(renew=True)
 
     def _undo(self, *, renew: bool = False) -> str:
-        """Undo everything and let the machine run.  Returns what could not be undone, or "".
+        """Undo all changes and let the machine run.
+
+        Returns a sentence about what could not be undone, or "".
 
         Args:
-            renew: first synchronize with the stub again; otherwise the machine is stopped.
+            renew: whether to synchronize with the stub first; if not, the machine is stopped.
         """
         until = time.monotonic() + TRY_SECONDS
         trouble = self._retried(self._undone, until, renew=renew)
@@ -361,10 +403,12 @@ class Guardian:
         return trouble or left
 
     def _retried(self, work: Callable[[], str], until: float, *, renew: bool) -> str:
-        """Call `work` until it succeeds, at most TRIES times; return its result or the last error.
+        """Call `work` until it succeeds, at most TRIES times; return its result, or the last error.
 
         Args:
-            renew: synchronize with the stub before the first call, too.
+            until: no call begins after this time, by time.monotonic().
+            renew: whether to synchronize with the stub before the first call, not only after
+                errors.
         """
         trouble = ""
         for _ in range(TRIES):
@@ -388,7 +432,7 @@ class Guardian:
         return ""
 
     def _why_stopped(self) -> str:
-        """Return why the guest does not run although the stub has detached; "" if it runs."""
+        """Return why the guest does not run although the stub has been left; "" if it runs."""
         try:
             wait_running(self._process)
         except TargetError as error:
@@ -398,8 +442,10 @@ class Guardian:
         return ""
 
     def _undone(self) -> str:
-        """Undo everything; the machine is stopped before.  Returns what could not be undone, or
-        ""."""
+        """Undo all changes in a stopped machine.
+
+        Returns a sentence about what could not be undone, or "".
+        """
         assert self._debugger is not None
         self._restore_text()
         self._debugger.resume()
@@ -411,8 +457,10 @@ class Guardian:
         return trouble
 
     def _restore_text(self) -> None:
-        """Restore code where kinst's bytes still are; the hooks last, when no CPU is between a
-        breakpoint and a hook."""
+        """Restore the original code where memory still has bytes of kinst.
+
+        Hooks are restored last, when no CPU is between a breakpoint and the hook that handles it.
+        """
         assert self._debugger and self._memory
         if self._allocator is not None and self._allocator.tracer is not None:
             self._leave_claims(*self._allocator.tracer)
@@ -430,8 +478,13 @@ class Guardian:
         self._changes.undone()
 
     def _leave_claims(self, word: int, idle: int) -> None:
-        """Leave claims as they are if the kernel's own tracer is in use: they may be released only
-        while it has no user (Claims of core/system.py)."""
+        """Forget kinst's claims on call sites if the kernel's own tracer is in use: they may be
+        released only while it has no user (Claims of core/system.py).
+
+        Args:
+            word: address of the kernel's variable that tells whether the tracer is in use.
+            idle: value of the variable while the tracer has no user.
+        """
         assert self._memory is not None
         if int.from_bytes(self._memory.read(word, 8), "little") == idle:
             return
@@ -469,7 +522,9 @@ class Guardian:
 
     def _threads_left(self) -> bool:
         """Wait until no thread is in memory that kinst has mapped, and leave the machine stopped.
-        Returns False if a thread stays there."""
+
+        Returns False if a thread is still there after LEAVE_SECONDS.
+        """
         debugger, deadline = self._debugger, time.monotonic() + LEAVE_SECONDS
         assert debugger and self._allocator and self._memory
         paging, sp = self._isa.paging, self._isa.sp
@@ -487,8 +542,10 @@ class Guardian:
             time.sleep(_PAUSE)
 
     def _unmap(self) -> None:
-        """Restore the page tables.  A table of kinst in which the kernel has made entries of its
-        own stays, and so does its page."""
+        """Restore the entries of page tables that kinst has changed.
+
+        If the kernel has made entries of its own in a table of kinst, that table stays in use.
+        """
         assert self._ram is not None
         for address, before, now in reversed(self._changes.tables):
             if self._ram.read_physical(address, len(now)) == now:
@@ -499,10 +556,15 @@ class Guardian:
 def kernels_tables(
     paging: Paging, read: Read, registers: Mapping[str, int], image: tuple[int, int]
 ) -> tuple[int, Root]:
-    """Return where the kernel's text starts, and the kernel's page tables, by a CPU's registers.
+    """Return the address at which the kernel's text starts, and the kernel's page tables.
 
-    If there are several candidates, those are the kernel's in which its text starts lowest, since
-    the tables of user mode map only its entry code.  Raises TargetError if none maps text.
+    A CPU may use several tables. The kernel's are those in which its text starts lowest, since the
+    tables of user mode map only its entry code. Raises TargetError if none maps text.
+
+    Args:
+        read: reads physical memory.
+        registers: registers of a CPU.
+        image: virtual addresses [low, high) where the kernel may be mapped.
     """
     candidates: list[tuple[int, Root]] = []
     for root in paging.roots_of(registers):
@@ -514,10 +576,15 @@ def kernels_tables(
 
 
 def _text_of(paging: Paging, read: Read, root: Root, image: tuple[int, int]) -> int:
-    """Return where the kernel's text starts.
+    """Return the address at which the kernel's text starts.
 
-    Below it there may be trampolines of a kinst that was killed with its guardian.  Those are
-    writable; the text of a running kernel is not."""
+    Below the text there may be trampolines of a kinst that was killed with its guardian. Their
+    pages are writable; those of a running kernel's text are not.
+
+    Args:
+        read: reads physical memory.
+        image: virtual addresses [low, high) where the kernel may be mapped.
+    """
     text = paging.find_text(read, root, image)
     first = paging.walk(read, root, text)
     if first is None or not first.writable:

@@ -1,7 +1,7 @@
 """Memory that kinst allocates in the guest's kernel, shares with QEMU, and frees.
 
-It is allocated in blocks of the kernel's largest sizes, which leaves of 2 MB can map.  In QEMU the
-blocks are replaced in place by memory that kinst maps, too.
+It is allocated in blocks of the kernel's largest sizes, each of which leaves of the page tables (2
+MB) can map. In QEMU's address space kinst replaces the blocks by memory that kinst maps as well.
 
 Tested by tests/machines/attach/test_journal.py and tests/machines/attach/test_parts.py.
 """
@@ -32,14 +32,14 @@ TABLES = 16 * 4096  # bytes for page tables
 
 @dataclass(slots=True)
 class GuestAllocation:
-    """Memory that was allocated in the guest.
+    """Memory that kinst has allocated in the guest.
 
     Attributes:
-        pieces: the blocks that are shared.
+        pieces: the blocks that QEMU and kinst share.
         tables: the block for page tables, which is not shared.
-        shared: some or all of the blocks may be shared now.
-        was: (host address, bytes, file descriptor, offset) of files that QEMU had mapped in place
-            of the blocks; None before that is known.
+        shared: whether blocks may be shared now.
+        was: (host address, bytes, file descriptor, offset) of files that QEMU had mapped where the
+            blocks are; None as long as that is not known.
     """
 
     pieces: list[_Block]
@@ -49,18 +49,18 @@ class GuestAllocation:
 
     @property
     def size(self) -> int:
-        """Bytes of shared memory."""
+        """Bytes of all blocks that are shared."""
         return sum(size for _, _, size in self.pieces)
 
     @property
     def frames(self) -> list[int]:
-        """Physical addresses of all parts of 2 MB, in order."""
+        """Physical address of each 2 MB of the shared blocks, in order."""
         return [
             physical + at for _, physical, size in self.pieces for at in range(0, size, LEAF_SIZE)
         ]
 
     def about_to_share(self, process: OtherProcess, ram: Ram) -> None:
-        """Note what unshare() needs, even if share() fails."""
+        """Record what unshare() needs to undo share(), even if share() fails midway."""
         self.was = _files(process, self._places(ram))
         self.shared = True
 
@@ -68,10 +68,11 @@ class GuestAllocation:
         return [(ram.host(physical, size), size) for _, physical, size in self.pieces]
 
     def share(self, process: OtherProcess, ram: Ram) -> int:
-        """Replace the blocks in QEMU by shared memory, in their order, and return its file
-        descriptor.
+        """Replace the blocks in QEMU's address space by one shared memory, in their order.
 
-        Raises TargetError if QEMU cannot be traced."""
+        Returns the file descriptor of that memory. Raises TargetError if QEMU cannot be traced
+        (ptrace).
+        """
         places = self._places(ram)
         with calls_in(process) as calls:
             number = calls.make_memory(_NAME, self.size)
@@ -84,7 +85,10 @@ class GuestAllocation:
         return descriptor
 
     def unshare(self, process: OtherProcess, ram: Ram) -> None:
-        """Replace the shared memory by empty memory of QEMU; the guest does not use it."""
+        """Replace the shared memory in QEMU's address space by memory of QEMU alone.
+
+        The contents are lost; the guest no longer uses them.
+        """
         if not self.shared:
             return
         with calls_in(process) as calls:
@@ -100,8 +104,14 @@ class GuestAllocation:
 
 
 def _files(process: OtherProcess, places: list[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
-    """Return (host address, bytes, file descriptor, offset) of files that the process has mapped as
-    shared memory at these places.  Raises TargetError if it has closed one of them."""
+    """Return (host address, bytes, file descriptor, offset) of shared files that a process has
+    mapped.
+
+    Args:
+        places: (host address, bytes) of the ranges in which mappings are looked for.
+
+    Raises TargetError if the process has closed one of the files.
+    """
     files = []
     mappings = [one for one in process.mappings() if one.shared and one.inode]
     for host, size in places:
@@ -122,13 +132,14 @@ def _named(mapping: Mapping) -> str:
 def allocate(
     call: Call, allocator: PageAllocator, physical: Callable[[int], int], size: int
 ) -> GuestAllocation:
-    """Allocate at least `size` bytes in blocks, and a block for page tables.
+    """Allocate at least `size` bytes in the guest, and a block for page tables.
 
     Args:
         call: makes a call in the guest.
-        physical: returns the physical address of a virtual one.
+        physical: returns the physical address of a virtual address.
 
-    Raises TargetError, after everything was freed, if the guest lacks the memory."""
+    Raises TargetError if the guest lacks the memory; nothing is allocated then.
+    """
     blocks: list[_Block] = []
 
     def block(wanted: int) -> _Block | None:
@@ -167,19 +178,28 @@ def free(
     ram: Ram,
     note: Callable[[GuestAllocation], None],
 ) -> None:
-    """Free all blocks.  They are not shared any more, and no thread executes in them.
+    """Free all blocks of an allocation, which are no longer shared and which no thread executes in.
 
-    If that fails, the allocation holds the blocks that were not freed.  A block of page tables in
-    which the kernel has made entries of its own is not freed.
+    If that fails, the allocation still has the blocks that were not freed. The block for page
+    tables is not freed if the kernel has made entries of its own there.
 
     Args:
         call: makes a call in the guest.
-        note: called before each block is freed, with what will be left.
+        note: called before each block is freed, with the allocation as it will be afterwards.
     """
 
     def release(pieces: list[_Block], tables: _Block, address: int, size: int) -> None:
-        """Note what will be left, then free a block: if kinst is killed in between, the guest loses
-        the block, which is better than freeing it twice."""
+        """Record what will be left of the allocation, then free a block.
+
+        If kinst is killed in between, the guest loses the block, which is better than freeing it
+        twice.
+
+        Args:
+            pieces: the shared blocks that will be left.
+            tables: the block for page tables that will be left.
+            address: virtual address of the block to free.
+            size: bytes of the block to free.
+        """
         before = allocation.pieces, allocation.tables
         allocation.pieces, allocation.tables = pieces, tables
         note(allocation)

@@ -1,12 +1,12 @@
-"""The journal of an attached machine: a file of changes that are to be undone.
+"""Journal of an attached machine: a file with the changes that must be undone.
 
 If kinst and its guardian are both killed (with their process group, or for want of memory), the
-next start of kinst undoes what the journal has.  A journal belongs to one QEMU process and one boot
-of the host.  A record is written before its change is made; a change of code has a second record
-afterwards. Records have checksums: the first incomplete record ends the journal, and no change
-after it was made. The file need not be synced to disk, since the guest ends with the host.
+next start of kinst undoes the changes in the journal. A journal belongs to one QEMU process and one
+boot of the host. A record is written before its change is made; a change of code has a second
+record afterwards. Records have checksums: the first incomplete record ends the journal, and no
+change after it was made. The file need not be synced to disk, since the guest ends with the host.
 
-    kind, 1 byte | size of the rest | its CRC-32 | the rest
+A record: kind, 1 byte | size of the content | CRC-32 of kind and content | content
 """
 
 from __future__ import annotations
@@ -33,35 +33,39 @@ _RANGE = struct.Struct("<QQ")
 
 
 class Journal:
-    """The journal of a QEMU, by its process id and its start time."""
+    """Journal of one QEMU process, which its process id and start time identify."""
 
     def __init__(self, pid: int, started: str, folder: Path | None = None) -> None:
-        """
+        """Name the journal's file, without opening it.
+
         Args:
-            folder: folder of journals, instead of the usual one.
+            started: the process's start time.
+            folder: the folder of journals; None for the one in the cache.
         """
         self._folder = folder or cache_folder() / _FOLDER
         self._path = self._folder / f"{boot_id()}-{pid}-{started}"
 
     @property
     def is_there(self) -> bool:
-        """True if there are records."""
+        """Whether the journal has records, so that an earlier kinst may have left changes."""
         with suppress(OSError):
             return self._path.stat().st_size > 0
         return False
 
     @property
     def is_begun(self) -> bool:
-        """True if an earlier kinst may have left the machine stopped."""
+        """Whether the journal's file exists, so that an earlier kinst may have left the machine
+        stopped.
+        """
         return self._path.exists()
 
     def over(self) -> None:
-        """Delete the journal: everything was undone."""
+        """Delete the journal, after all changes were undone."""
         with suppress(OSError):
             self._path.unlink()
 
     def begin(self) -> None:
-        """Start an empty journal, and delete those of processes that have ended."""
+        """Start an empty journal, and delete the journals of processes that have ended."""
         with suppress(OSError):
             for path in self._folder.glob("*-*-*"):
                 boot, pid, _ = path.name.rsplit("-", 2)
@@ -74,7 +78,13 @@ class Journal:
             self.over()
 
     def text(self, places: Addresses, before: Bytes, now: Bytes) -> None:
-        """Record bytes of code that are about to be changed, as changed_bytes() returns them."""
+        """Record bytes of code that are about to be changed.
+
+        Args:
+            places: their addresses; all arguments are as changed_bytes() returns them.
+            before: their old values.
+            now: their new values.
+        """
         if len(places):
             arrays = places.astype("<u8"), before, now
             self._note(_TEXT, b"".join(array.tobytes() for array in arrays))
@@ -84,15 +94,21 @@ class Journal:
         self._note(_WRITTEN, b"")
 
     def table(self, address: int, before: bytes, now: bytes) -> None:
-        """Record a page-table entry that is about to be changed."""
+        """Record a page-table entry that is about to be changed.
+
+        Args:
+            address: physical address of the entry.
+            before: its old bytes.
+            now: its new bytes.
+        """
         self._note(_TABLE, _ENTRY.pack(address, len(now)) + before + now)
 
     def mapped(self, start: int, end: int) -> None:
-        """Record virtual addresses that are about to be mapped."""
+        """Record a range [start, end) of virtual addresses that is about to be mapped."""
         self._note(_MAPPED, _RANGE.pack(start, end))
 
     def allocation(self, allocation: GuestAllocation) -> None:
-        """Record memory of the guest that was allocated, or is shared."""
+        """Record the present state of the memory that is allocated in the guest."""
         about = [allocation.pieces, allocation.tables, allocation.shared, allocation.was]
         self._note(_ALLOCATION, json.dumps(about).encode())
 
@@ -114,7 +130,7 @@ class Journal:
             self.over()
 
     def read(self) -> tuple[Changes, GuestAllocation | None]:
-        """Return what was changed and not undone."""
+        """Return the changes and the allocated memory that the journal says must be undone."""
         changes, allocation = Changes(), None
         try:
             data = self._path.read_bytes()

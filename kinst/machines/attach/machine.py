@@ -1,5 +1,6 @@
-"""A QEMU that kinst did not start, with scratch memory that is allocated in its guest.  The guest
-continues to run while kinst reads its memory.
+"""Target for a QEMU that kinst did not start, with scratch memory that is allocated in its guest.
+
+The guest continues to run while kinst reads its memory.
 
 Tested by tests/vm/attach/test_attach.py.
 """
@@ -36,7 +37,9 @@ from kinst.wire.sockets import claim_name
 
 
 class _Watched:
-    """RAM with page tables; each change is told to the guardian before it is made."""
+    """Guest RAM for changes of page tables: the guardian is told of each write before it is
+    made.
+    """
 
     def __init__(self, ram: Ram, guardian: Companion, journal: Journal) -> None:
         self._ram = ram
@@ -52,10 +55,10 @@ class _Watched:
 
 
 class AttachedVm(StubTarget):
-    """A target for a running QEMU.
+    """Target for a QEMU that kinst did not start.
 
-    pointers() stays None: searching all RAM takes half a second, for which the machine would be
-    stopped.
+    pointers() returns None: the machine would have to be stopped for half a second while all RAM is
+    searched.
     """
 
     abilities = Abilities(writes_code=True, reads_running=True)
@@ -65,13 +68,14 @@ class AttachedVm(StubTarget):
     )
 
     def __init__(self, isa: Isa, named: str, stub: str, virtual_layout: VirtualLayout) -> None:
-        """Attach to a machine, which continues to run.
+        """Attach to a QEMU, whose guest continues to run.
 
         Args:
             named: a process id, the path of a QMP socket, or "auto".
-            stub: address of its GDB stub; "" if QEMU's command line has it.
+            stub: address of the GDB stub; "" to find it in QEMU's command line.
+            virtual_layout: the virtual layout of the guest's system.
 
-        Raises TargetError if the machine cannot be traced; it is not changed then.
+        Raises TargetError if the guest cannot be traced; the guest is not changed then.
         """
         self.isa = isa
         self._paging = isa.paging
@@ -126,8 +130,11 @@ class AttachedVm(StubTarget):
         return Companion(guardian.serve, inherited)
 
     def _end_guardian(self) -> None:
-        """Wait until the guardian has undone everything.  If it was killed, a new one does what the
-        next start of kinst would do.  Raises TargetError if that fails."""
+        """Wait until the guardian has undone all changes and ended.
+
+        If the guardian was killed, start another one, which undoes what the journal records. Raises
+        TargetError if that fails.
+        """
         if self._guardian.close():
             return
         if hasattr(self, "_rsp"):
@@ -141,10 +148,11 @@ class AttachedVm(StubTarget):
             self._guardian.close()
 
     def _ask(self, *message: object) -> tuple[Any, int]:
-        """Return the guardian's answer, and a file descriptor or -1.
+        """Send a request to the guardian; return its answer, and a file descriptor or -1.
 
-        After an interrupt during a request, kinst does not use the stub any more: the guardian
-        completes the request, and then undoes everything."""
+        After an interrupt during a request, kinst closes its connection to the stub: the guardian
+        completes the request, and then undoes all changes.
+        """
         try:
             return self._guardian.ask(*message)
         except KinstError:
@@ -168,7 +176,12 @@ class AttachedVm(StubTarget):
         self.memory.set_root(reached.root, reached.top)
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        """Return at once: the machine runs."""
+        """Return where the kernel's code is, without waiting: the kernel is up and continues to
+        run.
+
+        Args:
+            say: called with a line for the user, now or later.
+        """
         self._say = say
         return Bearings(self._text)
 
@@ -185,7 +198,7 @@ class AttachedVm(StubTarget):
 
     @contextmanager
     def _stopped_for(self) -> Iterator[None]:
-        """Stop the machine for the length of the context, if it runs."""
+        """Stop the machine while the context lasts; afterwards it runs if it ran before."""
         ran = self._stub.running
         self.stop()
         try:
@@ -197,16 +210,21 @@ class AttachedVm(StubTarget):
     # Memory.
 
     def read(self, address: int, size: int) -> bytes:
-        """Read kernel memory; the machine may run."""
+        """Read kernel memory, while the machine runs or is stopped."""
         return self.memory.read(address, size)
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
-        """Walk the page tables that the CPU uses now."""
+        """Read memory of the process that a stopped CPU runs, by the page tables that the CPU uses
+        now.
+        """
         return read_process(self._paging, self._physical, self.registers(cpu), address, size)
 
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Write code through the stub, so that QEMU translates it again.  The machine is
-        stopped."""
+        """Write code of a stopped machine through the stub, so that QEMU translates the code again.
+
+        Args:
+            writes: (virtual address, bytes) of each write.
+        """
         if self._stub.running:
             raise TargetError("the machine must be stopped before its text can be written")
         low, high = self._mapped
@@ -225,7 +243,7 @@ class AttachedVm(StubTarget):
         reach: tuple[int, int] | None = None,
         data: int = 0,
     ) -> int | None:
-        """Map scratch; the memory is allocated the first time."""
+        """Map scratch in the guest's kernel; the first call allocates its memory there."""
         if self._allocation is None:
             self._allocate(size)
         assert self._allocation is not None
@@ -269,9 +287,10 @@ class AttachedVm(StubTarget):
         return self._scratch.view
 
     def close(self) -> None:
-        """Undo everything and let the machine run.  Safe to call twice.
+        """Undo all changes, detach from QEMU and let the guest run.  Safe to call twice.
 
-        Raises TargetError, with what could not be undone."""
+        Raises TargetError, which says what could not be undone.
+        """
         if self._closed:
             return
         self._closed = True

@@ -1,5 +1,4 @@
-"""The monitor of a QEMU that kinst did not start: its guest's state, and where its GDB stub
-listens.
+"""QMP monitor of a QEMU that kinst did not start: state of its guest, and its GDB stub.
 
 Source: QEMU's documentation, "QMP Reference Manual" and "QEMU Monitor" (gdbserver).
 
@@ -28,10 +27,12 @@ _SILENCE = (
 
 
 class Monitor(Qmp):
-    """A QMP connection, for use in a with block: QEMU serves one client at a time."""
+    """Connection to a QEMU's QMP socket, for use in a `with` block: QEMU serves one client at a
+    time.
+    """
 
     def __init__(self, path: str) -> None:
-        """Raises TargetError if no QEMU answers."""
+        """Connect to the QMP socket at a path.  Raises TargetError if no QEMU answers."""
         super().__init__(connected(path, SECONDS), path, SECONDS, _SILENCE)
         try:
             self.agree()
@@ -52,10 +53,10 @@ class Monitor(Qmp):
         return self.execute("query-migrate").get("status") in _MOVING
 
     def stub(self) -> tuple[str, bool]:
-        """Find a stub that QEMU has already.
+        """Look for a GDB stub that QEMU has already.
 
-        Returns:
-            Its address, as rsp.connect() takes it, or ""; and whether a killed kinst has left it.
+        Returns its address, as rsp.connect() takes it, or "" without a stub; and whether a kinst
+        that was killed has added the stub.
         """
         for one in self.execute("query-chardev"):
             if one.get("label") == _STUB:
@@ -65,8 +66,10 @@ class Monitor(Qmp):
         return "", False
 
     def add_stub(self) -> str:
-        """Make QEMU listen for a debugger, and return the path of the unix socket: a random name in
-        a folder that only this user can read."""
+        """Make QEMU listen for a debugger on a unix socket, and return the socket's path.
+
+        The socket has a random name in a folder that only this user can read.
+        """
         path = os.path.join(tempfile.mkdtemp(prefix=_FOLDER), secrets.token_hex(8))
         said = self._human(f"gdbserver unix:{path},server=on,wait=off")
         if not os.path.exists(path):
@@ -75,7 +78,11 @@ class Monitor(Qmp):
         return path
 
     def remove_stub(self, path: str) -> None:
-        """Undo add_stub()."""
+        """Remove the GDB stub that add_stub() added, and its socket.
+
+        Args:
+            path: path of the socket.
+        """
         self._human("gdbserver none")
         for remove, name in ((os.unlink, path), (os.rmdir, os.path.dirname(path))):
             try:

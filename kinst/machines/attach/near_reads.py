@@ -1,5 +1,7 @@
-"""Many small reads of memory as few large ones: reading another process, or by a stub, takes as
-long for 8 bytes as for a page."""
+"""Many small reads of memory, done as few large reads.
+
+A read of another process, or through a stub, takes as long for 8 bytes as for a page.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,15 @@ NEAR = 2048
 
 
 def read_places(read: Read, places: Sequence[tuple[int, int]], near: int = NEAR) -> list[bytes]:
-    """Return the bytes at each (address, size), in this order.
+    """Return the bytes at each (address, size), in the same order, with one read for near ones.
 
     Args:
-        near: places that are no further apart are read together.
+        read: reads memory, by address and size.
+        places: the addresses and sizes.
+        near: the largest gap, in bytes, between two places that are read together.
 
-    Raises what `read` raises."""
+    Raises what `read` raises.
+    """
     if len(places) < 2:
         return [read(*place) for place in places]
     address = np.array([place[0] for place in places], np.uint64)

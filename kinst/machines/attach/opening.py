@@ -1,4 +1,4 @@
-"""Opening a virtual machine that runs on this host.
+"""Opening of a QEMU that runs on this host already.
 
 Tested by tests/machines/attach and tests/vm/attach.
 """
@@ -19,7 +19,10 @@ ABILITIES = AttachedVm.abilities
 
 
 def open_attached(config: MachineConfig) -> Target:
-    """Attach to the machine at the address of the options."""
+    """Attach to the QEMU that the options of a configuration name, and return it as a target.
+
+    Raises TargetError if the kernel is of an unknown system, or its guest cannot be traced.
+    """
     if config.virtual_layout is None:
         raise TargetError(
             f"{config.image}: not the vmlinux of a system that kinst knows",
@@ -30,7 +33,11 @@ def open_attached(config: MachineConfig) -> Target:
 
 
 def memory_of(address: str) -> Iterator[bytes]:
-    """Yield the memory of a machine that runs, in pieces of whole pages."""
+    """Yield the guest memory of a running QEMU, in pieces of whole pages.
+
+    Args:
+        address: a process id, the path of a QMP socket, or "auto".
+    """
     process = OtherProcess(process_of(address, ""))
     check(process, process.program)
     process.open_memory()

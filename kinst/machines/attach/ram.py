@@ -1,7 +1,7 @@
-"""Where the guest's RAM is in QEMU's own address space.
+"""Search for the guest's RAM in the address space of its QEMU, and access to it.
 
-kinst finds RAM by its contents: in exactly one range of the process's writable memory, pages of the
-kernel's text that were read through the stub are at the offsets that they have in RAM.
+kinst finds RAM by its contents: some pages of the kernel's text are read through the stub, and
+exactly one range of the process's writable memory has them at the offsets that they have in RAM.
 
 Tested by tests/machines/attach/test_parts.py.
 """
@@ -26,7 +26,13 @@ _SPLITS = (0x8000_0000, 0xB000_0000, 0xC000_0000, 0xE000_0000)
 
 @dataclass(frozen=True, slots=True)
 class RamRange:
-    """RAM at [physical, physical + size), which is at the address `host` in the process."""
+    """Contiguous part of guest RAM, and its place in QEMU's address space.
+
+    Attributes:
+        physical: guest physical address of its start.
+        host: address of its start in the QEMU process.
+        size: bytes.
+    """
 
     physical: int
     host: int
@@ -34,21 +40,24 @@ class RamRange:
 
 
 def may_be_split(process: OtherProcess) -> bool:
-    """Return whether a range of the process is large enough for RAM that continues at FOUR_GB."""
+    """Return whether a QEMU has a range of memory that is too large for RAM below 4 GB alone.
+
+    RAM then continues at physical address 4 GB.
+    """
     return any(end - start > min(_SPLITS) for start, end in process.writable(LEAST))
 
 
 def find_ram(
     process: OtherProcess, base: int, contents: Mapping[int, bytes], high: Mapping[int, bytes]
 ) -> tuple[RamRange, ...]:
-    """Return all ranges of RAM.
+    """Return the parts of a guest's RAM in the address space of its QEMU.
 
     Args:
-        base: physical address where the machine's RAM begins.
+        base: physical address at which the machine's RAM begins.
         contents: some pages of the kernel, by physical address.
-        high: what the stub reads at HIGH_PAGES, where RAM may continue.
+        high: pages that the stub reads at HIGH_PAGES, where RAM may continue, by physical address.
 
-    Raises TargetError if no memory matches, or several ranges do.
+    Raises TargetError if no memory of the process matches the pages, or if several ranges do.
     """
     layouts = []
     for start, end in process.writable(LEAST):
@@ -75,7 +84,11 @@ def find_ram(
 
 
 def _layouts(base: int, start: int, end: int) -> Iterator[tuple[RamRange, ...]]:
-    """Yield the possible layouts of RAM that is at [start, end) in the process."""
+    """Yield the ways in which RAM may lie in a range [start, end) of QEMU's address space.
+
+    Args:
+        base: physical address at which the machine's RAM begins.
+    """
     size = end - start
     whole = RamRange(base, start, size)
     if base + size <= FOUR_GB or base:
@@ -86,7 +99,12 @@ def _layouts(base: int, start: int, end: int) -> Iterator[tuple[RamRange, ...]]:
 
 
 def _holds(process: OtherProcess, pieces: Sequence[RamRange], wanted: Mapping[int, bytes]) -> bool:
-    """Return whether the pages are where these ranges of RAM have them."""
+    """Return whether a QEMU's memory has pages where a layout of RAM would put them.
+
+    Args:
+        pieces: the layout of RAM.
+        wanted: the pages, by physical address.
+    """
     for page, data in wanted.items():
         try:
             if _read(process, pieces, page) != data:
@@ -99,7 +117,14 @@ def _holds(process: OtherProcess, pieces: Sequence[RamRange], wanted: Mapping[in
 def _holds_some(
     process: OtherProcess, pieces: Sequence[RamRange], wanted: Mapping[int, bytes]
 ) -> bool:
-    """Return whether those pages that are in these ranges are where the ranges have them."""
+    """Return whether a QEMU's memory has pages where a layout of RAM would put them.
+
+    Pages above the end of that RAM are not compared.
+
+    Args:
+        pieces: the layout of RAM.
+        wanted: the pages, by physical address.
+    """
     end = pieces[-1].physical + pieces[-1].size
     return _holds(process, pieces, {at: data for at, data in wanted.items() if at < end})
 
@@ -111,7 +136,10 @@ def _read(
 
 
 def host_address(pieces: Sequence[RamRange], address: int, size: int) -> int:
-    """Return where physical memory is in the process.  Raises TargetError if it is no RAM."""
+    """Return the address in QEMU of guest physical memory.
+
+    Raises TargetError if [address, address + size) is not RAM.
+    """
     for piece in pieces:
         if piece.physical <= address and address + size <= piece.physical + piece.size:
             return piece.host + address - piece.physical
@@ -119,7 +147,10 @@ def host_address(pieces: Sequence[RamRange], address: int, size: int) -> int:
 
 
 class Ram:
-    """Guest RAM by physical address, while the guest runs or is stopped."""
+    """Guest RAM by physical address, read and written in the memory of its QEMU.
+
+    The guest may run or be stopped.
+    """
 
     def __init__(self, process: OtherProcess, pieces: Sequence[RamRange]) -> None:
         self._process = process
@@ -129,10 +160,14 @@ class Ram:
         return self._process.read(host_address(self._pieces, address, size), size)
 
     def write_physical(self, address: int, data: bytes) -> None:
-        """Write RAM.  Code that has run must not be written here, since QEMU keeps its
-        translation."""
+        """Write guest RAM.
+
+        Code that has been executed must not be written here: QEMU would keep its old translation.
+        """
         self._process.write(host_address(self._pieces, address, len(data)), data)
 
     def host(self, address: int, size: int) -> int:
-        """Return where physical memory is in the process."""
+        """Return the address in QEMU of guest physical memory.  Raises TargetError if it is not
+        RAM.
+        """
         return host_address(self._pieces, address, size)

@@ -1,5 +1,6 @@
-"""Any machine that has a GDB stub.  It has no scratch memory, so probes stop it.  MACHINE is found
-by name.
+"""Kind of machine `gdb`: any machine that has a GDB stub.
+
+It has no scratch memory, so its probes are stop-planted. MACHINE is found by name.
 
 Tested by tests/machines/test_gdb.py.
 """
@@ -22,7 +23,7 @@ def _stub() -> Any:
 
 
 class StubKind(MachineKind):
-    """Implements MachineKind for GDB stubs."""
+    """Kind of machine for any GDB stub."""
 
     name = "gdb"
     option = Option(
@@ -44,7 +45,7 @@ class StubKind(MachineKind):
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
-        """Connect to the stub at the address of the options.  Raises TargetError."""
+        """Connect to the GDB stub at the address in the options.  Raises TargetError."""
         target: Target = _stub()(config.isa, config.options.address, config.virtual_layout)
         return target
 

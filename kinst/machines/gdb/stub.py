@@ -1,4 +1,4 @@
-"""A target over a GDB stub.  It has no scratch memory, so its probes are stop-planted.
+"""Target for a GDB stub; it has no scratch memory, so its probes are stop-planted.
 
 Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol".
 
@@ -20,10 +20,10 @@ from kinst.wire.rsp import Rsp, connect
 
 
 class _StubMemory:
-    """Physical memory, read through a stub in physical memory mode (QEMU's).
+    """Physical memory of a machine, read through its stub in QEMU's physical memory mode.
 
-    Words that page walks read are cached until forget(), which is called before the machine
-    runs."""
+    Page-table entries are cached until forget(), which must be called before the machine runs.
+    """
 
     def __init__(self, rsp: Rsp) -> None:
         self._rsp = rsp
@@ -44,11 +44,11 @@ class _StubMemory:
 
 
 class GdbStub(StubTarget):
-    """A target whose machine and stub run already.  Connecting stops the machine; close() resumes
-    it.
+    """Target for a machine whose GDB stub is running.  Connecting stops the machine; close()
+    resumes it.
 
-    pointers() stays None: searching all RAM through a stub would take minutes, and a stub does not
-    tell where RAM is.
+    pointers() returns None: a stub does not tell where RAM is, and a search through a stub would
+    take minutes.
     """
 
     abilities = Abilities()
@@ -56,14 +56,15 @@ class GdbStub(StubTarget):
     cannot_run_commands = "a GDB stub cannot run a command in the guest", "use --vm, or no -c"
 
     def __init__(self, isa: Isa, address: str, virtual_layout: VirtualLayout | None = None) -> None:
-        """Connect to a stub, which stops the machine.
+        """Connect to a GDB stub, which stops the machine.
 
         Args:
             address: HOST:PORT, :PORT or the path of a unix socket.
-            virtual_layout: that of the system there; None if the system is not known, and memory
-                is read as the CPUs see it.
+            virtual_layout: the virtual layout of the machine's system; None if the system is not
+                known. Then memory is read as the CPUs see it.
 
-        Raises TargetError if no stub is there."""
+        Raises TargetError if there is no stub at the address.
+        """
         self.isa = isa
         self._paging = isa.paging
         self._virtual_layout = virtual_layout
@@ -90,7 +91,10 @@ class GdbStub(StubTarget):
             self._memory.set_root(self._paging.root_of(self.registers(self._kernel_cpu())))
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        """Assume that the kernel is up; the machine is stopped already."""
+        """Return where the kernel may be in memory.
+
+        The kernel is taken to be up, and the machine is stopped already.
+        """
         cpus = [self.registers(cpu) for cpu in range(self.cpus)]
         vectors = [registers.get(name, 0) for registers in cpus for name in self.isa.vectors]
         in_kernel = [registers for registers in cpus if not self._paging.in_user_mode(registers)]
@@ -105,24 +109,31 @@ class GdbStub(StubTarget):
             self.set_tables(page_tables)
 
     def _kernel_cpu(self) -> int:
-        """Return a CPU that is stopped in the kernel, or CPU 0 if there is none."""
+        """Return the number of a CPU that is stopped in kernel mode, 0 if there is none."""
         in_user = [self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus)]
         return in_user.index(False) if False in in_user else 0
 
     def find_text(self) -> int | None:
-        """Return where the kernel's text starts (KASLR); None if this stub cannot tell."""
+        """Return the virtual address at which the kernel's text starts (KASLR moves it).
+
+        None if the stub has no physical memory mode, or the system is not known.
+        """
         if self._memory is None or self._virtual_layout is None:
             return None
         read, image = self._physical.read_physical, self._virtual_layout.image
         return self._paging.find_text(read, self._memory.root, image)
 
     def set_tables(self, address: int) -> None:
-        """Use the page tables whose top level is at this virtual address."""
+        """Read memory by the page tables whose top-level table is at this virtual address from now
+        on.
+        """
         if self._memory is not None:
             self._memory.set_tables(address)
 
     def read(self, address: int, size: int) -> bytes:
-        """Read memory as a CPU in kernel mode does, if there is one; the machine is stopped."""
+        """Read memory of a stopped machine as a CPU in kernel mode sees it, if any CPU is in kernel
+        mode.
+        """
         if self._stub.running:
             raise TargetError("the machine must be stopped before its memory can be read")
         if self._memory is not None:
@@ -133,7 +144,9 @@ class GdbStub(StubTarget):
         return self._rsp.read_memory(address, size)
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
-        """Walk the page tables that the CPU uses now."""
+        """Read memory of the process that a stopped CPU runs, by the page tables that the CPU uses
+        now.
+        """
         if self._memory is not None:
             registers = self.registers(cpu)
             return read_process(self._paging, self._physical, registers, address, size)
@@ -148,9 +161,10 @@ class GdbStub(StubTarget):
         super().resume()
 
     def close(self) -> None:
-        """Remove all breakpoints and let the machine run.  Safe to call twice.
+        """Remove all breakpoints, let the machine run and disconnect.  Safe to call twice.
 
-        Raises TargetError if the stub leaves the machine stopped."""
+        Raises TargetError if the machine stays stopped.
+        """
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,6 @@
-"""The machine that kinst itself runs on.  MACHINE is found by name.
+"""Kind of machine `live`: the machine that kinst itself runs on.
+
+MACHINE is found by name.
 
 Tested by tests/machines/live/test_parts.py and tests/vm/live.
 """
@@ -31,7 +33,7 @@ def _process(text: str) -> int:
 
 
 class LiveKind(MachineKind):
-    """Implements MachineKind for the machine that kinst runs on."""
+    """Kind of machine for the machine that kinst itself runs on."""
 
     name = "live"
     option = Option("--live", "", "trace the machine that kinst runs on, as root", "kind")
@@ -55,7 +57,7 @@ class LiveKind(MachineKind):
         return found
 
     def cpus(self, arguments: Sequence[str]) -> int:
-        """Return the number of CPUs that may ever be online."""
+        """Return the number of CPUs of this host that may ever be online."""
         try:
             return int(_POSSIBLE.read_text().strip().split("-")[-1].split(",")[-1]) + 1
         except (OSError, ValueError):
@@ -67,7 +69,9 @@ class LiveKind(MachineKind):
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
-        """Load kinst's module, unless it is loaded, and become its owner.  Raises TargetError."""
+        """Load kinst's kernel module if it is not loaded, and open its device.  Raises
+        TargetError.
+        """
         target: Target = _opening().open_live(config, on_output)
         return target
 

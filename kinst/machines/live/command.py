@@ -1,5 +1,7 @@
-"""Processes whose end ends a trace of the machine that kinst runs on: the command of -c, held until
-the trace begins, or the process of -p, which runs already.
+"""Processes that end a trace of this host when they end: the command of -c, or the process of -p.
+
+kinst starts the command of -c, and lets it run when the trace begins. The process of -p runs
+already.
 
 Tested by tests/machines/live/test_parts.py.
 """
@@ -28,12 +30,19 @@ _SETTLE = 0.2  # seconds for which output is read after the command has ended
 
 
 class HeldCommand:
-    """A shell command in a process group of its own, held until start().
+    """Shell command that kinst has started in its own process group, stopped until start().
 
-    Its output and its standard error go to one pipe; its input is empty."""
+    Its standard output and standard error go to one pipe; its standard input is empty.
+    """
 
     def __init__(self, command: str, on_output: Callable[[bytes], None]) -> None:
-        """Raises TargetError."""
+        """Start a shell for the command; the shell stops itself before it runs the command.
+
+        Args:
+            on_output: called with the command's output.
+
+        Raises TargetError if the shell cannot be started.
+        """
         self._on_output = on_output
         words = command.strip()
         if _PLAIN.fullmatch(words) and shutil.which(words.split()[0]):
@@ -56,10 +65,9 @@ class HeldCommand:
         os.kill(self.pid, signal.SIGCONT)
 
     def wait(self, timeout: float) -> int | None:
-        """Wait for the command's end.
+        """Wait until the command ends, and return its exit status as a shell reports it.
 
-        Returns:
-            Its exit status, in the way of a shell; None after `timeout` seconds.
+        None if the command still runs after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -87,8 +95,10 @@ class HeldCommand:
                 self._on_output(data)
 
     def _drain(self) -> None:
-        """Read the rest of the output, but no longer than _SETTLE: its children may write for
-        ever."""
+        """Read the rest of the output of an ended command, for at most _SETTLE seconds.
+
+        Processes that the command has started may write to the pipe for ever.
+        """
         deadline = time.monotonic() + _SETTLE
         while self._open and time.monotonic() < deadline:
             if not select.select([self._output], [], [], 0.0)[0]:
@@ -96,7 +106,7 @@ class HeldCommand:
             self._read(0.0)
 
     def end(self) -> None:
-        """Kill the command and its process group, and wait for its end."""
+        """Kill the command with its process group, and wait until it has ended."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._child.wait()
@@ -106,10 +116,10 @@ class HeldCommand:
 
 
 class FollowedProcess:
-    """A process that kinst did not start.  kinst only waits for its end."""
+    """Process that kinst did not start (-p), and only waits for."""
 
     def __init__(self, pid: int) -> None:
-        """Raises TargetError."""
+        """Open a running process.  Raises TargetError if there is no process with this id."""
         try:
             self._fd = os.pidfd_open(pid)
         except OSError as error:
@@ -120,7 +130,9 @@ class FollowedProcess:
             raise TargetError(f"-p {pid}: {why}", "ps -e lists them") from error
 
     def wait(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds for the process's end; return whether it has ended."""
+        """Wait for the end of the process for at most `timeout` seconds; return whether it has
+        ended.
+        """
         return bool(select.select([self._fd], [], [], timeout)[0])
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""/dev/kinst: requests to kinst's module.
+"""Requests to kinst's kernel module, through its device /dev/kinst.
 
 module/kinst.h documents the structures; VERSION changes with them.
 
@@ -51,17 +51,26 @@ _WHY = {
 
 
 def _command(number: int, direction: int, size: int) -> int:
-    """Return the number of a request, as _IOC() of include/uapi/asm-generic/ioctl.h does."""
+    """Return the number of an ioctl(2) request, as _IOC() of include/uapi/asm-generic/ioctl.h does.
+
+    Args:
+        number: the module's number of the request.
+        direction: _WRITE, _READ or both.
+        size: bytes of the request's structure.
+    """
     return direction << 30 | size << 16 | ord("k") << 8 | 0xF0 + number
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """Facts about the module and its kernel.
+    """Facts about the kernel module and its kernel.
 
     Attributes:
+        version: version of the module's requests.
+        cpus: number of CPUs that may ever be online.
         text: address of the kernel's text.
-        scratch: address of scratch, or 0.
+        scratch: address of scratch, 0 if there is none.
+        scratch_size: bytes of scratch.
         planted: number of planted sites.
         stuck: number of sites that could not be restored.
     """
@@ -76,8 +85,10 @@ class Info:
 
 
 class Device:
-    """The module's device, which has one owner at a time.  Raises TargetError if it cannot be
-    opened."""
+    """Open device of kinst's kernel module; only one process at a time can have it open.
+
+    Making this object opens the device, and raises TargetError if that fails.
+    """
 
     def __init__(self) -> None:
         self._fd = -1
@@ -106,8 +117,11 @@ class Device:
         return buffer.tobytes()
 
     def map_scratch(self, size: int) -> tuple[int, memoryview]:
-        """Map scratch; return its address in the kernel, and the memory.  Raises TargetError if the
-        kernel has no room."""
+        """Allocate scratch in the kernel; return its address there, and a view of it in this
+        process.
+
+        Raises TargetError if the kernel has no room in reach of its text.
+        """
         try:
             answer = self._ask(2, _WRITE | _READ, _SCRATCH.pack(size, 0))
             self._scratch = DeviceMemory(self._fd, size)
@@ -120,7 +134,12 @@ class Device:
         return _SCRATCH.unpack(answer)[1], self._scratch.view()
 
     def seal(self, offset: int, size: int) -> None:
-        """Make whole pages of scratch executable and read-only.  Raises TargetError."""
+        """Make whole pages of scratch executable and read-only.  Raises TargetError.
+
+        Args:
+            offset: offset of the first page in scratch.
+            size: bytes of the pages.
+        """
         try:
             self._ask(3, _WRITE, _SCRATCH.pack(offset, size))
         except OSError as error:
@@ -137,13 +156,15 @@ class Device:
         """Plant all sites, or none.
 
         Args:
-            sites: patches of at most JUMP bytes.
-            exits: patches in scratch that are written after all sites have been restored.
-            handler: address of the handler of breakpoints, 0 if there are none.
-            active: address of a u64 that becomes 0 before sites are restored.
-            seconds: without any request for so many seconds, the module restores all sites.
+            sites: patches of at most JUMP bytes each.
+            exits: patches in scratch that the module writes after all sites have been restored.
+            handler: address of the function that handles breakpoints, 0 if there are none.
+            active: address of a u64 in scratch, at 1 while clauses run; the module sets it to 0
+                before it restores sites for want of requests.
+            seconds: time without a request after which the module restores all sites.
 
-        Raises TargetError."""
+        Raises TargetError.
+        """
         table, leaving = _table(sites), _table(exits)
         data = bytearray(
             _PLANT.pack(
@@ -163,15 +184,17 @@ class Device:
             raise TargetError(f"nothing is planted: {error.strerror}") from error
 
     def start_timer(self, period: int, function: int, active: int, seconds: int) -> None:
-        """Call a function in scratch on each CPU periodically.
+        """Start a timer that calls a function in scratch periodically on each CPU.
 
         Args:
             period: period in ns.
             function: address of the function.
-            active: as for plant().
-            seconds: as for plant().
+            active: address of a u64 in scratch, at 1 while clauses run; the module sets it to 0
+                before it stops timers for want of requests.
+            seconds: time without a request after which the module stops all timers.
 
-        Raises TargetError."""
+        Raises TargetError.
+        """
         try:
             self._ask(7, _WRITE, _TIMER.pack(period, function, active, seconds, 0))
         except OSError as error:
@@ -180,11 +203,12 @@ class Device:
             ) from error
 
     def missed(self, timer: int) -> int:
-        """Return how many calls of a timer's function were missed since it was started, on all
-        CPUs; also after unplant().  Raises TargetError.
+        """Return how many calls of a timer's function were missed on all CPUs since start_timer().
+
+        May be called after unplant(). Raises TargetError.
 
         Args:
-            timer: its number, from 0, in the order of start_timer().
+            timer: the timer's number: 0 for the first start_timer(), and so on.
         """
         try:
             return int(_SCRATCH.unpack(self._ask(11, _WRITE | _READ, _SCRATCH.pack(timer, 0)))[1])
@@ -192,14 +216,13 @@ class Device:
             raise TargetError(f"missed samples cannot be counted: {error.strerror}") from error
 
     def allocate_counters(self, size: int) -> tuple[int, int]:
-        """Allocate per-CPU memory.
+        """Allocate memory for counters on each CPU.
+
+        Returns the displacement from the per-CPU base to this memory, and its bytes on each CPU;
+        (0, 0) if the kernel has no such memory.
 
         Args:
-            size: bytes wanted for each CPU.
-
-        Returns:
-            Its displacement from the per-CPU base, and the bytes allocated; (0, 0) if there are
-            none.
+            size: bytes wanted on each CPU.
         """
         try:
             some, displacement = _SCRATCH.unpack(
@@ -210,26 +233,35 @@ class Device:
         return displacement - (displacement >> 63 << 64), some
 
     def gather(self, offset: int, size: int) -> None:
-        """Copy the first `size` bytes of each CPU's counters to scratch, one CPU after another.
+        """Copy the counters of all CPUs to scratch, one CPU after another.
 
-        Raises TargetError."""
+        Args:
+            offset: offset in scratch to which they are copied.
+            size: bytes of each CPU's counters to copy.
+
+        Raises TargetError.
+        """
         try:
             self._ask(9, _WRITE, _SCRATCH.pack(offset, size))
         except OSError as error:
             raise TargetError(f"the counters cannot be read: {error.strerror}") from error
 
     def empty(self) -> None:
-        """Wait until no thread executes in scratch; make it all writable, and zero the counters.
+        """Wait until no thread executes in scratch, then make scratch writable and zero the
+        counters.
 
-        Raises TargetError."""
+        Raises TargetError.
+        """
         try:
             fcntl.ioctl(self._fd, _command(10, 0, 0))
         except OSError as error:
             raise TargetError(f"scratch cannot be reused: {error.strerror}") from error
 
     def unplant(self) -> int:
-        """Restore all sites; return how many could not be restored because another tracer's bytes
-        are there.  Raises TargetError."""
+        """Restore all sites, and return how many could not be restored.
+
+        A site cannot be restored while another tracer's bytes lie over it. Raises TargetError.
+        """
         try:
             return int(_WORD.unpack(self._ask(5, _READ, bytes(_WORD.size)))[0])
         except OSError as error:
@@ -238,12 +270,13 @@ class Device:
             ) from error
 
     def beat(self) -> bool:
-        """Send a heartbeat; return whether the module has restored all sites because there was none
-        for too long."""
+        """Send a heartbeat; return whether the module had already restored all sites for want of
+        one.
+        """
         return bool(_WORD.unpack(self._ask(6, _READ, bytes(_WORD.size)))[0])
 
     def close(self) -> None:
-        """Close the device; the module restores sites that are still planted."""
+        """Close the device; the module then restores sites that are still planted."""
         if self._fd < 0:
             return
         if self._scratch is not None:
@@ -259,14 +292,14 @@ class Device:
 
 
 def _table(sites: Sequence[LivePatch]) -> npt.NDArray[np.uint8]:
-    """Return the module's table of sites, sorted by address."""
+    """Return patches as the table that the module expects: records of _SITE, sorted by address."""
     ordered = sorted(sites, key=lambda one: one.address)
     rows = (_SITE.pack(one.address, len(one.new), one.old, one.new, one.several) for one in ordered)
     return np.frombuffer(b"".join(rows) or bytes(1), np.uint8)
 
 
 def _check(fd: int) -> None:
-    """Raise TargetError if this is not the device of this version of the module."""
+    """Raise TargetError if an open file is not the device of this version of the kernel module."""
     status = os.fstat(fd)
     try:
         number = _NUMBER.read_text().strip()
@@ -289,7 +322,10 @@ def _check(fd: int) -> None:
 
 
 def _holder() -> str:
-    """Return the process that has the device open, as far as that can be seen."""
+    """Return the name and id of the process that has the device open, for a message.
+
+    "another process" if this user cannot see it.
+    """
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if any(one.readlink() == DEVICE for one in (process / "fd").iterdir()):

@@ -1,7 +1,7 @@
-"""The kernel that kinst itself runs on, through kinst's module.
+"""Target for the kernel that kinst itself runs on, through kinst's kernel module.
 
-It is never stopped: kinst plants sites while it runs, with the kernel's own functions, and refuses
-what needs a stopped machine (docs/live.md).
+The kernel is never stopped: kinst plants sites while it runs, with the kernel's own functions, and
+refuses what needs a stopped machine (docs/live.md).
 
 Tested by tests/vm/live/test_live.py.
 """
@@ -35,9 +35,10 @@ _NEVER = ("the machine that kinst runs on cannot be stopped", "")
 
 
 class LiveKernel(Target):
-    """A target and its own planter, through /dev/kinst.
+    """Target for the kernel that kinst itself runs on; it implements Planter (core/machine.py) as
+    well.
 
-    pointers() stays None: memory changes while it is searched.
+    pointers() returns None, since memory changes while it would be searched.
     """
 
     abilities = Abilities(runs_commands=True, reads_running=True)
@@ -46,13 +47,14 @@ class LiveKernel(Target):
     def __init__(
         self, isa: Isa, on_output: Callable[[bytes], None] | None = None, process: int = 0
     ) -> None:
-        """Load the module, and become the owner of its device.
+        """Load kinst's kernel module if it is not loaded, and open its device.
 
         Args:
-            on_output: gets the output of commands.
-            process: process whose end ends the trace; 0 for none.
+            on_output: called with the output of commands; None to discard it.
+            process: id of the process whose end ends the trace (-p); 0 for none.
 
-        Raises TargetError."""
+        Raises TargetError.
+        """
         self.isa = isa
         self._on_output = on_output or (lambda data: None)
         self._command: HeldCommand | None = None
@@ -82,11 +84,13 @@ class LiveKernel(Target):
 
     @property
     def planter(self) -> LiveKernel:
-        """This object."""
+        """This object, which plants its own patches."""
         return self
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        """Return at once: the kernel runs."""
+        """Return where the kernel's text is, without waiting: the kernel runs, and is not
+        stopped.
+        """
         return Bearings(self._text)
 
     # Memory.
@@ -101,7 +105,9 @@ class LiveKernel(Target):
         reach: tuple[int, int] | None = None,
         data: int = 0,
     ) -> int | None:
-        """Map scratch among the kernel's modules, within reach of all of its text."""
+        """Map scratch in the kernel's area for modules, from which branches reach all of
+        its text.
+        """
         self._scratch, self._view = self._device.map_scratch(size)
         return self._scratch
 
@@ -161,7 +167,11 @@ class LiveKernel(Target):
         return [total - told for total, told in zip(totals, before, strict=True)]
 
     def wait(self, timeout: float) -> MachineEvent | None:
-        """Wait for an event; send a heartbeat if one is due."""
+        """Wait for the end of the command or process, and send a heartbeat to the module if one is
+        due.
+
+        Returns the event; None after `timeout` seconds.
+        """
         if self._planted and time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + BEAT
             if self._device.beat():
@@ -194,7 +204,9 @@ class LiveKernel(Target):
             self._command = None
 
     def close(self) -> None:
-        """Unplant everything and unload the module, if it was loaded here.  Safe to call twice."""
+        """Unplant everything, and unload the module if this object has loaded it.  Safe to call
+        twice.
+        """
         if self._closed:
             return
         self._closed = True

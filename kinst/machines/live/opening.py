@@ -1,4 +1,4 @@
-"""Opening the machine that kinst runs on.
+"""Opening of the machine that kinst itself runs on.
 
 Tested by tests/machines/live/test_parts.py and tests/vm/live.
 """
@@ -18,7 +18,13 @@ ABILITIES = LiveKernel.abilities
 
 
 def open_live(config: MachineConfig, on_output: Callable[[bytes], None] | None) -> Target:
-    """Load kinst's module, unless it is loaded, and become its owner."""
+    """Load kinst's kernel module if it is not loaded, and return this host's kernel as a target.
+
+    Raises TargetError if that fails, or if the kernel is of an unknown system.
+
+    Args:
+        on_output: called with the output of commands.
+    """
     if config.virtual_layout is None:
         raise TargetError(f"{config.image}: not the vmlinux of a system that kinst knows")
     return LiveKernel(config.isa, on_output, config.options.process)

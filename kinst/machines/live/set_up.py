@@ -1,6 +1,6 @@
-"""Building, loading and unloading kinst's kernel module.
+"""Building, loading and unloading of kinst's kernel module.
 
-It is built once for each kernel release, or by DKMS, which also signs it.
+The module is built once for each kernel release, by kinst or by DKMS, which also signs it.
 
 Tested by tests/machines/live/test_parts.py.
 """
@@ -33,9 +33,10 @@ _NOT_LISTED = "not found in directory"  # in modprobe's message if modules.dep l
 
 
 def load() -> bool:
-    """Load the module, unless it is loaded; return whether this call has loaded it.
+    """Load the kernel module if it is not loaded; return whether this call has loaded it.
 
-    Raises TargetError if it cannot be loaded."""
+    Raises TargetError if the module cannot be built or loaded.
+    """
     _check()
     if _LOADED.exists():
         return False
@@ -59,9 +60,11 @@ def _from_dkms(release: str) -> Path | None:
 
 
 def _load_from_dkms(module: Path) -> None:
-    """Load the module by its name; if depmod(8) was not run, by its file, which may be compressed.
+    """Load the kernel module that DKMS has built: by its name or, if depmod(8) was not run, by its
+    file, which may be compressed.
 
-    Raises TargetError."""
+    Raises TargetError.
+    """
     said = ""
     for command in (["modprobe", NAME], ["insmod", str(module)]):
         try:
@@ -80,13 +83,15 @@ def _load_from_dkms(module: Path) -> None:
 
 
 def unload() -> None:
-    """Unload the module, unless it is in use: by another kinst, or because sites are stuck."""
+    """Unload the kernel module, except while another kinst uses it or sites could not be
+    restored.
+    """
     with suppress(OSError):
         unload_module(NAME)
 
 
 def check() -> None:
-    """Raise TargetError if the module cannot be loaded, as far as that can be told at once."""
+    """Raise TargetError if the kernel module cannot be loaded, as far as a quick look can tell."""
     _check()
     release = platform.release()
     there = _LOADED.exists() or _from_dkms(release) is not None
@@ -112,7 +117,7 @@ def _check() -> None:
 
 
 def _lockdown() -> str:
-    """Return the kernel's lockdown mode, "" if it is not locked down."""
+    """Return the kernel's lockdown mode, "" if the kernel is not locked down."""
     try:
         words = _LOCKDOWN.read_text().split()
     except OSError:
@@ -122,8 +127,12 @@ def _lockdown() -> str:
 
 
 def cached_module(release: str, cache: Path) -> Path:
-    """Return the file in the cache for a kernel release's module, built from the present
-    sources."""
+    """Return the path in the cache of the kernel module for a release, if built from these sources.
+
+    Args:
+        release: the kernel's release.
+        cache: the cache folder.
+    """
     mark = sha256(b"\0".join(_read(name) for name in _sources())).hexdigest()[:12]
     return cache / "modules" / f"{release}-{mark}" / f"{NAME}.ko"
 
@@ -137,7 +146,7 @@ def _read(name: str) -> bytes:
 
 
 def _headers(release: str) -> Path:
-    """Return the folder of the kernel's headers.  Raises TargetError if they are not installed."""
+    """Return the folder of a kernel's headers.  Raises TargetError if they are not installed."""
     headers = _MODULES / release / "build"
     if not (headers / "Makefile").is_file():
         raise TargetError(
@@ -148,8 +157,11 @@ def _headers(release: str) -> Path:
 
 
 def built(release: str) -> Path:
-    """Return the module for a kernel release, built if necessary.  Raises TargetError if it
-    cannot be built."""
+    """Return the path of the kernel module for a release; build the module if it is not in the
+    cache.
+
+    Raises TargetError if it cannot be built.
+    """
     cached = cached_module(release, cache_folder())
     if cached.is_file():
         return cached

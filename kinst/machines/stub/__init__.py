@@ -1,1 +1,1 @@
-"""Parts shared by machines with a GDB stub."""
+"""Parts that are shared by the kinds of machines that kinst reaches through a GDB stub."""

@@ -1,4 +1,4 @@
-"""Stopping, registers, breakpoints and steps through a GDB stub.
+"""CPUs of a machine through its GDB stub: stopping, registers, breakpoints and steps.
 
 Tested by tests/fuzz/test_stubs.py and tests/vm/other_systems.
 """
@@ -23,10 +23,10 @@ _STEP_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class StubView:
-    """A stub's description of its machine.
+    """GDB stub's description of its machine.
 
     Attributes:
-        threads: the stub's names of threads.
+        threads: the stub's names of its threads, one for each CPU.
         registers: the registers of a thread.
     """
 
@@ -35,15 +35,17 @@ class StubView:
 
 
 class Debugger:
-    """The CPUs of a machine with a stub: the stub's threads, in its order.
+    """CPUs of a machine, controlled through its GDB stub; CPU n is the stub's n-th thread.
 
-    The machine is stopped when this is made.
+    The machine must be stopped when this object is made.
     """
 
     def __init__(self, rsp: Rsp, isa: Isa, seen: StubView | None = None) -> None:
-        """
+        """Ask the stub for its threads and registers.
+
         Args:
-            seen: the description, if another process has asked the stub for it already.
+            seen: the stub's description, if another process has asked for it already; the stub is
+                not asked then.
         """
         self._rsp = rsp
         self._pc = isa.pc
@@ -63,10 +65,10 @@ class Debugger:
         return len(self._threads)
 
     def stop(self) -> None:
-        """Stop every CPU.  Does nothing if they are stopped.
+        """Stop every CPU.  Does nothing if the machine is stopped.
 
         A breakpoint that a CPU reaches meanwhile is not lost: its instruction has not run, so the
-        CPU reaches it again after resume().
+        CPU reaches the breakpoint again after resume().
         """
         if not self.running:
             return
@@ -76,10 +78,13 @@ class Debugger:
         self.running = False
 
     def resume(self, cpu: int = 0, values: Mapping[str, int] | None = None) -> None:
-        """Let all CPUs run.
+        """Insert the breakpoints that are still missing, and let all CPUs run.
+
+        Does nothing if the machine runs.
 
         Args:
-            values: registers to write to `cpu` before, in the same round trip.
+            cpu: the CPU whose registers are written.
+            values: registers to write before, in the same round trip, by the stub's names.
         """
         if self.running:
             return
@@ -93,7 +98,7 @@ class Debugger:
         self.running = True
 
     def registers(self, cpu: int) -> Mapping[str, int]:
-        """Return registers by the stub's names; each stop reads them once."""
+        """Return the registers of a stopped CPU by the stub's names, read once after each stop."""
         return self._seen(cpu)
 
     def _seen(self, cpu: int) -> Registers:
@@ -112,33 +117,34 @@ class Debugger:
             old.expire()
 
     def rewrite(self, cpu: int, name: str, behind: int) -> None:
-        """Write a register of a stopped CPU with the value that it has, for the side effect.
+        """Write a register of a stopped CPU with its own value, for the side effect of the write.
 
         Args:
-            name: a register with a name.
-            behind: the number of the written register minus that of the named one.
+            name: the name of a register near it; the written register need not have a name.
+            behind: the written register's number minus the number of `name`.
         """
         self._need_stopped("registers can be written")
         self._file.rewrite(self._threads[cpu], name, behind)
 
     def handed_back(self, running: bool) -> None:
-        """Forget what was read of the CPUs: another process has used the stub meanwhile.
+        """Forget cached registers, after another process has used the stub's connection.
 
         Args:
-            running: whether that process has left the machine running.
+            running: whether the machine runs now.
         """
         self._forget()
         self._rsp.forget_selection()
         self.running = running
 
     def select(self, cpu: int) -> None:
-        """Make the stub read memory as this CPU."""
+        """Select the CPU through whose page tables the stub reads memory from now on."""
         self._rsp.ask_ok(self._rsp.select_request(self._threads[cpu]), "select a CPU")
 
     def detach(self) -> None:
-        """Remove all breakpoints, disconnect from the machine and let it run.
+        """Remove all breakpoints, detach the stub from the machine and let the machine run.
 
-        Raises TargetError if the stub fails."""
+        Raises TargetError if the stub fails.
+        """
         self.stop()
         for address in sorted(self._inserted):
             self.remove_breakpoint(address)
@@ -153,11 +159,11 @@ class Debugger:
             self._inserted.add(address)
 
     def want_breakpoints(self, addresses: Iterable[int]) -> None:
-        """Have the next resume() insert breakpoints, in its own round trip."""
+        """Let the next resume() insert breakpoints at these addresses, in its own round trip."""
         self._wanted.update(addresses)
 
     def remove_breakpoints(self, addresses: Iterable[int]) -> None:
-        """Remove many breakpoints in one round trip."""
+        """Remove the breakpoints at these addresses, in one round trip."""
         self._need_stopped("breakpoints can be removed")
         self._wanted.difference_update(addresses)
         there = sorted(self._inserted.intersection(addresses))
@@ -173,11 +179,12 @@ class Debugger:
             self._rsp.set_breakpoint(address, self._size, False)
 
     def step_over(self, cpu: int, address: int) -> None:
-        """Execute one instruction on one CPU, without the breakpoint at its address.
+        """Execute the instruction at an address on one CPU, without the breakpoint there.
 
-        resume() inserts the breakpoint again, in its own round trip.  QEMU sometimes reports a step
-        before it has begun, and steps single iterations of a repeated string instruction.  So the
-        step is over when the program counter has changed; for a branch to itself, after a time-out.
+        resume() inserts the breakpoint again, in its own round trip. QEMU sometimes reports a step
+        before the step has begun, and steps single iterations of a repeated string instruction. So
+        the step counts as done when the program counter has changed or, for a branch to itself,
+        after a time-out.
         """
         self._need_stopped("a CPU can be stepped")
         before = []
@@ -199,13 +206,12 @@ class Debugger:
             before = []
 
     def poll(self, timeout: float) -> Stopped | StopReply | None:
-        """Wait for the running machine to stop at a breakpoint.
+        """Wait until the running machine stops at a breakpoint or ends.
 
-        If two CPUs reach breakpoints at once, QEMU may report the second one again after it was
-        handled or removed; the machine is resumed then.
+        Returns Stopped; the stub's reply if the machine has ended; None after `timeout` seconds.
 
-        Returns:
-            Stopped; the stub's reply if the machine has ended; None after `timeout` seconds.
+        If two CPUs reach breakpoints at once, QEMU may report the second stop again after its
+        breakpoint was handled or removed. The machine is then resumed, and None returned.
         """
         reply = self._rsp.wait_stop(timeout) if self.running else None
         if reply is None or reply.kind == "exited":

@@ -1,13 +1,13 @@
-"""QEMU's jump cache: where TCG finds the translation of the code that control goes to.
+"""QEMU's jump cache: the table in which TCG finds the translated code that control goes to.
 
-Each CPU has a table of 4096 entries; each entry holds one block of translated code.  QEMU patches
-direct jumps within a page into the translation.  It looks up every other block that control goes
-to (by a jump to another page, a call, a return) in this table, by its virtual address.  If the
-entry holds another block, QEMU finds the right one in a hash table of all blocks, by its physical
+Each CPU has a table of 4096 entries; each entry holds one block of translated code. QEMU patches
+direct jumps within a page into the translation. It looks up every other block that control goes to
+(by a jump to another page, a call, a return) in this table, by its virtual address. If the entry
+holds another block, QEMU finds the right block in a hash table of all blocks, by its physical
 address, and replaces the entry.
 
 Sources: QEMU 7.2 and 10.0, accel/tcg/tb-jmp-cache.h (TB_JMP_CACHE_BITS), accel/tcg/tb-hash.h
-(tb_jmp_cache_hash_func), accel/tcg/translator.c (translator_use_goto_tb).  Pages have 4 KB
+(tb_jmp_cache_hash_func), accel/tcg/translator.c (translator_use_goto_tb). Pages have 4 KB
 (TARGET_PAGE_BITS is 12) for the CPUs that kinst asks for, on all ISAs.
 """
 
@@ -26,7 +26,7 @@ _OF_PAGE = (1 << _CACHE_BITS) - 1 - _IN_PAGE
 
 
 def entries_of(addresses: U64) -> I64:
-    """Return the entry of each address."""
+    """Return, for each virtual address of code, the number of its entry in QEMU's jump cache."""
     shift = np.uint64(_PAGE_BITS - _IN_PAGE_BITS)
     mixed = addresses ^ (addresses >> shift)
     found = (mixed >> shift & np.uint64(_OF_PAGE)) | (mixed & np.uint64(_IN_PAGE))

@@ -1,6 +1,6 @@
-"""Virtual memory of a kernel, read and written by physical address through its page tables.
+"""Virtual memory of a kernel, read and mapped through its page tables in physical memory.
 
-The ISA's Paging (core/page_tables.py) reads the page tables.
+The ISA's Paging (core/page_tables.py) knows the format of the page tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _JOIN = 64  # bytes between writes that become one: a packet costs QEMU as much 
 
 
 class Physical(Protocol):
-    """RAM by physical address."""
+    """Guest RAM by physical address."""
 
     def read_physical(self, address: int, size: int) -> bytes: ...
 
@@ -27,12 +27,14 @@ class Physical(Protocol):
 
 
 class GuestMemory:
-    """Virtual memory of a kernel."""
+    """Virtual memory of a guest's kernel, accessed by physical address through its page tables."""
 
     def __init__(self, paging: Paging, physical: Physical, tables: tuple[int, int]) -> None:
-        """
+        """Begin without page tables; set_root() gives them.
+
         Args:
-            tables: (physical address, bytes) of RAM for new page tables.
+            physical: the guest's RAM.
+            tables: (physical address, bytes) of free RAM for new page tables.
         """
         self._paging = paging
         self._physical = physical
@@ -44,7 +46,7 @@ class GuestMemory:
         self._last: Leaf | None = None
 
     def give_tables(self, tables: tuple[int, int]) -> None:
-        """Use RAM at (physical address, bytes) for new page tables."""
+        """Use free RAM at (physical address, bytes) for new page tables."""
         self._tables, self._tables_end = tables[0], tables[0] + tables[1]
 
     @property
@@ -53,29 +55,33 @@ class GuestMemory:
 
     @property
     def root(self) -> Root:
-        """The top-level table in use.  Raises TargetError if it is not known yet."""
+        """Top-level page table in use.  Raises TargetError if it is not known yet."""
         if self._root is None:
             raise TargetError("the guest's page tables are not known yet")
         return self._root
 
     def set_root(self, root: Root, top: bytes = b"") -> None:
-        """Use this top-level table.
+        """Use this top-level page table from now on.
 
         Args:
-            top: a copy of the table to read in its place, if the table belongs to a process that
-                may
-                end; the kernel's part is the same in the tables of all processes.
+            top: a copy of the table to read instead of the table itself; b"" to read the table. A
+                copy is needed if the table belongs to a process that may end; the kernel's part is
+                the same in the tables of all processes.
         """
         self._root, self._top = root, top
 
     def set_tables(self, address: int) -> None:
-        """Use the tables whose top level is at this virtual address; they have as many levels as
-        the tables in use."""
+        """Use the page tables whose top-level table is at this virtual address from now on.
+
+        They must have as many levels as the tables in use.
+        """
         physical, _ = next(self.pieces(address, 8))
         self._root, self._top = replace(self.root, physical=physical), b""
 
     def _read_table(self, address: int, size: int) -> bytes:
-        """Read entries of page tables by their physical address."""
+        """Read entries of page tables, by physical address; the copy of the top-level table is
+        used.
+        """
         at = address - self.root.physical
         if 0 <= at <= len(self._top) - size:
             return self._top[at : at + size]
@@ -91,9 +97,9 @@ class GuestMemory:
         return at
 
     def pieces(self, address: int, size: int) -> Iterator[tuple[int, int]]:
-        """Yield (physical address, bytes) of the parts of a virtual range, in order.
+        """Yield (physical address, bytes) of the contiguous parts of a virtual range, in order.
 
-        Raises UnmappedError if any of it is not mapped.
+        Raises UnmappedError if any of the range is not mapped.
         """
         root = self.root
         end = address + size
@@ -111,13 +117,16 @@ class GuestMemory:
             address += length
 
     def is_code(self, address: int) -> bool:
-        """Return whether the memory at an address is executable."""
+        """Return whether the memory at a virtual address is executable."""
         leaf = self._paging.walk(self._read_table, self.root, address)
         return leaf is not None and leaf.executable
 
     def reader(self) -> Callable[[int, int], bytes]:
-        """Return a read() that caches mappings, for many reads while the page tables do not
-        change."""
+        """Return a function that reads virtual memory and caches the mappings that it has looked
+        up.
+
+        It is for many reads during which the page tables do not change.
+        """
         leaves: dict[int, Leaf] = {}
 
         def leaf_of(address: int) -> Leaf:
@@ -147,10 +156,11 @@ class GuestMemory:
         )
 
     def physical_writes(self, writes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Convert virtual writes to few, large physical writes.
+        """Convert writes to virtual addresses into few, large writes to physical addresses.
 
-        Bytes between near writes are written with their present values.  If writes overlap, the
-        later one wins."""
+        Bytes between near writes are written with their present values. If writes overlap, the
+        later write wins.
+        """
         self._keep = True
         try:
             return self._joined(writes)
@@ -186,7 +196,9 @@ class GuestMemory:
     def _one_write(
         self, start: int, end: int, group: Sequence[tuple[int, bytes]]
     ) -> tuple[int, bytes]:
-        """Return one write for a group of near writes, with the present bytes between them."""
+        """Return one write that covers [start, end), with the present bytes between a group of
+        writes.
+        """
         whole = bytearray(self._physical.read_physical(start, end - start))
         for at, part in group:
             whole[at - start : at - start + len(part)] = part
@@ -200,16 +212,14 @@ class GuestMemory:
         reach: tuple[int, int],
         data: int = 0,
     ) -> int:
-        """Map physical memory close to code.
+        """Map physical memory close to the kernel's code, and return its virtual address.
 
         Args:
-            frames: physical addresses of LEAF_SIZE bytes each, mapped one after another.
+            frames: physical addresses of LEAF_SIZE bytes each, which are mapped one after another.
             near: addresses [low, high) of the code.
-            virtual_layout: that of the system, which tells where free slots may be used.
+            virtual_layout: the system's virtual layout, which tells where memory may be mapped.
             reach: addresses [low, high) within branch reach of all but the first `data` bytes.
-
-        Returns:
-            The virtual address.
+            data: bytes at the start that need not be in reach.
 
         Raises TargetError if there is no room.
         """
@@ -226,8 +236,11 @@ class GuestMemory:
         reach: tuple[int, int],
         data: int,
     ) -> int:
-        """Return where map_near() would map `size` bytes; write nothing.  Raises TargetError if
-        there is no room."""
+        """Return the virtual address at which map_near() would map `size` bytes, without mapping
+        them.
+
+        Arguments are as in map_near(). Raises TargetError if there is no room.
+        """
         read = self._read_table
         if self._paging.walk(read, self.root, near[0]) is None:
             raise TargetError(f"no kernel text is mapped at {near[0]:#x}")
@@ -261,12 +274,23 @@ class GuestMemory:
         return min(fits, key=worse)
 
     def map_at(self, frames: Sequence[int], address: int, like_text: int) -> bool:
-        """Map frames (see map_near) at a chosen address; return False if it is not free."""
+        """Map physical memory at a virtual address; return False if the addresses are not free.
+
+        Args:
+            frames: physical addresses of LEAF_SIZE bytes each, which are mapped one after another.
+            address: virtual address for the first frame.
+            like_text: address in the kernel's text, whose page attributes are copied.
+        """
         like = self._paging.walk(self._read_table, self.root, like_text)
         return like is not None and self._map(frames, address, like)
 
     def _map(self, frames: Sequence[int], address: int, like: Leaf) -> bool:
-        """Map all frames or none: first check that every slot is free, then write entries."""
+        """Map all frames at a virtual address, or none if one of the addresses is not free.
+
+        Args:
+            frames: physical addresses of LEAF_SIZE bytes each.
+            like: the mapping whose page attributes are copied.
+        """
         paging, read = self._paging, self._read_table
         if any(at % LEAF_SIZE for at in (address, *frames)):
             return False
@@ -286,12 +310,13 @@ class GuestMemory:
 def read_process(
     paging: Paging, physical: Physical, registers: Mapping[str, int], address: int, size: int
 ) -> bytes:
-    """Read memory of the process that runs on a CPU, by the page tables that it uses now.
+    """Read memory of the process that runs on a CPU, by the page tables that the CPU uses now.
 
     Args:
         registers: the CPU's registers.
 
-    Raises TargetError for an address in the kernel's half, and if any of it is not mapped."""
+    Raises TargetError if any address is in the kernel's half or not mapped.
+    """
     need_process(address, size)
     memory = GuestMemory(paging, physical, (0, 0))
     memory.set_root(paging.root_of(registers))
@@ -299,13 +324,18 @@ def read_process(
 
 
 def need_process(address: int, size: int) -> None:
-    """Raise TargetError if these are not addresses of a process."""
+    """Raise TargetError if any of these addresses is in the kernel's half, not a process's."""
     if (address | address + size) >> 63:
         raise TargetError(f"{address:#x} is not an address of a process")
 
 
 def _runs(free: Sequence[int], slot: int) -> list[range]:
-    """Return runs of neighbouring free slots of `slot` bytes, each from its start to its end."""
+    """Join neighbouring free slots, and return each row of neighbours as range(start, end, slot).
+
+    Args:
+        free: addresses of free slots.
+        slot: bytes of a slot.
+    """
     runs: list[range] = []
     for at in sorted(free):
         if runs and runs[-1].stop == at:

@@ -1,4 +1,4 @@
-"""Searching memory for addresses, such as saved program counters.
+"""Search of memory for words that are addresses, such as saved program counters.
 
 Tested by tests/machines/attach/test_parts.py and tests/vm/other_systems.
 """
@@ -16,11 +16,13 @@ _CHUNK = 1 << 17  # words at a time, so that intermediate arrays stay in the pro
 def pointers_in(
     pieces: Iterable[memoryview], ranges: Sequence[tuple[int, int]]
 ) -> npt.NDArray[np.uint64]:
-    """Return the values of aligned 8-byte words of memory that lie in a range [low, high), each
-    once, ascending.
+    """Return the values of aligned 8-byte words of memory that lie in any of the ranges.
+
+    Each value is returned once, in ascending order.
 
     Args:
         pieces: parts of memory, aligned to 8 bytes.
+        ranges: addresses [low, high).
     """
     matches = [np.zeros(0, np.uint64)]
     for piece in pieces:
@@ -36,10 +38,10 @@ def pointers_in(
 
 
 def replace_in(pieces: Iterable[memoryview], places: Mapping[int, int]) -> None:
-    """Replace each aligned 8-byte word of memory that is a key of `places` by the key's value.
+    """Replace each aligned 8-byte word of memory that equals a key of `places` by the key's value.
 
     Args:
-        pieces: parts of memory, aligned to 8 bytes.
+        pieces: parts of memory, aligned to 8 bytes, which are changed in place.
     """
     if not places:
         return

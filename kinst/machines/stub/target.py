@@ -1,4 +1,4 @@
-"""Base class of targets that kinst did not start, and whose CPUs it reaches only by a GDB stub.
+"""Base class of targets that kinst did not start and whose CPUs it reaches only by a GDB stub.
 
 Tested by tests/machines/test_gdb.py and tests/vm/other_systems.
 """
@@ -15,11 +15,15 @@ from kinst.wire.rsp import Rsp
 
 
 class StubTarget(Target):
-    """Implements Stopping by a stub.  A derived class sets the fields when it has connected.
+    """Base class of targets that implements Stopping (core/machine.py) by a GDB stub.
+
+    A derived class sets the attributes when it has connected.
 
     Attributes:
-        _lost: the reason of Gone after the stub has closed the connection.
-        _ended: the reason of Gone after the stub has reported the end of the machine.
+        _rsp: the connection to the stub.
+        _stub: the CPUs, reached by that connection.
+        _lost: the reason of Gone if the stub closes the connection.
+        _ended: the reason of Gone if the stub reports the end of the machine.
     """
 
     _rsp: Rsp

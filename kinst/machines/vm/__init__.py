@@ -1,4 +1,6 @@
-"""A kernel that kinst boots in QEMU: started, watched, traced, ended.  MACHINE is found by name.
+"""Kind of machine `vm`: a kernel that kinst boots in QEMU.
+
+MACHINE is found by name.
 
 Tested by tests/vm.
 """
@@ -36,7 +38,10 @@ def _cpus(text: str) -> int:
 
 
 def _memory(text: str) -> int:
-    """Return the bytes, rounded up to a whole leaf of the page tables."""
+    """Return the bytes of guest memory that an option's text means, rounded up to 2 MB.
+
+    Raises KinstError if the text is not a size, or the size is too small to boot in.
+    """
     try:
         size: int = import_module("kinst.dlang.vocabulary.d_options").parse_size("memory", text)
     except KinstError as error:
@@ -47,7 +52,7 @@ def _memory(text: str) -> int:
 
 
 class BootedKind(MachineKind):
-    """Implements MachineKind for guests that kinst boots."""
+    """Kind of machine for guests that kinst boots."""
 
     name = "vm"
     option = Option(
@@ -115,11 +120,15 @@ class BootedKind(MachineKind):
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
-        """Start QEMU with config.kernel, and return at once.  If the guest is only read and its
-        state was saved, no QEMU is needed.
+        """Start QEMU with a configuration's kernel, and return the guest as a target without
+        waiting.
 
-        Raises TargetError without a kernel, and for one of an unknown system, since kinst cannot
-        tell when that is up."""
+        If the guest is only to be read and has a saved state, that state is opened instead of a
+        QEMU.
+
+        Raises TargetError without a kernel, and for a kernel of an unknown system, since kinst
+        could not tell when it is up.
+        """
         target: Target = _opening().open_guest(config, on_output)
         return target
 

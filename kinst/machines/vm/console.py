@@ -1,4 +1,4 @@
-"""The kernel's console: its last lines, and the problems that it reports."""
+"""Console of a guest's kernel: its last lines, and the problems that the kernel reports there."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _TROUBLE_LINES = 120  # last lines that are searched for problems
 
 
 class Console:
-    """The kernel's output on its console.
+    """Output of a guest's kernel on its console.
 
     Attributes:
         lines: the last whole lines.
-        heard: time.monotonic() of the last output.
-        panic: the message of a panic, "" before there is one.
-        panic_at: time.monotonic() of the panic.
-        warnings: problems that are no panic.
-        init_runs: the kernel has said that it starts init.
-        lost_breakpoint: the kernel died of a breakpoint that is no longer in memory, but in code
-            that QEMU has translated (retranslation.py).
+        heard: time of the last output, by time.monotonic().
+        panic: the message of a panic, "" before a panic.
+        panic_at: time of the panic, by time.monotonic().
+        warnings: problems other than a panic that take_warnings() has not returned yet.
+        init_runs: whether the kernel has said that it starts init.
+        lost_breakpoint: whether the kernel died of a breakpoint that is no longer in memory, but
+            still in QEMU's translation of the code (retranslation.py).
     """
 
     def __init__(self, signs: ConsoleSigns) -> None:
@@ -39,7 +39,7 @@ class Console:
         self._partial = ""
 
     def take(self, data: bytes) -> None:
-        """Add output, which may end in the middle of a line."""
+        """Process output of the console, which may end in the middle of a line."""
         self.heard = time.monotonic()
         *lines, self._partial = (self._partial + data.decode("utf-8", "replace")).split("\n")
         for line in lines:
@@ -55,7 +55,9 @@ class Console:
                 self.init_runs = True
 
     def last_lines(self) -> str:
-        """Return the lines from the first problem on, or the last lines, for an error message."""
+        """Return the last lines for an error message: from the first recent problem on, if there is
+        one.
+        """
         lines = [*self.lines, self._partial.rstrip("\r")]
         recent = lines[-_TROUBLE_LINES:]
         bad = (

@@ -1,7 +1,7 @@
-"""The number of CPUs that a guest may have: by -smp among QEMU's arguments, or two.
+"""Number of CPUs that a guest may have, by -smp in QEMU's arguments; two without -smp.
 
-Source: QEMU's manual, -smp: `[[cpus=]n][,maxcpus=..][,drawers=..]...[,threads=..]`.  Without n the
-number is the product of the topology.  More CPUs, up to maxcpus, can be plugged in later.
+Source: QEMU's manual, -smp: `[[cpus=]n][,maxcpus=..][,drawers=..]...[,threads=..]`. Without n the
+number is the product of the topology. More CPUs, up to maxcpus, can be plugged in later.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ _TOPOLOGY = ("drawers", "books", "sockets", "dies", "clusters", "modules", "core
 
 
 def cpus_of(arguments: Sequence[str]) -> int:
-    """Return the number of CPUs that a guest may have with these arguments of QEMU.
+    """Return the largest number of CPUs that a guest may have with these arguments of QEMU.
 
-    The last -smp counts.  QEMU reports arguments that it does not understand."""
+    If there are several -smp, the last one counts. QEMU itself reports arguments that it does not
+    understand.
+    """
     cpus = CPUS
     for option, value in zip(arguments, (*arguments[1:], ""), strict=False):
         if option in _OPTION:
@@ -25,12 +27,12 @@ def cpus_of(arguments: Sequence[str]) -> int:
 
 
 def says_cpus(arguments: Sequence[str]) -> bool:
-    """Return whether the arguments set the number of CPUs."""
+    """Return whether arguments of QEMU set the number of CPUs (-smp)."""
     return any(option in _OPTION for option in arguments)
 
 
 def _count(value: str) -> int:
-    """Return the number of CPUs that a value of -smp means, 0 if it does not tell."""
+    """Return the largest number of CPUs that a value of -smp allows, 0 if it does not tell."""
     number, most, product = "", 0, 0
     for part in value.split(","):
         key, equals, text = part.partition("=")

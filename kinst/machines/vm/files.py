@@ -1,9 +1,10 @@
-"""Folders of the host in the guest, with a virtiofsd for each, and the environment of commands
-there.
+"""Folders of the host that a guest can use, each served by a virtiofsd, and the environment of
+commands that run on them.
 
-virtiofsd(1) serves one folder over a vhost-user socket; QEMU shows it to the guest as a virtio
-device with a tag, which guest_init.sh mounts.  kinst starts virtiofsd with a listening socket to
-which it has connected before; it passes this only connection to QEMU.  No socket has a file name.
+virtiofsd(1) serves one folder over a vhost-user socket; QEMU shows the folder to the guest as a
+virtio device with a tag, which guest_init.sh mounts. kinst starts virtiofsd with a listening socket
+to which kinst has connected before, and passes this only connection to QEMU. No socket has a file
+name.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ MODULES = ("virtio_pci", "virtiofs", "overlay")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A folder of the host.
+    """Folder of the host that the guest can use.
 
     Attributes:
-        tag: tag of its device.
+        tag: tag of its device, by which the guest mounts it.
         folder: its path on the host.
-        at: its path for commands; "" for the folder that is their root.
+        at: its path in the file system of commands; "" for the folder that is their root.
     """
 
     tag: str
@@ -54,17 +55,22 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Working folder and environment of a command whose root is a folder of the host."""
+    """Working folder and environment of a command whose root is a folder of the host (--root)."""
 
     folder: str
     environment: Mapping[str, str]
 
 
 def shares(root: Path | None, writable: Sequence[Path]) -> tuple[Share, ...]:
-    """Return the folders of --root and --rw.
+    """Return the folders of the host that --root and --rw share with the guest.
 
-    A writable folder inside the root has the same place in it; another one has its path on the
-    host."""
+    For commands, a folder of --rw inside the root keeps its place in the root; any other folder of
+    --rw has the same path as on the host.
+
+    Args:
+        root: the folder of --root, None without one.
+        writable: the folders of --rw.
+    """
     folders = [Share(ROOT, root)] if root is not None else []
     for number, folder in enumerate(writable):
         folders.append(Share(f"rw{number}", folder, f"/{_below(folder, root)}"))
@@ -78,16 +84,20 @@ def _below(folder: Path, root: Path | None) -> Path:
 
 
 def surroundings(root: Path) -> Surroundings:
-    """Return kinst's environment, and its working folder if that is in the root."""
+    """Return kinst's own environment and working folder, for commands whose root is `root`.
+
+    If kinst's working folder is not in the root, the working folder is /.
+    """
     here = Path.cwd()
     folder = f"/{here.relative_to(root)}" if here.is_relative_to(root) else "/"
     return Surroundings(folder, dict(os.environ))
 
 
 def in_surroundings(command: str, around: Surroundings) -> str:
-    """Return a script that sets the environment and runs a command.
+    """Return a shell script that sets the environment and the working folder, then runs a command.
 
-    Variables whose names are not valid in a shell are left out; bash exports functions in such."""
+    Variables whose names are not valid in a shell are left out (bash exports functions so).
+    """
     lines = [
         f"export {name}={shlex.quote(value)}"
         for name, value in sorted(around.environment.items())
@@ -98,10 +108,11 @@ def in_surroundings(command: str, around: Surroundings) -> str:
 
 
 def slots(shared: Sequence[Share], kind: str) -> list[str]:
-    """Return QEMU's arguments for slots into which plug() puts the devices of these folders.
+    """Return QEMU's arguments that add one empty slot for each folder's device; plug() fills the
+    slot.
 
     Args:
-        kind: the device that is such a slot.
+        kind: QEMU's name of the device that is a slot.
     """
     argv: list[str] = []
     for number, share in enumerate(shared):
@@ -110,7 +121,11 @@ def slots(shared: Sequence[Share], kind: str) -> list[str]:
 
 
 class FileServer:
-    """A virtiofsd for one folder.  Raises TargetError if it is missing or does not start."""
+    """Process virtiofsd that serves one folder of the host to a guest.
+
+    Making this object starts the process, and raises TargetError if virtiofsd is missing or does
+    not start.
+    """
 
     def __init__(self, share: Share) -> None:
         self.share = share
@@ -129,15 +144,17 @@ class FileServer:
                 raise
 
     def arguments(self) -> list[str]:
-        """Return QEMU's arguments for a device that is present from the start; QEMU inherits
-        `socket`."""
+        """Return QEMU's arguments for a device that is present when QEMU starts.
+
+        QEMU must inherit the file descriptor of `socket`.
+        """
         tag = self.share.tag
         device = f"{_DEVICE},chardev=fs-{tag},tag={tag},queue-size={_QUEUE}"
         chardev = f"socket,id=fs-{tag},fd={self.socket.fileno()}"
         return ["-chardev", chardev, "-device", device]
 
     def plug(self, monitor: OwnMonitor) -> None:
-        """Plug the device into its slot of a running machine.  Raises TargetError."""
+        """Plug the folder's device into its slot of a running QEMU.  Raises TargetError."""
         tag = self.share.tag
         name = f"fs-{tag}"
         monitor.execute("getfd", {"fdname": name}, self.socket.fileno())
@@ -155,7 +172,7 @@ class FileServer:
         return f"virtiofsd ended: {lines[-1] if lines else 'without a word'}"
 
     def close(self) -> None:
-        """End virtiofsd.  Not safe to call twice."""
+        """End virtiofsd.  Must not be called twice."""
         self.socket.close()
         self._child.end()
         os.close(self._messages)
@@ -170,10 +187,14 @@ def _find() -> str:
 
 
 def _command(program: str, share: Share, listening: int) -> list[str]:
-    """Return the command that starts virtiofsd.
+    """Return the command line that starts virtiofsd for a folder.
 
-    It caches the root, which must not change while the guest runs.  The sandbox is chroot, since
-    the other kind needs a mount point below the folder, which / does not have."""
+    virtiofsd caches the root, which must not change while the guest runs. Its sandbox is chroot:
+    the other kind of sandbox needs a mount point below the folder, which / does not have.
+
+    Args:
+        listening: file descriptor of the listening socket.
+    """
     most = min(_MOST_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     cache = "auto" if share.writable else "always"
     argv = [

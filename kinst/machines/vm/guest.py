@@ -1,4 +1,4 @@
-"""Memory and CPUs of a guest that kinst boots, by QEMU's GDB stub and the file with its RAM.
+"""Memory and CPUs of a guest that kinst boots, through QEMU's GDB stub and the file with its RAM.
 
 Tested by tests/machines/vm/test_machine.py.
 """
@@ -32,7 +32,7 @@ SAMPLES = 4  # samples that must agree on the state of a CPU
 
 
 class Guest(Target):
-    """Implements KernelMemory, Stopping and Planting for a QEMU that kinst starts."""
+    """Base class of targets for a QEMU that kinst starts: memory, stopping and planting."""
 
     def __init__(
         self,
@@ -42,12 +42,13 @@ class Guest(Target):
         on_output: Callable[[bytes], None] | None = None,
         early_start: tuple[Qemu, Loading] | None = None,
     ) -> None:
-        """Start QEMU and return at once.
+        """Start QEMU, without waiting for the guest.
 
         Args:
-            virtual_layout: that of the system that it boots.
-            on_output: gets the output of the guest's command.
-            early_start: a QEMU that was started before, and loads the state of a booted guest.
+            virtual_layout: the virtual layout of the guest's system.
+            on_output: called with the output of the guest's command.
+            early_start: a QEMU that was started before and loads a saved state, which is used
+                instead of a new QEMU; None to start one.
 
         Raises TargetError if QEMU, a file or memory is missing.
         """
@@ -66,11 +67,11 @@ class Guest(Target):
     def _start(
         self, early_start: tuple[Qemu, Loading] | None = None, *, cold: bool = False
     ) -> None:
-        """Start QEMU.
+        """Start QEMU, from a saved state if there is one.
 
         Args:
-            early_start: a QEMU that was started before.
-            cold: boot, even if there is a saved state.
+            early_start: a QEMU that was started before, to use instead of a new one.
+            cold: whether to boot even if there is a saved state.
         """
         self._loading: Loading | None = None
         warm = None if cold or self._warm is None or not self._warm.is_there else self._warm
@@ -86,7 +87,7 @@ class Guest(Target):
         self._debugger: Debugger | None = None
 
     def _attach(self) -> None:
-        """Connect to the stub, which stops the machine.  Does nothing the second time."""
+        """Connect to the GDB stub, which stops the machine.  Does nothing the second time."""
         if self._rsp is not None:
             return
         with self._watched():
@@ -97,8 +98,11 @@ class Guest(Target):
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
 
     def _is_lost(self) -> bool:
-        """Return whether a CPU is in a state from which it cannot recover, in each of SAMPLES
-        samples of the running machine."""
+        """Return whether a CPU of the running machine is in a state from which it cannot recover.
+
+        The CPU must be in such a state in each of SAMPLES samples, for which the machine is
+        stopped.
+        """
         lost = set(range(self.cpus))
         for _ in range(SAMPLES):
             self._attach()
@@ -114,7 +118,8 @@ class Guest(Target):
         """Make QEMU translate the kernel's code again; the machine continues to run.
 
         Args:
-            everything: all of the code, not only the code that CPUs execute or return to.
+            everything: True for all of the kernel's code; False for the code that CPUs execute or
+                may return to.
         """
         if self._config.accel != "tcg":
             return
@@ -144,7 +149,9 @@ class Guest(Target):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Replace an error of the stub by the reason why the guest has ended, if it has."""
+        """Replace a TargetError in the context by the reason why the guest has ended, if it has
+        ended.
+        """
         try:
             yield
         except TargetError as error:
@@ -158,9 +165,11 @@ class Guest(Target):
             raise
 
     def arm_timers(self) -> None:
-        """Rearm the timers of a guest that continues from a saved state; overdue ones fire at once.
+        """Rearm the timers of a stopped guest that continues from a saved state; overdue ones fire
+        at once.
 
-        The machine is stopped.  Raises TargetError if the stub lacks the registers."""
+        Raises TargetError if the stub lacks the timers' registers.
+        """
         for cpu in range(self.cpus if self._board.TIMERS else 0):
             with self._watched():
                 for timer in self._board.TIMERS:
@@ -169,14 +178,19 @@ class Guest(Target):
     # Memory.
 
     def set_tables(self, address: int) -> None:
-        """Use the page tables whose top level is at this virtual address.  The machine is stopped,
-        or memory was read before."""
+        """Read memory by the page tables whose top-level table is at this virtual address from now
+        on.
+
+        The machine is stopped, or memory was read before.
+        """
         self._need_root()
         self.memory.set_tables(address)
 
     def find_text(self) -> int:
-        """Return the virtual address where the kernel's text starts, with or without KASLR.  The
-        machine is stopped, or memory was read before."""
+        """Return the virtual address at which the kernel's text starts (KASLR moves it).
+
+        The machine is stopped, or memory was read before.
+        """
         self._need_root()
         image = self._virtual_layout.image
         return self._paging.find_text(self.qemu.read_physical, self.memory.root, image)
@@ -187,11 +201,13 @@ class Guest(Target):
             self.memory.set_root(root, self.qemu.read_physical(root.physical, root.page))
 
     def _kernels_cpu(self) -> Mapping[str, int]:
-        """Return the registers of a CPU in kernel mode, or of any if there is none."""
+        """Return the registers of a CPU in kernel mode; of any CPU if none is in kernel mode."""
         return min(map(self.registers, range(self.cpus)), key=self._paging.in_user_mode)
 
     def bearings(self) -> SavedBearings:
-        """Return what is needed to read a saved state of this guest.  The machine is stopped."""
+        """Return where the kernel of this stopped guest is, which is needed to read a saved state
+        of it.
+        """
         root = self._paging.root_of(self._kernels_cpu())
         image = self._virtual_layout.image
         return SavedBearings(root, self._paging.find_text(self.qemu.read_physical, root, image))
@@ -202,7 +218,9 @@ class Guest(Target):
         return self.memory.read(address, size)
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
-        """Walk the page tables that the CPU uses now."""
+        """Read memory of the process that a stopped CPU runs, by the page tables that the CPU uses
+        now.
+        """
         return read_process(self._paging, self.qemu, self.registers(cpu), address, size)
 
     def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
@@ -222,8 +240,11 @@ class Guest(Target):
                     self._stub.write_registers(cpu, moved)
 
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
-        """Write code through the stub, so that QEMU translates it again.  The machine is
-        stopped."""
+        """Write code of a stopped machine through the stub, so that QEMU translates the code again.
+
+        Args:
+            writes: (virtual address, bytes) of each write.
+        """
         if self._stub.running:
             raise TargetError("the machine must be stopped before its text can be written")
         self._need_root()
@@ -238,7 +259,10 @@ class Guest(Target):
         reach: tuple[int, int] | None = None,
         data: int = 0,
     ) -> int | None:
-        """Map scratch, at most as much as the VmConfig sets aside."""
+        """Map scratch in the guest's kernel; its memory was set aside when QEMU started.
+
+        Raises TargetError if `size` is more than was set aside.
+        """
         self._need_root()
         layout = self.qemu.layout
         if size > layout.scratch_size:

@@ -1,8 +1,8 @@
-"""Whether KVM works on this host.
+"""Test whether KVM works on this host, and the stored result of that test.
 
-On some hosts /dev/kvm can be opened, but a guest hangs early in its boot.  So prove() boots a
-kernel without a file system: KVM works if the kernel gets as far as to panic because it has none.
-The verdict is valid until the host boots or QEMU changes; verdict() only reads a file.
+On some hosts /dev/kvm can be opened, but a guest hangs early in its boot. So prove() boots a kernel
+without a file system: KVM works if the kernel gets as far as to panic because it has none. The
+result is valid until the host boots or QEMU changes; verdict() only reads it from a file.
 
 Tested by tests/machines/vm/test_machine.py.
 """
@@ -25,12 +25,22 @@ _END_OF_BOOT = "Unable to mount root fs"
 
 
 def accelerator(cache: Path, board: Board) -> str:
-    """Return "kvm" if it has been proved on this host since its last boot, otherwise "tcg"."""
+    """Return "kvm" if prove() has shown since the host's last boot that KVM works, otherwise "tcg".
+
+    Args:
+        cache: the cache folder.
+    """
     return "kvm" if verdict(cache, board) else "tcg"
 
 
 def verdict(cache: Path, board: Board) -> bool | None:
-    """Return the result of prove(); None if it was not called since the host's last boot."""
+    """Return whether KVM works, as prove() has stored it.
+
+    None if prove() was not called since the host's last boot, or QEMU has changed since.
+
+    Args:
+        cache: the cache folder.
+    """
     try:
         said = json.loads(_file(cache, board).read_text())
         key, works = said["key"], said["works"]
@@ -40,11 +50,12 @@ def verdict(cache: Path, board: Board) -> bool | None:
 
 
 def prove(cache: Path, board: Board, kernel: Path, boot: Boot, deadline: float = 8.0) -> bool:
-    """Boot a kernel under KVM, and save in the cache folder whether it comes up.
+    """Boot a kernel under KVM, store in the cache folder whether it comes up, and return that.
 
-    Returns at once if there is no KVM.
+    Returns False at once if the host has no KVM for this board.
 
     Args:
+        cache: the cache folder.
         deadline: seconds for the whole boot.
 
     Raises TargetError only if QEMU or the kernel is missing.
@@ -59,14 +70,17 @@ def prove(cache: Path, board: Board, kernel: Path, boot: Boot, deadline: float =
 
 
 def _file(cache: Path, board: Board) -> Path:
-    """Return the file with the verdict; each QEMU program has its own."""
+    """Return the path of the file with the stored result; each QEMU program has a file of
+    its own.
+    """
     return cache / f"kvm-{board.QEMU}.json"
 
 
 def _key(board: Board) -> str:
-    """Return a key of this boot of the host and of this QEMU.
+    """Return a string that changes when the host boots or QEMU is replaced.
 
-    The file's identity is part of it instead of its version, which only a process could tell."""
+    It has the identity of QEMU's file instead of QEMU's version, for which QEMU would have to run.
+    """
     program = find_program(board.QEMU, board.PACKAGE)
     status = os.stat(program)
     return f"{boot_id()} {program} {status.st_ino} {status.st_size} {status.st_mtime_ns}"

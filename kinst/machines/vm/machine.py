@@ -1,4 +1,6 @@
-"""A kernel that kinst boots in QEMU: its boot, its events, its hangs and its commands."""
+"""Target for a kernel that kinst boots in QEMU: its boot, its events, its hangs and its
+commands.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ _COMMAND_LIMIT = 64 * 1024  # bytes
 
 
 class GuestHelpers:
-    """Implements Helpers (core/machine.py) for the processes of kinst's init script."""
+    """Processes of kinst's init script in the guest, which run its command; implements Helpers
+    (core/machine.py).
+    """
 
     def __init__(self, qemu: Qemu, pid: int, passer: int) -> None:
         self._qemu = qemu
@@ -48,7 +52,7 @@ class GuestHelpers:
 
 
 class Vm(Guest):
-    """A target for a guest that kinst boots."""
+    """Target for a guest that kinst boots."""
 
     abilities = ABILITIES
 
@@ -61,13 +65,15 @@ class Vm(Guest):
         early_start: tuple[Qemu, Loading] | None = None,
         terminal: Terminal | None = None,
     ) -> None:
-        """Start QEMU and return at once.  Call bring_up() before anything else.
+        """Start QEMU, without waiting for the guest.  Call bring_up() before anything else.
 
         Args:
-            virtual_layout: that of the system that it boots.
-            on_output: gets the output of the guest's command, from within wait() and its like.
-            early_start: a QEMU that was started before, and loads the state of a booted guest.
-            terminal: the terminal of the guest's commands.
+            virtual_layout: the virtual layout of the guest's system.
+            on_output: called with the output of the guest's command, from within wait() and other
+                methods.
+            early_start: a QEMU that was started before and loads a saved state, which is used
+                instead of a new QEMU; None to start one.
+            terminal: the terminal of the guest's commands, None without one.
 
         Raises TargetError if QEMU, a file or memory is missing.
         """
@@ -86,14 +92,27 @@ class Vm(Guest):
     # Booting.
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        """Boot the guest, and restart it if it hangs; or continue from a saved state if
-        possible."""
+        """Continue from a saved state or boot, stop the machine when its kernel is up, and return
+        where the kernel is.
+
+        A guest that hangs during boot is restarted.
+
+        Args:
+            say: called with a line for the user about a restart.
+        """
         if not self._continues(say):
             self._boot(say)
         return Bearings(self.find_text())
 
     def _boot(self, say: Callable[[str], None]) -> None:
-        """Wait until the kernel is up, and save the state for later guests if possible."""
+        """Boot the guest, stop it when its kernel is up, and save its state for later guests if
+        possible.
+
+        A guest that hangs during boot is restarted.
+
+        Args:
+            say: called with a line for the user about a restart.
+        """
         for _ in range(_BOOTS):
             try:
                 if self.boots(_FIRST_BOOT_SECONDS):
@@ -115,9 +134,15 @@ class Vm(Guest):
             self._warm.save(self.qemu, self.bearings())
 
     def _continues(self, say: Callable[[str], None]) -> bool:
-        """Return whether the guest continues from a saved state; it is stopped then.
+        """Wait until the guest has loaded its saved state, and stop it; return whether that
+        succeeded.
 
-        If it does not, the state is deleted and the guest is restarted."""
+        False without a saved state. If loading fails, the saved state is deleted and the guest is
+        restarted.
+
+        Args:
+            say: called with a line for the user about a failure.
+        """
         if self._loading is None or self._warm is None:
             return False
         try:
@@ -150,8 +175,8 @@ class Vm(Guest):
         """Wait for kinst's init, and return whether it has started within `seconds`.
 
         If the guest prints nothing for some seconds, QEMU is made to translate code again
-        (retranslation.py); if a CPU cannot recover, return False at once.  With the user's initrd,
-        which has no init of kinst, return True at once.
+        (retranslation.py). If a CPU cannot recover, return False at once. With the user's own
+        initrd, which lacks kinst's init, return True at once.
 
         Raises TargetError if the guest ends.
         """
@@ -187,8 +212,13 @@ class Vm(Guest):
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Wait until the kernel is up, and stop the machine.
 
-        The kernel is up when kinst's init says so or, with the user's initrd, when the first
-        program runs.  Raises TargetError, with the console's last lines, if it does not come up.
+        The kernel is up when kinst's init says so or, with the user's own initrd, when the first
+        program runs.
+
+        Args:
+            timeout: seconds.
+
+        Raises TargetError, with the console's last lines, if the kernel does not come up.
         """
         if self._config.control:
             self.qemu.wait_for(self._hears_init, timeout, "booted")
@@ -198,11 +228,21 @@ class Vm(Guest):
             self._wait_init(timeout)
 
     def _wait_init(self, timeout: float) -> None:
-        """Wait until the kernel has said that it starts init, or (with `quiet`) has write-protected
-        its text, or (with `rodata=off` too) a CPU is in user mode.
+        """Wait until the kernel starts init, and stop the machine.
 
-        After it has protected its text, Linux searches its page tables for pages that are writable
-        and executable (debug_checkwx), and would warn about scratch; it gets a second for that."""
+        The kernel says on the console that it starts init. With `quiet` it does not; then kinst
+        waits until it has write-protected its text. With `rodata=off` it does not do that either;
+        then kinst waits until a CPU is in user mode.
+
+        After Linux has protected its text, it searches its page tables for pages that are writable
+        and executable (debug_checkwx), and would warn about scratch. So kinst waits one more
+        second.
+
+        Args:
+            timeout: seconds.
+
+        Raises TargetError if the kernel does not start init.
+        """
         deadline = time.monotonic() + timeout
         first = deadline - timeout + 1.0  # the firmware and the decompressor are done
         self.qemu.wait_for(
@@ -224,7 +264,7 @@ class Vm(Guest):
             self.stop()
 
     def _in_user_mode(self) -> bool:
-        """Return whether a CPU is in user mode."""
+        """Return whether any CPU of the stopped machine is in user mode."""
         return any(self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus))
 
     def _text_is_final(self) -> bool:
@@ -240,7 +280,10 @@ class Vm(Guest):
         super().resume()
 
     def wait(self, timeout: float) -> MachineEvent | None:
-        """Wait for an event; pass the command's output to on_output."""
+        """Wait for an event, and return it; None after `timeout` seconds.
+
+        Output of the guest's command is passed to on_output meanwhile.
+        """
         deadline = time.monotonic() + timeout
         while True:
             gone = self.qemu.poll()
@@ -267,8 +310,9 @@ class Vm(Guest):
             select.select(fds, [], [], min(left, 0.5))
 
     def watch_heartbeat(self, address: int) -> None:
-        """Let wait() report a kernel that hangs with interrupts off.  The machine is stopped, or
-        memory was read before.
+        """Let wait() report from now on if the kernel hangs with interrupts off.
+
+        The machine is stopped, or memory was read before.
 
         Args:
             address: address of the kernel's counter of timer ticks (8 bytes).
@@ -278,10 +322,11 @@ class Vm(Guest):
         self._beat_seen = time.monotonic()
 
     def _hung(self) -> Gone | None:
-        """Return why the machine hangs, or None.
+        """Return the event of a machine that hangs; None if it does not hang.
 
-        It hangs if no timer tick is counted for some seconds and a CPU has interrupts off all that
-        time.  Without ticks alone, the machine may sleep."""
+        The machine hangs if no timer tick is counted for some seconds and a CPU has interrupts off
+        in all samples. Without ticks but with interrupts on, the machine may sleep.
+        """
         if not self._beat_at or not self._stub.running:
             return None
         now = time.monotonic()
@@ -331,8 +376,11 @@ class Vm(Guest):
     # The guest's command.
 
     def prepare_command(self, command: str) -> int:
-        """Prepare a command.  The machine runs meanwhile; afterwards it runs or is stopped as
-        before."""
+        """Create the process of a command in the guest, without running it yet; return its process
+        id.
+
+        The machine runs meanwhile; afterwards it runs or is stopped as before.
+        """
         around = self._config.surroundings
         text = in_surroundings(command, around) if around else command
         data = text.encode("utf-8", "surrogateescape")
@@ -361,14 +409,19 @@ class Vm(Guest):
 
     @property
     def helpers(self) -> GuestHelpers | None:
-        """None without them, and if the command has a terminal, which they serve while it runs."""
+        """Processes of kinst's init script that run the command, which can be made to wait.
+
+        None if the guest has no such processes, or if the command has a terminal: then they serve
+        the terminal while the command runs.
+        """
         if self._terminal is not None or not self._config.control:
             return None
         return GuestHelpers(self.qemu, *self._command_pids)
 
     def _mount_shares(self) -> None:
-        """Mount the folders of the host, the root first.  Does nothing the second time; the machine
-        runs."""
+        """Mount the folders of the host in the running guest, the root first.  Does nothing the
+        second time.
+        """
         if self._shares_mounted:
             return
         self.qemu.plug_shares()
@@ -388,7 +441,7 @@ class Vm(Guest):
         return self.qemu.control_line("mounted") is not None
 
     def start_command(self) -> None:
-        """Let the command start when the machine runs."""
+        """Let the prepared command run; it begins when the machine runs."""
         if self._terminal is not None:
             self._terminal.connect(self.qemu.send_input, self._resize)
         self.qemu.send_control("go")
@@ -402,7 +455,9 @@ class Vm(Guest):
         self.qemu.wait_for(self._command_over, _PREPARE_TIMEOUT, "ended the command")
 
     def _command_over(self) -> bool:
-        """Return whether the guest's init has answered; the command's exit status came before."""
+        """Return whether the guest's init has confirmed the end of the command, and discard its
+        status.
+        """
         if self.qemu.control_line("ended") is None:
             return False
         self.qemu.command_ended()

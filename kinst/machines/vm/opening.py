@@ -1,4 +1,4 @@
-"""Opening a guest of kinst's own: from a machine's configuration to QEMU.
+"""Opening of a guest that kinst boots: from a machine's configuration to a running QEMU.
 
 Tested by tests/vm.
 """
@@ -22,14 +22,23 @@ from kinst.machines.vm.warm import EarlyGuest, early_guest, warm_start
 
 
 def start_early(config: MachineConfig) -> EarlyGuest | None:
-    """Start a guest from a saved state, if there is one and the guest is not only read."""
+    """Start a guest from its saved state, before its configuration is complete.
+
+    None if it has no saved state, or is only to be read.
+    """
     if config.read_only or config.kernel is None or config.boot is None:
         return None
     return early_guest(_wanted(config, config.kernel, config.boot), config.isa.board)
 
 
 def open_guest(config: MachineConfig, on_output: Callable[[bytes], None] | None) -> Target:
-    """Start QEMU, or open a saved state."""
+    """Start QEMU with a configuration's kernel, or open a saved state that is only to be read.
+
+    Returns the guest as a target, without waiting for its boot. Raises TargetError.
+
+    Args:
+        on_output: called with the output of the guest's command.
+    """
     if config.kernel is None:
         raise TargetError("there is no kernel to boot")
     if config.virtual_layout is None or config.boot is None:
@@ -49,7 +58,7 @@ def open_guest(config: MachineConfig, on_output: Callable[[bytes], None] | None)
 
 
 def _wanted(config: MachineConfig, kernel: Path, boot: Boot) -> VmConfig:
-    """Return what to boot."""
+    """Return the configuration of QEMU for a machine's configuration."""
     options, board = config.options, config.isa.board
     root = Path(options.root).resolve() if options.root else None
     writable = [Path(name).resolve() for name in options.writable]

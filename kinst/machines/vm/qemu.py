@@ -1,11 +1,12 @@
-"""A QEMU process with a kernel: starting, watching and ending it.
+"""QEMU process with a guest: starting, watching and ending it.
 
 kinst and QEMU communicate through inherited file descriptors: guest RAM is shared memory; the stub
-and the serial ports are socket pairs.  None of them has a file name.
+and the serial ports are socket pairs. None of these has a file name.
 
 There are three serial ports: the kernel's console, the output of the guest's command, and the
-conversation with kinst's init (guest_init.sh), in lines.  The ISA's Board has their names in the
-guest and QEMU's arguments for them.  This module does not know page tables or breakpoints.
+control port, on which kinst and its init (guest_init.sh) exchange lines. The ISA's Board has the
+ports' names in the guest and QEMU's arguments for them. This module does not know page tables or
+breakpoints.
 
 Tested by tests/machines/vm/test_machine.py.
 """
@@ -43,22 +44,23 @@ _ALSO_USED = 64 * MEGABYTE  # of scratch that is used, an estimate; most of it s
 
 @dataclass(frozen=True, slots=True)
 class VmConfig:
-    """What to boot.
+    """Configuration of a QEMU and of the guest that it boots.
 
     Attributes:
         kernel: the kernel's boot image.
         boot: how the kernel's system is booted.
         initrd: file or bytes of the archive to boot with.
         control: whether kinst's own init is in the initrd.
-        append: more of the kernel's command line.
-        qemu_args: more arguments for QEMU.
-        cpus: the most CPUs that the guest may ever have.
-        memory: bytes of memory.
+        append: text to add to the kernel's command line.
+        qemu_args: the user's own arguments for QEMU.
+        cpus: the largest number of CPUs that the guest may ever have.
+        memory: bytes of the guest's memory.
         scratch: bytes of scratch.
         accel: "tcg" or "kvm".
-        shares: folders of the host.
-        surroundings: environment of commands, if a folder of the host is their root.
-        beside: kinst's init is not process 1 but runs beside the user's own.
+        shares: folders of the host that the guest can use.
+        surroundings: environment of commands whose root is a folder of the host; None for other
+            commands.
+        beside: whether kinst's init runs beside the user's own init instead of as process 1.
         states: folder of saved states; None to save none.
     """
 
@@ -80,14 +82,14 @@ class VmConfig:
 
 @dataclass(frozen=True, slots=True)
 class PhysicalLayout:
-    """Guest physical addresses of what kinst sets aside.
+    """Guest physical addresses of the RAM that kinst sets aside for itself.
 
     Attributes:
-        end: end of the kernel's memory.
+        end: end of the memory that the kernel may use.
         scratch: start of scratch.
         scratch_size: bytes of scratch.
-        tables: start of the room for page tables.
-        tables_size: bytes of that room.
+        tables: start of the memory for kinst's page tables.
+        tables_size: bytes of that memory.
     """
 
     end: int
@@ -98,10 +100,11 @@ class PhysicalLayout:
 
 
 def scratch_size(wanted: int) -> int:
-    """Return the bytes of scratch of a guest for a program that wants `wanted` bytes.
+    """Return the bytes of scratch to set aside in a guest for a program that wants `wanted` bytes.
 
-    The size does not follow each program, since a saved state fits only one size of RAM.  Most
-    programs need less; scratch takes no memory until it is written."""
+    All programs that want less than _SCRATCH get that size, since a saved state fits only one size
+    of RAM. Scratch takes no memory of the host until it is written.
+    """
     return max(_SCRATCH, 1 << (wanted - 1).bit_length())
 
 
@@ -109,12 +112,16 @@ _Map = tuple[tuple[int, int, int], ...]  # see Board.memory_map
 
 
 def place(board: Board, memory: int, scratch: int) -> tuple[PhysicalLayout, int, _Map]:
-    """Lay out RAM: the memory of the guest, then scratch and page tables of kinst.
+    """Lay out a guest's RAM: the guest's own memory, then kinst's scratch and page tables.
 
-    Scratch is contiguous: if the board has a hole in RAM there, it is after the hole.
+    Scratch is contiguous: it is not split by a hole that the board has in its RAM, but begins after
+    the hole.
 
-    Returns:
-        The layout, the bytes of RAM, and the memory map.
+    Returns the layout, the bytes of RAM, and the memory map (Board.memory_map()).
+
+    Args:
+        memory: bytes of the guest's own memory.
+        scratch: bytes of scratch.
     """
     extra = scratch + _TABLES + _FIRMWARE
     at = memory
@@ -131,7 +138,11 @@ def place(board: Board, memory: int, scratch: int) -> tuple[PhysicalLayout, int,
 
 
 def start_of(ranges: _Map, offset: int) -> int:
-    """Return the physical address of an offset in the file with RAM."""
+    """Return the guest physical address of an offset in the file with the guest's RAM.
+
+    Args:
+        ranges: the memory map (Board.memory_map()).
+    """
     return next(start + offset - at for start, at, size in ranges if at <= offset < at + size)
 
 
@@ -144,28 +155,31 @@ def _head(kernel: Path) -> bytes:
 
 
 def can_be_saved(config: VmConfig, board: Board) -> bool:
-    """Return whether the state of such a guest can be saved and loaded.
+    """Return whether the state of a guest with this configuration can be saved and loaded.
 
-    It cannot under KVM; with the user's initrd, which has nothing that sets the clock; with the
-    user's arguments for QEMU, which may name files that change; and with folders of the host whose
-    devices are present from the start, which QEMU cannot save."""
+    It cannot be under KVM; with the user's own initrd, in which nothing sets the clock after
+    loading; with the user's arguments for QEMU, which may name files that change; and with folders
+    of the host whose devices are present from the start, since QEMU cannot save such devices.
+    """
     if config.states is None or not config.control or config.qemu_args or config.accel != "tcg":
         return False
     return isinstance(config.initrd, bytes) and not (config.shares and not board.CARD_SLOT)
 
 
 def guest_arguments(config: VmConfig, board: Board) -> list[str]:
-    """Return QEMU's arguments without file descriptors and initrd, the same for guests that are
-    alike."""
+    """Return QEMU's arguments without initrd and with constant names for file descriptors.
+
+    Guests that can use each other's saved states have equal arguments.
+    """
     return [*_devices(config, board, {name: name for name in _CHANNELS}, ""), *_boot(config, board)]
 
 
 def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -> list[str]:
-    """Return QEMU's arguments for the machine.
+    """Return QEMU's arguments for CPUs, memory and devices.
 
     Args:
-        fds: file descriptors of the channels.
-        ram: path of the file with its RAM.
+        fds: file descriptor of each of QEMU's sockets, by the socket's name.
+        ram: path of the file with the guest's RAM.
     """
     c, m = config, board
     _, size, _ = place(board, c.memory, c.scratch)
@@ -187,7 +201,7 @@ def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -
 
 
 def _boot(config: VmConfig, board: Board) -> list[str]:
-    """Return QEMU's arguments for the kernel and its command line, without the initrd."""
+    """Return QEMU's arguments for the kernel and its command line, without those for the initrd."""
     layout, _, _ = place(board, config.memory, config.scratch)
     start = board.memory_map(config.memory)[0][0]
     end, size = layout.end, layout.end - start
@@ -196,7 +210,10 @@ def _boot(config: VmConfig, board: Board) -> list[str]:
 
 
 class Qemu:
-    """A running QEMU.  Raises TargetError if it cannot be started."""
+    """Running QEMU process.
+
+    Making this object starts the process, and raises TargetError if it cannot be started.
+    """
 
     def __init__(
         self,
@@ -206,10 +223,12 @@ class Qemu:
         *,
         waits: bool = False,
     ) -> None:
-        """
+        """Start QEMU.
+
         Args:
-            on_output: gets the output of the command, from within calls of this object.
-            waits: boot nothing, and wait for a saved state (warm.py).
+            on_output: called with the output of the guest's command, from within methods of this
+                object.
+            waits: whether QEMU waits for a saved state (warm.py) instead of booting the kernel.
         """
         if config.memory % (2 * MEGABYTE) or config.scratch % (2 * MEGABYTE):
             raise TargetError("guest memory and scratch are multiples of 2 MB")
@@ -273,7 +292,7 @@ class Qemu:
         self._pump = Pump(ours, last="control")
 
     def tell_output(self, on_output: Callable[[bytes], None] | None) -> None:
-        """Set the function that gets the output of the command."""
+        """Set the function that is called with the output of the guest's command."""
         self._on_output = on_output
 
     @property
@@ -289,23 +308,30 @@ class Qemu:
         raise TargetError(f"physical address {address:#x} is not in the guest's memory")
 
     def read_physical(self, address: int, size: int) -> bytes:
-        """Read guest RAM.  Raises TargetError if the address is outside of it."""
+        """Read guest RAM.  Raises TargetError if any of the addresses is outside of RAM."""
         offset = self._offset(address, size)
         return bytes(self.memory.view[offset : offset + size])
 
     def view_physical(self, address: int, size: int) -> memoryview:
-        """Return guest RAM, writable.  Code that has run must not be written here, since QEMU keeps
-        its translation."""
+        """Return a writable view of guest RAM.  Raises TargetError outside of RAM.
+
+        Code that has been executed must not be written here: QEMU would keep its old translation.
+        """
         offset = self._offset(address, size)
         return self.memory.view[offset : offset + size]
 
     def write_physical(self, address: int, data: bytes) -> None:
-        """Write guest RAM, under the same condition as view_physical()."""
+        """Write guest RAM.  Raises TargetError outside of RAM.
+
+        Code that has been executed must not be written here: QEMU would keep its old translation.
+        """
         self.view_physical(address, len(data))[:] = data
 
     def own_memory(self) -> Iterator[memoryview]:
-        """Yield the parts of RAM that were ever written, in whole pages, without kinst's own
-        memory."""
+        """Yield the parts of the guest's own RAM that were ever written, in whole pages.
+
+        kinst's scratch and page tables are left out.
+        """
         layout = self.layout
         start = self._offset(layout.scratch, 0)
         end = self._offset(layout.tables, 0) + layout.tables_size
@@ -316,19 +342,25 @@ class Qemu:
                     yield self.memory.view[piece[0] : piece[1]]
 
     def clear_scratch(self) -> None:
-        """Zero scratch.  QEMU and the firmware may have used it: a large initrd is loaded at the
-        end of RAM, and the kernel moves it."""
+        """Zero scratch after the boot.
+
+        QEMU and the firmware may have written there: a large initrd is loaded at the end of RAM,
+        and the kernel moves it.
+        """
         offset = self._offset(self.layout.scratch, self.layout.scratch_size)
         self.memory.clear(offset, self.layout.scratch_size)
 
     # What the guest says.
 
     def fileno(self) -> int:
-        """Return a file descriptor that is readable when poll() has work."""
+        """Return a file descriptor that is readable when poll() has output to process."""
         return self._pump.fileno()
 
     def poll(self) -> Gone | None:
-        """Process output of the guest, without waiting; return Gone if it has ended."""
+        """Process the output of QEMU and its guest so far, without waiting.
+
+        Returns Gone if QEMU has ended or the kernel has panicked; otherwise None.
+        """
         for name, data in self._pump.take():
             if not data:
                 self._open.discard(name)
@@ -350,7 +382,7 @@ class Qemu:
         return None
 
     def ended(self, grace: float) -> Gone | None:
-        """Return why QEMU has ended, if it ends within `grace` seconds, or None."""
+        """Return why QEMU has ended; None if it still runs after `grace` seconds."""
         deadline = time.monotonic() + grace
         while (status := self._child.status()) is None:
             if time.monotonic() > deadline:
@@ -380,12 +412,14 @@ class Qemu:
     # The control channel.
 
     def wait_for(self, done: Callable[[], bool], timeout: float, what: str) -> None:
-        """Poll until done().
+        """Process the output of QEMU and its guest until `done` returns True.
 
         Args:
-            what: what the guest has not done, as a participle, for the error message.
+            timeout: seconds.
+            what: for the error message, what the guest has not done, as a participle ("booted").
 
-        Raises TargetError if the guest ends, or after `timeout` seconds."""
+        Raises TargetError if the guest ends before, or after `timeout` seconds.
+        """
         deadline = time.monotonic() + timeout
         while True:
             gone = self.poll()
@@ -400,10 +434,11 @@ class Qemu:
             select.select([self], [], [], min(left, 0.5))
 
     def control_line(self, verb: str) -> str | None:
-        """Remove the oldest control line that begins with `verb`, and return the rest of it; None
-        if there is no such line.
+        """Remove the oldest line of kinst's init that begins with the word `verb`, and return its
+        rest.
 
-        Raises TargetError for an `error` line.
+        None if there is no such line. Raises TargetError if the init has reported an error (a line
+        that begins with `error`).
         """
         for line in self._control:
             first, _, rest = line.partition(" ")
@@ -427,19 +462,22 @@ class Qemu:
         self._pump.send("control", line.encode() + b"\n")
 
     def send_input(self, data: bytes) -> None:
-        """Send input to the command, if the output port is its terminal.  Any thread may call
-        it."""
+        """Send input to the guest's command, if the command has a terminal.  Any thread may call
+        this.
+        """
         self._pump.send("output", data)
 
     def plug_shares(self) -> None:
-        """Plug the devices of the host's folders into the running machine, unless they are present
-        from the start.  Call it once.  Raises TargetError."""
+        """Plug the devices of the host's folders into the running machine; call this once.
+
+        Does nothing if the devices are present from the start. Raises TargetError.
+        """
         if can_be_saved(self._config, self._board):
             for server in self._servers:
                 server.plug(self.monitor)
 
     def close(self) -> None:
-        """End QEMU and free its memory.  Safe to call twice."""
+        """End QEMU and free the guest's memory.  Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -459,6 +497,8 @@ class Qemu:
 
 
 def gone_error(gone: Gone) -> GoneError:
-    """Return an error with the reason and, below it, the last lines of the console."""
+    """Return an error with the reason why a machine has ended and, below it, its console's last
+    lines.
+    """
     text = f"{gone.reason}\n{gone.console}" if gone.console else gone.reason
     return GoneError(text, gone.kind)

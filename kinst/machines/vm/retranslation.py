@@ -1,13 +1,14 @@
-"""Code that QEMU must translate again, because its translation is stale.
+"""Code that QEMU must translate again, because its translation is older than the code in memory.
 
 Linux changes its own code while other CPUs run it (jump labels, static calls: text_poke_bp in
 arch/x86/kernel/alternative.c): it writes a breakpoint over the first byte, then the bytes after it,
-then the first byte.  QEMU's TCG with a thread for each CPU can miss such a write: a CPU that
-translates the code at that moment keeps the translation of the old bytes.  This was seen with QEMU
-7.2, in one of some hundred boots: both CPUs executed a breakpoint in hrtimer_start_range_ns
-(timers_migration_enabled) for ever that was no longer in memory; the kernel's handler found no
-breakpoint, and returned to it.  kinst writes the same bytes through QEMU, which then discards its
-translations of them, and the guest continues.
+then the first byte. QEMU's TCG with a thread for each CPU can miss such a write: a CPU that
+translates the code at that moment keeps the translation of the old bytes.
+
+This was seen with QEMU 7.2, in one of some hundred boots: both CPUs executed for ever a breakpoint
+in hrtimer_start_range_ns (timers_migration_enabled) that was no longer in memory; the kernel's
+handler found no breakpoint, and returned to it. kinst then writes the same bytes through QEMU,
+which discards its translations of these bytes, and the guest continues.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ _TEXT = 64 << 20  # more than the size of a kernel's text
 
 
 def code_at_hand(isa: Isa, physical: Physical, registers: Mapping[str, int]) -> set[int]:
-    """Return the pages of kernel code that a CPU executes or may return to, by its stack.
+    """Return the physical pages of kernel code that a stopped CPU executes, or may return to.
 
-    They are physical addresses; none if its page tables or its stack cannot be read."""
+    Return addresses are taken from the CPU's stack. Empty if its page tables cannot be read.
+
+    Args:
+        registers: the CPU's registers.
+    """
     paging = isa.paging
     root = paging.root_of(registers)
     memory = GuestMemory(paging, physical, (0, 0))
@@ -48,8 +53,10 @@ def code_at_hand(isa: Isa, physical: Physical, registers: Mapping[str, int]) -> 
 
 
 def _in_memory(physical: Physical, pages: Iterable[int]) -> set[int]:
-    """Return those pages that are in RAM: before the kernel has set up page tables, the walk of a
-    CPU's tables may lead anywhere."""
+    """Return those of the physical pages that are in RAM.
+
+    Before the kernel has set up its page tables, a walk of them may lead anywhere.
+    """
     present = set()
     for page in pages:
         with contextlib.suppress(TargetError):
@@ -61,12 +68,11 @@ def _in_memory(physical: Physical, pages: Iterable[int]) -> set[int]:
 def all_code(
     paging: Paging, image: tuple[int, int], physical: Physical, registers: Mapping[str, int]
 ) -> set[int]:
-    """Return all pages of kernel text, by the page tables of a CPU with these registers.
-
-    They are physical addresses; none if no text is mapped yet.
+    """Return all physical pages of kernel text; empty if no text is mapped yet.
 
     Args:
-        image: range of virtual addresses where the kernel may be mapped.
+        image: virtual addresses [low, high) where the kernel may be mapped.
+        registers: registers of a CPU, by whose page tables text is found.
     """
     read, root = physical.read_physical, paging.root_of(registers)
     try:

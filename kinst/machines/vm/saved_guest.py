@@ -1,7 +1,7 @@
-"""A saved state of a booted guest, as a target that can only be read.
+"""Saved state of a booted guest, as a target that can be read and cannot run.
 
-A listing of probes only reads the kernel's memory.  A guest in which the same probes are planted
-continues from this same state, so the listing is right for it.
+To list probes, kinst only reads the kernel's memory. A guest in which the probes are planted later
+continues from the same state, so the list is right for that guest.
 
 Tested by tests/vm/language/test_names_without_guest.py.
 """
@@ -23,7 +23,9 @@ _SAVED = ("this guest is a saved state: it can be read, not run", "")
 
 
 class _SavedPhysical:
-    """Implements Physical (machines/stub/memory.py) for a saved state."""
+    """Guest RAM of a saved state by physical address; implements Physical
+    (machines/stub/memory.py).
+    """
 
     def __init__(self, config: VmConfig, isa: Isa, warm: WarmStart) -> None:
         _, size, self._map = place(isa.board, config.memory, config.scratch)
@@ -40,13 +42,13 @@ class _SavedPhysical:
 
 
 class SavedGuest(Target):
-    """A target that can be read, not run."""
+    """Target for a saved state, which can be read and cannot run."""
 
     abilities = Vm.abilities  # those of the guest whose state it is
     cannot_stop = cannot_plant = cannot_run_commands = _SAVED
 
     def __init__(self, isa: Isa, config: VmConfig, warm: WarmStart) -> None:
-        """Raises TargetError if the saved state is damaged."""
+        """Open the saved state of a guest.  Raises TargetError if it is damaged."""
         self.isa = isa
         self.cpus = config.cpus
         self._physical = _SavedPhysical(config, isa, warm)

@@ -5,10 +5,11 @@ A file has all pages of RAM that are not zero, and QEMU's state of CPUs and devi
     magic, SHA-256 of the key and the rest of the header | number of runs, bytes of device state |
     runs: offset in RAM, bytes, CRC-32 | device state | padding to a page | the runs' contents
 
-All of it is checked when it is read: full disks truncate files in a cache, and crashes zero them; a
-guest with such a state would fail much later.  A plain sum of words would take a tenth of the time,
-but would not detect words that have changed places.  A file is written under another name first, so
-that readers see all of it or nothing.
+A run is a sequence of such pages without a gap. All of a file is checked when it is read: full
+disks truncate files in a cache, and crashes zero them; a guest with such a state would fail much
+later. A plain sum of words would take a tenth of the time, but would not detect words that have
+changed places. A file is first written under another name, so that readers see all of it or
+nothing.
 """
 
 from __future__ import annotations
@@ -42,12 +43,13 @@ _MOST_VECTORS = 512  # buffers of one preadv(2); the system's limit is 1024
 
 
 class SavedStates:
-    """A folder of saved states, by key."""
+    """Saved states of guests in a folder, each under a key."""
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:
-        """
+        """Name the folder.
+
         Args:
-            limit: bytes that all states together may take.
+            limit: the most bytes that all states together may take.
         """
         self._folder = folder
         self._limit = limit
@@ -63,9 +65,11 @@ class SavedStates:
             self._file(key).unlink()
 
     def load(self, key: str, ram: memoryview) -> bytes:
-        """Fill RAM, which must be zero, and return the device state.
+        """Read a saved state: fill RAM, which must be zero, and return the state of CPUs and
+        devices.
 
-        Raises TargetError if the state is damaged or missing."""
+        Raises TargetError if the saved state is damaged or missing.
+        """
         try:
             with self._file(key).open("rb", buffering=0) as file:
                 os.utime(file.fileno())  # mark it as used
@@ -74,12 +78,13 @@ class SavedStates:
             raise TargetError(f"{self._file(key)}: {error.strerror}") from error
 
     def open(self, key: str, size: int) -> SavedRam:
-        """Open a state for reading.
+        """Open a saved state to read parts of its RAM.
 
         Args:
-            size: bytes of RAM.
+            size: bytes of RAM that the guest has.
 
-        Raises TargetError if the state is damaged or missing."""
+        Raises TargetError if the saved state is damaged or missing.
+        """
         try:
             with self._file(key).open("rb", buffering=0) as file:
                 os.utime(file.fileno())  # mark it as used
@@ -91,10 +96,12 @@ class SavedStates:
     def save(
         self, key: str, ram: memoryview, extents: list[tuple[int, int]], devices: bytes
     ) -> int:
-        """Save a state; return the size of its file, 0 if it could not be saved.
+        """Save a guest's state, and return the bytes of its file; 0 if it could not be saved.
 
         Args:
-            extents: (offset, bytes) of parts of RAM, in whole pages; the rest is zero.
+            ram: all RAM of the guest.
+            extents: (offset, bytes) of the parts of RAM that may not be zero, in whole pages.
+            devices: QEMU's state of CPUs and devices.
         """
         try:
             with whole_file(self._file(key)) as file:
@@ -106,7 +113,13 @@ class SavedStates:
         return size
 
     def _tidy(self, newest: str) -> None:
-        """Delete the least recently used states above the limit, and files of killed writers."""
+        """Delete the least recently used saved states until the rest is within the limit.
+
+        Also delete files that a killed process has left half-written.
+
+        Args:
+            newest: key of the state that was just saved, which is not deleted.
+        """
         states = []
         for path in self._folder.iterdir():
             with contextlib.suppress(OSError):
@@ -124,19 +137,20 @@ class SavedStates:
 
 
 class SavedRam:
-    """RAM in a saved state, read from the file.
+    """RAM of a guest in a saved state, read from the state's file.
 
     Attributes:
-        devices: the device state.
+        devices: QEMU's state of CPUs and devices.
     """
 
     def __init__(self, file: mmap, runs: NDArray[np.void], devices: bytes, data: int) -> None:
-        """
-        Args:
-            runs: those of the header.
-            data: offset of the first run's contents in the file.
+        """Check the contents of RAM in the file.  Raises TargetError if they are damaged.
 
-        Raises TargetError if the contents are damaged."""
+        Args:
+            file: the mapped file of the saved state.
+            runs: (offset in RAM, bytes, CRC-32) of each run of pages, from the file's header.
+            data: offset of the first run's contents in the file.
+        """
         self.devices = devices
         self._file = file
         self._runs: list[tuple[int, int, int]] = []  # offset in RAM, bytes, where in the file
@@ -150,7 +164,11 @@ class SavedRam:
         self._starts = [start for start, _, _ in self._runs]
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read RAM; bytes that are not in the file are zero."""
+        """Return bytes of the guest's RAM; pages that are not in the file are zero.
+
+        Args:
+            offset: offset in RAM.
+        """
         out = bytearray(size)
         first = max(bisect_right(self._starts, offset) - 1, 0)
         for start, length, at in self._runs[first:]:
@@ -163,7 +181,11 @@ class SavedRam:
 
 
 def _runs(ram: memoryview, extents: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield (offset, bytes) of runs of pages that are not zero."""
+    """Yield (offset, bytes) of each sequence of pages in RAM that are not zero.
+
+    Args:
+        extents: (offset, bytes) of the parts of RAM that are examined, in whole pages.
+    """
     for start, size in extents:
         pages = np.frombuffer(ram[start : start + size], "<u8").reshape(-1, _WORDS)
         used = np.zeros(len(pages) + 2, np.int8)
@@ -202,12 +224,18 @@ def _read(file: int, key: str, ram: memoryview) -> bytes:
 
 
 def _digest(key: str, body: bytes) -> bytes:
-    """Return the digest of a header; it includes the key, so that a renamed file is detected."""
+    """Return the digest of a file's header.
+
+    It covers the key as well, so that a file under the wrong name is detected.
+    """
     return hashlib.sha256(key.encode() + b"\0" + body).digest()
 
 
 def _fill(file: int, views: list[memoryview], offset: int) -> None:
-    """Fill all views from a file; one call of preadv(2) reads at most 2 GB."""
+    """Fill all views from a file, one after another, from `offset` on.
+
+    One call of preadv(2) would read at most 2 GB. Raises TargetError if the file is too short.
+    """
     while views:
         got = os.preadv(file, views, offset)
         if not got:
@@ -220,7 +248,14 @@ def _fill(file: int, views: list[memoryview], offset: int) -> None:
 
 
 def _header(file: int, key: str, size: int) -> tuple[NDArray[np.void], bytes, int]:
-    """Return (runs, device state, offset of the first run's contents)."""
+    """Read and check the header of a saved state's file.
+
+    Returns (runs, state of CPUs and devices, offset of the first run's contents in the file).
+    Raises TargetError if the header is damaged.
+
+    Args:
+        size: bytes of RAM that the guest has.
+    """
     damaged = TargetError("the saved state of the guest is damaged")
     start = len(_MAGIC) + _DIGEST
     head = os.pread(file, start + _COUNTS.size, 0)

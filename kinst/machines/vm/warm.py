@@ -1,8 +1,8 @@
-"""Warm starts: a guest continues from the saved state of a guest like it that had just booted.
+"""Warm starts: a guest continues from the saved state of an equal guest that had just booted.
 
-Two guests are alike if they have the same key.  It is made of all that the state depends on: QEMU's
-arguments (with the kernel's command line, CPUs, memory and devices), the programs and files that
-they name, and the host's CPU.  QEMU itself compares only some of that: it accepts the state of
+Two guests are equal if they have the same key. The key is made of all that a state depends on:
+QEMU's arguments (with the kernel's command line, CPUs, memory and devices), the programs and files
+that they name, and the host's CPU. QEMU itself compares only some of this: it accepts the state of
 another CPU model or of other devices without an error.
 """
 
@@ -32,11 +32,11 @@ _CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features", "isa",
 
 @dataclass(frozen=True, slots=True)
 class SavedBearings:
-    """Where the kernel is in a saved state.
+    """Place of the kernel in the memory of a saved state.
 
     Attributes:
-        root: its page tables.
-        text: start of the kernel's code according to these.
+        root: the kernel's page tables.
+        text: virtual address at which the kernel's code starts.
     """
 
     root: Root
@@ -44,18 +44,18 @@ class SavedBearings:
 
     @property
     def line(self) -> bytes:
-        """The bearings as a line of JSON, with its newline."""
+        """These values as one line of JSON, with its newline, as a saved state stores them."""
         return json.dumps([*astuple(self.root), self.text]).encode() + b"\n"
 
     @classmethod
     def of(cls, line: bytes) -> SavedBearings:
-        """Parse such a line."""
+        """Parse a line that SavedBearings.line has made."""
         *root, text = json.loads(line)
         return cls(Root(*root), text)
 
 
 class WarmStart:
-    """The saved state of guests of one configuration."""
+    """Saved state for guests of one configuration, which may not exist yet."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self._states = SavedStates(folder)
@@ -66,13 +66,17 @@ class WarmStart:
         return self._states.has(self._key)
 
     def delete(self) -> None:
-        """Delete the saved state."""
+        """Delete the saved state, if there is one."""
         self._states.delete(self._key)
 
     def save(self, qemu: Qemu, bearings: SavedBearings) -> int:
-        """Save the state of a stopped guest, from which others continue.
+        """Save the state of a stopped guest, from which later guests continue.
 
-        Returns the size of the file, 0 if the state could not be saved."""
+        Returns the bytes of the file, 0 if the state could not be saved.
+
+        Args:
+            bearings: where the kernel is in the guest's memory.
+        """
         with AnonymousFile("devices") as file:
             try:
                 qemu.monitor.save_devices(file.fd)
@@ -82,9 +86,11 @@ class WarmStart:
         return self._states.save(self._key, qemu.memory.view, qemu.memory.extents(), devices)
 
     def load(self, qemu: Qemu) -> None:
-        """Load the state into a QEMU that waits for it, let the guest run, and set its clock.
+        """Load the saved state into a QEMU that waits for one, let its guest run, and set the
+        guest's clock.
 
-        Raises TargetError if that fails."""
+        Raises TargetError if that fails.
+        """
         devices = self._states.load(self._key, qemu.memory.view).partition(b"\n")[2]
         with AnonymousFile("devices") as file:
             file.write(devices)
@@ -93,18 +99,23 @@ class WarmStart:
         qemu.send_control(f"clock {round(time.time())}")
 
     def open(self, size: int) -> tuple[SavedRam, SavedBearings]:
-        """Open the state for reading, without a QEMU.
+        """Open the saved state for reading, without a QEMU.
+
+        Returns the guest's RAM, and where the kernel is in it.
 
         Args:
-            size: bytes of RAM.
+            size: bytes of RAM that the guest has.
 
-        Raises TargetError if the state is damaged or missing."""
+        Raises TargetError if the saved state is damaged or missing.
+        """
         ram = self._states.open(self._key, size)
         return ram, SavedBearings.of(ram.devices.partition(b"\n")[0])
 
 
 class Loading:
-    """WarmStart.load() on a thread of its own, while kinst does other work."""
+    """Thread that loads a saved state into a QEMU (WarmStart.load()) while kinst does other
+    work.
+    """
 
     def __init__(self, warm: WarmStart, qemu: Qemu) -> None:
         self._error: Exception | None = None
@@ -119,15 +130,19 @@ class Loading:
             self._error = error
 
     def finish(self) -> None:
-        """Wait until the state is loaded.  Raises TargetError, or OSError if there are no more file
-        descriptors."""
+        """Wait until the saved state is loaded.
+
+        Raises TargetError if loading has failed, and OSError if there are no more file descriptors.
+        """
         self._thread.join()
         if self._error is not None:
             raise self._error
 
 
 class EarlyGuest:
-    """Implements EarlyStart (core/machine.py): a QEMU that loads the state of a booted guest."""
+    """QEMU that loads a saved state before its configuration is complete; implements EarlyStart
+    (core/machine.py).
+    """
 
     def __init__(self, config: VmConfig, board: Board, warm: WarmStart) -> None:
         self._config = config
@@ -135,7 +150,10 @@ class EarlyGuest:
         self._loading = Loading(warm, self._qemu)
 
     def take(self, wanted: object) -> tuple[Qemu, Loading] | None:
-        """Hand over the QEMU if its VmConfig equals `wanted`; otherwise end it and return None."""
+        """Hand over the QEMU and its loading if its VmConfig equals `wanted`.
+
+        Otherwise, or if the QEMU was handed over already, end it and return None.
+        """
         qemu = self._qemu
         if qemu is None or wanted != self._config:
             self.close()
@@ -150,16 +168,16 @@ class EarlyGuest:
 
 
 def early_guest(config: VmConfig, board: Board) -> EarlyGuest | None:
-    """Start a guest from its saved state; return None if there is none."""
+    """Start a QEMU that loads the saved state for a configuration; return None if there is none."""
     warm = warm_start(config, board)
     return EarlyGuest(config, board, warm) if warm is not None and warm.is_there else None
 
 
 def warm_start(config: VmConfig, board: Board) -> WarmStart | None:
-    """Return the saved state of guests like this, which may be missing; None for guests whose state
-    is never saved.
+    """Return the saved state for guests of a configuration, which may not exist yet.
 
-    Raises TargetError if QEMU is missing."""
+    None if the state of such guests is never saved. Raises TargetError if QEMU is missing.
+    """
     if config.states is None or not can_be_saved(config, board):
         return None
     return WarmStart(config.states / _FOLDER, _key(config, board))
@@ -181,7 +199,10 @@ def _key(config: VmConfig, board: Board) -> str:
 
 
 def _identity(path: str | Path) -> Sequence[int]:
-    """Return numbers that change if a file is changed or replaced; reading it would take longer."""
+    """Return numbers that change if a file is changed or replaced.
+
+    They come from stat(2); a checksum of the contents would take longer.
+    """
     try:
         status = os.stat(path)
     except OSError as error:
@@ -190,6 +211,6 @@ def _identity(path: str | Path) -> Sequence[int]:
 
 
 def _host_cpu() -> list[str]:
-    """Return the lines of /proc/cpuinfo about the first CPU that do not vary with time."""
+    """Return the lines of /proc/cpuinfo that identify the model of the host's first CPU."""
     first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     return [line for line in first.splitlines() if line.partition("\t")[0].strip() in _CPU]
