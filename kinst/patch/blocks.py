@@ -164,11 +164,11 @@ def arrange(
 
 
 def _within(made: Bools, need: I64, room: int) -> Bools:
-    """Return, for each block, whether it is formed: blocks are taken in order, each if its counters
-    still fit.
+    """Choose the blocks that get counters: in order, each block whose counters still fit into
+    `room`. Return, for each block, whether it is chosen.
 
     Args:
-        made: for each block, whether it should be formed.
+        made: for each block, whether it may be chosen.
         need: number of counters of each block.
         room: number of counters that are free.
     """
@@ -213,13 +213,14 @@ class _SiteCounters:
 
 
 def _sums(counters: _SiteCounters, sites: I64, source: I64, weight: I64) -> BlockSums:
-    """Return the additions of source counters to all counters of sites.
+    """Return the sums that add counters of blocks and stubs to the counters of sites. Each entry of
+    the three columns means: add one counter to all counters of one site.
 
     Args:
         counters: the counters of all sites.
-        sites: index of a site, for each addition.
-        source: offset of the counter to add, in the same order.
-        weight: how many times to add it, in the same order.
+        sites: for each entry, the index of the site.
+        source: for each entry, the offset of the counter to add.
+        weight: for each entry, how many times to add it.
     """
     count = counters.count[sites]
     return BlockSums(
@@ -247,15 +248,15 @@ def _joins(wanted: Sequence[WantedSite], chains: Chains, rules: BlockRules) -> B
 
 
 def only_counts(work: WantedSite) -> bool:
-    """Return whether a site's work does nothing but add to counters without a condition. No work
-    counts as well."""
+    """Return whether a site's work is only to add to counters, without a condition. A site without
+    work counts as such a site."""
     counts = all(isinstance(body, CountBody) and body.guard is None for body in work.bodies)
     return counts and not work.rerun_prefix
 
 
 def signed(place: int) -> int:
-    """Return a counter's offset (CountBody) as a signed 64-bit number. Offsets of counters that all
-    CPUs share are addresses, which become negative."""
+    """Return the offset of a counter (CountBody) as a signed 64-bit number. If all CPUs share the
+    counter, its offset is a kernel address, which becomes negative."""
     return place - (1 << 64) if place >> 63 > 0 else place
 
 

@@ -63,8 +63,11 @@ class Strings:
 
 
 def descriptor_size(constant_aggregations: int) -> int:
-    """Return the size of one site descriptor in bytes, in a program with so many aggregations with
-    constant keys."""
+    """Return the size in bytes of one site descriptor of a program.
+
+    Args:
+        constant_aggregations: number of the program's aggregations with constant keys.
+    """
     return SITE_HEADER + 8 * constant_aggregations
 
 

@@ -3,9 +3,9 @@ after their first instruction.
 
 A leader is an instruction that control can enter other than from the instruction before it. An
 instruction may be inside a run only if it is not a leader. Control can enter by:
-- direct branches and calls: those of the function itself are found by its instructions, those of
-  all other code by whatever its bytes could be (Isa.branches).  A planted branch of the function
-  itself does not count: its displaced copy leads to the trampoline of its target;
+- direct branches and calls.  In the function itself, they are among its instructions; in all other
+  code, any bytes count that could be a branch or a call (Isa.branches).  A planted branch of the
+  function itself does not count: its displaced copy leads to the trampoline of its target;
 - addresses that code makes, found in the same way;
 - computed jumps, by their tables; a function with such a jump and no known table has no runs;
 - the kernel's tables of fix-ups and of static keys (System.landings);
@@ -92,9 +92,9 @@ class FoundRuns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FunctionRows:
-    """Functions that are analysed together, with columns of their instructions. Bytes have numbers,
-    one function after another; after each function some numbers are for the padding that a run may
-    cover.
+    """Functions that are analysed together, with columns of their instructions. The bytes of the
+    functions are numbered, one function after another, each with some bytes of padding after it
+    that a run may cover.
 
     Attributes:
         functions: the functions, in address order.
@@ -198,8 +198,8 @@ class _Entered:
 
 
 class Leaders:
-    """Finder of runs and gates in the kernel's code. It keeps what all programs need, such as the
-    branches of all code."""
+    """Finder of runs and gates in the kernel's code. An object keeps what it found out about the
+    code, such as all branches, for later programs."""
 
     def __init__(self, isa: Isa, system: System, kernel: PlantableKernel) -> None:
         self._isa = isa
@@ -601,8 +601,8 @@ class Leaders:
         return [*used, *((f.address, f.address + f.size) for f in alone)]
 
     def _read(self, code: _FunctionRows, which: I64, text: U8) -> None:
-        """Store the live bytes of some functions, and the bytes directly after each function, in
-        `text`, by their numbers.
+        """Read the live bytes of some functions, and the bytes directly after each function, and
+        store each byte in `text` at its number.
 
         Args:
             code: the functions.

@@ -106,14 +106,13 @@ class Patches(ColumnSequence[Patch]):
 
 
 def patches_of(patches: Iterable[Patch]) -> Patches:
-    """Return patches, stored as columns."""
+    """Convert patches to numpy columns."""
     rows = [(p.address, p.new, p.old) for p in patches]
     return patch_columns([a for a, _, _ in rows], [n for _, n, _ in rows], [o for _, _, o in rows])
 
 
 def patch_columns(address: Sequence[int], new: Sequence[bytes], old: Sequence[bytes]) -> Patches:
-    """Return patches, stored as columns, from the address, the new bytes and the old bytes of
-    each."""
+    """Make Patches of columns: the address, the new bytes and the old bytes of each patch."""
     start = np.zeros(len(address) + 1, np.int64)
     np.cumsum([len(one) for one in new], out=start[1:])
     return Patches(np.array(address, np.uint64), start, b"".join(new), b"".join(old))
@@ -152,8 +151,11 @@ class Pieces(ColumnSequence[tuple[int, bytes]]):
 
 
 def pieces_of(pieces: Sequence[tuple[int, bytes]]) -> Pieces:
-    """Return (address, bytes) of pieces of code, stored as one block. The pieces are in address
-    order."""
+    """Convert pieces of code to numpy columns.
+
+    Args:
+        pieces: (address, bytes) of each piece, in address order.
+    """
     if not pieces:
         return NO_PIECES
     address = pieces[0][0]

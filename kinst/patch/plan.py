@@ -228,8 +228,8 @@ def plan_sites(
     Args:
         wanted: the sites, including all members of runs.
         isa: the kernel's ISA.
-        start: first address that is free for trampolines.
-        limit: address after the last that is free.
+        start: start of the memory for trampolines.
+        limit: end of that memory (exclusive).
         chained: whether trampolines lead straight into the trampolines of the instructions that
             come next.
         runs: groups of sites, each of which one jump covers. They need `chained`.
@@ -421,12 +421,12 @@ def _counters(wanted: Sequence[WantedSite]) -> list[tuple[int, ...] | None]:
 
 
 class _TrampolineLayout:
-    """The trampolines of sites and their addresses, in the order of `wanted`.
+    """The trampolines of sites and their addresses, in the order of the sites.
 
-    A trampoline's address decides what other trampolines jump to. So the layout is repeated until
-    no trampoline moves: once if all sizes are known beforehand, twice if a trampoline had to be
-    made to know its size, and three times on riscv64, whose code shrinks when a short jump turns
-    out to reach.
+    A trampoline's address decides what other trampolines jump to. So the trampolines are laid out
+    again until none moves: one attempt suffices if all sizes are known beforehand, two if a
+    trampoline had to be made to know its size, and three on riscv64, whose code shrinks when a
+    short jump turns out to reach.
     """
 
     def __init__(
@@ -488,10 +488,10 @@ class _TrampolineLayout:
         return False
 
     def _lay_out(self, before: U64 | None) -> None:
-        """Give each trampoline an address, once.
+        """Give each trampoline an address, in one attempt.
 
         Args:
-            before: addresses of the trampolines in the previous attempt; None in the first.
+            before: addresses of the trampolines in the previous attempt; None in the first attempt.
         """
         joined = [False, *self._chains.falls_into.tolist()]
         next_place = self._apart().place if self._apart is not None else _aligned

@@ -33,13 +33,13 @@ class CodeLines:
         place: a number for the instruction's first byte. Numbers of adjacent bytes of a function
             differ by 1. Functions are further apart than a jump is long, so that no run spans two
             functions.
-        size: size in bytes.
+        size: size of the instruction in bytes.
         room: number of bytes after the instruction that a patch may cover as well, since control
             never reaches them (padding after a return).
-        joins: whether it can be in a run together with the instruction before it: control reaches
-            it only by falling through from that instruction, and it is not expected to fault.
-        fits: whether it can be in a run at all.
-        begins: whether a jump can be written at it.
+        joins: whether the instruction can be in a run together with the instruction before it:
+            control reaches it only by falling through from there, and it is not expected to fault.
+        fits: whether the instruction can be in a run at all.
+        begins: whether a jump can be written at the instruction.
     """
 
     place: I64
@@ -125,7 +125,7 @@ def bounds_of(sizes: I64) -> I64:
 
 
 def runs_of(runs: Iterable[Run]) -> Runs:
-    """Return runs, stored as columns."""
+    """Convert runs to numpy columns."""
     rows = list(runs)
     return Runs(
         np.array([at for run in rows for at in run.members], np.uint64),
@@ -197,15 +197,15 @@ def lines_of(
     arguments have one entry for each instruction, in address order.
 
     Args:
-        place: a number for the first byte, as in CodeLines.
-        size: size in bytes.
-        flows: where control goes from it.
+        place: a number for the instruction's first byte, as in CodeLines.
+        size: size of the instruction in bytes.
+        flows: where control goes from the instruction.
         follows: whether the previous instruction is in the same function.
-        entered: whether control can enter it other than from the instruction before.
-        unfit: whether it cannot be in a run.
-        idle: whether it is padding that control never reaches.
-        padding: number of bytes of padding after it that control never reaches.
-        begins: whether a jump can be written at it.
+        entered: whether control can enter the instruction other than from the instruction before.
+        unfit: whether the instruction cannot be in a run.
+        idle: whether the instruction is padding that control never reaches.
+        padding: number of bytes of padding after the instruction that control never reaches.
+        begins: whether a jump can be written at the instruction.
     """
     ended, count = ended_of(flows), len(place)
     over, goes_on = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
@@ -326,8 +326,8 @@ def shortest_runs(lines: CodeLines, row: I64, jump: int) -> ChosenRuns:
 
 
 def _choose(row: I64, end: I64, gain: I64, useful: Bools, alone: I64, first: Bools) -> I64:
-    """Return the indexes of the runs that do not overlap and have together the greatest worth,
-    ascending.
+    """Choose runs that do not overlap and whose total worth is the greatest, and return their
+    indexes, ascending.
 
     Args:
         row: index of the instruction at which each run begins, ascending.

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 
 class FileRules(Protocol):
-    """What one kernel or module file says about its code. All addresses are linked addresses.
+    """Rules for the code in one kernel or module file: where control continues after a fault, after
+    which trap instructions it never continues, which functions never return. All addresses are
+    linked addresses.
 
     fixup(), is_fatal() and dead_ends() mean what they mean in core.system.SiteRules.
 
@@ -44,7 +46,8 @@ class FileRules(Protocol):
 
 
 class SystemKind(Protocol):
-    """An operating system: the value SYSTEM of a file or folder of kinst.systems."""
+    """An operating system: it recognizes its kernels, and makes a System for a running kernel. Each
+    file or folder of kinst.systems has such a value, SYSTEM."""
 
     name: str
     # Whether this is the system for kernels that no other system knows.

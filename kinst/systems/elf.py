@@ -128,8 +128,9 @@ def _locate(
 ) -> tuple[int, bool]:
     """Find where the kernel's code is in live memory.
 
-    The candidates are the linked address, and the slides that follow from code at the addresses in
-    `bearings`, if the file has the same code. The candidate with the most equal samples wins.
+    The candidates are the linked address, and the addresses that follow from live code at the
+    addresses in `bearings` if the file has the same code. The candidate at which the most samples
+    of code are equal wins.
 
     Args:
         functions: the file's functions, at linked addresses.
@@ -212,7 +213,7 @@ class ElfKernel(BasicSystem):
 
     def frame_address(self, address: int) -> tuple[str, int] | None:
         """Return (base register's D name, offset) of the canonical frame address at an instruction,
-        from the file's call frame information; None if it has no rule there."""
+        from the file's call frame information; None if the file has no rule for the instruction."""
         registers = self._target.isa.dwarf_registers
         return self._image.frame_address(address - self._slide & MASK, registers)
 
@@ -265,10 +266,10 @@ class ElfKind:
 
     def lacks(self, name: str, elf: Elf) -> str:
         """Return why a kernel of this system lacks a built-in variable, a subroutine or an action
-        of D, or "" if it has it.
+        of D, or "" if the kernel has it.
 
-        All names that need the structures of threads and processes are lacking, except those in
-        `knows_of`.
+        Without a known system, all names that need the structures of threads and processes are
+        lacking. A derived class lists in `knows_of` the names that its system has.
         """
         lacking = _LACKING.get(name, "").format(name)
         if not lacking or name in self.knows_of:

@@ -105,10 +105,10 @@ _FULL = 2  # preempt_dynamic_full (kernel/sched/core.c); none and voluntary are 
 
 
 def preemption(kernel: LinuxMemory) -> int | None:
-    """Return whether threads can lose their CPU in the kernel (Facts.preemption): 0 if they never
-    do, the address of a word that is 0 or 1 while they do not, or None if they may at any time.
+    """Return when threads can lose their CPU in the kernel (Facts.preemption): 0 means never; an
+    address means that they cannot while the word there is 0 or 1; None means at any time.
 
-    Kernels with PREEMPT_DYNAMIC have that word, preempt_dynamic_mode. Among other kernels, only
+    Kernels with PREEMPT_DYNAMIC have such a word, preempt_dynamic_mode. Among other kernels, only
     those that preempt have preempt_schedule_irq, which the end of an interrupt calls.
     """
     if kernel.has("preempt_dynamic_mode"):

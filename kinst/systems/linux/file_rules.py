@@ -25,7 +25,8 @@ class LinuxFile:
 
     def fixup(self, address: int) -> int | None:
         """Return the linked address at which control continues if the instruction at a linked
-        address faults, from the exception table; None if it has no entry."""
+        address faults, from the exception table; None if the table has no entry for the
+        instruction."""
         return self._fixups.get(address)
 
     def is_fatal(self, address: int) -> bool:

@@ -42,7 +42,7 @@ class Frames:
 
     def find_with(self, find: FindFrames) -> None:
         """Use `find` from now on to get the call frame information of modules that have no ORC
-        table in memory. It is called once for each such module."""
+        table in memory. Frames calls the function once for each such module."""
         self._find = find
         self._of_modules.clear()
 

@@ -84,7 +84,7 @@ class Ftrace:
     @cached_property
     def layout(self) -> CallSite:
         """The layout of this kernel's call sites: the one that fits the most call sites of a
-        sample. refusal() compares each call site with it before it may be planted."""
+        sample. refusal() compares each call site with this layout before kinst plants there."""
         first, *others = self._call_sites
         if not others:
             return first
@@ -106,10 +106,10 @@ class Ftrace:
             return b""
 
     def _unused(self, layout: CallSite, site: int) -> tuple[bytes, ...]:
-        """Return each byte string that a call site of a layout may hold while ftrace does not use
-        it.
+        """Return each byte string that a call site may hold while ftrace does not use it.
 
         Args:
+            layout: layout of the call site.
             site: running address of the call site.
         """
         if layout.head is None:
@@ -280,8 +280,8 @@ class Ftrace:
     def _inside(
         self, addresses: Iterable[int]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-        """Find the addresses that lie in call sites. Return the index in `sites` of each one's call
-        site, and these addresses in the same order."""
+        """Find the addresses that lie in call sites. For each of them, return the index in `sites`
+        of its call site and, in the same order, the address."""
         wanted = np.fromiter(addresses, np.uint64)
         if not len(self.sites):
             return np.zeros(0, np.int64), wanted[:0]
@@ -292,7 +292,7 @@ class Ftrace:
 
     def releases(self, claimed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Return the memory writes that undo those of claims(): each clears FTRACE_FL_DISABLED in a
-        record. Return no writes if ftrace has users (see the module's text).
+        record. If ftrace has users, return no writes, so that the flags stay set.
 
         The caller must make the writes while the machine is stopped, after it has restored the call
         sites.

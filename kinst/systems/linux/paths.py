@@ -72,8 +72,9 @@ class LinuxPaths:
         return _path(unit, name, self)
 
     def _place(self, firing: Firing, offset: int) -> IrValue:
-        """Emit LLVM IR for the address of a struct path (mount and directory entry) of the current
-        thread; the address is 0 if there is no thread. Return the value.
+        """Emit LLVM IR that computes the address of one of the current thread's struct paths
+        (current directory or root), and return that address as an IR value. It is 0 if there is no
+        thread.
 
         Args:
             offset: offset of the struct path in the thread's fs_struct.

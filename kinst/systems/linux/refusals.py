@@ -43,7 +43,7 @@ FIXUP = "it may fault on purpose, and the kernel's fault lookup cannot be hooked
 
 
 class KernelRules:
-    """Rules for planting in the own code of one running kernel, without its modules."""
+    """Rules for planting in the code of one running kernel, except the code of its modules."""
 
     def __init__(self, kernel: LinuxMemory, tables: KernelTables, table: FunctionTable,
                  ftrace: Ftrace, names: IsaFacts, *, notified: bool = False) -> None:  # fmt: skip
@@ -233,14 +233,15 @@ class KernelRules:
     def _bytes(
         self, address: U64, size: U64, always: Bools, different: Bools
     ) -> Iterator[tuple[int, bytes, bytes]]:
-        """Yield (index, live bytes, the file's bytes) of instructions, reading the code of
-        neighbours at once.
+        """Yield (index, live bytes, the file's bytes) of each instruction that is selected. The
+        code of neighbouring instructions is read at once.
 
         Args:
             address: running address of each instruction.
             size: size of each instruction.
-            always: the instructions that are yielded in any case.
-            different: the instructions that are yielded if their live bytes differ from the file's.
+            always: for each instruction, whether it is selected in any case.
+            different: for each instruction, whether it is selected if its live bytes differ from
+                the file's.
         """
         order = np.argsort(address, kind="stable")
         there = address[order]
@@ -289,8 +290,8 @@ def _live(start: U64, size: int) -> Spans:
 
 
 def _relocated(live: bytes, linked: bytes, slide: int, fields: int) -> bool:
-    """Return whether `linked` becomes `live` if KASLR relocates at most `fields` fields of 4 or 8
-    bytes."""
+    """Return whether KASLR can have turned the file's bytes `linked` into the live bytes `live` by
+    relocating at most `fields` fields of 4 or 8 bytes."""
     first = next((i for i, (a, b) in enumerate(zip(live, linked, strict=True)) if a != b), None)
     if first is None:
         return True

@@ -170,7 +170,7 @@ class Linux:
         """Return why each instruction may not be planted, "" for an instruction that may, in the
         order of `sites`.
 
-        The live bytes of all instructions are read, those of neighbours at once.
+        The live bytes of neighbouring instructions are read at once.
 
         Args:
             sites: (running address, size) of each instruction.

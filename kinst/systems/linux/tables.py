@@ -55,7 +55,7 @@ class Spans:
 
 
 def spans(start: U64, size: U64) -> Spans:
-    """Make Spans of ranges in any order, leaving out empty ranges.
+    """Make Spans of ranges that are given in any order. Empty ranges are left out.
 
     Args:
         start: start address of each range.
@@ -227,7 +227,7 @@ class KernelTables:
 
     @cached_property
     def exceptions(self) -> U64:
-        """Instructions that have an exception-table entry, ascending."""
+        """Addresses of the instructions that have an exception-table entry, ascending."""
         return np.sort(self._relative(self._exception_table, self.exception_size))
 
     @cached_property
@@ -246,15 +246,15 @@ class KernelTables:
 
     @cached_property
     def bugs(self) -> U64:
-        """BUG() and WARN() instructions, ascending. The kernel looks them up by address when they
-        trap."""
+        """Addresses of BUG() and WARN() instructions, ascending. The kernel looks these
+        instructions up by address when they trap."""
         table = self._bytes(*_BUG_TABLE, self.bug_size)
         return np.sort(self._relative(table, self.bug_size))
 
     @cached_property
     def fatal_bugs(self) -> U64:
-        """BUG() instructions, ascending: the entries of the bug table without the flag of a
-        warning.
+        """Addresses of BUG() instructions, ascending: the entries of the bug table without the flag
+        of a warning.
 
         Source: include/asm-generic/bug.h, BUGFLAG_WARNING is bit 0 of the u16 that ends an entry.
         """
@@ -264,8 +264,8 @@ class KernelTables:
 
     @cached_property
     def jump_labels(self) -> Spans:
-        """Instructions of static keys, each a nop or a jump. The kernel replaces one by the other
-        while it runs."""
+        """Spans of the instructions of static keys, each a nop or a jump. The running kernel
+        replaces nops by jumps and jumps by nops."""
         table = self._bytes("__start___jump_table", "__stop___jump_table", "__jump_table", 16)
         code = self._relative(table, 16)
         if self._label_size:
@@ -276,14 +276,15 @@ class KernelTables:
 
     @cached_property
     def label_targets(self) -> U64:
-        """Branch targets of static keys, ascending, whether their jump is written now or not."""
+        """Addresses that the jumps of static keys lead to, ascending, whether the jump is written
+        now or not."""
         table = self._bytes("__start___jump_table", "__stop___jump_table", "__jump_table", 16)
         return np.sort(self._relative(table, 16, 4))
 
     @cached_property
     def static_calls(self) -> Spans:
-        """Instructions of static calls: calls and tail jumps (5 bytes), conditional tail jumps (6
-        bytes)."""
+        """Spans of the instructions of static calls: calls and tail jumps (5 bytes), conditional
+        tail jumps (6 bytes)."""
         table = self._bytes(
             "__start_static_call_sites", "__stop_static_call_sites", ".static_call_sites", 8
         )
@@ -292,15 +293,16 @@ class KernelTables:
 
     @cached_property
     def ftrace(self) -> U64:
-        """ftrace's call sites (at the start of nearly every function) as the compiler listed them,
-        ascending. The kernel moves some by an instruction when it boots, and drops some."""
+        """Addresses of ftrace's call sites (at the start of nearly every function) as the compiler
+        listed them, ascending. When the kernel boots, it moves some call sites by an instruction,
+        and drops others."""
         table = self._bytes("__start_mcount_loc", "__stop_mcount_loc", "__mcount_loc", 8)
         return np.sort(pointers(self._elf, *table))
 
     @cached_property
     def alternatives(self) -> Spans:
-        """Code for which boot selects an alternative that suits the CPU, and which is final
-        afterwards.
+        """Spans of code for which boot selects an alternative that suits the CPU, and which is
+        final afterwards.
 
         struct alt_instr has 12 bytes up to Linux 6.2 (cpuid u16, lengths u8, u8) and 14 since 6.3
         (flags u32), with the length of the original code at 10 and 12. riscv's struct alt_entry has
@@ -346,7 +348,7 @@ class KernelTables:
 
     @cached_property
     def paravirt(self) -> Spans:
-        """Indirect calls of paravirtual operations, which boot replaces.
+        """Spans of the indirect calls of paravirtual operations, which boot replaces.
 
         struct paravirt_patch_site has 16 bytes; the last 4 are padding, which kernels before Linux
         5.18 leave out of the last entry.
@@ -364,7 +366,8 @@ class KernelTables:
 
     @cached_property
     def locks(self) -> U64:
-        """Lock prefixes of instructions, ascending. A kernel on one CPU replaces them at boot."""
+        """Addresses of the lock prefixes of instructions, ascending. A kernel on one CPU replaces
+        these prefixes at boot."""
         base, raw = self._bytes("__smp_locks", "__smp_locks_end", ".smp_locks", 4)
         # The linker pads the table with zeros to a page.
         used = np.frombuffer(raw, dtype="<i4") != 0
@@ -372,29 +375,32 @@ class KernelTables:
 
     @cached_property
     def retpolines(self) -> U64:
-        """Indirect calls and jumps through thunks, ascending. Only boot may rewrite them."""
+        """Addresses of indirect calls and jumps through thunks, ascending. Only boot may rewrite
+        these instructions."""
         return self._sites("retpoline_sites")
 
     @cached_property
     def returns(self) -> U64:
-        """Jumps to the return thunk, ascending. Only boot may rewrite them."""
+        """Addresses of jumps to the return thunk, ascending. Only boot may rewrite these
+        instructions."""
         return self._sites("return_sites")
 
     @cached_property
     def calls(self) -> U64:
-        """Calls that boot redirects through thunks in kernels that track the depth of calls (since
-        Linux 6.2), ascending."""
+        """Addresses of calls that boot redirects through thunks in kernels that track the depth of
+        calls (since Linux 6.2), ascending."""
         return self._sites("call_sites")
 
     @cached_property
     def seals(self) -> U64:
-        """endbr64 instructions that no indirect branch leads to, ascending. Boot replaces them
-        (since Linux 5.18)."""
+        """Addresses of endbr64 instructions that no indirect branch leads to, ascending. Boot
+        replaces these instructions (since Linux 5.18)."""
         return self._sites("ibt_endbr_seal")
 
     @cached_property
     def blacklist(self) -> U64:
-        """Functions that the kernel itself forbids to probe (NOKPROBE_SYMBOL), ascending."""
+        """Addresses of the functions that the kernel itself forbids to probe (NOKPROBE_SYMBOL),
+        ascending."""
         table = self._bytes(
             "__start_kprobe_blacklist", "__stop_kprobe_blacklist", "_kprobe_blacklist", 8
         )
@@ -402,7 +408,7 @@ class KernelTables:
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:
-        """The regions that REGIONS names and this kernel has."""
+        """All regions of REGIONS whose symbols this kernel has."""
         regions = []
         for name, start, end in REGIONS:
             low, high = self._elf.address(start), self._elf.address(end)

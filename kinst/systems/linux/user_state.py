@@ -30,10 +30,10 @@ def stack_size(kernel: LinuxMemory) -> int:
 
 def user_state(kernel: LinuxMemory, btf: Btf, arch: IsaFacts) -> UserState | None:
     """Return where the current thread's user-mode registers and the name of its program are in
-    memory; None if the kernel's symbols or types do not tell all of it.
+    memory; None if the kernel's symbols or types do not tell.
 
-    A thread enters from user mode with an empty kernel stack; the first thing on it is its
-    registers (task_pt_regs() of each architecture).
+    A thread enters from user mode with an empty kernel stack; the first thing on the stack is the
+    thread's registers (task_pt_regs() of each architecture).
     """
     saved = arch.saved
     wanted = (("task_struct", "stack"), ("mm_struct", "start_code"), *_NAME)

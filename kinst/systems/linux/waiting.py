@@ -1,4 +1,4 @@
-"""How to find the kernel function in which a thread waits that no CPU runs.
+"""Finding the kernel function in which a sleeping thread waits.
 
 Sources: arch/x86/include/asm/switch_to.h (struct inactive_task_frame), arch/arm64 and arch/riscv
 include/asm/processor.h (struct thread_struct); in_sched_functions() of kernel/sched/core.c.
@@ -35,8 +35,8 @@ def waits_in(
     unwind: Unwind,
     function_at: Callable[[int], Function | None],
 ) -> str:
-    """Return the name of the kernel function in which a thread waits: the innermost one outside of
-    the scheduler. Return "" if that is not known.
+    """Return the name of the kernel function in which a thread waits: the innermost function on its
+    stack outside of the scheduler. Return "" if that is not known.
 
     Args:
         chain: layout of frame records; None if the kernel is unwound by ORC tables.

@@ -1,1 +1,2 @@
-"""The guest that kinst boots: how Linux is started in QEMU, what it says, the programs in it."""
+"""Linux as a guest that kinst boots: parameters for QEMU, patterns for its console, and its first
+file system."""
