@@ -240,8 +240,8 @@ class AggregationStore:
         self._left: dict[int, tuple[int, int]] = {}  # by CPU slot: (half, sequence) if not merged
 
     def snapshot(self) -> None:
-        """Merge what clauses have counted so far. Meanwhile clauses go on to count in the other
-        half of the tables."""
+        """Merge what clauses have counted so far in one half of the tables. Meanwhile clauses count
+        in the other half."""
         if not self.tables:
             return
         for slot, (left, sequence) in self._left.items():
@@ -464,8 +464,9 @@ def llquantize_bounds(function: AggFunction) -> list[int]:
 
 
 def entries_of(tables: Sequence[KeyedTable]) -> Mapping[Key, list[Data | None]]:
-    """Return, for each key of any of several aggregations, its data in each aggregation, in their
-    order; None if the aggregation lacks the key."""
+    """Return, for each key that any of several aggregations has, the key's data in each
+    aggregation, in the order of the aggregations. The data is None if the aggregation lacks the
+    key."""
     joined: dict[Key, list[Data | None]] = {}
     for i, table in enumerate(tables):
         for key, entry in table.entries.items():
@@ -498,8 +499,8 @@ def _joined_rank(
 
 
 def sorted_rows(tables: Sequence[KeyedTable], options: SortOptions) -> list[tuple[Key, list[Data]]]:
-    """Return each key of several aggregations in the order of display, with its data in each
-    aggregation. An aggregation that lacks the key has zeros."""
+    """Return the keys of several aggregations in the order of display, each with the key's data in
+    each aggregation. An aggregation that lacks the key has zeros."""
     rows = [
         (key, [d if d is not None else t.zero() for d, t in zip(data, tables, strict=True)])
         for key, data in entries_of(tables).items()

@@ -1,7 +1,7 @@
 """Reading one field of many records at once, as a Python list of integers, bytes or strings.
 
-The records are an (n, size) matrix of bytes, which has one record, or one entry of an aggregation,
-in each line.
+The records are an (n, size) matrix of bytes. Each of its n rows is a record, or an entry of an
+aggregation's table.
 
 Tested by tests/consumer/test_values.py and tests/consumer/test_interpreter.py.
 """

@@ -99,8 +99,8 @@ class Spec:
             symbolise: returns the name of an address.
 
         Returns:
-            A directive of Python's % operator; and a function that prepares a value for the
-            directive, or None if it takes the value as it is.
+            A directive of Python's % operator, and a function that prepares a value for the
+            directive. The function is None if the directive takes the value as it is.
         """
         c = self.conversion
         if c in SIGNED and self.signed:
@@ -167,12 +167,12 @@ def _text_of(conversion: str, symbolise: Symbolise) -> Callable[[Value], object]
 
 
 def fixed(wanted: int | str | None, flags: str) -> int | None:
-    """Return a width or precision as a number: that of a pointer for "?", None for "*" or if none
-    is given.
+    """Return a width or precision of a printf() format as a number: the width of a pointer for "?".
+    Return None for "*" or if the format gives none.
 
     Args:
         wanted: width or precision of a FormatPart.
-        flags: its flags, which may contain "?".
+        flags: flags of the same FormatPart, which may contain "?".
     """
     if wanted == "?" or (wanted is None and "?" in flags):
         return POINTER_WIDTH

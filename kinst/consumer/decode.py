@@ -181,11 +181,11 @@ def _field(data: Bytes, offsets: Offsets, at: int, dtype: str) -> npt.NDArray[np
 
 
 def merge(chunks: Sequence[Chunk]) -> DecodedRecords:
-    """Merge the records of all CPUs by their time. Records of one CPU keep their order, even if
-    their times decrease.
+    """Find the records that were taken from the rings of all CPUs, and return them sorted by time.
+    Records of one CPU keep their order, even if their times decrease.
 
     Args:
-        chunks: records of one batch, as they were taken from the rings.
+        chunks: bytes of records, as they were taken from the rings at one time.
     """
     chunks = [chunk for chunk in chunks if chunk.data.size]
     if not chunks:

@@ -30,8 +30,8 @@ class PlacedFault:
 
 
 class FaultOrder:
-    """Faults that wait for the records around them. A fault waits for at most one batch of records
-    (what is taken from all rings at one time)."""
+    """Sorter of faults into the records around them. A fault that is later than all records waits
+    for the next batch of records (what is taken from all rings at one time)."""
 
     def __init__(self) -> None:
         self._waiting: list[PlacedFault] = []

@@ -232,7 +232,7 @@ class Interpreter:
         stop: int,
     ) -> Iterator[Batch]:
         """Yield Batch events of the records with indexes start to stop (exclusive), whose clauses
-        only show data. Each has at most BLOCK records."""
+        only show data. Each event has at most BLOCK records."""
         for at in range(start, stop, BLOCK):
             end = min(at + BLOCK, stop)
             yield Batch(

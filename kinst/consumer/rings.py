@@ -195,8 +195,8 @@ class Rings:
         return result
 
     def faults(self, slot: int) -> tuple[list[FaultEntry], int]:
-        """Return the faults of a CPU slot since the previous call, in order. Also return how many
-        more there were, which later faults have overwritten."""
+        """Return the faults of a CPU slot since the previous call, in order. Also return the number
+        of faults since then that later faults have overwritten."""
         now = self._counter(slot, STATE_TOLD)
         before = self._seen.get((slot, STATE_TOLD), 0)
         self._seen[slot, STATE_TOLD] = now

@@ -181,7 +181,13 @@ class FrameFinder:
         self._user: dict[tuple[Process, int], Frame] = {}
 
     def stack(self, value: bytes, type_: StackType) -> Stack:
-        """Return the Stack event value of the bytes that stack() or ustack() recorded."""
+        """Return a Stack of what stack() or ustack() recorded, with a Frame for each address and
+        for each inlined function at it.
+
+        Args:
+            value: the recorded bytes.
+            type_: their type.
+        """
         addresses = stack_addresses(value, type_)
         if type_.user:
             process = process_of(value)
@@ -193,7 +199,12 @@ class FrameFinder:
         return Stack("kernel", tuple(found))
 
     def symbol(self, value: bytes, type_: SymbolType) -> Frame:
-        """Return the Frame of the address that sym() or a similar subroutine recorded."""
+        """Return the Frame of the address that sym() or a similar subroutine recorded.
+
+        Args:
+            value: the recorded bytes.
+            type_: their type.
+        """
         address = words_of(value)[-1]
         if type_.user:
             return self._in_process(process_of(value), address)

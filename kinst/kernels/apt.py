@@ -174,8 +174,8 @@ def narrow(sources: Sequence[AptSource], suite: str) -> str:
 
 
 def _without(sources: str, suites: Collection[str]) -> str:
-    """Return a sources text, as narrow() makes it, without some suites; "" if the text has none of
-    them or nothing else."""
+    """Return the text of apt's sources, as narrow() makes it, without some suites. Return "" if
+    that leaves nothing or changes nothing."""
     kept = []
     for stanza in sources.split("\n\n"):
         (named,) = re.findall(r"^Suites: (.*)$", stanza, re.M)
@@ -290,9 +290,9 @@ class Apt:
             confirm: asks the user before anything is downloaded; None to download without asking.
 
         Raises:
-            PassingError: the download failed; the message has apt's words. NotThereError: the
-            mirror's lists have a package that the mirror lacks. KinstError: the user said no, or
-            apt knows no such package.
+            PassingError: the download failed; the message has apt's words.
+            NotThereError: the mirror's lists have a package that the mirror lacks.
+            KinstError: the user said no, or apt knows no such package.
         """
         folder.mkdir(parents=True, exist_ok=True)
         command = ["apt-get", *self._options, "--print-uris", "download", *names]

@@ -107,7 +107,7 @@ def prepare(
 
     Raises:
         KinstError: unknown ISA, no apt, no mirror, no network, no such kernel, disk full, a broken
-        package, or the user said no.
+            package, or the user said no.
     """
     cached = prepared(isa, asked)
     if cached and not refresh:
@@ -205,7 +205,7 @@ def _busybox_of(isa: str) -> Path | None:
 
 @contextmanager
 def _working(name: str, progress: Progress, done: str = "fetched") -> Iterator[Path]:
-    """Context manager that locks a working folder, and returns the folder's path. It deletes the
+    """Context manager that locks a working folder, and gives the folder's path. It deletes the
     folder if the work succeeds; otherwise the next run finds the folder as it was left. Raises
     KinstError if the folder cannot be written.
 

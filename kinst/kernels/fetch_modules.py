@@ -42,7 +42,7 @@ def module_debug(
 
     Raises:
         KinstError: as fetch.prepare() does, and if the package of this release has no debug file
-        for one of the modules.
+            for one of the modules.
     """
     tree = ready.modules.parents[2]
     paths = [_path_of(ready, module) for module in modules]

@@ -1,5 +1,5 @@
-"""Making of a vmlinux with symbols for a running kernel without debug package: the stripped vmlinux
-of its boot image, with the symbols that /proc/kallsyms shows.
+"""Making a vmlinux with symbols for a running kernel whose debug package is not installed: the
+stripped vmlinux of its boot image, with the symbols that /proc/kallsyms shows.
 
 The boot image has what the running kernel has freed (tables of code that boot rewrites), and BTF;
 it lacks DWARF and symbols. kallsyms has no sizes: a symbol reaches to the next one, and a function
@@ -74,7 +74,7 @@ def make_vmlinux(
 
     Raises:
         KinstError: the boot image is another kernel's or cannot be unpacked, or the kernel hides
-        its symbols.
+            its symbols.
     """
     running = running_build_id(notes)
     kept = folder / f"vmlinux-{running}"
@@ -170,8 +170,8 @@ def _read(kallsyms: Path) -> tuple[npt.NDArray[np.uint64], bytes, list[str]]:
 def _marks(elf: Elf, names: Sequence[str]) -> list[int]:
     """Return the indexes of the symbols that only mark an address, such as the start of a table.
 
-    The symbols are found by the linker's names for marks. Some functions have such names: they are
-    known by BTF, which has the names of functions.
+    The linker's names for such marks tell. A symbol that BTF names as a function is not a mark,
+    even if it has such a name.
     """
     section = elf.section(".BTF")
     btf = elf.data(section) if section is not None else b""

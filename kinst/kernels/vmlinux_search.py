@@ -18,7 +18,7 @@ from kinst.wire import debuginfod
 def find_vmlinux(
     build: KernelBuild, progress: Callable[[str, float | None], None], root: Path = Path("/")
 ) -> Path:
-    """Find the vmlinux with symbols of a running kernel, and return its path. Places are kinst's
+    """Find the vmlinux with symbols of a running kernel, and return its path. kinst searches its
     cache, the folders of installed debug packages, and the debuginfod servers of DEBUGINFOD_URLS.
 
     Args:
@@ -28,7 +28,7 @@ def find_vmlinux(
 
     Raises:
         KinstError: the file is in none of these places; the message names every place that was
-        searched.
+            searched.
     """
     searched: list[str] = []
     for place in _places(build, root):
