@@ -29,7 +29,7 @@ WINDOW = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """The records of one batch, in the order in which they are shown.
+    """The records that were taken from all rings at one time, in the order in which they are shown.
 
     Attributes:
         data: bytes of all records.
@@ -82,7 +82,8 @@ def rows_at(data: Bytes, where: Offsets, size: int) -> Bytes:
 def in_order(
     batch: Batch, sizes: Mapping[int, int], make: Callable[[int, Bytes], Sequence[Made]]
 ) -> list[Made]:
-    """Make a value of each record of a batch, and return the values in the order of the records.
+    """Make a value of each record of a Batch event, and return the values in the order of the
+    records.
 
     Args:
         batch: the records.

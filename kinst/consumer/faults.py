@@ -30,8 +30,9 @@ class PlacedFault:
 
 
 class FaultOrder:
-    """Sorter of faults into the records around them. A fault that is later than all records waits
-    for the next batch of records (what is taken from all rings at one time)."""
+    """Sorter of faults into the records around them, for records that are taken from all rings
+    again and again. A fault that is later than all records taken so far waits for the next records.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[PlacedFault] = []
@@ -46,16 +47,16 @@ class FaultOrder:
     def among(
         self, records: DecodedRecords, new: Sequence[PlacedFault]
     ) -> list[tuple[int, Fault | Lost]]:
-        """Return the faults that belong among the records of a batch, in order, each with the index
-        of the record that follows it.
+        """Return the faults that belong among these records, in order, each with the index of the
+        record that follows it.
 
-        A new fault that is later than all these records waits for the next batch, which may have
-        earlier records. Among the records of its own CPU, a fault has its exact position; among
-        those of other CPUs, its time decides.
+        A new fault that is later than all these records waits for the next call, whose records may
+        be earlier than the fault. Among the records of its own CPU, a fault has its exact position;
+        among those of other CPUs, its time decides.
 
         Args:
-            records: the records of this batch.
-            new: the faults since the last batch.
+            records: the records that were taken from all rings now.
+            new: the faults since the previous call.
         """
         waiting, self._waiting = self._waiting, []
         if not waiting and not new:

@@ -219,9 +219,9 @@ class Drainer:
     """A thread that empties the rings every few milliseconds into a bounded queue, from which the
     client takes the records.
 
-    The thread leaves the rings alone while the queue and the client's last batch have more than
-    `limit` bytes. Then the rings fill up, and the producers count the records that they drop, so
-    nothing is lost silently.
+    The thread leaves the rings alone while the client has yet to handle more than `limit` bytes of
+    records, in the queue or in what batch() returned last. Then the rings fill up, and the
+    producers count the records that they drop, so nothing is lost silently.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class Drainer:
     def batch(self, timeout: float = 0.0) -> list[Chunk]:
         """Return the records that have waited longest: about BATCH_BYTES, in units of what was
         taken from all rings at one time. By the call, the client says that it no longer uses the
-        previous batch.
+        records that the previous call returned.
 
         Args:
             timeout: seconds to wait for records if there are none.
@@ -319,8 +319,8 @@ class Drainer:
         return self._pending
 
     def stop(self) -> Iterator[list[Chunk]]:
-        """End the thread, empty the rings once more, and yield all waiting records, in batches as
-        from batch().
+        """End the thread, empty the rings once more, and yield all waiting records, in lists as
+        batch() returns them.
 
         Call it when no producer runs. Further calls are harmless.
         """
